@@ -1,0 +1,30 @@
+# Every dependency comes from find_package; cmake/install_dependencies.sh installs the Debian packages.
+list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(MPI 3.1 REQUIRED COMPONENTS C CXX)
+find_package(fmt 9 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(inih REQUIRED)
+find_package(xxHash REQUIRED)
+find_package(Kokkos 5 REQUIRED)
+find_package(dnnl 3.6 REQUIRED)
+
+enable_language(C) # FindHDF5 compiles a C probe
+find_package(HDF5 1.10 REQUIRED COMPONENTS C)
+if(NOT TARGET hdf5::hdf5)
+  add_library(hdf5::hdf5 INTERFACE IMPORTED)
+  target_include_directories(hdf5::hdf5 INTERFACE ${HDF5_C_INCLUDE_DIRS})
+  target_link_libraries(hdf5::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+endif()
+
+if(LLMTRAIN_DEVICE STREQUAL "cuda")
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  find_package(CUDAToolkit 12 REQUIRED)
+  find_package(NCCL REQUIRED)
+endif()

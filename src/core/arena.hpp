@@ -1,0 +1,72 @@
+#pragma once
+// All memory of a run: planned first, allocated once, then frozen. The plan is what --estimate prints.
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.hpp"
+
+namespace llmtrain {
+
+enum class MemoryCategory : uint8_t { weights, gradients, optimizer, activations, communication, data, workspace };
+inline constexpr int memory_category_count = 7;
+std::string_view name_of(MemoryCategory category);
+
+class Arena {
+ public:
+  struct Request {
+    Tensor* target;  ///< filled by commit(); must stay at its address until then. May be null in a pure estimate.
+    MemoryCategory category;
+    std::string name;
+    int64_t offset;  ///< bytes, 64-byte aligned
+    int64_t bytes;
+  };
+
+  /// Registers `target` (dtype and shape are set now, the pointer at commit). Error after commit.
+  void add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
+           std::initializer_list<int64_t> shape);
+  /// The stack of temporaries holds at least `bytes` (the maximum of all calls counts, not the sum).
+  void reserve_scratch(int64_t bytes);
+
+  int64_t bytes() const;  ///< planned in all, scratch included
+  int64_t bytes(MemoryCategory category) const;
+  const std::vector<Request>& requests() const { return requests_; }
+
+  /// Points every target into `base`, which has bytes() bytes, 64-byte aligned, zero-filled; afterwards add() is an
+  /// error.
+  void commit(void* base);
+  bool committed() const { return base_ != nullptr; }
+
+  /// Stack of temporaries inside a step: what a Frame took is free again when it ends.
+  class Frame {
+   public:
+    explicit Frame(Arena& arena) : arena_(arena), mark_(arena.scratch_used_) {}
+    ~Frame() { arena_.scratch_used_ = mark_; }
+    Frame(const Frame&) = delete;
+    Frame& operator=(const Frame&) = delete;
+    /// 64-byte aligned, contents undefined; Error when the planned scratch does not suffice.
+    Tensor take(DType dtype, std::initializer_list<int64_t> shape);
+
+   private:
+    Arena& arena_;
+    int64_t mark_;
+  };
+  int64_t scratch_peak() const { return scratch_peak_; }
+
+  static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+ private:
+  std::vector<Request> requests_;
+  std::array<int64_t, memory_category_count> by_category_{};
+  int64_t size_ = 0;
+  int64_t scratch_bytes_ = 0;
+  int64_t scratch_used_ = 0;
+  int64_t scratch_peak_ = 0;
+  char* base_ = nullptr;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,51 @@
+#pragma once
+// Two kinds of failure. UserError: the deck, the data or the machine is at fault; rank 0 prints one message that says
+// what to do. Error: everything else (a bug, MPI, HDF5, CUDA); the rank and host are printed and the job is aborted.
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace llmtrain {
+
+/// Process exit codes, after sysexits.h. Never 0 after a partial run.
+enum class ExitCode : int {
+  finished = 0,
+  command_line = 64,
+  bad_content = 65,    ///< data, tokenizer, weights or checkpoint
+  missing_input = 66,  ///< not there or not readable
+  no_device = 69,
+  internal = 70,
+  cannot_create = 73,  ///< output, or a run that may not be overwritten or has another owner
+  io = 74,
+  stopped = 75,  ///< resumable: submit the same command again
+  peer_failed = 76,
+  deck = 78,
+  diverged = 79,
+};
+
+/// Something the user can mend. The message names file:line where there is one, what is wrong and what to do.
+class UserError : public std::runtime_error {
+ public:
+  UserError(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// A bug or a failure of the system.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+[[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& message);
+
+}  // namespace llmtrain
+
+/// An invariant of the program; throws Error with file and line. `message` is anything std::string takes.
+#define LLMTRAIN_CHECK(condition, message)                                             \
+  do {                                                                                 \
+    if (!(condition)) ::llmtrain::fail_check(#condition, __FILE__, __LINE__, message); \
+  } while (false)

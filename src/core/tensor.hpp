@@ -1,0 +1,56 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/dtype.hpp"
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+/// Non-owning, contiguous, row-major view of at most four dimensions. A POD: copy it freely.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  int rank = 0;
+  std::array<int64_t, 4> shape{};
+
+  Tensor() = default;
+  Tensor(void* pointer, DType type, std::initializer_list<int64_t> dims) : data(pointer), dtype(type) {
+    LLMTRAIN_CHECK(dims.size() <= 4, "a tensor has at most four dimensions");
+    for (int64_t d : dims) shape[static_cast<size_t>(rank++)] = d;
+  }
+
+  int64_t dim(int i) const { return shape[static_cast<size_t>(i)]; }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= dim(i);
+    return n;
+  }
+  int64_t bytes() const { return numel() * static_cast<int64_t>(size_of(dtype)); }
+  bool empty() const { return data == nullptr; }
+
+  /// Typed access; the element type must be the tensor's own.
+  template <class T>
+  T* as() const {
+    LLMTRAIN_CHECK(dtype_of<T> == dtype || size_of(dtype) == sizeof(uint8_t), "tensor accessed as another dtype");
+    return static_cast<T*>(data);
+  }
+
+  /// Rows [begin, begin + count) of the first dimension.
+  Tensor rows(int64_t begin, int64_t count) const {
+    Tensor t = *this;
+    const int64_t stride = rank == 0 || dim(0) == 0 ? 0 : numel() / dim(0);
+    t.data = static_cast<char*>(data) + begin * stride * static_cast<int64_t>(size_of(dtype));
+    t.shape[0] = count;
+    return t;
+  }
+  /// The same elements under another shape.
+  Tensor reshaped(std::initializer_list<int64_t> dims) const {
+    Tensor t(data, dtype, dims);
+    LLMTRAIN_CHECK(t.numel() == numel(), "reshape changes the number of elements");
+    return t;
+  }
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,85 @@
+#pragma once
+// The device that computes: memory, ordering and copies. device_host.cpp and device_cuda.cpp implement it; nothing else
+// knows which one is linked.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/tensor.hpp"
+
+namespace llmtrain {
+
+/// Name of the device this program was built for: "host" or "cuda".
+const char* device_kind();
+/// e.g. "AMD EPYC 9B14, 2 threads, AVX-512 bf16" or "NVIDIA H200".
+std::string device_description();
+/// Whether bf16 matrix products are faster than fp32 ones here (the default of precision.compute).
+bool device_fast_bf16();
+
+/// An ordered queue of work. On the host work is done inline, so that every call has completed when it returns.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  void synchronize();
+  void* native() const { return native_; }  ///< cudaStream_t, null on the host
+
+ private:
+  void* native_ = nullptr;
+};
+
+/// A point in a stream that another stream waits for.
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Stream& stream);
+  void wait(Stream& stream);
+
+ private:
+  void* native_ = nullptr;
+};
+
+/// Owning device memory, 64-byte (host: page) aligned, zero-filled; on the host touched in parallel at creation.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(int64_t bytes);
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream);
+void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream);
+void copy_on_device(void* to, const void* from, int64_t bytes, Stream& stream);
+void fill_zero(void* device, int64_t bytes, Stream& stream);
+
+/// Bytes of memory a new allocation on this device could get now, and the device's total.
+struct DeviceMemory {
+  int64_t available;
+  int64_t total;
+};
+DeviceMemory device_memory();
+
+/// Starts and ends what kernels need (Kokkos; the CUDA context of `local_device`). One per process, made by Runtime.
+class DeviceRuntime {
+ public:
+  DeviceRuntime(int local_device, int threads);
+  ~DeviceRuntime();
+  DeviceRuntime(const DeviceRuntime&) = delete;
+  DeviceRuntime& operator=(const DeviceRuntime&) = delete;
+};
+
+}  // namespace llmtrain

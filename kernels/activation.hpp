@@ -1,0 +1,18 @@
+#pragma once
+#include "core/tensor.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+/// gelu: erf form; gelu_tanh: Hendrycks & Gimpel 2016, eq. 2; gated forms: Shazeer 2020 (geglu with the erf form).
+enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu };
+
+constexpr bool is_gated(Activation a) { return a == Activation::swiglu || a == Activation::geglu; }
+
+/// Plain: y[N, F] = f(h[N, F]). Gated: h is [N, 2F], gate then up, y[N, F] = f(gate) * up. One dtype, computed in fp32.
+void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);
+
+/// dh (shape of h) from dy[N, F] and h. dh may be h itself.
+void activation_backward(Activation activation, const Tensor& dh, const Tensor& dy, const Tensor& h, Stream& stream);
+
+}  // namespace llmtrain

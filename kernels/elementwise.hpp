@@ -1,0 +1,24 @@
+#pragma once
+#include "core/batch.hpp"
+#include "device/device.hpp"
+#include "kernels/dropout.hpp"
+
+namespace llmtrain {
+
+/// out = in + dropout(delta): the residual stream. out, in fp32 [N, C] (may be the same), delta fp32 or bf16.
+void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, const Batch& batch, const Dropout& dropout,
+                  Stream& stream);
+
+/// ddelta = dropout'(dout): the gradient that enters a branch. dout fp32 [N, C], ddelta fp32 or bf16.
+void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch& batch, const Dropout& dropout,
+                           Stream& stream);
+
+/// out = in converted; fp32 <-> bf16, or a copy.
+void cast(const Tensor& out, const Tensor& in, Stream& stream);
+/// out += in, or out = in (first); fp32, elementwise.
+void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream);
+void fill(const Tensor& out, float value, Stream& stream);
+/// out[i] = normal(0, std) as a function of (key, first_element + i) by Box-Muller in double; fp32.
+void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream& stream);
+
+}  // namespace llmtrain

@@ -1,0 +1,23 @@
+#pragma once
+// Matrix products of linear layers. Row-major; w is [M, K] (out, in). x, w, dy, dx have one compute dtype (fp32 or
+// bf16), accumulation is fp32. Which element is summed in which order depends on the shape alone: tiles may go to any
+// thread, the inner dimension is never divided among threads. Primitives are made once per shape and kept.
+
+#include "core/tensor.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+/// y[N, M] = x[N, K] w[M, K]^T + bias[M]; y is fp32 or the compute dtype; an empty bias is none.
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream);
+
+/// dx[N, K] = dy[N, M] w[M, K], or += with accumulate. dx is fp32 or the compute dtype (accumulate wants fp32).
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream);
+
+/// dw[M, K] (fp32) = dy[N, M]^T x[N, K], or += with accumulate.
+void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream);
+
+/// db[M] (fp32) = sum over rows of dy[N, M], or +=. Rows are summed in fixed blocks.
+void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream);
+
+}  // namespace llmtrain

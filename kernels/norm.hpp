@@ -1,0 +1,32 @@
+#pragma once
+#include "core/tensor.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+enum class NormKind : uint8_t { layernorm, rmsnorm };
+
+/// y = (x - mean) * rstd * weight + bias per row. LayerNorm: Ba et al. 2016; RMSNorm: Zhang & Sennrich 2019 (mean = 0,
+/// no bias). x fp32 [N, C] (the residual stream), y fp32 or bf16 [N, C], weight and bias [C] in the compute dtype (an
+/// empty bias is none), mean and rstd fp32 [N] are kept for the backward pass (RMSNorm leaves mean alone, it may be
+/// empty). Statistics in fp32 or wider.
+void norm_forward(NormKind kind, const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                  const Tensor& weight, const Tensor& bias, float epsilon, Stream& stream);
+
+struct NormBackward {
+  NormKind kind;
+  Tensor dx;       ///< fp32 [N, C]; = or += (accumulate_dx)
+  Tensor dweight;  ///< fp32 [C]; = or += (accumulate_params)
+  Tensor dbias;    ///< fp32 [C], empty without bias
+  Tensor dy;       ///< fp32 or bf16 [N, C]
+  Tensor x;        ///< fp32 [N, C]
+  Tensor weight;   ///< compute dtype [C]
+  Tensor mean;
+  Tensor rstd;
+  bool accumulate_dx = false;
+  bool accumulate_params = false;
+};
+/// dweight and dbias are summed over rows in fixed blocks.
+void norm_backward(const NormBackward& args, Stream& stream);
+
+}  // namespace llmtrain

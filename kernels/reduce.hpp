@@ -1,0 +1,18 @@
+#pragma once
+// Sums that do not depend on how the data is divided: fp64 partial sums over fixed 256-element chunks, added exactly.
+
+#include "core/exact_sum.hpp"
+#include "core/tensor.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+/// sum += squares of x (fp32, a whole number of 256-element chunks, or the rest is a last shorter chunk).
+void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& stream);
+/// sum += x[i] * weights[i] in fp64, each product added exactly; fp32 [n]; empty weights are ones.
+void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& stream);
+/// 64-bit hash of x's bytes by 256-element chunk, folded by the chunk's global index: the hash of a tensor cut into
+/// shards is the wrapping sum of the shards' hashes. first_element is the shard's offset, a multiple of 256.
+uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& stream);
+
+}  // namespace llmtrain

@@ -1,0 +1,48 @@
+#pragma once
+// What a model says about its parameters, before any memory exists.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace llmtrain {
+
+/// How a parameter starts. Normal values are a function of (seed, slice name, element), not of the layout.
+struct Initializer {
+  enum class Kind : uint8_t { zeros, ones, normal };
+  Kind kind = Kind::zeros;
+  double std = 0;
+
+  static Initializer zeros() { return {Kind::zeros, 0}; }
+  static Initializer ones() { return {Kind::ones, 0}; }
+  static Initializer normal(double std) { return {Kind::normal, std}; }
+};
+
+/// Rows [first_row, first_row + rows) of a parameter under the name the outer world knows (Hugging Face).
+struct ParamSlice {
+  std::string name;
+  int64_t first_row;
+  int64_t rows;
+};
+
+/// One tensor of a unit. Matrices are [out, in], row-major; products that share an input (q, k, v; gate, up) are one
+/// matrix of consecutive row blocks, so that a slice is a plain range of elements.
+struct ParamSpec {
+  std::string name;
+  int64_t rows;
+  int64_t columns = 1;  ///< 1 for a vector
+  bool decay = false;   ///< weight decay applies (matrices and embeddings)
+  Initializer init;
+  std::vector<ParamSlice> slices;  ///< cover all rows in order
+  int64_t numel() const { return rows * columns; }
+};
+
+/// Parameters that are gathered, reduced and updated together: an embedding, a block, a head.
+struct UnitSpec {
+  std::string name;
+  std::vector<ParamSpec> params;
+  /// Used at both ends of the backward pass (a tied embedding): its gradient buffer lives through the whole pass.
+  bool spans_backward = false;
+};
+
+}  // namespace llmtrain

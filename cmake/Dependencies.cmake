@@ -11,7 +11,6 @@ find_package(xxHash REQUIRED)
 find_package(Kokkos 5 REQUIRED)
 find_package(dnnl 3.6 REQUIRED)
 
-enable_language(C) # FindHDF5 compiles a C probe
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)
 if(NOT TARGET hdf5::hdf5)
   add_library(hdf5::hdf5 INTERFACE IMPORTED)

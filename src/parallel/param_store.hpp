@@ -1,0 +1,114 @@
+#pragma once
+// Parameters, their gradients and optimizer state, divided ZeRO-style (Rajbhandari et al. 2020). Models and optimizers
+// see units; the stage is a private policy:
+//   stage 0  every rank holds everything; gradient sums are gathered to all, all update alike
+//   stage 1  master weights and moments are sharded
+//   stage 2  gradients too: a ring of unit buffers instead of a whole gradient
+//   stage 3  weights too: gathered into a ring of unit buffers around their use
+// The value of every parameter after a step is bit-identical for all stages and rank counts.
+//
+// A step has G reduction groups. Group g is computed by rank g mod W in round g / W; each rank runs every round, with
+// or without a group of its own (idle passes take part in gathers and reductions). Within a group gradients accumulate
+// in fp32. The owner of a shard adds the groups in the order of g: inside each of H blocks of consecutive groups, then
+// over blocks.
+//
+//   begin_step(groups)
+//   for round: begin_round(round)
+//     for micro-batch slot: begin_micro_batch(first, last)
+//       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
+//       backward: the same, and gradient(u, p) written, then reduce(u)
+//   finish_gradients(); [norm, update of shards]; publish_weights()
+//
+// Calls that communicate (acquire, prefetch, reduce, finish, publish, initialize) come in the same order on every rank.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "core/params.hpp"
+#include "device/device.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/unit_layout.hpp"
+
+namespace llmtrain {
+
+struct ParamStoreOptions {
+  DType compute = DType::f32;  ///< dtype of weights seen by kernels; fp32 weights are their own master
+  int zero_stage = 1;
+  int rank = 0;  ///< for a plan of any rank count, without MPI
+  int size = 1;
+  int64_t groups = 1;  ///< reduction groups of a full step (G)
+  int64_t blocks = 1;  ///< reduction blocks (H)
+  int64_t micro_batches_per_group = 1;
+};
+
+class ParamStore {
+ public:
+  ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& options);
+  ~ParamStore();
+  ParamStore(const ParamStore&) = delete;
+  ParamStore& operator=(const ParamStore&) = delete;
+
+  /// Registers every buffer. The estimate for any rank count needs nothing more.
+  void plan(Arena& arena);
+  /// After the arena is committed. communicator.size() must be options.size.
+  void start(Communicator& communicator, Stream& stream);
+
+  int unit_count() const;
+  const UnitSpec& spec(int unit) const;
+  const UnitLayout& layout(int unit) const;
+  int64_t parameter_count() const;  ///< without padding
+
+  /// Values as a function of (seed, slice name, element); then publish_weights().
+  void initialize(uint64_t seed);
+
+  // Weights. acquire waits for the gather; weight() is valid between acquire and release, in the compute dtype.
+  void prefetch(int unit);
+  void acquire(int unit);
+  Tensor weight(int unit, int param) const;
+  void release(int unit);
+
+  // Gradients of the current group, fp32, [rows, columns] or [rows].
+  void begin_step(int64_t groups);
+  int64_t rounds() const;
+  /// The group this rank computes in the round, or -1.
+  int64_t begin_round(int64_t round);
+  void begin_micro_batch(bool first, bool last);
+  /// Whether kernels add to gradient() (a later micro-batch of the group) or overwrite it. Buffers of tensors that are
+  /// scattered into are zeroed by the writer when this is false.
+  bool accumulate() const;
+  Tensor gradient(int unit, int param);
+  /// The unit's gradient of this micro-batch is complete: starts its reduction when it is the last of the group.
+  void reduce(int unit);
+  /// Waits until every shard holds the sum over all groups.
+  void finish_gradients();
+
+  /// What this rank updates of a unit: elements [begin, end) of the flat unit. Stage 0: the whole unit.
+  struct Shard {
+    int64_t begin;
+    int64_t end;
+    Tensor master;    ///< fp32
+    Tensor m, v;      ///< fp32
+    Tensor gradient;  ///< fp32, sum over groups after finish_gradients()
+    Tensor weights;   ///< this range in the compute dtype where it is stored apart, else empty
+  };
+  Shard shard(int unit) const;
+  /// The part of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks in any
+  /// stage.
+  UnitRange owned(int unit) const;
+  /// After the update: every rank's copy of the weights is current again.
+  void publish_weights();
+
+  /// Copies parameter `param` whole into `out` (fp32 master values [rows, columns], host memory) on every rank; for
+  /// tests, samples and export. Collective.
+  void gather_parameter(int unit, int param, float* out);
+  /// Sets it from host memory; every rank passes the same values. For tests and imports; then publish_weights().
+  void set_parameter(int unit, int param, const float* values);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,46 @@
+#pragma once
+// The life of the SPMD program: MPI, device, threads, and the one place where failures end.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "device/device.hpp"
+#include "parallel/communicator.hpp"
+
+namespace llmtrain {
+
+/// Starts MPI (FUNNELED), finds the ranks of this node, divides the cores among them and starts the device. One per
+/// process.
+class Runtime {
+ public:
+  Runtime(int& argc, char**& argv);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  Communicator& communicator() { return *communicator_; }
+  Stream& stream() { return *stream_; }
+  int threads() const { return threads_; }  ///< of this rank
+  const std::string& thread_note() const {
+    return thread_note_;
+  }  ///< why it is that many, and a remedy when cores are lost
+
+  /// Runs `body` and returns the exit code. UserError: one message on stderr, from rank 0 when every rank has it
+  /// (raise_together), else from the rank that has it, which then aborts the job with the error's code. Anything else:
+  /// rank, host and message, then MPI_Abort: never a hang in MPI_Finalize, never 0 after a partial run.
+  int guard(const std::function<int()>& body);
+
+ private:
+  std::unique_ptr<DeviceRuntime> device_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> stream_;
+  int threads_ = 1;
+  std::string thread_note_;
+};
+
+/// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the
+/// messages of all (equal ones once), so that all end together with one message. Other exceptions pass through (abort).
+void raise_together(Communicator& communicator, const std::function<void()>& work);
+
+}  // namespace llmtrain

@@ -1,0 +1,38 @@
+#pragma once
+// Where each parameter of a unit lies in its flat buffer, and which elements each rank owns. Pure arithmetic.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/params.hpp"
+
+namespace llmtrain {
+
+/// Every tensor starts at a multiple of this many elements, shard borders are multiples of it: no border shows in a
+/// bit.
+inline constexpr int64_t chunk_elements = 256;
+
+/// A run of elements with one treatment.
+struct UnitRange {
+  int64_t begin;
+  int64_t end;
+  bool decay;
+};
+
+class UnitLayout {
+ public:
+  explicit UnitLayout(const UnitSpec& spec);
+
+  int64_t elements() const { return elements_; }  ///< padded to whole chunks
+  int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)]; }
+  const std::vector<UnitRange>& ranges() const { return ranges_; }  ///< decaying tensors first
+  /// size + 1 borders: rank r owns [borders[r], borders[r + 1]); whole chunks, as equal as chunks allow.
+  std::vector<int64_t> borders(int size) const;
+
+ private:
+  std::vector<int64_t> offsets_;
+  std::vector<UnitRange> ranges_;
+  int64_t elements_ = 0;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/named_enum.hpp"
+
+namespace llmtrain {
+
+class DeckKeys;
+
+/// Name of the example corpus in data.train and data.validation.
+inline constexpr const char* builtin_stories = "builtin:stories";
+
+/// [data]: where text or tokens come from and how documents become samples.
+struct DataConfig {
+  enum class Packing : uint8_t { none, wrap };
+  enum class Overflow : uint8_t { split, truncate, error };
+
+  std::vector<std::string> train;       ///< files, globs or builtin:stories, in the order of the deck
+  std::vector<std::string> validation;  ///< likewise; empty: validation_fraction of the training tokens
+  double validation_fraction = 0.1;     ///< of the tokens, the last ones; 0 = none; no meaning when validation is named
+  std::string tokenizer = "char";       ///< char or bytes
+  Packing packing = Packing::wrap;
+  std::string document_separator;  ///< as it stands in the text: "\n\n" for blank_line; empty: a file is a document
+  bool add_bos = false;
+  Overflow overflow = Overflow::split;  ///< documents longer than the sequence, under every packing but wrap
+  bool cross_document_attention = false;
+  bool shuffle = true;
+  std::string cache;  ///< folder of token files; resolved to <run.output>/cache
+
+  void visit(DeckKeys& keys);
+};
+
+/// [batch]: after load_config both `global` and `gradient_accumulation_steps` are set, global = micro * accumulation.
+struct BatchConfig {
+  int64_t sequence_length = 0;              ///< tokens, T
+  int64_t micro = 1;                        ///< sequences of a forward pass
+  int64_t global = 0;                       ///< sequences of an optimizer step
+  int64_t gradient_accumulation_steps = 0;  ///< micro-batches of an optimizer step, over all ranks
+
+  void visit(DeckKeys& keys);
+};
+
+template <>
+inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap");
+template <>
+inline constexpr auto enum_names<DataConfig::Overflow> = name_list("split", "truncate", "error");
+
+}  // namespace llmtrain

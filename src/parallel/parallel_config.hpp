@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+
+#include "core/named_enum.hpp"
+
+namespace llmtrain {
+
+class DeckKeys;
+
+/// [parallel]
+struct ParallelConfig {
+  int64_t zero = 1;              ///< ZeRO stage 0..3
+  int64_t reduction_groups = 0;  ///< G; 0 = one micro-batch per group
+  int64_t reduction_blocks = 1;  ///< H; at most the number of groups
+
+  void visit(DeckKeys& keys);
+};
+
+/// [precision]
+struct PrecisionConfig {
+  enum class Compute : uint8_t { automatic, fp32, bf16 };
+
+  Compute compute = Compute::automatic;  ///< the program replaces automatic by what suits the device
+
+  void visit(DeckKeys& keys);
+};
+
+/// [memory]
+struct MemoryConfig {
+  int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what the node has
+
+  void visit(DeckKeys& keys);
+};
+
+template <>
+inline constexpr auto enum_names<PrecisionConfig::Compute> = name_list("auto", "fp32", "bf16");
+
+}  // namespace llmtrain

@@ -1,0 +1,70 @@
+#pragma once
+// The micro-batches of any step as a pure function of (token file, deck, step): no state, so nothing to restore and
+// nothing that could depend on the rank count.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "core/batch.hpp"
+#include "data/data_config.hpp"
+#include "data/token_file.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+/// Sequences of one forward pass.
+struct MicroBatchPlan {
+  int64_t index = 0;             ///< canonical, in the step
+  std::vector<int64_t> samples;  ///< sample numbers in the data set, at most batch.micro
+  int64_t rows = 0;              ///< tokens of the batch; with packing = none rounded up to a multiple of 128
+};
+
+struct StepPlan {
+  int64_t step = 0;
+  int64_t epoch = 0;
+  std::vector<MicroBatchPlan> micro_batches;
+  int64_t trained_tokens = 0;  ///< targets that count, in the whole step
+  uint64_t samples_hash = 0;   ///< of all sample numbers in order: the ledger's "samples"
+};
+
+/// A batch in host memory.
+struct HostBatch {
+  std::vector<int32_t> ids, positions, targets, segments, sequence_offsets;
+  std::vector<int64_t> sequence_ids;
+  std::vector<float> loss_weights;
+};
+
+/// Device memory for one batch, and the copy into it.
+class BatchBuffers {
+ public:
+  void plan(Arena& arena, int64_t max_rows, int64_t max_segments);
+  Batch upload(const HostBatch& host, Stream& stream);
+
+ private:
+  Batch buffers_;
+};
+
+class DataStream {
+ public:
+  /// `shuffle` false: canonical order (evaluation).
+  DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch, uint64_t seed,
+             bool shuffle);
+
+  int64_t samples() const;          ///< of one epoch
+  int64_t steps_per_epoch() const;  ///< the last one may be short
+  int64_t max_rows() const;         ///< of any micro-batch
+  int64_t max_segments() const;
+  /// Steps count from 0 over all epochs.
+  StepPlan plan(int64_t step) const;
+  /// May be called from a prefetching thread.
+  void load(const MicroBatchPlan& plan, HostBatch& out) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,68 @@
+#include "layers/attention.hpp"
+
+#include "kernels/rope.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t rows) {
+  return Tensor(saved.lse.data, DType::f32, {shape.heads, rows});
+}
+
+}  // namespace
+
+void Attention::plan_saved(Arena& arena, AttentionSaved& saved, DType compute, int64_t rows,
+                           const std::string& name) const {
+  arena.add(saved.qkv, MemoryCategory::activations, name + ".qkv", compute, {rows, qkv.out});
+  arena.add(saved.out, MemoryCategory::activations, name + ".out", compute, {rows, projection.in});
+  arena.add(saved.lse, MemoryCategory::activations, name + ".lse", DType::f32, {shape.heads, rows});
+}
+
+int64_t Attention::scratch_bytes(DType compute, int64_t rows) const {
+  const int64_t element = static_cast<int64_t>(size_of(compute));
+  return Arena::aligned(attention_workspace_bytes(shape, rows)) + Arena::aligned(rows * projection.in * element) +
+         Arena::aligned(rows * qkv.out * element);
+}
+
+Dropout Attention::probability_dropout(const Context& ctx) const {
+  if (!ctx.training || dropout == 0) return {};
+  return {static_cast<float>(dropout), random_key(ctx.seed, RandomPurpose::attention_dropout,
+                                                  static_cast<uint64_t>(ctx.step), static_cast<uint64_t>(layer))};
+}
+
+void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Tensor& rope_table,
+                        const AttentionSaved& saved) const {
+  const int64_t n = batch.tokens;
+  const Tensor rows = first_rows(saved.qkv, n);
+  qkv.forward(ctx, rows, x);
+  if (rope) {
+    rope_apply(rows, rope_table, batch.positions, shape.heads + shape.kv_heads, shape.head_dim, false, ctx.stream);
+  }
+  {
+    Arena::Frame frame(ctx.arena);
+    const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
+    attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, shape, probability_dropout(ctx),
+                      workspace, ctx.stream);
+  }
+  projection.forward(ctx, y, first_rows(saved.out, n));
+}
+
+void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                         const Tensor& rope_table, const AttentionSaved& saved) const {
+  const int64_t n = batch.tokens;
+  Arena::Frame frame(ctx.arena);
+  const Tensor dout = frame.take(dy.dtype, {n, projection.in});
+  const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out});
+  const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
+  const Tensor out = first_rows(saved.out, n);
+  projection.backward(ctx, dout, dy, out);
+  attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, shape,
+                     probability_dropout(ctx), workspace, ctx.stream);
+  if (rope) {
+    rope_apply(dqkv, rope_table, batch.positions, shape.heads + shape.kv_heads, shape.head_dim, true, ctx.stream);
+  }
+  qkv.backward(ctx, dx, dqkv, x);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,20 @@
+#pragma once
+#include <string>
+
+#include "layers/context.hpp"
+
+namespace llmtrain {
+
+/// Token embedding, plus learned positions where the model has them; then dropout.
+struct Embedding {
+  ParamRef table;      ///< [V, C]
+  ParamRef positions;  ///< [P, C] or none
+  double dropout = 0;
+
+  /// x fp32 [N, C].
+  void forward(Context& ctx, const Batch& batch, const Tensor& x) const;
+  /// Adds to the table's gradient when the head has already written it (tied), else to zeros.
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
+};
+
+}  // namespace llmtrain

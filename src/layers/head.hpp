@@ -1,0 +1,28 @@
+#pragma once
+#include "kernels/logprob.hpp"
+#include "layers/context.hpp"
+
+namespace llmtrain {
+
+/// From final hidden states to per-token statistics. Logits exist for a block of rows at a time, never for a whole
+/// batch of a large vocabulary.
+struct Head {
+  ParamRef weight;  ///< [V, C]; a tied embedding's or its own
+  int64_t channels = 0;
+  int64_t rows_of_table = 0;  ///< V, padding rows included
+  int64_t vocabulary = 0;     ///< tokens that exist; the rest is never predicted
+
+  /// Rows of logits that exist at a time: a function of the shapes alone.
+  int64_t block_rows(int64_t rows) const;
+  int64_t scratch_bytes(DType compute, int64_t rows) const;
+
+  /// Statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N].
+  void forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const;
+  /// Statistics, and for cotangents known in advance dx (compute dtype [N, C]) and the gradient of the weight.
+  void forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& targets,
+                        const TokenStatistics& statistics, const TokenCotangents& cotangents) const;
+  /// logits fp32 [R, V] of rows x [R, C].
+  void logits(Context& ctx, const Tensor& out, const Tensor& x) const;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,32 @@
+#include "layers/linear.hpp"
+
+#include "kernels/matmul.hpp"
+
+namespace llmtrain {
+
+Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std) {
+  Linear linear;
+  linear.in = in;
+  std::vector<ParamSlice> weights, biases;
+  for (const LinearPart& part : parts) {
+    weights.push_back({part.name + ".weight", linear.out, part.rows});
+    biases.push_back({part.name + ".bias", linear.out, part.rows});
+    linear.out += part.rows;
+  }
+  linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
+  if (bias) linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
+  return linear;
+}
+
+void Linear::forward(Context& ctx, const Tensor& y, const Tensor& x) const {
+  linear_forward(y, x, weight.weight(ctx), bias.weight(ctx), ctx.stream);
+}
+
+void Linear::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
+  const bool accumulate = ctx.params.accumulate();
+  linear_backward_weight(weight.gradient(ctx), dy, x, accumulate, ctx.stream);
+  if (bias.exists()) linear_backward_bias(bias.gradient(ctx), dy, accumulate, ctx.stream);
+  linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,30 @@
+#pragma once
+#include <string>
+
+#include "layers/context.hpp"
+
+namespace llmtrain {
+
+/// Rows of a fused matrix under their outer names, e.g. {"...q_proj", 64}, {"...k_proj", 16}, {"...v_proj", 16}. The
+/// suffixes .weight and .bias are added.
+struct LinearPart {
+  std::string name;
+  int64_t rows;
+};
+
+/// y = x W^T + b. Several projections of one input are one Linear of several parts.
+struct Linear {
+  ParamRef weight;
+  ParamRef bias;
+  int64_t in = 0;
+  int64_t out = 0;
+
+  static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std);
+
+  /// x [N, in] -> y [N, out].
+  void forward(Context& ctx, const Tensor& y, const Tensor& x) const;
+  /// Gradients of weight and bias, and dx [N, in].
+  void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
+};
+
+}  // namespace llmtrain

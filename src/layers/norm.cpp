@@ -1,0 +1,48 @@
+#include "layers/norm.hpp"
+
+namespace llmtrain {
+
+void NormSaved::plan(Arena& arena, NormKind kind, int64_t rows, const std::string& name) {
+  if (kind == NormKind::layernorm) {
+    arena.add(mean, MemoryCategory::activations, name + ".mean", DType::f32, {rows});
+  }
+  arena.add(rstd, MemoryCategory::activations, name + ".rstd", DType::f32, {rows});
+}
+
+Norm Norm::declare(UnitBuilder& unit, const std::string& name, NormKind kind, double epsilon, bool bias,
+                   int64_t channels) {
+  Norm norm;
+  norm.kind = kind;
+  norm.epsilon = static_cast<float>(epsilon);
+  norm.weight = unit.vector(name + ".weight", channels, Initializer::ones(), {});
+  if (bias && kind == NormKind::layernorm) {
+    norm.bias = unit.vector(name + ".bias", channels, Initializer::zeros(), {});
+  }
+  return norm;
+}
+
+void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved) const {
+  const int64_t n = x.dim(0);
+  norm_forward(kind, y, first_rows(saved.mean, n), first_rows(saved.rstd, n), x, weight.weight(ctx), bias.weight(ctx),
+               epsilon, ctx.stream);
+}
+
+void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
+                    bool accumulate_dx) const {
+  const int64_t n = x.dim(0);
+  NormBackward args;
+  args.kind = kind;
+  args.dx = dx;
+  args.dweight = weight.gradient(ctx);
+  args.dbias = bias.gradient(ctx);
+  args.dy = dy;
+  args.x = x;
+  args.weight = weight.weight(ctx);
+  args.mean = first_rows(saved.mean, n);
+  args.rstd = first_rows(saved.rstd, n);
+  args.accumulate_dx = accumulate_dx;
+  args.accumulate_params = ctx.params.accumulate();
+  norm_backward(args, ctx.stream);
+}
+
+}  // namespace llmtrain

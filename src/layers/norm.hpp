@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+
+#include "kernels/norm.hpp"
+#include "layers/context.hpp"
+
+namespace llmtrain {
+
+/// Per-row statistics kept for the backward pass, fp32 [N]; mean stays empty for RMSNorm.
+struct NormSaved {
+  Tensor mean;
+  Tensor rstd;
+  void plan(Arena& arena, NormKind kind, int64_t rows, const std::string& name);
+};
+
+struct Norm {
+  NormKind kind = NormKind::layernorm;
+  float epsilon = 1e-5f;
+  ParamRef weight;
+  ParamRef bias;
+
+  static Norm declare(UnitBuilder& unit, const std::string& name, NormKind kind, double epsilon, bool bias,
+                      int64_t channels);
+
+  /// x fp32 [N, C] -> y [N, C] in y's dtype.
+  void forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved) const;
+  /// dx fp32 = or += the gradient; dy in any dtype.
+  void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
+                bool accumulate_dx) const;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,73 @@
+#pragma once
+// The only code that prints, and the files of a run: log.txt, ledger.jsonl, metrics.jsonl, metrics.h5. Rank 0 owns one
+// that writes; the other ranks' is silent.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace llmtrain {
+
+/// One optimizer step. The exact values are the ledger; times are for people.
+struct StepRecord {
+  int64_t step = 0;  ///< completed, from 1
+  double learning_rate = 0;
+  double loss = 0;                     ///< mean over the trained tokens of the step
+  double grad_norm = 0;                ///< before clipping
+  int64_t tokens = 0;                  ///< trained
+  uint64_t samples = 0;                ///< hash of the sample numbers
+  std::optional<uint64_t> parameters;  ///< hash, at hashed steps
+  double seconds = 0;                  ///< wall time of the step
+  struct Phases {
+    double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
+  } phases;  ///< seconds
+};
+
+struct EvaluationRecord {
+  int64_t step = 0;
+  double loss = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+  bool best = false;
+};
+
+struct RunLogOptions {
+  std::string directory;  ///< of the run; empty: console only
+  bool active = true;     ///< false on ranks other than 0
+  int64_t total_steps = 0;
+  int64_t every_steps = 10;  ///< console and metrics.jsonl interval
+  bool jsonl = true;
+  bool hdf5 = true;
+  int ranks = 1;
+  double flops_per_token = 0;
+  double optimum = 0;        ///< loss of a perfect model where it is known, else 0
+  int64_t memory_bytes = 0;  ///< planned per rank
+};
+
+class RunLog {
+ public:
+  explicit RunLog(const RunLogOptions& options);
+  ~RunLog();
+  RunLog(const RunLog&) = delete;
+  RunLog& operator=(const RunLog&) = delete;
+
+  /// Lines to the console and log.txt.
+  void print(const std::string& text);
+  void warn(const std::string& text);
+
+  /// Ledger line at once (flushed); console line and metrics.jsonl line at the interval and the last step: the step's
+  /// values and the interval's mean loss, tokens/s, FLOP/s, time left.
+  void step(const StepRecord& record);
+  void evaluation(const EvaluationRecord& record);
+  void sample(int64_t step, const std::string& prompt, const std::string& continuation);
+  /// Best and last losses (beside the optimum), tokens/s, times by phase, files written.
+  void finish(const std::string& reason);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,238 @@
+#include "models/decoder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/elementwise.hpp"
+#include "kernels/rope.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+NormKind kind_of(ModelConfig::Norm norm) {
+  return norm == ModelConfig::Norm::layernorm ? NormKind::layernorm : NormKind::rmsnorm;
+}
+
+Activation kind_of(ModelConfig::Activation activation) {
+  switch (activation) {
+    case ModelConfig::Activation::gelu:
+      return Activation::gelu;
+    case ModelConfig::Activation::gelu_tanh:
+      return Activation::gelu_tanh;
+    case ModelConfig::Activation::relu:
+      return Activation::relu;
+    case ModelConfig::Activation::silu:
+      return Activation::silu;
+    case ModelConfig::Activation::swiglu:
+      return Activation::swiglu;
+    case ModelConfig::Activation::geglu:
+      return Activation::geglu;
+  }
+  throw Error("unknown activation");
+}
+
+std::string at_layer(const std::string& name, int layer) { return fmt::format(fmt::runtime(name), layer); }
+
+}  // namespace
+
+Decoder::Decoder(DecoderShape shape) : shape_(std::move(shape)) { declare_units(); }
+
+void Decoder::declare_units() {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  const auto normal = Initializer::normal(c.initializer_std);
+
+  units_.push_back({"embedding", {}, c.tie_embeddings});
+  {
+    UnitBuilder unit(units_[0], 0);
+    embedding_.table = unit.matrix(names.embedding + ".weight", c.vocab_size, c.d_model, normal, {});
+    if (c.positions == ModelConfig::Positions::learned) {
+      embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
+    }
+    embedding_.dropout = c.dropout;
+  }
+  for (int layer = 0; layer < c.n_layers; ++layer) blocks_.push_back(declare_block(layer));
+
+  head_.weight = embedding_.table;
+  if (shape_.final_norm || !c.tie_embeddings) {
+    final_unit_ = static_cast<int>(units_.size());
+    units_.push_back({"final", {}, false});
+    UnitBuilder unit(units_.back(), final_unit_);
+    if (shape_.final_norm) {
+      final_norm_ = Norm::declare(unit, names.final_norm, kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+    }
+    if (!c.tie_embeddings) {
+      head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
+    }
+  }
+  head_unit_ = head_.weight.unit;
+  head_.channels = c.d_model;
+  head_.rows_of_table = c.vocab_size;
+  head_.vocabulary = shape_.tokens;
+}
+
+Block Decoder::declare_block(int layer) {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  units_.push_back({fmt::format("block.{}", layer), {}, false});
+  UnitBuilder unit(units_.back(), block_unit(layer));
+
+  Block block;
+  block.layer = layer;
+  block.channels = c.d_model;
+  block.pre_norm = c.pre_norm;
+  block.dropout = c.dropout;
+  block.norm1 = Norm::declare(unit, at_layer(names.norm1, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+  block.norm2 = Norm::declare(unit, at_layer(names.norm2, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+
+  const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
+  std::vector<LinearPart> qkv;
+  if (names.qkv.size() == 1) {
+    qkv = {{at_layer(names.qkv[0], layer), queries + 2 * keys}};
+  } else {
+    qkv = {{at_layer(names.qkv[0], layer), queries},
+           {at_layer(names.qkv[1], layer), keys},
+           {at_layer(names.qkv[2], layer), keys}};
+  }
+  block.attention.layer = layer;
+  block.attention.dropout = c.attention_dropout;
+  block.attention.rope = c.positions == ModelConfig::Positions::rope;
+  block.attention.shape = {c.n_heads, c.n_kv_heads, c.head_dim, c.sliding_window,
+                           static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)))};
+  block.attention.qkv = Linear::declare(unit, qkv, c.d_model, shape_.qkv_bias, c.initializer_std);
+  block.attention.projection = Linear::declare(unit, {{at_layer(names.projection, layer), c.d_model}}, queries,
+                                               shape_.output_bias, shape_.projection_std);
+
+  std::vector<LinearPart> up = {{at_layer(names.up, layer), c.d_ff}};
+  if (c.gated()) up.insert(up.begin(), {at_layer(names.gate, layer), c.d_ff});
+  block.mlp.activation = kind_of(c.activation);
+  block.mlp.up = Linear::declare(unit, up, c.d_model, shape_.mlp_bias, c.initializer_std);
+  block.mlp.down =
+      Linear::declare(unit, {{at_layer(names.down, layer), c.d_model}}, c.d_ff, shape_.mlp_bias, shape_.projection_std);
+  return block;
+}
+
+void Decoder::plan(Arena& arena, DType compute, int64_t max_rows, bool training) {
+  const ModelConfig& c = shape_.config;
+  saved_.resize(training ? blocks_.size() : 1);
+  int64_t scratch = head_.scratch_bytes(compute, max_rows);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    if (layer < saved_.size()) {
+      blocks_[layer].plan_saved(arena, saved_[layer], compute, max_rows, fmt::format("block.{}", layer));
+    }
+    scratch = std::max(scratch, blocks_[layer].scratch_bytes(compute, max_rows));
+  }
+  arena.reserve_scratch(scratch);
+  arena.add(output_, MemoryCategory::activations, "output", DType::f32, {max_rows, c.d_model});
+  arena.add(hidden_, MemoryCategory::activations, "hidden", compute, {max_rows, c.d_model});
+  if (training) arena.add(gradient_, MemoryCategory::activations, "gradient", DType::f32, {max_rows, c.d_model});
+  if (shape_.final_norm) final_saved_.plan(arena, final_norm_.kind, max_rows, "final_norm");
+  if (c.positions == ModelConfig::Positions::rope) {
+    arena.add(rope_table_, MemoryCategory::activations, "rope", DType::f32, {c.max_seq_len, c.head_dim});
+  }
+}
+
+void Decoder::start(Stream& stream) {
+  const ModelConfig& c = shape_.config;
+  if (rope_table_.empty()) return;
+  std::vector<double> inverse(static_cast<size_t>(c.head_dim / 2));
+  for (size_t i = 0; i < inverse.size(); ++i) {
+    inverse[i] = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
+  }
+  rope_table(rope_table_, inverse.data(), stream);
+}
+
+void Decoder::forward(Context& ctx, const Batch* batch) {
+  const int layers = static_cast<int>(blocks_.size());
+  ctx.params.acquire(0);
+  ctx.params.prefetch(block_unit(0));
+  if (batch != nullptr) embedding_.forward(ctx, *batch, first_rows(saved(0).input, batch->tokens));
+  ctx.params.release(0);
+  for (int layer = 0; layer < layers; ++layer) {
+    const bool last = layer + 1 == layers;
+    ctx.params.acquire(block_unit(layer));
+    if (!last) ctx.params.prefetch(block_unit(layer + 1));
+    if (batch != nullptr) {
+      // With one slot of activations (evaluation) the output goes aside first, since it is the next block's input.
+      const Tensor output = first_rows(last || saved_.size() == 1 ? output_ : saved(layer + 1).input, batch->tokens);
+      blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_table_, saved(layer));
+      if (!last && saved_.size() == 1) cast(first_rows(saved(0).input, batch->tokens), output, ctx.stream);
+    }
+    ctx.params.release(block_unit(layer));
+  }
+  if (!shape_.final_norm) {
+    if (batch != nullptr) cast(first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), ctx.stream);
+    return;
+  }
+  ctx.params.acquire(final_unit_);
+  if (batch != nullptr) {
+    final_norm_.forward(ctx, first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), final_saved_);
+  }
+  ctx.params.release(final_unit_);
+}
+
+void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
+  ctx.params.acquire(head_unit_);
+  if (batch != nullptr) head_.forward(ctx, first_rows(hidden_, batch->tokens), batch->targets, statistics);
+  ctx.params.release(head_unit_);
+}
+
+void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
+                                      const TokenCotangents& cotangents) {
+  ctx.params.acquire(head_unit_);
+  ctx.params.prefetch(block_unit(static_cast<int>(blocks_.size()) - 1));
+  if (batch != nullptr) {
+    // The gradient of a block of rows replaces the rows: nothing reads them again.
+    const Tensor hidden = first_rows(hidden_, batch->tokens);
+    head_.forward_backward(ctx, hidden, hidden, batch->targets, statistics, cotangents);
+  }
+  ctx.params.release(head_unit_);
+}
+
+void Decoder::backward(Context& ctx, const Batch* batch) {
+  const int64_t n = batch != nullptr ? batch->tokens : 0;
+  const Tensor dx = first_rows(gradient_, n);
+  if (shape_.final_norm) {
+    ctx.params.acquire(final_unit_);
+    if (batch != nullptr)
+      final_norm_.backward(ctx, dx, first_rows(hidden_, n), first_rows(output_, n), final_saved_, false);
+    ctx.params.release(final_unit_);
+  } else if (batch != nullptr) {
+    cast(dx, first_rows(hidden_, n), ctx.stream);
+  }
+  if (final_unit_ >= 0) ctx.params.reduce(final_unit_);
+  for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
+    ctx.params.acquire(block_unit(layer));
+    if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));
+    if (batch != nullptr) blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_table_, saved(layer));
+    ctx.params.release(block_unit(layer));
+    ctx.params.reduce(block_unit(layer));
+  }
+  if (batch != nullptr) embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);
+  ctx.params.reduce(0);
+}
+
+void Decoder::logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) {
+  ctx.params.acquire(head_unit_);
+  if (batch != nullptr) head_.logits(ctx, out, hidden_.rows(row, 1));
+  ctx.params.release(head_unit_);
+}
+
+double Decoder::flops_per_token(int64_t sequence_length) const {
+  const ModelConfig& c = shape_.config;
+  double matrices = static_cast<double>(head_.rows_of_table) * static_cast<double>(c.d_model);
+  for (const Block& b : blocks_) {
+    for (const Linear* l : {&b.attention.qkv, &b.attention.projection, &b.mlp.up, &b.mlp.down}) {
+      matrices += static_cast<double>(l->in) * static_cast<double>(l->out);
+    }
+  }
+  const double visible =
+      static_cast<double>(c.sliding_window > 0 ? std::min(c.sliding_window, sequence_length) : sequence_length);
+  return 6 * matrices + 12 * static_cast<double>(c.n_layers * c.n_heads * c.head_dim) * visible;
+}
+
+}  // namespace llmtrain

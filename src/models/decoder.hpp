@@ -1,0 +1,71 @@
+#pragma once
+// The one decoder-only transformer. Families differ by its shape and by the names of their tensors.
+
+#include <string>
+#include <vector>
+
+#include "layers/block.hpp"
+#include "layers/embedding.hpp"
+#include "layers/head.hpp"
+#include "models/model.hpp"
+
+namespace llmtrain {
+
+/// Outer (Hugging Face) names of a family's tensors, without ".weight"; {} stands for the layer.
+struct DecoderNames {
+  std::string embedding, positions, norm1, norm2, projection, up, down, final_norm, head;
+  std::vector<std::string> qkv;  ///< one fused matrix or three
+  std::string gate;              ///< of gated activations
+};
+
+/// Everything that makes a decoder.
+struct DecoderShape {
+  ModelConfig config;
+  int64_t tokens = 0;  ///< real vocabulary; config.vocab_size may add padding rows
+  bool qkv_bias = true;
+  bool output_bias = true;
+  bool mlp_bias = true;
+  bool final_norm = true;        ///< post-norm models end with a norm already
+  double projection_std = 0.02;  ///< initialisation of what writes to the residual stream
+  DecoderNames names;
+};
+
+class Decoder : public Model {
+ public:
+  explicit Decoder(DecoderShape shape);
+
+  std::vector<UnitSpec> units() const override { return units_; }
+  void plan(Arena& arena, DType compute, int64_t max_rows, bool training) override;
+  void start(Stream& stream) override;
+  void forward(Context& ctx, const Batch* batch) override;
+  void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) override;
+  void score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
+                               const TokenCotangents& cotangents) override;
+  void backward(Context& ctx, const Batch* batch) override;
+  void logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) override;
+  double flops_per_token(int64_t sequence_length) const override;
+
+ private:
+  void declare_units();
+  Block declare_block(int layer);
+  int block_unit(int layer) const { return 1 + layer; }
+  BlockSaved& saved(int layer) { return saved_[saved_.size() == 1 ? 0 : static_cast<size_t>(layer)]; }
+
+  DecoderShape shape_;
+  std::vector<UnitSpec> units_;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  Norm final_norm_;
+  Head head_;
+  int final_unit_ = -1;  ///< final norm and untied head; -1 when there is neither
+  int head_unit_ = 0;
+
+  std::vector<BlockSaved> saved_;
+  Tensor rope_table_;  ///< fp32 [P, D]
+  Tensor output_;      ///< fp32 [N, C], residual stream after the last block
+  Tensor gradient_;    ///< fp32 [N, C], of the residual stream, while it runs backward
+  Tensor hidden_;      ///< compute dtype [N, C], input of the head; in the backward pass its gradient
+  NormSaved final_saved_;
+};
+
+}  // namespace llmtrain

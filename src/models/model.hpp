@@ -1,0 +1,40 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kernels/logprob.hpp"
+#include "layers/context.hpp"
+#include "models/model_config.hpp"
+
+namespace llmtrain {
+
+/// A language model: parameters by unit, and the chain of its passes over one batch. Where weights are sharded every
+/// rank must run the same passes; a null batch is an idle pass, which only takes part in gathers and reductions.
+///
+///   forward(batch); score(...)                         evaluation
+///   forward(batch); score_and_differentiate(...); backward(batch)   training
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual std::vector<UnitSpec> units() const = 0;
+  /// Registers activations for batches of at most `max_rows` tokens; `training` false keeps one block's only.
+  virtual void plan(Arena& arena, DType compute, int64_t max_rows, bool training) = 0;
+  /// Fills constant tables once the arena is committed.
+  virtual void start(Stream& stream) = 0;
+
+  virtual void forward(Context& ctx, const Batch* batch) = 0;
+  /// Token statistics of the last forward pass.
+  virtual void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) = 0;
+  /// The same, and the gradient of the head for cotangents known in advance; backward() continues from it.
+  virtual void score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
+                                       const TokenCotangents& cotangents) = 0;
+  virtual void backward(Context& ctx, const Batch* batch) = 0;
+  /// logits fp32 [1, V] of one row of the last forward pass.
+  virtual void logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) = 0;
+
+  /// Matrix products of one token's forward and backward pass, 6 N; and attention's share at sequence length T by the
+  /// convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Backward included, recomputation not.
+  virtual double flops_per_token(int64_t sequence_length) const = 0;
+};
+
+}  // namespace llmtrain

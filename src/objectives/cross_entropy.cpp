@@ -1,0 +1,22 @@
+#include "kernels/objective.hpp"
+#include "objectives/objective.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+class CrossEntropy : public Objective {
+ public:
+  std::string name() const override { return "cross_entropy"; }
+  bool cotangents_known() const override { return true; }
+  void cotangents(const Batch& batch, const TokenStatistics& /*statistics*/, const TokenCotangents& out,
+                  Stream& stream) const override {
+    cross_entropy_cotangents(out.logp, batch.loss_weights, stream);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_cross_entropy() { return std::make_unique<CrossEntropy>(); }
+
+}  // namespace llmtrain

@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "core/batch.hpp"
+#include "device/device.hpp"
+#include "kernels/logprob.hpp"
+
+namespace llmtrain {
+
+/// Turns token statistics into the derivatives of what is minimised. It never sees logits.
+class Objective {
+ public:
+  virtual ~Objective() = default;
+  virtual std::string name() const = 0;
+  /// Whether cotangents() needs no statistics, so that one pass over the head gives loss and gradient.
+  virtual bool cotangents_known() const = 0;
+  /// Fills the tensors of `out` that are not empty, fp32 [N].
+  virtual void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
+                          Stream& stream) const = 0;
+};
+
+/// The sum over trained tokens of -log p(target), times the batch's loss weights.
+std::unique_ptr<Objective> make_cross_entropy();
+
+}  // namespace llmtrain

@@ -3,28 +3,59 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1") # assertions of the standard library stay cheap, traces stay readable
 
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES CXX) # links programs with -pie
+
 add_library(llmtrain_settings INTERFACE)
 target_include_directories(llmtrain_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+target_compile_definitions(llmtrain_settings INTERFACE LLMTRAIN_VERSION="${PROJECT_VERSION}")
+# Warnings and floating-point rules: no -ffast-math, one contraction rule.
 target_compile_options(llmtrain_settings INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=fast -fno-math-errno -fno-trapping-math>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=fast -fno-math-errno -fno-trapping-math>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -lineinfo>)
 if(LLMTRAIN_WERROR)
-  target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  target_compile_options(llmtrain_settings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+endif()
+
+# The instruction set. Files named x_avx512.cpp hold what needs more than the rest of the program; they are called
+# only after a look at the processor.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(LLMTRAIN_X86 ON)
+  set(LLMTRAIN_AVX512_FLAGS -march=x86-64-v4 -mavx512bf16)
+else()
+  set(LLMTRAIN_X86 OFF)
 endif()
 if(LLMTRAIN_NATIVE)
   target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+elseif(LLMTRAIN_X86)
   target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v3>)
 endif()
+
+# Hardening: input is hostile. Loops run over raw pointers, so the checks of std::vector and std::span cost nothing there.
+target_compile_definitions(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:_GLIBCXX_ASSERTIONS>)
+target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
+if(LLMTRAIN_X86)
+  target_compile_options(llmtrain_settings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fstack-clash-protection -fcf-protection=full>)
+endif()
+add_link_options(LINKER:-z,relro,-z,now LINKER:--as-needed)
+
 if(LLMTRAIN_SANITIZE)
   add_compile_options(-fsanitize=${LLMTRAIN_SANITIZE} -fno-omit-frame-pointer)
+  if(LLMTRAIN_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
   add_link_options(-fsanitize=${LLMTRAIN_SANITIZE})
+elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug") # needs the optimizer, and hides errors from the sanitizers
+  target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>)
 endif()
 
 find_program(CCACHE ccache)

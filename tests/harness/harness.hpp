@@ -1,0 +1,19 @@
+#pragma once
+// What a test may use of the process it runs in. The harness starts it before the first test: the device for the folders
+// device and kernels, MPI, device and threads for parallel and the folders above, nothing for the others.
+
+#include "device/device.hpp"
+
+namespace llmtrain {
+class Communicator;
+}
+
+namespace llmtrain::test {
+
+/// The stream of this process. Ends the program as skipped (exit code 77) where the device is missing.
+Stream& stream();
+
+/// All ranks of this test program. Folders from parallel up only.
+Communicator& communicator();
+
+}  // namespace llmtrain::test

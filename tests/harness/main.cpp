@@ -1,0 +1,70 @@
+// main() of every test program. Under mpirun rank 0 alone prints results, the other ranks their failures, and any
+// failing rank fails the program.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <iostream>
+#include <memory>
+
+#include "harness/process.hpp"
+
+namespace {
+
+using llmtrain::test::Process;
+
+/// Of ranks other than 0: prints failures only.
+class FailurePrinter : public testing::EmptyTestEventListener {
+ public:
+  explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::cerr << "rank " << rank_ << ", " << (test != nullptr ? test->test_suite_name() : "-") << '.'
+              << (test != nullptr ? test->name() : "-") << ", "
+              << (result.file_name() != nullptr ? result.file_name() : "unknown file") << ':' << result.line_number()
+              << ": " << result.summary() << '\n';
+  }
+
+ private:
+  int rank_;
+};
+
+/// After a fatal failure (or an exception) this rank has left the test: the others must not wait for it.
+class AbortOnFatal : public testing::EmptyTestEventListener {
+ public:
+  explicit AbortOnFatal(const Process& process) : process_(process) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.fatally_failed()) return;
+    std::cout << std::flush;
+    process_.abort();
+  }
+
+ private:
+  const Process& process_;
+};
+
+int run(int argc, char** argv) {
+  if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
+  const Process process(argc, argv);
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  if (process.rank() != 0) {
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailurePrinter(process.rank()));  // owned by GoogleTest
+  }
+  if (process.ranks() > 1) listeners.Append(new AbortOnFatal(process));
+  return process.agree(RUN_ALL_TESTS());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleMock(&argc, argv);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "test program: " << error.what() << '\n';
+    return 1;
+  }
+}

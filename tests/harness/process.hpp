@@ -1,0 +1,29 @@
+#pragma once
+// What main.cpp needs of the process; plain_process.cpp, device_process.cpp or parallel_process.cpp is linked.
+
+namespace llmtrain::test {
+
+/// CTest counts this exit code as skipped.
+inline constexpr int skipped = 77;
+
+/// Lives from before the first test until after the last.
+class Process {
+ public:
+  Process(int& argc, char**& argv);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  /// The worst of all ranks' exit codes. Collective.
+  int agree(int code) const;
+  /// Ends all ranks: one that left a test early would let the others wait for it.
+  [[noreturn]] void abort() const;
+
+ private:
+  int rank_ = 0;
+  int ranks_ = 1;
+};
+
+}  // namespace llmtrain::test

@@ -1,6 +1,6 @@
-# Defines NCCL::NCCL, collectives between GPUs.
-find_path(NCCL_INCLUDE_DIR nccl.h)
-find_library(NCCL_LIBRARY nccl)
+# Defines NCCL::NCCL, collectives between GPUs; it often lies beside the CUDA toolkit.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_DIR}/../lib)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_LIBRARY NCCL_INCLUDE_DIR)
 if(NCCL_FOUND AND NOT TARGET NCCL::NCCL)

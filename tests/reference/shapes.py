@@ -1,0 +1,131 @@
+"""The test models: their architecture in the vocabulary of llmtrain's [model] section, and their random parameters."""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+VOCABULARY = 97
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Fields are keys of the deck's [model] section; the last block says which tensors exist."""
+
+    family: str = "gpt2"
+    vocab_size: int = VOCABULARY
+    d_model: int = 48
+    n_layers: int = 2
+    n_heads: int = 4
+    n_kv_heads: int = 4
+    head_dim: int = 12
+    d_ff: int = 100
+    max_seq_len: int = 40
+    norm: str = "layernorm"
+    norm_epsilon: float = 1e-5
+    activation: str = "gelu_tanh"
+    positions: str = "learned"
+    rope_theta: float = 10000.0
+    bias: bool = True
+    tie_embeddings: bool = True
+    pre_norm: bool = True
+    sliding_window: int = 0
+
+    qkv_bias: bool = True
+    output_bias: bool = True  # of the attention's output projection
+    mlp_bias: bool = True
+    norm_bias: bool = True
+    final_norm: bool = True
+
+    @property
+    def gated(self):
+        return self.activation in ("swiglu", "geglu")
+
+
+def gpt2(**changes):
+    return Shape(**changes)
+
+
+def llama(**changes):
+    base = dict(family="llama", norm="rmsnorm", activation="swiglu", positions="rope", bias=False,
+                tie_embeddings=False, qkv_bias=False, output_bias=False, mlp_bias=False, norm_bias=False)
+    return Shape(**(base | changes))
+
+
+def parameter_shapes(s: Shape):
+    """Hugging Face name -> shape, matrices as (out, in): GPT-2's Conv1D matrices are transposed."""
+    q, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
+    out = {}
+
+    def linear(name, rows, columns, bias):
+        out[f"{name}.weight"] = (rows, columns)
+        if bias:
+            out[f"{name}.bias"] = (rows,)
+
+    def norm(name):
+        out[f"{name}.weight"] = (s.d_model,)
+        if s.norm_bias:
+            out[f"{name}.bias"] = (s.d_model,)
+
+    if s.family == "gpt2":
+        out["transformer.wte.weight"] = (s.vocab_size, s.d_model)
+        if s.positions == "learned":
+            out["transformer.wpe.weight"] = (s.max_seq_len, s.d_model)
+        for i in range(s.n_layers):
+            block = f"transformer.h.{i}"
+            norm(f"{block}.ln_1")
+            linear(f"{block}.attn.c_attn", q + 2 * kv, s.d_model, s.qkv_bias)
+            linear(f"{block}.attn.c_proj", s.d_model, q, s.output_bias)
+            norm(f"{block}.ln_2")
+            linear(f"{block}.mlp.c_fc", s.d_ff, s.d_model, s.mlp_bias)
+            linear(f"{block}.mlp.c_proj", s.d_model, s.d_ff, s.mlp_bias)
+        if s.final_norm:
+            norm("transformer.ln_f")
+    else:
+        out["model.embed_tokens.weight"] = (s.vocab_size, s.d_model)
+        for i in range(s.n_layers):
+            block = f"model.layers.{i}"
+            norm(f"{block}.input_layernorm")
+            linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
+            linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
+            linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
+            linear(f"{block}.self_attn.o_proj", s.d_model, q, s.output_bias)
+            norm(f"{block}.post_attention_layernorm")
+            linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
+            linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
+            linear(f"{block}.mlp.down_proj", s.d_model, s.d_ff, s.mlp_bias)
+        norm("model.norm")
+    if not s.tie_embeddings:
+        out["lm_head.weight"] = (s.vocab_size, s.d_model)
+    return out
+
+
+def is_norm(name):
+    return "norm" in name or ".ln_" in name
+
+
+def random_parameters(s: Shape, seed: int):
+    """Every tensor random, nothing at a default that hides mistakes: norm weights spread around 1, biases not 0,
+    attention scores of order 1. Values are multiples of 2^-12: exact in fp32, and the files compress."""
+    out = {}
+    for name, shape in parameter_shapes(s).items():
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        if is_norm(name):
+            value = rng.normal(1.0 if name.endswith("weight") else 0.0, 0.25, shape)
+        elif name.endswith("bias"):
+            value = rng.normal(0.0, 0.2, shape)
+        elif "wte" in name or "embed_tokens" in name or "wpe" in name:
+            value = rng.normal(0.0, 0.25, shape)
+        else:
+            value = rng.normal(0.0, 1.1 / np.sqrt(shape[1]), shape)
+        out[name] = (np.round(value * 2.0**12) / 2.0**12).astype(np.float32)
+    return out
+
+
+def zero_gradients(s: Shape):
+    """Ranges 'name:begin:end' of flat elements whose gradient is zero in exact arithmetic: a key bias adds the same
+    number to all scores of a query, which softmax does not see. With rope the bias is rotated by the key's position."""
+    if s.family != "gpt2" or s.positions != "learned" or not s.qkv_bias:
+        return []
+    q, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
+    return [f"transformer.h.{i}.attn.c_attn.bias:{q}:{q + kv}" for i in range(s.n_layers)]

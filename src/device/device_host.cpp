@@ -1,0 +1,144 @@
+#include <fmt/core.h>
+#include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <cstring>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
+
+#include "device/device.hpp"
+#include "device/host_memory.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+bool has_isa(dnnl::cpu_isa isa) {
+  const auto bits = static_cast<unsigned>(isa);  // a newer instruction set has the bits of those it contains
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+const char* isa_name() {
+  if (has_isa(dnnl::cpu_isa::avx512_core_amx)) return "AMX bf16";
+  if (has_isa(dnnl::cpu_isa::avx512_core_bf16)) return "AVX-512 bf16";
+  if (has_isa(dnnl::cpu_isa::avx512_core)) return "AVX-512";
+  if (has_isa(dnnl::cpu_isa::avx2)) return "AVX2";
+#if defined(__aarch64__)
+  return "NEON";
+#else
+  return "baseline";
+#endif
+}
+
+int64_t page_size() {
+  static const int64_t size = sysconf(_SC_PAGESIZE);
+  return size;
+}
+
+int64_t whole_pages(int64_t bytes) { return (bytes + page_size() - 1) / page_size() * page_size(); }
+
+}  // namespace
+
+const char* device_kind() { return "host"; }
+
+std::string device_description() {
+  const int threads = omp_get_max_threads();
+  return fmt::format("{}, {} {}, {}", host_processor_name("/"), threads, threads == 1 ? "thread" : "threads",
+                     isa_name());
+}
+
+bool device_fast_bf16() { return has_isa(dnnl::cpu_isa::avx512_core_bf16); }
+
+Stream::Stream() = default;
+Stream::~Stream() = default;
+void Stream::synchronize() {}
+
+Event::Event() = default;
+Event::~Event() = default;
+void Event::record(Stream& /*stream*/) {}
+void Event::wait(Stream& /*stream*/) {}
+
+DeviceBuffer::DeviceBuffer(int64_t bytes) {
+  LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
+  if (bytes == 0) return;
+  const DeviceMemory memory = device_memory();
+  if (bytes > memory.available) {
+    throw UserError(ExitCode::deck,
+                    fmt::format("out of memory: {:.2f} GiB wanted, {:.2f} of {:.2f} GiB are available on this machine; "
+                                "take a smaller micro-batch or model, more recomputation, a higher ZeRO stage, or "
+                                "fewer ranks per node",
+                                static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
+                                static_cast<double>(memory.total) / 0x1p30));
+  }
+  // Not huge pages: under a hypervisor that hands idle memory back, their first touch is several times slower.
+  void* data = mmap(nullptr, static_cast<size_t>(whole_pages(bytes)), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    throw UserError(ExitCode::deck, fmt::format("the system refused {:.2f} GiB of memory: {}; see ulimit -v",
+                                                static_cast<double>(bytes) / 0x1p30, std::strerror(errno)));
+  }
+  data_ = data;
+  bytes_ = bytes;
+  volatile char* touched = static_cast<char*>(data);
+  const int64_t page = page_size();
+#pragma omp parallel for schedule(static)
+  for (int64_t offset = 0; offset < bytes; offset += page) touched[offset] = 0;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(whole_pages(bytes_)));
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+namespace {
+
+/// copy(offset, count) over all bytes, in parallel where that pays.
+template <class F>
+void in_parallel(int64_t bytes, const F& body) {
+  constexpr int64_t block = int64_t{1} << 18;
+  if (bytes <= 0) return;
+#pragma omp parallel for schedule(static) if (bytes > 4 * block)
+  for (int64_t offset = 0; offset < bytes; offset += block) body(offset, std::min(block, bytes - offset));
+}
+
+void copy(void* to, const void* from, int64_t bytes) {
+  in_parallel(bytes, [=](int64_t offset, int64_t count) {
+    std::memcpy(static_cast<char*>(to) + offset, static_cast<const char*>(from) + offset, static_cast<size_t>(count));
+  });
+}
+
+}  // namespace
+
+void copy_to_device(void* device, const void* host, int64_t bytes, Stream& /*stream*/) { copy(device, host, bytes); }
+void copy_to_host(void* host, const void* device, int64_t bytes, Stream& /*stream*/) { copy(host, device, bytes); }
+void copy_on_device(void* to, const void* from, int64_t bytes, Stream& /*stream*/) { copy(to, from, bytes); }
+void fill_zero(void* device, int64_t bytes, Stream& /*stream*/) {
+  in_parallel(bytes, [=](int64_t offset, int64_t count) {
+    std::memset(static_cast<char*>(device) + offset, 0, static_cast<size_t>(count));
+  });
+}
+
+DeviceMemory device_memory() { return host_memory("/"); }
+
+DeviceRuntime::DeviceRuntime(int /*local_device*/, int threads) {
+  LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");
+  omp_set_dynamic(0);
+  omp_set_num_threads(threads);
+  Kokkos::initialize(Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true));
+  omp_set_num_threads(threads);
+}
+
+DeviceRuntime::~DeviceRuntime() { Kokkos::finalize(); }
+
+}  // namespace llmtrain

@@ -1,0 +1,62 @@
+#include "optim/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/adamw.hpp"
+#include "kernels/reduce.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+Tensor cut(const Tensor& t, int64_t begin, int64_t end) { return t.empty() ? t : t.rows(begin, end - begin); }
+
+class AdamW : public Optimizer {
+ public:
+  explicit AdamW(const OptimizerConfig& config) : config_(config) {}
+
+  void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
+    AdamwStep step;
+    step.learning_rate = args.learning_rate;
+    step.beta1 = config_.beta1;
+    step.beta2 = config_.beta2;
+    step.epsilon = config_.epsilon;
+    step.step = args.step;
+    step.gradient_scale = args.gradient_scale;
+    for (int unit = 0; unit < params.unit_count(); ++unit) {
+      const ParamStore::Shard shard = params.shard(unit);
+      for (const UnitRange& range : params.layout(unit).ranges()) {
+        const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
+        const int64_t end = std::min(range.end, shard.end) - shard.begin;
+        if (begin >= end) continue;
+        step.weight_decay = range.decay ? config_.weight_decay : 0;
+        adamw_update(cut(shard.master, begin, end), cut(shard.m, begin, end), cut(shard.v, begin, end),
+                     cut(shard.gradient, begin, end), cut(shard.weights, begin, end), step, stream);
+      }
+    }
+  }
+
+ private:
+  OptimizerConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) { return std::make_unique<AdamW>(config); }
+
+double gradient_norm(const ParamStore& params, Communicator& communicator, Stream& stream) {
+  ExactSum squares;
+  for (int unit = 0; unit < params.unit_count(); ++unit) {
+    const ParamStore::Shard shard = params.shard(unit);
+    const UnitRange owned = params.owned(unit);
+    if (owned.begin == owned.end) continue;
+    sum_of_squares(squares, cut(shard.gradient, owned.begin - shard.begin, owned.end - shard.begin), stream);
+  }
+  communicator.sum(squares);
+  return std::sqrt(squares.value());
+}
+
+double clip_factor(double norm, double maximum) { return maximum > 0 ? std::min(1.0, maximum / (norm + 1e-6)) : 1.0; }
+
+}  // namespace llmtrain

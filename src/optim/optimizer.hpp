@@ -1,0 +1,32 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "optim/optimizer_config.hpp"
+#include "parallel/param_store.hpp"
+
+namespace llmtrain {
+
+/// What one update is told. Everything else is in the shards.
+struct UpdateArgs {
+  int64_t step = 1;  ///< t, from 1
+  double learning_rate = 0;
+  double gradient_scale = 1;  ///< 1 / trained tokens x clipping factor
+};
+
+/// Updates this rank's shards from their gradient sums.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual void update(ParamStore& params, const UpdateArgs& args, Stream& stream) = 0;
+};
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
+
+/// L2 norm of all gradient sums, exact before the one rounding: independent of ranks and threads. Collective.
+double gradient_norm(const ParamStore& params, Communicator& communicator, Stream& stream);
+
+/// Factor on gradients of norm `norm` (PyTorch's clip_grad_norm_): min(1, maximum / (norm + 1e-6)); 1 when maximum = 0.
+double clip_factor(double norm, double maximum);
+
+}  // namespace llmtrain

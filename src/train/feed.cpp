@@ -1,0 +1,58 @@
+#include "train/feed.hpp"
+
+#include <utility>
+
+namespace llmtrain {
+
+Feed::Feed(const DataStream& data) : data_(data), thread_([this] { work(); }) {}
+
+Feed::~Feed() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Feed::request(const MicroBatchPlan& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    LLMTRAIN_CHECK(!wanted_ && !loaded_, "a micro-batch is already on its way");
+    wanted_ = plan;
+  }
+  changed_.notify_all();
+}
+
+const HostBatch& Feed::take() {
+  std::unique_lock lock(mutex_);
+  LLMTRAIN_CHECK(wanted_ || loaded_, "no micro-batch was asked for");
+  changed_.wait(lock, [this] { return loaded_; });
+  loaded_ = false;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  std::swap(front_, back_);
+  return front_;
+}
+
+void Feed::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || (wanted_ && !loaded_); });
+    if (stop_) return;
+    const MicroBatchPlan plan = *wanted_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      data_.load(plan, back_);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = failure;
+    wanted_.reset();
+    loaded_ = true;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,39 @@
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "data/data_stream.hpp"
+
+namespace llmtrain {
+
+/// Loads micro-batches one ahead of their use, on a thread of its own.
+class Feed {
+ public:
+  explicit Feed(const DataStream& data);
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
+
+  /// Starts loading; at most one is under way or waiting.
+  void request(const MicroBatchPlan& plan);
+  /// The batch of the last request; valid until the next call of take. Rethrows what loading threw.
+  const HostBatch& take();
+
+ private:
+  void work();
+
+  const DataStream& data_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<MicroBatchPlan> wanted_;
+  bool loaded_ = false;
+  bool stop_ = false;
+  std::exception_ptr failure_;
+  HostBatch back_, front_;
+  std::thread thread_;
+};
+
+}  // namespace llmtrain

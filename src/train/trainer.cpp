@@ -1,0 +1,323 @@
+#include "train/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "generate/sampler.hpp"
+#include "kernels/reduce.hpp"
+#include "models/models.hpp"
+#include "optim/schedule.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+DType compute_dtype(const PrecisionConfig& precision) {
+  LLMTRAIN_CHECK(precision.compute != PrecisionConfig::Compute::automatic, "precision.compute is not resolved");
+  return precision.compute == PrecisionConfig::Compute::bf16 ? DType::bf16 : DType::f32;
+}
+
+int64_t steps_of(const RunConfig& run, const DataStream& data) {
+  if (run.max_steps > 0) return run.max_steps;
+  return static_cast<int64_t>(std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch())));
+}
+
+int64_t per_group(const Config& config) {
+  const int64_t micro_batches = config.batch.gradient_accumulation_steps;
+  const int64_t groups = config.parallel.reduction_groups;
+  return groups == 0 ? 1 : (micro_batches + groups - 1) / groups;
+}
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+ParamStoreOptions store_options(const Config& config, int rank, int size) {
+  ParamStoreOptions options;
+  options.compute = compute_dtype(config.precision);
+  options.zero_stage = static_cast<int>(config.parallel.zero);
+  options.rank = rank;
+  options.size = size;
+  options.micro_batches_per_group = per_group(config);
+  options.groups = divide_up(config.batch.gradient_accumulation_steps, options.micro_batches_per_group);
+  options.blocks = std::min(config.parallel.reduction_blocks, options.groups);
+  return options;
+}
+
+}  // namespace
+
+struct Trainer::Run {
+  Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in)
+      : runtime(runtime_in),
+        log(log_in),
+        ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
+        feed(trainer.train_) {}
+
+  Runtime& runtime;
+  RunLog& log;
+  DeviceBuffer memory;
+  Context ctx;
+  Feed feed;
+  StepPlan plan;              ///< of the current step
+  std::vector<int64_t> mine;  ///< its micro-batches of this rank, in the order of the rounds
+  size_t taken = 0;
+  ExactSum loss;  ///< of the step so far, this rank's micro-batches
+  double best = std::numeric_limits<double>::infinity();
+  double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
+  int64_t without_improvement = 0;
+  bool stop = false;
+};
+
+Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
+    : config_(config),
+      tokenizer_(data.tokenizer),
+      optimum_(data.optimum),
+      train_(data.train, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
+      micro_batches_per_group_(per_group(config)),
+      groups_(divide_up(config.batch.gradient_accumulation_steps, micro_batches_per_group_)),
+      total_steps_(steps_of(config.run, train_)),
+      model_(make_model(config.model, data.vocabulary_size)),
+      objective_(make_cross_entropy()),
+      optimizer_(make_optimizer(config.optimizer)),
+      params_(model_->units(), store_options(config, rank, size)) {
+  if (data.validation != nullptr) {
+    validation_.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
+  }
+  const DType compute = compute_dtype(config.precision);
+  int64_t rows = train_.max_rows(), segments = train_.max_segments();
+  if (validation_) {
+    rows = std::max(rows, validation_->max_rows());
+    segments = std::max(segments, validation_->max_segments());
+  }
+  params_.plan(arena_);
+  model_->plan(arena_, compute, rows, true);
+  batch_.plan(arena_, rows, segments);
+  arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
+  arena_.add(statistics_.lse, MemoryCategory::activations, "statistics.lse", DType::f32, {rows});
+  arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
+  arena_.add(sample_logits_, MemoryCategory::activations, "sample_logits", DType::f32, {1, config.model.vocab_size});
+}
+
+void Trainer::train(Runtime& runtime, RunLog& log) {
+  Run run(*this, runtime, log);
+  run.memory = DeviceBuffer(arena_.bytes());
+  arena_.commit(run.memory.data());
+  params_.start(runtime.communicator(), runtime.stream());
+  params_.initialize(static_cast<uint64_t>(config_.run.seed));
+  model_->start(runtime.stream());
+
+  const EvaluationConfig& evaluation = config_.evaluation;
+  if (evaluation.at_start) evaluate(run, 0);
+  int64_t completed = 0;
+  if (total_steps_ > 0) prepare(run, 0);
+  while (completed < total_steps_ && !run.stop) {
+    step(run, completed);
+    ++completed;
+    const bool last = completed == total_steps_;
+    if (due(evaluation.every_steps, completed) || (last && evaluation.at_end)) evaluate(run, completed);
+    if (due(config_.log.samples_every_steps, completed) || (last && config_.log.samples_every_steps > 0)) {
+      write_samples(run, completed);
+    }
+  }
+  log.finish(run.stop ? fmt::format("stopped early after {} steps: {} evaluations without a better validation loss",
+                                    completed, run.without_improvement)
+                      : "finished");
+}
+
+void Trainer::prepare(Run& run, int64_t n) {
+  run.plan = train_.plan(n);
+  run.mine.clear();
+  run.taken = 0;
+  const Communicator& communicator = run.runtime.communicator();
+  const int64_t micro_batches = static_cast<int64_t>(run.plan.micro_batches.size());
+  for (int64_t group = communicator.rank(); group * micro_batches_per_group_ < micro_batches;
+       group += communicator.size()) {
+    const int64_t end = std::min((group + 1) * micro_batches_per_group_, micro_batches);
+    for (int64_t index = group * micro_batches_per_group_; index < end; ++index) run.mine.push_back(index);
+  }
+  if (!run.mine.empty()) run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine.front())]);
+}
+
+void Trainer::step(Run& run, int64_t n) {
+  const double begin = now();
+  StepRecord record;
+  record.step = n + 1;
+  record.tokens = run.plan.trained_tokens;
+  record.samples = run.plan.samples_hash;
+  record.learning_rate = learning_rate(config_.schedule, n, total_steps_);
+  run.ctx.step = n;
+  run.ctx.training = true;
+  run.loss.clear();
+
+  run_rounds(run, record);
+  if (n + 1 < total_steps_) prepare(run, n + 1);
+  const double reduced = now();
+  params_.finish_gradients();
+  run.runtime.communicator().sum(run.loss);
+  const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
+  record.loss = -run.loss.value() / tokens;
+  record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / tokens;
+  const double normed = now();
+  record.phases.reduction += normed - reduced;
+  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
+    throw UserError(
+        ExitCode::diverged,
+        fmt::format("step {}: the {} is not finite; the update was not applied. A lower schedule.learning_rate, "
+                    "a longer warm-up or precision.compute = fp32 usually helps",
+                    record.step, std::isfinite(record.loss) ? "gradient norm" : "loss"));
+  }
+  const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
+  optimizer_->update(params_, {record.step, record.learning_rate, clip / tokens}, run.ctx.stream);
+  params_.publish_weights();
+  if (due(config_.log.parameter_hash_every_steps, record.step)) record.parameters = parameter_hash(run);
+  const double end = now();
+  record.phases.optimizer = end - normed;
+  record.seconds = end - begin;
+  run.log.step(record);
+}
+
+void Trainer::run_rounds(Run& run, StepRecord& record) {
+  const int64_t micro_batches = static_cast<int64_t>(run.plan.micro_batches.size());
+  params_.begin_step(divide_up(micro_batches, micro_batches_per_group_));
+  for (int64_t round = 0; round < params_.rounds(); ++round) {
+    const int64_t group = params_.begin_round(round);
+    for (int64_t slot = 0; slot < micro_batches_per_group_; ++slot) {
+      params_.begin_micro_batch(slot == 0, slot + 1 == micro_batches_per_group_);
+      const bool mine = group >= 0 && group * micro_batches_per_group_ + slot < micro_batches;
+      if (mine) {
+        micro_batch(run, record);
+      } else {
+        const double begin = now();
+        model_->forward(run.ctx, nullptr);
+        model_->score_and_differentiate(run.ctx, nullptr, {}, {});
+        model_->backward(run.ctx, nullptr);
+        record.phases.reduction += now() - begin;
+      }
+    }
+  }
+}
+
+void Trainer::micro_batch(Run& run, StepRecord& record) {
+  Context& ctx = run.ctx;
+  const double begin = now();
+  const Batch batch = batch_.upload(run.feed.take(), ctx.stream);
+  if (++run.taken < run.mine.size()) {
+    run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine[run.taken])]);
+  }
+  const double loaded = now();
+  const TokenStatistics statistics{
+      first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}};
+  const TokenCotangents cotangents{first_rows(cotangents_.logp, batch.tokens), {}, {}};
+  LLMTRAIN_CHECK(objective_->cotangents_known(), "this objective needs two passes over the head");
+  model_->forward(ctx, &batch);
+  objective_->cotangents(batch, statistics, cotangents, ctx.stream);
+  model_->score_and_differentiate(ctx, &batch, statistics, cotangents);
+  sum_of_products(run.loss, statistics.logp, batch.loss_weights, ctx.stream);
+  model_->backward(ctx, &batch);
+  record.phases.data += loaded - begin;
+  record.phases.forward_backward += now() - loaded;
+}
+
+void Trainer::evaluate(Run& run, int64_t completed) {
+  if (!validation_) return;
+  const double begin = now();
+  Communicator& communicator = run.runtime.communicator();
+  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
+  int64_t steps = validation_->steps_per_epoch();
+  if (config_.evaluation.batches > 0) steps = std::min(steps, config_.evaluation.batches);
+
+  ExactSum sum;
+  EvaluationRecord record;
+  record.step = completed;
+  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, dealt to the ranks in turn
+  HostBatch host;
+  const auto run_pending = [&] {
+    for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
+      const size_t mine = first + static_cast<size_t>(communicator.rank());
+      if (mine >= pending.size()) {
+        model_->forward(ctx, nullptr);
+        model_->score(ctx, nullptr, {});
+        continue;
+      }
+      validation_->load(pending[mine], host);
+      const Batch batch = batch_.upload(host, ctx.stream);
+      const TokenStatistics statistics{first_rows(statistics_.logp, batch.tokens), {}, {}, {}};
+      model_->forward(ctx, &batch);
+      model_->score(ctx, &batch, statistics);
+      sum_of_products(sum, statistics.logp, batch.loss_weights, ctx.stream);
+    }
+    pending.clear();
+  };
+  for (int64_t s = 0; s < steps; ++s) {
+    const StepPlan plan = validation_->plan(s);
+    record.tokens += plan.trained_tokens;
+    pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
+    if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size()) run_pending();
+  }
+  run_pending();
+  communicator.sum(sum);
+  record.loss = -sum.value() / static_cast<double>(std::max<int64_t>(record.tokens, 1));
+  record.best = record.loss < run.best;
+  run.best = std::min(run.best, record.loss);
+  if (record.loss < run.reference - config_.evaluation.early_stopping_threshold) {
+    run.reference = record.loss;
+    run.without_improvement = 0;
+  } else {
+    ++run.without_improvement;
+  }
+  const int64_t patience = config_.evaluation.early_stopping_patience;
+  run.stop = patience > 0 && run.without_improvement >= patience;
+  record.seconds = now() - begin;
+  run.log.evaluation(record);
+}
+
+void Trainer::write_samples(Run& run, int64_t completed) {
+  if (tokenizer_ == nullptr) return;
+  std::vector<std::string> prompts = config_.log.sample_prompts;
+  if (prompts.empty()) prompts.emplace_back();
+  GenerationOptions options;
+  options.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
+  options.new_tokens = config_.log.sample_length;
+  options.context = std::min(config_.batch.sequence_length, train_.max_rows());
+  options.eos = tokenizer_->eos_id();
+  options.vocabulary = tokenizer_->vocabulary_size();
+  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    options.key = random_key(run.ctx.seed, RandomPurpose::sampling, static_cast<uint64_t>(completed), i);
+    std::vector<int32_t> prompt;
+    tokenizer_->encode(prompts[i], prompt);
+    if (prompt.empty()) {  // begin as some sequence of the data begins
+      HostBatch host;
+      MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
+      plan.samples.resize(1);
+      train_.load(plan, host);
+      prompt.push_back(host.ids.front());
+    }
+    const std::vector<int32_t> tokens = generate_tokens(*model_, ctx, batch_, sample_logits_, prompt, options);
+    run.log.sample(completed, tokenizer_->decode(prompt), tokenizer_->decode(tokens));
+  }
+}
+
+uint64_t Trainer::parameter_hash(Run& run) {
+  std::vector<int64_t> hashes(static_cast<size_t>(params_.unit_count()));
+  for (int unit = 0; unit < params_.unit_count(); ++unit) {
+    const ParamStore::Shard shard = params_.shard(unit);
+    const UnitRange owned = params_.owned(unit);
+    if (owned.begin == owned.end) continue;
+    const Tensor part = shard.master.rows(owned.begin - shard.begin, owned.end - owned.begin);
+    hashes[static_cast<size_t>(unit)] = static_cast<int64_t>(chunked_hash(part, owned.begin, run.ctx.stream));
+  }
+  run.runtime.communicator().sum(hashes);
+  uint64_t all = 0;
+  for (int64_t h : hashes) {  // order matters: units of equal content must not cancel
+    const Philox4 mixed = philox4x32(all, static_cast<uint64_t>(h), 0);
+    all = (uint64_t{mixed.v[1]} << 32) | mixed.v[0];
+  }
+  return all;
+}
+
+}  // namespace llmtrain

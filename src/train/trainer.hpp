@@ -1,0 +1,68 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/arena.hpp"
+#include "data/dataset.hpp"
+#include "metrics/run_log.hpp"
+#include "models/model.hpp"
+#include "objectives/objective.hpp"
+#include "optim/optimizer.hpp"
+#include "parallel/runtime.hpp"
+#include "train/config.hpp"
+#include "train/feed.hpp"
+
+namespace llmtrain {
+
+/// Everything a run computes with: built from the resolved deck and the data, planned in an arena, then trained. A plan
+/// for other rank counts is made the same way and never committed.
+class Trainer {
+ public:
+  /// The deck must be resolved: vocab_size and precision known.
+  Trainer(const Config& config, const Dataset& data, int rank, int size);
+
+  /// All memory by category; nothing is allocated.
+  const Arena& plan() const { return arena_; }
+  int64_t parameter_count() const { return params_.parameter_count(); }
+  int64_t total_steps() const { return total_steps_; }
+  double flops_per_token() const { return model_->flops_per_token(config_.batch.sequence_length); }
+  const DataStream& training_data() const { return train_; }
+  const DataStream* validation_data() const { return validation_ ? &*validation_ : nullptr; }
+  int64_t groups() const { return groups_; }
+
+  /// Allocates, initialises and trains to the end. Collective.
+  void train(Runtime& runtime, RunLog& log);
+
+ private:
+  struct Run;  // what exists only while training
+
+  void step(Run& run, int64_t n);
+  void prepare(Run& run, int64_t n);
+  void run_rounds(Run& run, StepRecord& record);
+  void micro_batch(Run& run, StepRecord& record);
+  void evaluate(Run& run, int64_t completed);
+  void write_samples(Run& run, int64_t completed);
+  uint64_t parameter_hash(Run& run);
+  bool due(int64_t every, int64_t completed) const { return every > 0 && completed % every == 0; }
+
+  Config config_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  double optimum_;
+  DataStream train_;
+  std::optional<DataStream> validation_;
+  int64_t micro_batches_per_group_;
+  int64_t groups_;  ///< of a full step
+  int64_t total_steps_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<Optimizer> optimizer_;
+  ParamStore params_;
+  Arena arena_;
+  BatchBuffers batch_;
+  TokenStatistics statistics_;  ///< fp32 [N]
+  TokenCotangents cotangents_;  ///< fp32 [N]
+  Tensor sample_logits_;        ///< fp32 [1, V]
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,143 @@
+// The decoder against PyTorch: tests/reference/README.md says where the numbers come from and how exact they are.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "harness/harness.hpp"
+#include "models/test_model.hpp"
+#include "optim/optimizer.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+class DecoderGolden : public ::testing::TestWithParam<std::string> {
+ protected:
+  DecoderGolden() : golden(GetParam()), rows(rows_of(golden)), count(static_cast<int64_t>(rows.ids.size())) {}
+
+  std::map<std::string, std::vector<float>> parameters() const {
+    std::map<std::string, std::vector<float>> out;
+    for (const std::string& name : golden.names("params")) out[name] = golden.floats("params/" + name).values;
+    return out;
+  }
+
+  Golden golden;
+  Rows rows;
+  int64_t count;
+};
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max<double>(largest, std::abs(double{a[i]} - double{b[i]}));
+  return largest;
+}
+
+TEST_P(DecoderGolden, ParametersHaveTheOuterNames) {
+  TestModel m(shape_of(golden), DType::f32, count);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : m.parameters()) {
+    names.push_back(name);
+    EXPECT_EQ(value.size(), golden.floats("params/" + name).values.size()) << name;
+  }
+  EXPECT_EQ(names, golden.names("params"));
+}
+
+TEST_P(DecoderGolden, Fp32LogitsLossAndGradients) {
+  TestModel m(shape_of(golden), DType::f32, count);
+  m.set(parameters());
+  const auto expected = golden.floats("logits").values;
+  EXPECT_LT(largest_difference(m.logits(rows), expected), 5e-5);
+
+  const auto tokens = static_cast<double>(TestModel::trained({rows}));
+  const double loss = m.differentiate({rows}) / tokens;
+  EXPECT_NEAR(loss, golden.scalar("loss"), 1e-5 * golden.scalar("loss"));
+  for (auto& [name, gradient] : m.gradients()) {
+    for (float& g : gradient) g = static_cast<float>(g / tokens);
+    EXPECT_LT(golden.gradient_error(name, gradient), 2e-5) << name;
+  }
+}
+
+TEST_P(DecoderGolden, AWrongModelIsSeen) {
+  DecoderShape wrong = shape_of(golden);
+  wrong.config.norm_epsilon *= 10;
+  TestModel m(wrong, DType::f32, count);
+  m.set(parameters());
+  EXPECT_GT(largest_difference(m.logits(rows), golden.floats("logits").values), 1e-4);
+}
+
+TEST_P(DecoderGolden, TenAdamWSteps) {
+  TestModel m(shape_of(golden), DType::f32, count);
+  m.set(parameters());
+  OptimizerConfig config;
+  config.weight_decay = golden.number("adamw_weight_decay");
+  const auto optimizer = make_optimizer(config);
+  const auto tokens = static_cast<double>(TestModel::trained({rows}));
+  const auto losses = golden.doubles("losses").values, norms = golden.doubles("grad_norms").values;
+  for (int t = 1; t <= 10; ++t) {
+    const double loss = m.differentiate({rows}) / tokens;
+    const double norm = gradient_norm(m.params(), communicator(), stream()) / tokens;
+    EXPECT_NEAR(loss, losses[static_cast<size_t>(t) - 1], 1e-4) << "step " << t;
+    EXPECT_NEAR(norm, norms[static_cast<size_t>(t) - 1], 1e-3 * norm) << "step " << t;
+    optimizer->update(m.params(), {t, golden.number("adamw_learning_rate"), clip_factor(norm, 1.0) / tokens}, stream());
+    m.params().publish_weights();
+  }
+  EXPECT_NEAR(m.score(rows) / tokens, losses[10], 1e-4);
+  EXPECT_GT(std::abs(losses[10] - losses[0]), 1e-2) << "the steps must matter";
+}
+
+TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
+  TestModel m(shape_of(golden), DType::bf16, count);
+  m.set(parameters());
+  const auto exact = golden.floats("logits").values, autocast = golden.floats("bf16/logits").values;
+  const auto logits = m.logits(rows);
+  double ours = 0, theirs = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    ours += std::pow(double{logits[i]} - double{exact[i]}, 2);
+    theirs += std::pow(double{autocast[i]} - double{exact[i]}, 2);
+  }
+  EXPECT_LT(std::sqrt(ours), 2 * std::sqrt(theirs));
+
+  const auto tokens = static_cast<double>(TestModel::trained({rows}));
+  const double loss = m.differentiate({rows}) / tokens;
+  EXPECT_LT(std::abs(loss - golden.scalar("loss")), 2 * golden.number("bf16", "loss_error"));
+  double our_squares = 0, their_squares = 0;
+  for (auto& [name, gradient] : m.gradients()) {
+    for (float& g : gradient) g = static_cast<float>(g / tokens);
+    const double distance = golden.gradient_distance(name, gradient);
+    EXPECT_LT(distance, 2 * golden.number("grads/" + name, "bf16_error")) << name;
+    our_squares += distance * distance;
+    their_squares += std::pow(golden.number("grads/" + name, "bf16_error"), 2);
+  }
+  EXPECT_LT(std::sqrt(our_squares), 2 * std::sqrt(their_squares));
+}
+
+TEST_P(DecoderGolden, PackedEqualsUnpacked) {
+  if (rows.segments.size() < 3) return;  // one document: nothing is packed
+  TestModel packed(shape_of(golden), DType::f32, count), single(shape_of(golden), DType::f32, count);
+  packed.set(parameters());
+  single.set(parameters());
+  std::vector<Rows> documents;
+  for (size_t d = 0; d + 1 < rows.segments.size(); ++d) documents.push_back(document_of(rows, d));
+  const double together = packed.differentiate({rows}), apart = single.differentiate(documents);
+  EXPECT_NEAR(together, apart, 1e-6 * std::abs(together));
+  const auto a = packed.gradients(), b = single.gradients();
+  for (const auto& [name, gradient] : a) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      difference += std::pow(double{gradient[i]} - double{b.at(name)[i]}, 2);
+      size += std::pow(double{gradient[i]}, 2);
+    }
+    if (name.find("c_attn.bias") != std::string::npos) continue;  // its key part is zero but for rounding
+    EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(size) + 1e-9) << name;
+  }
+  Rows merged = rows;  // control: one long document is another computation
+  merged.segments = {0, static_cast<int32_t>(count)};
+  EXPECT_GT(std::abs(packed.differentiate({merged}) - together), 1e-4 * std::abs(together));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DecoderGolden, ::testing::ValuesIn(Golden::cases()),
+                         [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace llmtrain::test

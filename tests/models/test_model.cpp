@@ -1,0 +1,244 @@
+#include "models/test_model.hpp"
+
+#include <algorithm>
+
+#include "harness/harness.hpp"
+#include "kernels/objective.hpp"
+#include "kernels/reduce.hpp"
+
+namespace llmtrain::test {
+
+namespace {
+
+template <class E>
+E enum_of(const std::string& name) {
+  const auto& names = enum_names<E>;
+  const auto found = std::find(names.begin(), names.end(), name);
+  LLMTRAIN_CHECK(found != names.end(), "unknown name " + name);
+  return static_cast<E>(found - names.begin());
+}
+
+}  // namespace
+
+DecoderShape shape_of(const Golden& golden) {
+  ModelConfig c;
+  c.family = enum_of<ModelConfig::Family>(golden.text("family"));
+  c.vocab_size = golden.integer("vocab_size");
+  c.d_model = golden.integer("d_model");
+  c.n_layers = golden.integer("n_layers");
+  c.n_heads = golden.integer("n_heads");
+  c.n_kv_heads = golden.integer("n_kv_heads");
+  c.head_dim = golden.integer("head_dim");
+  c.d_ff = golden.integer("d_ff");
+  c.max_seq_len = golden.integer("max_seq_len");
+  c.norm = enum_of<ModelConfig::Norm>(golden.text("norm"));
+  c.norm_epsilon = golden.number("norm_epsilon");
+  c.activation = enum_of<ModelConfig::Activation>(golden.text("activation"));
+  c.positions = enum_of<ModelConfig::Positions>(golden.text("positions"));
+  c.rope_theta = golden.number("rope_theta");
+  c.bias = golden.flag("norm_bias");
+  c.tie_embeddings = golden.flag("tie_embeddings");
+  c.pre_norm = golden.flag("pre_norm");
+  c.sliding_window = golden.integer("sliding_window");
+  DecoderShape shape = decoder_shape(c, c.vocab_size);
+  shape.qkv_bias = golden.flag("qkv_bias");
+  shape.output_bias = golden.flag("output_bias");
+  shape.mlp_bias = golden.flag("mlp_bias");
+  shape.final_norm = golden.flag("final_norm");
+  return shape;
+}
+
+Rows rows_of(const Golden& golden) {
+  return {golden.ints("ids").values, golden.ints("positions").values, golden.ints("targets").values,
+          golden.ints("segments").values};
+}
+
+Rows document_of(const Rows& rows, size_t document) {
+  const auto begin = rows.segments[document], end = rows.segments[document + 1];
+  const auto cut = [&](const std::vector<int32_t>& v) {
+    return std::vector<int32_t>(v.begin() + begin, v.begin() + end);
+  };
+  return {cut(rows.ids), cut(rows.positions), cut(rows.targets), {0, end - begin}};
+}
+
+TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows)
+    : shape_(shape), model_(std::make_unique<Decoder>(shape)) {
+  ParamStoreOptions options;
+  options.compute = compute;
+  options.groups = 8;
+  options.rank = communicator().rank();
+  options.size = communicator().size();
+  params_ = std::make_unique<ParamStore>(model_->units(), options);
+  params_->plan(arena_);
+  model_->plan(arena_, compute, max_rows, true);
+  const auto add = [&](Tensor& t, const char* name, DType dtype, int64_t n) {
+    arena_.add(t, MemoryCategory::data, name, dtype, {n});
+  };
+  add(buffers_.ids, "ids", DType::i32, max_rows);
+  add(buffers_.positions, "positions", DType::i32, max_rows);
+  add(buffers_.targets, "targets", DType::i32, max_rows);
+  add(buffers_.loss_weights, "loss_weights", DType::f32, max_rows);
+  add(buffers_.segments, "segments", DType::i32, max_rows + 1);
+  add(buffers_.sequence_ids, "sequence_ids", DType::i64, max_rows);
+  add(buffers_.sequence_offsets, "sequence_offsets", DType::i32, max_rows);
+  add(statistics_.logp, "logp", DType::f32, max_rows);
+  add(statistics_.lse, "lse", DType::f32, max_rows);
+  add(cotangents_.logp, "dlogp", DType::f32, max_rows);
+  arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});
+  memory_ = DeviceBuffer(arena_.bytes());
+  arena_.commit(memory_.data());
+  params_->start(communicator(), stream());
+  params_->initialize(42);
+  model_->start(stream());
+  ctx_ = std::make_unique<Context>(Context{*params_, arena_, stream(), 42, 0, false});
+}
+
+void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
+  for (int unit = 0; unit < params_->unit_count(); ++unit) {
+    const UnitSpec& spec = params_->spec(unit);
+    for (size_t p = 0; p < spec.params.size(); ++p) {
+      std::vector<float> whole;
+      for (const ParamSlice& slice : spec.params[p].slices) {
+        const auto found = values.find(slice.name);
+        LLMTRAIN_CHECK(found != values.end(), "no value for " + slice.name);
+        whole.insert(whole.end(), found->second.begin(), found->second.end());
+      }
+      LLMTRAIN_CHECK(static_cast<int64_t>(whole.size()) == spec.params[p].numel(), "shape of " + spec.params[p].name);
+      params_->set_parameter(unit, static_cast<int>(p), whole.data());
+    }
+  }
+  params_->publish_weights();
+}
+
+namespace {
+
+/// Cuts a whole parameter into its slices.
+void slice_into(std::map<std::string, std::vector<float>>& out, const ParamSpec& spec, const float* values) {
+  for (const ParamSlice& slice : spec.slices) {
+    const float* begin = values + slice.first_row * spec.columns;
+    out[slice.name].assign(begin, begin + slice.rows * spec.columns);
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<float>> TestModel::parameters() {
+  std::map<std::string, std::vector<float>> out;
+  for (int unit = 0; unit < params_->unit_count(); ++unit) {
+    const UnitSpec& spec = params_->spec(unit);
+    for (size_t p = 0; p < spec.params.size(); ++p) {
+      std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
+      params_->gather_parameter(unit, static_cast<int>(p), whole.data());
+      slice_into(out, spec.params[p], whole.data());
+    }
+  }
+  return out;
+}
+
+std::map<std::string, std::vector<float>> TestModel::gradients() {
+  LLMTRAIN_CHECK(communicator().size() == 1, "gradients are read whole from one rank's shard");
+  std::map<std::string, std::vector<float>> out;
+  for (int unit = 0; unit < params_->unit_count(); ++unit) {
+    const UnitSpec& spec = params_->spec(unit);
+    const ParamStore::Shard shard = params_->shard(unit);
+    for (size_t p = 0; p < spec.params.size(); ++p) {
+      std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
+      const Tensor part =
+          shard.gradient.rows(params_->layout(unit).offset(static_cast<int>(p)), spec.params[p].numel());
+      copy_to_host(whole.data(), part.data, part.bytes(), stream());
+      stream().synchronize();
+      slice_into(out, spec.params[p], whole.data());
+    }
+  }
+  return out;
+}
+
+Batch TestModel::upload(const Rows& rows) {
+  const auto n = static_cast<int64_t>(rows.ids.size());
+  std::vector<float> weights(rows.ids.size());
+  std::vector<int64_t> sequences(rows.ids.size());
+  Batch batch = buffers_;
+  batch.tokens = n;
+  batch.segment_count = static_cast<int64_t>(rows.segments.size()) - 1;
+  for (size_t s = 0; s + 1 < rows.segments.size(); ++s) {
+    batch.longest_segment = std::max<int64_t>(batch.longest_segment, rows.segments[s + 1] - rows.segments[s]);
+    for (int32_t r = rows.segments[s]; r < rows.segments[s + 1]; ++r) {
+      sequences[static_cast<size_t>(r)] = static_cast<int64_t>(s);
+      weights[static_cast<size_t>(r)] = rows.targets[static_cast<size_t>(r)] == ignore_target ? 0.0f : 1.0f;
+    }
+  }
+  const auto copy = [&](Tensor& to, const auto& from) {
+    to = to.rows(0, static_cast<int64_t>(from.size()));
+    copy_to_device(to.data, from.data(), to.bytes(), stream());
+  };
+  copy(batch.ids, rows.ids);
+  copy(batch.positions, rows.positions);
+  copy(batch.targets, rows.targets);
+  copy(batch.loss_weights, weights);
+  copy(batch.segments, rows.segments);
+  copy(batch.sequence_ids, sequences);
+  copy(batch.sequence_offsets, rows.positions);
+  return batch;
+}
+
+double TestModel::differentiate(const std::vector<Rows>& batches) {
+  ExactSum loss;
+  const auto count = static_cast<int64_t>(batches.size());
+  params_->begin_step(count);
+  for (int64_t round = 0; round < params_->rounds(); ++round) {
+    const int64_t group = params_->begin_round(round);
+    params_->begin_micro_batch(true, true);
+    if (group < 0) {
+      model_->forward(*ctx_, nullptr);
+      model_->score_and_differentiate(*ctx_, nullptr, {}, {});
+      model_->backward(*ctx_, nullptr);
+      continue;
+    }
+    const Batch batch = upload(batches[static_cast<size_t>(group)]);
+    const TokenStatistics statistics{
+        first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}};
+    const Tensor dlogp = first_rows(cotangents_.logp, batch.tokens);
+    model_->forward(*ctx_, &batch);
+    cross_entropy_cotangents(dlogp, batch.loss_weights, stream());
+    model_->score_and_differentiate(*ctx_, &batch, statistics, {dlogp, {}, {}});
+    sum_of_products(loss, statistics.logp, batch.loss_weights, stream());
+    model_->backward(*ctx_, &batch);
+  }
+  params_->finish_gradients();
+  communicator().sum(loss);
+  return -loss.value();
+}
+
+std::vector<float> TestModel::logits(const Rows& rows) {
+  const Batch batch = upload(rows);
+  const int64_t v = shape_.config.vocab_size;
+  std::vector<float> out(static_cast<size_t>(batch.tokens * v));
+  model_->forward(*ctx_, &batch);
+  for (int64_t row = 0; row < batch.tokens; ++row) {
+    model_->logits(*ctx_, &batch, row, logits_);
+    copy_to_host(out.data() + row * v, logits_.data, logits_.bytes(), stream());
+    stream().synchronize();
+  }
+  return out;
+}
+
+double TestModel::score(const Rows& rows) {
+  const Batch batch = upload(rows);
+  const TokenStatistics statistics{first_rows(statistics_.logp, batch.tokens), {}, {}, {}};
+  ExactSum loss;
+  model_->forward(*ctx_, &batch);
+  model_->score(*ctx_, &batch, statistics);
+  sum_of_products(loss, statistics.logp, batch.loss_weights, stream());
+  return -loss.value();
+}
+
+int64_t TestModel::trained(const std::vector<Rows>& batches) {
+  int64_t n = 0;
+  for (const Rows& rows : batches) {
+    n +=
+        static_cast<int64_t>(rows.targets.size()) - std::count(rows.targets.begin(), rows.targets.end(), ignore_target);
+  }
+  return n;
+}
+
+}  // namespace llmtrain::test

@@ -1,0 +1,63 @@
+#pragma once
+// A model with its parameters and one batch, as the trainer puts them together, for one rank.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/golden.hpp"
+#include "models/models.hpp"
+#include "parallel/communicator.hpp"
+
+namespace llmtrain::test {
+
+/// The shape a golden file describes.
+DecoderShape shape_of(const Golden& golden);
+
+/// A batch in host memory, as a golden file has it.
+struct Rows {
+  std::vector<int32_t> ids, positions, targets, segments;
+};
+Rows rows_of(const Golden& golden);
+/// The rows of one document of `rows` alone.
+Rows document_of(const Rows& rows, size_t document);
+
+class TestModel {
+ public:
+  TestModel(const DecoderShape& shape, DType compute, int64_t max_rows);
+
+  /// Sets every parameter, by outer name; all must be given.
+  void set(const std::map<std::string, std::vector<float>>& values);
+  std::map<std::string, std::vector<float>> parameters();
+
+  /// Forward, head and backward pass over one batch as a step of one group each; returns the summed loss.
+  /// Gradients are summed over the batches, not divided by the number of tokens.
+  double differentiate(const std::vector<Rows>& batches);
+  /// Gradient sums of the last differentiate, by outer name.
+  std::map<std::string, std::vector<float>> gradients();
+  /// fp32 [N, V] of one batch.
+  std::vector<float> logits(const Rows& rows);
+  /// Summed loss of one batch without gradients.
+  double score(const Rows& rows);
+
+  ParamStore& params() { return *params_; }
+  Context& context() { return *ctx_; }
+  static int64_t trained(const std::vector<Rows>& batches);
+
+ private:
+  Batch upload(const Rows& rows);
+
+  DecoderShape shape_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ParamStore> params_;
+  Arena arena_;
+  Batch buffers_;
+  TokenStatistics statistics_;
+  TokenCotangents cotangents_;
+  Tensor logits_;
+  DeviceBuffer memory_;
+  std::unique_ptr<Context> ctx_;
+};
+
+}  // namespace llmtrain::test

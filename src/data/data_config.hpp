@@ -8,6 +8,7 @@
 namespace llmtrain {
 
 class DeckKeys;
+class DeckLoader;
 
 /// Name of the example corpus in data.train and data.validation.
 inline constexpr const char* builtin_stories = "builtin:stories";
@@ -30,6 +31,7 @@ struct DataConfig {
   std::string cache;  ///< folder of token files; resolved to <run.output>/cache
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck, const std::string& output);
 };
 
 /// [batch]: after load_config both `global` and `gradient_accumulation_steps` are set, global = micro * accumulation.
@@ -40,6 +42,7 @@ struct BatchConfig {
   int64_t gradient_accumulation_steps = 0;  ///< micro-batches of an optimizer step, over all ranks
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck);
 };
 
 template <>

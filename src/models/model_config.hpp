@@ -6,6 +6,7 @@
 namespace llmtrain {
 
 class DeckKeys;
+class DeckLoader;
 
 /// [model]: shape and parts of a decoder. After load_config every value is the resolved one (what the deck leaves out
 /// is set by the family or from other keys), except vocab_size, which is 0 until the tokenizer is known.
@@ -39,6 +40,11 @@ struct ModelConfig {
 
   bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
   void visit(DeckKeys& keys);
+  /// Sets what the deck leaves to the family or to other keys, then checks the keys against each other.
+  void resolve(DeckLoader& deck, int64_t sequence_length);
+
+ private:
+  void check(DeckLoader& deck, int64_t sequence_length) const;
 };
 
 template <>

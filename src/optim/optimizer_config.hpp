@@ -6,6 +6,7 @@
 namespace llmtrain {
 
 class DeckKeys;
+class DeckLoader;
 
 /// [optimizer]
 struct OptimizerConfig {
@@ -50,6 +51,7 @@ struct ScheduleConfig {
   DecayType decay_type = DecayType::cosine;
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck);
 };
 
 template <>

@@ -6,6 +6,7 @@
 namespace llmtrain {
 
 class DeckKeys;
+class DeckLoader;
 
 /// [parallel]
 struct ParallelConfig {
@@ -14,6 +15,7 @@ struct ParallelConfig {
   int64_t reduction_blocks = 1;  ///< H; at most the number of groups
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
 };
 
 /// [precision]

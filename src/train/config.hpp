@@ -1,8 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/deck.hpp"
 #include "core/named_enum.hpp"
 #include "data/data_config.hpp"
 #include "models/model_config.hpp"
@@ -10,8 +13,6 @@
 #include "parallel/parallel_config.hpp"
 
 namespace llmtrain {
-
-class DeckKeys;
 
 /// [run]
 struct RunConfig {
@@ -26,6 +27,7 @@ struct RunConfig {
   double epochs = 0;      ///< 0: given by max_steps
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck, std::string_view deck_name);
 };
 
 /// [evaluation]; every_steps = 0 means never.
@@ -38,6 +40,7 @@ struct EvaluationConfig {
   double early_stopping_threshold = 0;  ///< better means lower by more than this
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck, const DataConfig& data) const;  ///< checks only
 };
 
 /// [log]; every ..._steps = 0 means never.
@@ -76,7 +79,30 @@ struct Config {
   EvaluationConfig evaluation;
   LogConfig log;
 
+  Provenance provenance;           ///< of every key; where() begins an error message about one
+  std::vector<std::string> notes;  ///< what the user should know although it is no error, such as keys without effect
+
   void visit(DeckKeys& keys);
+  /// Values that follow from the data and the device, once they are known: shown as automatic in the resolved deck.
+  void set_vocab_size(int64_t size);
+  void set_compute(PrecisionConfig::Compute compute);
 };
+
+/// The file's text. UserError 66 when it cannot be read, 78 when it is too long for a deck.
+std::string read_deck_file(const std::string& path);
+
+/// The resolved configuration of a deck. `deck_name` is its path, for messages and the name of the run; `overrides` are
+/// arguments section.key=value. All errors are collected in one UserError(ExitCode::deck).
+Config load_config(std::string_view deck_text, const std::string& deck_name,
+                   std::span<const std::string> overrides = {});
+
+/// The resolved deck: a deck that resolves to itself, with a comment on every key that says where its value comes from.
+std::string write_deck(const Config& config);
+
+/// What --help prints about the deck: all keys (empty topic), those of a section, or one section.key.
+std::string help_text(std::string_view topic);
+
+/// docs/deck.md
+std::string deck_manual();
 
 }  // namespace llmtrain

@@ -1,0 +1,67 @@
+#pragma once
+// Text of a deck -> keys with their lines. What the text itself does wrong is collected; what names and values mean is
+// not known here.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain {
+
+/// Errors of one deck, each "place: section.key: what is wrong", in the order of the lines, then the command line.
+class DeckErrors {
+ public:
+  static constexpr int command_line = INT32_MAX;  ///< as a line
+  static constexpr int no_line = 0;
+
+  explicit DeckErrors(std::string deck_name) : deck_name_(std::move(deck_name)) {}
+
+  void add(int line, std::string_view key, std::string_view what);
+  bool empty() const { return messages_.empty(); }
+  /// Beyond this many, errors are only counted.
+  bool full() const { return messages_.size() >= max_messages; }
+  std::string place(int line) const;
+  /// Throws UserError(ExitCode::deck) with all messages, if there are any.
+  void raise() const;
+
+ private:
+  static constexpr size_t max_messages = 50;
+  struct Message {
+    int line;
+    std::string text;
+  };
+  std::string deck_name_;
+  std::vector<Message> messages_;
+  int64_t uncounted_ = 0;
+};
+
+/// One `key = value` as written; lines of a list are joined by newlines.
+struct RawKey {
+  std::string section;
+  std::string name;
+  std::string text;
+  int line;  ///< of its first line, or DeckErrors::command_line; negative when its value was already reported
+};
+
+struct RawSection {
+  std::string name;
+  int line;
+};
+
+struct RawDeck {
+  std::vector<RawSection> sections;
+  std::vector<RawKey> keys;
+};
+
+inline constexpr size_t max_deck_bytes = 1 << 20;
+inline constexpr size_t max_deck_line = 199;  ///< inih cuts longer ones
+
+RawDeck read_deck_text(std::string_view text, DeckErrors& errors);
+/// Replaces ${NAME}; UserError when it is not set. A line break in a variable is text, not the deck's.
+std::string expand_environment(std::string_view text);
+/// Arguments section.key=value.
+std::vector<RawKey> read_overrides(std::span<const std::string> arguments, DeckErrors& errors);
+
+}  // namespace llmtrain

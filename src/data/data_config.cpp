@@ -1,0 +1,120 @@
+#include "data/data_config.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "core/deck.hpp"
+#include "core/registry.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// none, blank_line, or the text itself.
+struct SeparatorCodec {
+  static std::string parse(std::string_view text, const KeyInfo&) {
+    if (text == "none") return "";
+    return text == "blank_line" ? "\n\n" : parse_text(text);
+  }
+  static std::string print(const std::string& separator) {
+    if (separator.empty()) return "none";
+    return separator == "\n\n" ? "blank_line" : print_text(separator);
+  }
+  static std::string type() { return "none / blank_line / text"; }
+};
+
+struct TokenizerCodec {
+  static constexpr std::array<std::string_view, 2> names = name_list("char", "bytes");
+  static std::string parse(std::string_view text, const KeyInfo&) {
+    return std::string(names[parse_name(text, names)]);
+  }
+  static std::string print(const std::string& name) { return name; }
+  static std::string type() { return joined(names, " / "); }
+};
+
+}  // namespace
+
+void DataConfig::visit(DeckKeys& keys) {
+  keys.section("data", "Where text or tokens come from, and how documents become samples.");
+  keys.key(
+      "train", train,
+      {.doc = "Files or globs (.txt, .jsonl with input_ids and optional labels, .h5 token files), or builtin:stories, "
+              "the example corpus.",
+       .required = true});
+  keys.key("validation", validation,
+           {.doc = "The same, to evaluate on; none: validation_fraction of the training tokens."});
+  keys.key("validation_fraction", validation_fraction,
+           {.range = from_below(0, 1),
+            .doc = "Part of the training tokens, the last ones, kept for validation when no file is named; 0 = none."});
+  keys.key<TokenizerCodec>("tokenizer", tokenizer,
+                           {.doc = "char: every character of the training and validation text is a token; bytes: every "
+                                   "byte of its UTF-8."});
+  keys.key(
+      "packing", packing,
+      {.doc = "wrap: the stream of documents is cut into samples of sequence_length. none: a sample is one document."});
+  keys.key<SeparatorCodec>("document_separator", document_separator,
+                           {.doc = "What stands between the documents of a text file: none (a file is one document), "
+                                   "blank_line, or a text."});
+  keys.key("add_bos", add_bos, {.doc = "Every document begins with the tokenizer's begin-of-text token."});
+  keys.key("overflow", overflow,
+           {.doc = "What happens to documents longer than sequence_length with packing = none; they are counted."});
+  keys.key("cross_document_attention", cross_document_attention,
+           {.doc = "With packing = wrap, attention and positions go on over the end of a document."});
+  keys.key("shuffle", shuffle, {.doc = "Samples come in a new random order every epoch, a function of run.seed."});
+  keys.key(
+      "cache", cache,
+      {.doc = "Folder of token files and the example corpus, seen by all nodes.", .automatic = "<run.output>/cache"});
+}
+
+void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
+  if (!deck.given("data.cache")) {
+    cache = output + "/cache";
+    deck.set("data.cache", Origin::automatic, "run.output");
+  }
+  if (!validation.empty()) deck.unused("data.validation_fraction", "data.validation is given");
+  if (packing == Packing::wrap) {
+    deck.unused("data.overflow", "packing = wrap has no documents that are too long");
+  } else {
+    deck.unused("data.cross_document_attention", "packing = none has one document in a sample");
+    cross_document_attention = false;
+  }
+}
+
+void BatchConfig::visit(DeckKeys& keys) {
+  keys.section("batch", "How many tokens an optimizer step takes, whatever the number of ranks.");
+  keys.key("sequence_length", sequence_length,
+           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Longest sample.", .required = true});
+  keys.key("micro", micro,
+           {.unit = "sequences", .range = between(1, 1 << 20), .doc = "Sequences of one forward pass."});
+  keys.key("global", global,
+           {.unit = "sequences",
+            .range = between(1, 1 << 30),
+            .doc = "Sequences of an optimizer step, a multiple of micro.",
+            .automatic = "micro x gradient_accumulation_steps"});
+  keys.key("gradient_accumulation_steps", gradient_accumulation_steps,
+           {.unit = "micro-batches",
+            .range = between(1, 1 << 20),
+            .doc = "Instead of global: micro-batches of an optimizer step.",
+            .automatic = "global / micro"});
+}
+
+void BatchConfig::resolve(DeckLoader& deck) {
+  if (deck.given("batch.gradient_accumulation_steps")) {
+    global = micro * gradient_accumulation_steps;
+    deck.unused("batch.global", fmt::format("micro x gradient_accumulation_steps = {}", global));
+  } else {
+    if (!deck.given("batch.global")) {
+      global = micro;
+      deck.set("batch.global", Origin::automatic, "micro");
+    }
+    deck.check(global % micro == 0, {"batch.global", "batch.micro"},
+               fmt::format("{} is not a multiple of micro = {}", global, micro));
+    gradient_accumulation_steps = global / micro;
+    deck.unused("batch.gradient_accumulation_steps", fmt::format("global / micro = {}", gradient_accumulation_steps));
+  }
+  deck.check(
+      micro * sequence_length < int64_t{1} << 31, {"batch.micro", "batch.sequence_length"},
+      fmt::format("{} sequences of {} tokens are more than 2^31 tokens in a forward pass", micro, sequence_length));
+}
+
+}  // namespace llmtrain

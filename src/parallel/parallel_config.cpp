@@ -1,0 +1,54 @@
+#include "parallel/parallel_config.hpp"
+
+#include <fmt/format.h>
+
+#include "core/deck.hpp"
+
+namespace llmtrain {
+
+void ParallelConfig::visit(DeckKeys& keys) {
+  keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.");
+  keys.key("zero", zero,
+           {.range = between(0, 3),
+            .doc = "ZeRO stage: what the ranks divide among them. 0 nothing, 1 optimizer state, 2 and gradients, 3 and "
+                   "weights."});
+  keys.key("reduction_groups", reduction_groups,
+           {.unit = "groups",
+            .range = between(0, 1 << 20),
+            .doc = "Groups of consecutive micro-batches whose gradients are summed before they travel. Fewer: less "
+                   "communication, and no use for more ranks than groups; 0 = one micro-batch per group."});
+  keys.key(
+      "reduction_blocks", reduction_blocks,
+      {.unit = "blocks",
+       .range = between(1, 1 << 20),
+       .doc = "Blocks of groups that are summed inside a node before they cross the network; at most the groups."});
+}
+
+void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
+  const std::initializer_list<std::string_view> batch = {"parallel.reduction_groups", "batch.global", "batch.micro",
+                                                         "batch.gradient_accumulation_steps"};
+  deck.check(reduction_groups <= micro_batches, batch,
+             fmt::format("{} is more than the {} micro-batches of a step", reduction_groups, micro_batches));
+  const int64_t groups = reduction_groups == 0 ? micro_batches : reduction_groups;
+  deck.check(reduction_blocks <= groups,
+             {"parallel.reduction_blocks", "parallel.reduction_groups", "batch.global", "batch.micro",
+              "batch.gradient_accumulation_steps"},
+             fmt::format("{} is more than the {} reduction groups of a step", reduction_blocks, groups));
+}
+
+void PrecisionConfig::visit(DeckKeys& keys) {
+  keys.section("precision",
+               "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.");
+  keys.key("compute", compute,
+           {.doc = "Weights and activations of the passes. auto: bf16 where the device is fast at it, else fp32."});
+}
+
+void MemoryConfig::visit(DeckKeys& keys) {
+  keys.section("memory", "Memory of a rank.");
+  keys.key("limit", limit,
+           {.unit = "bytes",
+            .range = at_least(0),
+            .doc = "A plan that exceeds it stops before the first step; 0 = the rank's share of the node's memory."});
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,222 @@
+#include "train/config.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace llmtrain {
+namespace {
+
+constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
+    {"run.max_steps", "run.epochs"},
+    {"batch.global", "batch.gradient_accumulation_steps"},
+    {"schedule.warmup_steps", "schedule.warmup_ratio"},
+    {"schedule.decay_steps", "schedule.decay_ratio"},
+}};
+
+/// A name that can be a folder.
+struct RunNameCodec {
+  static std::string parse(std::string_view text, const KeyInfo&) {
+    const std::string name = parse_text(text);
+    if (name == "." || name == ".." || name.find_first_of("/\n\t") != std::string::npos || name.size() > 200) {
+      throw UserError(ExitCode::deck, fmt::format("'{}' cannot name a folder", text));
+    }
+    return name;
+  }
+  static std::string print(const std::string& name) { return print_text(name); }
+  static std::string type() { return "text"; }
+};
+
+/// inputs/small.ini -> small
+std::string run_name_of(std::string_view deck_name) {
+  std::string_view name = deck_name.substr(deck_name.find_last_of('/') + 1);
+  if (name.size() > 4 && name.ends_with(".ini")) name.remove_suffix(4);
+  return std::string(name.empty() ? "run" : name);
+}
+
+/// Warm-up and decay must fit into the run. A run shortened on the command line is a trial: it gets a note only.
+void check_lengths(DeckLoader& deck, const Config& config) {
+  const int64_t steps = config.run.max_steps;
+  if (steps == 0 || config.schedule.name == ScheduleConfig::Name::constant) return;
+  const bool decays = config.schedule.name == ScheduleConfig::Name::warmup_stable_decay;
+  const int64_t warmup = config.schedule.warmup_steps, decay = decays ? config.schedule.decay_steps : 0;
+  if (warmup + decay <= steps || !deck.sound({"run.max_steps", "schedule.warmup_steps", "schedule.decay_steps"}))
+    return;
+  const std::string_view key = warmup > 0 ? "schedule.warmup_steps" : "schedule.decay_steps";
+  const std::string what = fmt::format("{}{} steps do not fit into run.max_steps = {}", warmup > 0 ? warmup : decay,
+                                       warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps);
+  const bool shortened = deck.provenance().at("run.max_steps").origin == Origin::command_line &&
+                         deck.provenance().at(key).origin == Origin::deck;
+  if (shortened) {
+    deck.note(key, what);
+  } else {
+    deck.fail(key, what);
+  }
+}
+
+}  // namespace
+
+void RunConfig::visit(DeckKeys& keys) {
+  keys.section("run", "What the job does, and where its results go.");
+  keys.key<RunNameCodec>("name", name,
+                         {.doc = "Of the run: results lie in <output>/<name>/.", .automatic = "the deck's file name"});
+  keys.key("task", task, {.doc = "pretrain: learn to predict the next token of text."});
+  keys.key("output", output, {.doc = "Folder of run directories."});
+  keys.key("seed", seed,
+           {.range = at_least(0), .doc = "Of all random numbers: initial weights, sample order, dropout."});
+  keys.key("overwrite", overwrite,
+           {.doc = "An existing run directory of another deck is replaced instead of refused."});
+  keys.key("max_steps", max_steps,
+           {.unit = "steps", .range = at_least(1), .doc = "Optimizer steps of the run.", .automatic = "by epochs"});
+  keys.key("epochs", epochs,
+           {.range = above(0),
+            .doc = "Instead of max_steps, one of which is required: passes over the training data, may be broken.",
+            .automatic = "by max_steps"});
+}
+
+void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
+  if (!deck.given("run.name")) {
+    name = run_name_of(deck_name);
+    deck.set("run.name", Origin::automatic, "the deck's file name");
+  }
+  const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
+  if (!steps) deck.unused("run.max_steps", "epochs");
+  if (!passes) deck.unused("run.epochs", "max_steps");
+  if (!steps && !passes) deck.fail("run.max_steps", "is required, or run.epochs");
+}
+
+void EvaluationConfig::visit(DeckKeys& keys) {
+  keys.section("evaluation", "The loss on validation data.");
+  keys.key("every_steps", every_steps, {.unit = "steps", .range = at_least(0), .doc = "0 = never during the run."});
+  keys.key("at_start", at_start, {.doc = "Also before the first step."});
+  keys.key("at_end", at_end, {.doc = "Also after the last step."});
+  keys.key(
+      "batches", batches,
+      {.range = at_least(0), .doc = "Batches of batch.global sequences, in canonical order; 0 = all validation data."});
+  keys.key("early_stopping_patience", early_stopping_patience,
+           {.unit = "evaluations",
+            .range = at_least(0),
+            .doc = "The run ends after this many evaluations in a row without a better loss; 0 = off."});
+  keys.key("early_stopping_threshold", early_stopping_threshold,
+           {.unit = "nats",
+            .range = at_least(0),
+            .doc = "A loss is better if it is lower than the best by more than this."});
+}
+
+void EvaluationConfig::resolve(DeckLoader& deck, const DataConfig& data) const {
+  if (early_stopping_patience == 0) return;
+  deck.check(every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
+             "early stopping needs evaluation.every_steps above 0");
+  deck.check(!data.validation.empty() || data.validation_fraction > 0,
+             {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
+             "early stopping needs validation data: data.validation, or data.validation_fraction above 0");
+}
+
+void LogConfig::visit(DeckKeys& keys) {
+  keys.section("log", "What is written while the run goes on, and how often.");
+  keys.key("every_steps", every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "A line of progress; 0 = never."});
+  keys.key("sinks", sinks, {.doc = "Where metrics go besides the console: metrics.h5, metrics.jsonl."});
+  keys.key("samples_every_steps", samples_every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "The model continues the prompts; 0 = never."});
+  keys.key("sample_prompts", sample_prompts,
+           {.doc = "Texts to continue, \\, for a comma inside one; none: a document from its beginning."});
+  keys.key(
+      "sample_length", sample_length,
+      {.unit = "tokens", .range = between(1, 1 << 20), .doc = "New tokens of a sample, if it does not end before."});
+  keys.key("sample_temperature", sample_temperature,
+           {.range = at_least(0), .doc = "Logits are divided by it; 0 = always the most probable token."});
+  keys.key("sample_top_k", sample_top_k,
+           {.unit = "tokens", .range = at_least(0), .doc = "Only the k most probable tokens are drawn from; 0 = all."});
+  keys.key("sample_top_p", sample_top_p,
+           {.range = {.min = 0, .max = 1, .open_min = true},
+            .doc = "Only the most probable tokens that reach this probability together; 1 = all."});
+  keys.key("parameter_hash_every_steps", parameter_hash_every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "The ledger gets a hash of all parameters; 0 = never."});
+}
+
+void Config::visit(DeckKeys& keys) {
+  run.visit(keys);
+  model.visit(keys);
+  data.visit(keys);
+  batch.visit(keys);
+  optimizer.visit(keys);
+  schedule.visit(keys);
+  precision.visit(keys);
+  parallel.visit(keys);
+  memory.visit(keys);
+  evaluation.visit(keys);
+  log.visit(keys);
+}
+
+void Config::set_vocab_size(int64_t size) {
+  model.vocab_size = size;
+  provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
+}
+
+void Config::set_compute(PrecisionConfig::Compute compute) {
+  precision.compute = compute;
+  provenance.set("precision.compute", Origin::automatic, "the device's");
+}
+
+std::string read_deck_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UserError(ExitCode::missing_input, fmt::format("{}: {}", path, std::strerror(errno)));
+  std::string text(max_deck_bytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (file.fail() && !file.eof())) {
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot be read (is it a folder?)", path));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > max_deck_bytes) {
+    throw UserError(ExitCode::deck, fmt::format("{}: a deck has at most 1 MiB; is this the right file?", path));
+  }
+  return text;
+}
+
+Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides) {
+  Config config;
+  DeckKeys keys;
+  config.visit(keys);
+  DeckLoader deck(keys, deck_name);
+  deck.load(deck_text, overrides, exclusive_keys);
+  config.run.resolve(deck, deck_name);
+  config.batch.resolve(deck);
+  config.model.resolve(deck, config.batch.sequence_length);
+  config.data.resolve(deck, config.run.output);
+  config.schedule.resolve(deck);
+  config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
+  config.evaluation.resolve(deck, config.data);
+  check_lengths(deck, config);
+  deck.finish();
+  config.provenance = deck.provenance();
+  config.notes = deck.notes();
+  return config;
+}
+
+std::string write_deck(const Config& config) {
+  Config copy = config;  // the listing wants fields it could write to
+  DeckKeys keys;
+  copy.visit(keys);
+  return write_deck(keys, config.provenance, "Resolved deck: every key, and behind it where its value comes from.");
+}
+
+std::string help_text(std::string_view topic) {
+  DeckKeys keys;
+  Config defaults;
+  defaults.visit(keys);
+  return deck_help(keys, topic);
+}
+
+std::string deck_manual() {
+  DeckKeys keys;
+  Config defaults;
+  defaults.visit(keys);
+  return deck_manual(keys);
+}
+
+}  // namespace llmtrain

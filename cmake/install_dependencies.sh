@@ -50,7 +50,7 @@ fail() {
 
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libxxhash-dev libgtest-dev googletest binutils procps)
+  libcli11-dev libxxhash-dev libgtest-dev libgmock-dev googletest binutils procps)
 if $developer; then common+=(clang-format clang-tidy shellcheck); fi
 # package=oldest version that will do
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)

@@ -1,0 +1,40 @@
+#include "metrics/append_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+AppendFile::AppendFile(const std::string& path) : path_(path) {
+  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+  if (file_ < 0) {
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: cannot be opened for writing: {}", path, strerror(errno)));
+  }
+}
+
+AppendFile::~AppendFile() { close(file_); }
+
+void AppendFile::append(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw UserError(ExitCode::io, fmt::format("{}: writing {} bytes failed: {}. Free space and submit again", path_,
+                                                bytes.size(), strerror(errno)));
+    }
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void AppendFile::sync() {
+  if (fsync(file_) != 0) throw UserError(ExitCode::io, fmt::format("{}: fsync failed: {}", path_, strerror(errno)));
+}
+
+}  // namespace llmtrain

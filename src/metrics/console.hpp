@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "metrics/append_file.hpp"
+
+namespace llmtrain {
+
+/// Lines for people: standard output, and log.txt without escapes. On a terminal the last line can be live.
+class Console {
+ public:
+  /// `log_path` empty: standard output only. Inactive: nothing at all.
+  Console(const std::string& log_path, bool active);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  void print(const std::string& text);
+  void warn(const std::string& text);
+  /// Replaces the live line of a terminal; nothing in a file.
+  void live(const std::string& text);
+  bool terminal() const { return terminal_; }
+
+ private:
+  void end_live();
+
+  bool active_;
+  bool terminal_;
+  bool live_ = false;
+  std::unique_ptr<AppendFile> log_;
+};
+
+// For people: 1234567 -> "1.23 M", seconds -> "1 h 02 min", bytes -> "3.4 GiB".
+std::string with_unit(double value, const std::string& unit);
+std::string duration(double seconds);
+std::string bytes_text(double bytes);
+
+}  // namespace llmtrain

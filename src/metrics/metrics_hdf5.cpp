@@ -1,0 +1,87 @@
+#include "metrics/metrics_hdf5.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <hdf5.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// An HDF5 identifier that is closed at the end of its scope. Negative ids are failures.
+class Handle {
+ public:
+  Handle(hid_t id, herr_t (*close)(hid_t), const std::string& path) : id_(id), close_(close) {
+    if (id < 0) throw UserError(ExitCode::io, fmt::format("{}: HDF5 cannot write it; is the disk full?", path));
+  }
+  ~Handle() { close_(id_); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  operator hid_t() const { return id_; }
+
+ private:
+  hid_t id_;
+  herr_t (*close_)(hid_t);
+};
+
+void check(herr_t status, const std::string& path) {
+  if (status < 0) throw UserError(ExitCode::io, fmt::format("{}: HDF5 cannot write it; is the disk full?", path));
+}
+
+void write_column(hid_t group, const MetricsTable::Column& column, const std::string& path) {
+  const hsize_t rows = column.values.size();
+  const Handle space(H5Screate_simple(1, &rows, nullptr), H5Sclose, path);
+  const Handle data(
+      H5Dcreate2(group, column.name.c_str(), H5T_IEEE_F64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose,
+      path);
+  check(H5Dwrite(data, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, column.values.data()), path);
+  const Handle text(H5Tcopy(H5T_C_S1), H5Tclose, path);
+  check(H5Tset_size(text, column.units.size() + 1), path);
+  const Handle scalar(H5Screate(H5S_SCALAR), H5Sclose, path);
+  const Handle attribute(H5Acreate2(data, "units", text, scalar, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
+  check(H5Awrite(attribute, text, column.units.c_str()), path);
+}
+
+void sync(const std::string& path, int flags) {
+  const int file = open(path.c_str(), flags | O_CLOEXEC);
+  const bool done = file >= 0 && fsync(file) == 0;
+  const int cause = errno;
+  if (file >= 0) close(file);
+  if (!done) throw UserError(ExitCode::io, fmt::format("{}: fsync failed: {}", path, strerror(cause)));
+}
+
+}  // namespace
+
+void MetricsTable::add(const std::vector<double>& row) {
+  LLMTRAIN_CHECK(row.size() == columns.size(), "one value per column of " + name);
+  for (size_t i = 0; i < row.size(); ++i) columns[i].values.push_back(row[i]);
+}
+
+void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables) {
+  const std::string temporary = path + ".tmp";
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  {
+    const Handle file(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose, temporary);
+    for (const MetricsTable& table : tables) {
+      const Handle group(H5Gcreate2(file, table.name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
+                         temporary);
+      for (const MetricsTable::Column& column : table.columns) write_column(group, column, temporary);
+    }
+    check(H5Fflush(file, H5F_SCOPE_GLOBAL), temporary);
+  }
+  sync(temporary, O_RDONLY);
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    throw UserError(ExitCode::io, fmt::format("{}: renaming failed: {}", temporary, strerror(errno)));
+  }
+  const size_t slash = path.rfind('/');
+  sync(slash == std::string::npos ? "." : path.substr(0, slash), O_RDONLY | O_DIRECTORY);
+}
+
+}  // namespace llmtrain

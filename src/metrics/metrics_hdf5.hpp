@@ -1,0 +1,26 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace llmtrain {
+
+/// Equally long columns under one name, e.g. /train.
+struct MetricsTable {
+  struct Column {
+    std::string name;
+    std::string units;  ///< "nats per token", "s", "1", ...
+    std::vector<double> values;
+  };
+  std::string name;
+  std::vector<Column> columns;
+
+  size_t rows() const { return columns.empty() ? 0 : columns.front().values.size(); }
+  void add(const std::vector<double>& row);
+};
+
+/// Writes a complete HDF5 file: a group per table, a 1-D fp64 dataset per column with the attribute "units". The file
+/// appears whole or not at all (temporary name, fsync, rename), so that it opens whenever the job is killed.
+/// UserError(io).
+void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables);
+
+}  // namespace llmtrain

@@ -1,0 +1,246 @@
+#include "metrics/run_log.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "metrics/append_file.hpp"
+#include "metrics/console.hpp"
+#include "metrics/metrics_hdf5.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::string ledger_line(const StepRecord& r) {
+  std::string line = fmt::format(
+      R"({{"step":{},"learning_rate":"{:a}","loss":"{:a}","grad_norm":"{:a}","tokens":{},"samples":"{:016x}")", r.step,
+      r.learning_rate, r.loss, r.grad_norm, r.tokens, r.samples);
+  if (r.parameters) line += fmt::format(R"(,"parameters":"{:016x}")", *r.parameters);
+  return line + "}\n";
+}
+
+/// Sums since the last line of the console.
+struct Interval {
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  double loss = 0;  ///< weighted by tokens
+  double seconds = 0;
+  StepRecord::Phases phases;
+
+  void add(const StepRecord& r) {
+    ++steps;
+    tokens += r.tokens;
+    loss += r.loss * static_cast<double>(r.tokens);
+    seconds += r.seconds;
+    phases.data += r.phases.data;
+    phases.forward_backward += r.phases.forward_backward;
+    phases.reduction += r.phases.reduction;
+    phases.optimizer += r.phases.optimizer;
+  }
+  double mean_loss() const { return loss / static_cast<double>(std::max<int64_t>(tokens, 1)); }
+  double rate() const { return static_cast<double>(tokens) / std::max(seconds, 1e-9); }
+};
+
+}  // namespace
+
+struct RunLog::State {
+  explicit State(const RunLogOptions& o)
+      : options(o), console(o.directory.empty() ? "" : o.directory + "/log.txt", o.active), start(Clock::now()) {
+    if (!o.active || o.directory.empty()) return;
+    ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
+    if (o.jsonl) metrics = std::make_unique<AppendFile>(o.directory + "/metrics.jsonl");
+  }
+
+  void write_hdf5() {
+    if (!options.active || options.directory.empty() || !options.hdf5) return;
+    const Clock::time_point begin = Clock::now();
+    write_metrics_hdf5(options.directory + "/metrics.h5", {train, validation});
+    hdf5_written = Clock::now();
+    hdf5_cost = seconds_since(begin);
+  }
+
+  std::string progress(const StepRecord& r) const;
+  nlohmann::ordered_json interval_json(const StepRecord& r) const;
+
+  RunLogOptions options;
+  Console console;
+  Clock::time_point start;
+  std::unique_ptr<AppendFile> ledger, metrics;
+  Interval interval, all;
+  std::optional<EvaluationRecord> fresh, last;
+  double best = std::numeric_limits<double>::infinity();
+  int64_t best_step = 0;
+  double last_loss = std::numeric_limits<double>::quiet_NaN();
+  double evaluation_seconds = 0;
+  Clock::time_point hdf5_written = Clock::now();
+  double hdf5_cost = 0;
+  MetricsTable train{"train",
+                     {{"step", "1", {}},
+                      {"wall_time", "s", {}},
+                      {"loss", "nats per token", {}},
+                      {"loss_mean", "nats per token", {}},
+                      {"grad_norm", "1", {}},
+                      {"learning_rate", "1", {}},
+                      {"tokens", "tokens", {}},
+                      {"tokens_per_second", "tokens/s", {}},
+                      {"flops_per_second", "FLOP/s", {}},
+                      {"memory", "bytes", {}}}};
+  MetricsTable validation{"validation",
+                          {{"step", "1", {}},
+                           {"wall_time", "s", {}},
+                           {"loss", "nats per token", {}},
+                           {"perplexity", "1", {}},
+                           {"tokens", "tokens", {}},
+                           {"best", "1 = best so far", {}}}};
+};
+
+RunLog::RunLog(const RunLogOptions& options) : state_(std::make_unique<State>(options)) {}
+RunLog::~RunLog() = default;
+
+void RunLog::print(const std::string& text) { state_->console.print(text); }
+void RunLog::warn(const std::string& text) { state_->console.warn(text); }
+
+std::string RunLog::State::progress(const StepRecord& r) const {
+  const int64_t total = std::max<int64_t>(options.total_steps, 1);
+  const int width = static_cast<int>(fmt::formatted_size("{}", total));
+  const double left = static_cast<double>(total - r.step) * interval.seconds /
+                      static_cast<double>(std::max<int64_t>(interval.steps, 1));
+  std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {:.4f}", r.step, width, total, r.step * 100 / total,
+                                 interval.mean_loss());
+  line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
+  line +=
+      fmt::format("  lr {:.2e}  norm {:>6.3f}  {:>12}  {:>12}", r.learning_rate, r.grad_norm,
+                  with_unit(interval.rate(), "tok/s"), with_unit(interval.rate() * options.flops_per_token, "FLOP/s"));
+  return line + (r.step < total ? "  left " + duration(left) : std::string());
+}
+
+nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
+  nlohmann::ordered_json j;
+  j["step"] = r.step;
+  j["wall_time"] = seconds_since(start);
+  j["loss"] = r.loss;
+  j["loss_mean"] = interval.mean_loss();
+  j["grad_norm"] = r.grad_norm;
+  j["learning_rate"] = r.learning_rate;
+  j["tokens"] = r.tokens;
+  j["tokens_per_second"] = interval.rate();
+  j["flops_per_second"] = interval.rate() * options.flops_per_token;
+  j["memory"] = resident_bytes();
+  j["memory_planned"] = options.memory_bytes;
+  j["seconds"] = {{"step", interval.seconds / static_cast<double>(interval.steps)},
+                  {"data", interval.phases.data},
+                  {"forward_backward", interval.phases.forward_backward},
+                  {"reduction", interval.phases.reduction},
+                  {"optimizer", interval.phases.optimizer}};
+  j["ranks"] = options.ranks;
+  return j;
+}
+
+void RunLog::step(const StepRecord& r) {
+  State& s = *state_;
+  if (!s.options.active) return;
+  if (s.ledger) s.ledger->append(ledger_line(r));
+  s.interval.add(r);
+  s.all.add(r);
+  s.last_loss = r.loss;
+  const bool due = s.options.every_steps > 0 && r.step % s.options.every_steps == 0;
+  if (!due && r.step != s.options.total_steps) {
+    s.console.live(s.progress(r));
+    return;
+  }
+  s.console.print(s.progress(r));
+  s.fresh.reset();
+  const nlohmann::ordered_json j = s.interval_json(r);
+  if (s.metrics) s.metrics->append(j.dump() + "\n");
+  s.train.add({static_cast<double>(r.step), j["wall_time"], r.loss, s.interval.mean_loss(), r.grad_norm,
+               r.learning_rate, static_cast<double>(r.tokens), s.interval.rate(),
+               s.interval.rate() * s.options.flops_per_token, j["memory"]});
+  s.interval = {};
+  // A complete file each time: at most 1 % of the run is spent on it, however long the columns grow.
+  if (seconds_since(s.hdf5_written) > std::max(60.0, 100 * s.hdf5_cost)) s.write_hdf5();
+}
+
+void RunLog::evaluation(const EvaluationRecord& r) {
+  State& s = *state_;
+  if (!s.options.active) return;
+  s.fresh = s.last = r;
+  s.evaluation_seconds += r.seconds;
+  if (r.best) {
+    s.best = r.loss;
+    s.best_step = r.step;
+  }
+  if (s.ledger) s.ledger->append(fmt::format("{{\"step\":{},\"validation_loss\":\"{:a}\"}}\n", r.step, r.loss));
+  const double wall = seconds_since(s.start);
+  if (s.metrics) {
+    nlohmann::ordered_json j;
+    j["step"] = r.step;
+    j["wall_time"] = wall;
+    j["validation_loss"] = r.loss;
+    j["perplexity"] = std::exp(r.loss);
+    j["validation_tokens"] = r.tokens;
+    j["best"] = r.best;
+    j["seconds"] = r.seconds;
+    s.metrics->append(j.dump() + "\n");
+  }
+  s.validation.add(
+      {static_cast<double>(r.step), wall, r.loss, std::exp(r.loss), static_cast<double>(r.tokens), r.best ? 1.0 : 0.0});
+  s.console.print(fmt::format("step {}  validation loss {:.4f}  perplexity {:.3f}{}  ({} tokens in {})", r.step, r.loss,
+                              std::exp(r.loss), r.best ? "  best" : "", r.tokens, duration(r.seconds)));
+  s.write_hdf5();
+}
+
+void RunLog::sample(int64_t step, const std::string& prompt, const std::string& continuation) {
+  state_->console.print(fmt::format("step {}  sample\n  | {}", step, [&] {
+    std::string text;
+    for (char c : prompt + continuation) text += c == '\n' ? "\n  | " : std::string(1, c);
+    return text;
+  }()));
+}
+
+void RunLog::finish(const std::string& reason) {
+  State& s = *state_;
+  if (!s.options.active) return;
+  s.write_hdf5();
+  s.console.print("");
+  s.console.print(reason);
+  s.console.print(fmt::format("  training loss       {:.4f} at the last step", s.last_loss));
+  if (s.last) {
+    s.console.print(
+        fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", s.last->loss, s.best, s.best_step));
+    if (s.options.optimum > 0) {
+      s.console.print(
+          fmt::format("  known optimum       {:.4f} nats per token: the validation loss is {:+.1f} % from it",
+                      s.options.optimum, 100 * (s.last->loss / s.options.optimum - 1)));
+    }
+  }
+  const double wall = seconds_since(s.start);
+  s.console.print(fmt::format("  speed               {}, {}", with_unit(s.all.rate(), "tok/s"),
+                              with_unit(s.all.rate() * s.options.flops_per_token, "FLOP/s")));
+  s.console.print(
+      fmt::format("  time                {}: forward and backward {}, reduction {}, optimizer {}, data {}, "
+                  "evaluation {}",
+                  duration(wall), duration(s.all.phases.forward_backward), duration(s.all.phases.reduction),
+                  duration(s.all.phases.optimizer), duration(s.all.phases.data), duration(s.evaluation_seconds)));
+  if (!s.options.directory.empty()) s.console.print(fmt::format("  results             {}", s.options.directory));
+  if (s.ledger) s.ledger->sync();
+  if (s.metrics) s.metrics->sync();
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,71 @@
+#include "train/estimate.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "metrics/console.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// fp32 master weights and both moments.
+int64_t checkpoint_bytes(const Trainer& trainer) { return 12 * trainer.parameter_count(); }
+
+}  // namespace
+
+std::string estimate_text(const Estimate& e) {
+  const Arena& plan = e.trainer->plan();
+  std::string text = fmt::format("memory of one rank of {} ({} on a node), {} parameters\n", e.ranks, e.ranks_per_node,
+                                 e.trainer->parameter_count());
+  for (int c = 0; c < memory_category_count; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name_of(category), plan.bytes(category),
+                        bytes_text(static_cast<double>(plan.bytes(category))));
+  }
+  const int64_t node = plan.bytes() * e.ranks_per_node, disk = checkpoint_bytes(*e.trainer);
+  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", plan.bytes(),
+                      bytes_text(static_cast<double>(plan.bytes())));
+  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
+  text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk", disk,
+                      bytes_text(static_cast<double>(disk)));
+  return text;
+}
+
+std::string estimate_json(const Estimate& e) {
+  nlohmann::ordered_json j;
+  const Arena& plan = e.trainer->plan();
+  j["ranks"] = e.ranks;
+  j["ranks_per_node"] = e.ranks_per_node;
+  j["parameters"] = e.trainer->parameter_count();
+  for (int c = 0; c < memory_category_count; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    j["bytes_per_rank"][std::string(name_of(category))] = plan.bytes(category);
+  }
+  j["bytes_per_rank"]["total"] = plan.bytes();
+  j["bytes_per_node"] = plan.bytes() * e.ranks_per_node;
+  j["checkpoint_bytes"] = checkpoint_bytes(*e.trainer);
+  return j.dump(2) + "\n";
+}
+
+void check_memory(const Arena& plan, int64_t limit, int ranks_on_node, const std::string& where) {
+  const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  const std::string remedy =
+      "Use more ranks with a higher parallel.zero, a smaller batch.micro or batch.sequence_length, or a smaller model "
+      "(--estimate shows the parts)";
+  if (limit > 0 && plan.bytes() > limit) {
+    throw UserError(ExitCode::deck, fmt::format("{}: the run needs {} per rank, the limit is {}. {}", where,
+                                                text(plan.bytes()), text(limit), remedy));
+  }
+  const int64_t share = device_memory().available / std::max(ranks_on_node, 1);
+  if (plan.bytes() > share) {
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("not enough memory: the run needs {} per rank, and each of the {} ranks of this node can "
+                    "have {}. {}",
+                    text(plan.bytes()), ranks_on_node, text(share), remedy));
+  }
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,176 @@
+#include "train/program.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "metrics/console.hpp"
+#include "train/estimate.hpp"
+#include "train/run_directory.hpp"
+#include "train/trainer.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+Config load(const CommandLine& command, Communicator& communicator) {
+  std::string text;
+  raise_together(communicator, [&] {
+    if (communicator.rank() == 0) text = read_deck_file(command.deck);
+  });
+  communicator.broadcast(text);
+  Config config;
+  raise_together(communicator, [&] { config = load_config(text, command.deck, command.overrides); });
+  if (config.precision.compute == PrecisionConfig::Compute::automatic) {
+    int64_t fast = device_fast_bf16() ? 1 : 0;
+    communicator.broadcast(&fast, sizeof(fast));
+    config.set_compute(fast != 0 ? PrecisionConfig::Compute::bf16 : PrecisionConfig::Compute::fp32);
+  }
+  return config;
+}
+
+Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
+  Dataset data = open_dataset(config.data, config.batch, communicator, report);
+  if (config.model.vocab_size == 0) {
+    config.set_vocab_size(data.vocabulary_size);
+  } else if (config.model.vocab_size < data.vocabulary_size) {
+    raise_together(communicator, [&] {
+      throw UserError(
+          ExitCode::deck,
+          fmt::format("{} = {}: the tokenizer has {} tokens; the embedding needs a row for each",
+                      config.provenance.where("model.vocab_size"), config.model.vocab_size, data.vocabulary_size));
+    });
+  }
+  return data;
+}
+
+std::string count_text(int64_t n) {
+  std::string digits = std::to_string(n), out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+void print_opening(RunLog& log, const Config& config, const Trainer& trainer, const Dataset& data, Runtime& runtime) {
+  const Communicator& c = runtime.communicator();
+  const DataStream& stream = trainer.training_data();
+  const int64_t ranks = c.size();
+  log.print(version_text().substr(0, version_text().find('\n')));
+  log.print(fmt::format("device     {}", device_description()));
+  log.print(fmt::format("ranks      {} x {} threads on {} node{}", ranks, runtime.threads(), c.node_count(),
+                        c.node_count() == 1 ? "" : "s"));
+  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
+                        name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
+                        count_text(config.model.vocab_size), count_text(trainer.parameter_count()),
+                        name_of(config.precision.compute)));
+  log.print(fmt::format(
+      "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
+      "group{}",
+      config.parallel.zero, config.batch.micro, config.batch.global, config.batch.sequence_length,
+      config.batch.gradient_accumulation_steps, trainer.groups(), trainer.groups() == 1 ? "" : "s"));
+  const DeviceMemory memory = device_memory();
+  log.print(fmt::format("memory     {} per rank, {} on this node of {} available",
+                        bytes_text(static_cast<double>(trainer.plan().bytes())),
+                        bytes_text(static_cast<double>(trainer.plan().bytes() * c.node_size())),
+                        bytes_text(static_cast<double>(memory.available))));
+  log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
+                        count_text(data.train->tokens()), count_text(stream.samples()),
+                        count_text(stream.steps_per_epoch()),
+                        static_cast<double>(trainer.total_steps()) / static_cast<double>(stream.steps_per_epoch()),
+                        count_text(trainer.total_steps())));
+  if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
+  log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
+  if (trainer.groups() < ranks) {
+    log.warn(fmt::format(
+        "{} of {} ranks have no reduction group: they own shards but compute nothing. A larger batch.global, "
+        "a smaller batch.micro or fewer ranks use all of them",
+        ranks - trainer.groups(), ranks));
+  }
+  for (const std::string& note : config.notes) log.warn(note);
+  if (!runtime.thread_note().empty()) log.warn(runtime.thread_note());
+}
+
+int estimate(const CommandLine& command, Config& config, Runtime& runtime) {
+  Communicator& communicator = runtime.communicator();
+  const Dataset data = load_data(config, communicator, [](const std::string&) {});
+  const int64_t ranks = command.ranks > 0 ? command.ranks : communicator.size();
+  const int64_t per_node = command.ranks_per_node > 0 ? command.ranks_per_node
+                           : command.ranks > 0        ? ranks
+                                                      : communicator.node_size();
+  const Trainer trainer(config, data, 0, static_cast<int>(ranks));
+  const Estimate e{&trainer, ranks, std::min(per_node, ranks)};
+  if (communicator.rank() == 0) {
+    const std::string text = command.json ? estimate_json(e) : estimate_text(e);
+    std::fputs(text.c_str(), stdout);
+  }
+  return 0;
+}
+
+int train(Config& config, Runtime& runtime) {
+  Communicator& communicator = runtime.communicator();
+  const bool root = communicator.rank() == 0;
+  std::optional<RunDirectory> directory;
+  int64_t finished = 0;
+  raise_together(communicator, [&] {
+    if (!root) return;
+    directory.emplace(config);
+    finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
+  });
+  communicator.broadcast(&finished, sizeof(finished));
+  if (finished != 0) {
+    if (root) {
+      std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
+                             "run.overwrite=true to run it again\n",
+                             RunDirectory::path_of(config))
+                     .c_str(),
+                 stdout);
+    }
+    return 0;
+  }
+  Console progress("", root);
+  const Dataset data = load_data(config, communicator, [&](const std::string& text) { progress.print(text); });
+  std::unique_ptr<Trainer> trainer;
+  raise_together(communicator, [&] {
+    trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size());
+    check_memory(trainer->plan(), config.memory.limit, communicator.node_size(),
+                 config.provenance.where("memory.limit"));
+  });
+  RunLogOptions options;
+  options.directory = root ? directory->path() : "";
+  options.active = root;
+  options.total_steps = trainer->total_steps();
+  options.every_steps = config.log.every_steps;
+  options.jsonl = options.hdf5 = false;
+  for (LogConfig::Sink sink : config.log.sinks) {
+    options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
+    options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
+  }
+  options.ranks = communicator.size();
+  options.flops_per_token = trainer->flops_per_token();
+  options.optimum = data.optimum;
+  options.memory_bytes = trainer->plan().bytes();
+  RunLog log(options);
+  if (root) directory->write_deck(write_deck(config));
+  print_opening(log, config, *trainer, data, runtime);
+  trainer->train(runtime, log);
+  if (root) directory->mark_finished(trainer->total_steps());
+  return 0;
+}
+
+}  // namespace
+
+int run_program(const CommandLine& command, Runtime& runtime) {
+  Config config = load(command, runtime.communicator());
+  if (command.check) {
+    load_data(config, runtime.communicator(), [](const std::string&) {});
+    if (runtime.communicator().rank() == 0) std::fputs(write_deck(config).c_str(), stdout);
+    return 0;
+  }
+  return command.estimate ? estimate(command, config, runtime) : train(config, runtime);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,140 @@
+#include "train/run_directory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Everything this program writes into a run directory; an overwritten run loses these and nothing else.
+constexpr std::array<const char*, 10> own_names = {"deck.ini",       "ledger.jsonl", "metrics.jsonl", "metrics.h5",
+                                                   "metrics.h5.tmp", "log.txt",      "finished.json", "tensorboard",
+                                                   "checkpoints",    "export"};
+
+/// Hash of what the deck says, without comments, without values the program finds out itself and without the permission
+/// to overwrite.
+std::string fingerprint_of(const Config& config) {
+  Config plain = config;
+  plain.run.overwrite = false;
+  std::istringstream deck(write_deck(plain));
+  std::string line, essence;
+  while (std::getline(deck, line)) {
+    const bool automatic = line.find("; automatic") != std::string::npos;
+    const bool overwrite = line.starts_with("overwrite");
+    line = line.substr(0, line.find(';'));
+    line.erase(line.find_last_not_of(" \t") + 1);
+    if (!line.empty() && !automatic && !overwrite) essence += line + "\n";
+  }
+  return fmt::format("{:016x}", XXH3_64bits(essence.data(), essence.size()));
+}
+
+std::string owner_of_this_job() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return fmt::format("host {}, process {}{}", host.data(), getpid(),
+                     job != nullptr ? fmt::format(", job {}", job) : "");
+}
+
+/// Writes a small file so that it is there whole or not at all.
+void write_whole(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+  bool done =
+      file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(file) == 0;
+  const int cause = errno;
+  if (file >= 0) close(file);
+  done = done && std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (!done) throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(cause)));
+}
+
+}  // namespace
+
+std::string RunDirectory::path_of(const Config& config) { return config.run.output + "/" + config.run.name; }
+
+RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)), fingerprint_(fingerprint_of(config)) {
+  std::error_code error;
+  const std::string mark = path_ + "/finished.json";
+  if (!config.run.overwrite && fs::exists(mark, error)) {
+    std::ifstream file(mark);
+    const nlohmann::json j = nlohmann::json::parse(file, nullptr, false);
+    if (j.is_object() && j.value("deck", "") == fingerprint_) {
+      found_ = Found::finished;
+      return;
+    }
+    throw UserError(
+        ExitCode::cannot_create,
+        fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or give "
+                    "run.overwrite=true to replace it",
+                    path_));
+  }
+  fs::create_directories(path_, error);
+  if (error) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be created: {}", path_, error.message()));
+  }
+  lock();
+  const bool begun = fs::exists(path_ + "/ledger.jsonl", error);
+  if (begun && !config.run.overwrite) {
+    throw UserError(
+        ExitCode::cannot_create,
+        fmt::format("{}: a run that did not finish is here and cannot be continued. Choose another run.name, or "
+                    "give run.overwrite=true to start it anew",
+                    path_));
+  }
+  for (const char* name : own_names) fs::remove_all(path_ + "/" + name, error);
+}
+
+void RunDirectory::lock() {
+  const std::string file = path_ + "/lock";
+  lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  if (lock_ < 0) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be opened: {}", file, strerror(errno)));
+  }
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    std::array<char, 512> owner{};
+    const ssize_t length = pread(lock_, owner.data(), owner.size() - 1, 0);
+    close(lock_);
+    lock_ = -1;
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: another job writes here ({}). Wait for it, or choose another run.name", path_,
+                                length > 0 ? owner.data() : "its name is not readable"));
+  }
+  const std::string owner = owner_of_this_job();
+  if (ftruncate(lock_, 0) != 0 || pwrite(lock_, owner.data(), owner.size(), 0) < 0) {
+    throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", file, strerror(errno)));
+  }
+}
+
+RunDirectory::~RunDirectory() {
+  if (lock_ >= 0) close(lock_);
+}
+
+void RunDirectory::write_deck(const std::string& resolved_deck) const {
+  write_whole(path_ + "/deck.ini", resolved_deck);
+}
+
+void RunDirectory::mark_finished(int64_t steps) const {
+  nlohmann::ordered_json j;
+  j["steps"] = steps;
+  j["deck"] = fingerprint_;
+  write_whole(path_ + "/finished.json", j.dump() + "\n");
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,149 @@
+// The ledger of a run is a function of its deck: not one byte may depend on ranks, threads or the ZeRO stage.
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+/// A model whose units divide by no rank count, with everything that could go wrong: tied embedding, dropout,
+/// accumulation, packing without padding, a short last step of an epoch, evaluations.
+constexpr const char* awkward_deck = R"([run]
+max_steps = 7
+[model]
+family = gpt2
+d_model = 36
+n_layers = 3
+n_heads = 3
+d_ff = 90
+dropout = 0.1
+attention_dropout = 0.1
+[data]
+train = TEXT
+tokenizer = char
+packing = none
+document_separator = blank_line
+validation_fraction = 0.2
+[batch]
+sequence_length = 96
+micro = 2
+global = 10
+[schedule]
+name = cosine
+learning_rate = 3e-3
+warmup_steps = 2
+[evaluation]
+every_steps = 3
+[log]
+parameter_hash_every_steps = 1
+)";
+
+std::string text_of(int documents) {
+  std::string text;
+  for (int i = 0; i < documents; ++i) {
+    text += "Document " + std::to_string(i * 7919 % 1000) + " says";
+    for (int w = 0; w <= i * 13 % 11; ++w) text += " word" + std::to_string((i * 31 + w * w) % 17);
+    text += ".\n\n";
+  }
+  return text;
+}
+
+class Ledger : public ::testing::Test {
+ protected:
+  Ledger() {
+    write_file(folder / "text.txt", text_of(60));
+    std::string deck = awkward_deck;
+    deck.replace(deck.find("TEXT"), 4, (folder / "text.txt").string());
+    write_file(folder / "awkward.ini", deck);
+  }
+
+  /// The ledger of one run, or the output where it failed.
+  std::string run(int ranks, int threads, std::vector<std::string> overrides) {
+    const std::string name = "run" + std::to_string(++runs);
+    std::vector<std::string> arguments = {(folder / "awkward.ini").string(), "run.name=" + name,
+                                          "run.output=" + folder.text(), "data.cache=" + (folder / "cache").string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    const Outcome outcome = llmtrain({ranks, threads, arguments});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.exit_code == 0 ? read_file(folder / (name + "/ledger.jsonl")) : outcome.output + name;
+  }
+
+  void expect_identical(const std::vector<std::string>& overrides) {
+    const std::string expected = run(1, 1, overrides);
+    EXPECT_EQ(run(1, 2, overrides), expected) << "two threads";
+    const auto with = [&](int stage) {
+      std::vector<std::string> all = overrides;
+      all.push_back("parallel.zero=" + std::to_string(stage));
+      return all;
+    };
+    for (int stage : {0, 2, 3}) EXPECT_EQ(run(1, 1, with(stage)), expected) << "one rank, stage " << stage;
+    for (int ranks : {2, 3}) {
+      for (int stage : {0, 1, 2, 3})
+        EXPECT_EQ(run(ranks, 1, with(stage)), expected) << ranks << " ranks, stage " << stage;
+    }
+    EXPECT_EQ(run(2, 2, with(3)), expected) << "2 ranks of 2 threads";
+    EXPECT_EQ(run(4, 1, with(1)), expected) << "4 ranks";
+    for (int stage : {0, 1, 2, 3})
+      EXPECT_EQ(run(7, 1, with(stage)), expected) << "more ranks than groups, stage " << stage;
+  }
+
+  TemporaryFolder folder;
+  int runs = 0;
+};
+
+TEST_F(Ledger, HasTheLinesOfTheContract) {
+  const std::string ledger = run(1, 1, {"precision.compute=fp32"});
+  std::istringstream lines(ledger);
+  std::string line;
+  int steps = 0, evaluations = 0;
+  while (std::getline(lines, line)) {
+    if (line.find("validation_loss") != std::string::npos) {
+      EXPECT_TRUE(line.starts_with("{\"step\":")) << line;
+      ++evaluations;
+      continue;
+    }
+    ++steps;
+    EXPECT_TRUE(line.starts_with("{\"step\":" + std::to_string(steps) + ",\"learning_rate\":\"0x")) << line;
+    size_t at = 0;
+    for (const char* key :
+         {"\"loss\":\"0x", "\"grad_norm\":\"0x", "\"tokens\":", "\"samples\":\"", "\"parameters\":\""}) {
+      const size_t next = line.find(key, at);
+      EXPECT_NE(next, std::string::npos) << key << " in " << line;
+      at = next;
+    }
+  }
+  EXPECT_EQ(steps, 7);
+  EXPECT_EQ(evaluations, 3) << "after steps 3 and 6, and at the end";
+}
+
+TEST_F(Ledger, IsIdenticalInFp32) { expect_identical({"precision.compute=fp32"}); }
+
+TEST_F(Ledger, IsIdenticalInBf16) { expect_identical({"precision.compute=bf16"}); }
+
+TEST_F(Ledger, IsIdenticalWithGroupsOfTwoInTwoBlocks) {
+  expect_identical(
+      {"precision.compute=fp32", "batch.global=12", "parallel.reduction_groups=3", "parallel.reduction_blocks=2"});
+}
+
+TEST_F(Ledger, IsIdenticalForAnUntiedLlamaOnPackedWindows) {
+  expect_identical({"precision.compute=bf16", "model.family=llama", "model.n_kv_heads=1", "data.packing=wrap",
+                    "model.sliding_window=20", "batch.sequence_length=50"});
+}
+
+TEST_F(Ledger, DiffersWhereTheMathematicsDiffers) {
+  const std::string base = run(1, 1, {"precision.compute=fp32", "batch.global=12"});
+  EXPECT_EQ(run(1, 1, {"precision.compute=fp32", "batch.global=12"}), base);
+  EXPECT_NE(run(1, 1, {"precision.compute=fp32", "batch.global=12", "run.seed=43"}), base);
+  EXPECT_NE(run(1, 1, {"precision.compute=fp32", "batch.global=12", "parallel.reduction_groups=3"}), base)
+      << "sums in another order";
+  EXPECT_NE(run(1, 1, {"precision.compute=fp32", "batch.global=12", "parallel.reduction_blocks=2"}), base);
+  EXPECT_NE(run(1, 1, {"precision.compute=bf16", "batch.global=12"}), base);
+  EXPECT_NE(run(1, 1, {"precision.compute=fp32", "batch.global=12", "optimizer.epsilon=1.0000001e-8"}), base)
+      << "the smallest change of the update shows in the parameters' hash";
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -1,0 +1,77 @@
+#include "decks/program.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+namespace llmtrain::test {
+
+namespace {
+
+std::string quoted(const std::string& argument) {
+  std::string out = "'";
+  for (char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+Outcome shell(const std::string& command) {
+  FILE* pipe = popen(("{ " + command + " ; } 2>&1 </dev/null").c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("cannot start a shell");
+  Outcome outcome;
+  std::array<char, 4096> buffer;
+  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) outcome.output.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+Outcome llmtrain(const Launch& launch) {
+  std::string command = "OMP_NUM_THREADS=" + std::to_string(launch.threads) + " timeout 500 ";
+  if (launch.ranks > 1) command += LLMTRAIN_MPIRUN " " + std::to_string(launch.ranks) + " ";
+  command += quoted(LLMTRAIN_PROGRAM);
+  for (const std::string& argument : launch.arguments) command += " " + quoted(argument);
+  return shell(command);
+}
+
+Outcome llmtool(const std::vector<std::string>& arguments) {
+  std::string command = quoted(LLMTOOL_PROGRAM);
+  for (const std::string& argument : arguments) command += " " + quoted(argument);
+  return shell(command);
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+std::filesystem::path source_folder() { return LLMTRAIN_SOURCE_DIR; }
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "llmtrain-test-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot create a temporary folder");
+  path_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace llmtrain::test

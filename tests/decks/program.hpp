@@ -1,0 +1,45 @@
+#pragma once
+// Runs llmtrain as a user does, under mpirun, in a folder of its own.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace llmtrain::test {
+
+struct Outcome {
+  int exit_code = -1;
+  std::string output;  ///< standard output and error together
+};
+
+/// Shell command; its exit code and what it printed.
+Outcome shell(const std::string& command);
+
+struct Launch {
+  int ranks = 1;
+  int threads = 1;
+  std::vector<std::string> arguments;  ///< deck, overrides, options
+};
+/// One rank starts without mpirun.
+Outcome llmtrain(const Launch& launch);
+Outcome llmtool(const std::vector<std::string>& arguments);
+
+std::string read_file(const std::filesystem::path& path);
+void write_file(const std::filesystem::path& path, const std::string& text);
+std::filesystem::path source_folder();
+
+/// A folder that is removed at the end of the test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  std::string text() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace llmtrain::test

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Trains nanoGPT's character model with PyTorch and with llmtrain in turn (A B A B ...) on the same cores and text, and
+# prints the ratio of their times from start to exit, of their tokens/s, and both losses over the validation split.
+#
+#   benchmarks/char_model.sh LLMTRAIN TEXT [ROUNDS]
+#
+#   LLMTRAIN   the program, e.g. build/host/llmtrain
+#   TEXT       e.g. tinyshakespeare
+#   ROUNDS     of A B, default 3
+# Environment: PYTHON (python3; needs torch), STEPS (2000), RANKS (1), THREADS (all cores / RANKS), PEER_OPTIONS (such as
+# --compile), DECK (inputs/shakespeare_char.ini), DECK_OPTIONS (such as precision.compute=fp32; with RANKS=2 also
+# batch.micro=6, so that both have work), MPIRUN (mpirun).
+set -euo pipefail
+
+if [[ $# -lt 2 || $1 == -* ]]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+  exit 64
+fi
+program=$(realpath -- "$1")
+text=$(realpath -- "$2")
+rounds=${3:-3}
+here=$(cd -- "$(dirname -- "$0")" && pwd)
+python=${PYTHON:-python3}
+steps=${STEPS:-2000}
+ranks=${RANKS:-1}
+cores=$(nproc)
+threads=${THREADS:-$((cores > ranks ? cores / ranks : 1))}
+deck=${DECK:-$here/../inputs/shakespeare_char.ini}
+read -ra peer_options <<<"${PEER_OPTIONS:-}"
+read -ra deck_options <<<"${DECK_OPTIONS:-}"
+read -ra mpirun <<<"${MPIRUN:-mpirun}"
+if [[ $(id -u) == 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+
+# timed LOG COMMAND...: seconds from start to exit on stdout; the command's output goes to LOG and is shown if it fails.
+timed() {
+  local log=$1 begin end
+  shift
+  begin=$(date +%s.%N)
+  if ! "$@" >"$log" 2>&1; then
+    cat -- "$log" >&2
+    echo "failed: $*" >&2
+    return 1
+  fi
+  end=$(date +%s.%N)
+  awk -v a="$begin" -v b="$end" 'BEGIN { printf "%.3f", b - a }'
+}
+
+printf '%-6s %-9s %10s %12s %16s\n' round program seconds tokens/s 'validation loss'
+for ((round = 1; round <= rounds; ++round)); do
+  seconds=$(timed "$work/a.log" "$python" "$here/peers/nanogpt_char.py" "$text" --steps "$steps" \
+    --threads $((ranks * threads)) --json "$work/a.json" "${peer_options[@]}")
+  "$python" - "$work" "$round" PyTorch "$seconds" <<'PYTHON'
+import json, sys
+work, number, name, seconds = sys.argv[1:]
+r = json.load(open(f"{work}/a.json"))
+row = dict(name=name, seconds=float(seconds), speed=r["tokens_per_second"], loss=r["validation_loss"])
+open(f"{work}/rows", "a").write(json.dumps(row) + "\n")
+print(f"{number:<6} {name:<9} {row['seconds']:10.2f} {row['speed']:12.0f} {row['loss']:16.4f}")
+PYTHON
+
+  rm -rf -- "$work/runs"
+  launch=()
+  if ((ranks > 1)); then launch=("${mpirun[@]}" --oversubscribe --bind-to none -n "$ranks"); fi
+  seconds=$(OMP_NUM_THREADS=$threads timed "$work/b.log" "${launch[@]}" "$program" "$deck" "data.train=$text" \
+    "run.max_steps=$steps" "run.output=$work/runs" run.name=char evaluation.every_steps=0 evaluation.at_end=true \
+    log.samples_every_steps=0 "${deck_options[@]}")
+  "$python" - "$work" "$round" llmtrain "$seconds" <<'PYTHON'
+import json, statistics, sys
+work, number, name, seconds = sys.argv[1:]
+ledger = [json.loads(line) for line in open(f"{work}/runs/char/ledger.jsonl")]
+loss = [float.fromhex(line["validation_loss"]) for line in ledger if "validation_loss" in line][-1]
+lines = [json.loads(line) for line in open(f"{work}/runs/char/metrics.jsonl")]
+speed = statistics.median(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
+row = dict(name=name, seconds=float(seconds), speed=speed, loss=loss)
+open(f"{work}/rows", "a").write(json.dumps(row) + "\n")
+print(f"{number:<6} {name:<9} {row['seconds']:10.2f} {row['speed']:12.0f} {row['loss']:16.4f}")
+PYTHON
+done
+
+"$python" - "$work" "$ranks" "$threads" "$steps" <<'PYTHON'
+import json, statistics, sys
+work, ranks, threads, steps = sys.argv[1:]
+rows = [json.loads(line) for line in open(f"{work}/rows")]
+median = lambda name, key: statistics.median(r[key] for r in rows if r["name"] == name)
+print(f"\n{steps} steps, {ranks} rank(s) x {threads} thread(s), medians; above 1 llmtrain is ahead")
+print(f"time from start to exit  PyTorch / llmtrain  {median('PyTorch', 'seconds') / median('llmtrain', 'seconds'):.3f}")
+print(f"tokens/s                 llmtrain / PyTorch  {median('llmtrain', 'speed') / median('PyTorch', 'speed'):.3f}")
+print(f"validation loss          llmtrain - PyTorch  {median('llmtrain', 'loss') - median('PyTorch', 'loss'):+.4f}")
+PYTHON

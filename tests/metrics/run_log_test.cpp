@@ -1,0 +1,198 @@
+#include "metrics/run_log.hpp"
+
+#include <gtest/gtest.h>
+#include <hdf5.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "metrics/append_file.hpp"
+#include "metrics/console.hpp"
+#include "metrics/metrics_hdf5.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunLogFiles : public ::testing::Test {
+ protected:
+  RunLogFiles() {
+    std::string pattern = (fs::temp_directory_path() / "llmtrain-log-XXXXXX").string();
+    folder = mkdtemp(pattern.data());
+  }
+  ~RunLogFiles() override { fs::remove_all(folder); }
+
+  std::vector<std::string> lines(const std::string& name) const {
+    std::ifstream file(folder / name);
+    std::vector<std::string> out;
+    for (std::string line; std::getline(file, line);) out.push_back(line);
+    return out;
+  }
+  RunLogOptions options() const {
+    RunLogOptions o;
+    o.directory = folder.string();
+    o.total_steps = 4;
+    o.every_steps = 2;
+    o.flops_per_token = 1000;
+    return o;
+  }
+  static StepRecord record(int64_t step, double loss, int64_t tokens) {
+    StepRecord r;
+    r.step = step;
+    r.learning_rate = 0.0009765625;
+    r.loss = loss;
+    r.grad_norm = 1.5;
+    r.tokens = tokens;
+    r.samples = 0xABCu;
+    r.seconds = 0.5;
+    return r;
+  }
+
+  fs::path folder;
+};
+
+TEST_F(RunLogFiles, LedgerLinesAreExact) {
+  RunLog log(options());
+  StepRecord first = record(1, 2.5, 4096);
+  log.step(first);
+  StepRecord second = record(2, 2.25, 10);
+  second.parameters = 0x0123456789ABCDEFu;
+  log.step(second);
+  log.evaluation({2, 1.0 / 3.0, 100, 0.1, true});
+  const auto ledger = lines("ledger.jsonl");
+  ASSERT_EQ(ledger.size(), 3u);
+  EXPECT_EQ(ledger[0], R"({"step":1,"learning_rate":"0x1p-10","loss":"0x1.4p+1","grad_norm":"0x1.8p+0","tokens":4096,)"
+                       R"("samples":"0000000000000abc"})");
+  EXPECT_EQ(ledger[1], R"({"step":2,"learning_rate":"0x1p-10","loss":"0x1.2p+1","grad_norm":"0x1.8p+0","tokens":10,)"
+                       R"("samples":"0000000000000abc","parameters":"0123456789abcdef"})");
+  EXPECT_EQ(ledger[2], R"({"step":2,"validation_loss":"0x1.5555555555555p-2"})");
+}
+
+TEST_F(RunLogFiles, MetricsLinesCarryTheIntervalsMeans) {
+  RunLog log(options());
+  log.step(record(1, 4, 300));
+  EXPECT_TRUE(lines("metrics.jsonl").empty()) << "only at the interval";
+  log.step(record(2, 2, 100));
+  log.evaluation({2, 3.0, 50, 0.1, true});
+  const auto metrics = lines("metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 2u);
+  const auto j = nlohmann::json::parse(metrics[0]);
+  EXPECT_EQ(j["step"], 2);
+  EXPECT_DOUBLE_EQ(j["loss"], 2);
+  EXPECT_DOUBLE_EQ(j["loss_mean"], 3.5) << "weighted by tokens";
+  EXPECT_DOUBLE_EQ(j["tokens_per_second"], 400);
+  EXPECT_DOUBLE_EQ(j["flops_per_second"], 400000);
+  for (const char* key : {"grad_norm", "learning_rate", "tokens", "wall_time", "memory", "ranks"}) {
+    EXPECT_TRUE(j.contains(key)) << key;
+  }
+  EXPECT_NEAR(nlohmann::json::parse(metrics[1])["perplexity"], std::exp(3.0), 1e-9);
+}
+
+std::vector<double> column(const fs::path& file, const std::string& path) {
+  const hid_t f = H5Fopen(file.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  EXPECT_GE(f, 0);
+  const hid_t d = H5Dopen2(f, path.c_str(), H5P_DEFAULT);
+  EXPECT_GE(d, 0) << path;
+  const hid_t space = H5Dget_space(d);
+  std::vector<double> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space)));
+  EXPECT_GE(H5Dread(d, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+  EXPECT_GT(H5Aexists(d, "units"), 0) << path;
+  H5Sclose(space);
+  H5Dclose(d);
+  H5Fclose(f);
+  return values;
+}
+
+TEST_F(RunLogFiles, Hdf5HasEquallyLongColumns) {
+  RunLog log(options());
+  for (int64_t s = 1; s <= 4; ++s) log.step(record(s, 1.0 / static_cast<double>(s), 10));
+  log.evaluation({4, 0.25, 10, 0.1, true});
+  log.finish("finished");
+  EXPECT_EQ(column(folder / "metrics.h5", "/train/step"), (std::vector<double>{2, 4}));
+  EXPECT_EQ(column(folder / "metrics.h5", "/train/loss"), (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(column(folder / "metrics.h5", "/validation/loss"), (std::vector<double>{0.25}));
+  for (const char* name : {"wall_time", "grad_norm", "learning_rate", "tokens", "tokens_per_second"}) {
+    EXPECT_EQ(column(folder / "metrics.h5", std::string("/train/") + name).size(), 2u) << name;
+  }
+}
+
+TEST_F(RunLogFiles, Hdf5OpensWheneverTheWriterIsKilled) {
+  const std::string path = (folder / "metrics.h5").string();
+  MetricsTable table{"train", {{"step", "1", {}}}};
+  for (double s = 0; s < 20000; ++s) table.add({s});
+  write_metrics_hdf5(path, {table});
+  int torn = 0;
+  for (int kill_after = 0; kill_after < 12; ++kill_after) {
+    const pid_t child = fork();
+    if (child == 0) {
+      while (true) write_metrics_hdf5(path, {table});
+    }
+    usleep(static_cast<useconds_t>(2000 + 1500 * kill_after));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    EXPECT_EQ(column(path, "/train/step").size(), 20000u);
+    torn += fs::exists(path + ".tmp") ? 1 : 0;
+  }
+  EXPECT_GT(torn, 0) << "no kill fell into a write: the test proves nothing";
+}
+
+TEST_F(RunLogFiles, AFullDiskIsAnErrorThatNamesTheFile) {
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, SIG_IGN);
+  AppendFile file((folder / "ledger.jsonl").string());
+  const rlimit small{100, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  try {
+    for (int i = 0; i < 3; ++i) file.append(std::string(60, 'x'));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_NE(std::string(error.what()).find("ledger.jsonl"), std::string::npos);
+  }
+  setrlimit(RLIMIT_FSIZE, &old);
+}
+
+TEST_F(RunLogFiles, LogTextIsTheConsoleWithoutEscapes) {
+  testing::internal::CaptureStdout();
+  {
+    RunLog log(options());
+    log.print("opening");
+    log.step(record(1, 4, 300));
+    log.step(record(2, 2, 100));
+    log.sample(2, "Once", " upon\na time");
+  }
+  const std::string printed = testing::internal::GetCapturedStdout();
+  std::ostringstream logged;
+  for (const std::string& line : lines("log.txt")) logged << line << '\n';
+  EXPECT_EQ(printed, logged.str());
+  EXPECT_EQ(printed.find('\033'), std::string::npos);
+  EXPECT_NE(printed.find("step 2/4"), std::string::npos) << printed;
+  EXPECT_NE(printed.find("loss 3.5000"), std::string::npos) << printed;
+  EXPECT_NE(printed.find("| Once upon\n  | a time"), std::string::npos) << printed;
+}
+
+TEST(Units, AreForPeople) {
+  EXPECT_EQ(with_unit(0, "tok/s"), "0 tok/s");
+  EXPECT_EQ(with_unit(999, "tok/s"), "999 tok/s");
+  EXPECT_EQ(with_unit(1234, "tok/s"), "1.23 ktok/s");
+  EXPECT_EQ(with_unit(123456789, "FLOP/s"), "123 MFLOP/s");
+  EXPECT_EQ(duration(59.4), "59 s");
+  EXPECT_EQ(duration(61), "1 min 01 s");
+  EXPECT_EQ(duration(3700), "1 h 01 min");
+  EXPECT_EQ(duration(200000), "2 d 07 h");
+  EXPECT_EQ(bytes_text(512), "512 B");
+  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
+  EXPECT_EQ(bytes_text(3.2 * 1024 * 1024 * 1024), "3.20 GiB");
+}
+
+}  // namespace
+}  // namespace llmtrain

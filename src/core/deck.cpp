@@ -181,7 +181,7 @@ void DeckLoader::note(std::string_view key, const std::string& what) {
 }
 
 void DeckLoader::unused(std::string_view key, const std::string& why) {
-  if (given(key)) note(key, "has no effect: " + why);
+  if (given(key)) note(key, why);
   set(key, Origin::unused, why);
 }
 

@@ -106,7 +106,7 @@ class DeckLoader {
   void fail(std::string_view key, const std::string& what);
   /// Not an error, but the user should know.
   void note(std::string_view key, const std::string& what);
-  /// A key that has no effect beside others: a note if it is given, and never written.
+  /// A key that has no effect beside others, or none yet: a note if it is given, and written as a comment only.
   void unused(std::string_view key, const std::string& why);
   void set(std::string_view key, Origin origin, std::string note = {}) {
     provenance_.set(key, origin, std::move(note));

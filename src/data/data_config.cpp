@@ -71,11 +71,11 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
     cache = output + "/cache";
     deck.set("data.cache", Origin::automatic, "run.output");
   }
-  if (!validation.empty()) deck.unused("data.validation_fraction", "data.validation is given");
+  if (!validation.empty()) deck.unused("data.validation_fraction", "no effect beside data.validation");
   if (packing == Packing::wrap) {
-    deck.unused("data.overflow", "packing = wrap has no documents that are too long");
+    deck.unused("data.overflow", "no effect with packing = wrap");
   } else {
-    deck.unused("data.cross_document_attention", "packing = none has one document in a sample");
+    deck.unused("data.cross_document_attention", "no effect with packing = none");
     cross_document_attention = false;
   }
 }
@@ -90,7 +90,7 @@ void BatchConfig::visit(DeckKeys& keys) {
            {.unit = "sequences",
             .range = between(1, 1 << 30),
             .doc = "Sequences of an optimizer step, a multiple of micro.",
-            .automatic = "micro x gradient_accumulation_steps"});
+            .automatic = "micro"});
   keys.key("gradient_accumulation_steps", gradient_accumulation_steps,
            {.unit = "micro-batches",
             .range = between(1, 1 << 20),

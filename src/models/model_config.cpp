@@ -100,7 +100,7 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length) {
   if (positions == Positions::rope) {
     defaults.set("model.rope_theta", rope_theta, 10000.0);
   } else {
-    deck.unused("model.rope_theta", "positions = learned");
+    deck.unused("model.rope_theta", "no effect with positions = learned");
   }
 
   const auto derive = [&](std::string_view key, int64_t& field, int64_t value, std::string_view from) {

@@ -52,7 +52,7 @@ void ScheduleConfig::visit(DeckKeys& keys) {
 }
 
 void ScheduleConfig::resolve(DeckLoader& deck) {
-  const std::string why = fmt::format("name = {}", name_of(name));
+  const std::string why = fmt::format("no effect with name = {}", name_of(name));
   const auto only = [&](std::string_view key, bool used) {
     if (!used) deck.unused(key, why);
   };
@@ -67,11 +67,11 @@ void ScheduleConfig::resolve(DeckLoader& deck) {
   only("schedule.timescale", name == Name::inverse_sqrt);
   only("schedule.decay_type", stable);
   const bool by_ratio = !deck.given("schedule.decay_steps");
-  if (!stable || by_ratio) deck.unused("schedule.decay_steps", stable ? "decay_ratio" : why);
-  if (!stable || !by_ratio) deck.unused("schedule.decay_ratio", stable ? "decay_steps" : why);
+  if (!stable || by_ratio) deck.unused("schedule.decay_steps", stable ? "decay_ratio decides" : why);
+  if (!stable || !by_ratio) deck.unused("schedule.decay_ratio", stable ? "decay_steps is given" : why);
   const bool warm = name != Name::constant, warm_ratio = deck.given("schedule.warmup_ratio");
-  if (!warm || warm_ratio) deck.unused("schedule.warmup_steps", warm ? "warmup_ratio" : why);
-  if (!warm || !warm_ratio) deck.unused("schedule.warmup_ratio", warm ? "warmup_steps" : why);
+  if (!warm || warm_ratio) deck.unused("schedule.warmup_steps", warm ? "warmup_ratio is given" : why);
+  if (!warm || !warm_ratio) deck.unused("schedule.warmup_ratio", warm ? "warmup_steps decides" : why);
 
   if (floored && !deck.given("schedule.min_learning_rate")) {
     min_learning_rate = stable ? 0 : learning_rate / 10;
@@ -79,7 +79,7 @@ void ScheduleConfig::resolve(DeckLoader& deck) {
   }
   if (restarts && !deck.given("schedule.num_cycles")) {
     num_cycles = 1;
-    deck.set("schedule.num_cycles", Origin::automatic, why);
+    deck.set("schedule.num_cycles", Origin::automatic, "for cosine_with_restarts");
   }
   if (floored) {
     deck.check(min_learning_rate <= learning_rate, {"schedule.min_learning_rate", "schedule.learning_rate"},

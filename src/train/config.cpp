@@ -84,8 +84,8 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
     deck.set("run.name", Origin::automatic, "the deck's file name");
   }
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
-  if (!steps) deck.unused("run.max_steps", "epochs");
-  if (!passes) deck.unused("run.epochs", "max_steps");
+  if (!steps) deck.unused("run.max_steps", "epochs is given");
+  if (!passes) deck.unused("run.epochs", "max_steps is given");
   if (!steps && !passes) deck.fail("run.max_steps", "is required, or run.epochs");
 }
 

@@ -9,11 +9,11 @@ namespace llmtrain::host {
 /// Adding it rounds |x| < 2^22 to the nearest integer, which then stands in the low bits.
 inline constexpr float rounding_magic = 12582912.0f;  // 1.5 * 2^23
 
-/// 2^x, relative error below 1e-7 (minimax polynomial of degree 6 on [-1/2, 1/2]). Saturates at 2^-126 and 2^127: for
-/// softmax, where x <= 0. NaN stays NaN.
-inline float fast_exp2(float x) {
+/// 2^min(x, 0) for softmax, relative error below 1e-7 (minimax polynomial of degree 6 on [-1/2, 1/2]); 2^-126 below
+/// -126. NaN stays NaN.
+inline float fast_exp2_capped(float x) {
   x = x < -126.0f ? -126.0f : x;
-  x = x > 127.0f ? 127.0f : x;
+  x = x > 0.0f ? 0.0f : x;
   const float shifted = x + rounding_magic;
   const float f = x - (shifted - rounding_magic);
   float p = 0x1.41fbbap-13f;

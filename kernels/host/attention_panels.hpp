@@ -1,0 +1,148 @@
+#pragma once
+// Operands of block products, cut from the rows of a tensor. Scores are kept transposed, [keys, queries]: softmax
+// statistics are then vectors over the queries of a block and every loop runs over independent lanes.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "core/dtype.hpp"
+#include "kernels/host/element.hpp"
+
+namespace llmtrain::host {
+
+/// Rows of a query block and of a key block.
+inline constexpr int attention_block = 64;
+
+/// Head dimension padded with zeros, so that products and transposes have no remainder.
+constexpr int padded_head_dim(int64_t head_dim) { return static_cast<int>((head_dim + 15) / 16 * 16); }
+
+/// Hands out 64-byte aligned pieces of a buffer, or only measures when there is none.
+class Carver {
+ public:
+  explicit Carver(void* base = nullptr) : base_(static_cast<char*>(base)) {}
+  template <class T>
+  T* take(int64_t count) {
+    char* piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(piece);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  int64_t used_ = 0;
+};
+
+/// Rows of one head inside a tensor whose rows are `stride` elements apart.
+template <class T>
+struct HeadRows {
+  T* data;
+  int64_t stride;
+  int head_dim;
+};
+
+/// dst[64, padded] = rows, zero beyond `count` and beyond head_dim.
+template <class S, class P>
+void load_rows(P* dst, const HeadRows<const S>& src, int count) {
+  const int padded = padded_head_dim(src.head_dim);
+  for (int r = 0; r < count; ++r) {
+    const S* from = src.data + r * src.stride;
+    P* to = dst + r * padded;
+    if constexpr (std::is_same_v<S, P>) {
+      std::memcpy(to, from, static_cast<size_t>(src.head_dim) * sizeof(P));
+    } else {
+      for (int d = 0; d < src.head_dim; ++d) to[d] = static_cast<P>(load(from + d));
+    }
+    std::memset(to + src.head_dim, 0, static_cast<size_t>(padded - src.head_dim) * sizeof(P));
+  }
+  std::memset(dst + count * padded, 0, static_cast<size_t>((attention_block - count) * padded) * sizeof(P));
+}
+
+using Words8 [[gnu::vector_size(32)]] = uint32_t;
+
+/// dst[columns, rows] = transpose of src[rows, columns], 32-bit words; both multiples of 8.
+inline void transpose_words(uint32_t* dst, const uint32_t* src, int rows, int columns) {
+  for (int r0 = 0; r0 < rows; r0 += 8) {
+    for (int c0 = 0; c0 < columns; c0 += 8) {
+      Words8 a[8];
+      Words8 b[8];
+      for (int i = 0; i < 8; ++i) std::memcpy(&a[i], src + (r0 + i) * columns + c0, sizeof(Words8));
+      for (int i = 0; i < 4; ++i) {  // 1 x 1 words of rows 2i, 2i + 1, then pairs, then halves
+        b[2 * i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        b[2 * i + 1] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+      }
+      for (int i = 0; i < 8; i += 4) {
+        a[i] = __builtin_shufflevector(b[i], b[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        a[i + 1] = __builtin_shufflevector(b[i], b[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        a[i + 2] = __builtin_shufflevector(b[i + 1], b[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+        a[i + 3] = __builtin_shufflevector(b[i + 1], b[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+      }
+      for (int i = 0; i < 4; ++i) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+      }
+      for (int i = 0; i < 8; ++i) std::memcpy(dst + (c0 + i) * rows + r0, &b[i], sizeof(Words8));
+    }
+  }
+}
+
+/// Operands are typed by element but moved as 32-bit words: one fp32 or a pair of bf16.
+template <class P>
+uint32_t* words(P* p) {
+  return reinterpret_cast<uint32_t*>(p);
+}
+template <class P>
+const uint32_t* words(const P* p) {
+  return reinterpret_cast<const uint32_t*>(p);
+}
+
+/// B operand [padded, 64] (inner dimension: channels) of rows[64, padded].
+template <class P>
+void pack_channels_inner(P* dst, const P* rows, int padded) {
+  transpose_words(words(dst), words(rows), attention_block, padded * static_cast<int>(sizeof(P)) / 4);
+}
+
+/// bf16 B operand [64, padded] (inner dimension: rows) of rows[64, padded]; in fp32 the rows themselves are it.
+inline void pack_rows_inner(bf16* dst, const bf16* rows, int padded) {
+  uint32_t* out = words(dst);
+  for (int r = 0; r < attention_block; r += 2) {
+    const bf16* low = rows + r * padded;
+    const bf16* high = low + padded;
+    for (int d = 0; d < padded; ++d) out[d] = low[d].bits | static_cast<uint32_t>(high[d].bits) << 16;
+    out += padded;
+  }
+}
+
+/// A operand [padded, 64] of rows[64, padded]. spare: [64, padded], used in bf16.
+template <class P>
+void pack_transposed(P* dst, const P* rows, int padded, P* spare) {
+  if constexpr (std::is_same_v<P, bf16>) {
+    pack_rows_inner(spare, rows, padded);
+    transpose_words(words(dst), words(spare), attention_block / 2, padded);
+  } else {
+    transpose_words(words(dst), words(rows), attention_block, padded);
+  }
+}
+
+/// rows = scale * the transpose of t[padded, 64]; spare: fp32 [64, padded].
+template <class S>
+void store_transposed(const HeadRows<S>& dst, const float* t, float scale, int count, float* spare) {
+  const int padded = padded_head_dim(dst.head_dim);
+  transpose_words(words(spare), words(t), padded, attention_block);
+  for (int r = 0; r < count; ++r) {
+    for (int d = 0; d < dst.head_dim; ++d) store(dst.data + r * dst.stride + d, scale * spare[r * padded + d]);
+  }
+}
+
+/// rows = scale * t[64, padded].
+template <class S>
+void store_rows(const HeadRows<S>& dst, const float* t, float scale, int count) {
+  const int padded = padded_head_dim(dst.head_dim);
+  for (int r = 0; r < count; ++r) {
+    for (int d = 0; d < dst.head_dim; ++d) store(dst.data + r * dst.stride + d, scale * t[r * padded + d]);
+  }
+}
+
+}  // namespace llmtrain::host

@@ -1,0 +1,43 @@
+#pragma once
+// Runs the work items of an attention pass on all threads.
+
+#include <atomic>
+#include <cstdint>
+
+#include "kernels/host/attention_plan.hpp"
+#include "kernels/host/block_product.hpp"
+#include "kernels/host/parallel.hpp"
+
+namespace llmtrain::host {
+
+/// Calls f(S*, P*) for storage S and operands P of products: bf16 tensors are multiplied in bf16 where the processor
+/// does that, in fp32 elsewhere.
+template <class F>
+void dispatch_operands(DType storage, const F& f) {
+  float* single = nullptr;
+  bf16* half = nullptr;
+  if (storage == DType::f32) {
+    f(single, single);
+  } else if (bf16_block_products()) {
+    f(half, half);
+  } else {
+    f(half, single);
+  }
+}
+
+/// pass.run(item, memory of the worker) for all items, claimed one by one in the order of the list.
+template <class Pass>
+void run_items(const AttentionWorkspace& workspace, const ItemList& items, const Pass& pass) {
+  const std::atomic_ref<int64_t> next(workspace.counters->next_item);
+  const std::atomic_ref<int64_t> visited(workspace.counters->visited_blocks);
+  parallel_for(workspace.workers, [&](int64_t worker) {
+    int64_t blocks = 0;
+    for (int64_t index = next.fetch_add(1); index < items.size(); index = next.fetch_add(1)) {
+      blocks += pass.run(items[index], workspace.piece(worker));
+    }
+    visited.fetch_add(blocks);
+    end_block_products();
+  });
+}
+
+}  // namespace llmtrain::host

@@ -1,0 +1,142 @@
+#include "kernels/host/block_product.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <oneapi/dnnl/dnnl_ukernel.hpp>
+#include <utility>
+
+#include "core/error.hpp"
+#include "kernels/host/lanes.hpp"
+
+namespace llmtrain::host {
+
+namespace {
+
+std::atomic<int> plain_requests{0};
+
+bool cpu_has(dnnl::cpu_isa isa) {
+  // The values are sets of features, one bit each.
+  const auto wanted = static_cast<unsigned>(isa);
+  static const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return (have & wanted) == wanted;
+}
+
+/// One oneDNN micro-kernel.
+class MicroKernel final : public BlockProduct {
+ public:
+  /// Null where the processor or this oneDNN lacks it.
+  static std::unique_ptr<BlockProduct> make(const BlockShape& s) {
+    using dnnl::memory;
+    try {
+      const auto type = s.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+      dnnl::ukernel::brgemm kernel(s.m, s.n, s.k, 1, s.k, s.n, s.n, type, type, memory::data_type::f32, true);
+      if (!kernel) return nullptr;
+      kernel.set_add_C(s.accumulate);
+      if (!kernel.finalize()) return nullptr;
+      if (kernel.get_scratchpad_size() > static_cast<size_t>(scratch_bytes)) return nullptr;
+      kernel.generate();
+      return std::unique_ptr<BlockProduct>(new MicroKernel(std::move(kernel)));
+    } catch (const dnnl::error&) {
+      return nullptr;
+    }
+  }
+
+  void run(const void* a, const void* b, float* c, void* scratch) const override {
+    if (has_tiles_) dnnl_brgemm_set_hw_context(kernel_.get());
+    static constexpr dnnl_dim_t offsets[2] = {0, 0};
+    const dnnl_status_t status = dnnl_brgemm_execute(kernel_.get(), a, b, offsets, c, scratch);
+    LLMTRAIN_CHECK(status == dnnl_success, "a oneDNN micro-kernel failed");
+  }
+
+ private:
+  explicit MicroKernel(dnnl::ukernel::brgemm kernel)
+      : kernel_(std::move(kernel)), has_tiles_(cpu_has(dnnl::cpu_isa::avx512_core_amx)) {}
+
+  dnnl::ukernel::brgemm kernel_;
+  bool has_tiles_;
+};
+
+/// C[R, 16] of one register tile: R x 2 vectors of C stay in registers.
+template <int R>
+void register_tile(const float* a, const float* b, float* c, const BlockShape& s) {
+  Float8 sum[R][2];
+  for (int r = 0; r < R; ++r) {
+    sum[r][0] = s.accumulate ? load8(c + r * s.n) : Float8{};
+    sum[r][1] = s.accumulate ? load8(c + r * s.n + 8) : Float8{};
+  }
+  for (int k = 0; k < s.k; ++k) {
+    const Float8 low = load8(b + k * s.n);
+    const Float8 high = load8(b + k * s.n + 8);
+    for (int r = 0; r < R; ++r) {
+      const float x = a[r * s.k + k];
+      sum[r][0] += x * low;
+      sum[r][1] += x * high;
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    std::memcpy(c + r * s.n, &sum[r][0], sizeof(Float8));
+    std::memcpy(c + r * s.n + 8, &sum[r][1], sizeof(Float8));
+  }
+}
+
+class PlainProduct final : public BlockProduct {
+ public:
+  explicit PlainProduct(const BlockShape& shape) : shape_(shape) {}
+
+  void run(const void* a, const void* b, float* c, void* /*scratch*/) const override {
+    const auto* rows = static_cast<const float*>(a);
+    const auto* columns = static_cast<const float*>(b);
+    for (int n = 0; n < shape_.n; n += 16) {
+      for (int m = 0; m < shape_.m; m += 4) {
+        register_tile<4>(rows + m * shape_.k, columns + n, c + m * shape_.n + n, shape_);
+      }
+    }
+  }
+
+ private:
+  BlockShape shape_;
+};
+
+}  // namespace
+
+bool bf16_block_products() {
+  static const bool available = [] {
+    using dnnl::memory;
+    using dnnl::ukernel::brgemm;
+    const auto type = memory::data_type::bf16;
+    return cpu_has(dnnl::cpu_isa::avx512_core_bf16) &&
+           brgemm::get_B_pack_type(type, type) == dnnl::ukernel::pack_type::pack32 &&
+           MicroKernel::make({.dtype = DType::bf16, .m = 64, .n = 64, .k = 64, .accumulate = true}) != nullptr;
+  }();
+  return available && plain_requests.load() == 0;
+}
+
+const BlockProduct& BlockProduct::get(const BlockShape& shape) {
+  LLMTRAIN_CHECK(
+      shape.m > 0 && shape.m % 16 == 0 && shape.n > 0 && shape.n % 16 == 0 && shape.k > 0 && shape.k % 2 == 0,
+      "block products want multiples of 16");
+  static std::mutex mutex;
+  static std::map<std::pair<bool, BlockShape>, std::unique_ptr<BlockProduct>> made;
+  const bool plain = plain_requests.load() != 0;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<BlockProduct>& product = made[{plain, shape}];
+  if (!product && !plain) product = MicroKernel::make(shape);
+  if (!product) {
+    LLMTRAIN_CHECK(shape.dtype == DType::f32, "no product of bf16 blocks on this processor");
+    product = std::make_unique<PlainProduct>(shape);
+  }
+  return *product;
+}
+
+void end_block_products() {
+  if (cpu_has(dnnl::cpu_isa::avx512_core_amx)) dnnl_brgemm_release_hw_context();
+}
+
+PlainBlockProducts::PlainBlockProducts() { ++plain_requests; }
+PlainBlockProducts::~PlainBlockProducts() { --plain_requests; }
+
+}  // namespace llmtrain::host

@@ -1,0 +1,50 @@
+#pragma once
+// Small matrix products that one thread does at once: the inner step of blocked attention. oneDNN's micro-kernels where
+// the processor has AVX-512 (bf16 ones with avx512_bf16 or AMX), plain C++ elsewhere.
+
+#include <compare>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace llmtrain::host {
+
+/// C[m, n] = (or +=) A[m, k] B[k, n]; m, n multiples of 16, k even. A and B have one dtype, C is fp32; all contiguous.
+/// A and C are row-major. B is row-major in fp32; in bf16 rows come in pairs, [k / 2][n][2].
+struct BlockShape {
+  DType dtype = DType::f32;  ///< fp32 or bf16
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  bool accumulate = false;
+  auto operator<=>(const BlockShape&) const = default;
+};
+
+class BlockProduct {
+ public:
+  /// Scratch memory a call may use; 64-byte aligned, one per thread.
+  static constexpr int64_t scratch_bytes = 64 << 10;
+
+  /// Made once per shape and kept. A bf16 shape is an error unless bf16_block_products().
+  static const BlockProduct& get(const BlockShape& shape);
+
+  virtual ~BlockProduct() = default;
+  virtual void run(const void* a, const void* b, float* c, void* scratch) const = 0;
+};
+
+/// Whether products of bf16 blocks exist here and are faster than fp32 ones.
+bool bf16_block_products();
+
+/// Gives the matrix unit back; every thread calls it after its last product.
+void end_block_products();
+
+/// While one lives, products are the plain C++ ones of machines without AVX-512. For tests.
+class PlainBlockProducts {
+ public:
+  PlainBlockProducts();
+  ~PlainBlockProducts();
+  PlainBlockProducts(const PlainBlockProducts&) = delete;
+  PlainBlockProducts& operator=(const PlainBlockProducts&) = delete;
+};
+
+}  // namespace llmtrain::host

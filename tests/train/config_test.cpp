@@ -1,0 +1,295 @@
+#include "train/config.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace llmtrain {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::string_view smallest =
+    "[run]\nmax_steps = 10\n[model]\nd_model = 64\nn_layers = 2\nn_heads = 4\n[data]\ntrain = "
+    "builtin:stories\n[batch]\n"
+    "sequence_length = 32\n";
+
+Config load(const std::vector<std::string>& arguments, std::string_view text = smallest) {
+  return load_config(text, "inputs/tiny.ini", arguments);
+}
+
+std::string errors_of(const std::vector<std::string>& arguments, std::string_view text = smallest) {
+  try {
+    load(arguments, text);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::deck);
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Without comments.
+std::string values_of(const std::string& deck) {
+  std::istringstream lines(deck);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("#")) continue;
+    line = line.substr(0, line.find(" ; "));
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+TEST(Config, HasTheDocumentedDefaults) {
+  const Config c = load({});
+  EXPECT_EQ(c.run.name, "tiny");
+  EXPECT_EQ(c.run.output, "runs");
+  EXPECT_EQ(c.run.seed, 42);
+  EXPECT_EQ(c.model.family, ModelConfig::Family::gpt2);
+  EXPECT_EQ(c.model.initializer_std, 0.02);
+  EXPECT_TRUE(c.model.pre_norm);
+  EXPECT_EQ(c.batch.micro, 1);
+  EXPECT_EQ(c.batch.global, 1);
+  EXPECT_EQ(c.batch.gradient_accumulation_steps, 1);
+  EXPECT_EQ(c.data.packing, DataConfig::Packing::wrap);
+  EXPECT_EQ(c.data.validation_fraction, 0.1);
+  EXPECT_EQ(c.data.cache, "runs/cache");
+  EXPECT_TRUE(c.data.shuffle);
+  EXPECT_EQ(c.optimizer.beta1, 0.9);
+  EXPECT_EQ(c.optimizer.beta2, 0.999);
+  EXPECT_EQ(c.optimizer.epsilon, 1e-8);
+  EXPECT_EQ(c.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(c.optimizer.max_grad_norm, 1.0);
+  EXPECT_EQ(c.schedule.name, ScheduleConfig::Name::constant);
+  EXPECT_EQ(c.schedule.learning_rate, 1e-3);
+  EXPECT_EQ(c.parallel.zero, 1);
+  EXPECT_EQ(c.evaluation.every_steps, 500);
+  EXPECT_TRUE(c.evaluation.at_end);
+  EXPECT_EQ(c.log.every_steps, 10);
+  EXPECT_THAT(c.notes, IsEmpty());
+}
+
+TEST(Config, FamiliesSetWhatIsNotGiven) {
+  const ModelConfig gpt2 = load({}).model;
+  EXPECT_EQ(gpt2.norm, ModelConfig::Norm::layernorm);
+  EXPECT_EQ(gpt2.activation, ModelConfig::Activation::gelu_tanh);
+  EXPECT_EQ(gpt2.positions, ModelConfig::Positions::learned);
+  EXPECT_TRUE(gpt2.bias);
+  EXPECT_TRUE(gpt2.tie_embeddings);
+  EXPECT_EQ(gpt2.d_ff, 256);
+  EXPECT_EQ(gpt2.n_kv_heads, 4);
+  EXPECT_EQ(gpt2.head_dim, 16);
+  EXPECT_EQ(gpt2.max_seq_len, 32);
+
+  const ModelConfig llama = load({"model.family=llama"}).model;
+  EXPECT_EQ(llama.norm, ModelConfig::Norm::rmsnorm);
+  EXPECT_EQ(llama.norm_epsilon, 1e-5);
+  EXPECT_EQ(llama.activation, ModelConfig::Activation::swiglu);
+  EXPECT_EQ(llama.positions, ModelConfig::Positions::rope);
+  EXPECT_EQ(llama.rope_theta, 10000);
+  EXPECT_FALSE(llama.bias);
+  EXPECT_FALSE(llama.tie_embeddings);
+  EXPECT_EQ(llama.d_ff, 192);  // 170.67 rounded up to a multiple of 64
+  // 8/3 of 4096 is 10922.67
+  EXPECT_EQ(load({"model.family=llama", "model.d_model=4096", "model.n_heads=32"}).model.d_ff, 10944);
+
+  const ModelConfig mixed = load({"model.family=llama", "model.positions=learned", "model.bias=true", "model.d_ff=100",
+                                  "model.n_kv_heads=2", "model.head_dim=24", "model.max_seq_len=50"})
+                                .model;
+  EXPECT_EQ(mixed.positions, ModelConfig::Positions::learned);
+  EXPECT_TRUE(mixed.bias);
+  EXPECT_EQ(mixed.d_ff, 100);
+  EXPECT_EQ(mixed.n_kv_heads, 2);
+  EXPECT_EQ(mixed.head_dim, 24);
+  EXPECT_EQ(mixed.max_seq_len, 50);
+}
+
+TEST(Config, BatchIsGivenOneWayOrTheOther) {
+  EXPECT_EQ(load({"batch.micro=4", "batch.global=12"}).batch.gradient_accumulation_steps, 3);
+  EXPECT_EQ(load({"batch.micro=4", "batch.gradient_accumulation_steps=3"}).batch.global, 12);
+  EXPECT_EQ(load({"batch.micro=4"}).batch.global, 4);
+  EXPECT_THAT(errors_of({"batch.global=6", "batch.gradient_accumulation_steps=3"}), HasSubstr("exclude each other"));
+  const std::string deck = std::string(smallest) + "global = 6\n";
+  EXPECT_EQ(load({"batch.gradient_accumulation_steps=3"}, deck).batch.global, 3);
+  EXPECT_EQ(load({"run.epochs=1.5"}).run.max_steps, 0);
+  EXPECT_EQ(load({"run.epochs=1.5"}).run.epochs, 1.5);
+}
+
+TEST(Config, WantsWhatIsRequired) {
+  EXPECT_EQ(
+      errors_of({}, ""),
+      "inputs/tiny.ini: model.d_model: is required: Width of the residual stream.\n"
+      "inputs/tiny.ini: model.n_layers: is required: Number of blocks.\n"
+      "inputs/tiny.ini: model.n_heads: is required: Attention heads of a block.\n"
+      "inputs/tiny.ini: data.train: is required: Files or globs (.txt, .jsonl with input_ids and optional labels, .h5 "
+      "token files), or builtin:stories, the example corpus.\n"
+      "inputs/tiny.ini: batch.sequence_length: is required: Longest sample.\n"
+      "inputs/tiny.ini: run.max_steps: is required, or run.epochs");
+}
+
+TEST(Config, FindsContradictions) {
+  const auto expect = [](const std::vector<std::string>& arguments, std::string_view place, std::string_view what) {
+    const std::string errors = errors_of(arguments);
+    EXPECT_THAT(errors, HasSubstr(std::string(place) + ": "));
+    EXPECT_THAT(errors, HasSubstr(std::string(what)));
+    EXPECT_EQ(errors.find('\n'), std::string::npos) << "one error only: " << errors;
+  };
+  expect({"model.n_heads=5"}, "command line: model.n_heads", "5 heads do not divide d_model = 64");
+  expect({"model.d_model=66"}, "inputs/tiny.ini:6: model.n_heads", "4 heads do not divide d_model = 66");
+  expect({"model.n_kv_heads=3"}, "command line: model.n_kv_heads", "3 does not divide n_heads = 4");
+  expect({"model.positions=rope", "model.head_dim=7"}, "command line: model.head_dim", "odd");
+  expect({"model.positions=rope", "model.d_model=12"}, "inputs/tiny.ini:6: model.n_heads", "odd");
+  expect({"model.max_seq_len=31"}, "command line: model.max_seq_len", "31 learned positions do not reach");
+  expect({"batch.global=7", "batch.micro=2"}, "command line: batch.global", "7 is not a multiple of micro = 2");
+  expect({"batch.micro=1M", "batch.sequence_length=10K"}, "command line: batch.micro", "2^31");
+  expect({"batch.global=4", "parallel.reduction_groups=5"}, "command line: parallel.reduction_groups",
+         "5 is more than the 4 micro-batches");
+  expect({"batch.global=4", "parallel.reduction_groups=2", "parallel.reduction_blocks=3"},
+         "command line: parallel.reduction_blocks", "3 is more than the 2 reduction groups");
+  expect({"schedule.name=polynomial", "schedule.learning_rate=1e-8"}, "inputs/tiny.ini: schedule.lr_end", "not below");
+  expect({"schedule.name=cosine_with_min_lr", "schedule.min_learning_rate=1"},
+         "command line: schedule.min_learning_rate", "above learning_rate");
+  expect({"schedule.name=linear", "schedule.warmup_steps=11"}, "command line: schedule.warmup_steps",
+         "11 steps do not fit into run.max_steps = 10");
+  expect({"evaluation.early_stopping_patience=2", "evaluation.every_steps=0"},
+         "command line: evaluation.early_stopping_patience", "every_steps above 0");
+  expect({"evaluation.early_stopping_patience=2", "data.validation_fraction=0"},
+         "command line: evaluation.early_stopping_patience", "needs validation data");
+  expect({"data.tokenizer=chars"}, "command line: data.tokenizer", "did you mean char?");
+  expect({"run.name=a/b"}, "command line: run.name", "cannot name a folder");
+  expect({"run.name=.."}, "command line: run.name", "cannot name a folder");
+  // controls: the nearest thing that is right
+  EXPECT_EQ(errors_of({"model.positions=rope", "model.head_dim=8"}), "no error");
+  EXPECT_EQ(errors_of({"model.positions=rope", "model.max_seq_len=31"}), "no error");
+  EXPECT_EQ(
+      errors_of({"batch.global=8", "batch.micro=2", "parallel.reduction_groups=4", "parallel.reduction_blocks=4"}),
+      "no error");
+  EXPECT_EQ(errors_of({"schedule.name=linear", "schedule.warmup_steps=10"}), "no error");
+  EXPECT_EQ(errors_of({"model.head_dim=7", "model.n_heads=5"}), "no error");
+}
+
+TEST(Config, AShortTrialOfALongDeckIsNoError) {
+  const std::string deck = std::string(smallest) + "[schedule]\nname = linear\nwarmup_steps = 5\n";
+  const Config trial = load({"run.max_steps=2"}, deck);
+  EXPECT_THAT(trial.notes, ElementsAre(HasSubstr("schedule.warmup_steps: 5 steps do not fit into run.max_steps = 2")));
+}
+
+TEST(Config, NotesKeysWithoutEffect) {
+  const Config c = load({"schedule.warmup_steps=5", "model.rope_theta=7", "data.overflow=error"});
+  EXPECT_THAT(c.notes, ElementsAre("command line: model.rope_theta: no effect with positions = learned",
+                                   "command line: data.overflow: no effect with packing = wrap",
+                                   "command line: schedule.warmup_steps: no effect with name = constant"));
+  EXPECT_EQ(write_deck(c).find("\nwarmup_steps ="), std::string::npos);
+}
+
+TEST(Config, ScheduleDefaultsFollowItsName) {
+  EXPECT_EQ(load({"schedule.name=cosine"}).schedule.num_cycles, 0.5);
+  EXPECT_EQ(load({"schedule.name=cosine_with_restarts"}).schedule.num_cycles, 1);
+  EXPECT_EQ(load({"schedule.name=cosine_with_min_lr", "schedule.learning_rate=2"}).schedule.min_learning_rate, 0.2);
+  EXPECT_EQ(load({"schedule.name=warmup_stable_decay"}).schedule.min_learning_rate, 0);
+  EXPECT_EQ(load({"schedule.name=warmup_stable_decay", "schedule.decay_type=1-sqrt"}).schedule.decay_type,
+            ScheduleConfig::DecayType::one_minus_sqrt);
+}
+
+TEST(Config, SeparatorsAreWordsOrText) {
+  const auto separator = [](const std::string& text) {
+    return load({"data.document_separator=" + text}).data.document_separator;
+  };
+  EXPECT_EQ(load({}).data.document_separator, "");
+  EXPECT_EQ(separator("none"), "");
+  EXPECT_EQ(separator("blank_line"), "\n\n");
+  EXPECT_EQ(separator("<|endoftext|>"), "<|endoftext|>");
+  EXPECT_EQ(separator("\\n---\\n"), "\n---\n");
+}
+
+const std::vector<std::vector<std::string>> variants = {
+    {},
+    {"model.family=llama", "run.epochs=2.5", "batch.gradient_accumulation_steps=3"},
+    {"schedule.name=warmup_stable_decay", "schedule.decay_steps=3", "schedule.warmup_ratio=0.1", "run.seed=7"},
+    {"schedule.name=polynomial", "data.packing=none", "data.document_separator=\\n;#\\n",
+     "data.validation=a.txt,b.txt"},
+    {"log.sample_prompts=Once\\, a, b ; c # d", "run.name=a b", "memory.limit=3GiB", "log.sinks=jsonl"},
+    {"log.sinks=", "model.vocab_size=300", "precision.compute=fp32", "schedule.name=cosine_with_restarts"},
+};
+
+TEST(ResolvedDeck, ResolvesToItself) {
+  for (const std::vector<std::string>& arguments : variants) {
+    const std::string deck = write_deck(load(arguments));
+    const Config again = load_config(deck, "elsewhere/deck.ini", {});
+    EXPECT_EQ(values_of(write_deck(again)), values_of(deck));
+    EXPECT_THAT(again.notes, IsEmpty());
+  }
+  EXPECT_NE(values_of(write_deck(load({}))), values_of(write_deck(load({"run.seed=43"})))) << "control";
+}
+
+TEST(ResolvedDeck, TakesWhatOnlyTheProgramKnows) {
+  Config c = load({});
+  EXPECT_EQ(c.model.vocab_size, 0);
+  EXPECT_THAT(write_deck(c), HasSubstr("# vocab_size: the tokenizer's\n"));
+  c.set_vocab_size(65);
+  c.set_compute(PrecisionConfig::Compute::bf16);
+  const std::string deck = write_deck(c);
+  EXPECT_THAT(deck, HasSubstr("vocab_size = 65                              ; automatic: the tokenizer's\n"));
+  EXPECT_THAT(deck, HasSubstr("compute = bf16                               ; automatic: the device's\n"));
+  EXPECT_EQ(load_config(deck, "d.ini", {}).model.vocab_size, 65);
+}
+
+TEST(DeckFile, IsReadWhole) {
+  const std::string path = ::testing::TempDir() + "llmtrain_config_test_" + std::to_string(getpid()) + ".ini";
+  std::ofstream(path, std::ios::binary) << smallest;
+  EXPECT_EQ(read_deck_file(path), smallest);
+  std::ofstream(path, std::ios::binary) << std::string(max_deck_bytes + 1, '#');
+  try {
+    read_deck_file(path);
+    ADD_FAILURE();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::deck);
+  }
+  std::remove(path.c_str());
+  for (const std::string& missing : {path, ::testing::TempDir()}) {
+    try {
+      read_deck_file(missing);
+      ADD_FAILURE();
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::missing_input);
+      EXPECT_THAT(error.what(), HasSubstr(missing));
+    }
+  }
+}
+
+// docs/deck.md is generated: LLMTRAIN_UPDATE_DOCS=1 test_train --gtest_filter=Manual.* writes it anew.
+TEST(Manual, IsCurrent) {
+  const std::filesystem::path path =
+      std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "docs" / "deck.md";
+  if (std::getenv("LLMTRAIN_UPDATE_DOCS") != nullptr) std::ofstream(path) << deck_manual();
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_TRUE(text.str() == deck_manual()) << path << " is out of date: LLMTRAIN_UPDATE_DOCS=1 writes it anew";
+}
+
+TEST(Manual, EveryKeyIsExplained) {
+  Config config;
+  DeckKeys keys;
+  config.visit(keys);
+  EXPECT_GT(keys.keys().size(), 80u);
+  for (const DeckKeys::Key& key : keys.keys()) {
+    EXPECT_GT(key.info.doc.size(), 7u) << key.full_name();
+    EXPECT_TRUE(key.info.doc.ends_with('.')) << key.full_name();
+    EXPECT_EQ(keys.find(key.full_name()), &key) << "listed twice: " << key.full_name();
+    EXPECT_THAT(help_text(key.full_name()), HasSubstr(std::string(key.info.doc)));
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,75 @@
+// The decks in inputs/: they load, train on the example corpus, and hold the shapes that the documentation promises.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+#include <string>
+
+#include "train/config.hpp"
+
+namespace llmtrain {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::filesystem::path inputs() {
+  return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "inputs";
+}
+
+Config load(const std::string& name) {
+  const std::string path = inputs() / (name + ".ini");
+  return load_config(read_deck_file(path), path, {});
+}
+
+std::vector<int64_t> shape(const Config& c) {
+  return {c.model.d_model, c.model.n_layers, c.model.n_heads, c.model.d_ff, c.batch.sequence_length};
+}
+
+TEST(ShippedDecks, LoadAndTrainOnTheExampleCorpus) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(inputs())) {
+    if (entry.path().extension() != ".ini") continue;
+    ++count;
+    const Config c = load(entry.path().stem());
+    EXPECT_EQ(c.run.name, entry.path().stem());
+    EXPECT_THAT(c.data.train, ElementsAre(builtin_stories));
+    EXPECT_THAT(c.data.validation, IsEmpty());
+    EXPECT_GT(c.data.validation_fraction, 0);
+    EXPECT_THAT(c.notes, IsEmpty()) << entry.path();
+  }
+  EXPECT_GE(count, 5);
+}
+
+TEST(ShippedDecks, EveryLineIsCommented) {
+  for (const auto& entry : std::filesystem::directory_iterator(inputs())) {
+    std::istringstream lines(read_deck_file(entry.path()));
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_TRUE(line.empty() || line.starts_with("#") || line.find(" ; ") != std::string::npos)
+          << entry.path() << line;
+    }
+  }
+}
+
+TEST(ShippedDecks, CanBeCutToAFewSteps) {
+  for (const auto& entry : std::filesystem::directory_iterator(inputs())) {
+    const std::vector<std::string> arguments = {"run.max_steps=3"};
+    EXPECT_NO_THROW(load_config(read_deck_file(entry.path()), entry.path(), arguments)) << entry.path();
+  }
+}
+
+TEST(ShippedDecks, HaveTheirShapes) {
+  EXPECT_THAT(shape(load("shakespeare_char")), ElementsAre(128, 4, 4, 512, 64));
+  EXPECT_EQ(load("shakespeare_char").batch.global, 12);
+  EXPECT_EQ(load("shakespeare_char").run.max_steps, 2000);
+  EXPECT_THAT(shape(load("small")), ElementsAre(256, 4, 4, 1024, 512));
+  EXPECT_THAT(shape(load("medium")), ElementsAre(768, 12, 12, 3072, 1024));
+  EXPECT_EQ(load("medium").model.vocab_size, 50257);
+  EXPECT_THAT(shape(load("large")), ElementsAre(1024, 24, 16, 4096, 2048));
+  EXPECT_EQ(load("quickstart").data.packing, DataConfig::Packing::none);
+  EXPECT_EQ(load("quickstart").data.document_separator, "\n\n");
+}
+
+}  // namespace
+}  // namespace llmtrain

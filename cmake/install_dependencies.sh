@@ -131,21 +131,22 @@ mirrors_of() {
   local file
   for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
     [[ -r $file && $file != "$SOURCES" ]] || continue
-    sed -n -E "s/^[[:space:]]*deb[[:space:]]+(\[[^]]*\])?[[:space:]]*([^[:space:]]+)[[:space:]]+$1\/?[[:space:]].*\bmain\b.*/\1 \2/p" "$file"
+    sed -n -E -e "s/[[:space:]]+/ /g" -e "s/^ ?deb (\[[^]]*\] )?([^ ]+) $1\/? (.* )?main( .*)?$/\1\2/p" "$file"
   done
   for file in /etc/apt/sources.list.d/*.sources; do
     [[ -r $file ]] || continue
     awk -v release="$1" '
-      function flush_stanza(   uris, count, i) {
+      function flush_stanza(   uris, count, i, options, valid) {
         if (field["types"] ~ /(^| )deb( |$)/ && (" " field["suites"] " ") ~ (" " release " ") &&
             field["components"] ~ /(^| )main( |$)/ && tolower(field["enabled"]) !~ /^ *(no|false|0|off)/) {
           options = ""
           if (field["signed-by"] ~ /^ *\//) options = options " signed-by=" trimmed(field["signed-by"])
           if (field["trusted"] != "") options = options " trusted=" trimmed(field["trusted"])
-          if (field["check-valid-until"] != "") options = options " check-valid-until=" trimmed(field["check-valid-until"])
+          valid = trimmed(field["check-valid-until"])
+          if (valid != "") options = options " check-valid-until=" valid
           if (field["architectures"] != "") options = options " arch=" commas(field["architectures"])
           count = split(trimmed(field["uris"]), uris, / +/)
-          for (i = 1; i <= count; ++i) print (options == "" ? "" : "[" substr(options, 2) "]") " " uris[i]
+          for (i = 1; i <= count; ++i) print (options == "" ? "" : "[" substr(options, 2) "] ") uris[i]
         }
         split("", field)
       }
@@ -178,9 +179,9 @@ add_releases() {
   local release mirror priority added="" pins=""
   mirror=$(find_mirror) || fail 69 "apt has no source for Debian $codename (main) in /etc/apt: add one first"
   if [[ $mirror != *signed-by* && -r /usr/share/keyrings/debian-archive-keyring.gpg ]]; then
-    local uri=${mirror##* } options=${mirror% *}
+    local uri=${mirror##* } options=${mirror%"${mirror##* }"}
     options=${options#[}
-    options=${options%]}
+    options=${options%]*}
     mirror="[${options:+$options }signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri"
   fi
   for release in "$@"; do
@@ -197,8 +198,9 @@ add_releases() {
     say "adding Debian $* pinned low, in $SOURCES and $PINS"
     # the pins first: no moment in which a release is known and not pinned
     printf '%s' "$pins" | "${run_as_root[@]}" tee "$PINS" >/dev/null
-    printf '%s' "$added" | "${run_as_root[@]}" tee "$SOURCES" >/dev/null
   fi
+  printf '# written by cmake/install_dependencies.sh of llmtrain on Debian %s\n%s' "$codename" "$added" |
+    "${run_as_root[@]}" tee "$SOURCES" >/dev/null
 }
 
 # Prints the newest version of package $1 in release $2.
@@ -286,6 +288,8 @@ codename=
 if [[ -r /etc/os-release ]]; then
   # shellcheck disable=SC1091
   codename=$(. /etc/os-release && if [[ ${ID:-} == debian ]]; then echo "${VERSION_CODENAME:-sid}"; fi)
+  # The newer C library brings base-files along: a Debian 12 that this script has served calls itself 13.
+  if grep -qsE ' trixie main|on Debian bookworm' "$SOURCES"; then codename=bookworm; fi
 fi
 
 if [[ -z $codename ]] || ! command -v dpkg-query >/dev/null; then
@@ -318,7 +322,7 @@ if ((${#missing[@]} > 0)); then
   say "missing: ${missing[*]}"
   install_missing
   find_missing
-  ((${#missing[@]} == 0)) || fail 74 "apt-get ended well, yet these are absent or too old: ${missing[*]} (its output: $log)"
+  ((${#missing[@]} == 0)) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
 fi
 absent_archives | while read -r archive; do
   say "writing the empty archive $archive, which Kokkos' CMake files name"

@@ -1,6 +1,6 @@
 #pragma once
-// What a test may use of the process it runs in. The harness starts it before the first test: the device for the folders
-// device and kernels, MPI, device and threads for parallel and the folders above, nothing for the others.
+// What a test may use of the process it runs in. The harness starts it before the first test: the device for the
+// folders device and kernels, MPI, device and threads for parallel and the folders above, nothing for the others.
 
 #include "device/device.hpp"
 

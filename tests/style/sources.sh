@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# sources.sh ROOT: every source of the project is ASCII, ends with a newline, has no tabs or trailing blanks and at most
+# 500 lines; scripts are executable. Looks at what git knows or would add.
+set -euo pipefail
+cd "$1"
+readonly MOST_LINES=500
+status=0
+blame() {
+  printf '%s\n' "$*"
+  status=1
+}
+
+mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.py' '*.sh' \
+  '*.cmake' '*CMakeLists.txt' '*.ini' .ci/run | while read -r file; do if [[ -f $file ]]; then echo "$file"; fi; done)
+((${#files[@]} > 0)) || { echo "git names no sources here" && exit 1; }
+
+for file in "${files[@]}"; do
+  lines=$(wc -l <"$file")
+  if [[ $file =~ ^(src|kernels|tests|benchmarks|cmake|jobs)/ ]] && ((lines > MOST_LINES)); then
+    blame "$file: $lines lines; split it by idea (at most $MOST_LINES)"
+  fi
+  if [[ -s $file && -n $(tail -c 1 "$file") ]]; then blame "$file: no newline at its end"; fi
+  if [[ $file =~ (\.sh|^\.ci/run)$ && ! -x $file ]]; then blame "$file: not executable"; fi
+done
+if LC_ALL=C grep -nP '[^\x00-\x7F]' "${files[@]}" | cut -c1-120; then blame "the lines above hold bytes that are not ASCII"; fi
+if LC_ALL=C grep -nP '\t|[ \t]+$' "${files[@]}" | cut -c1-120; then blame "the lines above hold tabs or end in blanks"; fi
+if ((status == 0)); then echo "${#files[@]} sources are tidy"; fi
+exit $status

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # shell.sh ROOT: shellcheck finds nothing in the project's scripts.
 set -euo pipefail
+# shellcheck source=tests/style/files.sh
+. "$(dirname "$(readlink -f "$0")")/files.sh"
 cd "$1"
-mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run |
-  while read -r file; do if [[ -f $file ]]; then echo "$file"; fi; done)
-((${#files[@]} > 0)) || { echo "git names no scripts here" && exit 1; }
+files_of '*.sh' .ci/run
 shellcheck "${files[@]}"
 echo "${#files[@]} scripts are clean"

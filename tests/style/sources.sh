@@ -2,6 +2,8 @@
 # sources.sh ROOT: every source of the project is ASCII, ends with a newline, has no tabs or trailing blanks and at most
 # 500 lines; scripts are executable. Looks at what git knows or would add.
 set -euo pipefail
+# shellcheck source=tests/style/files.sh
+. "$(dirname "$(readlink -f "$0")")/files.sh"
 cd "$1"
 readonly MOST_LINES=500
 status=0
@@ -10,9 +12,7 @@ blame() {
   status=1
 }
 
-mapfile -t files < <(git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.py' '*.sh' \
-  '*.cmake' '*CMakeLists.txt' '*.ini' .ci/run | while read -r file; do if [[ -f $file ]]; then echo "$file"; fi; done)
-((${#files[@]} > 0)) || { echo "git names no sources here" && exit 1; }
+files_of '*.cpp' '*.hpp' '*.cu' '*.cuh' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' '*.ini' .ci/run
 
 for file in "${files[@]}"; do
   lines=$(wc -l <"$file")

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# From nothing to a trained language model: installs what is missing, builds, trains inputs/quickstart.ini.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: jobs/quickstart.sh [--yes] [TEXT_FILE...] [section.key=value...]
+
+Installs what is missing, builds llmtrain in build/host and trains inputs/quickstart.ini with 2 ranks on all cores of
+this machine, in a few minutes: on the example corpus, whose best possible loss is known, or on your own text files
+(UTF-8; a blank line ends a document). Run again, it rebuilds nothing and reports the finished run.
+
+  --yes               for the installer on Debian 12: do not ask
+  section.key=value   changes the deck, as on llmtrain's command line: run.name=second schedule.learning_rate=1e-3
+
+Exit codes: llmtrain's (0 finished, 75 stopped and resumable by the same command, 78 the deck ...), the installer's,
+66 a text file is missing, 70 the build failed.
+TEXT
+}
+
+fail() {
+  local code=$1
+  shift
+  printf 'quickstart: %s\n' "$*" >&2
+  exit "$code"
+}
+
+root=$(dirname "$(dirname "$(readlink -f "$0")")")
+installer_options=()
+texts=()
+settings=()
+run_name=quickstart
+for argument in "$@"; do
+  case $argument in
+    -h | --help) usage && exit 0 ;;
+    --yes | -y) installer_options+=(--yes) ;;
+    -*) fail 64 "unknown option '$argument' (--help lists them)" ;;
+    *)
+      if [[ ! -e $argument && $argument =~ ^[a-z_]+\.[a-z_0-9]+= ]]; then
+        settings+=("$argument")
+      else
+        [[ -r $argument && ! -d $argument ]] || fail 66 "$argument: no such readable file"
+        [[ $argument != *,* ]] || fail 66 "$argument: a comma separates files in a deck; give the file another name"
+        texts+=("$(readlink -f "$argument")")
+      fi
+      ;;
+  esac
+done
+
+arguments=()
+if ((${#texts[@]} > 0)); then
+  # Runs of different texts lie beside each other.
+  first=$(basename "${texts[0]%.*}")
+  run_name=quickstart-$(printf '%s' "$first" | LC_ALL=C tr -c 'A-Za-z0-9._-' '-')
+  if ((${#texts[@]} > 1)); then run_name+=-and-$((${#texts[@]} - 1))-more; fi
+  list=$(printf '%s,' "${texts[@]}")
+  arguments+=("data.train=${list%,}" "run.name=$run_name")
+fi
+for setting in "${settings[@]}"; do
+  case $setting in run.name=*) run_name=${setting#*=} ;; esac
+done
+# the last run.name holds
+filtered=()
+for argument in "${arguments[@]}"; do
+  if [[ $argument == run.name=* && " ${settings[*]} " == *" run.name="* ]]; then continue; fi
+  filtered+=("$argument")
+done
+arguments=("${filtered[@]}" "${settings[@]}")
+
+cd "$root"
+status=0
+cmake/install_dependencies.sh "${installer_options[@]}" || status=$?
+if ((status != 0 && status != 69)); then exit "$status"; fi # 69: not Debian; the build says what is missing
+
+cores=$(nproc)
+if [[ ! -f build/host/build.ninja ]]; then
+  echo "quickstart: configuring build/host"
+  cmake --preset host >build/quickstart.log 2>&1 || { cat build/quickstart.log >&2 && fail 70 "the configuration failed"; }
+fi
+echo "quickstart: building llmtrain and llmtool in build/host (some minutes the first time)"
+cmake --build --preset host --parallel "$cores" --target llmtrain llmtool || fail 70 "the build failed"
+
+ranks=2
+threads=$((cores / ranks > 0 ? cores / ranks : 1))
+export OMP_NUM_THREADS=$threads
+# Threads of ranks that share few cores must not spin for each other; bound by nobody, they use all cores.
+export OMP_PROC_BIND=${OMP_PROC_BIND:-false}
+export HOME=${HOME:-/tmp}                       # Open MPI does not start without
+export OMPI_MCA_reachable=weighted              # no warning about addresses of this machine itself
+export UCX_HANDLE_ERRORS=${UCX_HANDLE_ERRORS:-none} # no backtraces of a library that is only loaded
+if [[ $(id -u) == 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+command=(mpirun -n "$ranks" --bind-to none --oversubscribe build/host/llmtrain inputs/quickstart.ini "${arguments[@]}")
+printf 'quickstart: OMP_NUM_THREADS=%d' "$threads"
+printf ' %q' "${command[@]}"
+printf '\n\n'
+status=0
+"${command[@]}" </dev/null || status=$?
+
+case $status in
+  0)
+    cat <<TEXT
+
+Results: $root/runs/$run_name
+  log.txt (this output), metrics.jsonl and metrics.h5 (curves), ledger.jsonl (every step, bit for bit), deck.ini
+Next:
+  another run beside it            jobs/quickstart.sh run.name=second schedule.learning_rate=1e-3
+  the same again from the start    rm -r 'runs/$run_name' && jobs/quickstart.sh
+  your own text                    jobs/quickstart.sh my_text.txt
+TEXT
+    ;;
+  75) printf '\nStopped. The same command goes on from the last checkpoint in %s\n' "runs/$run_name" ;;
+  *) printf '\nquickstart: llmtrain ended with exit code %d\n' "$status" >&2 ;;
+esac
+exit "$status"

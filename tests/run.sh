@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs all tests; ends with CTest's summary.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tests/run.sh [--all] [--yes]
+
+Installs what is missing (cmake/install_dependencies.sh), builds the host configuration in build/host and, where nvcc is
+found, the CUDA one in build/cuda, and runs their tests. Ends with CTest's summary; exit code 0 when all passed.
+
+  --all   also: builds with the address, undefined behaviour and thread sanitizers and their tests, clang-tidy over
+          everything, and the long campaigns (tests/*/campaign.sh)
+  --yes   for the installer on Debian 12: do not ask
+
+LLMTRAIN_DATA may name a folder with real data; tests that need it are skipped where it is not set.
+TEXT
+}
+
+all=false
+installer_options=(--developer)
+for argument in "$@"; do
+  case $argument in
+    --all) all=true ;;
+    --yes) installer_options+=(--yes) ;;
+    -h | --help) usage && exit 0 ;;
+    *) echo "tests/run.sh: unknown option '$argument' (--help lists them)" >&2 && exit 64 ;;
+  esac
+done
+
+cd "$(dirname "$(readlink -f "$0")")/.."
+root=$PWD
+cores=$(nproc)
+
+step() { printf '\n== %s (%d min %02d s so far)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
+
+build() { # preset
+  step "building $1 in build/$1"
+  cmake --preset "$1"
+  cmake --build --preset "$1" --parallel "$cores"
+}
+
+test_folder() { # build folder
+  ctest --test-dir "$1" --parallel "$cores" --output-on-failure --no-tests=error
+}
+
+step "installing"
+status=0
+cmake/install_dependencies.sh "${installer_options[@]}" || status=$?
+if ((status == 69)); then
+  echo "tests/run.sh: the build says what is missing, if anything is"
+elif ((status != 0)); then
+  exit "$status"
+fi
+
+if [[ -n ${LLMTRAIN_DATA:-} ]]; then
+  LLMTRAIN_DATA=$(readlink -f "$LLMTRAIN_DATA")
+  export LLMTRAIN_DATA
+  echo "tests/run.sh: data from $LLMTRAIN_DATA"
+else
+  echo "tests/run.sh: LLMTRAIN_DATA is not set: tests on real data are skipped"
+fi
+
+failed=()
+if $all; then
+  for preset in host-asan host-tsan; do
+    build "$preset"
+    step "tests of $preset"
+    test_folder "build/$preset" || failed+=("tests of $preset")
+  done
+fi
+
+build host
+builds=(host)
+if [[ -n ${CUDACXX:-} ]] || command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then
+  build cuda
+  builds+=(cuda)
+else
+  echo "tests/run.sh: left out: the CUDA build and its tests (no nvcc here)"
+fi
+
+if $all; then
+  step "clang-tidy over everything"
+  tests/style/tidy.sh "$root" "$root/build/host" all || failed+=("clang-tidy")
+  for campaign in tests/*/campaign.sh; do
+    [[ -x $campaign ]] || continue
+    step "$campaign"
+    "$campaign" "$root/build/host" || failed+=("$campaign")
+  done
+fi
+
+# One CTest over all builds, so that there is one summary.
+mkdir -p build/all
+for name in "${builds[@]}"; do printf 'subdirs("%s")\n' "../$name"; done >build/all/CTestTestfile.cmake
+if ((${#failed[@]} > 0)); then
+  printf '\ntests/run.sh: FAILED:'
+  printf ' [%s]' "${failed[@]}"
+  printf '\n'
+fi
+step "tests of ${builds[*]}"
+test_folder build/all || failed+=("tests")
+exit $((${#failed[@]} > 0))

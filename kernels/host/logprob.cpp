@@ -1,0 +1,222 @@
+#include "kernels/logprob.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "kernels/host/element.hpp"
+#include "kernels/host/fast_math.hpp"
+#include "kernels/host/parallel.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using host::Float8;
+using host::load8;
+
+/// Elements whose exponentials are added in fp32 lanes before the lanes go into double.
+constexpr int64_t chunk = 2048;
+constexpr int64_t width = 16;  ///< lanes, two vectors
+
+/// Differences of logits below this count as this: their exponential is below 1e-37, and 0 * -inf does not arise.
+constexpr float lowest_difference = -87.0f;
+
+/// e^min(x, 0). The argument's rounding costs |x| 2^-24 of relative error, where the result is small anyway.
+Float8 exp_capped(Float8 x) { return host::fast_exp2_capped(x * std::numbers::log2e_v<float>); }
+
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.empty() ? nullptr : t.as<T>();
+}
+
+float largest(const float* x, int64_t count) {
+  Float8 best[2] = {Float8{} - std::numeric_limits<float>::max(), Float8{} - std::numeric_limits<float>::max()};
+  int64_t i = 0;
+  for (; i + width <= count; i += width) {
+    for (int half = 0; half < 2; ++half) {
+      const Float8 v = load8(x + i + 8 * half);
+      best[half] = v > best[half] ? v : best[half];
+    }
+  }
+  const Float8 both = best[0] > best[1] ? best[0] : best[1];
+  float highest = both[0];
+  for (int l = 1; l < 8; ++l) highest = std::max(highest, both[l]);
+  for (; i < count; ++i) highest = x[i] > highest ? x[i] : highest;
+  return highest;
+}
+
+/// First index of `value`, 0 where it is not found (a row of NaN).
+int32_t index_of(const float* x, int64_t count, float value) {
+  int64_t i = 0;
+  for (; i + 64 <= count; i += 64) {
+    int found = 0;
+    for (int64_t l = 0; l < 64; ++l) found |= static_cast<int>(x[i + l] == value);
+    if (found != 0) break;
+  }
+  for (; i < count; ++i) {
+    if (x[i] == value) return static_cast<int32_t>(i);
+  }
+  return 0;
+}
+
+/// Sums over a row of e = exp(x - maximum) and of e * (x - maximum).
+struct RowSums {
+  double weight = 0;
+  double moment = 0;
+};
+
+/// Lanes of fp32 inside a chunk, folded in double; chunks in order.
+template <bool with_moment>
+RowSums row_sums(const float* x, int64_t count, float maximum) {
+  RowSums sums;
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t end = std::min(count, begin + chunk);
+    host::LaneSum weight;
+    host::LaneSum moment;
+    const auto add = [&](Float8 low, Float8 high) {
+      low = host::at_least(low - maximum, lowest_difference);
+      high = host::at_least(high - maximum, lowest_difference);
+      const Float8 e_low = exp_capped(low);
+      const Float8 e_high = exp_capped(high);
+      weight.add(e_low, e_high);
+      if constexpr (with_moment) moment.add(e_low * low, e_high * high);
+    };
+    int64_t i = begin;
+    for (; i + width <= end; i += width) add(load8(x + i), load8(x + i + 8));
+    if (i < end) {  // missing elements count as far below
+      float rest[width];
+      std::fill(rest, rest + width, -std::numeric_limits<float>::max());
+      std::copy(x + i, x + end, rest);
+      add(load8(rest), load8(rest + 8));
+    }
+    sums.weight += weight.fold();
+    if constexpr (with_moment) sums.moment += moment.fold();
+  }
+  return sums;
+}
+
+void check_rows(const Tensor& per_row, int64_t rows, DType dtype) {
+  LLMTRAIN_CHECK(per_row.empty() || (per_row.numel() == rows && per_row.dtype == dtype),
+                 "per-row statistics must be [R] of their dtype");
+}
+
+void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatistics& s, int64_t vocabulary) {
+  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits must be fp32 [R, V']");
+  LLMTRAIN_CHECK(vocabulary > 0 && vocabulary <= logits.dim(1), "logits have fewer columns than the vocabulary");
+  LLMTRAIN_CHECK(targets.dtype == DType::i32 && targets.numel() == logits.dim(0), "targets must be int32 [R]");
+  for (const Tensor* t : {&s.logp, &s.lse, &s.entropy}) check_rows(*t, logits.dim(0), DType::f32);
+  check_rows(s.argmax, logits.dim(0), DType::i32);
+  for (int64_t r = 0; r < logits.dim(0); ++r) {
+    const int32_t t = targets.as<int32_t>()[r];
+    LLMTRAIN_CHECK(t == ignore_target || (t >= 0 && t < vocabulary), "a target lies outside the vocabulary");
+  }
+}
+
+}  // namespace
+
+void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
+                     Stream& /*stream*/) {
+  check_logits(logits, targets, statistics, vocabulary);
+  const int64_t stride = logits.dim(1);
+  const float* x0 = logits.as<float>();
+  const int32_t* target = targets.as<int32_t>();
+  float* logp = data_or_null<float>(statistics.logp);
+  float* lse = data_or_null<float>(statistics.lse);
+  float* entropy = data_or_null<float>(statistics.entropy);
+  int32_t* argmax = data_or_null<int32_t>(statistics.argmax);
+  host::parallel_for(logits.dim(0), [=](int64_t r) {
+    const float* x = x0 + r * stride;
+    const float maximum = largest(x, vocabulary);
+    if (argmax != nullptr) argmax[r] = index_of(x, vocabulary, maximum);
+    if (logp == nullptr && lse == nullptr && entropy == nullptr) return;
+    const RowSums sums =
+        entropy != nullptr ? row_sums<true>(x, vocabulary, maximum) : row_sums<false>(x, vocabulary, maximum);
+    const double log_sum = double{maximum} + std::log(sums.weight);
+    if (lse != nullptr) lse[r] = static_cast<float>(log_sum);
+    // H = -sum p log p = log(sum e) - sum e (x - max) / sum e
+    if (entropy != nullptr) entropy[r] = static_cast<float>(std::log(sums.weight) - sums.moment / sums.weight);
+    if (logp != nullptr) {
+      const int32_t t = target[r];
+      logp[r] = t == ignore_target ? 0.0f : static_cast<float>(double{x[t]} - log_sum);
+    }
+  });
+}
+
+namespace {
+
+/// Inputs of one row's backward pass. p = exp(x - lse); with H the entropy, log p + H = x - lse + H.
+struct RowGradient {
+  float lse;
+  float constant;  ///< coefficient of p: lse' - logp' - entropy' H
+  float entropy;   ///< coefficient of p (x - lse): -entropy'
+};
+
+/// d may be x.
+template <bool with_entropy, class T>
+void row_backward(T* d, const float* x, int64_t count, int64_t stride, const RowGradient& g) {
+  const auto gradient = [&g](Float8 v) {
+    const Float8 log_p = host::at_least(v - g.lse, lowest_difference);
+    const Float8 p = exp_capped(log_p);
+    if constexpr (with_entropy) return p * (g.entropy * log_p + g.constant);
+    return p * g.constant;
+  };
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) host::store8(d + i, gradient(load8(x + i)));
+  if (i < count) {
+    const Float8 last = gradient(load8(x + i, count - i));
+    for (int64_t l = 0; i < count; ++i, ++l) host::store(d + i, last[l]);
+  }
+  for (; i < stride; ++i) host::store(d + i, 0.0f);
+}
+
+}  // namespace
+
+void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+                      const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                      Stream& /*stream*/) {
+  check_logits(logits, targets, statistics, vocabulary);
+  const int64_t rows = logits.dim(0);
+  for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_rows(*t, rows, DType::f32);
+  LLMTRAIN_CHECK(dlogits.rank == 2 && dlogits.dim(0) == rows && dlogits.dim(1) == logits.dim(1),
+                 "dlogits must have the shape of logits");
+  LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data, "bf16 dlogits want memory of their own");
+  LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass wants lse");
+  LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient wants the entropy");
+  const int64_t stride = logits.dim(1);
+  const float* x0 = logits.as<float>();
+  const int32_t* target = targets.as<int32_t>();
+  const float* lse = statistics.lse.as<float>();
+  const float* entropy = data_or_null<float>(statistics.entropy);
+  const float* dlogp = data_or_null<float>(cotangents.logp);
+  const float* dlse = data_or_null<float>(cotangents.lse);
+  const float* dentropy = data_or_null<float>(cotangents.entropy);
+  host::dispatch(dlogits.dtype, [=](auto* tag) {
+    auto* d0 = static_cast<decltype(tag)>(dlogits.data);
+    host::parallel_for(rows, [=](int64_t r) {
+      const int32_t t = target[r];
+      const float from_logp = dlogp != nullptr && t != ignore_target ? dlogp[r] : 0.0f;
+      const float from_entropy = dentropy != nullptr ? dentropy[r] : 0.0f;
+      const float h = dentropy != nullptr ? entropy[r] : 0.0f;
+      const RowGradient g{lse[r], (dlse != nullptr ? dlse[r] : 0.0f) - from_logp - from_entropy * h, -from_entropy};
+      const float* x = x0 + r * stride;
+      auto* d = d0 + r * stride;
+      // p - 1 of a well predicted target is small: formed in double, before x is overwritten
+      float at_target = 0;
+      if (from_logp != 0) {
+        const double log_p = std::max(double{x[t]} - double{g.lse}, double{lowest_difference});
+        const double p = std::exp(log_p);
+        at_target = static_cast<float>(p * (double{g.constant} + double{g.entropy} * log_p) + double{from_logp});
+      }
+      if (from_entropy != 0) {
+        row_backward<true>(d, x, vocabulary, stride, g);
+      } else {
+        row_backward<false>(d, x, vocabulary, stride, g);
+      }
+      if (from_logp != 0) host::store(d + t, at_target);
+    });
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,294 @@
+#include "kernels/logprob.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "core/error.hpp"
+#include "kernels/attention_reference.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using Values = std::vector<double>;
+
+/// A block of rows: logits with padding columns full of large values, some rows without target.
+struct Rows {
+  int64_t rows, vocabulary, columns;
+  Values logits, dlogp, dlse, dentropy;
+  std::vector<int32_t> targets;
+
+  Rows(int64_t r, int64_t v, int64_t padded, double magnitude = 3, unsigned seed = 1)
+      : rows(r), vocabulary(v), columns(padded), logits(random_values(r * padded, magnitude, DType::f32, seed)) {
+    dlogp = random_values(r, 1, DType::f32, seed + 1);
+    dlse = random_values(r, 1, DType::f32, seed + 2);
+    dentropy = random_values(r, 1, DType::f32, seed + 3);
+    for (int64_t i = 0; i < r; ++i) {
+      targets.push_back(i % 5 == 3 ? ignore_target : static_cast<int32_t>((i * 7919) % v));
+      for (int64_t c = v; c < padded; ++c) logits[static_cast<size_t>(i * padded + c)] = 1e30;
+    }
+  }
+};
+
+struct Naive {
+  Values logp, lse, entropy, argmax, dlogits;
+  double objective = 0;  ///< sum of statistics times cotangents
+
+  explicit Naive(const Rows& x) : dlogits(x.logits.size(), 0.0) {
+    for (int64_t r = 0; r < x.rows; ++r) {
+      const double* z = &x.logits[static_cast<size_t>(r * x.columns)];
+      double* d = &dlogits[static_cast<size_t>(r * x.columns)];
+      const auto row = static_cast<size_t>(r);
+      const int64_t v = x.vocabulary;
+      const double highest = *std::max_element(z, z + v);
+      double sum = 0;
+      for (int64_t c = 0; c < v; ++c) sum += std::exp(z[c] - highest);
+      lse.push_back(highest + std::log(sum));
+      double h = 0;
+      for (int64_t c = 0; c < v; ++c) h -= std::exp(z[c] - lse.back()) * (z[c] - lse.back());
+      entropy.push_back(h);
+      argmax.push_back(static_cast<double>(std::max_element(z, z + v) - z));
+      const bool trained = x.targets[row] != ignore_target;
+      logp.push_back(trained ? z[x.targets[row]] - lse.back() : 0);
+      for (int64_t c = 0; c < v; ++c) {
+        const double log_p = z[c] - lse.back();
+        const double p = std::exp(log_p);
+        d[c] = x.dlse[row] * p - x.dentropy[row] * p * (log_p + h);
+        if (trained) d[c] += x.dlogp[row] * ((c == x.targets[row] ? 1 : 0) - p);
+      }
+      objective += x.dlogp[row] * logp.back() + x.dlse[row] * lse.back() + x.dentropy[row] * h;
+    }
+  }
+};
+
+/// The statistics and tensors of one run of the kernels.
+struct Kernel {
+  DeviceTensor logits, targets, logp, lse, entropy, argmax, dlogp, dlse, dentropy;
+
+  explicit Kernel(const Rows& x)
+      : logits(DType::f32, {x.rows, x.columns}),
+        targets(DType::i32, {x.rows}),
+        logp(DType::f32, {x.rows}),
+        lse(DType::f32, {x.rows}),
+        entropy(DType::f32, {x.rows}),
+        argmax(DType::i32, {x.rows}),
+        dlogp(DType::f32, {x.rows}),
+        dlse(DType::f32, {x.rows}),
+        dentropy(DType::f32, {x.rows}) {
+    logits.set(x.logits);
+    targets.set(x.targets.data());
+    dlogp.set(x.dlogp);
+    dlse.set(x.dlse);
+    dentropy.set(x.dentropy);
+  }
+  TokenStatistics statistics() const { return {logp.tensor, lse.tensor, entropy.tensor, argmax.tensor}; }
+  TokenCotangents cotangents() const { return {dlogp.tensor, dlse.tensor, dentropy.tensor}; }
+  std::vector<int32_t> argmax_values() const {
+    std::vector<int32_t> v(static_cast<size_t>(argmax.tensor.numel()));
+    copy_to_host(v.data(), argmax.tensor.data, argmax.tensor.bytes(), stream());
+    stream().synchronize();
+    return v;
+  }
+  void forward(int64_t vocabulary) {
+    logprob_forward(statistics(), logits.tensor, targets.tensor, vocabulary, stream());
+  }
+  void backward(const Tensor& dlogits, const TokenCotangents& c, int64_t vocabulary) {
+    logprob_backward(dlogits, logits.tensor, targets.tensor, statistics(), c, vocabulary, stream());
+  }
+};
+
+const Rows& shape(int index) {
+  static const Rows all[] = {Rows(7, 50, 64),        Rows(1, 1, 1),           Rows(9, 257, 257),
+                             Rows(5, 50257, 50304),  Rows(3, 262144, 262144), Rows(6, 4097, 4224),
+                             Rows(8, 1000, 1024, 40)};
+  return all[index];
+}
+
+class Logprob : public testing::TestWithParam<int> {};
+
+TEST_P(Logprob, StatisticsAgreeWithDouble) {
+  const Rows& x = shape(GetParam());
+  const Naive naive(x);
+  Kernel kernel(x);
+  kernel.forward(x.vocabulary);
+  const Values logp = kernel.logp.values(), lse = kernel.lse.values(), entropy = kernel.entropy.values();
+  const auto argmax = kernel.argmax_values();
+  for (size_t r = 0; r < logp.size(); ++r) {
+    EXPECT_NEAR(logp[r], naive.logp[r], 2e-7 * (1 + std::abs(naive.logp[r]))) << r;
+    EXPECT_NEAR(lse[r], naive.lse[r], 2e-7 * (1 + std::abs(naive.lse[r]))) << r;
+    EXPECT_NEAR(entropy[r], naive.entropy[r], 1e-6 * (1 + std::abs(naive.entropy[r]))) << r;
+    EXPECT_EQ(argmax[r], naive.argmax[r]) << r;
+    if (x.targets[r] == ignore_target) {
+      EXPECT_EQ(logp[r], 0);
+    }
+  }
+}
+
+TEST_P(Logprob, GradientsAgreeWithDouble) {
+  const Rows& x = shape(GetParam());
+  const Naive naive(x);
+  Kernel kernel(x);
+  kernel.forward(x.vocabulary);
+  DeviceTensor separate(DType::f32, {x.rows, x.columns}), half(DType::bf16, {x.rows, x.columns});
+  kernel.backward(separate.tensor, kernel.cotangents(), x.vocabulary);
+  kernel.backward(half.tensor, kernel.cotangents(), x.vocabulary);
+  kernel.backward(kernel.logits.tensor, kernel.cotangents(), x.vocabulary);
+  const Values d = separate.values(), in_place = kernel.logits.values(), rounded = half.values();
+  EXPECT_EQ(d, in_place);
+  double largest = 0;
+  for (size_t i = 0; i < d.size(); ++i) {
+    largest = std::max(largest, std::abs(naive.dlogits[i]));
+    // fp32: lse and log p are rounded at their own size, 10 to 100
+    ASSERT_NEAR(d[i], naive.dlogits[i], 2e-5 * std::abs(naive.dlogits[i]) + 2e-6) << i;
+    ASSERT_EQ(rounded[i], static_cast<float>(bf16(static_cast<float>(d[i])))) << i;
+    if (static_cast<int64_t>(i) % x.columns >= x.vocabulary) {
+      ASSERT_EQ(d[i], 0) << "padding";
+    }
+  }
+  if (x.vocabulary > 1) {
+    EXPECT_GT(largest, 0.1) << "the bound would be empty";
+  }
+}
+
+// The naive gradient itself, against differences.
+TEST_P(Logprob, NaiveGradientIsTheSlope) {
+  Rows x = shape(GetParam());
+  const int trials = x.vocabulary > 10000 ? 2 : 20;
+  const Naive here(x);
+  std::mt19937_64 generator(3);
+  for (int trial = 0; trial < trials; ++trial) {
+    const size_t row = generator() % static_cast<size_t>(x.rows);
+    const size_t i = row * static_cast<size_t>(x.columns) + generator() % static_cast<size_t>(x.vocabulary);
+    const double z = x.logits[i];
+    x.logits[i] = z + 1e-5;
+    const double above = Naive(x).objective;
+    x.logits[i] = z - 1e-5;
+    const double below = Naive(x).objective;
+    x.logits[i] = z;
+    EXPECT_NEAR((above - below) / 2e-5, here.dlogits[i], 1e-6);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Logprob, testing::Range(0, 7));
+
+TEST(LogprobParts, EmptyOnesAreLeftOut) {
+  const Rows x(6, 100, 112);
+  Kernel all(x), some(x);
+  all.forward(x.vocabulary);
+  logprob_forward({some.logp.tensor, some.lse.tensor, {}, {}}, some.logits.tensor, some.targets.tensor, x.vocabulary,
+                  stream());
+  EXPECT_EQ(all.logp.values(), some.logp.values());
+  EXPECT_EQ(all.lse.values(), some.lse.values());
+
+  DeviceTensor only_logp(DType::f32, {x.rows, x.columns}), zeros(DType::f32, {x.rows, x.columns});
+  all.backward(only_logp.tensor, {all.dlogp.tensor, {}, {}}, x.vocabulary);
+  const Values zero(static_cast<size_t>(x.rows), 0.0);
+  all.dlse.set(zero);
+  all.dentropy.set(zero);
+  all.backward(zeros.tensor, all.cotangents(), x.vocabulary);
+  EXPECT_EQ(only_logp.values(), zeros.values());
+  // Rows without a target get no gradient from logp, others do.
+  const Values d = only_logp.values();
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const bool any =
+        std::any_of(d.begin() + r * x.columns, d.begin() + (r + 1) * x.columns, [](double v) { return v != 0; });
+    EXPECT_EQ(any, x.targets[static_cast<size_t>(r)] != ignore_target);
+  }
+}
+
+TEST(LogprobNumerics, ExtremeLogits) {
+  Rows x(4, 40, 40);
+  for (double& z : x.logits) z *= 1e4;
+  for (size_t c = 0; c < 40; ++c) x.logits[c] = -3e38;  // row 0: all equal
+  x.logits[40 + 7] = 3e38;                              // row 1: one far above
+  x.targets = {3, 7, 5, 6};
+  Kernel kernel(x);
+  kernel.forward(x.vocabulary);
+  EXPECT_NEAR(kernel.logp.values()[0], 0, 1e32) << "lse of -3e38 is rounded at its size";
+  EXPECT_NEAR(kernel.entropy.values()[0], std::log(40.0), 1e-5);
+  EXPECT_EQ(kernel.logp.values()[1], 0);
+  EXPECT_NEAR(kernel.entropy.values()[1], 0, 1e-6);
+  EXPECT_EQ(kernel.argmax_values()[1], 7);
+  const Naive naive(x);
+  for (size_t r = 2; r < 4; ++r) EXPECT_NEAR(kernel.logp.values()[r], naive.logp[r], 1e-6 * std::abs(naive.logp[r]));
+  DeviceTensor d(DType::f32, {4, 40});
+  kernel.backward(d.tensor, kernel.cotangents(), x.vocabulary);
+  for (const double g : d.values()) EXPECT_TRUE(std::isfinite(g));
+}
+
+TEST(LogprobNumerics, WellPredictedTargetKeepsItsGradient) {
+  Rows x(1, 100, 100);
+  std::fill(x.logits.begin(), x.logits.end(), 0.0);
+  x.logits[42] = 16;  // 1 - p is 1.1e-5
+  x.targets = {42};
+  x.dlogp = {1};
+  Kernel kernel(x);
+  kernel.forward(x.vocabulary);
+  DeviceTensor d(DType::f32, {1, 100});
+  kernel.backward(d.tensor, {kernel.dlogp.tensor, {}, {}}, x.vocabulary);
+  const double expected = 1 - 1 / (1 + 99 * std::exp(-16.0));
+  EXPECT_NEAR(d.values()[42], expected, 0.1 * expected);  // lse itself is rounded by 1e-6
+}
+
+TEST(LogprobNumerics, NanSpreadsWithinItsRow) {
+  const Rows x(2, 200, 200);
+  Kernel kernel(x);
+  Values logits = x.logits;
+  logits[33] = std::numeric_limits<double>::quiet_NaN();
+  kernel.logits.set(logits);
+  kernel.forward(x.vocabulary);
+  EXPECT_TRUE(std::isnan(kernel.lse.values()[0]));
+  EXPECT_TRUE(std::isnan(kernel.logp.values()[0]));
+  EXPECT_TRUE(std::isfinite(kernel.lse.values()[1]));
+}
+
+TEST(LogprobNumerics, LowestIndexAmongEqualsWins) {
+  Rows x(1, 500, 512);
+  std::fill(x.logits.begin(), x.logits.end(), 1.0);
+  x.logits[470] = x.logits[99] = x.logits[300] = 2;
+  Kernel kernel(x);
+  kernel.forward(x.vocabulary);
+  EXPECT_EQ(kernel.argmax_values()[0], 99);
+}
+
+// A row's bits depend on the row alone: not on its place in the block, nor on other rows.
+TEST(LogprobBits, RowsAreIndependent) {
+  const Rows x(9, 5000, 5056);
+  Kernel all(x);
+  all.forward(x.vocabulary);
+  const Values lse = all.lse.values(), entropy = all.entropy.values();
+  for (int64_t r = 0; r < x.rows; ++r) {
+    Rows one(1, 5000, 5056);
+    one.logits.assign(x.logits.begin() + r * 5056, x.logits.begin() + (r + 1) * 5056);
+    Kernel alone(one);
+    alone.forward(x.vocabulary);
+    EXPECT_EQ(alone.lse.values()[0], lse[static_cast<size_t>(r)]);
+    EXPECT_EQ(alone.entropy.values()[0], entropy[static_cast<size_t>(r)]);
+  }
+  EXPECT_NE(lse[0], lse[1]);
+}
+
+TEST(LogprobErrors, WrongInputsAreRefused) {
+  Rows x(4, 100, 112);
+  Kernel kernel(x);
+  EXPECT_THROW(kernel.forward(113), Error);
+  EXPECT_THROW(kernel.forward(0), Error);
+  EXPECT_NO_THROW(kernel.forward(100));
+  DeviceTensor bf(DType::bf16, {4, 112});
+  const Tensor overlay(kernel.logits.tensor.data, DType::bf16, {4, 112});
+  EXPECT_THROW(kernel.backward(overlay, kernel.cotangents(), 100), Error);
+  EXPECT_THROW(kernel.backward(bf.tensor.rows(0, 3), kernel.cotangents(), 100), Error);
+  EXPECT_THROW(
+      logprob_backward(bf.tensor, kernel.logits.tensor, kernel.targets.tensor, {}, kernel.cotangents(), 100, stream()),
+      Error);
+  x.targets[2] = 100;
+  kernel.targets.set(x.targets.data());
+  EXPECT_THROW(kernel.forward(100), Error);
+  x.targets[2] = -1;
+  kernel.targets.set(x.targets.data());
+  EXPECT_THROW(kernel.forward(100), Error);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

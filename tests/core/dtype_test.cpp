@@ -84,7 +84,7 @@ TEST(Bf16, TheReferenceTellsRoundingFromTruncation) {
     const float truncated = std::bit_cast<float>(bits & 0xffff0000u);
     different += static_cast<double>(truncated) != nearest_bf16(std::bit_cast<float>(bits)) ? 1 : 0;
   }
-  EXPECT_NEAR(different, 65536 / 17 / 2, 2);
+  EXPECT_NEAR(different, 65536 / 17.0 / 2, 2);
 }
 
 TEST(DType, SizesAndNames) {

@@ -158,7 +158,7 @@ std::string Golden::text(const std::string& attribute) const {
   char* value = nullptr;
   const herr_t status = H5Aread(handle, type, &value);
   LLMTRAIN_CHECK(status >= 0, fmt::format("golden: cannot read attribute {}", attribute));
-  const std::string copy = value == nullptr ? "" : value;
+  std::string copy = value == nullptr ? "" : value;
   if (value != nullptr) H5free_memory(value);
   return copy;
 }

@@ -35,6 +35,8 @@ struct HostBatch {
   std::vector<int32_t> ids, positions, targets, segments, sequence_offsets;
   std::vector<int64_t> sequence_ids;
   std::vector<float> loss_weights;
+  std::vector<int32_t> window;       ///< tokens of one sample while it is loaded
+  std::vector<uint8_t> window_mask;  ///< their mask
 };
 
 /// Device memory for one batch, and the copy into it.
@@ -47,9 +49,22 @@ class BatchBuffers {
   Batch buffers_;
 };
 
+/// What became of documents on their way to samples.
+struct SampleCounts {
+  int64_t samples = 0;         ///< of one epoch
+  int64_t too_long = 0;        ///< documents longer than the sequence, split or truncated (not with wrap)
+  int64_t without_target = 0;  ///< documents of one token, which give no sample (not with wrap)
+  int64_t unused_tokens = 0;   ///< at the end of the stream, or cut off by truncation
+};
+
+/// Samples. wrap: sample i is the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream of documents;
+/// an incomplete window at the end is not used. none: a sample is a document, its inputs are its tokens but the last,
+/// its targets its tokens but the first; `overflow` says what becomes of longer ones (split: windows of T inputs and
+/// targets, stride T, inside the document).
 class DataStream {
  public:
-  /// `shuffle` false: canonical order (evaluation).
+  /// `shuffle` false: canonical order (evaluation). UserError when the data gives no sample, or a document is too long
+  /// under overflow = error.
   DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch, uint64_t seed,
              bool shuffle);
 
@@ -57,6 +72,7 @@ class DataStream {
   int64_t steps_per_epoch() const;  ///< the last one may be short
   int64_t max_rows() const;         ///< of any micro-batch
   int64_t max_segments() const;
+  const SampleCounts& counts() const;
   /// Steps count from 0 over all epochs.
   StepPlan plan(int64_t step) const;
   /// May be called from a prefetching thread.

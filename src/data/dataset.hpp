@@ -1,9 +1,9 @@
 #pragma once
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "data/data_config.hpp"
+#include "data/progress.hpp"
 #include "data/token_file.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
@@ -13,7 +13,7 @@ namespace llmtrain {
 /// What a run trains and validates on.
 struct Dataset {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null for token files without one
-  int64_t vocabulary_size = 0;
+  int64_t vocabulary_size = 0;                 ///< the least that a model needs
   std::shared_ptr<const TokenFile> train;
   std::shared_ptr<const TokenFile> validation;  ///< null: none
   /// builtin:stories only: the exact entropy in nats per trained token, else 0. What a perfect model's loss would be.
@@ -23,9 +23,14 @@ struct Dataset {
 /// Finds the deck's data, tokenizing text that is not in the cache: all ranks share the work (documents or pieces in
 /// canonical order), progress is reported, and nobody waits inside a collective while others work for long (polling).
 /// The cached file is keyed by the hash of content, tokenizer and settings, written under a temporary name and renamed.
-/// Collective.
-using ProgressReport = std::function<void(const std::string&)>;
+/// Collective; with one process (LocalCommunicator) it needs no MPI.
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report);
+
+/// Whether the files that the deck names are there and, of token files, whether their headers are right. Reads no text.
+void check_data_files(const DataConfig& config);
+
+/// Where token files go when no folder is named: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.
+std::string default_cache_folder();
 
 }  // namespace llmtrain

@@ -9,15 +9,17 @@
 
 namespace llmtrain {
 
+/// Attributes of a token file under their names there.
 struct TokenFileInfo {
   std::string path;
   int64_t tokens = 0;
   int64_t documents = 0;
   int64_t vocabulary_size = 0;
-  int32_t eos_id = -1;
+  int32_t eos_id = -1;  ///< -1: the documents end without one (pre-tokenized input)
   bool has_mask = false;
   int64_t characters = 0;            ///< Unicode code points of the text, 0 when unknown
   int64_t bytes = 0;                 ///< bytes of the text, 0 when unknown
+  int64_t skipped_documents = 0;     ///< empty ones
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< that made it
@@ -33,13 +35,14 @@ class TokenFile {
   virtual int64_t tokens() const = 0;
   /// Offsets of documents, ascending, first 0, last tokens(). (n + 1 entries)
   virtual std::span<const uint64_t> documents() const = 0;
+  /// UserError(bad_content) for an id outside the vocabulary, UserError(io) when the file cannot be read.
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
   /// 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
 };
 
-/// Opens and validates (sizes, types, offsets ascending, ids below the vocabulary) before anything is allocated by
-/// them. UserError(bad_content / missing_input).
+/// Opens and validates (links, storage, sizes, types, offsets ascending) before anything is allocated by them; ids are
+/// compared with the vocabulary as they are read. Main thread only. UserError(bad_content / missing_input).
 std::shared_ptr<const TokenFile> open_token_file(const std::string& path);
 
 /// The first tokens but a fraction, and the last fraction of them (the border is floor(tokens * (1 - fraction))); a
@@ -49,5 +52,8 @@ struct SplitTokens {
   std::shared_ptr<const TokenFile> validation;  ///< null when empty
 };
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction);
+
+/// Several files one after the other; they must agree on vocabulary, EOS and tokenizer.
+std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files);
 
 }  // namespace llmtrain

@@ -1,0 +1,142 @@
+#include "data/file_handle.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+namespace {
+
+struct stat status_of(int descriptor, const std::string& path) {
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0) {
+    throw UserError(ExitCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  return status;
+}
+
+}  // namespace
+
+FileHandle FileHandle::open_to_read(const std::string& path) {
+  // Without O_NONBLOCK the open of a pipe would wait for a writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
+  }
+  FileHandle handle(descriptor, path);
+  if (!S_ISREG(status_of(descriptor, path).st_mode)) {
+    throw UserError(ExitCode::missing_input, path + ": not a regular file (a folder needs a pattern such as folder/*)");
+  }
+  return handle;
+}
+
+FileHandle FileHandle::open_to_write(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: cannot write it: {} (every node must see this folder: choose another with "
+                                "data.cache)",
+                                path, std::strerror(errno)));
+  }
+  return FileHandle(descriptor, path);
+}
+
+FileHandle FileHandle::create(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+  if (descriptor < 0) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
+  }
+  return FileHandle(descriptor, path);
+}
+
+FileHandle FileHandle::create_unnamed(const std::string& folder) {
+  static std::atomic<int> counter{0};
+  char host[64] = {};
+  gethostname(host, sizeof(host) - 1);
+  const std::string path = fmt::format("{}/.{}-{}-{}.tmp", folder, host, getpid(), counter++);
+  FileHandle handle = create(path);
+  ::unlink(path.c_str());
+  return handle;
+}
+
+FileHandle::~FileHandle() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+FileHandle::FileHandle(FileHandle&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+int64_t FileHandle::size() const { return status_of(descriptor_, path_).st_size; }
+
+int64_t FileHandle::modified() const {
+  const struct stat status = status_of(descriptor_, path_);
+  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+int64_t FileHandle::read_some(int64_t offset, int64_t count, void* data) const {
+  int64_t done = 0;
+  while (done < count) {
+    const ssize_t n =
+        pread(descriptor_, static_cast<char*>(data) + done, static_cast<size_t>(count - done), offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw UserError(ExitCode::io, fmt::format("{}: reading failed: {}", path_, std::strerror(errno)));
+    if (n == 0) break;
+    done += n;
+  }
+  return done;
+}
+
+void FileHandle::read(int64_t offset, int64_t count, void* data) const {
+  if (read_some(offset, count, data) != count) {
+    throw UserError(ExitCode::io, path_ + ": the file has become shorter while it was read");
+  }
+}
+
+void FileHandle::write(int64_t offset, int64_t count, const void* data) const {
+  int64_t done = 0;
+  while (done < count) {
+    const ssize_t n =
+        pwrite(descriptor_, static_cast<const char*>(data) + done, static_cast<size_t>(count - done), offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw UserError(ExitCode::io, fmt::format("{}: writing {} bytes failed: {}", path_, count,
+                                                n < 0 ? std::strerror(errno) : "nothing was written"));
+    }
+    done += n;
+  }
+}
+
+void FileHandle::sync() const {
+  if (fsync(descriptor_) != 0) {
+    throw UserError(ExitCode::io, fmt::format("{}: writing failed: {}", path_, std::strerror(errno)));
+  }
+}
+
+void sync_folder(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;  // not readable: nothing more can be done
+  ::fsync(descriptor);         // some file systems refuse it for folders
+  ::close(descriptor);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,46 @@
+#pragma once
+// Positioned reads and writes of plain files, safe for threads.
+
+#include <cstdint>
+#include <string>
+
+namespace llmtrain {
+
+/// Owner of a file descriptor. Failures are UserErrors that name the file.
+class FileHandle {
+ public:
+  FileHandle() = default;
+  static FileHandle open_to_read(const std::string& path);
+  /// An existing file.
+  static FileHandle open_to_write(const std::string& path);
+  /// A new file, 0640; cannot_create when there is one.
+  static FileHandle create(const std::string& path);
+  /// A file without a name in `folder`: it vanishes with its handle, also when the process is killed.
+  static FileHandle create_unnamed(const std::string& folder);
+
+  ~FileHandle();
+  FileHandle(FileHandle&& other) noexcept;
+  FileHandle& operator=(FileHandle&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const;
+  int64_t modified() const;  ///< nanoseconds since the epoch
+  /// Exactly `count` bytes; UserError(io) when the file is shorter than that by now.
+  void read(int64_t offset, int64_t count, void* data) const;
+  /// As many of `count` bytes as the file has.
+  int64_t read_some(int64_t offset, int64_t count, void* data) const;
+  void write(int64_t offset, int64_t count, const void* data) const;
+  void sync() const;
+
+ private:
+  FileHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  int descriptor_ = -1;
+  std::string path_;
+};
+
+/// fsync of the folder, so that a rename in it survives a power failure.
+void sync_folder(const std::string& folder);
+/// The folder of a path, "." when it has none.
+std::string folder_of(const std::string& path);
+
+}  // namespace llmtrain

@@ -1,0 +1,57 @@
+#pragma once
+// Owners of HDF5 identifiers. The library is called on the main thread only: Debian's build is not thread-safe.
+
+#include <hdf5.h>
+
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+/// Keeps the library from printing its error stack; our own messages say what the user can do.
+class Hdf5Silence {
+ public:
+  Hdf5Silence() {
+    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+  ~Hdf5Silence() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+  Hdf5Silence(const Hdf5Silence&) = delete;
+  Hdf5Silence& operator=(const Hdf5Silence&) = delete;
+
+ private:
+  H5E_auto2_t function_ = nullptr;
+  void* data_ = nullptr;
+};
+
+/// Closes an identifier with the function of its kind.
+class Hdf5Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+
+  Hdf5Handle() = default;
+  Hdf5Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  ~Hdf5Handle() { reset(); }
+  Hdf5Handle(Hdf5Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Hdf5Handle& operator=(Hdf5Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+
+  bool valid() const { return id_ >= 0; }
+  hid_t get() const { return id_; }
+  /// False when the library reports a failure, which for a file that was written means that data may be missing.
+  bool reset() {
+    const hid_t id = std::exchange(id_, -1);
+    return id < 0 || close_(id) >= 0;
+  }
+
+ private:
+  hid_t id_ = -1;
+  Close close_ = nullptr;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,24 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace llmtrain {
+
+/// A line for the user; called on rank 0 where work is shared.
+using ProgressReport = std::function<void(const std::string&)>;
+
+/// "what: 40 %", at most ten times, and not at all for work that is done at once.
+inline std::function<void(double)> percent_report(ProgressReport report, std::string what) {
+  return [report = std::move(report), what = std::move(what), shown = 0](double done) mutable {
+    const int percent = static_cast<int>(100 * done);
+    const bool at_once = shown == 0 && percent >= 100;
+    if (at_once || percent < shown + 10 || !report) return;
+    shown = percent / 10 * 10;
+    report(fmt::format("{}: {} %", what, percent));
+  };
+}
+
+}  // namespace llmtrain

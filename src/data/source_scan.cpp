@@ -1,0 +1,259 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bitset>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "core/error.hpp"
+#include "core/utf8.hpp"
+#include "data/jsonl.hpp"
+#include "data/shared_work.hpp"
+#include "data/text_source.hpp"
+#include "text/code_points.hpp"
+
+namespace llmtrain {
+namespace {
+
+using CodePointSet = std::bitset<code_point_limit>;
+
+struct PieceScan {
+  Digest digest;
+  int64_t characters = 0;
+  std::vector<int64_t> separators;  // places in the file where one may start; they may overlap
+  int64_t first_newline = -1;       // of rows
+  int64_t last_newline = -1;
+};
+
+/// What ranks tell each other: plain words, one array after the other.
+class Words {
+ public:
+  template <class T>
+  void put(const std::vector<T>& values) {
+    static_assert(sizeof(T) % 8 == 0);
+    const uint64_t bytes = values.size() * sizeof(T);
+    text_.append(reinterpret_cast<const char*>(&bytes), 8);
+    text_.append(reinterpret_cast<const char*>(values.data()), bytes);
+  }
+  template <class T>
+  void take(std::vector<T>& values) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, text_.data() + position_, 8);
+    const size_t before = values.size();
+    values.resize(before + bytes / sizeof(T));
+    std::memcpy(values.data() + before, text_.data() + position_ + 8, bytes);
+    position_ += 8 + bytes;
+  }
+  explicit Words(std::string text = {}) : text_(std::move(text)) {}
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  size_t position_ = 0;
+};
+
+class Scanner {
+ public:
+  Scanner(const std::vector<InputFile>& files, Communicator& communicator)
+      : files_(files), communicator_(communicator), pieces_(cut_into_pieces(files)) {
+    raise_together(communicator, [&] {
+      for (const InputFile& file : files) open(file);
+    });
+  }
+
+  SourceScan run(const std::function<void(double)>& progress) {
+    share_work<PieceScan>(
+        communicator_, own_items(static_cast<int64_t>(pieces_.size()), communicator_),
+        [&](int64_t item) { return scan(pieces_[static_cast<size_t>(item)]); },
+        [&](int64_t item, PieceScan& result) { collect(pieces_[static_cast<size_t>(item)], result); }, progress);
+    exchange();
+    SourceScan scan;
+    raise_together(communicator_, [&] { scan = finish(); });
+    return scan;
+  }
+
+ private:
+  /// Every rank must see the file as rank 0 found it.
+  void open(const InputFile& file) {
+    handles_.push_back(FileHandle::open_to_read(file.path));
+    if (handles_.back().size() != file.bytes) {
+      throw UserError(ExitCode::io, file.path + ": its size differs between the ranks: all must see the same file");
+    }
+    if (find_invalid_utf8(file.separator) != std::string_view::npos) {
+      throw UserError(ExitCode::deck, "data.document_separator: not UTF-8");
+    }
+  }
+
+  PieceScan scan(const FilePiece& piece) {
+    const InputFile& file = files_[piece.file];
+    const FileHandle& handle = handles_[piece.file];
+    // A code point or separator that starts in the piece may end behind it.
+    const int64_t beyond = std::max<int64_t>(3, static_cast<int64_t>(file.separator.size()) - 1);
+    thread_local std::string buffer;
+    buffer.resize(static_cast<size_t>(std::min(piece.end + beyond, file.bytes) - piece.begin));
+    handle.read(piece.begin, static_cast<int64_t>(buffer.size()), buffer.data());
+    const size_t size = static_cast<size_t>(piece.end - piece.begin);
+    PieceScan result;
+    result.digest = digest_of(buffer.data(), size);
+    if (file.kind == InputKind::rows) {
+      const std::string_view text = std::string_view(buffer).substr(0, size);
+      const auto place = [&](size_t i) {
+        return i == std::string_view::npos ? int64_t{-1} : piece.begin + static_cast<int64_t>(i);
+      };
+      result.first_newline = place(text.find('\n'));
+      result.last_newline = place(text.rfind('\n'));
+    } else {
+      scan_text(piece, buffer, size, result);
+    }
+    return result;
+  }
+
+  void scan_text(const FilePiece& piece, std::string_view buffer, size_t size, PieceScan& result) {
+    // Continuation bytes at the start belong to the piece before, up to the three that a code point can have.
+    const auto code_point_border = [&](size_t at) {
+      const size_t limit = std::min(at + 3, buffer.size());
+      while (at < limit && is_utf8_continuation(buffer[at])) ++at;
+      return at;
+    };
+    const size_t begin = piece.begin == 0 ? 0 : code_point_border(0);
+    const size_t end = std::max(begin, code_point_border(size));
+    const std::string_view text = buffer.substr(begin, end - begin);
+    const size_t invalid = find_invalid_utf8(text);
+    if (invalid != std::string_view::npos) refuse(piece, begin + invalid, buffer);
+    thread_local auto seen = std::make_unique<CodePointSet>();
+    seen->reset();
+    for (size_t i = 0; i < text.size(); ++result.characters) seen->set(next_code_point(text, i));
+    {
+      const std::lock_guard lock(mutex_);
+      *code_points_ |= *seen;
+    }
+    const std::string& separator = files_[piece.file].separator;
+    if (separator.empty()) return;
+    for (size_t i = buffer.find(separator); i < size; i = buffer.find(separator, i + 1)) {
+      result.separators.push_back(piece.begin + static_cast<int64_t>(i));
+    }
+  }
+
+  [[noreturn]] void refuse(const FilePiece& piece, size_t at, std::string_view buffer) {
+    std::string what = fmt::format("0x{:02x} is not part of UTF-8 text", static_cast<uint8_t>(buffer[at]));
+    const bool mark = piece.begin == 0 && buffer.size() >= 2 &&
+                      (buffer.substr(0, 2) == "\xFF\xFE" || buffer.substr(0, 2) == "\xFE\xFF");
+    what += mark ? " (it looks like UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
+                 : " (convert the file, e.g. with iconv -t UTF-8)";
+    fail_at_byte(handles_[piece.file], piece.begin + static_cast<int64_t>(at), what);
+  }
+
+  void collect(const FilePiece& piece, PieceScan& result) {
+    digests_.push_back(result.digest);
+    characters_.push_back(result.characters);
+    counts_.push_back(static_cast<int64_t>(result.separators.size()));
+    separators_.insert(separators_.end(), result.separators.begin(), result.separators.end());
+    if (files_[piece.file].kind == InputKind::rows) check_line(piece, result);
+  }
+
+  /// A rank sees its pieces in order: a line without end is found without reading all of it as a line.
+  void check_line(const FilePiece& piece, const PieceScan& result) {
+    if (piece.file != line_file_) line_begin_ = piece.begin;
+    line_file_ = piece.file;
+    const int64_t line_end = result.first_newline < 0 ? piece.end : result.first_newline;
+    if (line_end - line_begin_ > longest_row) {
+      fail_at_byte(handles_[piece.file], line_begin_, too_long_row());
+    }
+    if (result.last_newline >= 0) line_begin_ = result.last_newline + 1;
+  }
+
+  void exchange() {
+    Words mine;
+    mine.put(digests_);
+    mine.put(characters_);
+    mine.put(counts_);
+    mine.put(separators_);
+    std::vector<int64_t> points;
+    for (size_t c = 0; c < code_points_->size(); ++c) {
+      if (code_points_->test(c)) points.push_back(static_cast<int64_t>(c));
+    }
+    mine.put(points);
+    digests_.clear();
+    characters_.clear();
+    counts_.clear();
+    separators_.clear();
+    points.clear();
+    for (std::string& text : communicator_.gather_all(mine.text())) {
+      Words theirs(std::move(text));
+      theirs.take(digests_);
+      theirs.take(characters_);
+      theirs.take(counts_);
+      theirs.take(separators_);
+      theirs.take(points);
+    }
+    for (const int64_t c : points) code_points_->set(static_cast<size_t>(c));
+  }
+
+  SourceScan finish() const {
+    SourceScan scan;
+    scan.skipped.assign(files_.size(), 0);
+    scan.characters.assign(files_.size(), 0);
+    size_t p = 0, s = 0;
+    for (size_t f = 0; f < files_.size(); ++f) {
+      const size_t first = p, first_separator = s;
+      for (; p < pieces_.size() && pieces_[p].file == f; ++p) {
+        scan.characters[f] += characters_[p];
+        s += static_cast<size_t>(counts_[p]);
+      }
+      scan.digests.push_back(combine(std::span(digests_).subspan(first, p - first)));
+      if (files_[f].kind == InputKind::text) add_documents(f, first_separator, s, scan);
+    }
+    for (size_t c = 0; c < code_points_->size(); ++c) {
+      if (code_points_->test(c)) scan.code_points.push_back(static_cast<char32_t>(c));
+    }
+    return scan;
+  }
+
+  /// Separators are taken from left to right; one that overlaps the one before is text.
+  void add_documents(size_t f, size_t first, size_t last, SourceScan& scan) const {
+    const size_t before = scan.documents.size();
+    const int64_t length = static_cast<int64_t>(files_[f].separator.size());
+    int64_t begin = 0;
+    const auto add = [&](int64_t end) {
+      if (end > begin) {
+        scan.documents.push_back({f, begin, end});
+      } else {
+        ++scan.skipped[f];
+      }
+    };
+    for (size_t s = first; s < last; ++s) {
+      if (separators_[s] < begin) continue;
+      add(separators_[s]);
+      begin = separators_[s] + length;
+    }
+    if (begin < files_[f].bytes) add(files_[f].bytes);
+    if (scan.documents.size() == before) {
+      throw UserError(ExitCode::bad_content, files_[f].path + ": nothing but document separators: it has no text");
+    }
+  }
+
+  const std::vector<InputFile>& files_;
+  Communicator& communicator_;
+  std::vector<FilePiece> pieces_;
+  std::vector<FileHandle> handles_;
+  std::mutex mutex_;
+  std::unique_ptr<CodePointSet> code_points_ = std::make_unique<CodePointSet>();
+  size_t line_file_ = SIZE_MAX;
+  int64_t line_begin_ = 0;
+  // By piece: those of this rank, after exchange() of all.
+  std::vector<Digest> digests_;
+  std::vector<int64_t> characters_;
+  std::vector<int64_t> counts_;      // entries of separators_
+  std::vector<int64_t> separators_;  // of all pieces, one after the other
+};
+
+}  // namespace
+
+SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& communicator,
+                        const std::function<void(double)>& progress) {
+  return Scanner(files, communicator).run(progress);
+}
+
+}  // namespace llmtrain

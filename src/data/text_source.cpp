@@ -1,0 +1,89 @@
+#include "data/text_source.hpp"
+
+#include <fmt/format.h>
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+namespace {
+
+bool ends_with(const std::string& text, std::string_view ending) {
+  return text.size() > ending.size() && text.compare(text.size() - ending.size(), ending.size(), ending) == 0;
+}
+
+InputKind kind_of(const std::string& path) {
+  if (ends_with(path, ".h5") || ends_with(path, ".hdf5")) return InputKind::tokens;
+  return ends_with(path, ".jsonl") ? InputKind::rows : InputKind::text;
+}
+
+std::vector<std::string> expand(const std::string& pattern) {
+  std::error_code ignored;
+  if (std::filesystem::exists(pattern, ignored))
+    return {pattern};  // also names with characters that are special in patterns
+  glob_t found{};
+  std::vector<std::string> paths;
+  const int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
+  if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (paths.empty()) {
+    const bool wild = pattern.find_first_of("*?[") != std::string::npos;
+    throw UserError(ExitCode::missing_input,
+                    pattern + (wild ? ": no file has such a name" : ": there is no such file") +
+                        (status == GLOB_ABORTED ? " (a folder on the way cannot be read)" : ""));
+  }
+  std::sort(paths.begin(), paths.end());  // by byte, whatever the locale
+  return paths;
+}
+
+}  // namespace
+
+std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const std::string& separator) {
+  std::vector<InputFile> files;
+  std::set<std::string> seen;
+  for (const std::string& pattern : patterns) {
+    for (const std::string& path : expand(pattern)) {
+      std::error_code ignored;
+      const std::filesystem::path real = std::filesystem::canonical(path, ignored);
+      if (!seen.insert(ignored ? path : real.string()).second) {
+        throw UserError(ExitCode::deck, path + ": named twice; each file may be given once");
+      }
+      const FileHandle file = FileHandle::open_to_read(path);
+      InputFile input{path, path, separator, kind_of(path), file.size(), file.modified()};
+      if (input.bytes == 0) throw UserError(ExitCode::bad_content, path + ": the file is empty");
+      files.push_back(std::move(input));
+    }
+  }
+  return files;
+}
+
+std::vector<FilePiece> cut_into_pieces(const std::vector<InputFile>& files) {
+  std::vector<FilePiece> pieces;
+  for (size_t f = 0; f < files.size(); ++f) {
+    for (int64_t begin = 0; begin < files[f].bytes; begin += hash_piece) {
+      pieces.push_back({f, begin, std::min(begin + hash_piece, files[f].bytes)});
+    }
+  }
+  return pieces;
+}
+
+int64_t line_of_byte(const FileHandle& file, int64_t offset) {
+  std::string buffer(static_cast<size_t>(hash_piece), '\0');
+  int64_t line = 1;
+  for (int64_t done = 0; done < offset; done += hash_piece) {
+    const int64_t n = file.read_some(done, std::min(hash_piece, offset - done), buffer.data());
+    line += std::count(buffer.begin(), buffer.begin() + n, '\n');
+  }
+  return line;
+}
+
+void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what) {
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}:{}: byte {}: {}", file.path(), line_of_byte(file, offset), offset, what));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,340 @@
+#include "data/tokenize.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "core/batch.hpp"
+#include "core/error.hpp"
+#include "data/file_digest.hpp"
+#include "data/jsonl.hpp"
+#include "data/shared_work.hpp"
+#include "data/token_file_writer.hpp"
+#include "text/code_points.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t job_bytes = hash_piece;
+constexpr int64_t copy_tokens = int64_t{1} << 18;
+
+/// Consecutive bytes of one file: whole documents, or a part of a long one; of rows a piece of the file.
+struct Job {
+  size_t file;
+  int64_t begin;
+  int64_t end;
+  size_t first_document = 0;  // of the scan
+  size_t documents = 0;       // 1 for a part
+  bool starts = true;         // the first document begins here
+  bool ends = true;           // the last document ends here
+};
+
+struct JobResult {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;     // of rows with labels, else empty
+  std::vector<uint64_t> counts;  // tokens of each document
+  int32_t highest = -1;
+  int64_t skipped = 0;
+};
+
+std::vector<Job> text_jobs(const SourceScan& scan) {
+  std::vector<Job> jobs;
+  for (size_t d = 0; d < scan.documents.size(); ++d) {
+    const DocumentPlace& document = scan.documents[d];
+    if (document.end - document.begin > job_bytes) {
+      for (int64_t begin = document.begin; begin < document.end; begin += job_bytes) {
+        const int64_t end = std::min(begin + job_bytes, document.end);
+        jobs.push_back({document.file, begin, end, d, 1, begin == document.begin, end == document.end});
+      }
+    } else if (!jobs.empty() && jobs.back().file == document.file && jobs.back().starts && jobs.back().ends &&
+               document.end - jobs.back().begin <= job_bytes) {
+      jobs.back().end = document.end;
+      ++jobs.back().documents;
+    } else {
+      jobs.push_back({document.file, document.begin, document.end, d, 1});
+    }
+  }
+  return jobs;
+}
+
+std::vector<Job> row_jobs(const std::vector<InputFile>& files) {
+  std::vector<Job> jobs;
+  for (const FilePiece& piece : cut_into_pieces(files)) jobs.push_back({piece.file, piece.begin, piece.end});
+  return jobs;
+}
+
+/// Facts of a rank that all need, in words of 64 bits.
+struct RankSummary {
+  uint64_t continues = 0;  // the first document began on an earlier rank
+  uint64_t highest = 0;    // token id + 1
+  uint64_t has_mask = 0;
+  uint64_t skipped = 0;
+  uint64_t tokens = 0;
+};
+
+class Tokenization {
+ public:
+  Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
+      : request_(request),
+        communicator_(communicator),
+        report_(report),
+        jobs_(request.tokenizer != nullptr ? text_jobs(request.scan) : row_jobs(request.files)) {}
+
+  void run() {
+    raise_together(communicator_, [&] {
+      for (const InputFile& file : request_.files) handles_.push_back(FileHandle::open_to_read(file.path));
+      ids_part_ = FileHandle::create_unnamed(folder_of(request_.output));
+      mask_part_ = FileHandle::create_unnamed(folder_of(request_.output));
+    });
+    encode_jobs();
+    const TokenFileInfo info = join_ranks();
+    std::unique_ptr<TokenFileWriter> writer;
+    raise_together(communicator_, [&] {
+      check_unchanged();
+      if (communicator_.rank() == 0) writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_);
+    });
+    copy_parts(share_place(writer.get()), info.has_mask);
+    publish(writer.get());
+  }
+
+ private:
+  void encode_jobs() {
+    share_work<JobResult>(
+        communicator_, own_items(static_cast<int64_t>(jobs_.size()), communicator_),
+        [&](int64_t item) {
+          const Job& job = jobs_[static_cast<size_t>(item)];
+          return request_.tokenizer != nullptr ? encode_text(job) : read_rows(job);
+        },
+        [&](int64_t item, JobResult& result) { collect(jobs_[static_cast<size_t>(item)], result); },
+        percent_report(report_, "tokenizing"));
+  }
+
+  JobResult encode_text(const Job& job) const {
+    const FileHandle& file = handles_[job.file];
+    // A long document is cut at code points: the part that a character starts in has it.
+    thread_local std::string buffer;
+    const int64_t file_end = job.ends ? job.end : std::min(job.end + 3, request_.files[job.file].bytes);
+    buffer.resize(static_cast<size_t>(file_end - job.begin));
+    file.read(job.begin, static_cast<int64_t>(buffer.size()), buffer.data());
+    const auto border = [&](int64_t place) {
+      size_t at = static_cast<size_t>(place - job.begin);
+      const size_t limit = std::min(at + 3, buffer.size());
+      while (at < limit && is_utf8_continuation(buffer[at])) ++at;
+      return at;
+    };
+    JobResult result;
+    for (size_t d = job.first_document; d < job.first_document + job.documents; ++d) {
+      const DocumentPlace& document = request_.scan.documents[d];
+      const size_t begin = job.starts ? static_cast<size_t>(document.begin - job.begin) : border(job.begin);
+      const size_t end = job.ends ? static_cast<size_t>(std::min(document.end, job.end) - job.begin) : border(job.end);
+      const size_t before = result.ids.size();
+      if (request_.add_bos && job.starts) result.ids.push_back(request_.tokenizer->bos_id());
+      encode_slice(job, std::string_view(buffer).substr(begin, end - begin), begin, result.ids);
+      if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
+      result.counts.push_back(result.ids.size() - before);
+    }
+    return result;
+  }
+
+  void encode_slice(const Job& job, std::string_view text, size_t at, std::vector<int32_t>& ids) const {
+    try {
+      request_.tokenizer->encode(text, ids);
+    } catch (const EncodeError& error) {
+      fail_at_byte(handles_[job.file], job.begin + static_cast<int64_t>(at + error.byte()), error.reason());
+    }
+  }
+
+  JobResult read_rows(const Job& job) const {
+    const InputFile& file = request_.files[job.file];
+    const FileHandle& handle = handles_[job.file];
+    LineReader lines(handle, file.bytes, job.begin, job.end);
+    JobResult result;
+    TokenRow row;
+    std::string_view line;
+    while (lines.next(line)) {
+      if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+      try {
+        parse_token_row(line, row);
+      } catch (const UserError& error) {
+        throw UserError(error.code(),
+                        fmt::format("{}:{}: {}", file.path, line_of_byte(handle, lines.offset()), error.what()));
+      }
+      add_row(row, result);
+    }
+    return result;
+  }
+
+  static void add_row(const TokenRow& row, JobResult& result) {
+    if (row.ids.empty()) {
+      ++result.skipped;
+      return;
+    }
+    if (row.has_labels && result.mask.empty()) result.mask.assign(result.ids.size(), 1);
+    const bool masked = row.has_labels || !result.mask.empty();
+    for (size_t i = 0; masked && i < row.ids.size(); ++i) {
+      result.mask.push_back(row.has_labels && row.labels[i] == ignore_target ? 0 : 1);
+    }
+    result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
+    result.counts.push_back(row.ids.size());
+    result.highest = std::max(result.highest, *std::max_element(row.ids.begin(), row.ids.end()));
+  }
+
+  /// Into this rank's part files, ids as int32.
+  void collect(const Job& job, JobResult& result) {
+    size_t first = 0;
+    if (!job.starts) {
+      if (counts_.empty()) {
+        summary_.continues = 1;
+      } else {
+        counts_.back() += result.counts[0];
+        first = 1;
+      }
+    }
+    counts_.insert(counts_.end(), result.counts.begin() + static_cast<std::ptrdiff_t>(first), result.counts.end());
+    const int64_t begin = static_cast<int64_t>(summary_.tokens);
+    const int64_t count = static_cast<int64_t>(result.ids.size());
+    ids_part_.write(begin * 4, count * 4, result.ids.data());
+    if (request_.tokenizer == nullptr) {
+      const bool masked = !result.mask.empty();
+      if (!masked) result.mask.assign(result.ids.size(), 1);
+      mask_part_.write(begin, count, result.mask.data());
+      summary_.has_mask |= masked ? 1 : 0;
+    }
+    summary_.tokens += static_cast<uint64_t>(count);
+    summary_.skipped += static_cast<uint64_t>(result.skipped);
+    summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
+  }
+
+  /// Document offsets of the whole file, where this rank's tokens begin, and the attributes.
+  TokenFileInfo join_ranks() {
+    std::string mine(reinterpret_cast<const char*>(&summary_), sizeof(summary_));
+    mine.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * 8);
+    const std::vector<std::string> all = communicator_.gather_all(mine);
+    TokenFileInfo info;
+    uint64_t highest = 0;
+    offsets_.assign(1, 0);
+    for (int r = 0; r < communicator_.size(); ++r) {
+      const std::string& text = all[static_cast<size_t>(r)];
+      RankSummary summary;
+      std::memcpy(&summary, text.data(), sizeof(summary));
+      if (r == communicator_.rank()) token_begin_ = info.tokens;
+      for (size_t at = sizeof(summary); at < text.size(); at += 8) {
+        uint64_t count = 0;
+        std::memcpy(&count, text.data() + at, 8);
+        if (at == sizeof(summary) && summary.continues != 0) {
+          offsets_.back() += count;
+        } else {
+          offsets_.push_back(offsets_.back() + count);
+        }
+      }
+      info.tokens += static_cast<int64_t>(summary.tokens);
+      info.skipped_documents += static_cast<int64_t>(summary.skipped);
+      info.has_mask = info.has_mask || summary.has_mask != 0;
+      highest = std::max(highest, summary.highest);
+    }
+    LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
+    raise_together(communicator_, [&] { describe(info, highest); });
+    return info;
+  }
+
+  void describe(TokenFileInfo& info, uint64_t highest) const {
+    if (info.tokens == 0) {
+      throw UserError(ExitCode::bad_content, request_.files.front().path + ": no row has any token");
+    }
+    info.path = request_.output;
+    info.command = request_.command;
+    if (request_.tokenizer != nullptr) {
+      info.vocabulary_size = request_.tokenizer->vocabulary_size();
+      info.eos_id = request_.tokenizer->eos_id();
+      info.tokenizer = request_.tokenizer->serialized();
+      info.tokenizer_hash = short_hash(info.tokenizer);
+    } else {
+      info.vocabulary_size = static_cast<int64_t>(highest);
+    }
+    for (size_t f = 0; f < request_.files.size(); ++f) {
+      const InputFile& file = request_.files[f];
+      info.sources.push_back(fmt::format("{} {} {}", file.name, file.bytes, hex(request_.scan.digests[f])));
+      if (file.kind != InputKind::text) continue;
+      info.bytes += file.bytes;
+      info.characters += request_.scan.characters[f];
+      info.skipped_documents += request_.scan.skipped[f];
+    }
+  }
+
+  void check_unchanged() const {
+    for (size_t f = 0; f < handles_.size(); ++f) {
+      const InputFile& file = request_.files[f];
+      if (handles_[f].size() != file.bytes || (communicator_.rank() == 0 && handles_[f].modified() != file.modified)) {
+        throw UserError(ExitCode::io, file.path + ": the file was changed while it was read; start again");
+      }
+    }
+  }
+
+  TokenRegionWriter::Place share_place(const TokenFileWriter* writer) {
+    TokenRegionWriter::Place place;
+    std::string path;
+    if (writer != nullptr) {
+      place = writer->place();
+      path = place.path;
+    }
+    token_format::Region regions[2] = {place.tokens, place.mask};
+    communicator_.broadcast(path);
+    communicator_.broadcast(regions, sizeof(regions));
+    return {path, regions[0], regions[1]};
+  }
+
+  void copy_parts(const TokenRegionWriter::Place& place, bool has_mask) {
+    std::unique_ptr<TokenRegionWriter> region;
+    raise_together(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(place); });
+    const int64_t tokens = static_cast<int64_t>(summary_.tokens);
+    const int64_t pieces = (tokens + copy_tokens - 1) / copy_tokens;
+    share_work<int>(
+        communicator_, {0, pieces},
+        [&](int64_t piece) {
+          const int64_t begin = piece * copy_tokens, count = std::min(copy_tokens, tokens - begin);
+          std::vector<int32_t> ids(static_cast<size_t>(count));
+          ids_part_.read(begin * 4, count * 4, ids.data());
+          region->write(token_begin_ + begin, ids);
+          if (has_mask) {
+            std::vector<uint8_t> mask(static_cast<size_t>(count));
+            mask_part_.read(begin, count, mask.data());
+            region->write_mask(token_begin_ + begin, mask);
+          }
+          return 0;
+        },
+        [](int64_t, int) {}, nullptr);
+    raise_together(communicator_, [&] { region->sync(); });
+    place_path_ = place.path;
+  }
+
+  void publish(TokenFileWriter* writer) {
+    const std::string digest = request_.with_digest ? file_digest(place_path_, communicator_) : std::string();
+    raise_together(communicator_, [&] {
+      if (writer == nullptr) return;
+      writer->publish();
+      if (request_.with_digest) write_digest(request_.output, digest);
+    });
+  }
+
+  const TokenizeRequest& request_;
+  Communicator& communicator_;
+  const ProgressReport& report_;
+  std::vector<Job> jobs_;
+  std::vector<FileHandle> handles_;
+  FileHandle ids_part_, mask_part_;
+  RankSummary summary_;
+  std::vector<uint64_t> counts_;   // tokens of this rank's documents
+  std::vector<uint64_t> offsets_;  // of all documents
+  int64_t token_begin_ = 0;
+  std::string place_path_;
+};
+
+}  // namespace
+
+void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report) {
+  Tokenization(request, communicator, report).run();
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,28 @@
+#pragma once
+// Text or rows -> one token file. The file is the same, byte for byte, whatever the number of ranks and threads.
+
+#include <string>
+#include <vector>
+
+#include "data/progress.hpp"
+#include "data/text_source.hpp"
+#include "parallel/communicator.hpp"
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+struct TokenizeRequest {
+  std::vector<InputFile> files;          ///< all text or all rows
+  SourceScan scan;                       ///< of these files
+  const Tokenizer* tokenizer = nullptr;  ///< null for rows, which have ids already
+  bool add_bos = false;
+  std::string output;
+  std::string command;       ///< stored in the file
+  bool with_digest = false;  ///< also writes <output>.digest: size and content hash of the file
+};
+
+/// Collective; `output` lies in a folder that all ranks see. Text: encode(document) + EOS, BOS before it with add_bos.
+/// Rows: their ids as they are, their labels as the mask.
+void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report);
+
+}  // namespace llmtrain

@@ -1,0 +1,12 @@
+#pragma once
+// The communicator of a single process without MPI: login-node tools, estimates and tests run the same code with it.
+
+#include <memory>
+
+#include "parallel/communicator.hpp"
+
+namespace llmtrain {
+
+std::unique_ptr<Communicator> make_local_communicator();
+
+}  // namespace llmtrain

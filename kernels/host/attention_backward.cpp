@@ -22,6 +22,7 @@ namespace {
 constexpr int block = attention_block;
 constexpr int tile_size = block * block;
 constexpr int key_blocks_per_item = 2;
+constexpr int vector = 8;  ///< queries per Float8
 
 /// Key block of an item: operands and the gradients that grow while the item runs.
 template <class P>
@@ -33,6 +34,11 @@ struct KeyBlock {
   float* dvalue;      ///< [64, D]
 };
 
+struct alignas(64) QueryStatistics {
+  float lse[block];    ///< times log2(e); 0 beyond the segment
+  float delta[block];  ///< sum(dout * out); 0 beyond the segment
+};
+
 /// Query block: operands.
 template <class P>
 struct QueryBlock {
@@ -40,8 +46,7 @@ struct QueryBlock {
   P* dout_channels;   ///< B operand [D, 64]
   P* query_rows;      ///< B operand [64, D]
   P* dout_rows;       ///< B operand [64, D]
-  float* lse;         ///< [64], times log2(e); 0 beyond the segment
-  float* delta;       ///< [64]; 0 beyond the segment
+  QueryStatistics* statistics;
 };
 
 template <class P>
@@ -72,59 +77,57 @@ struct BackwardBuffers {
     query.dout_channels = carver.take<P>(panel);
     query.query_rows = carver.take<P>(panel);
     query.dout_rows = carver.take<P>(panel);
-    query.lse = carver.take<float>(block);
-    query.delta = carver.take<float>(block);
+    query.statistics = carver.take<QueryStatistics>(1);
     rows = carver.take<P>(panel);
     scores = carver.take<float>(tile_size);
     dscores = carver.take<float>(tile_size);
     keep = carver.take<float>(tile_size);
-    probabilities = carver.take<P>(tile_size);
-    ds_rows = carver.take<P>(tile_size);
-    ds_pairs = carver.take<P>(tile_size);
+    if constexpr (std::is_same_v<P, float>) {  // the tiles themselves
+      probabilities = scores;
+      ds_rows = dscores;
+      ds_pairs = dscores;
+    } else {
+      probabilities = carver.take<P>(tile_size);
+      ds_rows = carver.take<P>(tile_size);
+      ds_pairs = carver.take<P>(tile_size);
+    }
     dquery = carver.take<float>(panel);
     staging = carver.take<float>(panel);
     scratch = carver.take<char>(BlockProduct::scratch_bytes);
   }
 };
 
-/// scores -> probabilities p (0 where hidden); dscores (gradient of p) -> p * (dscores - delta).
-void score_gradients(float* scores, float* dscores, const float* keep, const float* lse, const float* delta,
-                     float scale, const TileMask& mask) {
-  float offset[block];
-  float mean[block];
-  std::copy(lse, lse + block, offset);
-  std::copy(delta, delta + block, mean);
+/// scores -> probabilities p (0 where hidden), after dropout; dscores (gradient of what dropout gives) -> gradient of
+/// the scores, p * (dscores - delta).
+void score_gradients(float* scores, float* dscores, const float* keep, const QueryStatistics& query, float scale,
+                     const TileMask& mask) {
   const bool full = mask.full();
   for (int r = 0; r < block; ++r) {
     float* p = scores + r * block;
     float* dp = dscores + r * block;
     const int low = full ? 0 : mask.low(r);
     const int high = full ? block : mask.high(r);
-    const int start = low / 16 * 16;
-    for (int c = start; c < high; ++c) p[c] = fast_exp2_capped(p[c] * scale - offset[c]);
+    for (int c = low / vector * vector; c < high; c += vector) {
+      store8(p + c, fast_exp2_capped(load8(p + c) * scale - load8(query.lse + c)));
+    }
     std::fill(p, p + low, 0.0f);
     std::fill(p + high, p + block, 0.0f);
-    if (keep == nullptr) {
-      for (int c = 0; c < block; ++c) dp[c] = p[c] * (dp[c] - mean[c]);
-    } else {
-      const float* k = keep + r * block;
-      for (int c = 0; c < block; ++c) {
-        dp[c] = p[c] * (dp[c] * k[c] - mean[c]);
-        p[c] *= k[c];
-      }
+    for (int c = 0; c < block; c += vector) {
+      const Float8 kept = keep == nullptr ? Float8{} + 1.0f : load8(keep + r * block + c);
+      const Float8 probability = load8(p + c);
+      store8(dp + c, probability * (load8(dp + c) * kept - load8(query.delta + c)));
+      if (keep != nullptr) store8(p + c, probability * kept);
     }
   }
 }
 
 /// Operands of tiles: fp32 ones are the tiles themselves.
-void pack_tiles(const BackwardBuffers<float>& b) {
-  std::memcpy(b.probabilities, b.scores, tile_size * sizeof(float));
-  std::memcpy(b.ds_rows, b.dscores, tile_size * sizeof(float));
-  std::memcpy(b.ds_pairs, b.dscores, tile_size * sizeof(float));
-}
+void pack_tiles(const BackwardBuffers<float>& /*b*/) {}
 void pack_tiles(const BackwardBuffers<bf16>& b) {
-  for (int e = 0; e < tile_size; ++e) b.probabilities[e] = bf16(b.scores[e]);
-  for (int e = 0; e < tile_size; ++e) b.ds_rows[e] = bf16(b.dscores[e]);
+  for (int e = 0; e < tile_size; e += vector) {
+    store8(b.probabilities + e, load8(b.scores + e));
+    store8(b.ds_rows + e, load8(b.dscores + e));
+  }
   pack_rows_inner(b.ds_pairs, b.ds_rows, block);
 }
 
@@ -225,10 +228,11 @@ class BackwardPass {
     load_operands(q.query_channels, q.query_rows, b.rows, layout_.query<const S>(qkv_, head, row), rows);
     load_operands(q.dout_channels, q.dout_rows, b.rows, layout_.output<const S>(dout_, head, row), rows);
     const int64_t index = head * batch_.tokens + row;
-    for (int c = 0; c < rows; ++c) q.lse[c] = lse_[index + c] * std::numbers::log2e_v<float>;
-    std::copy(workspace_.delta + index, workspace_.delta + index + rows, q.delta);
-    std::fill(q.lse + rows, q.lse + block, 0.0f);
-    std::fill(q.delta + rows, q.delta + block, 0.0f);
+    QueryStatistics& statistics = *q.statistics;
+    for (int c = 0; c < rows; ++c) statistics.lse[c] = lse_[index + c] * std::numbers::log2e_v<float>;
+    std::copy(workspace_.delta + index, workspace_.delta + index + rows, statistics.delta);
+    std::fill(statistics.lse + rows, statistics.lse + block, 0.0f);
+    std::fill(statistics.delta + rows, statistics.delta + block, 0.0f);
   }
 
   void load_operands(P* channels, P* inner_rows, P* staging, const HeadRows<const S>& src, int rows) const {
@@ -248,7 +252,7 @@ class BackwardPass {
     scores_.run(k.key, q.query_channels, b.scores, b.scratch);
     scores_.run(k.value, q.dout_channels, b.dscores, b.scratch);
     if (dropout_active_) dropout_.fill(b.keep, head, tile_rows(batch_, segment, i, j));
-    score_gradients(b.scores, b.dscores, dropout_active_ ? b.keep : nullptr, q.lse, q.delta,
+    score_gradients(b.scores, b.dscores, dropout_active_ ? b.keep : nullptr, *q.statistics,
                     scale_ * std::numbers::log2e_v<float>, TileMask(j, i, window_.window));
     pack_tiles(b);
     key_gradient_.run(b.probabilities, q.dout_rows, k.dvalue, b.scratch);
@@ -300,8 +304,10 @@ class BackwardPass {
 
 int64_t backward_piece_bytes(int head_dim) {
   Carver carver;
-  const BackwardBuffers<float> buffers(carver, head_dim);
-  return carver.used();
+  const BackwardBuffers<float> single(carver, head_dim);
+  Carver other;
+  const BackwardBuffers<bf16> half(other, head_dim);
+  return std::max(carver.used(), other.used());
 }
 
 }  // namespace host

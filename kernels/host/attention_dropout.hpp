@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/dropout.hpp"
 #include "kernels/host/attention_plan.hpp"
+#include "kernels/host/philox8.hpp"
 
 namespace llmtrain::host {
 
@@ -38,38 +40,49 @@ class DropoutTile {
         scale_(1.0f / (1.0f - dropout.probability)) {}
 
   void fill(float* keep, int head, const TileRows& rows) const {
-    Counters base{};
-    for (int c = 0; c < rows.queries; ++c) {
-      const uint64_t row = (static_cast<uint64_t>(head) << 24) + static_cast<uint32_t>(rows.query_offsets[c]);
-      base.low[c] = row << 22;  // element / 4
-      base.high[c] = static_cast<uint64_t>(rows.query_ids[c]);
-    }
-    uint32_t bits[4][attention_block];
+    Philox8 counters[block / 8];
+    start(counters, head, rows);
+    Words8 bits[4][block / 8];
     int64_t evaluated = -1;
     for (int r = 0; r < rows.keys; ++r) {
       const uint32_t offset = static_cast<uint32_t>(rows.key_offsets[r]);
       if (evaluated != offset >> 2) {
         evaluated = offset >> 2;
-        evaluate(bits, base, offset >> 2);
+        evaluate(bits, counters, offset >> 2);
       }
-      const uint32_t* random = bits[offset & 3];
-      for (int c = 0; c < attention_block; ++c) {
-        keep[r * attention_block + c] = random[c] < threshold_ ? 0.0f : scale_;
+      for (int c = 0; c < block / 8; ++c) {
+        const Float8 kept = Float8{} + scale_;
+        store8(keep + r * block + 8 * c, bits[offset & 3][c] < threshold_ ? Float8{} : kept);
       }
     }
-    std::fill(keep + rows.keys * attention_block, keep + attention_block * attention_block, 0.0f);
+    std::fill(keep + rows.keys * block, keep + block * block, 0.0f);
   }
 
  private:
-  struct Counters {
-    uint64_t low[attention_block];
-    uint64_t high[attention_block];
-  };
+  static constexpr int block = attention_block;
 
-  void evaluate(uint32_t (*bits)[attention_block], const Counters& base, uint32_t group) const {
-    for (int c = 0; c < attention_block; ++c) {
-      const Philox4 r = philox4x32(key_, base.high[c], base.low[c] + group);
-      for (int i = 0; i < 4; ++i) bits[i][c] = r.v[i];
+  /// Counters of key offsets 0 to 3: (element / 4, sample). The key's offset / 4 fills the 22 low bits.
+  static void start(Philox8* counters, int head, const TileRows& rows) {
+    uint32_t word[4][block] = {};
+    for (int c = 0; c < rows.queries; ++c) {
+      const uint64_t low = ((static_cast<uint64_t>(head) << 24) + static_cast<uint32_t>(rows.query_offsets[c])) << 22;
+      const auto high = static_cast<uint64_t>(rows.query_ids[c]);
+      word[0][c] = static_cast<uint32_t>(low);
+      word[1][c] = static_cast<uint32_t>(low >> 32);
+      word[2][c] = static_cast<uint32_t>(high);
+      word[3][c] = static_cast<uint32_t>(high >> 32);
+    }
+    for (int c = 0; c < block / 8; ++c) {
+      for (int i = 0; i < 4; ++i) std::memcpy(&counters[c].v[i], word[i] + 8 * c, sizeof(Words8));
+    }
+  }
+
+  void evaluate(Words8 (*bits)[block / 8], const Philox8* counters, uint32_t group) const {
+    for (int c = 0; c < block / 8; ++c) {
+      Philox8 counter = counters[c];
+      counter.v[0] += group;
+      const Philox8 random = philox8(key_, counter);
+      for (int i = 0; i < 4; ++i) bits[i][c] = random.v[i];
     }
   }
 

@@ -19,6 +19,7 @@ namespace {
 constexpr int block = attention_block;
 constexpr int tile_size = block * block;
 constexpr int max_pairs = 4;
+constexpr int vector = 8;  ///< queries per Float8
 
 /// Query heads and query blocks of one work item.
 struct PairShape {
@@ -67,7 +68,11 @@ struct ForwardBuffers {
     for (float*& o : output) o = carver.take<float>(panel);
     softmax = carver.take<OnlineSoftmax>(max_pairs);
     scores = carver.take<float>(tile_size);
-    probabilities = carver.take<P>(tile_size);
+    if constexpr (std::is_same_v<P, float>) {
+      probabilities = scores;  // the tile itself
+    } else {
+      probabilities = carver.take<P>(tile_size);
+    }
     keep = carver.take<float>(tile_size);
     staging = carver.take<float>(panel);
     scratch = carver.take<char>(BlockProduct::scratch_bytes);
@@ -84,55 +89,43 @@ void hide_scores(float* scores, const TileMask& mask) {
 
 /// Scales the scores; new maxima and the correction of older sums. Returns whether any correction is not 1.
 bool update_maximum(OnlineSoftmax& state, float* scores, float scale) {
-  float best[block];
-  std::fill(best, best + block, -FLT_MAX);
-  for (int r = 0; r < block; ++r) {
-    float* s = scores + r * block;
-    for (int c = 0; c < block; ++c) {
-      s[c] *= scale;  // rounded before the maximum is taken off: a fused difference could be far from 0
-      best[c] = s[c] > best[c] ? s[c] : best[c];
+  bool changed = false;
+  for (int c = 0; c < block; c += 2 * vector) {  // two vectors at a time: their chains of maxima run side by side
+    Float8 best[2] = {load8(state.maximum + c), load8(state.maximum + c + vector)};
+    const Float8 old[2] = {best[0], best[1]};
+    for (int r = 0; r < block; ++r) {
+      float* s = scores + r * block + c;
+      for (int v = 0; v < 2; ++v) {
+        // Rounded before the maximum is taken off: a fused difference could be far from 0.
+        const Float8 x = load8(s + v * vector) * scale;
+        store8(s + v * vector, x);
+        best[v] = x > best[v] ? x : best[v];
+      }
+    }
+    for (int v = 0; v < 2; ++v) {
+      const Float8 correction = fast_exp2_capped(old[v] - best[v]);
+      store8(state.maximum + c + v * vector, best[v]);
+      store8(state.correction + c + v * vector, correction);
+      store8(state.sum + c + v * vector, load8(state.sum + c + v * vector) * correction);
+      for (int l = 0; l < vector; ++l) changed |= best[v][l] != old[v][l];
     }
   }
-  int changed = 0;
-  for (int c = 0; c < block; ++c) {
-    const float old = state.maximum[c];
-    const float now = best[c] > old ? best[c] : old;
-    changed |= static_cast<int>(now != old);
-    state.maximum[c] = now;
-    state.correction[c] = fast_exp2_capped(old - now);
-    state.sum[c] *= state.correction[c];
-  }
-  return changed != 0;
+  return changed;
 }
 
 /// scores -> exp2(score - maximum), 0 where hidden; added to the sums.
 void exponentiate(OnlineSoftmax& state, float* scores, const TileMask& mask) {
   const bool full = mask.full();
-  float maximum[block];  // local copies: the compiler knows that they overlap nothing
-  float sum[block];
-  std::copy(state.maximum, state.maximum + block, maximum);
-  std::copy(state.sum, state.sum + block, sum);
   for (int r = 0; r < block; ++r) {
     float* s = scores + r * block;
     const int low = full ? 0 : mask.low(r);
     const int high = full ? block : mask.high(r);
-    for (int c = low / 16 * 16; c < high; ++c) s[c] = fast_exp2_capped(s[c] - maximum[c]);
+    for (int c = low / vector * vector; c < high; c += vector) {
+      store8(s + c, fast_exp2_capped(load8(s + c) - load8(state.maximum + c)));
+    }
     std::fill(s, s + low, 0.0f);
     std::fill(s + high, s + block, 0.0f);
-    for (int c = 0; c < block; ++c) sum[c] += s[c];
-  }
-  std::copy(sum, sum + block, state.sum);
-}
-
-/// B operand of a tile: fp32 as it is, bf16 in pairs of rows.
-void pack_tile(float* dst, const float* tile) { std::memcpy(dst, tile, tile_size * sizeof(float)); }
-void pack_tile(bf16* dst, const float* tile) {
-  uint32_t* out = words(dst);
-  for (int r = 0; r < block; r += 2) {
-    const float* low = tile + r * block;
-    for (int c = 0; c < block; ++c) {
-      out[r / 2 * block + c] = bf16(low[c]).bits | static_cast<uint32_t>(bf16(low[c + block]).bits) << 16;
-    }
+    for (int c = 0; c < block; c += vector) store8(state.sum + c, load8(state.sum + c) + load8(s + c));
   }
 }
 
@@ -212,7 +205,7 @@ class ForwardPass {
     const bool corrected = update_maximum(state, f.scores, scale_);
     exponentiate(state, f.scores, mask);
     if (dropout_active_) apply_dropout(f, segment, head, i, j);
-    pack_tile(f.probabilities, f.scores);
+    if constexpr (std::is_same_v<P, bf16>) pack_rows_inner(f.probabilities, f.scores, block);
     const bool first = j == window_.first_key_block(i);
     if (!first && corrected) {
       for (int d = 0; d < padded_; ++d) {
@@ -261,8 +254,10 @@ class ForwardPass {
 
 int64_t forward_piece_bytes(int head_dim) {
   Carver carver;
-  const ForwardBuffers<float> buffers(carver, head_dim);
-  return carver.used();
+  const ForwardBuffers<float> single(carver, head_dim);
+  Carver other;
+  const ForwardBuffers<bf16> half(other, head_dim);
+  return std::max(carver.used(), other.used());
 }
 
 }  // namespace host

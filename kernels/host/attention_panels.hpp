@@ -9,6 +9,8 @@
 
 #include "core/dtype.hpp"
 #include "kernels/host/element.hpp"
+#include "kernels/host/fast_math.hpp"
+#include "kernels/host/philox8.hpp"
 
 namespace llmtrain::host {
 
@@ -60,8 +62,6 @@ void load_rows(P* dst, const HeadRows<const S>& src, int count) {
   std::memset(dst + count * padded, 0, static_cast<size_t>((attention_block - count) * padded) * sizeof(P));
 }
 
-using Words8 [[gnu::vector_size(32)]] = uint32_t;
-
 /// dst[columns, rows] = transpose of src[rows, columns], 32-bit words; both multiples of 8.
 inline void transpose_words(uint32_t* dst, const uint32_t* src, int rows, int columns) {
   for (int r0 = 0; r0 < rows; r0 += 8) {
@@ -112,6 +112,19 @@ inline void pack_rows_inner(bf16* dst, const bf16* rows, int padded) {
     const bf16* high = low + padded;
     for (int d = 0; d < padded; ++d) out[d] = low[d].bits | static_cast<uint32_t>(high[d].bits) << 16;
     out += padded;
+  }
+}
+
+/// bf16 B operand [64, columns] (inner dimension: rows) of an fp32 tile.
+inline void pack_rows_inner(bf16* dst, const float* tile, int columns) {
+  uint32_t* out = words(dst);
+  for (int r = 0; r < attention_block; r += 2) {
+    const float* low = tile + r * columns;
+    for (int c = 0; c < columns; c += 8) {
+      const auto pairs = bf16_bits(load8(low + c)) | bf16_bits(load8(low + columns + c)) << 16;
+      std::memcpy(out + c, &pairs, sizeof pairs);
+    }
+    out += columns;
   }
 }
 

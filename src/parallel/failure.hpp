@@ -1,0 +1,34 @@
+#pragma once
+// How a job of many ranks ends when one of them fails: together with one message where all know, else by MPI_Abort
+// within seconds. State of the process (std::terminate and exit() need it), used by Runtime alone.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace llmtrain {
+
+/// After MPI_Init and before MPI_Finalize, on every rank.
+void begin_failure_handling();
+void end_failure_handling();
+
+/// One rank's text in, every rank's texts out, in rank order.
+using GatherAll = std::function<std::vector<std::string>(const std::string&)>;
+/// Over a communicator of the failure handling.
+GatherAll gather_from_all();
+/// See runtime.hpp.
+void raise_together(const GatherAll& gather, const std::function<void()>& work);
+
+/// The end of the job on a rank whose work is done: waits for the others and returns the exit code of all.
+int finish_job(int code);
+/// The same on a rank that met a UserError. When all ranks come to one of the two within seconds, equal messages are
+/// printed once; otherwise the job is aborted with `code`.
+int end_job(int code, const std::string& message);
+
+/// Prints rank, host and message, and aborts the job.
+[[noreturn]] void fail_job(const char* message);
+
+/// Leaving Runtime's scope by an exception that nobody caught must not wait for the other ranks.
+void abort_if_unwinding();
+
+}  // namespace llmtrain

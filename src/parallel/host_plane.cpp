@@ -1,0 +1,90 @@
+#include "parallel/host_plane.hpp"
+
+#include <numeric>
+
+#include "parallel/mpi_transfer.hpp"
+
+namespace llmtrain {
+
+NodePlace find_node_place(MPI_Comm comm) {
+  int rank = 0;
+  mpi_check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  NodePlace place{};
+  mpi_check(MPI_Comm_rank(node, &place.rank), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_size(node, &place.size), "MPI_Comm_size");
+  mpi_check(MPI_Comm_free(&node), "MPI_Comm_free");
+  return place;
+}
+
+std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm) {
+  int rank = 0, size = 1;
+  mpi_check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  std::vector<int64_t> lengths(static_cast<size_t>(size));
+  const int64_t length = static_cast<int64_t>(mine.size());
+  mpi_check(MPI_Allgather(&length, 1, MPI_INT64_T, lengths.data(), 1, MPI_INT64_T, comm), "MPI_Allgather");
+
+  std::vector<std::string> all(static_cast<size_t>(size));
+  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (total > mpi_piece_bytes) {  // beyond int displacements
+    for (int r = 0; r < size; ++r) {
+      std::string& text = all[static_cast<size_t>(r)];
+      if (r == rank) {
+        text = mine;
+      } else {
+        text.resize(static_cast<size_t>(lengths[static_cast<size_t>(r)]));
+      }
+      mpi_broadcast(text.data(), static_cast<int64_t>(text.size()), r, comm);
+    }
+    return all;
+  }
+  std::vector<int> counts, offsets;
+  int offset = 0;
+  for (const int64_t n : lengths) {
+    counts.push_back(static_cast<int>(n));
+    offsets.push_back(offset);
+    offset += static_cast<int>(n);
+  }
+  std::string joined(static_cast<size_t>(total), '\0');
+  mpi_check(MPI_Allgatherv(mine.data(), static_cast<int>(length), MPI_CHAR, joined.data(), counts.data(),
+                           offsets.data(), MPI_CHAR, comm),
+            "MPI_Allgatherv");
+  for (size_t r = 0; r < all.size(); ++r) {
+    all[r] = joined.substr(static_cast<size_t>(offsets[r]), static_cast<size_t>(counts[r]));
+  }
+  return all;
+}
+
+HostPlane::HostPlane() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
+  mpi_check(MPI_Comm_rank(host_, &rank_), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_size(host_, &size_), "MPI_Comm_size");
+  const NodePlace place = find_node_place(host_);
+  node_rank_ = place.rank;
+  node_size_ = place.size;
+  int64_t first_of_node = node_rank_ == 0 ? 1 : 0;
+  mpi_all_reduce({&first_of_node, 1}, MPI_SUM, host_);
+  node_count_ = static_cast<int>(first_of_node);
+}
+
+HostPlane::~HostPlane() { MPI_Comm_free(&host_); }
+
+void HostPlane::broadcast(void* data, int64_t bytes, int root) { mpi_broadcast(data, bytes, root, host_); }
+
+void HostPlane::broadcast(std::string& text, int root) {
+  int64_t length = static_cast<int64_t>(text.size());
+  mpi_broadcast(&length, sizeof length, root, host_);
+  text.resize(static_cast<size_t>(length));
+  mpi_broadcast(text.data(), length, root, host_);
+}
+
+void HostPlane::sum(std::span<int64_t> values) { mpi_all_reduce(values, MPI_SUM, host_); }
+void HostPlane::maximum(std::span<int64_t> values) { mpi_all_reduce(values, MPI_MAX, host_); }
+void HostPlane::sum(ExactSum& value) { mpi_all_reduce(value.limbs(), MPI_SUM, host_); }
+
+std::vector<std::string> HostPlane::gather_all(const std::string& mine) { return mpi_gather_all(mine, host_); }
+
+void HostPlane::barrier() { mpi_check(MPI_Barrier(host_), "MPI_Barrier"); }
+
+}  // namespace llmtrain

@@ -1,0 +1,41 @@
+#pragma once
+// The host plane, which is MPI in every build: small facts, agreement, and who lives on which node.
+
+#include <mpi.h>
+
+#include "parallel/communicator.hpp"
+
+namespace llmtrain {
+
+class HostPlane : public Communicator {
+ public:
+  HostPlane(const HostPlane&) = delete;
+  HostPlane& operator=(const HostPlane&) = delete;
+  ~HostPlane() override;
+
+  void broadcast(void* data, int64_t bytes, int root) override;
+  void broadcast(std::string& text, int root) override;
+  void sum(std::span<int64_t> values) override;
+  void maximum(std::span<int64_t> values) override;
+  void sum(ExactSum& value) override;
+  std::vector<std::string> gather_all(const std::string& mine) override;
+  void barrier() override;
+
+ protected:
+  HostPlane();  ///< over MPI_COMM_WORLD
+
+ private:
+  MPI_Comm host_ = MPI_COMM_NULL;
+};
+
+/// Number of this rank among the ranks of its node, and how many these are.
+struct NodePlace {
+  int rank;
+  int size;
+};
+NodePlace find_node_place(MPI_Comm comm);
+
+/// Every rank's bytes, in rank order, on every rank.
+std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm);
+
+}  // namespace llmtrain

@@ -1,0 +1,28 @@
+#pragma once
+// What the launcher (mpirun, srun, none) and the operating system gave this rank, and what follows from it.
+
+#include <string>
+
+namespace llmtrain {
+
+/// Settings of Open MPI and UCX that must stand in the environment before MPI_Init, where the user has not set them.
+void set_mpi_defaults();
+
+struct ThreadFacts {
+  int requested = 0;      ///< OMP_NUM_THREADS; 0 = not set
+  int cpus_per_task = 0;  ///< SLURM_CPUS_PER_TASK; 0 = not set
+  int node_cores = 1;     ///< logical cores of this node that the job may use
+  int ranks_on_node = 1;
+  int bound_cores = 1;      ///< cores this process may run on
+  bool slurm_step = false;  ///< started by srun rather than mpirun
+};
+
+struct ThreadChoice {
+  int threads;
+  std::string note;  ///< why, and a remedy when cores are lost
+};
+
+ThreadChoice choose_threads(const ThreadFacts& facts);
+ThreadFacts find_thread_facts(int ranks_on_node);
+
+}  // namespace llmtrain

@@ -1,0 +1,172 @@
+#include "parallel/param_store.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/philox.hpp"
+#include "kernels/elementwise.hpp"
+#include "parallel/param_store_state.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void check_spec(const UnitSpec& unit) {
+  LLMTRAIN_CHECK(!unit.params.empty(), fmt::format("unit {} has no parameters", unit.name));
+  for (const ParamSpec& param : unit.params) {
+    int64_t row = 0;
+    for (const ParamSlice& slice : param.slices) {
+      LLMTRAIN_CHECK(slice.first_row == row && slice.rows > 0,
+                     fmt::format("the slices of {} do not follow each other", param.name));
+      row += slice.rows;
+    }
+    LLMTRAIN_CHECK(row == param.rows, fmt::format("the slices of {} do not cover its rows", param.name));
+  }
+}
+
+/// 64-bit FNV-1a: a parameter's random numbers belong to its name.
+uint64_t hash_of(const std::string& name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return hash;
+}
+
+void initialize_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
+  switch (init.kind) {
+    case Initializer::Kind::zeros:
+      return fill(out, 0, stream);
+    case Initializer::Kind::ones:
+      return fill(out, 1, stream);
+    case Initializer::Kind::normal:
+      return fill_normal(out, init.std, key, first, stream);
+  }
+}
+
+}  // namespace
+
+ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given) : options(given), policy(given) {
+  LLMTRAIN_CHECK(given.compute == DType::f32 || given.compute == DType::bf16, "weights are fp32 or bf16");
+  LLMTRAIN_CHECK(given.size > 0 && given.rank >= 0 && given.rank < given.size, "the rank is not one of the job's");
+  LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
+  for (UnitSpec& spec : specs) {
+    check_spec(spec);
+    UnitState& u = units.emplace_back(std::move(spec));
+    u.borders = u.layout.borders(given.size);
+    u.begin = u.borders[static_cast<size_t>(given.rank)];
+    u.end = u.borders[static_cast<size_t>(given.rank) + 1];
+    u.update_begin = policy.whole_state ? 0 : u.begin;
+    u.update_end = policy.whole_state ? u.layout.elements() : u.end;
+  }
+  std::vector<int64_t> elements;
+  std::vector<uint8_t> spans;
+  for (const UnitState& u : units) {
+    elements.push_back(u.layout.elements());
+    spans.push_back(u.spec.spans_backward ? 1 : 0);
+  }
+  weight_ring = plan_ring(elements, std::vector<uint8_t>(units.size()));
+  gradient_ring = plan_ring(elements, spans);
+  gathers.resize(units.size());
+}
+
+UnitState& ParamStore::State::at(int unit) {
+  LLMTRAIN_CHECK(unit >= 0 && static_cast<size_t>(unit) < units.size(), fmt::format("no unit {}", unit));
+  return units[static_cast<size_t>(unit)];
+}
+const UnitState& ParamStore::State::at(int unit) const { return const_cast<State*>(this)->at(unit); }
+
+Communicator& ParamStore::State::comm() const {
+  LLMTRAIN_CHECK(communicator != nullptr, "the parameter store has not been started");
+  return *communicator;
+}
+
+ParamStore::ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& options)
+    : state_(std::make_unique<State>(std::move(units), options)) {}
+ParamStore::~ParamStore() = default;
+
+int ParamStore::unit_count() const { return static_cast<int>(state_->units.size()); }
+const UnitSpec& ParamStore::spec(int unit) const { return state_->at(unit).spec; }
+const UnitLayout& ParamStore::layout(int unit) const { return state_->at(unit).layout; }
+
+int64_t ParamStore::parameter_count() const {
+  int64_t count = 0;
+  for (const UnitState& u : state_->units) {
+    for (const ParamSpec& param : u.spec.params) count += param.numel();
+  }
+  return count;
+}
+
+ParamStore::Shard ParamStore::shard(int unit) const {
+  const UnitState& u = state_->at(unit);
+  const ParamPolicy& policy = state_->policy;
+  const Tensor sums = policy.gather_sums || policy.gradient_is_sum ? u.gradient : u.total;
+  const bool apart = policy.whole_weights && !policy.own_master;
+  return {u.update_begin,
+          u.update_end,
+          u.master,
+          u.m,
+          u.v,
+          sums,
+          apart ? part_of(u.weights, u.update_begin, u.update_end) : Tensor()};
+}
+
+UnitRange ParamStore::owned(int unit) const {
+  const UnitState& u = state_->at(unit);
+  return {u.begin, u.end, false};
+}
+
+void ParamStore::initialize(uint64_t seed) {
+  for (UnitState& u : state_->units) {
+    for (size_t p = 0; p < u.spec.params.size(); ++p) {
+      const ParamSpec& param = u.spec.params[p];
+      for (const ParamSlice& slice : param.slices) {
+        const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
+        const int64_t begin = std::max(offset, u.update_begin);
+        const int64_t end = std::min(offset + slice.rows * param.columns, u.update_end);
+        if (begin >= end) continue;
+        const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
+        initialize_range(part_of(u.master, begin - u.update_begin, end - u.update_begin), param.init, key,
+                         begin - offset, *state_->stream);
+      }
+    }
+    state_->round_master(u);
+  }
+  publish_weights();
+}
+
+void ParamStore::gather_parameter(int unit, int param, float* out) {
+  UnitState& u = state_->at(unit);
+  Communicator& communicator = state_->comm();
+  const int64_t first = u.layout.offset(param);
+  const int64_t last = first + u.spec.params[static_cast<size_t>(param)].numel();
+  for (int r = 0; r < state_->options.size; ++r) {
+    const bool whole = state_->policy.whole_state;
+    const int64_t begin = std::max(first, whole ? 0 : u.borders[static_cast<size_t>(r)]);
+    const int64_t end = std::min(last, whole ? u.layout.elements() : u.borders[static_cast<size_t>(r) + 1]);
+    if (begin < end && (whole || r == state_->options.rank)) {
+      const Tensor values = part_of(u.master, begin - u.update_begin, end - u.update_begin);
+      copy_to_host(out + (begin - first), values.data, values.bytes(), *state_->stream);
+      state_->stream->synchronize();
+    }
+    if (whole) return;
+    if (begin < end) {
+      communicator.broadcast(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), r);
+    }
+  }
+}
+
+void ParamStore::set_parameter(int unit, int param, const float* values) {
+  UnitState& u = state_->at(unit);
+  const int64_t first = u.layout.offset(param);
+  const int64_t begin = std::max(first, u.update_begin);
+  const int64_t end = std::min(first + u.spec.params[static_cast<size_t>(param)].numel(), u.update_end);
+  if (begin < end) {
+    const Tensor place = part_of(u.master, begin - u.update_begin, end - u.update_begin);
+    copy_to_device(place.data, values + (begin - first), place.bytes(), *state_->stream);
+    state_->stream->synchronize();
+  }
+  state_->round_master(u);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,66 @@
+#include "parallel/runtime.hpp"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "parallel/failure.hpp"
+#include "parallel/host_plane.hpp"
+#include "parallel/launcher.hpp"
+#include "parallel/mpi_transfer.hpp"
+
+namespace llmtrain {
+
+Runtime::Runtime(int& argc, char**& argv) {
+  set_mpi_defaults();
+  int provided = MPI_THREAD_SINGLE;
+  mpi_check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  begin_failure_handling();
+  LLMTRAIN_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI has no support for threads beside it");
+  const NodePlace place = find_node_place(MPI_COMM_WORLD);
+  const ThreadChoice choice = choose_threads(find_thread_facts(place.size));
+  threads_ = choice.threads;
+  thread_note_ = choice.note;
+  try {
+    raise_together(gather_from_all(), [&] { device_ = std::make_unique<DeviceRuntime>(place.rank, threads_); });
+    communicator_ = make_communicator();
+    stream_ = std::make_unique<Stream>();
+  } catch (const UserError&) {  // of every rank: all can end MPI
+    device_.reset();
+    end_failure_handling();
+    MPI_Finalize();
+    throw;
+  }
+}
+
+Runtime::~Runtime() {
+  abort_if_unwinding();
+  stream_.reset();
+  communicator_.reset();
+  device_.reset();
+  end_failure_handling();
+  MPI_Finalize();
+}
+
+int Runtime::guard(const std::function<int()>& body) {
+  try {
+    return finish_job(body());
+  } catch (const UserError& error) {
+    return end_job(static_cast<int>(error.code()), error.what());
+  } catch (const std::bad_alloc&) {
+    fail_job("out of memory");
+  } catch (const std::exception& error) {
+    fail_job(error.what());
+  } catch (...) {
+    fail_job("an exception of unknown type");
+  }
+}
+
+void raise_together(Communicator& communicator, const std::function<void()>& work) {
+  raise_together([&](const std::string& mine) { return communicator.gather_all(mine); }, work);
+}
+
+}  // namespace llmtrain

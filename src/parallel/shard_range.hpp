@@ -1,0 +1,25 @@
+#pragma once
+// What both device planes check and compute before they hand bytes to MPI or NCCL.
+
+#include <cstdint>
+#include <span>
+
+#include "core/tensor.hpp"
+
+namespace llmtrain {
+
+/// Bytes of one rank's shard inside a flat buffer.
+struct ShardRange {
+  void* data;
+  int64_t bytes;
+};
+ShardRange shard_range(const Tensor& buffer, std::span<const int64_t> borders, int rank);
+
+/// borders: one more than ranks, ascending, within the buffer.
+void check_borders(const Tensor& buffer, std::span<const int64_t> borders, int size);
+
+/// One flag per rank, and a place of the own range's length for every other rank that contributes.
+void check_exchange(std::span<const int64_t> borders, std::span<const Tensor> received,
+                    std::span<const uint8_t> contributes, int rank, DType dtype);
+
+}  // namespace llmtrain

@@ -1,0 +1,257 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/error.hpp"
+#include "harness/harness.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/mpi_transfer.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::communicator;
+using test::stream;
+
+/// A flat fp32 tensor on the device with host access by copies.
+class Floats {
+ public:
+  explicit Floats(const std::vector<float>& values)
+      : buffer_(static_cast<int64_t>(std::max<size_t>(values.size(), 1) * sizeof(float))),
+        tensor(buffer_.data(), DType::f32, {static_cast<int64_t>(values.size())}) {
+    copy_to_device(tensor.data, values.data(), tensor.bytes(), stream());
+    stream().synchronize();
+  }
+  std::vector<float> values() const {
+    std::vector<float> out(static_cast<size_t>(tensor.numel()));
+    copy_to_host(out.data(), tensor.data, tensor.bytes(), stream());
+    stream().synchronize();
+    return out;
+  }
+
+ private:
+  DeviceBuffer buffer_;
+
+ public:
+  Tensor tensor;
+};
+
+float value_of(int rank, int64_t element) { return static_cast<float>(rank * 10000 + element); }
+
+/// Borders of very unequal shards, some of them empty.
+std::vector<int64_t> uneven_borders(int size) {
+  std::vector<int64_t> borders = {0};
+  for (int r = 0; r < size; ++r) borders.push_back(borders.back() + (r == 1 ? 0 : 256 * (r * r + 1)));
+  return borders;
+}
+
+int owner_of(const std::vector<int64_t>& borders, int64_t element) {
+  int rank = 0;
+  while (element >= borders[static_cast<size_t>(rank) + 1]) ++rank;
+  return rank;
+}
+
+TEST(Communicator, KnowsItsPlace) {
+  Communicator& c = communicator();
+  EXPECT_GE(c.rank(), 0);
+  EXPECT_LT(c.rank(), c.size());
+  EXPECT_EQ(c.node_count(), 1);  // one machine here
+  EXPECT_EQ(c.node_size(), c.size());
+  EXPECT_EQ(c.node_rank(), c.rank());
+}
+
+TEST(Communicator, AllGatherFillsEveryShard) {
+  Communicator& c = communicator();
+  const std::vector<int64_t> borders = uneven_borders(c.size());
+  std::vector<float> values(static_cast<size_t>(borders.back()), -1);
+  for (int64_t i = borders[static_cast<size_t>(c.rank())]; i < borders[static_cast<size_t>(c.rank()) + 1]; ++i) {
+    values[static_cast<size_t>(i)] = value_of(c.rank(), i);
+  }
+  const Floats buffer(values);
+  Transfer transfer = c.all_gather(buffer.tensor, borders, stream());
+  transfer.wait(stream());
+  transfer.wait(stream());
+  EXPECT_FALSE(transfer.pending());
+  const std::vector<float> got = buffer.values();
+  for (int64_t i = 0; i < borders.back(); ++i) {
+    ASSERT_EQ(got[static_cast<size_t>(i)], value_of(owner_of(borders, i), i)) << "element " << i;
+  }
+}
+
+struct Received {
+  std::vector<Floats> places;
+  std::vector<Tensor> tensors;
+};
+
+Received places_for(const std::vector<int64_t>& borders, int rank, int size) {
+  Received received;
+  const size_t own = static_cast<size_t>(borders[static_cast<size_t>(rank) + 1] - borders[static_cast<size_t>(rank)]);
+  for (int r = 0; r < size; ++r) received.places.emplace_back(std::vector<float>(own, -1));
+  for (const Floats& place : received.places) received.tensors.push_back(place.tensor);
+  received.tensors[static_cast<size_t>(rank)] = Tensor();
+  return received;
+}
+
+TEST(Communicator, ExchangeBringsTheOwnRangeOfEveryContributor) {
+  Communicator& c = communicator();
+  const std::vector<int64_t> borders = uneven_borders(c.size());
+  // Every set of contributors, two exchanges under way at once.
+  for (int set = 0; set + 1 < 1 << c.size(); ++set) {
+    std::array<std::vector<uint8_t>, 2> contributes;
+    std::array<Received, 2> received;
+    std::vector<Floats> sent;
+    std::array<Transfer, 2> transfers;
+    for (size_t i = 0; i < 2; ++i) {
+      for (int r = 0; r < c.size(); ++r) contributes[i].push_back(((set + static_cast<int>(i)) >> r & 1) != 0);
+      std::vector<float> values(static_cast<size_t>(borders.back()));
+      for (size_t e = 0; e < values.size(); ++e) {
+        values[e] = value_of(c.rank(), static_cast<int64_t>(e)) + 0.25f * static_cast<float>(i);
+      }
+      sent.emplace_back(values);
+      received[i] = places_for(borders, c.rank(), c.size());
+      const Tensor send = contributes[i][static_cast<size_t>(c.rank())] != 0
+                              ? sent[i].tensor
+                              : Tensor(nullptr, DType::f32, {borders.back()});
+      transfers[i] = c.exchange_shards(send, borders, received[i].tensors, contributes[i], stream());
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      transfers[i].wait(stream());
+      for (int r = 0; r < c.size(); ++r) {
+        if (r == c.rank()) continue;
+        const std::vector<float> got = received[i].places[static_cast<size_t>(r)].values();
+        for (size_t e = 0; e < got.size(); ++e) {
+          const int64_t element = borders[static_cast<size_t>(c.rank())] + static_cast<int64_t>(e);
+          const float expected =
+              contributes[i][static_cast<size_t>(r)] != 0 ? value_of(r, element) + 0.25f * static_cast<float>(i) : -1;
+          ASSERT_EQ(got[e], expected) << "from rank " << r << ", element " << element;
+        }
+      }
+    }
+  }
+}
+
+TEST(Communicator, RefusesBordersAndPlacesThatDoNotFit) {
+  Communicator& c = communicator();
+  const Floats buffer(std::vector<float>(256));
+  std::vector<int64_t> borders(static_cast<size_t>(c.size()) + 1, 0);
+  borders.back() = 512;
+  EXPECT_THROW(c.all_gather(buffer.tensor, borders, stream()), Error);
+  borders.pop_back();
+  EXPECT_THROW(c.all_gather(buffer.tensor, borders, stream()), Error);
+  if (c.size() == 1) return;
+  std::vector<int64_t> whole(static_cast<size_t>(c.size()) + 1);
+  for (size_t r = 0; r < whole.size(); ++r) whole[r] = static_cast<int64_t>(r) * 8;
+  const std::vector<Tensor> nowhere(static_cast<size_t>(c.size()));
+  const std::vector<uint8_t> all(static_cast<size_t>(c.size()), 1);
+  EXPECT_THROW(c.exchange_shards(buffer.tensor, whole, nowhere, all, stream()), Error);
+}
+
+TEST(HostPlane, BroadcastsBytesAndText) {
+  Communicator& c = communicator();
+  for (int root = 0; root < c.size(); ++root) {
+    std::array<int64_t, 3> values{};
+    if (c.rank() == root) values = {root, 2, 3};
+    c.broadcast(values.data(), sizeof values, root);
+    EXPECT_EQ(values, (std::array<int64_t, 3>{root, 2, 3}));
+    std::string text = c.rank() == root ? std::string("from\0rank", 9) + std::to_string(root) : "something else";
+    c.broadcast(text, root);
+    EXPECT_EQ(text, std::string("from\0rank", 9) + std::to_string(root));
+  }
+  std::string empty = c.rank() == 0 ? "" : "not empty";
+  c.broadcast(empty);
+  EXPECT_EQ(empty, "");
+}
+
+TEST(HostPlane, SumsAndMaximaOfIntegers) {
+  Communicator& c = communicator();
+  std::vector<int64_t> values = {c.rank() + 1, -c.rank(), int64_t{1} << 50};
+  c.sum(values);
+  const int64_t n = c.size();
+  EXPECT_EQ(values, (std::vector<int64_t>{n * (n + 1) / 2, -n * (n - 1) / 2, n << 50}));
+  std::vector<int64_t> largest = {c.rank(), -c.rank()};
+  c.maximum(largest);
+  EXPECT_EQ(largest, (std::vector<int64_t>{n - 1, 0}));
+}
+
+// 2^100 cancels between ranks, so that any sum in doubles loses the small terms.
+TEST(HostPlane, ExactSumLosesNothing) {
+  Communicator& c = communicator();
+  ExactSum sum;
+  sum.add(std::ldexp(1.0, -60));
+  sum.add(c.rank() % 2 == 0 ? std::ldexp(1.0, 100) : -std::ldexp(1.0, 100));
+  if (c.size() % 2 != 0 && c.rank() == 0) sum.add(-std::ldexp(1.0, 100));
+  c.sum(sum);
+  EXPECT_EQ(sum.value(), c.size() * std::ldexp(1.0, -60));
+}
+
+TEST(HostPlane, GathersTextsOfAnyLength) {
+  Communicator& c = communicator();
+  const auto text_of = [](int rank) { return std::string(static_cast<size_t>(rank % 2 == 0 ? 0 : 1000 * rank), 'x'); };
+  const std::vector<std::string> all = c.gather_all(text_of(c.rank()));
+  ASSERT_EQ(all.size(), static_cast<size_t>(c.size()));
+  for (int r = 0; r < c.size(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], text_of(r));
+}
+
+TEST(HostPlane, BarrierWaitsForAll) {
+  Communicator& c = communicator();
+  for (int i = 0; i < 10; ++i) c.barrier();
+}
+
+// Pieces of 7 bytes stand for those of 512 MiB.
+TEST(MpiTransfer, CutsAndJoinsAnySize) {
+  Communicator& c = communicator();
+  const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{6}, size_t{7}, size_t{8}, size_t{1000}}) {
+    std::string mine(bytes, '\0'), got(bytes, '?');
+    for (size_t i = 0; i < bytes; ++i) mine[i] = static_cast<char>('a' + (i + static_cast<size_t>(c.rank())) % 26);
+    MpiRequests requests(MPI_COMM_WORLD, 7);
+    requests.receive(got.data(), static_cast<int64_t>(bytes), previous, 3);
+    requests.send(mine.data(), static_cast<int64_t>(bytes), next, 3);
+    requests.wait();
+    EXPECT_TRUE(requests.test());
+    for (size_t i = 0; i < bytes; ++i) {
+      ASSERT_EQ(got[i], static_cast<char>('a' + (i + static_cast<size_t>(previous)) % 26));
+    }
+    std::string text = c.rank() == 0 ? mine : std::string(bytes, '?');
+    mpi_broadcast(text.data(), static_cast<int64_t>(bytes), 0, MPI_COMM_WORLD, 7);
+    for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(text[i], static_cast<char>('a' + i % 26));
+  }
+  std::vector<int64_t> numbers(100);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  mpi_all_reduce(numbers, MPI_SUM, MPI_COMM_WORLD, 24);
+  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], static_cast<int64_t>(i) * c.size());
+}
+
+TEST(MpiTransfer, ErrorsAreReturnedAndThrown) {
+  MpiRequests requests(MPI_COMM_WORLD);
+  char byte = 0;
+  EXPECT_THROW(requests.send(&byte, 1, communicator().size(), 0), Error);
+}
+
+TEST(RaiseTogether, EveryRankThrowsTheMessagesOfAllOnce) {
+  Communicator& c = communicator();
+  raise_together(c, [] {});
+  try {
+    raise_together(c, [&] {
+      if (c.rank() == c.size() - 1) throw UserError(ExitCode::missing_input, "a file is missing");
+      throw UserError(ExitCode::bad_content, "the same on many ranks");
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::missing_input);
+    EXPECT_EQ(std::string(error.what()),
+              c.size() == 1 ? "a file is missing" : "the same on many ranks\na file is missing");
+  }
+  EXPECT_THROW(raise_together(c,
+                              [&] {
+                                if (c.rank() == 0) throw UserError(ExitCode::deck, "");
+                              }),
+               UserError);
+}
+
+}  // namespace
+}  // namespace llmtrain

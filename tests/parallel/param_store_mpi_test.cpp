@@ -1,0 +1,225 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "core/error.hpp"
+#include "kernels/elementwise.hpp"
+#include "parallel/param_store.hpp"
+#include "parallel/toy_trainer.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::communicator;
+using test::different_bits;
+using test::Parameters;
+using test::stream;
+using test::toy_reference;
+using test::ToyResult;
+using test::ToyRun;
+using test::ToyTrainer;
+using test::Values;
+
+ToyResult toy_train(const ToyRun& run, DType compute, int stage) { return ToyTrainer(run, compute, stage).train(); }
+
+/// The reference is the same for all stages and dtypes.
+const Parameters& reference_of(const ToyRun& run) {
+  static std::map<std::tuple<bool, int64_t, int64_t, int64_t>, Parameters> known;
+  Parameters& p = known[{run.tied, run.groups, run.blocks, run.micro_batches}];
+  if (p.empty()) p = toy_reference(run);
+  return p;
+}
+
+/// tied, groups, blocks, micro-batches per group
+using Setting = std::tuple<bool, int64_t, int64_t, int64_t>;
+class ParamStoreRanks : public testing::TestWithParam<Setting> {};
+
+TEST_P(ParamStoreRanks, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
+  const auto [tied, groups, blocks, micro_batches] = GetParam();
+  if (blocks > groups) GTEST_SKIP() << "a block has at least one group";
+  const ToyRun run{.tied = tied, .groups = groups, .blocks = blocks, .micro_batches = micro_batches};
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      const ToyResult result = toy_train(run, compute, stage);
+      const std::string where = "stage " + std::to_string(stage) + ", " + std::string(name_of(compute));
+      EXPECT_EQ(different_bits(result.parameters, reference_of(run)), 0) << where;
+      EXPECT_EQ(result.wrong_weights, 0) << where;
+      EXPECT_EQ(result.dirty_padding, 0) << where;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, ParamStoreRanks,
+                         testing::Combine(testing::Bool(), testing::Values(1, 2, 3, 5, 8), testing::Values(1, 2),
+                                          testing::Values(1, 2)));
+
+// What must be seen if it goes wrong.
+TEST(ParamStoreControls, TheOrderOfGroupsAndTheirNumberShow) {
+  const ToyRun run{.groups = 5};
+  const Parameters trained = toy_train(run, DType::f32, 2).parameters;
+  EXPECT_EQ(different_bits(trained, toy_reference(run)), 0);
+  EXPECT_GT(different_bits(trained, toy_reference({.groups = 5, .reversed = true})), 100);
+  EXPECT_GT(different_bits(trained, toy_reference({.groups = 4})), 100);
+  EXPECT_GT(different_bits(trained, toy_reference({.groups = 5, .blocks = 2})), 100);
+  EXPECT_GT(different_bits(trained, toy_reference({.groups = 5, .seed = 2})), 100);
+}
+
+TEST(ParamStoreControls, OneFlippedBitShows) {
+  ToyRun flipped{.groups = 5};
+  flipped.flipped_group = 3;
+  const Parameters whole = toy_reference({.groups = 5}), hurt = toy_reference(flipped);
+  for (int stage = 0; stage <= 3; ++stage) {
+    const Parameters trained = toy_train(flipped, DType::f32, stage).parameters;
+    EXPECT_EQ(different_bits(trained, whole), 1);
+    EXPECT_EQ(different_bits(trained, hurt), 0);
+  }
+}
+
+/// A store with memory, started.
+struct Started {
+  explicit Started(ParamStoreOptions options, std::vector<UnitSpec> units = test::toy_units(true))
+      : store(std::move(units), with_ranks(options)) {
+    store.plan(arena);
+    memory = DeviceBuffer(arena.bytes());
+    arena.commit(memory.data());
+    store.start(communicator(), stream());
+  }
+  static ParamStoreOptions with_ranks(ParamStoreOptions options) {
+    options.rank = communicator().rank();
+    options.size = communicator().size();
+    return options;
+  }
+  Arena arena;
+  DeviceBuffer memory;
+  ParamStore store;
+};
+
+Values gathered(ParamStore& store, int unit, int param) {
+  Values values(static_cast<size_t>(store.spec(unit).params[static_cast<size_t>(param)].numel()));
+  store.gather_parameter(unit, param, values.data());
+  return values;
+}
+
+std::vector<UnitSpec> initialized_units(bool fused) {
+  const auto normal = Initializer::normal(0.5);
+  const auto matrix = [&](std::string name, int64_t rows, std::vector<ParamSlice> slices) {
+    return ParamSpec{std::move(name), rows, 37, true, normal, std::move(slices)};
+  };
+  UnitSpec unit{"unit", {{"scale", 300, 1, false, Initializer::ones(), {{"scale", 0, 300}}}}, false};
+  if (fused) {
+    unit.params.push_back(matrix("qkv", 75, {{"q", 0, 30}, {"k", 30, 20}, {"v", 50, 25}}));
+  } else {
+    unit.params.push_back(matrix("q", 30, {{"q", 0, 30}}));
+    unit.params.push_back(matrix("k", 20, {{"k", 0, 20}}));
+    unit.params.push_back(matrix("v", 25, {{"v", 0, 25}}));
+  }
+  unit.params.push_back({"shift", 7, 1, false, Initializer::zeros(), {{"shift", 0, 7}}});
+  return {unit};
+}
+
+TEST(ParamStoreInitialize, DependsOnSliceNamesAndSeedAlone) {
+  Started whole({.zero_stage = 0}, initialized_units(true));
+  whole.store.initialize(5);
+  const Values qkv = gathered(whole.store, 0, 1);
+  EXPECT_EQ(gathered(whole.store, 0, 0), Values(300, 1.0f));
+  EXPECT_EQ(gathered(whole.store, 0, 2), Values(7, 0.0f));
+  double squares = 0;
+  for (const float x : qkv) squares += double{x} * x;
+  EXPECT_NEAR(squares / static_cast<double>(qkv.size()), 0.25, 0.03);
+
+  for (int stage = 0; stage <= 3; ++stage) {
+    Started apart({.compute = DType::bf16, .zero_stage = stage}, initialized_units(false));
+    apart.store.initialize(5);
+    Values joined;
+    for (const int p : {1, 2, 3}) {
+      const Values part = gathered(apart.store, 0, p);
+      joined.insert(joined.end(), part.begin(), part.end());
+    }
+    EXPECT_EQ(joined, qkv) << "stage " << stage;
+    apart.store.initialize(6);
+    EXPECT_NE(gathered(apart.store, 0, 1), Values(qkv.begin(), qkv.begin() + 30 * 37));
+  }
+}
+
+TEST(ParamStoreShards, CoverEveryUnitOnceAndStageZeroWhole) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    Started s({.zero_stage = stage, .groups = 4});
+    for (int u = 0; u < s.store.unit_count(); ++u) {
+      const ParamStore::Shard shard = s.store.shard(u);
+      const UnitRange own = s.store.owned(u);
+      const int64_t all = s.store.layout(u).elements();
+      std::vector<int64_t> covered = {own.end - own.begin, shard.end - shard.begin};
+      communicator().sum(covered);
+      EXPECT_EQ(covered[0], all);
+      EXPECT_EQ(covered[1], stage == 0 ? all * communicator().size() : all);
+      EXPECT_EQ(shard.master.numel(), shard.end - shard.begin);
+    }
+  }
+}
+
+TEST(ParamStoreMisuse, IsAnError) {
+  Started s({.zero_stage = 3, .groups = 2});
+  ParamStore& store = s.store;
+  store.initialize(1);
+  EXPECT_THROW(store.weight(0, 0), Error);  // not acquired
+  EXPECT_THROW(store.release(0), Error);
+  EXPECT_THROW(store.begin_step(3), Error);
+  EXPECT_THROW(store.begin_step(0), Error);
+  store.begin_step(1);
+  EXPECT_THROW(store.begin_round(1), Error);
+  store.begin_round(0);
+  EXPECT_THROW(store.begin_micro_batch(true, false), Error);
+  EXPECT_THROW(store.finish_gradients(), Error);  // nothing was reduced
+  EXPECT_THROW(store.acquire(99), Error);
+  store.acquire(0);
+  EXPECT_THROW(store.publish_weights(), Error);  // in use
+  EXPECT_THROW(store.weight(0, 2), Error);
+  store.release(0);
+  Arena unfinished;
+  ParamStore cold(test::toy_units(true), Started::with_ranks({}));
+  cold.plan(unfinished);
+  EXPECT_THROW(cold.start(communicator(), stream()), Error);  // no memory
+}
+
+// Two units at once fit, the third does not; a prefetched unit gives way.
+TEST(ParamStoreRing, HoldsTwoUnitsAndReusesWhatIsThere) {
+  if (communicator().size() == 1) GTEST_SKIP() << "one rank stores its fp32 weights whole";
+  Started s({.zero_stage = 3});
+  ParamStore& store = s.store;
+  store.initialize(1);
+  const auto values = [&](int unit) {
+    const Tensor w = store.weight(unit, 0);
+    Values out(static_cast<size_t>(w.numel()));
+    copy_to_host(out.data(), w.data, w.bytes(), stream());
+    stream().synchronize();
+    return out;
+  };
+  store.acquire(0);
+  store.acquire(1);
+  store.acquire(4);  // small: a buffer of its own
+  EXPECT_THROW(store.acquire(2), Error);
+  store.prefetch(3);  // deferred
+  EXPECT_EQ(values(0), gathered(store, 0, 0));
+  EXPECT_EQ(values(1), gathered(store, 1, 0));
+  EXPECT_EQ(values(4), gathered(store, 4, 0));
+  const void* place = store.weight(1, 0).data;
+  store.release(1);
+  store.acquire(1);  // still there
+  EXPECT_EQ(store.weight(1, 0).data, place);
+  store.release(1);
+  store.prefetch(2);
+  store.acquire(1);  // the prefetched one gives way
+  EXPECT_EQ(values(1), gathered(store, 1, 0));
+  for (const int unit : {0, 1, 4}) store.release(unit);
+  store.prefetch(2);
+  store.acquire(3);
+  store.acquire(2);
+  EXPECT_EQ(values(2), gathered(store, 2, 0));
+  EXPECT_EQ(values(3), gathered(store, 3, 0));
+  store.release(3);
+  store.release(2);
+}
+
+}  // namespace
+}  // namespace llmtrain

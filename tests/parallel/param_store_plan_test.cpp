@@ -1,0 +1,179 @@
+// Bytes per rank against the formulas of ZeRO (Rajbhandari et al. 2020, section 5), without MPI and without memory.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/error.hpp"
+#include "parallel/param_store.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t divisible = 256 * 840;  // elements: whole chunks for 1 to 8 ranks
+constexpr int64_t embedding = 5 * divisible, block = 2 * divisible;
+constexpr int64_t blocks = 4;
+
+UnitSpec unit(const std::string& name, int64_t elements, bool spans = false) {
+  ParamSpec p;
+  p.name = name + ".weight";
+  p.rows = elements / 8;
+  p.columns = 8;
+  p.decay = true;
+  p.slices = {{p.name, 0, p.rows}};
+  return {name, {p}, spans};
+}
+
+std::vector<UnitSpec> toy_units(bool tied) {
+  std::vector<UnitSpec> units = {unit("embedding", embedding, tied)};
+  for (int64_t i = 0; i < blocks; ++i) units.push_back(unit("block", block));
+  if (!tied) units.push_back(unit("head", embedding));
+  return units;
+}
+
+Arena plan_of(const ParamStoreOptions& options, bool tied = true) {
+  Arena arena;
+  ParamStore(toy_units(tied), options).plan(arena);
+  return arena;
+}
+
+class ParamStorePlan : public testing::TestWithParam<std::tuple<int, DType>> {};
+
+TEST_P(ParamStorePlan, MatchesTheFormulas) {
+  const auto [size, compute] = GetParam();
+  const int64_t w = compute == DType::bf16 ? 2 : 4;  // bytes of a weight
+  const int64_t psi = embedding + blocks * block;
+  const bool fp32 = compute == DType::f32;
+  for (int stage = 0; stage <= 3; ++stage) {
+    ParamStoreOptions options;
+    options.compute = compute;
+    options.zero_stage = stage;
+    options.size = size;
+    options.groups = 8;
+    const int64_t shared = stage == 0 ? 1 : size;
+    const int64_t optimizer = (fp32 ? 8 : 12) * psi / shared;
+    // Stage 3: two gathered units, and with fp32 compute the shard of the weights; alone, fp32 weights stay in place.
+    const int64_t ring = w * (embedding + block);
+    int64_t weights = stage < 3 ? w * psi : ring + (fp32 ? 4 * psi / size : 0);
+    if (stage == 3 && size == 1 && fp32) weights = 4 * psi;
+    // Sums of shards, and whole gradients or the tied embedding's and two blocks'.
+    const int64_t gradients = 4 * psi / size + 4 * (stage < 2 && size > 1 ? psi : embedding + 2 * block);
+    const int64_t communication = 2 * 4 * (embedding / size) * (size - 1);
+    for (int rank = 0; rank < size; ++rank) {
+      options.rank = rank;
+      const Arena arena = plan_of(options);
+      EXPECT_EQ(arena.bytes(MemoryCategory::weights), weights) << "stage " << stage;
+      EXPECT_EQ(arena.bytes(MemoryCategory::optimizer), optimizer) << "stage " << stage;
+      EXPECT_EQ(arena.bytes(MemoryCategory::gradients), gradients) << "stage " << stage;
+      EXPECT_EQ(arena.bytes(MemoryCategory::communication), communication) << "stage " << stage;
+      EXPECT_EQ(arena.bytes(), weights + optimizer + gradients + communication);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ParamStorePlan,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 6, 7, 8),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+TEST(ParamStorePlan, UntiedUnitsAtBothEndsShareTheLargeSlot) {
+  ParamStoreOptions options;
+  options.zero_stage = 3;
+  options.size = 4;
+  options.groups = 4;
+  const int64_t psi = 2 * embedding + blocks * block;
+  const Arena arena = plan_of(options, false);
+  EXPECT_EQ(arena.bytes(MemoryCategory::weights), 4 * (embedding + block + psi / 4));
+  EXPECT_EQ(arena.bytes(MemoryCategory::gradients), 4 * (embedding + block + psi / 4));
+}
+
+TEST(ParamStorePlan, SeveralMicroBatchesPerGroupNeedAWholeGradient) {
+  ParamStoreOptions options;
+  options.zero_stage = 3;
+  options.size = 4;
+  options.groups = 4;
+  options.micro_batches_per_group = 2;
+  const int64_t psi = embedding + blocks * block;
+  EXPECT_EQ(plan_of(options).bytes(MemoryCategory::gradients), 4 * (psi + psi / 4));
+}
+
+TEST(ParamStorePlan, OneGroupOnOneRankNeedsNoSecondGradient) {
+  const int64_t psi = embedding + blocks * block;
+  for (int stage = 0; stage <= 3; ++stage) {
+    ParamStoreOptions options;
+    options.zero_stage = stage;
+    EXPECT_EQ(plan_of(options).bytes(MemoryCategory::gradients), 4 * psi);
+  }
+}
+
+TEST(ParamStorePlan, BlocksOfSeveralGroupsNeedAnAccumulator) {
+  const int64_t psi = embedding + blocks * block;
+  const auto gradients = [&](int64_t groups, int64_t reduction_blocks) {
+    ParamStoreOptions options;
+    options.zero_stage = 1;
+    options.size = 2;
+    options.groups = groups;
+    options.blocks = reduction_blocks;
+    return plan_of(options).bytes(MemoryCategory::gradients);
+  };
+  EXPECT_EQ(gradients(4, 1), 4 * (psi + psi / 2));
+  EXPECT_EQ(gradients(4, 4), 4 * (psi + psi / 2));
+  EXPECT_EQ(gradients(4, 2), 4 * (psi + psi));
+}
+
+TEST(ParamStorePlan, AwkwardUnitsAreHeldOnceOverAllRanks) {
+  for (const int size : {1, 2, 3, 5, 8, 64}) {
+    int64_t optimizer = 0, elements = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      ParamStoreOptions options;
+      options.compute = DType::bf16;
+      options.size = size;
+      options.rank = rank;
+      options.groups = 8;
+      ParamStore store({unit("a", 256 * 13 + 8), unit("b", 8), unit("c", 256 * 7)}, options);
+      Arena arena;
+      store.plan(arena);
+      optimizer += arena.bytes(MemoryCategory::optimizer);
+      for (int u = 0; u < 3; ++u) {
+        const UnitRange own = store.owned(u);
+        EXPECT_EQ(own.begin, store.layout(u).borders(size)[static_cast<size_t>(rank)]);
+        elements += own.end - own.begin;
+      }
+      EXPECT_EQ(store.parameter_count(), 256 * 13 + 8 + 8 + 256 * 7);
+    }
+    EXPECT_EQ(elements, 256 * (14 + 1 + 7));
+    EXPECT_EQ(optimizer, 12 * elements);
+  }
+}
+
+TEST(ParamStorePlan, RanksBeyondTheGroupsReceiveFromEveryGroup) {
+  ParamStoreOptions options;
+  options.size = 8;
+  options.groups = 3;
+  options.rank = 7;
+  EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8) * 3);
+  options.rank = 2;
+  EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8) * 2);
+}
+
+TEST(ParamStorePlan, RefusesWhatCannotBe) {
+  const auto refused = [](auto change) {
+    ParamStoreOptions options;
+    change(options);
+    EXPECT_THROW(ParamStore(toy_units(true), options), Error);
+  };
+  refused([](ParamStoreOptions& o) { o.zero_stage = 4; });
+  refused([](ParamStoreOptions& o) { o.rank = 1; });
+  refused([](ParamStoreOptions& o) { o.groups = 0; });
+  refused([](ParamStoreOptions& o) { o.blocks = 2; });
+  refused([](ParamStoreOptions& o) { o.micro_batches_per_group = 0; });
+  refused([](ParamStoreOptions& o) { o.compute = DType::f16; });
+  EXPECT_THROW(ParamStore({}, {}), Error);
+  EXPECT_THROW(ParamStore({{"empty", {}, false}}, {}), Error);
+  UnitSpec gap = unit("gap", 256);
+  gap.params[0].slices = {{"first", 0, 10}};
+  EXPECT_THROW(ParamStore({gap}, {}), Error);
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,112 @@
+#include "parallel/unit_layout.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+namespace {
+
+ParamSpec param(int64_t rows, int64_t columns, bool decay) {
+  ParamSpec p;
+  p.name = "p";
+  p.rows = rows;
+  p.columns = columns;
+  p.decay = decay;
+  p.slices = {{"p", 0, rows}};
+  return p;
+}
+
+UnitSpec random_unit(std::mt19937& random) {
+  UnitSpec unit{"unit", {}, false};
+  const int count = std::uniform_int_distribution<int>(1, 9)(random);
+  for (int i = 0; i < count; ++i) {
+    const int64_t rows = std::uniform_int_distribution<int64_t>(1, 700)(random);
+    const int64_t columns = std::uniform_int_distribution<int64_t>(1, 40)(random);
+    unit.params.push_back(param(rows, columns, random() % 2 == 0));
+  }
+  return unit;
+}
+
+TEST(UnitLayout, PlacesDecayingTensorsFirstInOrder) {
+  const UnitSpec unit{
+      "block", {param(300, 1, false), param(4, 64, true), param(1, 1, false), param(10, 30, true)}, false};
+  const UnitLayout layout(unit);
+  EXPECT_EQ(layout.offset(1), 0);     // 256 elements
+  EXPECT_EQ(layout.offset(3), 256);   // 300 -> 512
+  EXPECT_EQ(layout.offset(0), 768);   // 300 -> 512
+  EXPECT_EQ(layout.offset(2), 1280);  // 1 -> 256
+  EXPECT_EQ(layout.elements(), 1536);
+  ASSERT_EQ(layout.ranges().size(), 2u);
+  EXPECT_TRUE(layout.ranges()[0].decay);
+  EXPECT_EQ(layout.ranges()[0].end, 768);
+  EXPECT_FALSE(layout.ranges()[1].decay);
+  EXPECT_EQ(layout.ranges()[1].begin, 768);
+}
+
+TEST(UnitLayout, TensorsAreAlignedAndDisjointAndRangesCoverTheUnit) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 200; ++trial) {
+    const UnitSpec unit = random_unit(random);
+    const UnitLayout layout(unit);
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (size_t p = 0; p < unit.params.size(); ++p) {
+      const int64_t offset = layout.offset(static_cast<int>(p));
+      EXPECT_EQ(offset % chunk_elements, 0);
+      taken.emplace_back(offset, offset + unit.params[p].numel());
+      const auto inside = [&](const UnitRange& r) {
+        return r.begin <= offset && offset + unit.params[p].numel() <= r.end && r.decay == unit.params[p].decay;
+      };
+      EXPECT_TRUE(std::any_of(layout.ranges().begin(), layout.ranges().end(), inside));
+    }
+    std::sort(taken.begin(), taken.end());
+    for (size_t i = 1; i < taken.size(); ++i) EXPECT_LE(taken[i - 1].second, taken[i].first);
+    EXPECT_LE(taken.back().second, layout.elements());
+    EXPECT_LT(layout.elements() - taken.back().second, chunk_elements);
+    int64_t at = 0;
+    for (const UnitRange& r : layout.ranges()) {
+      EXPECT_EQ(r.begin, at);
+      EXPECT_GT(r.end, r.begin);
+      at = r.end;
+    }
+    EXPECT_EQ(at, layout.elements());
+  }
+}
+
+TEST(UnitLayout, BordersAreWholeChunksAsEqualAsChunksAllow) {
+  std::mt19937 random(11);
+  for (int trial = 0; trial < 200; ++trial) {
+    const UnitLayout layout(random_unit(random));
+    const int64_t chunks = layout.elements() / chunk_elements;
+    for (const int size : {1, 2, 3, 4, 5, 7, 8, 64, 1000}) {
+      const std::vector<int64_t> borders = layout.borders(size);
+      ASSERT_EQ(borders.size(), static_cast<size_t>(size) + 1);
+      EXPECT_EQ(borders.front(), 0);
+      EXPECT_EQ(borders.back(), layout.elements());
+      for (int64_t r = 0; r < size; ++r) {
+        const size_t i = static_cast<size_t>(r);
+        EXPECT_EQ(borders[i], chunk_elements * (chunks * r / size));
+        const int64_t own = (borders[i + 1] - borders[i]) / chunk_elements;
+        EXPECT_GE(own, chunks / size);
+        EXPECT_LE(own, chunks / size + 1);
+      }
+    }
+  }
+}
+
+TEST(UnitLayout, RefusesShapesThatDoNotFit) {
+  const int64_t huge = std::numeric_limits<int64_t>::max() / 2;
+  EXPECT_THROW(UnitLayout({"u", {param(huge, 8, true)}, false}), Error);
+  EXPECT_THROW(UnitLayout({"u", {param(0, 8, true)}, false}), Error);
+  EXPECT_THROW(UnitLayout({"u", {param(8, -1, true)}, false}), Error);
+  EXPECT_THROW(UnitLayout({"u", {param(8, 1, true)}, false}).borders(0), Error);
+}
+
+}  // namespace
+}  // namespace llmtrain

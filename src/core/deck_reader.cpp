@@ -73,7 +73,7 @@ class Reader {
     rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     ++line_;
-    if (!acceptable(line)) line = {};
+    if (!acceptable(line)) line = "";
     LLMTRAIN_CHECK(line.size() < size, "inih was built with shorter lines than 200 bytes");
     std::memcpy(buffer, line.data(), line.size());
     buffer[line.size()] = '\0';

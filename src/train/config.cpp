@@ -21,7 +21,7 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
 /// A name that can be a folder.
 struct RunNameCodec {
   static std::string parse(std::string_view text, const KeyInfo&) {
-    const std::string name = parse_text(text);
+    std::string name = parse_text(text);
     if (name == "." || name == ".." || name.find_first_of("/\n\t") != std::string::npos || name.size() > 200) {
       throw UserError(ExitCode::deck, fmt::format("'{}' cannot name a folder", text));
     }

@@ -1,0 +1,149 @@
+#pragma once
+// A probabilistic grammar that remembers: words chosen once return later in the text. It is unambiguous by
+// construction (every text has at most one derivation), so the probability of a text and the entropy of the source are
+// exact.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain {
+
+/// Words of one kind, all equally likely. `forms` names the columns, separated by spaces ("one many"); every entry has
+/// one text per column, separated by '/' ("apple/apples").
+struct WordList {
+  std::string name;
+  std::string forms;
+  std::vector<std::string> entries;
+};
+
+/// Something a text chooses once and may return to.
+struct GrammarVariable {
+  std::string name;
+  std::string list;
+  std::string except = {};  ///< variables of the same list that have another value, separated by spaces
+  std::string joined = {};  ///< a variable whose first form equals the first form of this one's value
+};
+
+struct GrammarAlternative {
+  uint32_t weight;   ///< probability = weight / sum of the rule's weights
+  std::string text;  ///< literal text with items, see Grammar
+};
+
+struct GrammarRule {
+  std::string name;
+  std::vector<GrammarAlternative> alternatives;
+};
+
+struct GrammarSource {
+  std::vector<WordList> lists;
+  std::vector<GrammarVariable> variables;  ///< each after those it names
+  std::vector<GrammarRule> rules;          ///< the first is the whole text; a rule uses only later ones
+};
+
+/// Items inside the text of an alternative:
+///   <rule>     one alternative of the rule
+///   [x] [x.f]  variable x gets its value here, uniformly among those allowed, and its first form (form f) is written
+///   {x} {x.f}  the value that x has, again
+///   [x:n.f] {x:n.f}  the form of x that is named by the form f of n's value: agreement in number
+///   [=list]    a word that is not remembered, in its first form
+/// A text cannot contain < > [ ] { } otherwise.
+///
+/// Unambiguous: read from left to right, each choice shows itself at once. Among the alternatives of a rule no leading
+/// literal is a prefix of another, nor is one among the words that a variable may take at one place; so at most one
+/// continues the text. The constructor checks this, and that on every path a variable is chosen at most once and only
+/// then used. The entropy of a text is therefore the expected sum of the entropies of the choices behind it:
+///   H(rule) = - sum_i p_i ln p_i + sum_i p_i sum_items H(item)
+///   H([x])  = ln(words allowed), for a joined variable its mean over the values of the variable it is joined to.
+/// No probability depends on a value except through `joined`, hence a place is reached independently of the values of
+/// the variables, and each variable has there the distribution it was drawn from: uniform for a plain one, and, by
+/// symmetry, for one with exceptions.
+class Grammar {
+ public:
+  explicit Grammar(const GrammarSource& source);
+
+  /// A uniform integer below its argument, which is at least 1.
+  using Below = std::function<uint32_t(uint32_t)>;
+  std::string write(const Below& below) const;
+
+  /// ln of the probability of `text`, -infinity if the grammar does not write it.
+  double log_probability(std::string_view text) const;
+
+  double entropy() const;                  ///< of a text, nats
+  double first_character_entropy() const;  ///< nats; the first character is a function of the text
+  double expected_length() const;          ///< bytes
+  int64_t longest() const;                 ///< bytes; no text is longer
+
+ private:
+  enum class ItemKind : uint8_t { literal, rule, draw, recall };
+  struct Item {
+    ItemKind kind = ItemKind::literal;
+    std::string text;        // literal
+    size_t target = 0;       // rule or variable
+    int selector = -1;       // variable whose value picks the form, or none
+    std::vector<int> forms;  // [entries of the selector's list], or the one form
+  };
+  struct Alternative {
+    uint32_t weight;
+    std::vector<Item> items;
+  };
+  struct Rule {
+    std::string name;
+    std::vector<Alternative> alternatives;
+    uint32_t total_weight = 0;
+  };
+  struct List {
+    std::string name;
+    std::vector<std::string> forms;
+    std::vector<std::vector<std::string>> entries;  // [entry][form]
+  };
+  struct Variable {
+    std::string name;
+    size_t list = 0;
+    std::vector<size_t> except;
+    int joined = -1;
+    std::vector<std::vector<int>> domains;  // entries allowed, by the entry of `joined` (else one domain)
+    std::vector<double> probability;        // [entry]
+    bool remembered = true;
+  };
+  using Bindings = std::vector<int>;  // entry by variable, -1 = none yet
+  struct Flow;
+  struct Reader;
+
+  void add_list(const WordList& source);
+  void add_variable(const GrammarVariable& source);
+  void add_rule(const GrammarRule& source);
+  void parse(std::string_view text, std::vector<Item>& items);
+  Item parse_item(char bracket, std::string_view body);
+  void parse_form(std::string_view body, Item& item);
+  size_t anonymous_variable(std::string_view list);
+  void check_heads(const Rule& rule) const;
+  void check_draw(const Item& item) const;
+  void check_flow(size_t rule, Flow& flow) const;
+  size_t origin(size_t variable) const;
+
+  size_t list_named(std::string_view name) const;
+  size_t variable_named(std::string_view name) const;
+  size_t rule_named(std::string_view name) const;
+  int form_named(size_t list, std::string_view name) const;
+
+  const std::string& text_of(const Item& item, int entry, const Bindings& bindings) const;
+  std::vector<int> allowed(const Variable& variable, const Bindings& bindings) const;
+  void write_rule(size_t rule, const Below& below, Bindings& bindings, std::string& text) const;
+
+  double expect(size_t rule, const std::function<double(const Rule&)>& of_rule,
+                const std::function<double(const Item&)>& of_item) const;
+  double draw_entropy(const Variable& variable) const;
+  double mean_length(const Item& item) const;
+  int64_t longest(size_t rule) const;
+  void first_characters(size_t rule, double reached, std::vector<double>& probability) const;
+
+  std::vector<List> lists_;
+  std::vector<Variable> variables_;
+  std::vector<Rule> rules_;
+  std::vector<std::string> rule_names_;
+};
+
+}  // namespace llmtrain

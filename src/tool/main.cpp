@@ -1,0 +1,3 @@
+#include "tool/tool.hpp"
+
+int main(int argc, char** argv) { return llmtrain::run_tool(argc, argv); }

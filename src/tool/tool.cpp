@@ -1,0 +1,107 @@
+#include "tool/tool.hpp"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <string_view>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/registry.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr Subcommand (*subcommands[])(CLI::App&) = {add_corpus};
+
+void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string_view name) {
+  std::vector<std::string> names;
+  for (const Subcommand& subcommand : known) names.push_back(subcommand.app->get_name());
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  for (std::string_view valid : views) {
+    if (valid == name) return;
+  }
+  refuse_command_line(fmt::format("no such subcommand '{}'{}", name, did_you_mean(name, views)));
+}
+
+/// Arguments that the subcommand does not know.
+void refuse_unknown_arguments(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  for (const std::string& argument : app.remaining()) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name.starts_with("-")) refuse_command_line(fmt::format("no such option {}{}", name, did_you_mean(name, views)));
+    refuse_command_line(fmt::format("'{}' is not understood", argument));
+  }
+}
+
+const Subcommand* chosen_of(const std::vector<Subcommand>& subcommands_added) {
+  for (const Subcommand& subcommand : subcommands_added) {
+    if (subcommand.app->parsed()) return &subcommand;
+  }
+  return nullptr;
+}
+
+int parse_and_run(int argc, const char* const* argv) {
+  CLI::App program("What is done before and after a training job of llmtrain.", "llmtool");
+  program.set_help_flag("-h,--help", "this text; after a subcommand, its options");
+  program.set_version_flag("--version", std::string("llmtool ") + LLMTRAIN_VERSION, "version");
+  std::vector<Subcommand> added;
+  for (const auto& add : subcommands) {
+    added.push_back(add(program));
+    added.back().app->allow_extras();
+    added.back().app->set_help_flag("-h,--help", "this text");
+  }
+  if (argc < 2) {
+    std::cerr << program.help();
+    return static_cast<int>(ExitCode::command_line);
+  }
+  if (argv[1][0] != '-') refuse_unknown_subcommand(added, argv[1]);
+  program.allow_extras();
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // help or version
+    return program.exit(request, std::cout, std::cerr);
+  } catch (const CLI::ParseError& error) {
+    // A misspelt option is the reason when a required one is missing.
+    if (const Subcommand* chosen = chosen_of(added)) refuse_unknown_arguments(*chosen->app);
+    refuse_command_line(error.what());
+  }
+  refuse_unknown_arguments(program);
+  const Subcommand* chosen = chosen_of(added);
+  if (chosen == nullptr) refuse_command_line("no subcommand is named");
+  refuse_unknown_arguments(*chosen->app);
+  chosen->run();
+  return static_cast<int>(ExitCode::finished);
+}
+
+}  // namespace
+
+void refuse_command_line(const std::string& what) {
+  throw UserError(ExitCode::command_line, fmt::format("command line: {} (-h shows the usage)", what));
+}
+
+int64_t parse_count_option(const std::string& option, const std::string& text, const ValueRange& range) {
+  try {
+    return parse_count(text, range);
+  } catch (const UserError& error) {
+    refuse_command_line(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+int run_tool(int argc, const char* const* argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const UserError& error) {
+    std::cerr << "llmtool: " << error.what() << '\n';
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::cerr << "llmtool: internal error: " << error.what() << '\n';
+    return static_cast<int>(ExitCode::internal);
+  }
+}
+
+}  // namespace llmtrain

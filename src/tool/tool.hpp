@@ -1,0 +1,29 @@
+#pragma once
+// llmtool: what is done before and after a job. One file per subcommand; the list is in tool.cpp.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "core/deck_value.hpp"
+
+namespace llmtrain {
+
+/// A subcommand that was added to the program. `run` comes after the command line was found right; it does the work and
+/// throws UserError.
+struct Subcommand {
+  CLI::App* app;
+  std::function<void()> run;
+};
+
+Subcommand add_corpus(CLI::App& program);
+
+/// The whole program; returns its exit code (interface.md).
+int run_tool(int argc, const char* const* argv);
+
+/// Throws UserError(ExitCode::command_line) that points to the help.
+[[noreturn]] void refuse_command_line(const std::string& what);
+/// The value of an option that takes a size or count, read as a deck reads it.
+int64_t parse_count_option(const std::string& option, const std::string& text, const ValueRange& range);
+
+}  // namespace llmtrain

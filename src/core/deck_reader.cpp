@@ -53,7 +53,7 @@ class Reader {
 
   RawDeck run() {
     const int result = ini_parse_stream(&Reader::next_line, this, &Reader::on_key, this);
-    LLMTRAIN_CHECK(result == 0, fmt::format("inih refused line {}", result));
+    LLMTRAIN_CHECK(result >= 0, "inih could not read");  // above 0: a line it minds, such as a full one; see next_line
     return std::move(deck_);
   }
 
@@ -67,6 +67,12 @@ class Reader {
   }
 
   char* next_line(char* buffer, size_t size) {
+    if (capacity_ == 0) capacity_ = size;
+    if (full_ && size < capacity_) {  // inih since release 57 asks for the rest of a line that filled its buffer
+      full_ = false;
+      std::memcpy(buffer, "\n", 2);
+      return buffer;
+    }
     if (rest_.empty()) return nullptr;
     const size_t end = rest_.find('\n');
     std::string_view line = rest_.substr(0, end);
@@ -75,6 +81,7 @@ class Reader {
     ++line_;
     if (!acceptable(line)) line = "";
     LLMTRAIN_CHECK(line.size() < size, "inih was built with shorter lines than 200 bytes");
+    full_ = line.size() + 1 == size;
     std::memcpy(buffer, line.data(), line.size());
     buffer[line.size()] = '\0';
     return buffer;
@@ -181,6 +188,8 @@ class Reader {
   RawDeck deck_;
   std::string section_, name_;  // of the current line
   int line_ = 0;
+  size_t capacity_ = 0;  // of inih's buffer
+  bool full_ = false;    // the line last handed over filled it
   bool in_section_ = false;
   bool skip_section_ = false;  // its header was wrong
   bool in_key_ = false;        // an indented line would continue a key

@@ -100,6 +100,10 @@ TEST(DeckReader, RefusesWhatIsNoDeck) {
 TEST(DeckReader, LimitsLinesAndFiles) {
   const std::string fits = "x = " + std::string(195, 'v');
   EXPECT_THAT(keys_of("[a]\n" + fits + "\n"), ElementsAre("2 a.x=" + std::string(195, 'v')));
+  EXPECT_THAT(keys_of("[a]\n" + fits + "\ny = 1\n"),
+              ElementsAre("2 a.x=" + std::string(195, 'v'), "3 a.y=1"));  // nothing behind a full line is lost
+  EXPECT_THAT(keys_of("[a]\nx = 1,\n " + std::string(198, 'v') + "\ny = 1\n"),
+              ElementsAre("2 a.x=1,|" + std::string(198, 'v'), "4 a.y=1"));
   EXPECT_THAT(keys_of("[a]\n" + fits + "\r\n"), ElementsAre("2 a.x=" + std::string(195, 'v')));
   EXPECT_THAT(errors_of("[a]\n" + fits + "v\n"), HasSubstr("d.ini:2: the line has 200 bytes"));
   EXPECT_THAT(errors_of("[a]\nx = 1" + std::string(300, ' ') + "\ny = 1\n"),

@@ -68,7 +68,7 @@ class Reader {
 
   char* next_line(char* buffer, size_t size) {
     if (capacity_ == 0) capacity_ = size;
-    if (full_ && size < capacity_) {  // inih since release 57 asks for the rest of a line that filled its buffer
+    if (full_ && size < capacity_) {  // inih since release 59 asks for the rest of a line that filled its buffer
       full_ = false;
       std::memcpy(buffer, "\n", 2);
       return buffer;

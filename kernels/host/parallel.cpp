@@ -13,10 +13,14 @@ namespace llmtrain::host {
 
 namespace {
 
-/// An instance with another number of threads than Kokkos was started with.
-std::optional<Kokkos::OpenMP>& other_space() {
-  static std::optional<Kokkos::OpenMP> space;
-  return space;
+/// Kokkos instances must be gone before Kokkos ends, so no plain static holds one.
+struct Spaces {
+  std::optional<Kokkos::OpenMP> usual;  ///< with the threads that Kokkos was started with
+  std::optional<Kokkos::OpenMP> other;  ///< with another number
+};
+Spaces& spaces() {
+  static Spaces both;
+  return both;
 }
 
 struct FreeAligned {
@@ -28,19 +32,15 @@ struct FreeAligned {
 int thread_count() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 const Kokkos::OpenMP& execution_space() {
-  static const Kokkos::OpenMP space;
-  const int threads = omp_get_max_threads();
-  if (space.concurrency() == threads) return space;
-  std::optional<Kokkos::OpenMP>& other = other_space();
-  if (!other || other->concurrency() != threads) {
-    static const bool hooked = [] {
-      Kokkos::push_finalize_hook([] { other_space().reset(); });
-      return true;
-    }();
-    static_cast<void>(hooked);
-    other.emplace(threads);
+  Spaces& s = spaces();
+  if (!s.usual) {
+    s.usual.emplace();
+    Kokkos::push_finalize_hook([] { spaces() = {}; });
   }
-  return *other;
+  const int threads = omp_get_max_threads();
+  if (s.usual->concurrency() == threads) return *s.usual;
+  if (!s.other || s.other->concurrency() != threads) s.other.emplace(threads);
+  return *s.other;
 }
 
 float* scratch(int64_t floats) {

@@ -27,9 +27,8 @@ void parallel_for(int64_t count, const Body& body) {
 /// body(begin, end) over [0, count) in blocks of `block`; only the last one may be shorter.
 template <class Body>
 void parallel_blocks(int64_t count, int64_t block, const Body& body) {
-  parallel_for((count + block - 1) / block, [&body, count, block](int64_t b) {
-    body(b * block, std::min(count, (b + 1) * block));
-  });
+  parallel_for((count + block - 1) / block,
+               [&body, count, block](int64_t b) { body(b * block, std::min(count, (b + 1) * block)); });
 }
 
 /// body(begin, end): [0, count) cut into at most thread_count() ranges with borders at multiples of `grain`. For work

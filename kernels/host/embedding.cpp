@@ -1,0 +1,68 @@
+#include "kernels/embedding.hpp"
+
+#include "kernels/host/dropout_row.hpp"
+#include "kernels/host/element.hpp"
+#include "kernels/host/parallel.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace host;
+
+constexpr int64_t rows_per_task = 16;
+constexpr int64_t columns_per_task = 64;  // a multiple of every cache line: threads share no line of the tables
+
+}  // namespace
+
+void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, const Batch& batch,
+                       const Dropout& dropout, Stream& /*stream*/) {
+  const int64_t rows = x.dim(0), channels = x.dim(1);
+  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
+  float* out = x.as<float>();
+  const int32_t* ids = batch.ids.as<int32_t>();
+  const int32_t* positions = batch.positions.as<int32_t>();
+  dispatch(table.dtype, [&](auto* tag) {
+    const auto* tokens = static_cast<decltype(tag)>(table.data);
+    const auto* places = static_cast<decltype(tag)>(position_table.data);
+    parallel_blocks(rows, rows_per_task, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const auto* token = tokens + ids[r] * channels;
+        const auto* place = places != nullptr ? places + positions[r] * channels : nullptr;
+        float* to = out + r * channels;
+        for (int64_t c = 0; c < channels; ++c) to[c] = load(token + c);
+        if (place != nullptr) {
+          for (int64_t c = 0; c < channels; ++c) to[c] += load(place + c);
+        }
+        with_dropout(dropout, batch, r, channels, 0, channels, [&](int64_t first, int64_t count, const float* scale) {
+          if (scale == nullptr) return;
+          for (int64_t i = 0; i < count; ++i) to[first + i] *= scale[i];
+        });
+      }
+    });
+  });
+}
+
+void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, const Batch& batch,
+                        const Dropout& dropout, Stream& /*stream*/) {
+  const int64_t rows = dx.dim(0), channels = dx.dim(1);
+  const float* from = dx.as<float>();
+  float* tokens = dtable.empty() ? nullptr : dtable.as<float>();
+  float* places = dposition.empty() ? nullptr : dposition.as<float>();
+  const int32_t* ids = batch.ids.as<int32_t>();
+  const int32_t* positions = batch.positions.as<int32_t>();
+  parallel_blocks(channels, columns_per_task, [&](int64_t begin, int64_t end) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto add = [&](float* row, int64_t first, int64_t count, const float* scale) {
+        const float* d = from + r * channels + first;
+        for (int64_t i = 0; i < count; ++i) row[first + i] += scale != nullptr ? d[i] * scale[i] : d[i];
+      };
+      with_dropout(dropout, batch, r, channels, begin, end, [&](int64_t first, int64_t count, const float* scale) {
+        if (tokens != nullptr) add(tokens + ids[r] * channels, first, count, scale);
+        if (places != nullptr) add(places + positions[r] * channels, first, count, scale);
+      });
+    }
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,151 @@
+// The same token file on any number of ranks; what goes wrong on one rank ends all of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "data/dataset.hpp"
+#include "data_files.hpp"
+#include "harness/harness.hpp"
+#include "parallel/local_communicator.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::all_tokens;
+using test::content_of;
+using test::Folder;
+using test::refusal;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class RanksTest : public testing::Test {
+ protected:
+  RanksTest() : ranks_(test::communicator()) {
+    if (ranks_.rank() == 0) folder_ = std::make_unique<Folder>();
+    path_ = folder_ ? folder_->path() : std::string();
+    ranks_.broadcast(path_);
+    config_.validation_fraction = 0;
+    batch_.sequence_length = 8;
+  }
+  ~RanksTest() override { ranks_.barrier(); }
+
+  /// Rank 0 writes it.
+  std::string file(const std::string& name, const std::string& content) {
+    if (folder_) folder_->file(name, content);
+    ranks_.barrier();
+    return path_ + "/" + name;
+  }
+  Dataset open(Communicator& communicator, const std::string& cache) {
+    DataConfig config = config_;
+    config.cache = path_ + "/" + cache;
+    return open_dataset(config, batch_, communicator, [](const std::string&) {});
+  }
+
+  Communicator& ranks_;
+  std::unique_ptr<Folder> folder_;
+  std::string path_;
+  DataConfig config_;
+  BatchConfig batch_;
+};
+
+std::string text_of_documents(const std::string& separator) {
+  std::mt19937 random(5);
+  const std::vector<std::string> characters = {"a", "b", "\u00e9", "\u20ac", "\U0001F600", "\n"};
+  std::string text;
+  for (int d = 0; d < 4000; ++d) {
+    const size_t size = d == 17 ? 2'500'001 : d == 3000 ? 1'048'577 : random() % 2000;
+    const size_t begin = text.size();
+    while (text.size() < begin + size) text += characters[random() % characters.size()];
+    text += separator;
+  }
+  return text;
+}
+
+TEST_F(RanksTest, TextGivesTheSameFileOnAnyNumberOfRanks) {
+  config_.document_separator = "\n\n";
+  const std::string separator = "\n\n";
+  config_.train = {file("a.txt", text_of_documents(separator)), file("b.txt", "short"),
+                   file("c.txt", std::string(3 << 20, 'b'))};
+  for (const char* tokenizer : {"char", "bytes"}) {
+    config_.tokenizer = tokenizer;
+    const Dataset together = open(ranks_, "together");
+    raise_together(ranks_, [&] {
+      if (ranks_.rank() != 0) return;
+      const auto alone = make_local_communicator();
+      const Dataset expected = open(*alone, "alone");
+      EXPECT_NE(together.train->info().path, expected.train->info().path);
+      const std::string bytes = content_of(expected.train->info().path);
+      EXPECT_GT(bytes.size(), 8'000'000U);
+      EXPECT_TRUE(content_of(together.train->info().path) == bytes);
+      EXPECT_TRUE(content_of(together.train->info().path + ".digest") ==
+                  content_of(expected.train->info().path + ".digest"));
+    });
+  }
+}
+
+TEST_F(RanksTest, RowsGiveTheSameFileOnAnyNumberOfRanks) {
+  std::mt19937 random(6);
+  std::string rows;
+  for (int r = 0; r < 30000; ++r) {
+    std::string ids, labels;
+    for (uint32_t i = random() % 60; i > 0; --i) {
+      const std::string id = std::to_string(random() % 60000), comma = ids.empty() ? "" : ",";
+      ids += comma + id;
+      labels += comma + (random() % 3 == 0 ? "-100" : id);
+    }
+    rows += "{\"input_ids\":[" + ids + "]" + (r % 2 == 0 && r > 25000 ? ",\"labels\":[" + labels + "]" : "") + "}\n";
+  }
+  config_.train = {file("a.jsonl", rows), file("b.jsonl", "{\"input_ids\":[7]}\n")};
+  const Dataset together = open(ranks_, "together");
+  EXPECT_TRUE(together.train->info().has_mask);
+  raise_together(ranks_, [&] {
+    if (ranks_.rank() != 0) return;
+    const auto alone = make_local_communicator();
+    const Dataset expected = open(*alone, "alone");
+    EXPECT_TRUE(content_of(together.train->info().path) == content_of(expected.train->info().path));
+  });
+}
+
+TEST_F(RanksTest, TheExampleCorpusIsFoundByAll) {
+  config_.train = {builtin_stories};
+  config_.validation_fraction = 0.1;
+  const Dataset data = open(ranks_, "cache");
+  const std::vector<std::string> all =
+      ranks_.gather_all(std::to_string(data.train->tokens()) + " " + std::to_string(data.validation->tokens()) +
+                        data.tokenizer->serialized());
+  for (const std::string& text : all) EXPECT_EQ(text, all.front());
+}
+
+TEST_F(RanksTest, AnErrorOnOneRankEndsAll) {
+  std::string text(8 << 20, 'x');
+  text[(7 << 20) + 12345] = '\xFF';  // a piece of the last rank
+  config_.train = {file("a.txt", text)};
+  const std::string place = "a.txt:1: byte " + std::to_string((7 << 20) + 12345);
+  EXPECT_THAT(refusal([&] { open(ranks_, "cache"); }), AllOf(HasSubstr("65 "), HasSubstr(place)));
+  config_.train = {path_ + "/missing.txt"};
+  EXPECT_THAT(refusal([&] { open(ranks_, "cache"); }), HasSubstr("66 "));
+  std::string rows;
+  for (int i = 0; i < 200000; ++i) rows += "{\"input_ids\":[1,2,3,4,5,6,7,8]}\n";
+  config_.train = {file("b.jsonl", rows + "{\"input_ids\":[1,2,\n")};
+  EXPECT_THAT(refusal([&] { open(ranks_, "cache"); }), AllOf(HasSubstr("65 "), HasSubstr("b.jsonl:200001: ")));
+  config_.train = {file("c.txt", "a right one")};
+  EXPECT_EQ(open(ranks_, "cache").train->tokens(), 12);
+}
+
+TEST_F(RanksTest, SeveralJobsMayFillOneCacheAtOnce) {
+  config_.train = {file("a.txt", text_of_documents("\n"))};
+  const auto alone = make_local_communicator();
+  ranks_.barrier();
+  const Dataset mine = open(*alone, "cache");  // every rank is a job of its own
+  const std::string path = mine.train->info().path;
+  ranks_.barrier();
+  const std::vector<std::string> paths = ranks_.gather_all(path);
+  for (const std::string& other : paths) EXPECT_EQ(other, path);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_ + "/cache"), {}), 2);
+  EXPECT_EQ(all_tokens(*mine.train).size(), static_cast<size_t>(open(ranks_, "cache").train->tokens()));
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,156 @@
+#include "data/jsonl.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data_files.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Folder;
+using test::refusal;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string refusal_of(const std::string& line) {
+  TokenRow row;
+  return refusal([&] { parse_token_row(line, row); });
+}
+
+TEST(TokenRow, ReadsIdsAndLabels) {
+  TokenRow row;
+  parse_token_row(R"({"input_ids": [0, 5, 2147483646]})", row);
+  EXPECT_THAT(row.ids, ElementsAre(0, 5, 2147483646));
+  EXPECT_FALSE(row.has_labels);
+  parse_token_row(R"( {"labels":[-100,6],"other":{"a":[1,{"b":null}],"c":"\u0000"},"input_ids":[5,6],"x":1.5e3} )",
+                  row);
+  EXPECT_THAT(row.ids, ElementsAre(5, 6));
+  EXPECT_THAT(row.labels, ElementsAre(-100, 6));
+  EXPECT_TRUE(row.has_labels);
+  parse_token_row(R"({"input_ids":[]})", row);
+  EXPECT_TRUE(row.ids.empty());
+  EXPECT_FALSE(row.has_labels);
+}
+
+TEST(TokenRow, RefusesWhatIsNoRow) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"", "not valid JSON"},
+      {"nonsense", "not valid JSON"},
+      {R"({"input_ids":[1,2)", "not valid JSON"},
+      {R"({"input_ids":[1,2]} {})", "not valid JSON"},
+      {R"({"input_ids":[1,2,]})", "not valid JSON"},
+      {R"({"input_ids":[01]})", "not valid JSON"},
+      {R"({"input_ids":[NaN]})", "not valid JSON"},
+      {"{\"input_ids\":[1],\"a\":\"\xFF\"}", "not valid JSON"},
+      {"[1,2]", "must be a JSON object"},
+      {"3", "must be a JSON object"},
+      {"null", "must be a JSON object"},
+      {"{}", "no input_ids"},
+      {R"({"text":"words"})", "no input_ids"},
+      {R"({"a":{"input_ids":[1]}})", "no input_ids"},
+      {R"({"input_ids":3})", "must be a list"},
+      {R"({"input_ids":null})", "must be a list"},
+      {R"({"input_ids":"1 2"})", "must be a list"},
+      {R"({"input_ids":{"a":1}})", "must be a list"},
+      {R"({"input_ids":[1,"2"]})", "must be a list"},
+      {R"({"input_ids":[1,true]})", "must be a list"},
+      {R"({"input_ids":[1,null]})", "must be a list"},
+      {R"({"input_ids":[1,{}]})", "must be a list"},
+      {R"({"input_ids":[[1]]})", "flat list"},
+      {R"({"input_ids":[1.0]})", "not an integer"},
+      {R"({"input_ids":[1e2]})", "not an integer"},
+      {R"({"input_ids":[-1]})", "not a token id"},
+      {R"({"input_ids":[-100]})", "not a token id"},
+      {R"({"input_ids":[2147483647]})", "not a token id"},
+      {R"({"input_ids":[18446744073709551615]})", "not a token id"},
+      {R"({"input_ids":[99999999999999999999999]})", "not an integer"},
+      {R"({"input_ids":[1],"labels":[1,1]})", "2 labels for 1"},
+      {R"({"input_ids":[1,2],"labels":[1,3]})", "labels[1] is 3"},
+      {R"({"input_ids":[1],"input_ids":[1]})", "twice"},
+      {R"({"input_ids":[1],"a":{"b":1,"b":2}})", "twice"},
+      {R"({"input_ids":[1],"\u0069nput_ids":[2]})", "twice"},
+      {"\xEF\xBB\xBF{\"input_ids\":[1]}", "byte order mark"},
+      {std::string("{\"input_ids\":[1]}\0{", 18), "NUL"},
+      {std::string("{\"input_ids\":[1\0]}", 18), "NUL"},
+  };
+  for (const auto& [line, reason] : rows) {
+    EXPECT_THAT(refusal_of(line), AllOf(HasSubstr("65 "), HasSubstr(reason))) << line;
+  }
+  EXPECT_EQ(refusal_of(R"({"input_ids":[1],"labels":[1]})"), "nothing was thrown");
+}
+
+TEST(TokenRow, DepthAndKeysAreBounded) {
+  const auto nested = [](int depth) {
+    return R"({"input_ids":[1],"a":)" + std::string(static_cast<size_t>(depth), '[') +
+           std::string(static_cast<size_t>(depth), ']') + "}";
+  };
+  EXPECT_EQ(refusal_of(nested(max_json_depth - 1)), "nothing was thrown");
+  EXPECT_THAT(refusal_of(nested(max_json_depth)), HasSubstr("nested deeper"));
+  EXPECT_THAT(refusal_of(std::string(100000, '[')), HasSubstr("JSON object"));
+  EXPECT_THAT(refusal_of(R"({"a":)" + std::string(4 << 20, '[')), HasSubstr("nested deeper"));
+  std::string objects;
+  for (int i = 0; i < 1000000; ++i) objects += R"({"a":)";
+  EXPECT_THAT(refusal_of(objects), HasSubstr("nested deeper"));
+  std::string keys = R"({"input_ids":[1])";
+  for (int i = 0; i < 2000; ++i) keys += ",\"k" + std::to_string(i) + "\":0";
+  EXPECT_THAT(refusal_of(keys + "}"), HasSubstr("more than 1000 keys"));
+}
+
+std::vector<std::string> lines_between(const std::string& path, int64_t begin, int64_t end) {
+  const FileHandle file = FileHandle::open_to_read(path);
+  LineReader reader(file, file.size(), begin, end);
+  std::vector<std::string> lines;
+  std::string_view line;
+  while (reader.next(line)) lines.emplace_back(line);
+  return lines;
+}
+
+TEST(LineReader, EveryLineBelongsToOneRange) {
+  const Folder folder;
+  const std::string text = "a\n\nbcd\r\nef\n\n\nlast";
+  const std::vector<std::string> expected = {"a", "", "bcd", "ef", "", "", "last"};
+  const std::string path = folder.file("x", text), ended = folder.file("y", text + "\n");
+  const int64_t size = static_cast<int64_t>(text.size());
+  EXPECT_EQ(lines_between(path, 0, size), expected);
+  EXPECT_EQ(lines_between(ended, 0, size + 1), expected);
+  for (int64_t cut = 1; cut < size; ++cut) {
+    for (int64_t second = cut; second < size; ++second) {
+      std::vector<std::string> all = lines_between(path, 0, cut);
+      for (const auto& [begin, end] : {std::pair{cut, second}, {second, size}}) {
+        if (begin == end) continue;
+        for (std::string& line : lines_between(path, begin, end)) all.push_back(line);
+      }
+      ASSERT_EQ(all, expected) << cut << ' ' << second;
+    }
+  }
+}
+
+TEST(LineReader, LongLinesCrossPieces) {
+  const Folder folder;
+  std::string text;
+  std::vector<std::string> expected;
+  for (const size_t length : {300000, 5, 262143, 262144, 700000, 1}) {
+    expected.emplace_back(length, static_cast<char>('a' + expected.size()));
+    text += expected.back() + "\n";
+  }
+  const std::string path = folder.file("x", text);
+  const int64_t size = static_cast<int64_t>(text.size());
+  EXPECT_EQ(lines_between(path, 0, size), expected);
+  std::vector<std::string> all = lines_between(path, 0, 800000);
+  for (std::string& line : lines_between(path, 800000, size)) all.push_back(line);
+  EXPECT_EQ(all, expected);
+}
+
+TEST(LineReader, RefusesALineBeyondTheCap) {
+  const Folder folder;
+  std::string text(static_cast<size_t>(longest_row) + (1 << 20), 'x');
+  EXPECT_THAT(refusal([&] { lines_between(folder.file("x", "ok\n" + text), 0, 4); }),
+              AllOf(HasSubstr("65 "), HasSubstr("x:2: "), HasSubstr("longer than 16 MiB")));
+  text[static_cast<size_t>(longest_row) - 1] = '\n';
+  EXPECT_EQ(lines_between(folder.file("y", text), 0, 4).size(), 1U);
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int block = attention_block;
 constexpr int tile_size = block * block;
-constexpr int key_blocks_per_item = 2;
+constexpr int key_blocks_per_item = 4;
 constexpr int vector = 8;  ///< queries per Float8
 
 /// Key block of an item: operands and the gradients that grow while the item runs.

@@ -45,6 +45,15 @@ struct HeadRows {
   int head_dim;
 };
 
+/// Inlined, unlike a call of memcpy with a size that only the program knows.
+inline void copy_short(void* to, const void* from, size_t bytes) {
+  size_t done = 0;
+  for (; done + 32 <= bytes; done += 32) {
+    std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, 32);
+  }
+  if (done < bytes) std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, bytes - done);
+}
+
 /// dst[64, padded] = rows, zero beyond `count` and beyond head_dim.
 template <class S, class P>
 void load_rows(P* dst, const HeadRows<const S>& src, int count) {
@@ -53,13 +62,13 @@ void load_rows(P* dst, const HeadRows<const S>& src, int count) {
     const S* from = src.data + r * src.stride;
     P* to = dst + r * padded;
     if constexpr (std::is_same_v<S, P>) {
-      std::memcpy(to, from, static_cast<size_t>(src.head_dim) * sizeof(P));
+      copy_short(to, from, static_cast<size_t>(src.head_dim) * sizeof(P));
     } else {
       for (int d = 0; d < src.head_dim; ++d) to[d] = static_cast<P>(load(from + d));
     }
-    std::memset(to + src.head_dim, 0, static_cast<size_t>(padded - src.head_dim) * sizeof(P));
+    if (padded > src.head_dim) std::fill(to + src.head_dim, to + padded, P(0.0f));
   }
-  std::memset(dst + count * padded, 0, static_cast<size_t>((attention_block - count) * padded) * sizeof(P));
+  if (count < attention_block) std::fill(dst + count * padded, dst + attention_block * padded, P(0.0f));
 }
 
 /// dst[columns, rows] = transpose of src[rows, columns], 32-bit words; both multiples of 8.

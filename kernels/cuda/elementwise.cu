@@ -1,0 +1,173 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/elementwise.hpp"
+#include "kernels/random_normal.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr int block_threads = 256;
+constexpr int64_t most_blocks = 1 << 16;
+
+__device__ float load(const float* p) { return *p; }
+__device__ float load(const bf16* p) { return static_cast<float>(*p); }
+__device__ void store(float* p, float value) { *p = value; }
+__device__ void store(bf16* p, float value) { *p = bf16(value); }
+
+/// f(i) for i in [0, count), a grid of any size.
+template <class F>
+__global__ void for_each(int64_t count, F f) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) f(i);
+}
+
+template <class F>
+void launch(int64_t count, Stream& stream, const F& f) {
+  if (count <= 0) return;
+  const auto blocks = static_cast<unsigned>(std::min(most_blocks, (count + block_threads - 1) / block_threads));
+  for_each<<<blocks, block_threads, 0, static_cast<cudaStream_t>(stream.native())>>>(count, f);
+  const cudaError_t code = cudaGetLastError();
+  if (code != cudaSuccess) throw Error(std::string("elementwise kernel failed: ") + cudaGetErrorString(code));
+}
+
+/// f(pointer of the tensor's element type).
+template <class F>
+void dispatch(const Tensor& t, const F& f) {
+  if (t.dtype == DType::f32) {
+    f(static_cast<float*>(t.data));
+  } else {
+    LLMTRAIN_CHECK(t.dtype == DType::bf16, "this kernel works on fp32 and bf16");
+    f(static_cast<bf16*>(t.data));
+  }
+}
+
+/// Factor of element (row, channel) of [N, C], for kernels.
+struct RowDropout {
+  Dropout dropout;
+  const int64_t* sequences;
+  const int32_t* offsets;
+  int64_t width;
+
+  RowDropout(const Dropout& d, const Batch& batch, int64_t channels)
+      : dropout(d),
+        sequences(d.active() ? batch.sequence_ids.as<int64_t>() : nullptr),
+        offsets(d.active() ? batch.sequence_offsets.as<int32_t>() : nullptr),
+        width(channels) {}
+
+  __device__ float scale(int64_t i) const {
+    if (sequences == nullptr) return 1.0f;
+    const int64_t row = i / width, channel = i % width;
+    return dropout.scale(
+        static_cast<uint64_t>(sequences[row]),
+        static_cast<uint64_t>(offsets[row]) * static_cast<uint64_t>(width) + static_cast<uint64_t>(channel));
+  }
+};
+
+template <class T>
+struct ResidualAdd {
+  float* out;
+  const float* in;
+  const T* delta;
+  RowDropout rows;
+  __device__ void operator()(int64_t i) const { out[i] = fmaf(rows.scale(i), load(delta + i), in[i]); }
+};
+
+template <class T>
+struct ResidualAddBackward {
+  T* ddelta;
+  const float* dout;
+  RowDropout rows;
+  __device__ void operator()(int64_t i) const { store(ddelta + i, dout[i] * rows.scale(i)); }
+};
+
+template <class To, class From>
+struct Cast {
+  To* out;
+  const From* in;
+  __device__ void operator()(int64_t i) const { store(out + i, load(in + i)); }
+};
+
+struct AddInto {
+  float* out;
+  const float* in;
+  __device__ void operator()(int64_t i) const { out[i] += in[i]; }
+};
+
+template <class T>
+struct Fill {
+  T* out;
+  float value;
+  __device__ void operator()(int64_t i) const { store(out + i, value); }
+};
+
+struct FillNormal {
+  float* out;
+  double std;
+  uint64_t key;
+  int64_t first;
+  __device__ void operator()(int64_t i) const {
+    out[i] = static_cast<float>(std * random_normal(key, static_cast<uint64_t>(first + i)));
+  }
+};
+
+void check_rows(const Tensor& stream_tensor, const Tensor& branch, const Batch& batch) {
+  LLMTRAIN_CHECK(stream_tensor.rank == 2 && branch.rank == 2 && stream_tensor.shape == branch.shape &&
+                     stream_tensor.dim(0) == batch.tokens && stream_tensor.dtype == DType::f32,
+                 "residual stream: fp32 [N, C] of the batch");
+}
+
+}  // namespace
+
+void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, const Batch& batch, const Dropout& dropout,
+                  Stream& stream) {
+  check_rows(in, delta, batch);
+  check_rows(out, delta, batch);
+  const RowDropout rows(dropout, batch, in.dim(1));
+  dispatch(delta, [&]<class T>(T* branch) {
+    launch(in.numel(), stream, ResidualAdd<T>{out.as<float>(), in.as<float>(), branch, rows});
+  });
+}
+
+void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch& batch, const Dropout& dropout,
+                           Stream& stream) {
+  check_rows(dout, ddelta, batch);
+  const RowDropout rows(dropout, batch, dout.dim(1));
+  dispatch(ddelta, [&]<class T>(T* to) {
+    launch(dout.numel(), stream, ResidualAddBackward<T>{to, dout.as<float>(), rows});
+  });
+}
+
+void cast(const Tensor& out, const Tensor& in, Stream& stream) {
+  LLMTRAIN_CHECK(out.numel() == in.numel(), "cast: one element for each");
+  if (out.dtype == in.dtype) {
+    copy_on_device(out.data, in.data, in.bytes(), stream);
+    return;
+  }
+  dispatch(out, [&]<class To>(To* to) {
+    dispatch(in, [&]<class From>(From* from) { launch(out.numel(), stream, Cast<To, From>{to, from}); });
+  });
+}
+
+void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream) {
+  LLMTRAIN_CHECK(out.numel() == in.numel() && out.dtype == DType::f32 && in.dtype == DType::f32,
+                 "add_into: fp32, one element for each");
+  if (first) {
+    copy_on_device(out.data, in.data, in.bytes(), stream);
+    return;
+  }
+  launch(out.numel(), stream, AddInto{out.as<float>(), in.as<float>()});
+}
+
+void fill(const Tensor& out, float value, Stream& stream) {
+  dispatch(out, [&]<class T>(T* to) { launch(out.numel(), stream, Fill<T>{to, value}); });
+}
+
+void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream& stream) {
+  launch(out.numel(), stream, FillNormal{out.as<float>(), std, key, first_element});
+}
+
+}  // namespace llmtrain

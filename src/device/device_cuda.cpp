@@ -1,0 +1,140 @@
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void cuda_check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  throw Error(fmt::format("{} failed: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code)));
+}
+
+cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+cudaDeviceProp current_properties() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties;
+}
+
+// The kind follows from the addresses. Pinned host memory is copied asynchronously and must live until the stream is
+// synchronized; pageable memory may be reused (to the device) or read (to the host) when the call returns.
+void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
+  if (bytes <= 0) return;
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, raw(stream)), "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+const char* device_kind() { return "cuda"; }
+
+std::string device_description() {
+  const cudaDeviceProp properties = current_properties();
+  return fmt::format("{}, {:.0f} GiB, compute capability {}.{}", properties.name,
+                     static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major, properties.minor);
+}
+
+bool device_fast_bf16() { return current_properties().major >= 8; }  // tensor cores take bf16 from Ampere on
+
+Stream::Stream() {
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  native_ = stream;
+}
+Stream::~Stream() { cudaStreamDestroy(static_cast<cudaStream_t>(native_)); }
+void Stream::synchronize() { cuda_check(cudaStreamSynchronize(raw(*this)), "cudaStreamSynchronize"); }
+
+Event::Event() {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  native_ = event;
+}
+Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(native_)); }
+void Event::record(Stream& stream) {
+  cuda_check(cudaEventRecord(static_cast<cudaEvent_t>(native_), raw(stream)), "cudaEventRecord");
+}
+void Event::wait(Stream& stream) {
+  cuda_check(cudaStreamWaitEvent(raw(stream), static_cast<cudaEvent_t>(native_), 0), "cudaStreamWaitEvent");
+}
+
+DeviceBuffer::DeviceBuffer(int64_t bytes) {
+  LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
+  if (bytes == 0) return;
+  const cudaError_t code = cudaMalloc(&data_, static_cast<size_t>(bytes));
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not an error of the next call
+    const DeviceMemory memory = device_memory();
+    throw UserError(ExitCode::deck,
+                    fmt::format("out of GPU memory: {:.2f} GiB wanted, {:.2f} of {:.2f} GiB are available; take a "
+                                "smaller micro-batch or model, more recomputation, or a higher ZeRO stage",
+                                static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
+                                static_cast<double>(memory.total) / 0x1p30));
+  }
+  cuda_check(code, "cudaMalloc");
+  bytes_ = bytes;
+  const cudaError_t cleared = cudaMemset(data_, 0, static_cast<size_t>(bytes));
+  const cudaError_t done = cleared == cudaSuccess ? cudaDeviceSynchronize() : cleared;
+  if (done != cudaSuccess) cudaFree(data_);
+  cuda_check(done, "cudaMemset");
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream) {
+  copy(device, host, bytes, stream);
+}
+void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream) { copy(host, device, bytes, stream); }
+void copy_on_device(void* to, const void* from, int64_t bytes, Stream& stream) { copy(to, from, bytes, stream); }
+void fill_zero(void* device, int64_t bytes, Stream& stream) {
+  if (bytes <= 0) return;
+  cuda_check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), raw(stream)), "cudaMemsetAsync");
+}
+
+DeviceMemory device_memory() {
+  size_t available = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  return {static_cast<int64_t>(available), static_cast<int64_t>(total)};
+}
+
+DeviceRuntime::DeviceRuntime(int local_device, int /*threads*/) {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess || count == 0) {
+    throw UserError(ExitCode::no_device,
+                    fmt::format("this build of llmtrain computes on NVIDIA GPUs and finds none on this machine ({}): "
+                                "start it where there is one (under Slurm: --gpus-per-task=1), check the driver with "
+                                "nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
+                                code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
+  }
+  // A launcher that gives each rank a GPU of its own shows it that one alone.
+  const int device = count == 1 ? 0 : local_device;
+  if (device >= count) {
+    throw UserError(ExitCode::no_device,
+                    fmt::format("there are more ranks on this node than its {} GPUs: start one rank per GPU", count));
+  }
+  cuda_check(cudaSetDevice(device), "cudaSetDevice");
+  cuda_check(cudaFree(nullptr), "starting the GPU");  // makes the context now, where an error has one place
+}
+
+DeviceRuntime::~DeviceRuntime() = default;
+
+}  // namespace llmtrain

@@ -6,7 +6,7 @@
 
 #include <exception>
 #include <iostream>
-#include <memory>
+#include <string>
 
 #include "harness/process.hpp"
 
@@ -18,17 +18,20 @@ using llmtrain::test::Process;
 class FailurePrinter : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestStart(const testing::TestInfo& info) override {
+    // asked here: while a result is reported, GoogleTest holds the lock that current_test_info() takes
+    test_ = std::string(info.test_suite_name()) + "." + info.name();
+  }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::cerr << "rank " << rank_ << ", " << (test != nullptr ? test->test_suite_name() : "-") << '.'
-              << (test != nullptr ? test->name() : "-") << ", "
+    std::cerr << "rank " << rank_ << ", " << test_ << ", "
               << (result.file_name() != nullptr ? result.file_name() : "unknown file") << ':' << result.line_number()
               << ": " << result.summary() << '\n';
   }
 
  private:
   int rank_;
+  std::string test_;
 };
 
 /// After a fatal failure (or an exception) this rank has left the test: the others must not wait for it.

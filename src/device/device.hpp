@@ -14,6 +14,8 @@ namespace llmtrain {
 const char* device_kind();
 /// e.g. "AMD EPYC 9B14, 2 threads, AVX-512 bf16" or "NVIDIA H200".
 std::string device_description();
+/// The libraries that compute, with versions: "Kokkos 5.2.2, oneDNN 3.12.1". Needs no device.
+std::string device_libraries();
 /// Whether bf16 matrix products are faster than fp32 ones here (the default of precision.compute).
 bool device_fast_bf16();
 

@@ -42,6 +42,12 @@ std::string device_description() {
                      static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major, properties.minor);
 }
 
+std::string device_libraries() {
+  int runtime = 0;
+  cudaRuntimeGetVersion(&runtime);  // answers without a driver
+  return fmt::format("CUDA {}.{}", runtime / 1000, runtime / 10 % 100);
+}
+
 bool device_fast_bf16() { return current_properties().major >= 8; }  // tensor cores take bf16 from Ampere on
 
 Stream::Stream() {

@@ -50,6 +50,12 @@ std::string device_description() {
                      isa_name());
 }
 
+std::string device_libraries() {
+  const dnnl_version_t* onednn = dnnl_version();
+  return fmt::format("Kokkos {}.{}.{}, oneDNN {}.{}.{}", KOKKOS_VERSION / 10000, KOKKOS_VERSION / 100 % 100,
+                     KOKKOS_VERSION % 100, onednn->major, onednn->minor, onednn->patch);
+}
+
 bool device_fast_bf16() { return has_isa(dnnl::cpu_isa::avx512_core_bf16); }
 
 Stream::Stream() = default;

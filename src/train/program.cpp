@@ -23,6 +23,17 @@ Config load(const CommandLine& command, Communicator& communicator) {
   communicator.broadcast(text);
   Config config;
   raise_together(communicator, [&] { config = load_config(text, command.deck, command.overrides); });
+  raise_together(communicator, [&] {  // ${NAME} may differ between nodes
+    std::string first = write_deck(config);
+    const std::string mine = first;
+    communicator.broadcast(first);
+    if (mine != first) {
+      throw UserError(ExitCode::deck,
+                      fmt::format("{}: the deck resolves differently on rank {}: an environment variable that it "
+                                  "names has another value there",
+                                  command.deck, communicator.rank()));
+    }
+  });
   if (config.precision.compute == PrecisionConfig::Compute::automatic) {
     int64_t fast = device_fast_bf16() ? 1 : 0;
     communicator.broadcast(&fast, sizeof(fast));

@@ -1,0 +1,32 @@
+// llmtrain: one deck in, one SPMD job, results on disk.
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/error.hpp"
+#include "parallel/runtime.hpp"
+#include "train/command_line.hpp"
+#include "train/config.hpp"
+#include "train/program.hpp"
+
+using namespace llmtrain;
+
+int main(int argc, char** argv) {
+  CommandLine command;
+  try {
+    command = parse_command_line(argc, argv);
+    if (command.help) {
+      std::fputs((usage_text() + "\n" + help_text(command.help_topic)).c_str(), stdout);
+      return EXIT_SUCCESS;
+    }
+    if (command.version) {
+      std::fputs(version_text().c_str(), stdout);
+      return EXIT_SUCCESS;
+    }
+    Runtime runtime(argc, argv);
+    return runtime.guard([&] { return run_program(command, runtime); });
+  } catch (const UserError& error) {
+    if (is_first_process()) std::fputs((std::string("llmtrain: ") + error.what() + "\n").c_str(), stderr);
+    return static_cast<int>(error.code());
+  }
+}

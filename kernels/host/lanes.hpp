@@ -7,6 +7,10 @@
 
 #include "kernels/host/element.hpp"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace llmtrain::host {
 
 using Float8 [[gnu::vector_size(32)]] = float;
@@ -14,6 +18,8 @@ inline constexpr int64_t lane_count = 16;
 
 class LaneSum {
  public:
+  LaneSum() = default;
+  LaneSum(Float8 low, Float8 high) : low_(low), high_(high) {}
   void add(Float8 low, Float8 high) {
     low_ += low;
     high_ += high;
@@ -35,6 +41,10 @@ inline Float8 load8(const float* p) {
   return v;
 }
 inline Float8 load8(const bf16* p) {
+#if defined(__AVX2__)  // the generic form below takes more instructions with GCC
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+#else
   using U16x8 [[gnu::vector_size(16)]] = uint16_t;
   using U32x8 [[gnu::vector_size(32)]] = uint32_t;
   U16x8 half;
@@ -43,13 +53,14 @@ inline Float8 load8(const bf16* p) {
   Float8 v;
   std::memcpy(&v, &wide, sizeof v);
   return v;
+#endif
 }
-/// Elements [0, count) of at most 8, the rest zero.
+/// Elements [0, count) of at most 8, the rest `rest`.
 template <class T>
-Float8 load8(const T* p, int64_t count) {
-  T padded[8] = {};
-  for (int64_t i = 0; i < count && i < 8; ++i) padded[i] = p[i];
-  return load8(padded);
+Float8 load8(const T* p, int64_t count, float rest = 0.0f) {
+  Float8 v = Float8{} + rest;
+  for (int64_t i = 0; i < count && i < 8; ++i) v[i] = load(p + i);
+  return v;
 }
 
 /// term(i, n) gives elements i .. i + 7 as a Float8, of which only the first n exist (zero beyond).

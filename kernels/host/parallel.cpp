@@ -2,12 +2,9 @@
 
 #include <omp.h>
 
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <optional>
 
-#include "core/error.hpp"
+#include "kernels/host/buffer.hpp"
 
 namespace llmtrain::host {
 
@@ -22,10 +19,6 @@ Spaces& spaces() {
   static Spaces both;
   return both;
 }
-
-struct FreeAligned {
-  void operator()(void* p) const { std::free(p); }
-};
 
 }  // namespace
 
@@ -44,15 +37,8 @@ const Kokkos::OpenMP& execution_space() {
 }
 
 float* scratch(int64_t floats) {
-  static thread_local std::unique_ptr<void, FreeAligned> memory;
-  static thread_local int64_t capacity = 0;
-  if (floats > capacity) {
-    const int64_t rounded = (floats + 1023) / 1024 * 1024;
-    memory.reset(std::aligned_alloc(64, static_cast<size_t>(rounded) * sizeof(float)));
-    if (!memory) throw std::bad_alloc();
-    capacity = rounded;
-  }
-  return static_cast<float*>(memory.get());
+  static thread_local Buffer buffer;
+  return reinterpret_cast<float*>(buffer.reserve(floats * static_cast<int64_t>(sizeof(float))));
 }
 
 }  // namespace llmtrain::host

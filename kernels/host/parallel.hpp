@@ -44,7 +44,7 @@ void parallel_ranges(int64_t count, int64_t grain, const Body& body) {
   });
 }
 
-/// Grow-only temporary memory of the calling thread, 64-byte aligned; the next call may hand out the same memory. After
+/// Grow-only temporary memory of the calling thread, page-aligned; the next call may hand out the same memory. After
 /// the first call of the largest size nothing is allocated.
 float* scratch(int64_t floats);
 

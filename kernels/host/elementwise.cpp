@@ -1,0 +1,130 @@
+#include "kernels/elementwise.hpp"
+
+#include <cstring>
+
+#include "kernels/host/dropout_row.hpp"
+#include "kernels/host/element.hpp"
+#include "kernels/host/parallel.hpp"
+#include "kernels/random_normal.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// out[i] = in[i] + scale[i] * delta[i]
+template <class T>
+void add_row(float* out, const float* in, const T* delta, const float* scale, int64_t count) {
+  if (scale == nullptr) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = in[i] + host::load(delta + i);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = std::fma(scale[i], host::load(delta + i), in[i]);
+  }
+}
+
+template <class T>
+void scale_row(T* out, const float* in, const float* scale, int64_t count) {
+  if (scale == nullptr) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) host::store(out + i, in[i]);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) host::store(out + i, in[i] * scale[i]);
+  }
+}
+
+void check_rows(const Tensor& stream_tensor, const Tensor& branch, const Batch& batch) {
+  LLMTRAIN_CHECK(stream_tensor.rank == 2 && branch.rank == 2 && stream_tensor.shape == branch.shape &&
+                     stream_tensor.dim(0) == batch.tokens && stream_tensor.dtype == DType::f32,
+                 "residual stream: fp32 [N, C] of the batch");
+}
+
+constexpr int64_t rows_per_task = 8;
+
+}  // namespace
+
+void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, const Batch& batch, const Dropout& dropout,
+                  Stream&) {
+  check_rows(in, delta, batch);
+  check_rows(out, delta, batch);
+  const int64_t width = in.dim(1);
+  host::dispatch(delta.dtype, [&](auto* tag) {
+    const auto* from = static_cast<decltype(tag)>(delta.data);
+    host::parallel_blocks(in.dim(0), rows_per_task, [&, from](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* out_row = static_cast<float*>(out.data) + r * width;
+        const float* in_row = static_cast<const float*>(in.data) + r * width;
+        host::with_dropout(dropout, batch, r, width, 0, width, [&](int64_t c, int64_t count, const float* scale) {
+          add_row(out_row + c, in_row + c, from + r * width + c, scale, count);
+        });
+      }
+    });
+  });
+}
+
+void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch& batch, const Dropout& dropout,
+                           Stream&) {
+  check_rows(dout, ddelta, batch);
+  const int64_t width = dout.dim(1);
+  host::dispatch(ddelta.dtype, [&](auto* tag) {
+    auto* to = static_cast<decltype(tag)>(ddelta.data);
+    host::parallel_blocks(dout.dim(0), rows_per_task, [&, to](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* in_row = static_cast<const float*>(dout.data) + r * width;
+        host::with_dropout(dropout, batch, r, width, 0, width, [&](int64_t c, int64_t count, const float* scale) {
+          scale_row(to + r * width + c, in_row + c, scale, count);
+        });
+      }
+    });
+  });
+}
+
+void cast(const Tensor& out, const Tensor& in, Stream& stream) {
+  LLMTRAIN_CHECK(out.numel() == in.numel(), "cast: one element for each");
+  if (out.dtype == in.dtype) {
+    copy_on_device(out.data, in.data, in.bytes(), stream);
+    return;
+  }
+  host::dispatch(out, in, [&](auto* to, const auto* from) {
+    host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) host::store(to + i, host::load(from + i));
+    });
+  });
+}
+
+void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream) {
+  LLMTRAIN_CHECK(out.numel() == in.numel() && out.dtype == DType::f32 && in.dtype == DType::f32,
+                 "add_into: fp32, one element for each");
+  if (first) {
+    copy_on_device(out.data, in.data, in.bytes(), stream);
+    return;
+  }
+  float* to = out.as<float>();
+  const float* from = in.as<float>();
+  host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+  });
+}
+
+void fill(const Tensor& out, float value, Stream&) {
+  host::dispatch(out.dtype, [&](auto* tag) {
+    auto* to = static_cast<decltype(tag)>(out.data);
+    host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) host::store(to + i, value);
+    });
+  });
+}
+
+void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream&) {
+  float* to = out.as<float>();
+  host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = static_cast<float>(std * random_normal(key, static_cast<uint64_t>(first_element + i)));
+    }
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,37 @@
+#pragma once
+// Blocked matrix product on the host. C is cut into tiles by shape alone; a tile is computed by one thread from packed
+// panels, chunk after chunk along k, by oneDNN's brgemm micro-kernel (oneapi/dnnl/dnnl_ukernel.h) or, on processors
+// without one, by a matmul primitive of tile size. So the bits depend on the shape, never on the threads.
+
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace llmtrain::host {
+
+/// C[m, n] (+)= A[m, k] B[k, n] (+ bias[n]); all matrices dense and row-major as stored.
+struct GemmShape {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool a_transposed = false;  ///< A is stored [k, m]
+  bool b_transposed = false;  ///< B is stored [n, k]
+  bool accumulate = false;    ///< C fp32 only
+  bool bias = false;
+  DType input = DType::f32;   ///< of A and B: fp32 or bf16
+  DType output = DType::f32;  ///< of C: fp32 or bf16
+  DType bias_type = DType::f32;
+
+  bool operator==(const GemmShape&) const = default;
+};
+
+/// The first call of a shape makes its kernels and grows the calling thread's buffers; later calls allocate nothing.
+/// Callable from several threads at once.
+void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
+
+/// How tiles are computed: native panels by micro-kernels; fp32 panels (processors without bf16 products); matmul
+/// primitives (processors without micro-kernels). `automatic` takes the first that works; tests force the others.
+enum class GemmPath : uint8_t { automatic, wide_panels, primitives };
+void set_gemm_path(GemmPath path);
+
+}  // namespace llmtrain::host

@@ -1,0 +1,154 @@
+#pragma once
+// Packing of matrix panels for gemm.cpp. A panel is made of 32-bit words: one fp32 number, or two bf16 numbers that are
+// neighbours along k. "j" is the other index (m for A, n for B).
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.hpp"
+
+static_assert(std::endian::native == std::endian::little, "words of two bf16 numbers are laid out for little endian");
+
+namespace llmtrain::host {
+
+using Word8 [[gnu::vector_size(32)]] = uint32_t;
+using Half8 [[gnu::vector_size(16)]] = uint16_t;
+
+/// Vectors of any alignment in memory.
+using LooseWord8 [[gnu::vector_size(32), gnu::aligned(2), gnu::may_alias]] = uint32_t;
+using LooseHalf8 [[gnu::vector_size(16), gnu::aligned(2), gnu::may_alias]] = uint16_t;
+
+inline Word8 load_words(const void* p) { return *static_cast<const LooseWord8*>(p); }
+inline Half8 load_halves(const void* p) { return *static_cast<const LooseHalf8*>(p); }
+inline void store_words(void* p, Word8 v) { *static_cast<LooseWord8*>(p) = v; }
+
+/// Words with `low` in the lower and `high` in the upper halves.
+inline Word8 interleave(Half8 low, Half8 high) {
+  using Half16 [[gnu::vector_size(32)]] = uint16_t;
+  const Half16 words = __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  Word8 result;
+  std::memcpy(&result, &words, sizeof result);
+  return result;
+}
+
+/// How elements of type In become words of a panel of type Panel; `unit` elements along k make a word.
+template <class In, class Panel>
+struct PanelWords;
+
+template <>
+struct PanelWords<float, float> {
+  static constexpr int64_t unit = 1;
+  static uint32_t word(const float* p, int64_t, int64_t) { return std::bit_cast<uint32_t>(*p); }
+  static Word8 along_k(const float* p) { return load_words(p); }
+  static Word8 along_j(const float* p, int64_t) { return load_words(p); }
+};
+
+template <>
+struct PanelWords<bf16, float> {
+  static constexpr int64_t unit = 1;
+  static uint32_t word(const bf16* p, int64_t, int64_t) { return uint32_t{p->bits} << 16; }
+  static Word8 along_k(const bf16* p) {
+    const Half8 zero{};
+    return interleave(zero, load_halves(p));
+  }
+  static Word8 along_j(const bf16* p, int64_t) { return along_k(p); }
+};
+
+template <>
+struct PanelWords<bf16, bf16> {
+  static constexpr int64_t unit = 2;
+  /// `left` elements along k remain, `stride` apart; a missing second one is zero.
+  static uint32_t word(const bf16* p, int64_t stride, int64_t left) {
+    return uint32_t{p->bits} | (left > 1 ? uint32_t{p[stride].bits} << 16 : 0u);
+  }
+  static Word8 along_k(const bf16* p) { return load_words(p); }
+  static Word8 along_j(const bf16* p, int64_t stride) { return interleave(load_halves(p), load_halves(p + stride)); }
+};
+
+/// Words of the source matrix at (word index along k, j).
+template <class In, class Panel>
+struct PanelSource {
+  using Words = PanelWords<In, Panel>;
+  const In* data;    ///< element (0, 0)
+  int64_t k_stride;  ///< 1 or the leading dimension
+  int64_t j_stride;
+  int64_t k_count;  ///< elements
+
+  int64_t words() const { return (k_count + Words::unit - 1) / Words::unit; }
+  const In* at(int64_t w, int64_t j) const { return data + w * Words::unit * k_stride + j * j_stride; }
+  uint32_t word(int64_t w, int64_t j) const { return Words::word(at(w, j), k_stride, k_count - w * Words::unit); }
+  /// Words [w, w + 8) are whole.
+  bool whole(int64_t w, int64_t count) const { return (w + count) * Words::unit <= k_count; }
+};
+
+inline void transpose(Word8 (&r)[8]) {
+  Word8 s[8], t[8];
+  for (int i = 0; i < 8; i += 2) {
+    s[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    s[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int h = 0; h < 2; ++h) {
+      t[i + h] = __builtin_shufflevector(s[i + h], s[i + 2 + h], 0, 1, 8, 9, 4, 5, 12, 13);
+      t[i + 2 + h] = __builtin_shufflevector(s[i + h], s[i + 2 + h], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = __builtin_shufflevector(t[i], t[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    r[i + 4] = __builtin_shufflevector(t[i], t[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
+/// Words [w, w + 8) of rows [j, j + 8) go to out + j_step * j + w_step * w; one of the steps is 1. Blocks at the border
+/// of the matrix are copied word by word, zero outside; `rows` bounds j.
+template <class In, class Panel>
+void pack_block(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource<In, Panel>& source, int64_t w,
+                int64_t j, int64_t rows) {
+  using Words = PanelWords<In, Panel>;
+  const int64_t w_count = source.words() - w < 8 ? source.words() - w : 8;
+  const bool along_j = source.j_stride == 1;
+  if (j + 8 <= rows && source.whole(w, 8)) {
+    Word8 r[8];
+    for (int64_t i = 0; i < 8; ++i) {
+      r[i] = along_j ? Words::along_j(source.at(w + i, j), source.k_stride) : Words::along_k(source.at(w, j + i));
+    }
+    if (along_j != (j_step == 1)) transpose(r);
+    uint32_t* block = out + w * w_step + j * j_step;
+    const int64_t step = j_step == 1 ? w_step : j_step;
+    for (int64_t i = 0; i < 8; ++i) store_words(block + i * step, r[i]);
+    return;
+  }
+  for (int64_t jj = j; jj < j + 8; ++jj) {
+    for (int64_t ww = w; ww < w + w_count; ++ww) {
+      if (jj < rows) out[ww * w_step + jj * j_step] = source.word(ww, jj);
+      if (jj >= rows && j_step == 1) out[ww * w_step + jj] = 0;
+    }
+  }
+}
+
+/// All blocks, so that cache lines of source and panel (16 words) are used up while they are near.
+template <class In, class Panel>
+void pack_blocks(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource<In, Panel>& source, int64_t rows,
+                 int64_t padded_rows) {
+  for (int64_t w = 0; w < source.words(); w += 16) {
+    for (int64_t j = 0; j < padded_rows; j += 8) {
+      pack_block(out, w_step, j_step, source, w, j, rows);
+      if (w + 8 < source.words()) pack_block(out, w_step, j_step, source, w + 8, j, rows);
+    }
+  }
+}
+
+/// B panel: out[w * width + j] for j < width (a multiple of 8), zero from `columns` on.
+template <class In, class Panel>
+void pack_b(uint32_t* out, const PanelSource<In, Panel>& source, int64_t columns, int64_t width) {
+  pack_blocks(out, width, 1, source, columns, width);
+}
+
+/// A panel: out[j * stride + w] for j < rows.
+template <class In, class Panel>
+void pack_a(uint32_t* out, int64_t stride, const PanelSource<In, Panel>& source, int64_t rows) {
+  pack_blocks(out, 1, stride, source, rows, rows);
+}
+
+}  // namespace llmtrain::host

@@ -1,0 +1,152 @@
+#include "kernels/host/gemm_tile.hpp"
+
+#include <omp.h>
+
+#include <array>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <oneapi/dnnl/dnnl_ukernel.hpp>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace llmtrain::host {
+
+namespace {
+
+using dnnl::memory;
+
+memory::data_type onednn_type(DType dtype) {
+  return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+/// Primitives are laid out for the number of threads at creation; one thread never divides k.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+class PrimitiveKernel : public TileKernel {
+ public:
+  explicit PrimitiveKernel(const TileShape& s)
+      : engine_(dnnl::engine::kind::cpu, 0),
+        a_({s.m, s.k}, memory::data_type::f32, {s.lda, 1}),
+        b_({s.k, s.n}, memory::data_type::f32, {s.ldb, 1}),
+        c_({s.m, s.n}, memory::data_type::f32, {s.ldc, 1}) {
+    const OneThread one_thread;
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (s.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::primitive_desc description(engine_, a_, b_, c_, attributes);
+    scratchpad_ = description.scratchpad_desc();
+    primitive_ = dnnl::matmul(description);
+  }
+
+  void prepare(int threads) override {
+    for (int t = static_cast<int>(slots_.size()); t < threads; ++t) slots_.push_back(std::make_unique<Slot>(*this));
+  }
+  int64_t scratch_bytes() const override { return static_cast<int64_t>(scratchpad_.get_size()); }
+
+  bool run(const void* a, const void* b, float* c, void* scratch, int thread) const override {
+    const Slot& slot = *slots_[static_cast<size_t>(thread)];
+    const std::array<void*, 4> data{const_cast<void*>(a), const_cast<void*>(b), c, scratch};
+    const std::array<int, 4> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+    std::array<dnnl_exec_arg_t, 4> arguments{};
+    for (size_t i = 0; i < 4; ++i) {
+      if (dnnl_memory_set_data_handle(slot.memories[i].get(), data[i]) != dnnl_success) return false;
+      arguments[i] = {names[i], slot.memories[i].get()};
+    }
+    return dnnl_primitive_execute(primitive_.get(), slot.stream.get(), 4, arguments.data()) == dnnl_success;
+  }
+
+ private:
+  /// What one thread executes with.
+  struct Slot {
+    explicit Slot(const PrimitiveKernel& kernel)
+        : stream(kernel.engine_),
+          memories{memory(kernel.a_, kernel.engine_, nullptr), memory(kernel.b_, kernel.engine_, nullptr),
+                   memory(kernel.c_, kernel.engine_, nullptr), memory(kernel.scratchpad_, kernel.engine_, nullptr)} {}
+    dnnl::stream stream;
+    std::array<memory, 4> memories;
+  };
+
+  dnnl::engine engine_;
+  memory::desc a_;
+  memory::desc b_;
+  memory::desc c_;
+  memory::desc scratchpad_;
+  dnnl::primitive primitive_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+#if defined(DNNL_EXPERIMENTAL_UKERNEL)
+
+class MicroKernel : public TileKernel {
+ public:
+  explicit MicroKernel(dnnl::ukernel::brgemm kernel) : kernel_(std::move(kernel)) {}
+  int64_t scratch_bytes() const override { return static_cast<int64_t>(kernel_.get_scratchpad_size()); }
+  void enter() const override { dnnl_brgemm_set_hw_context(kernel_.get()); }
+  bool run(const void* a, const void* b, float* c, void* scratch, int /*thread*/) const override {
+    static constexpr std::array<dnnl_dim_t, 2> no_offsets{};  // a batch of one
+    return dnnl_brgemm_execute(kernel_.get(), a, b, no_offsets.data(), c, scratch) == dnnl_success;
+  }
+
+ private:
+  dnnl::ukernel::brgemm kernel_;
+};
+
+#endif
+
+}  // namespace
+
+std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape) {
+  LLMTRAIN_CHECK(shape.input == DType::f32, "tile primitives take fp32 panels");
+  return std::make_unique<PrimitiveKernel>(shape);
+}
+
+bool long_rows_are_slow() {
+  const auto amx = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & amx) == amx;
+}
+
+#if defined(DNNL_EXPERIMENTAL_UKERNEL)
+
+std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& s) {
+  const memory::data_type type = onednn_type(s.input);
+  dnnl::ukernel::brgemm kernel(s.m, s.n, s.k, 1, s.lda, s.ldb, s.ldc, type, type, memory::data_type::f32, true);
+  if (!kernel) return nullptr;
+  kernel.set_add_C(s.accumulate);
+  if (!kernel.finalize()) return nullptr;
+  kernel.generate();
+  return std::make_unique<MicroKernel>(std::move(kernel));
+}
+
+void leave_micro_kernels() { dnnl_brgemm_release_hw_context(); }
+
+bool have_micro_kernels(DType input) {
+  using dnnl::ukernel::pack_type;
+  const memory::data_type type = onednn_type(input);
+  const pack_type layout = dnnl::ukernel::brgemm::get_B_pack_type(type, type);
+  if (layout != (input == DType::bf16 ? pack_type::pack32 : pack_type::no_trans)) return false;
+  return make_micro_kernel({64, 64, 64, 64, 64, 64, input, false}) != nullptr;
+}
+
+#else
+
+std::unique_ptr<TileKernel> make_micro_kernel(const TileShape&) { return nullptr; }
+void leave_micro_kernels() {}
+bool have_micro_kernels(DType) { return false; }
+
+#endif
+
+}  // namespace llmtrain::host

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "core/dtype.hpp"
+
+namespace llmtrain::host {
+
+/// C[m, n] (fp32) = or += A[m, k] B[k, n]. B is a packed panel: rows of ldb columns, for bf16 two rows of k
+/// interleaved.
+struct TileShape {
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int64_t lda;
+  int64_t ldb;
+  int64_t ldc;
+  DType input;
+  bool accumulate;
+};
+
+class TileKernel {
+ public:
+  virtual ~TileKernel() = default;
+  /// Called by the thread that owns the kernel before threads 0 .. threads - 1 use it.
+  virtual void prepare(int /*threads*/) {}
+  virtual int64_t scratch_bytes() const = 0;  ///< per thread
+  /// Sets what the processor wants set before run() (AMX tiles); needed when the kernel before was another one.
+  virtual void enter() const {}
+  /// False on failure.
+  virtual bool run(const void* a, const void* b, float* c, void* scratch, int thread) const = 0;
+};
+
+/// oneDNN's micro-kernel, or null where the processor has none for this dtype.
+std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& shape);
+/// Ends the state that enter() left in the calling thread.
+void leave_micro_kernels();
+/// A matmul primitive made for one thread; fp32 only.
+std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape);
+/// Whether micro-kernels for the dtype exist, with panels in the layout above.
+bool have_micro_kernels(DType input);
+/// AMX loads tiles row by row: rows of A that are pages apart cost a third of the speed, more than copying them.
+bool long_rows_are_slow();
+
+}  // namespace llmtrain::host

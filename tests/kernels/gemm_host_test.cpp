@@ -1,0 +1,139 @@
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <thread>
+#include <vector>
+
+#include "kernels/host/gemm.hpp"
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using host::GemmPath;
+using host::GemmShape;
+using test::Values;
+
+Values transposed(const Values& v, int64_t rows, int64_t columns) {
+  Values t(v.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      t[static_cast<size_t>(c * rows + r)] = v[static_cast<size_t>(r * columns + c)];
+    }
+  }
+  return t;
+}
+
+class Gemm : public testing::TestWithParam<GemmPath> {
+ protected:
+  void SetUp() override { host::set_gemm_path(GetParam()); }
+  void TearDown() override { host::set_gemm_path(GemmPath::automatic); }
+
+  /// Whole numbers, so that the result must be exact on every path.
+  static void check(GemmShape s) {
+    const Values a = test::random_integers(s.m * s.k, 11, 6), b = test::random_integers(s.k * s.n, 12, 6);
+    const Values bias = test::random_integers(s.n, 13, 50), before = test::random_integers(s.m * s.n, 14, 50);
+    Values expected(static_cast<size_t>(s.m * s.n));
+    for (int64_t i = 0; i < s.m; ++i) {
+      for (int64_t l = 0; l < s.k; ++l) {
+        for (int64_t j = 0; j < s.n; ++j) {
+          expected[static_cast<size_t>(i * s.n + j)] +=
+              a[static_cast<size_t>(i * s.k + l)] * b[static_cast<size_t>(l * s.n + j)];
+        }
+      }
+    }
+    const test::Array left(s.input, {s.m * s.k}, s.a_transposed ? transposed(a, s.m, s.k) : a);
+    const test::Array right(s.input, {s.k * s.n}, s.b_transposed ? transposed(b, s.k, s.n) : b);
+    const test::Array shift(s.bias_type, {s.n}, bias);
+    test::Array result(s.output, {s.m, s.n}, before);
+    gemm(s, left.tensor().data, right.tensor().data, result.tensor().data, s.bias ? shift.tensor().data : nullptr);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (s.accumulate) expected[i] += before[i];
+      if (s.bias) expected[i] += bias[i % static_cast<size_t>(s.n)];
+    }
+    expected = test::Array(s.output, {s.m, s.n}, expected).values();  // rounded to the dtype
+    EXPECT_TRUE(result.values() == expected)
+        << s.m << " " << s.n << " " << s.k << " " << s.a_transposed << s.b_transposed << s.accumulate << s.bias << " "
+        << name_of(s.input) << " " << name_of(s.output);
+  }
+};
+
+TEST_P(Gemm, EveryFormIsExact) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  for (const auto [m, n, k] : {Size{1, 1, 1}, Size{63, 65, 31}, Size{130, 70, 1029}, Size{200, 130, 64}}) {
+    for (const DType input : {DType::f32, DType::bf16}) {
+      for (int flags = 0; flags < 8; ++flags) {
+        GemmShape s{.m = m, .n = n, .k = k, .a_transposed = (flags & 1) != 0, .b_transposed = (flags & 2) != 0};
+        s.input = input;
+        s.bias_type = input;
+        if ((flags & 4) == 0) {
+          s.bias = true;
+          s.output = input;
+          check(s);
+        } else {
+          check(s);
+          s.accumulate = true;
+          check(s);
+        }
+      }
+    }
+  }
+}
+
+// More than a segment along k: sums of a bf16 result wait in shared memory between segments; A is packed in bands.
+TEST_P(Gemm, LongInnerDimension) {
+  for (const DType output : {DType::f32, DType::bf16}) {
+    check({.m = 70, .n = 66, .k = 17001, .b_transposed = true, .input = DType::bf16, .output = output});
+    check({.m = 150,
+           .n = 66,
+           .k = 9000,
+           .a_transposed = true,
+           .bias = output == DType::bf16,
+           .input = DType::bf16,
+           .output = output,
+           .bias_type = DType::bf16});
+  }
+}
+
+TEST_P(Gemm, ThreadsOfTheCallerDoNotMeet) {
+  const GemmShape s{.m = 100, .n = 90, .k = 80};
+  const test::Array a(DType::f32, {100, 80}, test::random_values(8000, 1));
+  const test::Array b(DType::f32, {80, 90}, test::random_values(7200, 2));
+  const test::Array alone(DType::f32, {100, 90});
+  gemm(s, a.tensor().data, b.tensor().data, alone.tensor().data, nullptr);
+  std::vector<test::Array> results;
+  for (int i = 0; i < 4; ++i) results.emplace_back(DType::f32, std::initializer_list<int64_t>{100, 90});
+  std::vector<std::thread> threads;
+  for (const test::Array& result : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) gemm(s, a.tensor().data, b.tensor().data, result.tensor().data, nullptr);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const test::Array& result : results) EXPECT_EQ(result.bytes(), alone.bytes());
+  EXPECT_NE(test::Array(DType::f32, {100, 90}).bytes(), alone.bytes()) << "control";
+}
+
+TEST_P(Gemm, BitsDoNotDependOnThreads) {
+  for (const DType input : {DType::f32, DType::bf16}) {
+    const GemmShape s{.m = 150, .n = 200, .k = 2100, .a_transposed = true, .input = input};
+    const Values a = test::random_values(s.m * s.k, 21);
+    const test::Array b(input, {s.k, s.n}, test::random_values(s.k * s.n, 22));
+    test::expect_same_bits_for_threads([&](bool changed) {
+      Values other = a;
+      other[5] = changed ? 3 : other[5];
+      const test::Array left(input, {s.k, s.m}, other);
+      const test::Array result(DType::f32, {s.m, s.n});
+      gemm(s, left.tensor().data, b.tensor().data, result.tensor().data, nullptr);
+      return result.bytes();
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, Gemm,
+                         testing::Values(GemmPath::automatic, GemmPath::wide_panels, GemmPath::primitives));
+
+}  // namespace
+}  // namespace llmtrain

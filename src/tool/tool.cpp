@@ -12,7 +12,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr Subcommand (*subcommands[])(CLI::App&) = {add_corpus};
+constexpr Subcommand (*subcommands[])(CLI::App&) = {add_corpus, add_inspect, add_prepare};
 
 void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string_view name) {
   std::vector<std::string> names;

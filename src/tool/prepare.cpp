@@ -1,0 +1,152 @@
+// llmtool prepare: text or rows of token ids -> a token file, by the code that llmtrain itself tokenizes with.
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "core/registry.hpp"
+#include "data/content_hash.hpp"
+#include "data/token_file.hpp"
+#include "data/tokenize.hpp"
+#include "parallel/local_communicator.hpp"
+#include "text/tokenizer.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr std::array<std::string_view, 2> tokenizers = {"char", "bytes"};
+
+struct PrepareOptions {
+  std::vector<std::string> inputs;
+  std::string tokenizer;
+  std::string output;
+  std::string separator = "none";
+  bool add_bos = false;
+  bool force = false;
+};
+
+std::string separator_of(const std::string& option) {
+  if (option == "none") return "";
+  if (option == "blank_line") return "\n\n";
+  try {
+    return parse_text(option);
+  } catch (const UserError& error) {
+    refuse_command_line(std::string("--document-separator: ") + error.what());
+  }
+}
+
+void check_output(const PrepareOptions& options) {
+  if (!options.output.ends_with(".h5")) {
+    refuse_command_line("--output: a token file is known by its ending, .h5");
+  }
+  std::error_code ignored;
+  const std::string folder = folder_of(options.output);
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UserError(ExitCode::cannot_create, options.output + ": cannot create it: there is no folder " + folder);
+  }
+  if (std::filesystem::exists(options.output, ignored) && !options.force) {
+    throw UserError(ExitCode::cannot_create,
+                    options.output +
+                        ": cannot create it: it exists (choose another name, or overwrite it with "
+                        "--force)");
+  }
+}
+
+/// Of a token file that was made before: validation text needs the tokenizer of the training text.
+std::unique_ptr<Tokenizer> tokenizer_of_file(const PrepareOptions& options) {
+  const auto file = open_token_file(options.tokenizer);
+  if (file->info().tokenizer.empty()) {
+    throw UserError(ExitCode::bad_content, options.tokenizer + ": it holds no tokenizer, only token ids");
+  }
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer_from(file->info().tokenizer);
+  if (options.add_bos && tokenizer->bos_id() < 0) {
+    refuse_command_line("--add-bos: the tokenizer of " + options.tokenizer + " was made without it");
+  }
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> choose_tokenizer(const PrepareOptions& options, const SourceScan& scan) {
+  const std::string name = options.tokenizer.empty() ? "char" : options.tokenizer;
+  if (name == "bytes") return make_byte_tokenizer(options.add_bos);
+  if (name == "char") return make_char_tokenizer(scan.code_points, options.add_bos);
+  if (name.ends_with(".h5")) return tokenizer_of_file(options);
+  refuse_command_line(fmt::format("--tokenizer: {} is none of char, bytes, or a token file (.h5){}", name,
+                                  did_you_mean(name, tokenizers)));
+}
+
+InputKind kind_of_all(const std::vector<InputFile>& files) {
+  for (const InputFile& file : files) {
+    if (file.kind == InputKind::tokens) {
+      throw UserError(ExitCode::bad_content, file.path + ": it is a token file already");
+    }
+    if (file.kind != files.front().kind) {
+      throw UserError(ExitCode::bad_content, files.front().path + " and " + file.path +
+                                                 ": text and rows (.jsonl) cannot be mixed in one token file");
+    }
+  }
+  return files.front().kind;
+}
+
+std::string command_of(const PrepareOptions& options) {
+  std::string command = "llmtool prepare --input " + joined(options.inputs, " ");
+  if (!options.tokenizer.empty()) command += " --tokenizer " + options.tokenizer;
+  if (options.separator != "none") command += " --document-separator " + options.separator;
+  if (options.add_bos) command += " --add-bos";
+  return command + " --output " + options.output;
+}
+
+void prepare(const PrepareOptions& options) {
+  check_output(options);
+  const auto alone = make_local_communicator();
+  const ProgressReport report = [](const std::string& line) { std::cerr << line << '\n'; };
+  TokenizeRequest request;
+  request.files = find_input_files(options.inputs, separator_of(options.separator));
+  const bool rows = kind_of_all(request.files) == InputKind::rows;
+  if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {
+    refuse_command_line(
+        "rows of input_ids are taken as they are: without --tokenizer, --add-bos and "
+        "--document-separator");
+  }
+  request.scan = scan_sources(request.files, *alone, percent_report(report, "reading"));
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!rows) tokenizer = choose_tokenizer(options, request.scan);
+  request.tokenizer = tokenizer.get();
+  request.add_bos = !rows && tokenizer->bos_id() >= 0;
+  request.output = options.output;
+  request.command = command_of(options);
+  tokenize_to_file(request, *alone, report);
+
+  const auto file = open_token_file(options.output);
+  const TokenFileInfo& info = file->info();
+  std::cout << fmt::format("{}: {} tokens in {} documents, vocabulary {}\n", options.output, info.tokens,
+                           info.documents, info.vocabulary_size);
+  if (info.skipped_documents > 0) {
+    std::cout << fmt::format("{} empty documents were skipped\n", info.skipped_documents);
+  }
+}
+
+}  // namespace
+
+Subcommand add_prepare(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("prepare", "make a token file from text, or from rows of token ids");
+  const auto options = std::make_shared<PrepareOptions>();
+  app->add_option("--input", options->inputs,
+                  "files or patterns: text, or .jsonl with input_ids and optional labels (-100: not trained on)")
+      ->required();
+  app->add_option("--tokenizer", options->tokenizer,
+                  "char (default), bytes, or a token file whose tokenizer is used, as validation text needs");
+  app->add_option("--document-separator", options->separator,
+                  "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
+      ->capture_default_str();
+  app->add_flag("--add-bos", options->add_bos, "every document begins with a begin-of-text token");
+  app->add_option("--output", options->output, "token file to write, ending in .h5")->required();
+  app->add_flag("--force", options->force, "overwrite the file");
+  return {app, [options] { prepare(*options); }};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,130 @@
+// prepare and inspect, which shows what prepare made.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "data/token_file.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome llmtool(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "llmtool");
+  std::vector<const char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = run_tool(static_cast<int>(argv.size()), argv.data());
+  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+class Prepare : public testing::Test {
+ protected:
+  Prepare() { std::filesystem::create_directories(folder_); }
+  ~Prepare() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+  static std::vector<int32_t> tokens(const std::string& name) {
+    const auto opened = open_token_file(name);
+    std::vector<int32_t> ids(static_cast<size_t>(opened->tokens()));
+    opened->read(0, opened->tokens(), ids.data());
+    return ids;
+  }
+  size_t files() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {})); }
+
+ private:
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("llmtrain_prepare_test_" + std::to_string(getpid()));
+};
+
+TEST_F(Prepare, MakesAndShowsATokenFile) {
+  const std::string a = file("a.txt", "cab\n\nba"), b = file("b.txt", "a\n\n\n\n");
+  const Outcome made =
+      llmtool({"prepare", "--input", a, b, "--document-separator", "blank_line", "--output", path("x.h5")});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, AllOf(HasSubstr("9 tokens in 3 documents, vocabulary 5"), HasSubstr("1 empty document")));
+  EXPECT_THAT(tokens(path("x.h5")), ElementsAre(3, 1, 2, 4, 2, 1, 4, 1, 4));
+  EXPECT_EQ(files(), 3U);
+
+  const Outcome shown = llmtool({"inspect", path("x.h5")});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("tokens             9\n"), HasSubstr("documents          3\n"),
+                               HasSubstr("vocabulary size    5\n"), HasSubstr("eos id             4\n"),
+                               HasSubstr("tokenizer          char\n"), HasSubstr("a.txt 7 "), HasSubstr("b.txt 5 "),
+                               HasSubstr("llmtool prepare --input")));
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("2 shortest, 3 median, 3.0 mean, 3 at 95 %, 4 longest"),
+                               HasSubstr("highest id         4\n"), HasSubstr("\"cabbaa\"")));
+}
+
+TEST_F(Prepare, ValidationTakesTheTokenizerOfTraining) {
+  file("a.txt", "abc");
+  ASSERT_EQ(llmtool({"prepare", "--input", path("a.txt"), "--add-bos", "--output", path("a.h5")}).code, 0);
+  file("b.txt", "cb");
+  ASSERT_EQ(llmtool({"prepare", "--input", path("b.txt"), "--tokenizer", path("a.h5"), "--output", path("b.h5")}).code,
+            0);
+  EXPECT_THAT(tokens(path("b.h5")), ElementsAre(4, 2, 1, 3));
+  file("c.txt", "ab\ncx");
+  const Outcome refused =
+      llmtool({"prepare", "--input", path("c.txt"), "--tokenizer", path("a.h5"), "--output", path("c.h5")});
+  EXPECT_EQ(refused.code, 65);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("c.txt:1: byte 2: character U+000A"), HasSubstr("not among the 3")));
+  EXPECT_FALSE(std::filesystem::exists(path("c.h5")));
+}
+
+TEST_F(Prepare, RowsKeepTheirIdsAndMask) {
+  file("a.jsonl", "{\"input_ids\":[5,6],\"labels\":[-100,6]}\n{\"input_ids\":[7]}\n");
+  EXPECT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("a.h5")}).code, 0);
+  EXPECT_THAT(tokens(path("a.h5")), ElementsAre(5, 6, 7));
+  EXPECT_THAT(llmtool({"inspect", path("a.h5")}).out,
+              AllOf(HasSubstr("2 of 3 tokens are trained on"), HasSubstr("vocabulary size    8"),
+                    HasSubstr("eos id             none")));
+  EXPECT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--tokenizer", "char", "--output", path("b.h5")}).code, 64);
+  EXPECT_EQ(llmtool({"prepare", "--input", path("a.h5"), "--output", path("b.h5")}).code, 65);
+}
+
+TEST_F(Prepare, RefusalsHaveTheirExitCodes) {
+  const std::string text = file("a.txt", "abc");
+  const auto code = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"prepare", "--input", text});
+    const Outcome outcome = llmtool(more);
+    EXPECT_THAT(outcome.err, HasSubstr("llmtool: "));
+    return outcome.code;
+  };
+  EXPECT_EQ(code({}), 64);
+  EXPECT_EQ(code({"--output", path("x.bin")}), 64);
+  EXPECT_EQ(code({"--output", path("x.h5"), "--tokenizer", "chars"}), 64);
+  EXPECT_EQ(code({"--output", path("x.h5"), "--tokenizer", path("no.h5")}), 66);
+  EXPECT_EQ(code({"--output", path("no/x.h5")}), 73);
+  file("there.h5", "something");
+  EXPECT_EQ(code({"--output", path("there.h5")}), 73);
+  EXPECT_EQ(llmtool({"prepare", "--input", text, "--output", path("there.h5"), "--force"}).code, 0);
+  EXPECT_EQ(llmtool({"prepare", "--input", path("no.txt"), "--output", path("x.h5")}).code, 66);
+  file("bad.txt", "\xFF");
+  EXPECT_EQ(llmtool({"prepare", "--input", path("bad.txt"), "--output", path("x.h5")}).code, 65);
+  EXPECT_EQ(llmtool({"inspect", path("no.h5")}).code, 66);
+  EXPECT_EQ(llmtool({"inspect", path("a.txt")}).code, 65);
+  EXPECT_EQ(llmtool({"inspect", path("")}).code, 65);
+  EXPECT_EQ(llmtool({"inspect"}).code, 64);
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -184,9 +184,13 @@ void raise_together(const GatherAll& gather, const std::function<void()>& work) 
   throw UserError(*code, fmt::format("{}", fmt::join(messages, "\n")));
 }
 
-int finish_job(int code) { return common_code(*agree({0, code, 0}, std::nullopt)); }
+int finish_job(int code) {
+  std::fflush(nullptr);  // the launcher may end this process when another exits with an error
+  return common_code(*agree({0, code, 0}, std::nullopt));
+}
 
 int end_job(int code, const std::string& message) {
+  std::fflush(nullptr);
   const Outcome mine{1, code, std::hash<std::string>{}(message)};
   const auto all = agree(mine, patience);
   if (!all) {

@@ -7,11 +7,11 @@
 namespace llmtrain {
 
 NodePlace find_node_place(MPI_Comm comm) {
-  int rank = 0;
-  mpi_check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
-  MPI_Comm node = MPI_COMM_NULL;
-  mpi_check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
   NodePlace place{};
+  mpi_check(MPI_Comm_rank(comm, &place.world_rank), "MPI_Comm_rank");
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, place.world_rank, MPI_INFO_NULL, &node),
+            "MPI_Comm_split_type");
   mpi_check(MPI_Comm_rank(node, &place.rank), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(node, &place.size), "MPI_Comm_size");
   mpi_check(MPI_Comm_free(&node), "MPI_Comm_free");

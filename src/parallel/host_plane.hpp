@@ -28,10 +28,11 @@ class HostPlane : public Communicator {
   MPI_Comm host_ = MPI_COMM_NULL;
 };
 
-/// Number of this rank among the ranks of its node, and how many these are.
+/// Number of this rank among the ranks of its node, how many these are, and its number among all.
 struct NodePlace {
   int rank;
   int size;
+  int world_rank;
 };
 NodePlace find_node_place(MPI_Comm comm);
 

@@ -10,7 +10,7 @@
 // A step has G reduction groups. Group g is computed by rank g mod W in round g / W; each rank runs every round, with
 // or without a group of its own (idle passes take part in gathers and reductions). Within a group gradients accumulate
 // in fp32. The owner of a shard adds the groups in the order of g: inside each of H blocks of consecutive groups, then
-// over blocks.
+// over blocks. Group g of a full step of G groups is in block g * H / G; a shorter step leaves out the last groups.
 //
 //   begin_step(groups)
 //   for round: begin_round(round)
@@ -91,7 +91,8 @@ class ParamStore {
     Tensor master;    ///< fp32
     Tensor m, v;      ///< fp32
     Tensor gradient;  ///< fp32, sum over groups after finish_gradients()
-    Tensor weights;   ///< this range in the compute dtype where it is stored apart, else empty
+    Tensor weights;   ///< this range in the compute dtype where it is stored apart, else empty: whoever changes the
+                      ///< master writes it too (adamw_update does), then publish_weights()
   };
   Shard shard(int unit) const;
   /// The part of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks in any

@@ -1,11 +1,10 @@
 #include "parallel/runtime.hpp"
 
-#include <fmt/format.h>
 #include <mpi.h>
 
-#include <algorithm>
-#include <cstdio>
+#include <chrono>
 #include <new>
+#include <thread>
 
 #include "parallel/failure.hpp"
 #include "parallel/host_plane.hpp"
@@ -32,6 +31,8 @@ Runtime::Runtime(int& argc, char**& argv) {
     device_.reset();
     end_failure_handling();
     MPI_Finalize();
+    // The launcher kills the others as soon as one process exits with an error: rank 0 prints the message first.
+    if (place.world_rank != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw;
   }
 }

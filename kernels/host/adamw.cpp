@@ -18,20 +18,22 @@ struct Factors {
         beta2(static_cast<float>(s.beta2)),
         rest1(static_cast<float>(1.0 - s.beta1)),
         rest2(static_cast<float>(1.0 - s.beta2)),
-        size(static_cast<float>(s.learning_rate / (1.0 - std::pow(s.beta1, static_cast<double>(s.step))))),
+        minus_size(static_cast<float>(-s.learning_rate / (1.0 - std::pow(s.beta1, static_cast<double>(s.step))))),
         root2(static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, static_cast<double>(s.step))))),
         epsilon(static_cast<float>(s.epsilon)),
         scale(static_cast<float>(s.gradient_scale)) {}
-  float decay, beta2, rest1, rest2, size, root2, epsilon, scale;
+  float decay, beta2, rest1, rest2, minus_size, root2, epsilon, scale;
 };
 
+/// Products that are added are written as fma, so that every element has the same arithmetic.
 template <class W>
 void update_range(float* p, float* m, float* v, const float* g, W* weights, const Factors& f, int64_t n) {
+#pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float gradient = g[i] * f.scale;
-    const float first = m[i] + f.rest1 * (gradient - m[i]);
-    const float second = v[i] * f.beta2 + f.rest2 * gradient * gradient;
-    const float value = p[i] * f.decay - f.size * (first / (std::sqrt(second) / f.root2 + f.epsilon));
+    const float first = std::fma(f.rest1, gradient - m[i], m[i]);
+    const float second = std::fma(f.rest2 * gradient, gradient, v[i] * f.beta2);
+    const float value = std::fma(p[i], f.decay, f.minus_size * first / (std::sqrt(second) / f.root2 + f.epsilon));
     m[i] = first;
     v[i] = second;
     p[i] = value;

@@ -1,5 +1,7 @@
 #include "kernels/embedding.hpp"
 
+#include <cmath>
+
 #include "kernels/host/dropout_row.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
@@ -55,7 +57,8 @@ void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Ten
     for (int64_t r = 0; r < rows; ++r) {
       const auto add = [&](float* row, int64_t first, int64_t count, const float* scale) {
         const float* d = from + r * channels + first;
-        for (int64_t i = 0; i < count; ++i) row[first + i] += scale != nullptr ? d[i] * scale[i] : d[i];
+        for (int64_t i = 0; i < count; ++i)
+          row[first + i] = std::fma(d[i], scale != nullptr ? scale[i] : 1.0f, row[first + i]);
       };
       with_dropout(dropout, batch, r, channels, begin, end, [&](int64_t first, int64_t count, const float* scale) {
         if (tokens != nullptr) add(tokens + ids[r] * channels, first, count, scale);

@@ -1,86 +1,111 @@
 #include "kernels/reduce.hpp"
 
-#include <mutex>
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
+#include "kernels/chunk_hash.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-using namespace host;
+using Float4 [[gnu::vector_size(16)]] = float;
+using Double4 [[gnu::vector_size(32)]] = double;
 
-constexpr int64_t chunk = 256;
-constexpr int64_t chunks_per_task = 256;
-
-/// Sum of squares of at most one chunk: element i belongs to lane i mod 8, lanes are folded pairwise.
-double squares(const float* x, int64_t n) {
-  double lane[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int k = 0; k < 8; ++k) lane[k] += double{x[i + k]} * double{x[i + k]};
+/// Sum of squares of 256 numbers: squares are exact in double, element i goes to lane i mod 16.
+double chunk_of_squares(const float* x) {
+  Double4 lanes[4] = {};
+  for (int64_t i = 0; i < chunk_elements; i += 16) {
+    for (int64_t l = 0; l < 4; ++l) {
+      Float4 v;
+      std::memcpy(&v, x + i + 4 * l, sizeof v);
+      const Double4 wide = __builtin_convertvector(v, Double4);
+      lanes[l] += wide * wide;
+    }
   }
-  for (int k = 0; i + k < n; ++k) lane[k] += double{x[i + k]} * double{x[i + k]};
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  const Double4 s = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+  return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/// add(part, begin, end) for tasks of whole chunks; the parts are exact, so that their order does not matter.
-template <class Add>
-void exactly(ExactSum& sum, int64_t n, const Add& add) {
-  std::mutex mutex;
-  parallel_blocks(n, chunk * chunks_per_task, [&](int64_t begin, int64_t end) {
-    ExactSum part;
-    add(part, begin, end);
-    const std::lock_guard lock(mutex);
-    sum.add(part);
+/// One partial result of type T per range of [0, count), as many ranges as threads: fill(partial, begin, end). The
+/// partial results must combine to the same whatever the ranges.
+template <class T, class Fill>
+const std::vector<T>& partial_results(int64_t count, const Fill& fill) {
+  static thread_local std::vector<T> storage;
+  const int64_t ranges = std::max<int64_t>(1, std::min<int64_t>(host::thread_count(), count));
+  storage.assign(static_cast<size_t>(ranges), T());
+  T* partial = storage.data();
+  host::parallel_for(ranges, [&fill, partial, count, ranges](int64_t r) {
+    fill(partial[r], count * r / ranges, count * (r + 1) / ranges);
   });
+  return storage;
 }
 
-uint64_t mixed(uint64_t h) {  // finalizer of MurmurHash3
-  h = (h ^ (h >> 33)) * 0xFF51AFD7ED558CCDu;
-  h = (h ^ (h >> 33)) * 0xC4CEB9FE1A85EC53u;
-  return h ^ (h >> 33);
+uint64_t hash_chunk(const char* bytes, int64_t count, uint64_t index) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i * 8 < count; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i * 8, static_cast<size_t>(std::min<int64_t>(8, count - i * 8)));
+    sum += word_hash(word, static_cast<uint64_t>(i));
+  }
+  return chunk_hash(sum, index);
 }
 
 }  // namespace
 
 void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& /*stream*/) {
-  const float* values = x.as<float>();
-  exactly(sum, x.numel(), [values](ExactSum& part, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += chunk) part.add(squares(values + i, std::min(chunk, end - i)));
+  const float* data = x.as<float>();
+  const int64_t n = x.numel();
+  const int64_t chunks = (n + chunk_elements - 1) / chunk_elements;
+  const auto& parts = partial_results<ExactSum>(chunks, [=](ExactSum& part, int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const float* first = data + chunk * chunk_elements;
+      const int64_t count = std::min(chunk_elements, n - chunk * chunk_elements);
+      if (count == chunk_elements) {
+        part.add(chunk_of_squares(first));
+      } else {
+        float padded[chunk_elements] = {};
+        std::copy(first, first + count, padded);
+        part.add(chunk_of_squares(padded));
+      }
+    }
   });
+  for (const ExactSum& part : parts) sum.add(part);
 }
 
 void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& /*stream*/) {
-  const float* values = x.as<float>();
+  LLMTRAIN_CHECK(weights.empty() || weights.numel() == x.numel(), "one weight for each element");
+  const float* data = x.as<float>();
   const float* factors = weights.empty() ? nullptr : weights.as<float>();
-  LLMTRAIN_CHECK(factors == nullptr || weights.numel() == x.numel(), "one weight per element");
-  exactly(sum, x.numel(), [=](ExactSum& part, int64_t begin, int64_t end) {
+  const auto& parts = partial_results<ExactSum>(x.numel(), [=](ExactSum& part, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      part.add(double{values[i]} * (factors != nullptr ? double{factors[i]} : 1.0));  // exact: 24 x 24 bits
+      part.add(factors == nullptr ? double{data[i]} : double{data[i]} * double{factors[i]});
     }
   });
+  for (const ExactSum& part : parts) sum.add(part);
 }
 
 uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& /*stream*/) {
-  LLMTRAIN_CHECK(first_element % chunk == 0, "a shard begins at a chunk");
-  const int64_t n = x.numel();
-  const auto* words = static_cast<const uint32_t*>(x.data);
-  LLMTRAIN_CHECK(size_of(x.dtype) == 4, "hashes are of 32-bit elements");
-  std::mutex mutex;
-  uint64_t total = 0;
-  parallel_blocks(n, chunk * chunks_per_task, [&](int64_t begin, int64_t end) {
-    uint64_t part = 0;
-    for (int64_t c = begin; c < end; c += chunk) {
-      uint64_t h = mixed(static_cast<uint64_t>((first_element + c) / chunk) + 0x9E3779B97F4A7C15u);
-      for (int64_t i = c; i < std::min(c + chunk, end); ++i) h = mixed(h + words[i]);
-      part += h;
+  LLMTRAIN_CHECK(first_element % chunk_elements == 0, "a hashed shard starts at a whole chunk");
+  const auto* bytes = static_cast<const char*>(x.data);
+  const auto chunk_bytes = chunk_elements * static_cast<int64_t>(size_of(x.dtype));
+  const int64_t total = x.bytes();
+  const int64_t first_chunk = first_element / chunk_elements;
+  const int64_t chunks = (total + chunk_bytes - 1) / chunk_bytes;
+  const auto& parts = partial_results<uint64_t>(chunks, [=](uint64_t& part, int64_t begin, int64_t end) {
+    uint64_t hash = 0;
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t offset = chunk * chunk_bytes;
+      hash +=
+          hash_chunk(bytes + offset, std::min(chunk_bytes, total - offset), static_cast<uint64_t>(first_chunk + chunk));
     }
-    const std::lock_guard lock(mutex);
-    total += part;
+    part = hash;
   });
-  return total;
+  uint64_t hash = 0;
+  for (const uint64_t part : parts) hash += part;
+  return hash;
 }
 
 }  // namespace llmtrain

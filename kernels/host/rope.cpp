@@ -24,7 +24,9 @@ void rope_table(const Tensor& table, const double* inverse_frequencies, Stream& 
 void rope_apply(const Tensor& qkv, const Tensor& table, const Tensor& positions, int64_t rotated_heads,
                 int64_t head_dim, bool inverse, Stream& /*stream*/) {
   const int64_t rows = qkv.dim(0), width = qkv.dim(1), half = head_dim / 2;
-  LLMTRAIN_CHECK(head_dim % 2 == 0 && table.dim(1) == head_dim && rotated_heads * head_dim <= width, "shapes of rope");
+  LLMTRAIN_CHECK(
+      head_dim % 2 == 0 && table.dim(1) == head_dim && positions.numel() == rows && rotated_heads * head_dim <= width,
+      "shapes of rope");
   const float* cos_sin = table.as<float>();
   const int32_t* place = positions.as<int32_t>();
   const float sign = inverse ? -1.0f : 1.0f;
@@ -38,10 +40,11 @@ void rope_apply(const Tensor& qkv, const Tensor& table, const Tensor& positions,
         for (int64_t h = 0; h < rotated_heads; ++h) {
           auto* low = values + r * width + h * head_dim;
           auto* high = low + half;
+#pragma omp simd
           for (int64_t i = 0; i < half; ++i) {
             const float a = load(low + i), b = load(high + i), s = sign * sine[i];
-            store(low + i, a * cosine[i] - b * s);
-            store(high + i, b * cosine[i] + a * s);
+            store(low + i, std::fma(a, cosine[i], -(b * s)));
+            store(high + i, std::fma(b, cosine[i], a * s));
           }
         }
       }

@@ -1,0 +1,139 @@
+#include "kernels/activation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Values;
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double naive(Activation a, double x) {
+  switch (a) {
+    case Activation::gelu:
+    case Activation::geglu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::silu:
+    case Activation::swiglu:
+      return x * sigmoid(x);
+  }
+  return 0;
+}
+
+/// y [N, F] of h [N, F] or [N, 2 F].
+Values naive_forward(Activation a, const Values& h, int64_t rows, int64_t width) {
+  Values y;
+  const int64_t stride = is_gated(a) ? 2 * width : width;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) {
+      const size_t at = static_cast<size_t>(r * stride + i);
+      y.push_back(naive(a, h[at]) * (is_gated(a) ? h[at + static_cast<size_t>(width)] : 1.0));
+    }
+  }
+  return y;
+}
+
+class ActivationTest : public testing::TestWithParam<std::tuple<Activation, DType>> {
+ protected:
+  static constexpr int64_t rows = 7, width = 75;  // no multiple of a vector
+  int64_t inner() const { return is_gated(std::get<0>(GetParam())) ? 2 * width : width; }
+};
+
+TEST_P(ActivationTest, ForwardAndBackwardAgreeWithDouble) {
+  const auto [activation, dtype] = GetParam();
+  const Array h(dtype, {rows, inner()}, test::random_values(rows * inner(), 1, 6.0));
+  const Array y(dtype, {rows, width});
+  activation_forward(activation, y, h, test::stream());
+  const Values x = h.values();
+  const Values expected = naive_forward(activation, x, rows, width);
+  const double unit = 4 * 0x1p-23 + test::rounding(dtype);
+  test::expect_close(
+      y.values(), expected, [&](size_t i) { return unit * std::fabs(expected[i]) + 1e-7; }, "y");
+
+  const Array dy(dtype, {rows, width}, test::random_values(rows * width, 2));
+  const Values weights = dy.values();
+  const Values gradient =
+      test::numeric_gradient([&](const Values& v) { return naive_forward(activation, v, rows, width); }, x, weights);
+  const auto bound = [&](size_t i) { return (4e-6 + test::rounding(dtype)) * (std::fabs(gradient[i]) + 1e-2) + 1e-8; };
+  const Array dh(dtype, {rows, inner()});
+  activation_backward(activation, dh, dy, h, test::stream());
+  test::expect_close(dh.values(), gradient, bound, "dh");
+  const auto apart = dh.bytes();
+  activation_backward(activation, h, dy, h, test::stream());  // in place
+  EXPECT_EQ(h.bytes(), apart);
+}
+
+TEST_P(ActivationTest, BitsDoNotDependOnThreads) {
+  const auto [activation, dtype] = GetParam();
+  const int64_t n = 200;
+  test::expect_same_bits_for_threads([&, a = activation, d = dtype](bool changed) {
+    const Array h(d, {n, inner()}, test::random_values(n * inner(), changed ? 4 : 3, 6.0));
+    const Array y(d, {n, width});
+    const Array dy(d, {n, width}, test::random_values(n * width, 5));
+    activation_forward(a, y, h, test::stream());
+    activation_backward(a, h, dy, h, test::stream());
+    auto bytes = y.bytes();
+    const auto more = h.bytes();
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    return bytes;
+  });
+}
+
+// Element i has the same bits wherever the vector loop and its rest meet.
+TEST_P(ActivationTest, BitsDoNotDependOnThePlace) {
+  const auto [activation, dtype] = GetParam();
+  const Array one(dtype, {1, inner()}, test::random_values(inner(), 6, 3.0));
+  const Array y(dtype, {1, width});
+  activation_forward(activation, y, one, test::stream());
+  const Values all = y.values(), x = one.values();
+  for (int64_t i = 0; i < width; ++i) {
+    const auto at = static_cast<size_t>(i);
+    Values single{x[at]};
+    if (is_gated(activation)) single.push_back(x[at + static_cast<size_t>(width)]);
+    const Array h1(dtype, {1, static_cast<int64_t>(single.size())}, single);
+    const Array y1(dtype, {1, 1});
+    activation_forward(activation, y1, h1, test::stream());
+    EXPECT_EQ(y1.values()[0], all[at]) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ActivationTest,
+                         testing::Combine(testing::Values(Activation::gelu, Activation::gelu_tanh, Activation::relu,
+                                                          Activation::silu, Activation::swiglu, Activation::geglu),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+TEST(Activation, ExtremesAndNaN) {
+  const Array h(DType::f32, {1, 4}, {100, -100, 1e30, -1e30});
+  const Array y(DType::f32, {1, 4});
+  for (const Activation a : {Activation::gelu, Activation::gelu_tanh, Activation::relu, Activation::silu}) {
+    activation_forward(a, y, h, test::stream());
+    const Values v = y.values();
+    EXPECT_EQ(v[0], 100);
+    EXPECT_EQ(std::fabs(v[1]) < 1e-30, true) << v[1];
+    EXPECT_EQ(v[2], static_cast<double>(1e30f));
+    EXPECT_EQ(v[3], 0);
+    const Array bad(DType::f32, {1, 1}, {std::nan("")});
+    const Array out(DType::f32, {1, 1});
+    activation_forward(a, out, bad, test::stream());
+    EXPECT_TRUE(std::isnan(out.values()[0]));
+  }
+}
+
+TEST(Activation, RefusesWrongShapes) {
+  const Array h(DType::f32, {3, 8}), y(DType::f32, {3, 4});
+  EXPECT_THROW(activation_forward(Activation::gelu, y, h, test::stream()), Error);
+  EXPECT_NO_THROW(activation_forward(Activation::swiglu, y, h, test::stream()));
+}
+
+}  // namespace
+}  // namespace llmtrain

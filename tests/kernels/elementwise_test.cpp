@@ -1,0 +1,174 @@
+#include "kernels/elementwise.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Bytes;
+using test::TestBatch;
+using test::Values;
+
+constexpr int64_t rows = 45, sequence_length = 20;
+constexpr Dropout dropout{0.3f, 0x1234567890abcdefu};
+
+/// Factors of [N, C] by their definition, one element at a time.
+Values factors(int64_t width, const Dropout& d) {
+  Values f;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < width; ++c) {
+      const auto element = static_cast<uint64_t>(r % sequence_length * width + c);
+      f.push_back(d.active() ? static_cast<double>(d.scale(TestBatch::sequence(r, sequence_length), element)) : 1.0);
+    }
+  }
+  return f;
+}
+
+TEST(Residual, AddsWithDropout) {
+  const TestBatch batch(rows, sequence_length, 10, 1);
+  for (const int64_t width : {1, 3, 7, 64, 257, 600}) {  // rows begin at any place of a group of four random numbers
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Dropout& d : {Dropout{}, dropout, Dropout{1e-6f, 9}, Dropout{0.999f, 9}}) {
+        const Array in(DType::f32, {rows, width}, test::random_values(rows * width, 2));
+        const Array delta(dtype, {rows, width}, test::random_values(rows * width, 3));
+        const Array out(DType::f32, {rows, width});
+        residual_add(out, in, delta, batch, d, test::stream());
+        Values expected = in.values();
+        const Values f = factors(width, d), v = delta.values();
+        for (size_t i = 0; i < expected.size(); ++i) expected[i] += f[i] * v[i];
+        const auto bound = [&](size_t i) { return 0x1p-24 * (std::fabs(expected[i]) + 1e-7); };
+        test::expect_close(out.values(), expected, bound, "residual " + std::to_string(width));
+        residual_add(in, in, delta, batch, d, test::stream());
+        EXPECT_EQ(in.bytes(), out.bytes()) << "in place";
+
+        const Array dout(DType::f32, {rows, width}, test::random_values(rows * width, 4));
+        const Array ddelta(dtype, {rows, width});
+        residual_add_backward(ddelta, dout, batch, d, test::stream());
+        Values gradient = dout.values();
+        for (size_t i = 0; i < gradient.size(); ++i) gradient[i] *= f[i];
+        const Array rounded(dtype, {rows, width}, gradient);
+        test::expect_close(ddelta.values(), gradient,
+                           [&](size_t i) { return (test::rounding(dtype) + 0x1p-24) * std::fabs(gradient[i]); });
+      }
+    }
+  }
+}
+
+TEST(Residual, DropsTheRightShare) {
+  const int64_t width = 1024;
+  const Values f = factors(width, dropout);
+  const TestBatch batch(rows, sequence_length, 10, 1);
+  const Array dout(DType::f32, {rows, width}, Values(static_cast<size_t>(rows * width), 1.0)),
+      d(DType::f32, {rows, width});
+  residual_add_backward(d, dout, batch, dropout, test::stream());
+  EXPECT_EQ(d.values(), f);
+  EXPECT_NE(d.values(), factors(width, Dropout{0.3f, 1})) << "control: another key";
+  double kept = 0;
+  for (const double v : f) kept += v != 0 ? 1 : 0;
+  EXPECT_NEAR(kept / static_cast<double>(f.size()), 0.7, 0.01);  // 4.7 standard deviations
+}
+
+TEST(Residual, BitsDoNotDependOnThreads) {
+  const TestBatch batch(rows, sequence_length, 10, 1);
+  const int64_t width = 100;
+  test::expect_same_bits_for_threads([&](bool changed) {
+    const Array in(DType::f32, {rows, width}, test::random_values(rows * width, changed ? 9 : 2));
+    const Array delta(DType::bf16, {rows, width}, test::random_values(rows * width, 3));
+    const Array out(DType::f32, {rows, width});
+    residual_add(out, in, delta, batch, dropout, test::stream());
+    residual_add_backward(delta, in, batch, dropout, test::stream());
+    Bytes all = out.bytes();
+    const Bytes more = delta.bytes();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  });
+}
+
+TEST(Cast, RoundsToNearestEven) {
+  const int64_t n = 10007;
+  const Values v = test::random_values(n, 5, 1000.0);
+  const Array wide(DType::f32, {n}, v), half(DType::bf16, {n}), back(DType::f32, {n});
+  cast(half, wide, test::stream());
+  EXPECT_EQ(half.bytes(), Array(DType::bf16, {n}, v).bytes());
+  EXPECT_NE(half.bytes(), Array(DType::bf16, {n}, test::random_values(n, 6, 1000.0)).bytes()) << "control";
+  cast(back, half, test::stream());
+  EXPECT_EQ(back.values(), half.values());
+  cast(back, wide, test::stream());
+  EXPECT_EQ(back.bytes(), wide.bytes());
+  // 1 + 2^-8 lies between two bf16 numbers: the even one is 1; 1 + 3 * 2^-8 goes up to 1 + 2^-6.
+  const Array ties(DType::f32, {2}, {1 + 0x1p-8, 1 + 3 * 0x1p-8}), rounded(DType::bf16, {2});
+  cast(rounded, ties, test::stream());
+  EXPECT_EQ(rounded.values(), (Values{1, 1 + 0x1p-6}));
+}
+
+TEST(AddInto, AddsOrReplaces) {
+  const int64_t n = 9001;
+  const Array a(DType::f32, {n}, test::random_integers(n, 1, 1000)),
+      b(DType::f32, {n}, test::random_integers(n, 2, 1000));
+  Values sum = a.values();
+  const Values v = b.values();
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += v[i];
+  add_into(a, b, false, test::stream());
+  EXPECT_EQ(a.values(), sum);
+  EXPECT_NE(a.values(), v) << "control";
+  add_into(a, b, true, test::stream());
+  EXPECT_EQ(a.values(), v);
+}
+
+TEST(Fill, EveryElement) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Array a(dtype, {5001});
+    fill(a, 1.5f, test::stream());
+    EXPECT_EQ(a.values(), Values(5001, 1.5));
+  }
+}
+
+TEST(FillNormal, IsAFunctionOfKeyAndElement) {
+  const int64_t n = 200001;
+  const Array whole(DType::f32, {n}), part(DType::f32, {777}), other(DType::f32, {777});
+  fill_normal(whole, 2.0, 99, 0, test::stream());
+  fill_normal(part, 2.0, 99, 12345, test::stream());
+  fill_normal(other, 2.0, 98, 12345, test::stream());
+  const Values v = whole.values();
+  EXPECT_EQ(part.values(), Values(v.begin() + 12345, v.begin() + 12345 + 777));
+  EXPECT_NE(other.values(), part.values()) << "control: another key";
+  // Moments and distribution (Kolmogorov-Smirnov distance) of the standard normal.
+  double mean = 0, square = 0, fourth = 0, neighbours = 0;
+  Values sorted;
+  for (size_t i = 0; i < v.size(); ++i) {
+    const double z = v[i] / 2.0;
+    mean += z;
+    square += z * z;
+    fourth += z * z * z * z;
+    if (i > 0) neighbours += z * v[i - 1] / 2.0;
+    sorted.push_back(z);
+  }
+  const auto count = static_cast<double>(n);
+  EXPECT_NEAR(mean / count, 0, 5 / std::sqrt(count));
+  EXPECT_NEAR(square / count, 1, 5 * std::sqrt(2 / count));
+  EXPECT_NEAR(fourth / count, 3, 5 * std::sqrt(96 / count));
+  EXPECT_NEAR(neighbours / count, 0, 5 / std::sqrt(count));
+  std::sort(sorted.begin(), sorted.end());
+  double distance = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const double p = 0.5 * std::erfc(-sorted[i] / std::sqrt(2.0));
+    distance = std::fmax(distance, std::fabs(p - static_cast<double>(i) / count));
+  }
+  EXPECT_LT(distance, 1.95 / std::sqrt(count));  // exceeded by chance once in a thousand
+}
+
+TEST(FillNormal, BitsDoNotDependOnThreads) {
+  test::expect_same_bits_for_threads([&](bool changed) {
+    const Array a(DType::f32, {20001});
+    fill_normal(a, 0.02, changed ? 1 : 2, 0, test::stream());
+    return a.bytes();
+  });
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,102 @@
+#include "kernels/embedding.hpp"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Bytes;
+using test::TestBatch;
+using test::Values;
+
+constexpr int64_t rows = 50, length = 17, vocabulary = 11;
+
+class Embedding : public testing::TestWithParam<std::tuple<DType, bool, bool, int64_t>> {
+ protected:
+  Embedding() {
+    const auto& [dtype, with_positions, with_dropout, w] = GetParam();
+    width = w;
+    table = Array(dtype, {vocabulary, width}, test::random_values(vocabulary * width, 1));
+    if (with_positions) position_table = Array(dtype, {length, width}, test::random_values(length * width, 2));
+    if (with_dropout) dropout = {0.25f, 77};
+  }
+  double factor(int64_t row, int64_t column) const {
+    if (!dropout.active()) return 1;
+    return static_cast<double>(
+        dropout.scale(TestBatch::sequence(row, length), static_cast<uint64_t>(row % length * width + column)));
+  }
+
+  int64_t width = 0;
+  Array table, position_table;
+  Dropout dropout;
+  TestBatch batch{rows, length, vocabulary, 3};
+};
+
+TEST_P(Embedding, GathersRows) {
+  const Array x(DType::f32, {rows, width});
+  embedding_forward(x, table, position_table, batch, dropout, test::stream());
+  const Values tokens = table.values(), ids = batch.ids(), positions = batch.positions();
+  const Values places = position_table.tensor().empty() ? Values() : position_table.values();
+  Values expected;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto id = static_cast<int64_t>(ids[static_cast<size_t>(r)]);
+    const auto position = static_cast<int64_t>(positions[static_cast<size_t>(r)]);
+    for (int64_t c = 0; c < width; ++c) {
+      double v = tokens[static_cast<size_t>(id * width + c)];
+      if (!places.empty()) v += places[static_cast<size_t>(position * width + c)];
+      expected.push_back(v * factor(r, c));
+    }
+  }
+  test::expect_close(x.values(), expected, [&](size_t i) { return 2 * 0x1p-24 * std::fabs(expected[i]); });
+}
+
+TEST_P(Embedding, ScattersGradients) {
+  // Whole numbers and factors of 0 or 4/3: sums are exact without dropout.
+  const Array dx(DType::f32, {rows, width}, test::random_integers(rows * width, 4, 100));
+  const Array dtable(DType::f32, {vocabulary, width}, Values(static_cast<size_t>(vocabulary * width), 5.0));
+  Array dposition;
+  if (!position_table.tensor().empty()) {
+    dposition = Array(DType::f32, {length, width}, Values(static_cast<size_t>(length * width), 7.0));
+  }
+  embedding_backward(dtable, dposition, dx, batch, dropout, test::stream());
+  const Values d = dx.values(), ids = batch.ids(), positions = batch.positions();
+  Values by_token(static_cast<size_t>(vocabulary * width), 5.0), by_position(static_cast<size_t>(length * width), 7.0);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < width; ++c) {
+      const double v = d[static_cast<size_t>(r * width + c)] * factor(r, c);
+      by_token[static_cast<size_t>(static_cast<int64_t>(ids[static_cast<size_t>(r)]) * width + c)] += v;
+      by_position[static_cast<size_t>(static_cast<int64_t>(positions[static_cast<size_t>(r)]) * width + c)] += v;
+    }
+  }
+  const auto bound = [&](size_t) { return dropout.active() ? 1e-3 : 0.0; };
+  test::expect_close(dtable.values(), by_token, bound, "tokens");
+  if (!dposition.tensor().empty()) test::expect_close(dposition.values(), by_position, bound, "positions");
+}
+
+TEST_P(Embedding, BitsDoNotDependOnThreads) {
+  test::expect_same_bits_for_threads([&](bool changed) {
+    const Array x(DType::f32, {rows, width});
+    embedding_forward(x, table, position_table, batch, dropout, test::stream());
+    const Array dx(DType::f32, {rows, width}, test::random_values(rows * width, changed ? 5 : 6));
+    const Array dtable(DType::f32, {vocabulary, width}), dposition(DType::f32, {length, width});
+    embedding_backward(dtable, dposition, dx, batch, dropout, test::stream());
+    Bytes all = x.bytes();
+    for (const Array* a : {&dtable, &dposition}) {
+      const Bytes more = a->bytes();
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Embedding,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Bool(), testing::Bool(),
+                                          testing::Values(3, 64, 301)));
+
+}  // namespace
+}  // namespace llmtrain

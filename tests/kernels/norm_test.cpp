@@ -1,0 +1,146 @@
+#include "kernels/norm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Values;
+
+constexpr double epsilon = 1e-5;
+
+/// y of x [N, C]; parameters are weight, then bias (empty: none).
+Values naive(NormKind kind, const Values& x, const Values& weight, const Values& bias) {
+  const size_t c = weight.size();
+  Values y(x.size());
+  for (size_t row = 0; row < x.size(); row += c) {
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < c; ++i) mean += x[row + i] / static_cast<double>(c);
+    if (kind == NormKind::rmsnorm) mean = 0;
+    for (size_t i = 0; i < c; ++i) squares += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(c);
+    const double rstd = 1 / std::sqrt(squares + epsilon);
+    for (size_t i = 0; i < c; ++i) y[row + i] = (x[row + i] - mean) * rstd * weight[i] + (bias.empty() ? 0 : bias[i]);
+  }
+  return y;
+}
+
+struct Case {
+  NormKind kind;
+  DType weights;
+  DType activations;
+  int64_t rows, channels;
+};
+
+class Norm : public testing::TestWithParam<std::tuple<NormKind, DType, DType, std::pair<int64_t, int64_t>>> {
+ protected:
+  Norm() {
+    const auto& [kind, weights, activations, shape] = GetParam();
+    c_ = {kind, weights, activations, shape.first, shape.second};
+    const auto [n, w] = shape;
+    Values offset = test::random_values(n * w, 1, 2.0);
+    for (double& v : offset) v += 3;  // a mean that matters
+    x = Array(DType::f32, {n, w}, offset);
+    Values near_one = test::random_values(w, 2, 0.5);
+    for (double& v : near_one) v += 1;
+    weight = Array(weights, {w}, near_one);
+    if (kind == NormKind::layernorm) bias = Array(weights, {w}, test::random_values(w, 3));
+    y = Array(activations, {n, w});
+    dy = Array(activations, {n, w}, test::random_values(n * w, 4));
+    mean = Array(DType::f32, {n});
+    rstd = Array(DType::f32, {n});
+  }
+  void forward() const { norm_forward(c_.kind, y, mean, rstd, x, weight, bias, epsilon, test::stream()); }
+  NormBackward backward_args() const {
+    NormBackward a{};
+    a.kind = c_.kind;
+    a.dy = dy;
+    a.x = x;
+    a.weight = weight;
+    a.mean = mean;
+    a.rstd = rstd;
+    return a;
+  }
+  Values bias_values() const { return bias.tensor().empty() ? Values{} : bias.values(); }
+
+  Case c_{};
+  Array x, weight, bias, y, dy, mean, rstd;
+};
+
+TEST_P(Norm, ForwardAgreesWithDouble) {
+  forward();
+  const Values expected = naive(c_.kind, x.values(), weight.values(), bias_values());
+  test::expect_close(y.values(), expected,
+                     [&](size_t i) { return 4e-6 + test::rounding(c_.activations) * (std::fabs(expected[i]) + 1e-5); });
+}
+
+TEST_P(Norm, BackwardAgreesWithFiniteDifferences) {
+  forward();
+  const int64_t n = c_.rows, w = c_.channels;
+  const Array dx(DType::f32, {n, w}), dweight(DType::f32, {w}), dbias(DType::f32, {w});
+  NormBackward a = backward_args();
+  a.dx = dx;
+  a.dweight = dweight;
+  if (c_.kind == NormKind::layernorm) a.dbias = dbias;
+  norm_backward(a, test::stream());
+  const Values xs = x.values(), ws = weight.values(), bs = bias_values(), d = dy.values();
+  const auto close = [&](const Array& actual, const Values& expected, double scale, const char* what) {
+    test::expect_close(
+        actual.values(), expected, [&](size_t) { return 3e-6 * scale; }, what);
+  };
+  Values gx = test::numeric_gradient([&](const Values& v) { return naive(c_.kind, v, ws, bs); }, xs, d);
+  Values gw = test::numeric_gradient([&](const Values& v) { return naive(c_.kind, xs, v, bs); }, ws, d);
+  const double row_scale = 3 * std::sqrt(static_cast<double>(n));
+  const double dx_scale = w == 1 ? 1 / std::sqrt(epsilon) : 1;  // rstd, where a row has no variance
+  close(dx, gx, dx_scale, "dx");
+  close(dweight, gw, row_scale, "dweight");
+  Values gb;
+  if (c_.kind == NormKind::layernorm) {
+    gb = test::numeric_gradient([&](const Values& v) { return naive(c_.kind, xs, ws, v); }, bs, d);
+    close(dbias, gb, row_scale, "dbias");
+  }
+  // A second time on top of the first.
+  a.accumulate_dx = a.accumulate_params = true;
+  norm_backward(a, test::stream());
+  for (Values* g : {&gx, &gw, &gb}) {
+    for (double& v : *g) v *= 2;
+  }
+  close(dx, gx, 2 * dx_scale, "dx accumulated");
+  close(dweight, gw, 2 * row_scale, "dweight accumulated");
+  if (!gb.empty()) close(dbias, gb, 2 * row_scale, "dbias accumulated");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Norm,
+                         testing::Combine(testing::Values(NormKind::layernorm, NormKind::rmsnorm),
+                                          testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(std::pair<int64_t, int64_t>{3, 1},
+                                                          std::pair<int64_t, int64_t>{2, 13},
+                                                          std::pair<int64_t, int64_t>{37, 40})));
+
+TEST(NormThreads, BitsDoNotDependOnThreads) {
+  const int64_t n = 333, w = 100;
+  const Array weight(DType::bf16, {w}, test::random_values(w, 2)), bias(DType::bf16, {w}, test::random_values(w, 3));
+  const Array dy(DType::bf16, {n, w}, test::random_values(n * w, 4));
+  test::expect_same_bits_for_threads([&](bool changed) {
+    const Array x(DType::f32, {n, w}, test::random_values(n * w, changed ? 6 : 5));
+    const Array y(DType::bf16, {n, w}), mean(DType::f32, {n}), rstd(DType::f32, {n});
+    const Array dx(DType::f32, {n, w}), dweight(DType::f32, {w}), dbias(DType::f32, {w});
+    norm_forward(NormKind::layernorm, y, mean, rstd, x, weight, bias, epsilon, test::stream());
+    NormBackward a{NormKind::layernorm, dx, dweight, dbias, dy, x, weight, mean, rstd};
+    norm_backward(a, test::stream());
+    test::Bytes all;
+    for (const Array* part : {&y, &mean, &rstd, &dx, &dweight, &dbias}) {
+      const auto bytes = part->bytes();
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  });
+}
+
+}  // namespace
+}  // namespace llmtrain

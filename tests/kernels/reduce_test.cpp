@@ -1,0 +1,121 @@
+#include "kernels/reduce.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Bytes;
+using test::Values;
+
+Bytes limbs_of(const ExactSum& sum) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(sum.limbs().data());
+  return Bytes(bytes, bytes + sum.limbs().size_bytes());
+}
+
+TEST(SumOfSquares, AgreesWithExtendedPrecision) {
+  for (const int64_t n : {1, 15, 16, 255, 256, 257, 70000}) {
+    const Array x(DType::f32, {n}, test::random_values(n, 1, 1e3));
+    long double expected = 0;
+    for (const double v : x.values()) expected += static_cast<long double>(v) * v;
+    ExactSum sum;
+    sum.add(0.5);
+    sum_of_squares(sum, x, test::stream());
+    EXPECT_NEAR(sum.value(), static_cast<double>(expected) + 0.5, 16 * 0x1p-53 * static_cast<double>(expected)) << n;
+  }
+}
+
+// The limbs themselves: cut into shards at whole chunks, in any order, on any number of threads.
+TEST(SumOfSquares, DoesNotDependOnTheCut) {
+  const int64_t n = 256 * 37 + 100;
+  const Array x(DType::f32, {n}, test::random_values(n, 2));
+  ExactSum whole;
+  sum_of_squares(whole, x, test::stream());
+  ExactSum parts;
+  for (const auto& [begin, count] :
+       {std::pair<int64_t, int64_t>{256 * 30, n - 256 * 30}, {0, 256 * 7}, {256 * 7, 256 * 23}}) {
+    sum_of_squares(parts, x.tensor().rows(begin, count), test::stream());
+  }
+  EXPECT_EQ(limbs_of(parts), limbs_of(whole));
+  ExactSum shifted;  // control: chunks that begin elsewhere round elsewhere
+  sum_of_squares(shifted, x.tensor().rows(0, 100), test::stream());
+  sum_of_squares(shifted, x.tensor().rows(100, n - 100), test::stream());
+  EXPECT_NE(limbs_of(shifted), limbs_of(whole));
+  EXPECT_NEAR(shifted.value(), whole.value(), 1e-9);
+}
+
+TEST(SumOfSquares, BitsDoNotDependOnThreads) {
+  test::expect_same_bits_for_threads([](bool changed) {
+    const Array x(DType::f32, {30000}, test::random_values(30000, changed ? 3 : 4));
+    ExactSum sum;
+    sum_of_squares(sum, x, test::stream());
+    return limbs_of(sum);
+  });
+}
+
+TEST(SumOfProducts, IsExact) {
+  // Large terms cancel: an ordinary sum in double loses the rest.
+  const Array x(DType::f32, {4}, {1e30, 1.5, -1e30, 0x1p-60}), w(DType::f32, {4}, {1e7, 2, 1e7, 1});
+  ExactSum weighted;
+  sum_of_products(weighted, x, w, test::stream());
+  EXPECT_EQ(weighted.value(), 3.0);
+  ExactSum plain;
+  sum_of_products(plain, x, {}, test::stream());
+  EXPECT_EQ(plain.value(), 1.5);
+  test::expect_same_bits_for_threads([](bool changed) {
+    const Array a(DType::f32, {3001}, test::random_values(3001, 5, 1e6));
+    const Array b(DType::f32, {3001}, test::random_values(3001, changed ? 6 : 7));
+    ExactSum sum;
+    sum_of_products(sum, a, b, test::stream());
+    return limbs_of(sum);
+  });
+}
+
+TEST(ChunkedHash, ShardsAddUp) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const int64_t n = 256 * 9 + 77;
+    const Array x(dtype, {n}, test::random_values(n, 8));
+    const uint64_t whole = chunked_hash(x, 0, test::stream());
+    uint64_t sum = 0;
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 256}, {256, 256 * 5}, {256 * 6, n - 256 * 6}}) {
+      sum += chunked_hash(x.tensor().rows(begin, count), begin, test::stream());
+    }
+    EXPECT_EQ(sum, whole);
+    EXPECT_NE(chunked_hash(x, 256, test::stream()), whole) << "another place is another hash";
+    EXPECT_THROW(chunked_hash(x, 100, test::stream()), Error);
+  }
+}
+
+TEST(ChunkedHash, EveryElementCounts) {
+  const int64_t n = 600;
+  const Values v = test::random_values(n, 9);
+  std::set<uint64_t> seen{chunked_hash(Array(DType::bf16, {n}, v), 0, test::stream())};
+  for (size_t i = 0; i < v.size(); ++i) {
+    Values changed = v;
+    changed[i] += 1;
+    seen.insert(chunked_hash(Array(DType::bf16, {n}, changed), 0, test::stream()));
+  }
+  for (size_t i = 0; i + 1 < v.size(); ++i) {  // neighbours exchanged
+    Values changed = v;
+    std::swap(changed[i], changed[i + 1]);
+    seen.insert(chunked_hash(Array(DType::bf16, {n}, changed), 0, test::stream()));
+  }
+  EXPECT_EQ(seen.size(), 2 * v.size());
+}
+
+TEST(ChunkedHash, DoesNotDependOnThreads) {
+  test::expect_same_bits_for_threads([](bool changed) {
+    const uint64_t h =
+        chunked_hash(Array(DType::f32, {5000}, test::random_values(5000, changed ? 1 : 2)), 0, test::stream());
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&h);
+    return Bytes(bytes, bytes + sizeof h);
+  });
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/host/special_functions.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Largest error in units of the last place of fp32 over [low, high].
+template <class Fast, class Exact>
+double worst(const Fast& fast, const Exact& exact, float low, float high) {
+  double units = 0;
+  const int steps = 400000;
+  for (int i = 0; i <= steps; ++i) {
+    const float x = low + (high - low) * static_cast<float>(i) / static_cast<float>(steps);
+    const double expected = exact(static_cast<double>(x));
+    const float magnitude = std::fmax(std::fabs(static_cast<float>(expected)), std::numeric_limits<float>::min());
+    const double unit = static_cast<double>(std::nextafter(magnitude, INFINITY)) - static_cast<double>(magnitude);
+    units = std::fmax(units, std::fabs(static_cast<double>(fast(x)) - expected) / unit);
+  }
+  return units;
+}
+
+TEST(SpecialFunctions, ErrorFunction) {
+  const auto exact = [](double x) { return std::erf(x); };
+  EXPECT_LT(worst(host::fast_erf, exact, -6, 6), 2.0);
+  EXPECT_LT(worst(host::fast_erf, exact, -1e-3f, 1e-3f), 2.0);
+  EXPECT_GT(worst([](float x) { return host::fast_erf(x) * 1.000001f; }, exact, -6, 6), 2.0) << "control";
+}
+
+TEST(SpecialFunctions, Sigmoid) {
+  const auto exact = [](double x) { return 1 / (1 + std::exp(-x)); };
+  EXPECT_LT(worst(host::fast_sigmoid, exact, -80, 80), 3.0);
+}
+
+TEST(SpecialFunctions, NormalDistribution) {
+  const auto exact = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
+  EXPECT_LT(worst(host::fast_normal_cdf, exact, -1, 8), 5.0);
+  // In the lower tail the rounding of x / sqrt(2) alone costs x^2 units, of ever smaller numbers.
+  EXPECT_LT(worst(host::fast_normal_cdf, exact, -3, -1), 1.5 * 9 + 5);
+  EXPECT_LT(worst(host::fast_normal_cdf, exact, -12, -3), 1.5 * 144 + 5);
+}
+
+TEST(SpecialFunctions, EndsOfTheRange) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(host::fast_erf(infinity), 1);
+  EXPECT_EQ(host::fast_erf(-infinity), -1);
+  EXPECT_EQ(host::fast_sigmoid(infinity), 1);
+  EXPECT_EQ(host::fast_sigmoid(-infinity), 0);
+  EXPECT_EQ(host::fast_normal_cdf(-infinity), 0);
+  EXPECT_EQ(host::fast_normal_cdf(infinity), 1);
+  EXPECT_TRUE(std::isnan(host::fast_erf(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(host::fast_sigmoid(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(host::fast_normal_cdf(std::nanf(""))));
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -107,7 +107,7 @@ Results: $root/runs/$run_name
   log.txt (this output), metrics.jsonl and metrics.h5 (curves), ledger.jsonl (every step, bit for bit), deck.ini
 Next:
   another run beside it            jobs/quickstart.sh run.name=second schedule.learning_rate=1e-3
-  the same again from the start    rm -r 'runs/$run_name' && jobs/quickstart.sh
+  the same again from the start    jobs/quickstart.sh run.overwrite=true
   your own text                    jobs/quickstart.sh my_text.txt
 TEXT
     ;;

@@ -22,21 +22,23 @@ this script knows, 74 apt failed (its output is shown), 77 neither root nor sudo
 TEXT
 }
 
-readonly SOURCES=/etc/apt/sources.list.d/llmtrain.list
-readonly PINS=/etc/apt/preferences.d/llmtrain
-
+apt_folder=/etc/apt # tests put their own here
 assume_yes=false
 developer=false
 check_only=false
-for argument in "$@"; do
-  case $argument in
-    --yes | -y) assume_yes=true ;;
-    --developer) developer=true ;;
-    --check) check_only=true ;;
-    -h | --help) usage && exit 0 ;;
-    *) echo "install_dependencies.sh: unknown option '$argument' (--help lists them)" >&2 && exit 64 ;;
-  esac
-done
+
+read_options() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      --yes | -y) assume_yes=true ;;
+      --developer) developer=true ;;
+      --check) check_only=true ;;
+      -h | --help) usage && exit 0 ;;
+      *) fail 64 "unknown option '$argument' (--help lists them)" ;;
+    esac
+  done
+}
 
 say() { printf 'install: %s\n' "$*"; }
 fail() {
@@ -51,7 +53,7 @@ fail() {
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
   libcli11-dev libxxhash-dev libgtest-dev libgmock-dev googletest binutils procps)
-if $developer; then common+=(clang-format clang-tidy shellcheck); fi
+developer_only=(clang-format clang-tidy shellcheck)
 # package=oldest version that will do
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
 from_sid=(libkokkos-dev=4.6 libdnnl-dev=3.6)
@@ -125,15 +127,18 @@ apt_failed() {
 }
 apt_install() { apt_get install --no-install-recommends "$@" || apt_failed install; }
 
+sources_file() { printf '%s\n' "$apt_folder/sources.list.d/llmtrain.list"; }
+pins_file() { printf '%s\n' "$apt_folder/preferences.d/llmtrain"; }
+
 # Prints "options URI" of every source of packages in the machine's configuration that serves release $1 itself (not its
 # updates or security), in one-line form: from *.list the words as they are, from *.sources the fields that matter.
 mirrors_of() {
   local file
-  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-    [[ -r $file && $file != "$SOURCES" ]] || continue
+  for file in "$apt_folder"/sources.list "$apt_folder"/sources.list.d/*.list; do
+    [[ -r $file && $file != "$(sources_file)" ]] || continue
     sed -n -E -e "s/[[:space:]]+/ /g" -e "s/^ ?deb (\[[^]]*\] )?([^ ]+) $1\/? (.* )?main( .*)?$/\1\2/p" "$file"
   done
-  for file in /etc/apt/sources.list.d/*.sources; do
+  for file in "$apt_folder"/sources.list.d/*.sources; do
     [[ -r $file ]] || continue
     awk -v release="$1" '
       function flush_stanza(   uris, count, i, options, valid) {
@@ -177,7 +182,7 @@ find_mirror() {
 # Adds releases $@ with low pins, unless the machine has them already (then its own pins hold).
 add_releases() {
   local release mirror priority added="" pins=""
-  mirror=$(find_mirror) || fail 69 "apt has no source for Debian $codename (main) in /etc/apt: add one first"
+  mirror=$(find_mirror) || fail 69 "apt has no source for Debian $codename (main) in $apt_folder: add one first"
   if [[ $mirror != *signed-by* && -r /usr/share/keyrings/debian-archive-keyring.gpg ]]; then
     local uri=${mirror##* } options=${mirror%"${mirror##* }"}
     options=${options#[}
@@ -195,12 +200,12 @@ add_releases() {
     pins+="Package: *"$'\n'"Pin: release n=$release"$'\n'"Pin-Priority: $priority"$'\n\n'
   done
   if [[ -n $added ]]; then
-    say "adding Debian $* pinned low, in $SOURCES and $PINS"
+    say "adding Debian $* pinned low, in $(sources_file) and $(pins_file)"
     # the pins first: no moment in which a release is known and not pinned
-    printf '%s' "$pins" | "${run_as_root[@]}" tee "$PINS" >/dev/null
+    printf '%s' "$pins" | "${run_as_root[@]}" tee "$(pins_file)" >/dev/null
   fi
   printf '# written by cmake/install_dependencies.sh of llmtrain on Debian %s\n%s' "$codename" "$added" |
-    "${run_as_root[@]}" tee "$SOURCES" >/dev/null
+    "${run_as_root[@]}" tee "$(sources_file)" >/dev/null
 }
 
 # Prints the newest version of package $1 in release $2.
@@ -284,15 +289,17 @@ install_newest() {
 
 # ---- main ------------------------------------------------------------------------------------------------------------
 
+# The code name of this Debian, empty on another system.
 codename=
-if [[ -r /etc/os-release ]]; then
+find_codename() {
+  [[ -r /etc/os-release ]] || return 0
   # shellcheck disable=SC1091
   codename=$(. /etc/os-release && if [[ ${ID:-} == debian ]]; then echo "${VERSION_CODENAME:-sid}"; fi)
   # The newer C library brings base-files along: a Debian 12 that this script has served calls itself 13.
-  if grep -qsE ' trixie main|on Debian bookworm' "$SOURCES"; then codename=bookworm; fi
-fi
+  if grep -qsE ' trixie main|on Debian bookworm' "$(sources_file)"; then codename=bookworm; fi
+}
 
-if [[ -z $codename ]] || ! command -v dpkg-query >/dev/null; then
+say_what_is_needed() {
   cat >&2 <<'TEXT'
 install: this is not Debian, so nothing is installed. llmtrain needs: a C++20 compiler (GCC 12 or newer), CMake 3.25,
 ninja, MPI (Open MPI 5), HDF5 1.10 or newer (serial, C), Kokkos 4.6 or newer with OpenMP, oneDNN 3.6, fmt 9,
@@ -300,33 +307,43 @@ nlohmann-json 3.11, CLI11 2.1, inih, xxHash and, for the tests, GoogleTest. Thre
 repository (spack env activate . && spack install), the modules of your site, or your distribution's packages. Where
 they are there already, build with: cmake --preset host && cmake --build --preset host
 TEXT
-  exit 69
-fi
+}
 
-find_missing
-archives=$(absent_archives)
-if ((${#missing[@]} == 0)) && [[ -z $archives ]]; then
-  say "everything is there"
-  exit 0
-fi
-if $check_only; then
-  fail 1 "missing: ${missing[*]} $archives"
-fi
-case $codename in
-  bookworm | trixie | forky | sid) ;; # the last two: whatever they hold now
-  *) fail 69 "Debian $codename is not known to this script (12 bookworm and 13 trixie are). Missing: ${missing[*]}" ;;
-esac
+main() {
+  read_options "$@"
+  if $developer; then common+=("${developer_only[@]}"); fi
+  find_codename
+  if [[ -z $codename ]] || ! command -v dpkg-query >/dev/null; then
+    say_what_is_needed
+    exit 69
+  fi
 
-become_root
-if ((${#missing[@]} > 0)); then
-  say "missing: ${missing[*]}"
-  install_missing
   find_missing
-  ((${#missing[@]} == 0)) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
-fi
-absent_archives | while read -r archive; do
-  say "writing the empty archive $archive, which Kokkos' CMake files name"
-  "${run_as_root[@]}" ar rcs "$archive"
-done
-rm -f "$log"
-say "done"
+  local archives
+  archives=$(absent_archives)
+  if ((${#missing[@]} == 0)) && [[ -z $archives ]]; then
+    say "everything is there"
+    exit 0
+  fi
+  if $check_only; then fail 1 "missing: ${missing[*]} $archives"; fi
+  case $codename in
+    bookworm | trixie | forky | sid) ;; # the last two: whatever they hold now
+    *) fail 69 "Debian $codename is not known to this script (12 bookworm and 13 trixie are). Missing: ${missing[*]}" ;;
+  esac
+
+  become_root
+  if ((${#missing[@]} > 0)); then
+    say "missing: ${missing[*]}"
+    install_missing
+    find_missing
+    ((${#missing[@]} == 0)) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
+  fi
+  absent_archives | while read -r archive; do
+    say "writing the empty archive $archive, which Kokkos' CMake files name"
+    "${run_as_root[@]}" ar rcs "$archive"
+  done
+  rm -f "$log"
+  say "done"
+}
+
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then main "$@"; fi

@@ -47,12 +47,12 @@ Pin-Priority: 50' "$(grep Pin "$work/apt/preferences.d/llmtrain")"
 
 expect 'comments, discs, security and updates are no mirrors; tabs; an alias of the release' \
   "deb [trusted=yes${keyring:+ $keyring}] http://b.example/debian sid main" \
-  "$(written trixie sources.list <<'T'
+  "$(tr '~' '\t' <<'T' | written trixie sources.list
 #deb http://no.example/ trixie main
 deb cdrom:[Debian 13]/ trixie main
 deb http://s.example/debian-security trixie-security main
 deb http://u.example/debian trixie-updates main
-deb	[trusted=yes] http://b.example/debian  stable   contrib main # x
+deb~[trusted=yes] http://b.example/debian  stable   contrib main # x
 T
 )"
 

@@ -1,0 +1,100 @@
+// Each mistake ends at once, on every rank, with its exit code and one message that says what to do.
+
+#include <gtest/gtest.h>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+class Errors : public ::testing::Test {
+ protected:
+  Errors() {
+    write_file(folder / "text.txt",
+               "A first line.\nA second line, of many words, to train on.\nA third line ends it.\n");
+    write_deck("", "");
+  }
+
+  /// A sound deck, with one line replaced.
+  void write_deck(const std::string& from, const std::string& to) {
+    std::string deck =
+        "[run]\nmax_steps = 2\noutput = " + (folder / "runs").string() +
+        "\n[model]\nd_model = 16\nn_layers = 1\nn_heads = 2\n[data]\ntrain = " + (folder / "text.txt").string() +
+        "\n[batch]\nsequence_length = 8\n";
+    if (!from.empty()) deck.replace(deck.find(from), from.size(), to);
+    write_file(folder / "deck.ini", deck);
+  }
+
+  void expect_error(int code, const std::vector<std::string>& parts, std::vector<std::string> arguments = {}) {
+    arguments.insert(arguments.begin(), (folder / "deck.ini").string());
+    for (int ranks : {1, 3}) {
+      const Outcome outcome = llmtrain({ranks, 1, arguments});
+      EXPECT_EQ(outcome.exit_code, code) << ranks << " ranks: " << outcome.output;
+      for (const std::string& part : parts) {
+        const size_t at = outcome.output.find(part);
+        EXPECT_NE(at, std::string::npos) << "no '" << part << "' in: " << outcome.output;
+        EXPECT_EQ(outcome.output.find(part, at + 1), std::string::npos)
+            << "twice '" << part << "' in: " << outcome.output;
+      }
+    }
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(Errors, NoneInASoundDeck) {
+  const Outcome outcome = llmtrain({2, 1, {(folder / "deck.ini").string()}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+TEST_F(Errors, AllOfADeckAreReportedAtOnce) {
+  write_deck("d_model = 16\nn_layers = 1", "d_modle = 16\nn_layers = many");
+  expect_error(78, {"deck.ini:5: model.d_modle", "did you mean d_model", "deck.ini:6: model.n_layers"});
+}
+TEST_F(Errors, ContradictionBetweenKeys) {
+  write_deck("n_heads = 2", "n_heads = 3");
+  expect_error(78, {"model.n_heads"});
+}
+TEST_F(Errors, OfTheCommandLine) {
+  expect_error(78, {"command line: batch.micor", "did you mean micro"}, {"batch.micor=2"});
+  expect_error(64, {"--chekc"}, {"--chekc"});
+}
+TEST_F(Errors, MissingDeckAndMissingText) {
+  expect_error(66, {"nowhere.txt"}, {"data.train=" + (folder / "nowhere.txt").string()});
+  std::filesystem::remove(folder / "deck.ini");
+  expect_error(66, {"deck.ini"});
+}
+TEST_F(Errors, EmptyAndInvalidText) {
+  write_file(folder / "text.txt", "");
+  expect_error(65, {"text.txt"});
+  write_file(folder / "text.txt", "fine\nnot \xFF fine\n");
+  expect_error(65, {"text.txt:2: byte 9"});
+}
+TEST_F(Errors, TextShorterThanASample) {
+  write_file(folder / "text.txt", "abc");
+  expect_error(65, {"text.txt"});
+}
+TEST_F(Errors, VocabularyMismatch) { expect_error(78, {"model.vocab_size"}, {"model.vocab_size=5"}); }
+TEST_F(Errors, HostileRows) {
+  write_file(folder / "rows.jsonl", "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}\n{\"input_ids\": [1, 2\n");
+  expect_error(65, {"rows.jsonl:2"}, {"data.train=" + (folder / "rows.jsonl").string(), "data.packing=none"});
+  write_file(folder / "rows.jsonl", std::string(100000, '[') + "\n");
+  expect_error(65, {"rows.jsonl:1"}, {"data.train=" + (folder / "rows.jsonl").string(), "data.packing=none"});
+}
+TEST_F(Errors, HostileTokenFile) {
+  write_file(folder / "tokens.h5", "\x89HDF\r\n\x1a\n" + std::string(2000, '\7'));
+  expect_error(65, {"tokens.h5"}, {"data.train=" + (folder / "tokens.h5").string()});
+}
+TEST_F(Errors, NotEnoughMemory) {
+  expect_error(78, {"memory.limit"}, {"memory.limit=100K"});
+  expect_error(78, {"not enough memory"}, {"model.d_model=65536", "model.n_layers=64", "model.n_heads=512"});
+}
+TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {
+  expect_error(79, {"not finite"}, {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0"});
+}
+TEST_F(Errors, OutputThatCannotBeCreated) {
+  expect_error(73, {"text.txt"}, {"run.output=" + (folder / "text.txt").string()});
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -39,17 +39,19 @@ struct DataStream::State {
     return rounded ? rounded_rows(rows) : rows;
   }
 
-  /// Borders of documents in (begin, end]: targets there are another document's first token.
-  std::span<const uint64_t> borders_in(int64_t begin, int64_t end) const {
+  /// Borders of documents in (begin, begin + inputs]: targets there are another document's first token.
+  std::span<const uint64_t> borders_in(const SamplePlace& place) const {
+    if (rounded) return {};  // a sample lies in one document
     const std::span<const uint64_t> all = file->documents();
-    const auto first = std::upper_bound(all.begin(), all.end(), static_cast<uint64_t>(begin));
-    const auto last = std::upper_bound(first, all.end(), static_cast<uint64_t>(end));
-    return {first, last};
+    const auto begin = static_cast<uint64_t>(place.begin), end = static_cast<uint64_t>(place.begin + place.inputs);
+    const auto first = std::upper_bound(all.begin(), all.end(), begin);
+    const auto most = std::min<std::ptrdiff_t>(place.inputs, all.end() - first);
+    return {first, std::upper_bound(first, first + most, end)};
   }
 
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
     const SamplePlace place = index.place(sample);
-    const std::span<const uint64_t> borders = borders_in(place.begin, place.begin + place.inputs);
+    const std::span<const uint64_t> borders = borders_in(place);
     if (!file->info().has_mask) return place.inputs - static_cast<int64_t>(borders.size());
     mask.resize(static_cast<size_t>(place.inputs));
     file->read_mask(place.begin + 1, place.inputs, mask.data());
@@ -97,7 +99,7 @@ void DataStream::State::append_sample(int64_t sample, HostBatch& out) const {
     out.segments.push_back(static_cast<int32_t>(row + end));
     segment = end;
   };
-  for (const uint64_t border : borders_in(place.begin, place.begin + place.inputs)) {
+  for (const uint64_t border : borders_in(place)) {
     const size_t i = static_cast<size_t>(border) - static_cast<size_t>(place.begin);  // of the next document's start
     drop(i - 1);
     if (!across_documents && i < n) close_segment(i);

@@ -1,7 +1,6 @@
 #include "data/dataset.hpp"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "data/cache_folder.hpp"
 #include "data/content_hash.hpp"
 #include "data/file_digest.hpp"
+#include "data/message.hpp"
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"
 #include "data/tokenize.hpp"
@@ -67,28 +67,28 @@ void check_kinds(const InputSets& sets) {
 }
 
 /// Rank 0 looks, all others are told: folders of a network may look different elsewhere.
-class SharedText {
- public:
-  explicit SharedText(Communicator& communicator) : communicator_(communicator) {}
-
-  void share(std::string& text) { communicator_.broadcast(text); }
-  void share(std::vector<InputFile>& files) {
-    int64_t count = static_cast<int64_t>(files.size());
-    communicator_.broadcast(&count, sizeof(count));
-    files.resize(static_cast<size_t>(count));
-    for (InputFile& file : files) {
-      for (std::string* text : {&file.path, &file.name, &file.separator}) communicator_.broadcast(*text);
-      std::array<int64_t, 3> numbers = {static_cast<int64_t>(file.kind), file.bytes, file.modified};
-      communicator_.broadcast(numbers.data(), sizeof(numbers));
-      file.kind = static_cast<InputKind>(numbers[0]);
-      file.bytes = numbers[1];
-      file.modified = numbers[2];
-    }
+void share(std::vector<InputFile>& files, Communicator& communicator) {
+  Message mine;
+  std::vector<int64_t> numbers;
+  for (const InputFile& file : files) {
+    for (const std::string* text : {&file.path, &file.name, &file.separator}) mine.put(*text);
+    numbers.insert(numbers.end(), {static_cast<int64_t>(file.kind), file.bytes, file.modified});
   }
-
- private:
-  Communicator& communicator_;
-};
+  std::string texts = mine.bytes();
+  int64_t count = static_cast<int64_t>(files.size());
+  communicator.broadcast(&count, sizeof(count));
+  communicator.broadcast(texts);
+  files.resize(static_cast<size_t>(count));
+  numbers.resize(files.size() * 3);
+  communicator.broadcast(numbers.data(), static_cast<int64_t>(numbers.size() * sizeof(int64_t)));
+  Message theirs(std::move(texts));
+  for (size_t f = 0; f < files.size(); ++f) {
+    for (std::string* text : {&files[f].path, &files[f].name, &files[f].separator}) theirs.take(*text);
+    files[f].kind = static_cast<InputKind>(numbers[3 * f]);
+    files[f].bytes = numbers[3 * f + 1];
+    files[f].modified = numbers[3 * f + 2];
+  }
+}
 
 /// The part of a scan that belongs to files [first, first + count).
 SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
@@ -144,10 +144,9 @@ class DatasetOpener {
       if (sets_.train.empty()) throw UserError(ExitCode::deck, "data.train: names no file");
       check_kinds(sets_);
     });
-    SharedText shared(communicator_);
-    shared.share(folder_);
-    shared.share(sets_.train);
-    shared.share(sets_.validation);
+    communicator_.broadcast(folder_);
+    share(sets_.train, communicator_);
+    share(sets_.validation, communicator_);
   }
 
   void open_token_files() {

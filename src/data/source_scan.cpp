@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bitset>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -10,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/utf8.hpp"
 #include "data/jsonl.hpp"
+#include "data/message.hpp"
 #include "data/shared_work.hpp"
 #include "data/text_source.hpp"
 #include "text/code_points.hpp"
@@ -27,39 +27,12 @@ struct PieceScan {
   int64_t last_newline = -1;
 };
 
-/// What ranks tell each other: plain words, one array after the other.
-class Words {
- public:
-  template <class T>
-  void put(const std::vector<T>& values) {
-    static_assert(sizeof(T) % 8 == 0);
-    const uint64_t bytes = values.size() * sizeof(T);
-    text_.append(reinterpret_cast<const char*>(&bytes), 8);
-    text_.append(reinterpret_cast<const char*>(values.data()), bytes);
-  }
-  template <class T>
-  void take(std::vector<T>& values) {
-    uint64_t bytes = 0;
-    std::memcpy(&bytes, text_.data() + position_, 8);
-    const size_t before = values.size();
-    values.resize(before + bytes / sizeof(T));
-    std::memcpy(values.data() + before, text_.data() + position_ + 8, bytes);
-    position_ += 8 + bytes;
-  }
-  explicit Words(std::string text = {}) : text_(std::move(text)) {}
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-  size_t position_ = 0;
-};
-
 class Scanner {
  public:
   Scanner(const std::vector<InputFile>& files, Communicator& communicator)
       : files_(files), communicator_(communicator), pieces_(cut_into_pieces(files)) {
     raise_together(communicator, [&] {
-      for (const InputFile& file : files) open(file);
+      for (const InputFile& file : files) check(file);
     });
   }
 
@@ -76,9 +49,8 @@ class Scanner {
 
  private:
   /// Every rank must see the file as rank 0 found it.
-  void open(const InputFile& file) {
-    handles_.push_back(FileHandle::open_to_read(file.path));
-    if (handles_.back().size() != file.bytes) {
+  static void check(const InputFile& file) {
+    if (FileHandle::open_to_read(file.path).size() != file.bytes) {
       throw UserError(ExitCode::io, file.path + ": its size differs between the ranks: all must see the same file");
     }
     if (find_invalid_utf8(file.separator) != std::string_view::npos) {
@@ -88,7 +60,7 @@ class Scanner {
 
   PieceScan scan(const FilePiece& piece) {
     const InputFile& file = files_[piece.file];
-    const FileHandle& handle = handles_[piece.file];
+    const FileHandle handle = FileHandle::open_to_read(file.path);  // not all at once: there may be many
     // A code point or separator that starts in the piece may end behind it.
     const int64_t beyond = std::max<int64_t>(3, static_cast<int64_t>(file.separator.size()) - 1);
     thread_local std::string buffer;
@@ -105,12 +77,13 @@ class Scanner {
       result.first_newline = place(text.find('\n'));
       result.last_newline = place(text.rfind('\n'));
     } else {
-      scan_text(piece, buffer, size, result);
+      scan_text(piece, handle, buffer, size, result);
     }
     return result;
   }
 
-  void scan_text(const FilePiece& piece, std::string_view buffer, size_t size, PieceScan& result) {
+  void scan_text(const FilePiece& piece, const FileHandle& handle, std::string_view buffer, size_t size,
+                 PieceScan& result) {
     // Continuation bytes at the start belong to the piece before, up to the three that a code point can have.
     const auto code_point_border = [&](size_t at) {
       const size_t limit = std::min(at + 3, buffer.size());
@@ -121,7 +94,7 @@ class Scanner {
     const size_t end = std::max(begin, code_point_border(size));
     const std::string_view text = buffer.substr(begin, end - begin);
     const size_t invalid = find_invalid_utf8(text);
-    if (invalid != std::string_view::npos) refuse(piece, begin + invalid, buffer);
+    if (invalid != std::string_view::npos) refuse(piece, handle, begin + invalid, buffer);
     thread_local auto seen = std::make_unique<CodePointSet>();
     seen->reset();
     for (size_t i = 0; i < text.size(); ++result.characters) seen->set(next_code_point(text, i));
@@ -136,13 +109,14 @@ class Scanner {
     }
   }
 
-  [[noreturn]] void refuse(const FilePiece& piece, size_t at, std::string_view buffer) {
+  [[noreturn]] static void refuse(const FilePiece& piece, const FileHandle& handle, size_t at,
+                                  std::string_view buffer) {
     std::string what = fmt::format("0x{:02x} is not part of UTF-8 text", static_cast<uint8_t>(buffer[at]));
     const bool mark = piece.begin == 0 && buffer.size() >= 2 &&
                       (buffer.substr(0, 2) == "\xFF\xFE" || buffer.substr(0, 2) == "\xFE\xFF");
     what += mark ? " (it looks like UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
                  : " (convert the file, e.g. with iconv -t UTF-8)";
-    fail_at_byte(handles_[piece.file], piece.begin + static_cast<int64_t>(at), what);
+    fail_at_byte(handle, piece.begin + static_cast<int64_t>(at), what);
   }
 
   void collect(const FilePiece& piece, PieceScan& result) {
@@ -159,13 +133,13 @@ class Scanner {
     line_file_ = piece.file;
     const int64_t line_end = result.first_newline < 0 ? piece.end : result.first_newline;
     if (line_end - line_begin_ > longest_row) {
-      fail_at_byte(handles_[piece.file], line_begin_, too_long_row());
+      fail_at_byte(FileHandle::open_to_read(files_[piece.file].path), line_begin_, too_long_row());
     }
     if (result.last_newline >= 0) line_begin_ = result.last_newline + 1;
   }
 
   void exchange() {
-    Words mine;
+    Message mine;
     mine.put(digests_);
     mine.put(characters_);
     mine.put(counts_);
@@ -180,8 +154,8 @@ class Scanner {
     counts_.clear();
     separators_.clear();
     points.clear();
-    for (std::string& text : communicator_.gather_all(mine.text())) {
-      Words theirs(std::move(text));
+    for (std::string& text : communicator_.gather_all(mine.bytes())) {
+      Message theirs(std::move(text));
       theirs.take(digests_);
       theirs.take(characters_);
       theirs.take(counts_);
@@ -237,7 +211,6 @@ class Scanner {
   const std::vector<InputFile>& files_;
   Communicator& communicator_;
   std::vector<FilePiece> pieces_;
-  std::vector<FileHandle> handles_;
   std::mutex mutex_;
   std::unique_ptr<CodePointSet> code_points_ = std::make_unique<CodePointSet>();
   size_t line_file_ = SIZE_MAX;

@@ -84,7 +84,6 @@ class Tokenization {
 
   void run() {
     raise_together(communicator_, [&] {
-      for (const InputFile& file : request_.files) handles_.push_back(FileHandle::open_to_read(file.path));
       ids_part_ = FileHandle::create_unnamed(folder_of(request_.output));
       mask_part_ = FileHandle::create_unnamed(folder_of(request_.output));
     });
@@ -111,8 +110,10 @@ class Tokenization {
         percent_report(report_, "tokenizing"));
   }
 
+  FileHandle open(const Job& job) const { return FileHandle::open_to_read(request_.files[job.file].path); }
+
   JobResult encode_text(const Job& job) const {
-    const FileHandle& file = handles_[job.file];
+    const FileHandle file = open(job);
     // A long document is cut at code points: the part that a character starts in has it.
     thread_local std::string buffer;
     const int64_t file_end = job.ends ? job.end : std::min(job.end + 3, request_.files[job.file].bytes);
@@ -131,24 +132,25 @@ class Tokenization {
       const size_t end = job.ends ? static_cast<size_t>(std::min(document.end, job.end) - job.begin) : border(job.end);
       const size_t before = result.ids.size();
       if (request_.add_bos && job.starts) result.ids.push_back(request_.tokenizer->bos_id());
-      encode_slice(job, std::string_view(buffer).substr(begin, end - begin), begin, result.ids);
+      encode_slice(job, file, std::string_view(buffer).substr(begin, end - begin), begin, result.ids);
       if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
       result.counts.push_back(result.ids.size() - before);
     }
     return result;
   }
 
-  void encode_slice(const Job& job, std::string_view text, size_t at, std::vector<int32_t>& ids) const {
+  void encode_slice(const Job& job, const FileHandle& file, std::string_view text, size_t at,
+                    std::vector<int32_t>& ids) const {
     try {
       request_.tokenizer->encode(text, ids);
     } catch (const EncodeError& error) {
-      fail_at_byte(handles_[job.file], job.begin + static_cast<int64_t>(at + error.byte()), error.reason());
+      fail_at_byte(file, job.begin + static_cast<int64_t>(at + error.byte()), error.reason());
     }
   }
 
   JobResult read_rows(const Job& job) const {
     const InputFile& file = request_.files[job.file];
-    const FileHandle& handle = handles_[job.file];
+    const FileHandle handle = open(job);
     LineReader lines(handle, file.bytes, job.begin, job.end);
     JobResult result;
     TokenRow row;
@@ -264,9 +266,9 @@ class Tokenization {
   }
 
   void check_unchanged() const {
-    for (size_t f = 0; f < handles_.size(); ++f) {
-      const InputFile& file = request_.files[f];
-      if (handles_[f].size() != file.bytes || (communicator_.rank() == 0 && handles_[f].modified() != file.modified)) {
+    for (const InputFile& file : request_.files) {
+      const FileHandle handle = FileHandle::open_to_read(file.path);
+      if (handle.size() != file.bytes || (communicator_.rank() == 0 && handle.modified() != file.modified)) {
         throw UserError(ExitCode::io, file.path + ": the file was changed while it was read; start again");
       }
     }
@@ -322,7 +324,6 @@ class Tokenization {
   Communicator& communicator_;
   const ProgressReport& report_;
   std::vector<Job> jobs_;
-  std::vector<FileHandle> handles_;
   FileHandle ids_part_, mask_part_;
   RankSummary summary_;
   std::vector<uint64_t> counts_;   // tokens of this rank's documents

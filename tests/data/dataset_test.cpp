@@ -258,6 +258,19 @@ TEST_F(DatasetTest, PatternsAreSortedAndFilesNamedOnce) {
   EXPECT_THAT(all_tokens(*open().train), ElementsAre('q', 256));
 }
 
+TEST_F(DatasetTest, MoreFilesThanMayBeOpenAtOnce) {
+  for (int i = 0; i < 300; ++i)
+    folder_.file("f" + std::to_string(1000 + i), std::string(1, static_cast<char>('0' + i % 10)));
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit few = before;
+  few.rlim_cur = 200;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  config_.train = {folder_ / "f*"};
+  EXPECT_EQ(open().train->info().documents, 300);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
 TEST_F(DatasetTest, ErrorsNameFileLineAndByte) {
   config_.train = {folder_ / "missing.txt"};
   EXPECT_THAT(refused(), AllOf(HasSubstr("66 "), HasSubstr("missing.txt")));

@@ -26,6 +26,7 @@ constexpr int64_t most_chunks = 8;                   ///< of a segment: what is 
 constexpr int64_t packed_limit = int64_t{32} << 20;  ///< bytes of packed A, and of packed B, at a time
 constexpr int64_t enough_tiles = 96;                 ///< keeps tens of threads in balance
 constexpr int64_t most_panels = 8;                   ///< of a tile: its C stays in the second-level cache
+constexpr int64_t small_product = int64_t{1} << 17;  ///< multiplications that are done before other threads wake up
 constexpr int64_t long_row_bytes = 4096;             ///< rows of A farther apart than a page are copied
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -291,7 +292,8 @@ void Plan::compute(const Operands& o, Worker& w, const Part& part, int64_t task)
 }
 
 void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers& buffers) {
-  const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+  const bool alone = omp_in_parallel() || shape_.m * shape_.n * shape_.k <= small_product;
+  const int threads = alone ? 1 : omp_get_max_threads();
   for (auto& k : kernels_) {
     if (k) k->prepare(threads);
   }

@@ -54,7 +54,8 @@ void dot_rows(double* out, const float* x, const T* w, int64_t k) {
 /// Decoding: x in fp32, weights of type T read once and in place.
 template <class T, class Out>
 void few_rows_forward(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
-  host::parallel_blocks(m, 16, [=](int64_t begin, int64_t end) {
+  constexpr int64_t small = int64_t{1} << 15;  // weights that are read before other threads wake up
+  host::parallel_blocks(m, m * k <= small ? m : 16, [=](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j) {
       double sums[few_rows];
       int64_t r = 0;

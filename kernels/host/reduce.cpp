@@ -44,11 +44,17 @@ const std::vector<T>& partial_results(int64_t count, const Fill& fill) {
 }
 
 uint64_t hash_chunk(const char* bytes, int64_t count, uint64_t index) {
+  const int64_t whole = count / 8;
   uint64_t sum = 0;
-  for (int64_t i = 0; i * 8 < count; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i * 8, static_cast<size_t>(std::min<int64_t>(8, count - i * 8)));
+  for (int64_t i = 0; i < whole; ++i) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i * 8, sizeof word);
     sum += word_hash(word, static_cast<uint64_t>(i));
+  }
+  if (whole * 8 < count) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + whole * 8, static_cast<size_t>(count - whole * 8));
+    sum += word_hash(word, static_cast<uint64_t>(whole));
   }
   return chunk_hash(sum, index);
 }

@@ -1,65 +1,98 @@
 #pragma once
-// Sigmoid, error function and normal distribution in fp32, without branches and calls, so that loops over them
-// vectorise. Sums of products are written as fma: the vector body and the scalar rest of a loop give the same bits.
+// Sigmoid, error function and normal distribution without branches, tables and calls, of a float or of eight at once.
 // Polynomials: own minimax fits (Lawson iteration in double).
 
 #include <cmath>
 
 #include "kernels/host/fast_math.hpp"
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
 namespace llmtrain::host {
 
+/// a b + c, rounded once.
+inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
+inline Float8 fused(Float8 a, Float8 b, Float8 c) {
+#if defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  for (int i = 0; i < 8; ++i) c[i] = std::fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+inline Float8 fused(Float8 a, Float8 b, float c) { return fused(a, b, Float8{} + c); }
+
+template <class V>
+V magnitude_of(V x) {
+  return std::bit_cast<V>(std::bit_cast<typename BitsOf<V>::Unsigned>(x) & 0x7FFFFFFFu);
+}
+/// |x| with the sign of s.
+template <class V>
+V with_sign(V x, V s) {
+  using Bits = typename BitsOf<V>::Unsigned;
+  return std::bit_cast<V>((std::bit_cast<Bits>(x) & 0x7FFFFFFFu) | (std::bit_cast<Bits>(s) & 0x80000000u));
+}
+
 /// 1 / (1 + e^-x)
-inline float fast_sigmoid(float x) {
-  const float e = fast_exp(-std::fabs(x));
-  const float numerator = x < 0.0f ? e : 1.0f;
-  return numerator / (1.0f + e);
+template <class V>
+V fast_sigmoid(V x) {
+  const V e = fast_exp(-magnitude_of(x));
+  const V one = V{} + 1.0f;
+  const V numerator = x < V{} ? e : one;
+  return numerator / (one + e);
 }
 
 /// erfc(a) for a >= 0.95: exp(-a^2) t P(t), t = 1 / (1 + 0.4 a).
-inline float fast_erfc_tail(float magnitude) {
-  const float a = magnitude > 10.6f ? 10.6f : magnitude;  // erfc(10.6) is 0 in fp32
-  const float t = 1.0f / std::fma(0.4f, a, 1.0f);
-  float p = -0.11615358293056488f;
-  p = std::fma(p, t, 0.2432934045791626f);
-  p = std::fma(p, t, 0.008628823794424534f);
-  p = std::fma(p, t, 0.2128298431634903f);
-  p = std::fma(p, t, 0.19885405898094177f);
-  p = std::fma(p, t, 0.226680725812912f);
-  p = std::fma(p, t, 0.22562779486179352f);
-  const float square = a * a;
-  const float rest = std::fma(a, a, -square);  // what rounding took from a^2
-  const float exponential = fast_exp(-square);
-  return std::fma(-rest, exponential, exponential) * (p * t);
+template <class V>
+V fast_erfc_tail(V magnitude) {
+  const V a = at_most(magnitude, 10.6f);  // erfc(10.6) is 0 in fp32
+  const V t = 1.0f / fused(V{} + 0.4f, a, 1.0f);
+  V p = V{} + -0.11615358293056488f;
+  p = fused(p, t, 0.2432934045791626f);
+  p = fused(p, t, 0.008628823794424534f);
+  p = fused(p, t, 0.2128298431634903f);
+  p = fused(p, t, 0.19885405898094177f);
+  p = fused(p, t, 0.226680725812912f);
+  p = fused(p, t, 0.22562779486179352f);
+  const V square = a * a;
+  const V rest = fused(a, a, -square);  // what rounding took from a^2
+  const V exponential = fast_exp(-square);
+  return fused(-rest, exponential, exponential) * (p * t);
 }
 
 /// erf(x) for |x| <= 1: x + x P(x^2); adding x last keeps the rounding of the largest coefficient out.
-inline float fast_erf_core(float x) {
-  const float s = x * x;
-  float p = 7.889122935011983e-05f;
-  p = std::fma(p, s, -0.0008020842215046287f);
-  p = std::fma(p, s, 0.005189535673707724f);
-  p = std::fma(p, s, -0.026854444295167923f);
-  p = std::fma(p, s, 0.11283600330352783f);
-  p = std::fma(p, s, -0.3761262595653534f);
-  p = std::fma(p, s, 0.128379167f);
-  return std::fma(p, x, x);
+template <class V>
+V fast_erf_core(V x) {
+  const V s = x * x;
+  V p = V{} + 7.889122935011983e-05f;
+  p = fused(p, s, -0.0008020842215046287f);
+  p = fused(p, s, 0.005189535673707724f);
+  p = fused(p, s, -0.026854444295167923f);
+  p = fused(p, s, 0.11283600330352783f);
+  p = fused(p, s, -0.3761262595653534f);
+  p = fused(p, s, 0.128379167f);
+  return fused(p, x, x);
 }
 
-inline float fast_erf(float x) {
-  const float a = std::fabs(x);
-  const float outer = std::copysign(1.0f - fast_erfc_tail(a), x);
-  const float inner = fast_erf_core(x);
-  return a > 1.0f ? outer : inner;
+template <class V>
+V fast_erf(V x) {
+  const V a = magnitude_of(x);
+  const V outer = with_sign(1.0f - fast_erfc_tail(a), x);
+  const V inner = fast_erf_core(x);
+  return a > V{} + 1.0f ? outer : inner;
 }
 
 /// Distribution function of the standard normal; small values keep their relative accuracy (1 + erf would not).
-inline float fast_normal_cdf(float x) {
-  const float a = std::fabs(x) * 0.707106781f;
-  const float half_tail = 0.5f * fast_erfc_tail(a);
-  const float outer = x < 0.0f ? half_tail : 1.0f - half_tail;
-  const float inner = std::fma(0.5f, fast_erf_core(x * 0.707106781f), 0.5f);
-  return a > 1.0f ? outer : inner;
+template <class V>
+V fast_normal_cdf(V x) {
+  const V scaled = x * 0.707106781f;
+  const V a = magnitude_of(scaled);
+  const V half_tail = 0.5f * fast_erfc_tail(a);
+  const V outer = x < V{} ? half_tail : 1.0f - half_tail;
+  const V inner = fused(V{} + 0.5f, fast_erf_core(scaled), 0.5f);
+  return a > V{} + 1.0f ? outer : inner;
 }
 
 }  // namespace llmtrain::host

@@ -49,22 +49,19 @@ std::string estimate_json(const Estimate& e) {
   return j.dump(2) + "\n";
 }
 
-void check_memory(const Arena& plan, int64_t limit, int ranks_on_node, const std::string& where) {
-  const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string& where) {
+  const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
   const std::string remedy =
       "Use more ranks with a higher parallel.zero, a smaller batch.micro or batch.sequence_length, or a smaller model "
       "(--estimate shows the parts)";
-  if (limit > 0 && plan.bytes() > limit) {
+  if (limit > 0 && bytes > limit) {
     throw UserError(ExitCode::deck, fmt::format("{}: the run needs {} per rank, the limit is {}. {}", where,
-                                                text(plan.bytes()), text(limit), remedy));
+                                                text(bytes), text(limit), remedy));
   }
-  const int64_t share = device_memory().available / std::max(ranks_on_node, 1);
-  if (plan.bytes() > share) {
-    throw UserError(
-        ExitCode::deck,
-        fmt::format("not enough memory: the run needs {} per rank, and each of the {} ranks of this node can "
-                    "have {}. {}",
-                    text(plan.bytes()), ranks_on_node, text(share), remedy));
+  if (bytes > share) {
+    throw UserError(ExitCode::deck,
+                    fmt::format("not enough memory: the run needs {} per rank, its share of the node is {}. {}",
+                                text(bytes), text(share), remedy));
   }
 }
 

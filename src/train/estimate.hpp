@@ -16,8 +16,8 @@ struct Estimate {
 std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 
-/// Throws UserError(deck) before anything is allocated when the plan exceeds `limit` bytes per rank (0: none) or this
-/// node's share.
-void check_memory(const Arena& plan, int64_t limit, int ranks_on_node, const std::string& where);
+/// Throws UserError(deck) before anything is allocated when `bytes` of a rank exceed `limit` (0: none) or the rank's
+/// `share` of its node. `where` names the key of the limit.
+void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string& where);
 
 }  // namespace llmtrain

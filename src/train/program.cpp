@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -112,7 +113,7 @@ int estimate(const CommandLine& command, Config& config, Runtime& runtime) {
   const int64_t per_node = command.ranks_per_node > 0 ? command.ranks_per_node
                            : command.ranks > 0        ? ranks
                                                       : communicator.node_size();
-  const Trainer trainer(config, data, 0, static_cast<int>(ranks));
+  const Trainer trainer(config, data, static_cast<int>(ranks) - 1, static_cast<int>(ranks));  // has the largest shards
   const Estimate e{&trainer, ranks, std::min(per_node, ranks)};
   if (communicator.rank() == 0) {
     const std::string text = command.json ? estimate_json(e) : estimate_text(e);
@@ -145,10 +146,13 @@ int train(Config& config, Runtime& runtime) {
   Console progress("", root);
   const Dataset data = load_data(config, communicator, [&](const std::string& text) { progress.print(text); });
   std::unique_ptr<Trainer> trainer;
+  raise_together(communicator,
+                 [&] { trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size()); });
+  // The largest rank and the smallest share decide, for all alike.
+  std::array<int64_t, 2> memory = {trainer->plan().bytes(), -device_memory().available / communicator.node_size()};
+  communicator.maximum(memory);
   raise_together(communicator, [&] {
-    trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size());
-    check_memory(trainer->plan(), config.memory.limit, communicator.node_size(),
-                 config.provenance.where("memory.limit"));
+    check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
   });
   RunLogOptions options;
   options.directory = root ? directory->path() : "";

@@ -81,7 +81,8 @@ TEST_F(Decks, TheResolvedDeckResolvesToItself) {
     for (size_t at = 0; at < deck.size();) {
       const size_t end = std::min(deck.find('\n', at), deck.size());
       const std::string line = deck.substr(at, end - at);
-      out += line.substr(0, line.find("  ;")) + "\n";
+      const std::string value = line.substr(0, line.find(" ;"));
+      out += value.substr(0, value.find_last_not_of(' ') + 1) + "\n";
       at = end + 1;
     }
     return out;

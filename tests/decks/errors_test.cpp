@@ -10,8 +10,9 @@ namespace {
 class Errors : public ::testing::Test {
  protected:
   Errors() {
-    write_file(folder / "text.txt",
-               "A first line.\nA second line, of many words, to train on.\nA third line ends it.\n");
+    std::string text;
+    for (int i = 0; i < 20; ++i) text += "Line " + std::to_string(i * i) + " has some words to train on.\n";
+    write_file(folder / "text.txt", text);
     write_deck("", "");
   }
 
@@ -72,7 +73,7 @@ TEST_F(Errors, EmptyAndInvalidText) {
 }
 TEST_F(Errors, TextShorterThanASample) {
   write_file(folder / "text.txt", "abc");
-  expect_error(65, {"text.txt"});
+  expect_error(65, {"fewer than one sample needs"});
 }
 TEST_F(Errors, VocabularyMismatch) { expect_error(78, {"model.vocab_size"}, {"model.vocab_size=5"}); }
 TEST_F(Errors, HostileRows) {
@@ -90,7 +91,8 @@ TEST_F(Errors, NotEnoughMemory) {
   expect_error(78, {"not enough memory"}, {"model.d_model=65536", "model.n_layers=64", "model.n_heads=512"});
 }
 TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {
-  expect_error(79, {"not finite"}, {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0"});
+  expect_error(79, {"not finite"},
+               {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0", "run.overwrite=true"});
 }
 TEST_F(Errors, OutputThatCannotBeCreated) {
   expect_error(73, {"text.txt"}, {"run.output=" + (folder / "text.txt").string()});

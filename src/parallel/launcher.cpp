@@ -134,11 +134,11 @@ ThreadChoice choose_threads(const ThreadFacts& facts) {
     reason = fmt::format("SLURM_CPUS_PER_TASK={}", share);
   }
   const int bound = std::max(1, facts.bound_cores);
-  if (bound >= share) return {share, reason};
+  if (bound >= share) return {share, reason, false};
   const std::string remedy = facts.slurm_step ? fmt::format("srun --cpus-per-task={}", share) : "mpirun --bind-to none";
   const std::string loss =
       fmt::format("{}, but this rank is bound to {}: start it with {}", reason, plural(bound, "core"), remedy);
-  return {facts.requested > 0 ? share : bound, loss};
+  return {facts.requested > 0 ? share : bound, loss, true};
 }
 
 }  // namespace llmtrain

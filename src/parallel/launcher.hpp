@@ -19,7 +19,8 @@ struct ThreadFacts {
 
 struct ThreadChoice {
   int threads;
-  std::string note;  ///< why, and a remedy when cores are lost
+  std::string note;         ///< why that many
+  bool cores_lost = false;  ///< the binding leaves out cores of this rank's share; the note says the remedy
 };
 
 ThreadChoice choose_threads(const ThreadFacts& facts);

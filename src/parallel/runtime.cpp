@@ -23,6 +23,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   const ThreadChoice choice = choose_threads(find_thread_facts(place.size));
   threads_ = choice.threads;
   thread_note_ = choice.note;
+  cores_lost_ = choice.cores_lost;
   try {
     raise_together(gather_from_all(), [&] { device_ = std::make_unique<DeviceRuntime>(place.rank, threads_); });
     communicator_ = make_communicator();

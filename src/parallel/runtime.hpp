@@ -21,10 +21,9 @@ class Runtime {
 
   Communicator& communicator() { return *communicator_; }
   Stream& stream() { return *stream_; }
-  int threads() const { return threads_; }  ///< of this rank
-  const std::string& thread_note() const {
-    return thread_note_;
-  }  ///< why it is that many, and a remedy when cores are lost
+  int threads() const { return threads_; }                         ///< of this rank
+  const std::string& thread_note() const { return thread_note_; }  ///< why it is that many
+  bool cores_lost() const { return cores_lost_; }  ///< fewer than this rank's share; the note says the remedy
 
   /// Runs `body` and returns the exit code. UserError: one message on stderr, from rank 0 when every rank has it
   /// (raise_together), else from the rank that has it, which then aborts the job with the error's code. Anything else:
@@ -37,6 +36,7 @@ class Runtime {
   std::unique_ptr<Stream> stream_;
   int threads_ = 1;
   std::string thread_note_;
+  bool cores_lost_ = false;
 };
 
 /// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the

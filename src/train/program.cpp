@@ -73,8 +73,9 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   const int64_t ranks = c.size();
   log.print(version_text().substr(0, version_text().find('\n')));
   log.print(fmt::format("device     {}", device_description()));
-  log.print(fmt::format("ranks      {} x {} threads on {} node{}", ranks, runtime.threads(), c.node_count(),
-                        c.node_count() == 1 ? "" : "s"));
+  const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
+  log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", ranks, runtime.threads(),
+                        runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
   log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
                         name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
                         count_text(config.model.vocab_size), count_text(trainer.parameter_count()),
@@ -103,7 +104,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
         ranks - trainer.groups(), ranks));
   }
   for (const std::string& note : config.notes) log.warn(note);
-  if (!runtime.thread_note().empty()) log.warn(runtime.thread_note());
+  if (runtime.cores_lost()) log.warn(runtime.thread_note());
 }
 
 int estimate(const CommandLine& command, Config& config, Runtime& runtime) {

@@ -5,11 +5,19 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 
 namespace llmtrain {
 
+namespace {
+
+/// mpirun gives its ranks a pseudo-terminal even when its own output goes to a file: there it cannot be known.
+bool is_terminal(int descriptor) { return isatty(descriptor) == 1 && std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr; }
+
+}  // namespace
+
 Console::Console(const std::string& log_path, bool active)
-    : active_(active), terminal_(active && isatty(STDOUT_FILENO) == 1) {
+    : active_(active), terminal_(active && is_terminal(STDOUT_FILENO)) {
   if (active && !log_path.empty()) log_ = std::make_unique<AppendFile>(log_path);
 }
 
@@ -32,7 +40,7 @@ void Console::print(const std::string& text) {
 void Console::warn(const std::string& text) {
   if (!active_) return;
   end_live();
-  const char* colour = isatty(STDERR_FILENO) == 1 ? "\033[33m" : "";
+  const char* colour = is_terminal(STDERR_FILENO) ? "\033[33m" : "";
   std::fflush(stdout);
   std::fputs(fmt::format("{}warning: {}{}\n", colour, text, *colour != '\0' ? "\033[0m" : "").c_str(), stderr);
   if (log_) log_->append("warning: " + text + "\n");

@@ -75,7 +75,7 @@ if ((status != 0 && status != 69)); then exit "$status"; fi # 69: not Debian; th
 cores=$(nproc)
 if [[ ! -f build/host/build.ninja ]]; then
   echo "quickstart: configuring build/host"
-  cmake --preset host >build/quickstart.log 2>&1 || { cat build/quickstart.log >&2 && fail 70 "the configuration failed"; }
+  configured=$(cmake --preset host 2>&1) || fail 70 "the configuration failed:"$'\n'"$configured"
 fi
 echo "quickstart: building llmtrain and llmtool in build/host (some minutes the first time)"
 cmake --build --preset host --parallel "$cores" --target llmtrain llmtool || fail 70 "the build failed"

@@ -1,7 +1,6 @@
 #include "metrics/run_log.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -21,11 +20,15 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
+/// Proportional set size: pages shared with other processes count by their share, so that the ranks of a node add up.
+int64_t proportional_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string key; file >> key;) {
+    int64_t kib = 0;
+    if (key == "Pss:" && file >> kib) return kib * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return 0;
 }
 
 std::string ledger_line(const StepRecord& r) {
@@ -80,6 +83,7 @@ struct RunLog::State {
   nlohmann::ordered_json interval_json(const StepRecord& r) const;
 
   RunLogOptions options;
+  int64_t libraries = proportional_bytes();  ///< before the planned memory is touched
   Console console;
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger, metrics;
@@ -142,7 +146,8 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
   j["tokens"] = r.tokens;
   j["tokens_per_second"] = interval.rate();
   j["flops_per_second"] = interval.rate() * options.flops_per_token;
-  j["memory"] = resident_bytes();
+  j["memory"] = proportional_bytes();
+  j["memory_libraries"] = libraries;
   j["memory_planned"] = options.memory_bytes;
   j["seconds"] = {{"step", interval.seconds / static_cast<double>(interval.steps)},
                   {"data", interval.phases.data},

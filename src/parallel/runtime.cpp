@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <new>
 #include <thread>
 
@@ -59,6 +60,21 @@ int Runtime::guard(const std::function<int()>& body) {
   } catch (...) {
     fail_job("an exception of unknown type");
   }
+}
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "MPI";
+  int length = 0;
+  mpi_check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string library(text);
+  return library.substr(0, library.find(','));
+}
+
+bool is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
+  }
+  return true;
 }
 
 void raise_together(Communicator& communicator, const std::function<void()>& work) {

@@ -39,6 +39,12 @@ class Runtime {
   bool cores_lost_ = false;
 };
 
+/// "Open MPI v5.0.7". Needs no MPI_Init.
+std::string mpi_library();
+
+/// Whether the launcher, if any, made this process rank 0: before MPI is started, the only one that prints.
+bool is_first_process();
+
 /// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the
 /// messages of all (equal ones once), so that all end together with one message. Other exceptions pass through (abort).
 void raise_together(Communicator& communicator, const std::function<void()>& work);

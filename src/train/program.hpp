@@ -10,7 +10,4 @@ int run_program(const CommandLine& command, Runtime& runtime);
 /// --version: this program, the device it was built for, and the libraries it runs with.
 std::string version_text();
 
-/// Whether the launcher, if any, made this process rank 0: before MPI is started, the only one that prints.
-bool is_first_process();
-
 }  // namespace llmtrain

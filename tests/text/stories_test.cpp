@@ -34,16 +34,16 @@ const std::vector<std::string>& corpus() {
 
 // The corpus is data that others cite: a change of these values is a change of the corpus.
 TEST(Stories, AreTheSameBytesEverywhere) {
-  EXPECT_EQ(
-      story(1, 0),
-      "One cold morning Ali and Nina ran to the shop. Ali was a proud boy, and Nina was neat.\n"
-      "Ali found five yellow whistles in a drawer. Nina got one and sadly cried, \"Now you have four whistles, Ali!\"\n"
-      "Later the neat girl gave Ali a gray pear and some soup.");
-  EXPECT_EQ(fnv(stories_text(1, 100'000)), 0xC890C072556FBDD3u);
+  EXPECT_EQ(story(1, 0),
+            "One cold morning Anna and Victor ran to Venice.\n"
+            "Anna found 5 lazy Plums. \"I want 3,\" Victor yelled shyly. Soon Anna had 2 Plums below the stairs and "
+            "Victor had 3.\n"
+            "So Victor and Anna left Venice, and Victor felt grateful.");
+  EXPECT_EQ(fnv(stories_text(1, 100'000)), 0x4853FB5005EF15AAu);
   const std::string text = stories_text(1, corpus_bytes);
-  EXPECT_EQ(text.size(), 7999740u);
-  EXPECT_EQ(fnv(text), 0x79107F1FC1FF785Au);
-  EXPECT_NE(fnv(stories_text(2, 100'000)), 0xC890C072556FBDD3u);
+  EXPECT_EQ(text.size(), 7999992u);
+  EXPECT_EQ(fnv(text), 0xA576F1E29A7915A5u);
+  EXPECT_NE(fnv(stories_text(2, 100'000)), 0x4853FB5005EF15AAu);
 }
 
 TEST(Stories, AreAFunctionOfSeedAndIndex) {
@@ -111,8 +111,8 @@ TEST(Stories, EveryCharacterCountsInTheOptimum) {
   const StoriesOptimum optimum = stories_optimum();
   EXPECT_EQ(stories_grammar().first_character_entropy(), 0.0);
   EXPECT_DOUBLE_EQ(optimum.nats_per_character, optimum.nats_per_story / optimum.characters_per_story);
-  EXPECT_NEAR(optimum.nats_per_story, 48.104487039232, 1e-9);
-  EXPECT_NEAR(optimum.characters_per_story, 259.153854166667, 1e-9);
+  EXPECT_NEAR(optimum.nats_per_story, 42.245918534696, 1e-9);
+  EXPECT_NEAR(optimum.characters_per_story, 218.266969507101, 1e-9);
 }
 
 TEST(Stories, OfOtherGrammarsAreNotRead) {

@@ -1,0 +1,52 @@
+// The plan is the memory: what a run of GPT-2 124M takes beyond its libraries is what --estimate says.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+class Memory : public ::testing::TestWithParam<std::pair<int, int>> {};  // ranks, ZeRO stage
+
+TEST_P(Memory, OfARunIsTheEstimate) {
+  const auto [ranks, stage] = GetParam();
+  const TemporaryFolder folder;
+  std::vector<std::string> arguments = {(source_folder() / "inputs/medium.ini").string(),
+                                        "run.output=" + folder.text(),
+                                        "run.name=a",
+                                        "run.max_steps=2",
+                                        "batch.micro=1",
+                                        "batch.global=" + std::to_string(ranks),
+                                        "parallel.zero=" + std::to_string(stage),
+                                        "evaluation.at_end=false",
+                                        "log.every_steps=1",
+                                        "log.samples_every_steps=0"};
+  const Outcome run = llmtrain({ranks, 1, arguments});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  std::istringstream lines(read_file(folder / "a/metrics.jsonl"));
+  std::string line, last;
+  while (std::getline(lines, line)) last = line;
+  const auto metrics = nlohmann::json::parse(last);
+  const double measured = metrics["memory"].get<double>() - metrics["memory_libraries"].get<double>();
+
+  arguments.insert(arguments.end(), {"--estimate", "--json", "--ranks", std::to_string(ranks)});
+  const Outcome estimate = llmtrain({1, 1, arguments});
+  ASSERT_EQ(estimate.exit_code, 0) << estimate.output;
+  const auto j = nlohmann::json::parse(estimate.output.substr(estimate.output.find('{')));
+  ASSERT_GT(j["parameters"].get<double>(), 100e6);
+  EXPECT_NEAR(measured / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << last << estimate.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndStages, Memory,
+                         ::testing::Values(std::pair{1, 1}, std::pair{2, 0}, std::pair{2, 2}, std::pair{2, 3}),
+                         [](const auto& test) {
+                           return "ranks" + std::to_string(test.param.first) + "zero" +
+                                  std::to_string(test.param.second);
+                         });
+
+}  // namespace
+}  // namespace llmtrain::test

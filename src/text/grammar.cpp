@@ -225,6 +225,7 @@ void Grammar::check_draw(const Item& item) const {
   for (const std::vector<int>& domain : variable.domains) {
     for (int form : item.forms) {
       std::vector<std::string_view> texts;
+      texts.reserve(domain.size());
       for (int e : domain) texts.push_back(list.entries[static_cast<size_t>(e)][static_cast<size_t>(form)]);
       check_prefix_free(std::move(texts), "variable '" + variable.name + "'");
     }

@@ -15,7 +15,7 @@ namespace llmtrain {
 /// Follows every story, also the last one. A document is the text between two separators.
 inline constexpr std::string_view story_separator = "\n\n";
 /// No story has more bytes (= characters: the text is ASCII); as a sample it needs this sequence length.
-inline constexpr int64_t longest_story = 339;
+inline constexpr int64_t longest_story = 287;
 
 /// The data of the grammar.
 const GrammarSource& stories_source();

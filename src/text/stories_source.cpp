@@ -1,5 +1,9 @@
-// The grammar of the example corpus, as data. Lists are written so that no word begins another, adjectives begin with
-// consonants ("a brave ..."), and every rule's alternatives differ in their first words: see class Grammar.
+// The grammar of the example corpus, as data. Lists are written so that no word begins another, and a rule's
+// alternatives differ in their first words: see class Grammar. Words after "a" begin with consonants.
+//
+// Names, towns, pets and treasures begin with a capital, each with its own letter, and counts are digits. These
+// characters are rare, so that a small model soon learns to look back for them: one of 160,000 parameters recalls them
+// all after three million characters. Words in lower case were not recalled after five; they are never repeated here.
 
 #include "text/stories.hpp"
 
@@ -10,35 +14,30 @@ namespace {
 std::vector<WordList> people() {
   return {
       {"name",
-       "name he He his His him child",
-       {"Ali/he/He/his/His/him/boy",     "Ben/he/He/his/His/him/boy",      "David/he/He/his/His/him/boy",
-        "Erik/he/He/his/His/him/boy",    "Finn/he/He/his/His/him/boy",     "Hugo/he/He/his/His/him/boy",
-        "Jack/he/He/his/His/him/boy",    "Leo/he/He/his/His/him/boy",      "Max/he/He/his/His/him/boy",
-        "Noah/he/He/his/His/him/boy",    "Oscar/he/He/his/His/him/boy",    "Paul/he/He/his/His/him/boy",
-        "Sam/he/He/his/His/him/boy",     "Tom/he/He/his/His/him/boy",      "Victor/he/He/his/His/him/boy",
-        "Will/he/He/his/His/him/boy",    "Anna/she/She/her/Her/her/girl",  "Clara/she/She/her/Her/her/girl",
-        "Ella/she/She/her/Her/her/girl", "Grace/she/She/her/Her/her/girl", "Helen/she/She/her/Her/her/girl",
-        "Ivy/she/She/her/Her/her/girl",  "Julia/she/She/her/Her/her/girl", "Kate/she/She/her/Her/her/girl",
-        "Lucy/she/She/her/Her/her/girl", "Mia/she/She/her/Her/her/girl",   "Nina/she/She/her/Her/her/girl",
-        "Olga/she/She/her/Her/her/girl", "Rosa/she/She/her/Her/her/girl",  "Sara/she/She/her/Her/her/girl",
-        "Tina/she/She/her/Her/her/girl", "Zoe/she/She/her/Her/her/girl"}},
+       "name he He his child",
+       {"Anna/she/She/her/girl", "Ben/he/He/his/boy",        "Clara/she/She/her/girl", "David/he/He/his/boy",
+        "Emma/she/She/her/girl", "Finn/he/He/his/boy",       "Grace/she/She/her/girl", "Jack/he/He/his/boy",
+        "Kate/she/She/her/girl", "Leo/he/He/his/boy",        "Mia/she/She/her/girl",   "Noah/he/He/his/boy",
+        "Paul/he/He/his/boy",    "Queenie/she/She/her/girl", "Rosa/she/She/her/girl",  "Uma/she/She/her/girl",
+        "Victor/he/He/his/boy",  "Will/he/He/his/boy",       "Yara/she/She/her/girl",  "Zack/he/He/his/boy"}},
       {"trait", "trait", {"bold",  "brave", "busy", "calm",  "clever", "funny",  "gentle", "happy",
                           "jolly", "kind",  "lazy", "loud",  "merry",  "neat",   "polite", "proud",
                           "quiet", "rich",  "shy",  "silly", "small",  "strong", "tall",   "wise"}},
-      {"kin",
-       "kin",
-       {"aunt", "brother", "cousin", "father", "grandmother", "mother", "neighbor", "sister", "teacher", "uncle"}},
       {"feeling",
        "feeling",
        {"cheerful", "cold", "glad", "grateful", "hungry", "lucky", "proud", "safe", "sleepy", "tired", "warm", "weak"}},
+      {"said", "said", {"answered", "called", "cried", "laughed", "said", "shouted", "whispered", "yelled"}},
+      {"how",
+       "how",
+       {"boldly", "calmly", "gladly", "happily", "kindly", "loudly", "proudly", "quickly", "sadly", "shyly", "slowly",
+        "softly"}},
   };
 }
 
-std::vector<WordList> world() {
+std::vector<WordList> places() {
   return {
-      {"place", "place", {"bakery", "barn",   "beach",  "bridge", "castle",  "church", "farm",   "forest",
-                          "garden", "harbor", "hill",   "lake",   "market",  "meadow", "mill",   "park",
-                          "pond",   "river",  "school", "shop",   "station", "tower",  "valley", "well"}},
+      {"town", "town", {"Avon",  "Bath", "Cork",  "Delft", "Essen", "Fargo", "Genoa",  "Jena",   "Kyoto", "Lyon",
+                        "Milan", "Nice", "Paris", "Quito", "Rome",  "Ulm",   "Venice", "Warsaw", "York",  "Zurich"}},
       {"spot",
        "spot",
        {"at the gate", "behind the door", "behind the wall", "below the stairs", "beside the chair", "by the fence",
@@ -48,91 +47,75 @@ std::vector<WordList> world() {
        "weather",
        {"bright", "cloudy", "cold", "dark", "foggy", "misty", "rainy", "snowy", "stormy", "sunny", "warm", "windy"}},
       {"time", "time", {"afternoon", "day", "evening", "morning", "night"}},
-      {"color",
-       "color",
-       {"black", "blue", "brown", "golden", "gray", "green", "pink", "purple", "red", "silver", "white", "yellow"}},
-      {"box", "box", {"bag", "basket", "bottle", "box", "bucket", "chest", "crate", "drawer", "jar", "sack"}},
   };
 }
 
 std::vector<WordList> things() {
   return {
-      {"thing", "one many", {"apple/apples", "ball/balls",   "bell/bells",   "button/buttons",  "candle/candles",
-                             "coin/coins",   "cup/cups",     "drum/drums",   "egg/eggs",        "feather/feathers",
-                             "flag/flags",   "hat/hats",     "kite/kites",   "lamp/lamps",      "marble/marbles",
-                             "nut/nuts",     "pear/pears",   "plate/plates", "ribbon/ribbons",  "rope/ropes",
-                             "shell/shells", "spoon/spoons", "stone/stones", "whistle/whistles"}},
-      {"animal", "one many", {"bear/bears",     "bird/birds",   "cat/cats",       "cow/cows",    "crow/crows",
-                              "dog/dogs",       "duck/ducks",   "fox/foxes",      "frog/frogs",  "goat/goats",
-                              "hen/hens",       "horse/horses", "mouse/mice",     "pig/pigs",    "pony/ponies",
-                              "rabbit/rabbits", "swan/swans",   "turtle/turtles", "wolf/wolves", "zebra/zebras"}},
-      {"food", "food", {"bread", "butter",  "cake", "cheese",   "corn", "cream", "fruit", "honey", "jam", "juice",
-                        "milk",  "noodles", "pie",  "porridge", "rice", "salad", "soup",  "sugar", "tea", "yogurt"}},
-      {"count",
-       "word number it was",
-       {"one/one/it/was", "two/many/them/were", "three/many/them/were", "four/many/them/were", "five/many/them/were"}},
-      {"stock", "word", {"three", "four", "five", "six"}},
+      {"treasure",
+       "one many",
+       {"Apple/Apples", "Ball/Balls", "Cup/Cups", "Drum/Drums", "Egg/Eggs", "Flag/Flags", "Gem/Gems", "Jar/Jars",
+        "Kite/Kites", "Lamp/Lamps", "Mug/Mugs", "Nut/Nuts", "Plum/Plums", "Quilt/Quilts", "Rope/Ropes",
+        "Umbrella/Umbrellas", "Vase/Vases", "Whistle/Whistles", "Zither/Zithers"}},
+      {"pet",
+       "pet",
+       {"Biscuit", "Coco", "Duke", "Fluff", "Ginger", "Jumbo", "Kiwi", "Lucky", "Muffin", "Nibbles", "Pepper", "Rusty",
+        "Velvet", "Whiskers", "Ziggy"}},
+      {"animal",
+       "animal",
+       {"bear", "cat", "dog", "fox", "goat", "hen", "lion", "mouse", "owl", "pig", "rabbit", "swan", "turtle", "wolf",
+        "yak", "zebra"}},
+      {"food",
+       "food",
+       {"bread", "corn", "fish", "honey", "jam", "lemon", "milk", "pie", "rice", "soup", "tea", "yogurt"}},
+      {"color",
+       "color",
+       {"black", "blue", "crimson", "dark", "gray", "green", "lilac", "mint", "pink", "red", "silver", "violet",
+        "white", "yellow"}},
+      {"stock", "count", {"3", "4", "5", "6"}},
       // stock = given + left
       {"share",
-       "stock given given_number left left_number",
-       {"three/one/one/two/many", "three/two/many/one/one", "four/one/one/three/many", "four/two/many/two/many",
-        "four/three/many/one/one", "five/one/one/four/many", "five/two/many/three/many", "six/one/one/five/many",
-        "six/two/many/four/many", "six/three/many/three/many"}},
-  };
-}
-
-std::vector<WordList> actions() {
-  return {
-      {"hobby",
-       "hobby",
-       {"climb", "cook", "count", "dance", "draw", "fish", "hide", "jump", "paint", "play", "read", "row", "run",
-        "sing", "skate", "swim"}},
-      {"said", "said", {"answered", "called", "cried", "laughed", "said", "shouted", "whispered", "yelled"}},
-      {"how",
-       "how",
-       {"boldly", "calmly", "gladly", "happily", "kindly", "loudly", "proudly", "quickly", "sadly", "shyly", "slowly",
-        "softly"}},
+       "stock given left left_number",
+       {"3/1/2/many", "3/2/1/one", "4/1/3/many", "4/2/2/many", "4/3/1/one", "5/1/4/many", "5/2/3/many", "5/3/2/many",
+        "6/1/5/many", "6/2/4/many", "6/3/3/many"}},
   };
 }
 
 std::vector<GrammarVariable> variables() {
   return {
-      {"a", "name"},    {"b", "name", "a"},   // the two friends
-      {"t", "trait"},   {"u", "trait", "t"},  // of a; of b
-      {"w", "weather"}, {"d", "time"},       {"p", "place"},          {"s", "spot"}, {"r", "spot", "s"},
-      {"c", "color"},   {"x", "thing"},      {"y", "animal"},         {"f", "food"}, {"g", "food", "f"},
-      {"m", "count"},   {"n", "stock"},      {"k", "share", "", "n"},
+      {"a", "name"}, {"b", "name", "a"},  // the two friends
+      {"p", "town"}, {"x", "treasure"},  {"z", "pet"}, {"n", "stock"}, {"k", "share", "", "n"},
   };
 }
 
 std::vector<GrammarRule> rules() {
   return {
-      {"story", {{1, "One [w] [d] [a]<intro>\n{a} <plot>\n<ending>"}}},
-      {"intro",
-       {{1, " met [b] at the [p]. {a} was [t] and {b} was [u]."},
-        {1, " and [b] ran to the [p]. {a} was a [t] {a.child}, and {b} was [u]."},
-        {1, " left the [p]. {a.He} was [t], and {a.his} friend [b] was [u]."},
-        {1, ", a [t] {a.child}, went to the [p] with {a.his} [u] friend [b]."}}},
-      {"plot",
-       {{1, "lost a [c] [x.one] [s]. {b} looked [r] and [=how] [=said], \"{a}, your {c} {x.one} is {s}!\""},
+      {"story", {{1, "One [=weather] [=time] [a]<meeting>\n{a} <event>\n<ending>"}}},
+      {"meeting",
+       {{1, " met [b] in [p]."},
+        {1, " and [b] ran to [p]."},
+        {1, " saw [b], a [=trait] {b.child} from [p]."},
+        {1, ", a [=trait] {a.child} from [p], met [b]."}}},
+      {"event",
+       {{1,
+         "had a [=color] [x.one] and some [=trait] [=food]. \"I like your {x.one},\" [=said] {b} [=how]."
+         " So {a} hid {a.his} {x.one} [=spot]."},
         {1,
-         "found [n] [c] [x.many] in a [=box]. {b} got [k.given] and [=how] [=said], \"Now you have {k.left}"
-         " {x:k.left_number}, {a}!\""},
+         "found [n] [=trait] [x.many]. \"I want [k.given],\" {b} [=said] [=how]."
+         " Soon {a} had {k.left} {x:k.left_number} [=spot] and {b} had {k.given}."},
         {1,
-         "saw [m] [=trait], [c] [y:m.number] [=spot]. \"Look at {m.it}, {b}!\" {a.he} [=said]. The {c} {y:m.number}"
-         " {m.was} [=feeling]."},
-        {1, "wanted [f] and [g]. \"I have no {g},\" [=said] {b} [=how]. So {a} ate the {f} with [=food] [=spot]."}}},
+         "fed a [=color] [=animal], [z]. \"Is {z} [=trait]?\" {b} [=said] [=how]."
+         " So {b.he} gave {z} some [=trait] [=food] [=spot]."}}},
       {"ending",
-       {{1, "\"Thank you, {b},\" [=said] {a} [=how]. So the {t} {a.child} was [=feeling]."},
-        {1, "Then {b} went back to the {p} to [=hobby]. {b.He} felt [=feeling]."},
-        {1, "At home {a} told {a.his} [=kin] about {b} and the [=trait] [=animal]."},
-        {1, "Later the {u} {b.child} gave {a} a [=color] [=thing] and some [=food]."}}},
+       {{1, "Then {a} was [=feeling] in {p}, but {b} was [=feeling]."},
+        {1, "Soon {b} left {p}. {b.He} told {a} about a [=trait] [=animal]."},
+        {1, "So {b} and {a} left {p}, and {b} felt [=feeling]."}}},
   };
 }
 
 GrammarSource make_source() {
   GrammarSource source;
-  for (const auto& part : {people(), world(), things(), actions()}) {
+  for (const auto& part : {people(), places(), things()}) {
     source.lists.insert(source.lists.end(), part.begin(), part.end());
   }
   source.variables = variables();

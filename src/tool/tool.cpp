@@ -16,6 +16,7 @@ constexpr Subcommand (*subcommands[])(CLI::App&) = {add_corpus, add_inspect, add
 
 void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string_view name) {
   std::vector<std::string> names;
+  names.reserve(known.size());
   for (const Subcommand& subcommand : known) names.push_back(subcommand.app->get_name());
   const std::vector<std::string_view> views(names.begin(), names.end());
   for (std::string_view valid : views) {

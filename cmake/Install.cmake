@@ -1,7 +1,11 @@
-# Programs are installed by llmtrain_program; here is what travels with them.
+# Programs are installed by llmtrain_program; here is what travels with them, as far as it is there.
 set(data_directory ${CMAKE_INSTALL_DATADIR}/llmtrain)
-install(DIRECTORY inputs jobs DESTINATION ${data_directory} USE_SOURCE_PERMISSIONS)
-install(DIRECTORY modules DESTINATION ${data_directory})
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+foreach(folder inputs jobs modules)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
+    install(DIRECTORY ${folder} DESTINATION ${data_directory} USE_SOURCE_PERMISSIONS)
+  endif()
+endforeach()
+if(EXISTS ${PROJECT_SOURCE_DIR}/docs)
+  install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR})
+endif()
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)

@@ -34,7 +34,7 @@ Dropout Block::residual_dropout(const Context& ctx, int branch) const {
   if (!ctx.training || dropout == 0) return {};
   return {static_cast<float>(dropout),
           random_key(ctx.seed, RandomPurpose::residual_dropout, static_cast<uint64_t>(ctx.step),
-                     static_cast<uint64_t>(2 * layer + branch))};
+                     2 * static_cast<uint64_t>(layer) + static_cast<uint64_t>(branch))};
 }
 
 void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Tensor& rope_table,

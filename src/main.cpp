@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     Runtime runtime(argc, argv);
     return runtime.guard([&] { return run_program(command, runtime); });
   } catch (const UserError& error) {
-    if (is_first_process()) std::fputs((std::string("llmtrain: ") + error.what() + "\n").c_str(), stderr);
+    print_as_first_process(std::string("llmtrain: ") + error.what() + "\n");
     return static_cast<int>(error.code());
   }
 }

@@ -281,18 +281,22 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
   return DatasetOpener(config, batch, communicator, report).open();
 }
 
-void check_data_files(const DataConfig& config) {
+int64_t check_data_files(const DataConfig& config) {
   InputSets sets;
+  std::vector<std::shared_ptr<const TokenFile>> opened;
   for (const auto& [patterns, files] :
        {std::pair{&config.train, &sets.train}, {&config.validation, &sets.validation}}) {
     std::vector<std::string> named = *patterns;
     std::erase(named, builtin_stories);
     *files = find_input_files(named, config.document_separator);
     for (const InputFile& file : *files) {
-      if (file.kind == InputKind::tokens) open_token_file(file.path);
+      if (file.kind == InputKind::tokens) opened.push_back(open_token_file(file.path));
     }
   }
   check_kinds(sets);
+  if (!opened.empty()) return concatenate_tokens(std::move(opened))->info().vocabulary_size;
+  const bool text = sets.train.empty() || sets.train.front().kind == InputKind::text;
+  return text && config.tokenizer == "bytes" ? make_byte_tokenizer(config.add_bos)->vocabulary_size() : 0;
 }
 
 }  // namespace llmtrain

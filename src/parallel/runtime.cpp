@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <thread>
@@ -33,8 +34,6 @@ Runtime::Runtime(int& argc, char**& argv) {
     device_.reset();
     end_failure_handling();
     MPI_Finalize();
-    // The launcher kills the others as soon as one process exits with an error: rank 0 prints the message first.
-    if (place.world_rank != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw;
   }
 }
@@ -70,11 +69,17 @@ std::string mpi_library() {
   return library.substr(0, library.find(','));
 }
 
-bool is_first_process() {
+void print_as_first_process(const std::string& message) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
+    const char* rank = std::getenv(name);
+    if (rank == nullptr) continue;
+    if (std::string(rank) != "0") {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      return;
+    }
+    break;
   }
-  return true;
+  std::fputs(message.c_str(), stderr);
 }
 
 void raise_together(Communicator& communicator, const std::function<void()>& work) {

@@ -42,8 +42,9 @@ class Runtime {
 /// "Open MPI v5.0.7". Needs no MPI_Init.
 std::string mpi_library();
 
-/// Whether the launcher, if any, made this process rank 0: before MPI is started, the only one that prints.
-bool is_first_process();
+/// For an error of every rank that is known outside of MPI: the process that the launcher made rank 0 prints `message`
+/// on stderr; the others give it a second for that, as launchers kill all when one exits with an error.
+void print_as_first_process(const std::string& message);
 
 /// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the
 /// messages of all (equal ones once), so that all end together with one message. Other exceptions pass through (abort).

@@ -43,19 +43,30 @@ Config load(const CommandLine& command, Communicator& communicator) {
   return config;
 }
 
+/// Settles model.vocab_size with what the data need; 0 = not known yet.
+void settle_vocabulary(Config& config, int64_t needed) {
+  const int64_t rows = config.model.vocab_size;
+  if (rows == 0 && needed > 0) config.set_vocab_size(needed);
+  if (rows == 0 || rows >= needed) return;
+  throw UserError(ExitCode::deck,
+                  fmt::format("{} = {}: the tokenizer has {} tokens; the embedding needs a row for each",
+                              config.provenance.where("model.vocab_size"), rows, needed));
+}
+
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   Dataset data = open_dataset(config.data, config.batch, communicator, report);
-  if (config.model.vocab_size == 0) {
-    config.set_vocab_size(data.vocabulary_size);
-  } else if (config.model.vocab_size < data.vocabulary_size) {
-    raise_together(communicator, [&] {
-      throw UserError(
-          ExitCode::deck,
-          fmt::format("{} = {}: the tokenizer has {} tokens; the embedding needs a row for each",
-                      config.provenance.where("model.vocab_size"), config.model.vocab_size, data.vocabulary_size));
-    });
-  }
+  raise_together(communicator, [&] { settle_vocabulary(config, data.vocabulary_size); });
   return data;
+}
+
+/// Everything but the text itself, which a big corpus takes long to read.
+int check(Config& config, Communicator& communicator) {
+  raise_together(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    settle_vocabulary(config, check_data_files(config.data));
+    std::fputs(write_deck(config).c_str(), stdout);
+  });
+  return 0;
 }
 
 std::string count_text(int64_t n) {
@@ -181,11 +192,7 @@ int train(Config& config, Runtime& runtime) {
 
 int run_program(const CommandLine& command, Runtime& runtime) {
   Config config = load(command, runtime.communicator());
-  if (command.check) {
-    load_data(config, runtime.communicator(), [](const std::string&) {});
-    if (runtime.communicator().rank() == 0) std::fputs(write_deck(config).c_str(), stdout);
-    return 0;
-  }
+  if (command.check) return check(config, runtime.communicator());
   return command.estimate ? estimate(command, config, runtime) : train(config, runtime);
 }
 

@@ -432,7 +432,10 @@ TEST_F(DatasetTest, TheExampleCorpusHasAKnownOptimum) {
 
 TEST_F(DatasetTest, FilesAreCheckedWithoutReadingText) {
   config_.train = {builtin_stories};
-  EXPECT_NO_THROW(check_data_files(config_));
+  EXPECT_EQ(check_data_files(config_), 0) << "only the text tells which characters there are";
+  config_.tokenizer = "bytes";
+  EXPECT_EQ(check_data_files(config_), 257);
+  config_.tokenizer = "char";
   EXPECT_THAT(std::filesystem::exists(config_.cache), false);
   config_.train = {folder_.file("a.txt", "\xFF")};
   EXPECT_NO_THROW(check_data_files(config_));

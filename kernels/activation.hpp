@@ -4,10 +4,13 @@
 
 namespace llmtrain {
 
-/// gelu: erf form; gelu_tanh: Hendrycks & Gimpel 2016, eq. 2; gated forms: Shazeer 2020 (geglu with the erf form).
-enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu };
+/// gelu: erf form; gelu_tanh: Hendrycks & Gimpel 2016, eq. 2; gated forms: Shazeer 2020 (geglu with the erf form,
+/// geglu_tanh with the other).
+enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh };
 
-constexpr bool is_gated(Activation a) { return a == Activation::swiglu || a == Activation::geglu; }
+constexpr bool is_gated(Activation a) {
+  return a == Activation::swiglu || a == Activation::geglu || a == Activation::geglu_tanh;
+}
 
 /// Plain: y[N, F] = f(h[N, F]). Gated: h is [N, 2F], gate then up, y[N, F] = f(gate) * up. One dtype, computed in fp32.
 void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);

@@ -114,6 +114,7 @@ void with_function(Activation activation, const F& f) {
     case Activation::geglu:
       return f(Gelu{});
     case Activation::gelu_tanh:
+    case Activation::geglu_tanh:
       return f(GeluTanh{});
     case Activation::relu:
       return f(Relu{});

@@ -83,7 +83,7 @@ inline V fast_exp(V x) {
 inline BitsOf<Float8>::Unsigned bf16_bits(Float8 v) {
   const auto u = std::bit_cast<BitsOf<Float8>::Unsigned>(v);
   const auto rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-  return v == v ? rounded : (u >> 16) | 0x40u;
+  return v == v ? rounded : (u >> 16) | 0x40u;  // NOLINT(misc-redundant-expression): NaN
 }
 
 inline void store8(float* p, Float8 v) { std::memcpy(p, &v, sizeof v); }

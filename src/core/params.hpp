@@ -23,6 +23,7 @@ struct ParamSlice {
   std::string name;
   int64_t first_row;
   int64_t rows;
+  bool transposed = false;  ///< the outer world stores it as [columns, rows] (GPT-2's Conv1D)
 };
 
 /// One tensor of a unit. Matrices are [out, in], row-major; products that share an input (q, k, v; gate, up) are one

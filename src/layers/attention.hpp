@@ -17,6 +17,8 @@ struct Attention {
   AttentionShape shape;
   Linear qkv;
   Linear projection;
+  ParamRef query_norm;  ///< [D] or none: RMSNorm over each head's query, before rope
+  ParamRef key_norm;    ///< [D] or none
   bool rope = false;
   double dropout = 0;
   int layer = 0;

@@ -27,6 +27,8 @@ struct Block {
   Attention attention;
   Norm norm2;
   Mlp mlp;
+  Norm post_attention;  ///< of sandwich norms: on what the branch adds
+  Norm post_mlp;
   bool pre_norm = true;
   double dropout = 0;
   int layer = 0;

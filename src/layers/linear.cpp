@@ -9,7 +9,7 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
   linear.in = in;
   std::vector<ParamSlice> weights, biases;
   for (const LinearPart& part : parts) {
-    weights.push_back({part.name + ".weight", linear.out, part.rows});
+    weights.push_back({part.name + ".weight", linear.out, part.rows, part.transposed});
     biases.push_back({part.name + ".bias", linear.out, part.rows});
     linear.out += part.rows;
   }

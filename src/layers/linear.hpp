@@ -10,6 +10,7 @@ namespace llmtrain {
 struct LinearPart {
   std::string name;
   int64_t rows;
+  bool transposed = false;  ///< in files
 };
 
 /// y = x W^T + b. Several projections of one input are one Linear of several parts.

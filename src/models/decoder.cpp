@@ -31,11 +31,31 @@ Activation kind_of(ModelConfig::Activation activation) {
       return Activation::swiglu;
     case ModelConfig::Activation::geglu:
       return Activation::geglu;
+    case ModelConfig::Activation::geglu_tanh:
+      return Activation::geglu_tanh;
   }
   throw Error("unknown activation");
 }
 
 std::string at_layer(const std::string& name, int layer) { return fmt::format(fmt::runtime(name), layer); }
+
+/// Parts that have parameters but no passes yet.
+void refuse_unfinished(const ModelConfig& c) {
+  const bool rope = c.positions == ModelConfig::Positions::rope;
+  const std::pair<bool, const char*> parts[] = {
+      {c.qk_norm, "qk_norm"},
+      {c.sandwich_norm, "sandwich_norm"},
+      {c.zero_centered_norm, "zero_centered_norm"},
+      {c.embedding_scale != 1, "embedding_scale"},
+      {c.attention_softcap != 0, "attention_softcap"},
+      {c.final_softcap != 0, "final_softcap"},
+      {rope && c.rope_scaling.kind != RopeScaling::Kind::none, "rope_scaling"},
+      {rope && c.partial_rotary_factor != 1, "partial_rotary_factor"},
+  };
+  for (const auto& [wanted, name] : parts) {
+    if (wanted) throw UserError(ExitCode::deck, fmt::format("model.{}: not implemented yet", name));
+  }
+}
 
 }  // namespace
 
@@ -88,36 +108,53 @@ Block Decoder::declare_block(int layer) {
   block.dropout = c.dropout;
   block.norm1 = Norm::declare(unit, at_layer(names.norm1, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
   block.norm2 = Norm::declare(unit, at_layer(names.norm2, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+  if (c.sandwich_norm) {
+    for (const auto& [norm, name] :
+         {std::pair(&block.post_attention, &names.post_attention), std::pair(&block.post_mlp, &names.post_mlp)}) {
+      *norm = Norm::declare(unit, at_layer(*name, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+    }
+  }
 
   const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
+  const auto part = [&](const std::string& name, int64_t rows) {
+    return LinearPart{at_layer(name, layer), rows, names.transposed_linear_layers};
+  };
   std::vector<LinearPart> qkv;
   if (names.qkv.size() == 1) {
-    qkv = {{at_layer(names.qkv[0], layer), queries + 2 * keys}};
+    qkv = {part(names.qkv[0], queries + 2 * keys)};
   } else {
-    qkv = {{at_layer(names.qkv[0], layer), queries},
-           {at_layer(names.qkv[1], layer), keys},
-           {at_layer(names.qkv[2], layer), keys}};
+    qkv = {part(names.qkv[0], queries), part(names.qkv[1], keys), part(names.qkv[2], keys)};
   }
   block.attention.layer = layer;
   block.attention.dropout = c.attention_dropout;
   block.attention.rope = c.positions == ModelConfig::Positions::rope;
-  block.attention.shape = {c.n_heads, c.n_kv_heads, c.head_dim, c.sliding_window,
-                           static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)))};
-  block.attention.qkv = Linear::declare(unit, qkv, c.d_model, shape_.qkv_bias, c.initializer_std);
-  block.attention.projection = Linear::declare(unit, {{at_layer(names.projection, layer), c.d_model}}, queries,
-                                               shape_.output_bias, shape_.projection_std);
+  const double scale = c.query_pre_attn_scalar > 0 ? c.query_pre_attn_scalar : static_cast<double>(c.head_dim);
+  block.attention.shape = {c.n_heads, c.n_kv_heads, c.head_dim, c.window_of_layer(layer),
+                           static_cast<float>(1.0 / std::sqrt(scale))};
+  if (c.qk_norm) {
+    const auto start = c.zero_centered_norm ? Initializer::zeros() : Initializer::ones();
+    block.attention.query_norm = unit.vector(at_layer(names.query_norm, layer) + ".weight", c.head_dim, start, {});
+    block.attention.key_norm = unit.vector(at_layer(names.key_norm, layer) + ".weight", c.head_dim, start, {});
+  }
+  block.attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std);
+  block.attention.projection = Linear::declare(unit, {part(names.projection, c.d_model)}, queries,
+                                               c.attention_output_bias, shape_.projection_std);
 
-  std::vector<LinearPart> up = {{at_layer(names.up, layer), c.d_ff}};
-  if (c.gated()) up.insert(up.begin(), {at_layer(names.gate, layer), c.d_ff});
+  std::vector<LinearPart> up = {part(names.up, c.d_ff)};
+  if (c.gated() && names.gate.empty()) {
+    up.front().rows = 2 * c.d_ff;
+  } else if (c.gated()) {
+    up.insert(up.begin(), part(names.gate, c.d_ff));
+  }
   block.mlp.activation = kind_of(c.activation);
-  block.mlp.up = Linear::declare(unit, up, c.d_model, shape_.mlp_bias, c.initializer_std);
-  block.mlp.down =
-      Linear::declare(unit, {{at_layer(names.down, layer), c.d_model}}, c.d_ff, shape_.mlp_bias, shape_.projection_std);
+  block.mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std);
+  block.mlp.down = Linear::declare(unit, {part(names.down, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std);
   return block;
 }
 
 void Decoder::plan(Arena& arena, DType compute, int64_t max_rows, bool training) {
   const ModelConfig& c = shape_.config;
+  refuse_unfinished(c);
   saved_.resize(training ? blocks_.size() : 1);
   int64_t scratch = head_.scratch_bytes(compute, max_rows);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {

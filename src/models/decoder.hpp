@@ -14,17 +14,17 @@ namespace llmtrain {
 /// Outer (Hugging Face) names of a family's tensors, without ".weight"; {} stands for the layer.
 struct DecoderNames {
   std::string embedding, positions, norm1, norm2, projection, up, down, final_norm, head;
-  std::vector<std::string> qkv;  ///< one fused matrix or three
-  std::string gate;              ///< of gated activations
+  std::vector<std::string> qkv;           ///< one fused matrix or three
+  std::string gate;                       ///< of gated activations; empty: `up` is both, gate first
+  std::string query_norm, key_norm;       ///< of qk_norm
+  std::string post_attention, post_mlp;   ///< of sandwich_norm
+  bool transposed_linear_layers = false;  ///< files hold [in, out] (GPT-2's Conv1D)
 };
 
 /// Everything that makes a decoder.
 struct DecoderShape {
   ModelConfig config;
-  int64_t tokens = 0;  ///< real vocabulary; config.vocab_size may add padding rows
-  bool qkv_bias = true;
-  bool output_bias = true;
-  bool mlp_bias = true;
+  int64_t tokens = 0;            ///< real vocabulary; config.vocab_size may add padding rows
   bool final_norm = true;        ///< post-norm models end with a norm already
   double projection_std = 0.02;  ///< initialisation of what writes to the residual stream
   DecoderNames names;

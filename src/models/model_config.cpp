@@ -2,16 +2,68 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/deck.hpp"
+#include "models/models.hpp"
 
 namespace llmtrain {
 
+namespace {
+
+/// Layers as numbers and ranges: `0, 2, 8-11`.
+struct LayersCodec {
+  static std::vector<int64_t> parse(std::string_view text, const KeyInfo&) {
+    std::vector<int64_t> layers;
+    for (std::string_view item : split_list(text)) {
+      const size_t dash = item.find('-');
+      const int64_t first = parse_count(item.substr(0, dash), between(0, 4095));
+      const int64_t last =
+          dash == std::string_view::npos ? first : parse_count(item.substr(dash + 1), between(0, 4095));
+      if (last < first) throw UserError(ExitCode::deck, fmt::format("'{}' ends before it begins", item));
+      for (int64_t layer = first; layer <= last; ++layer) layers.push_back(layer);
+    }
+    std::sort(layers.begin(), layers.end());
+    layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+    return layers;
+  }
+  static std::string print(const std::vector<int64_t>& layers) {
+    std::string text;
+    for (size_t i = 0; i < layers.size();) {
+      size_t end = i + 1;
+      while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
+      text += text.empty() ? "" : ", ";
+      text += end - i > 1 ? fmt::format("{}-{}", layers[i], layers[end - 1]) : fmt::format("{}", layers[i]);
+      i = end;
+    }
+    return text;
+  }
+  static std::string type() { return "list of layers and ranges a-b"; }
+};
+
+/// "gpt2: layernorm, ... . llama: ... ."
+const std::string& family_docs() {
+  static const std::string docs = [] {
+    std::string text;
+    for (size_t i = 0; i < enum_names<ModelConfig::Family>.size(); ++i) {
+      const auto family = static_cast<ModelConfig::Family>(i);
+      text += fmt::format("{}{}: {}.", text.empty() ? "" : " ", name_of(family), family_entry(family).doc);
+    }
+    return text;
+  }();
+  return docs;
+}
+
+}  // namespace
+
+int64_t ModelConfig::window_of_layer(int64_t layer) const {
+  const auto& layers = sliding_window_layers;
+  return layers.empty() || std::binary_search(layers.begin(), layers.end(), layer) ? sliding_window : 0;
+}
+
 void ModelConfig::visit(DeckKeys& keys) {
   keys.section("model", "Shape and parts of the decoder; the family sets what is not given.");
-  keys.key(
-      "family", family,
-      {.doc = "gpt2: layernorm, gelu_tanh, learned positions, biases, tied head, d_ff = 4 d_model. llama: rmsnorm, "
-              "swiglu, rope, no biases, own head, d_ff = 8/3 d_model rounded up to a multiple of 64."});
+  keys.key("family", family, {.doc = family_docs()});
   keys.key(
       "vocab_size", vocab_size,
       {.unit = "tokens",
@@ -39,30 +91,63 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("max_seq_len", max_seq_len,
            {.unit = "tokens",
             .range = between(1, 1 << 24),
-            .doc = "Longest sequence the model is made for: the rows of the table of learned positions.",
+            .doc = "Longest sequence the model is made for: the rows of the table of learned positions; what dynamic "
+                   "rope_scaling refers to.",
             .automatic = "batch.sequence_length"});
   keys.key("norm", norm, {.doc = "Normalisation.", .automatic = "the family's"});
   keys.key("norm_epsilon", norm_epsilon, {.range = above(0), .doc = "Added to the variance."});
+  keys.key("zero_centered_norm", zero_centered_norm,
+           {.doc = "Norms multiply by 1 + weight, and weights start at 0.", .automatic = "the family's"});
+  keys.key("pre_norm", pre_norm, {.doc = "Norms before attention and MLP; false: after the residual sum."});
+  keys.key("sandwich_norm", sandwich_norm,
+           {.doc = "With pre_norm: one more norm on what attention and MLP add to the residual stream.",
+            .automatic = "the family's"});
+  keys.key("qk_norm", qk_norm,
+           {.doc = "An RMSNorm over each head's query and key, before rope.", .automatic = "the family's"});
   keys.key("activation", activation,
-           {.doc = "Of the MLP; swiglu and geglu multiply it with a second projection.", .automatic = "the family's"});
+           {.doc = "Of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection.",
+            .automatic = "the family's"});
   keys.key(
       "positions", positions,
       {.doc = "A learned table added to the embedding, or rotation of queries and keys.", .automatic = "the family's"});
   keys.key("rope_theta", rope_theta, {.range = above(0), .doc = "Base of the wavelengths of rope."});
+  keys.key("rope_scaling", rope_scaling,
+           {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in `llama3, factor 8, "
+                   "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192`."});
+  keys.key("partial_rotary_factor", partial_rotary_factor,
+           {.range = {.min = 0, .max = 1, .open_min = true}, .doc = "Share of a head's elements that rope turns."});
   keys.key("bias", bias, {.doc = "Biases in linear layers and layernorms.", .automatic = "the family's"});
+  keys.key("qkv_bias", qkv_bias, {.doc = "Biases of queries, keys and values.", .automatic = "bias, or the family's"});
+  keys.key("attention_output_bias", attention_output_bias,
+           {.doc = "Bias of the projection behind attention.", .automatic = "bias, or the family's"});
+  keys.key("mlp_bias", mlp_bias, {.doc = "Biases in the MLP.", .automatic = "bias, or the family's"});
   keys.key("tie_embeddings", tie_embeddings,
            {.doc = "The head uses the matrix of the embedding.", .automatic = "the family's"});
+  keys.key("embedding_scale", embedding_scale,
+           {.range = above(0),
+            .doc = "What leaves the embedding is multiplied by it, rounded to the compute dtype.",
+            .automatic = "the family's"});
+  keys.key("query_pre_attn_scalar", query_pre_attn_scalar,
+           {.range = above(0), .doc = "Attention scores are divided by its square root.", .automatic = "head_dim"});
+  keys.key(
+      "attention_softcap", attention_softcap,
+      {.range = at_least(0), .doc = "Attention scores s become c tanh(s / c); 0 = off.", .automatic = "the family's"});
+  keys.key("final_softcap", final_softcap,
+           {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
   keys.key("dropout", dropout,
            {.range = from_below(0, 1), .doc = "Probability after the embedding and on each residual branch."});
   keys.key("attention_dropout", attention_dropout,
            {.range = from_below(0, 1), .doc = "Probability on the attention weights."});
-  keys.key("pre_norm", pre_norm, {.doc = "Norms before attention and MLP; false: after the residual sum."});
   keys.key("initializer_std", initializer_std,
            {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
   keys.key("sliding_window", sliding_window,
            {.unit = "tokens",
             .range = between(0, 1 << 24),
-            .doc = "A token attends to itself and the window - 1 tokens before it; 0 = to all before it."});
+            .doc = "A token attends to itself and the window - 1 tokens before it; 0 = to all before it.",
+            .automatic = "the family's"});
+  keys.key<LayersCodec>("sliding_window_layers", sliding_window_layers,
+                        {.doc = "Layers with the window, counted from 0, as in `0, 2, 8-11`; none named = all.",
+                         .automatic = "the family's"});
 }
 
 namespace {
@@ -83,25 +168,16 @@ class FamilyDefaults {
   DeckLoader& deck_;
 };
 
-int64_t llama_width(int64_t d_model) { return (8 * d_model / 3 + 63) / 64 * 64; }
-
 }  // namespace
 
 void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length) {
-  const bool llama = family == Family::llama;
-  FamilyDefaults defaults(deck);
-  defaults.set("model.norm", norm, llama ? Norm::rmsnorm : Norm::layernorm);
-  defaults.set("model.norm_epsilon", norm_epsilon, 1e-5);
-  defaults.set("model.activation", activation, llama ? Activation::swiglu : Activation::gelu_tanh);
-  defaults.set("model.positions", positions, llama ? Positions::rope : Positions::learned);
-  defaults.set("model.bias", bias, !llama);
-  defaults.set("model.tie_embeddings", tie_embeddings, !llama);
-  defaults.set("model.d_ff", d_ff, llama ? llama_width(d_model) : 4 * d_model);
-  if (positions == Positions::rope) {
-    defaults.set("model.rope_theta", rope_theta, 10000.0);
-  } else {
-    deck.unused("model.rope_theta", "no effect with positions = learned");
+  set_family_defaults(deck);
+  if (positions != Positions::rope) {
+    for (const char* key : {"model.rope_theta", "model.rope_scaling", "model.partial_rotary_factor"}) {
+      deck.unused(key, "no effect with positions = learned");
+    }
   }
+  if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
 
   const auto derive = [&](std::string_view key, int64_t& field, int64_t value, std::string_view from) {
     if (deck.given(key)) return;
@@ -115,8 +191,38 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length) {
                fmt::format("{} heads do not divide d_model = {}: change one, or give head_dim", n_heads, d_model));
     derive("model.head_dim", head_dim, d_model / n_heads, "d_model / n_heads");
   }
+  if (!deck.given("model.query_pre_attn_scalar")) {
+    query_pre_attn_scalar = static_cast<double>(head_dim);
+    deck.set("model.query_pre_attn_scalar", Origin::automatic, "head_dim");
+  }
   if (!deck.given("model.vocab_size")) deck.set("model.vocab_size", Origin::unused, "the tokenizer's");
   check(deck, sequence_length);
+}
+
+void ModelConfig::set_family_defaults(DeckLoader& deck) {
+  ModelConfig preset = *this;
+  family_entry(family).defaults(preset);
+  FamilyDefaults defaults(deck);
+  defaults.set("model.norm", norm, preset.norm);
+  defaults.set("model.norm_epsilon", norm_epsilon, preset.norm_epsilon);
+  defaults.set("model.zero_centered_norm", zero_centered_norm, preset.zero_centered_norm);
+  defaults.set("model.sandwich_norm", sandwich_norm, preset.sandwich_norm && pre_norm);
+  defaults.set("model.qk_norm", qk_norm, preset.qk_norm);
+  defaults.set("model.activation", activation, preset.activation);
+  defaults.set("model.positions", positions, preset.positions);
+  if (positions == Positions::rope) defaults.set("model.rope_theta", rope_theta, preset.rope_theta);
+  defaults.set("model.tie_embeddings", tie_embeddings, preset.tie_embeddings);
+  defaults.set("model.d_ff", d_ff, preset.d_ff);
+  defaults.set("model.embedding_scale", embedding_scale, preset.embedding_scale);
+  defaults.set("model.attention_softcap", attention_softcap, preset.attention_softcap);
+  defaults.set("model.final_softcap", final_softcap, preset.final_softcap);
+  defaults.set("model.sliding_window", sliding_window, preset.sliding_window);
+  defaults.set("model.sliding_window_layers", sliding_window_layers, preset.sliding_window_layers);
+  const bool bias_given = deck.given("model.bias");
+  defaults.set("model.bias", bias, preset.bias);
+  defaults.set("model.qkv_bias", qkv_bias, bias_given ? bias : preset.qkv_bias);
+  defaults.set("model.attention_output_bias", attention_output_bias, bias_given ? bias : preset.attention_output_bias);
+  defaults.set("model.mlp_bias", mlp_bias, bias_given ? bias : preset.mlp_bias);
 }
 
 void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
@@ -126,14 +232,23 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
   }
   if (positions == Positions::rope) {
     const std::string_view blamed = deck.given("model.head_dim") ? "model.head_dim" : "model.n_heads";
-    deck.check(head_dim % 2 == 0, {blamed, "model.n_heads", "model.d_model", "model.head_dim", "model.positions"},
-               fmt::format("heads of {} elements are odd, and rope turns pairs of elements", head_dim));
+    deck.check(
+        rotary_dim() % 2 == 0 && rotary_dim() > 0,
+        {blamed, "model.n_heads", "model.d_model", "model.head_dim", "model.positions", "model.partial_rotary_factor"},
+        fmt::format("rope turns pairs of elements, and {} of a head are odd or none", rotary_dim()));
+    const std::string problem = rope_scaling.problem(rotary_dim() / 2);
+    deck.check(problem.empty(), {"model.rope_scaling"}, problem);
   } else {
     deck.check(
         sequence_length <= max_seq_len,
         {"model.max_seq_len", "batch.sequence_length", "model.positions", "model.family"},
         fmt::format("{} learned positions do not reach over batch.sequence_length = {}", max_seq_len, sequence_length));
   }
+  deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "wants pre_norm = true");
+  deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
+             {"model.sliding_window_layers", "model.n_layers"},
+             fmt::format("names layer {} of {}, counted from 0",
+                         sliding_window_layers.empty() ? 0 : sliding_window_layers.back(), n_layers));
 }
 
 }  // namespace llmtrain

@@ -1,7 +1,12 @@
 #pragma once
+#include <array>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "core/named_enum.hpp"
+#include "models/families.hpp"
+#include "models/rope_scaling.hpp"
 
 namespace llmtrain {
 
@@ -11,9 +16,11 @@ class DeckLoader;
 /// [model]: shape and parts of a decoder. After load_config every value is the resolved one (what the deck leaves out
 /// is set by the family or from other keys), except vocab_size, which is 0 until the tokenizer is known.
 struct ModelConfig {
-  enum class Family : uint8_t { gpt2, llama };
+#define LLMTRAIN_FAMILY_NAME(name) name,
+  enum class Family : uint8_t { LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_NAME) };
+#undef LLMTRAIN_FAMILY_NAME
   enum class Norm : uint8_t { layernorm, rmsnorm };
-  enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu };
+  enum class Activation : uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh };
   enum class Positions : uint8_t { learned, rope };
 
   Family family = Family::gpt2;
@@ -24,36 +31,57 @@ struct ModelConfig {
   int64_t n_kv_heads = 0;   ///< divides n_heads
   int64_t head_dim = 0;     ///< elements; n_heads * head_dim need not be d_model
   int64_t d_ff = 0;         ///< width inside the MLP; gated activations have two matrices of it
-  int64_t max_seq_len = 0;  ///< rows of the table of learned positions
+  int64_t max_seq_len = 0;  ///< tokens; rows of the table of learned positions, reference of rope's scaling
   Norm norm = Norm::layernorm;
   double norm_epsilon = 1e-5;
   Activation activation = Activation::gelu_tanh;
   Positions positions = Positions::learned;
   double rope_theta = 10000;
-  bool bias = true;
+  RopeScaling rope_scaling;
+  double partial_rotary_factor = 1;  ///< of a head's elements, the first ones, that rope turns
+  bool bias = true;                  ///< of layernorms, and unless said otherwise of linear layers
+  bool qkv_bias = true;
+  bool attention_output_bias = true;
+  bool mlp_bias = true;
   bool tie_embeddings = true;
   double dropout = 0;            ///< after the embedding and on each residual branch
   double attention_dropout = 0;  ///< on attention probabilities
   bool pre_norm = true;
+  bool sandwich_norm = false;        ///< pre-norm, and one more norm on what attention and MLP add (Gemma 2)
+  bool zero_centered_norm = false;   ///< norms multiply by 1 + weight (Gemma)
+  bool qk_norm = false;              ///< RMSNorm over each head's query and key, before rope (Qwen3)
+  double embedding_scale = 1;        ///< what leaves the embedding is multiplied by it, rounded to the compute dtype
+  double query_pre_attn_scalar = 0;  ///< scores are divided by its square root; head_dim unless given
+  double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
+  double final_softcap = 0;          ///< the same of logits
   double initializer_std = 0.02;
-  int64_t sliding_window = 0;  ///< a token sees itself and the window - 1 tokens before it; 0 = all
+  int64_t sliding_window = 0;                  ///< a token sees itself and the window - 1 tokens before it; 0 = all
+  std::vector<int64_t> sliding_window_layers;  ///< that have the window, ascending; empty = all
 
-  bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
+  bool gated() const {
+    return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
+  }
+  /// Elements of a head that rope turns.
+  int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
+  int64_t window_of_layer(int64_t layer) const;
   void visit(DeckKeys& keys);
   /// Sets what the deck leaves to the family or to other keys, then checks the keys against each other.
   void resolve(DeckLoader& deck, int64_t sequence_length);
 
  private:
+  void set_family_defaults(DeckLoader& deck);
   void check(DeckLoader& deck, int64_t sequence_length) const;
 };
 
+#define LLMTRAIN_FAMILY_NAME(name) std::string_view(#name),
 template <>
-inline constexpr auto enum_names<ModelConfig::Family> = name_list("gpt2", "llama");
+inline constexpr auto enum_names<ModelConfig::Family> = std::array{LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_NAME)};
+#undef LLMTRAIN_FAMILY_NAME
 template <>
 inline constexpr auto enum_names<ModelConfig::Norm> = name_list("layernorm", "rmsnorm");
 template <>
 inline constexpr auto enum_names<ModelConfig::Activation> = name_list("gelu", "gelu_tanh", "relu", "silu", "swiglu",
-                                                                      "geglu");
+                                                                      "geglu", "geglu_tanh");
 template <>
 inline constexpr auto enum_names<ModelConfig::Positions> = name_list("learned", "rope");
 

@@ -1,6 +1,15 @@
 #include "models/models.hpp"
 
+#include <array>
+
 namespace llmtrain {
+
+const FamilyEntry& family_entry(ModelConfig::Family family) {
+#define LLMTRAIN_FAMILY_ENTRY(name) family_##name(),
+  static const std::array entries = {LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)};
+#undef LLMTRAIN_FAMILY_ENTRY
+  return entries[static_cast<size_t>(family)];
+}
 
 DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens) {
   LLMTRAIN_CHECK(tokens > 0 && config.vocab_size >= tokens,
@@ -8,17 +17,9 @@ DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens) {
   DecoderShape shape;
   shape.config = config;
   shape.tokens = tokens;
-  shape.qkv_bias = shape.output_bias = shape.mlp_bias = config.bias;
   shape.final_norm = config.pre_norm;
   shape.projection_std = config.initializer_std;
-  switch (config.family) {
-    case ModelConfig::Family::gpt2:
-      shape_gpt2(shape);
-      break;
-    case ModelConfig::Family::llama:
-      shape_llama(shape);
-      break;
-  }
+  family_entry(config.family).shape(shape);
   return shape;
 }
 

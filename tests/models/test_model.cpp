@@ -40,10 +40,10 @@ DecoderShape shape_of(const Golden& golden) {
   c.tie_embeddings = golden.flag("tie_embeddings");
   c.pre_norm = golden.flag("pre_norm");
   c.sliding_window = golden.integer("sliding_window");
+  c.qkv_bias = golden.flag("qkv_bias");
+  c.attention_output_bias = golden.flag("output_bias");
+  c.mlp_bias = golden.flag("mlp_bias");
   DecoderShape shape = decoder_shape(c, c.vocab_size);
-  shape.qkv_bias = golden.flag("qkv_bias");
-  shape.output_bias = golden.flag("output_bias");
-  shape.mlp_bias = golden.flag("mlp_bias");
   shape.final_norm = golden.flag("final_norm");
   return shape;
 }

@@ -114,6 +114,55 @@ TEST(Config, FamiliesSetWhatIsNotGiven) {
   EXPECT_EQ(mixed.max_seq_len, 50);
 }
 
+TEST(Config, FamiliesThatDescendFromLlama) {
+  EXPECT_EQ(load({"model.family=mistral"}).model.sliding_window, 4096);
+
+  const ModelConfig qwen2 = load({"model.family=qwen2"}).model;
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.bias || qwen2.attention_output_bias || qwen2.mlp_bias);
+  EXPECT_EQ(qwen2.rope_theta, 1e6);
+  EXPECT_EQ(qwen2.norm_epsilon, 1e-6);
+  EXPECT_FALSE(load({"model.family=qwen2", "model.bias=false"}).model.qkv_bias) << "bias speaks for all";
+  EXPECT_TRUE(load({"model.family=llama", "model.bias=true"}).model.mlp_bias);
+
+  EXPECT_TRUE(load({"model.family=qwen3"}).model.qk_norm);
+
+  const ModelConfig gemma2 = load({"model.family=gemma2", "model.n_layers=5"}).model;
+  EXPECT_TRUE(gemma2.sandwich_norm && gemma2.zero_centered_norm && gemma2.tie_embeddings);
+  EXPECT_EQ(gemma2.activation, ModelConfig::Activation::geglu_tanh);
+  EXPECT_EQ(gemma2.embedding_scale, 8);
+  EXPECT_EQ(gemma2.query_pre_attn_scalar, 16);
+  EXPECT_EQ(gemma2.attention_softcap, 50);
+  EXPECT_EQ(gemma2.final_softcap, 30);
+  EXPECT_THAT(gemma2.sliding_window_layers, ElementsAre(0, 2, 4));
+  EXPECT_EQ(gemma2.window_of_layer(2), 4096);
+  EXPECT_EQ(gemma2.window_of_layer(3), 0);
+}
+
+TEST(Config, EveryFamilyResolvesToItself) {
+  for (std::string_view family : enum_names<ModelConfig::Family>) {
+    const std::string deck = write_deck(load({"model.family=" + std::string(family)}));
+    EXPECT_EQ(values_of(write_deck(load_config(deck, "deck.ini"))), values_of(deck));
+  }
+}
+
+TEST(Config, LayersAndScalingsResolveToThemselves) {
+  std::string factors;
+  for (int i = 0; i < 8; ++i) factors += " " + std::to_string(1.0 + i / 7.0);
+  const Config c = load({"model.family=qwen2", "model.n_layers=12", "model.sliding_window=8",
+                         "model.sliding_window_layers=7-9,2, 11",
+                         "model.rope_scaling=longrope,original_max_position_embeddings=16,short_factor" + factors +
+                             ",long_factor" + factors});
+  EXPECT_THAT(c.model.sliding_window_layers, ElementsAre(2, 7, 8, 9, 11));
+  const Config again = load_config(write_deck(c), "deck.ini");
+  EXPECT_EQ(again.model.sliding_window_layers, c.model.sliding_window_layers);
+  EXPECT_EQ(again.model.rope_scaling, c.model.rope_scaling);
+  EXPECT_EQ(values_of(write_deck(again)), values_of(write_deck(c)));
+  EXPECT_THAT(errors_of({"model.family=llama", "model.rope_scaling=linear"}), HasSubstr("wants a factor"));
+  EXPECT_THAT(errors_of({"model.sliding_window=4", "model.sliding_window_layers=0-400"}), HasSubstr("layer 400 of 2"));
+  EXPECT_THAT(errors_of({"model.sandwich_norm=true", "model.pre_norm=false"}), HasSubstr("pre_norm = true"));
+}
+
 TEST(Config, BatchIsGivenOneWayOrTheOther) {
   EXPECT_EQ(load({"batch.micro=4", "batch.global=12"}).batch.gradient_accumulation_steps, 3);
   EXPECT_EQ(load({"batch.micro=4", "batch.gradient_accumulation_steps=3"}).batch.global, 12);

@@ -1,0 +1,20 @@
+// Mistral 7B (Jiang et al. 2023): Llama with a sliding window. Later versions have none.
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void defaults(ModelConfig& c) {
+  llama_defaults(c);
+  c.sliding_window = 4096;
+}
+
+}  // namespace
+
+FamilyEntry family_mistral() {
+  return {"llama with a sliding_window of 4096", defaults, [](DecoderShape& shape) { shape.names = llama_names(); }};
+}
+
+}  // namespace llmtrain

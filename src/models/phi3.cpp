@@ -1,0 +1,20 @@
+// Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al. 2024): Llama whose files hold q, k, v and gate, up as one matrix each.
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void shape(DecoderShape& s) {
+  s.names = llama_names();
+  s.names.qkv = {"model.layers.{}.self_attn.qkv_proj"};
+  s.names.gate = "";
+  s.names.up = "model.layers.{}.mlp.gate_up_proj";
+}
+
+}  // namespace
+
+FamilyEntry family_phi3() { return {"llama with fused q, k, v and gate, up in files", llama_defaults, shape}; }
+
+}  // namespace llmtrain

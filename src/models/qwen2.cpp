@@ -1,0 +1,23 @@
+// Qwen2 and Qwen2.5 (Qwen team 2024): Llama with biases on queries, keys and values.
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void defaults(ModelConfig& c) {
+  llama_defaults(c);
+  c.norm_epsilon = 1e-6;
+  c.rope_theta = 1e6;
+  c.qkv_bias = true;
+}
+
+}  // namespace
+
+FamilyEntry family_qwen2() {
+  return {"llama with qkv_bias, rope_theta = 1e6, norm_epsilon = 1e-6", defaults,
+          [](DecoderShape& shape) { shape.names = llama_names(); }};
+}
+
+}  // namespace llmtrain

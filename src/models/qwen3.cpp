@@ -1,0 +1,23 @@
+// Qwen3 (Qwen team 2025): Llama with an RMSNorm on every head's query and key.
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void defaults(ModelConfig& c) {
+  llama_defaults(c);
+  c.norm_epsilon = 1e-6;
+  c.rope_theta = 1e6;
+  c.qk_norm = true;
+}
+
+}  // namespace
+
+FamilyEntry family_qwen3() {
+  return {"llama with qk_norm, rope_theta = 1e6, norm_epsilon = 1e-6", defaults,
+          [](DecoderShape& shape) { shape.names = llama_names(); }};
+}
+
+}  // namespace llmtrain

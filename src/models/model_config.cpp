@@ -112,8 +112,8 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.doc = "A learned table added to the embedding, or rotation of queries and keys.", .automatic = "the family's"});
   keys.key("rope_theta", rope_theta, {.range = above(0), .doc = "Base of the wavelengths of rope."});
   keys.key("rope_scaling", rope_scaling,
-           {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in `llama3, factor 8, "
-                   "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192`."});
+           {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in: llama3, factor 8, "
+                   "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192."});
   keys.key("partial_rotary_factor", partial_rotary_factor,
            {.range = {.min = 0, .max = 1, .open_min = true}, .doc = "Share of a head's elements that rope turns."});
   keys.key("bias", bias, {.doc = "Biases in linear layers and layernorms.", .automatic = "the family's"});
@@ -146,7 +146,7 @@ void ModelConfig::visit(DeckKeys& keys) {
             .doc = "A token attends to itself and the window - 1 tokens before it; 0 = to all before it.",
             .automatic = "the family's"});
   keys.key<LayersCodec>("sliding_window_layers", sliding_window_layers,
-                        {.doc = "Layers with the window, counted from 0, as in `0, 2, 8-11`; none named = all.",
+                        {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; none named = all.",
                          .automatic = "the family's"});
 }
 

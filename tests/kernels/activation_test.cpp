@@ -20,6 +20,7 @@ double naive(Activation a, double x) {
     case Activation::geglu:
       return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case Activation::gelu_tanh:
+    case Activation::geglu_tanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::relu:
       return x > 0 ? x : 0;
@@ -109,7 +110,8 @@ TEST_P(ActivationTest, BitsDoNotDependOnThePlace) {
 
 INSTANTIATE_TEST_SUITE_P(All, ActivationTest,
                          testing::Combine(testing::Values(Activation::gelu, Activation::gelu_tanh, Activation::relu,
-                                                          Activation::silu, Activation::swiglu, Activation::geglu),
+                                                          Activation::silu, Activation::swiglu, Activation::geglu,
+                                                          Activation::geglu_tanh),
                                           testing::Values(DType::f32, DType::bf16)));
 
 TEST(Activation, ExtremesAndNaN) {

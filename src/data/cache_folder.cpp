@@ -13,7 +13,7 @@
 #include "core/error.hpp"
 #include "data/content_hash.hpp"
 #include "data/dataset.hpp"
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 #include "data/token_file_writer.hpp"
 
 namespace llmtrain {

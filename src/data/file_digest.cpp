@@ -11,7 +11,7 @@
 
 #include "core/error.hpp"
 #include "data/content_hash.hpp"
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 #include "data/shared_work.hpp"
 #include "data/token_file_writer.hpp"
 

@@ -8,6 +8,7 @@
 
 #include "core/batch.hpp"
 #include "core/error.hpp"
+#include "core/json_reader.hpp"
 #include "data/text_source.hpp"
 
 namespace llmtrain {

@@ -8,12 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 
 namespace llmtrain {
 
 inline constexpr int64_t longest_row = int64_t{16} << 20;  ///< bytes
-inline constexpr int max_json_depth = 64;
 inline constexpr size_t max_json_keys = 1000;  ///< of one object
 inline constexpr int32_t largest_id = 0x7FFFFFFE;
 

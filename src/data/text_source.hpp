@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/content_hash.hpp"
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {

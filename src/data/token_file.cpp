@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 #include "data/token_format.hpp"
 
 namespace llmtrain {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 #include "data/token_file.hpp"
 #include "data/token_format.hpp"
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/error.hpp"
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 #include "data/hdf5_handle.hpp"
 #include "data/token_format.hpp"
 

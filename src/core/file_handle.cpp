@@ -1,4 +1,4 @@
-#include "data/file_handle.hpp"
+#include "core/file_handle.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ FileHandle FileHandle::open_to_read(const std::string& path) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
   }
   FileHandle handle(descriptor, path);
-  if (!S_ISREG(status_of(descriptor, path).st_mode)) {
+  if (!handle.is_regular()) {
     throw UserError(ExitCode::missing_input, path + ": not a regular file (a folder needs a pattern such as folder/*)");
   }
   return handle;
@@ -81,6 +81,8 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
   return *this;
 }
 
+bool FileHandle::is_regular() const { return S_ISREG(status_of(descriptor_, path_).st_mode); }
+
 int64_t FileHandle::size() const { return status_of(descriptor_, path_).st_size; }
 
 int64_t FileHandle::modified() const {
@@ -105,6 +107,16 @@ void FileHandle::read(int64_t offset, int64_t count, void* data) const {
   if (read_some(offset, count, data) != count) {
     throw UserError(ExitCode::io, path_ + ": the file has become shorter while it was read");
   }
+}
+
+std::string FileHandle::read_text(int64_t most) const {
+  const int64_t bytes = size();
+  if (bytes > most) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: {} bytes; such a file has at most {}", path_, bytes, most));
+  }
+  std::string text(static_cast<size_t>(bytes), '\0');
+  read(0, bytes, text.data());
+  return text;
 }
 
 void FileHandle::write(int64_t offset, int64_t count, const void* data) const {

@@ -24,15 +24,19 @@ class FileHandle {
 
   const std::string& path() const { return path_; }
   int64_t size() const;
+  bool is_regular() const;
   int64_t modified() const;  ///< nanoseconds since the epoch
   /// Exactly `count` bytes; UserError(io) when the file is shorter than that by now.
   void read(int64_t offset, int64_t count, void* data) const;
   /// As many of `count` bytes as the file has.
   int64_t read_some(int64_t offset, int64_t count, void* data) const;
+  /// The whole file; UserError(bad_content) when it has more than `most` bytes.
+  std::string read_text(int64_t most) const;
   void write(int64_t offset, int64_t count, const void* data) const;
   void sync() const;
 
  private:
+  friend class FolderHandle;
   FileHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
   int descriptor_ = -1;
   std::string path_;

@@ -1,0 +1,88 @@
+#include "core/folder_handle.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/json_reader.hpp"
+
+namespace llmtrain {
+
+FolderHandle FolderHandle::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    const char* what = errno == ENOTDIR ? "not a folder" : std::strerror(errno);
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, what));
+  }
+  return FolderHandle(descriptor, path);
+}
+
+FolderHandle::~FolderHandle() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+FolderHandle::FolderHandle(FolderHandle&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+
+FolderHandle& FolderHandle::operator=(FolderHandle&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+bool FolderHandle::has(const std::string& name) const {
+  struct stat status {};
+  return fstatat(descriptor_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+std::vector<std::string> FolderHandle::names() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path_, error), end; !error && entry != end; entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (!name.starts_with('.')) names.push_back(std::move(name));
+  }
+  if (error) throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path_, error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+FileHandle FolderHandle::open_to_read(const std::string& name) const {
+  check_file_name(name, path_);
+  const std::string path = path_of(name);
+  // Without O_NONBLOCK the open of a pipe would wait for a writer.
+  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (descriptor < 0 && errno == ELOOP) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: a symbolic link, which is not followed, since a model's folder may come from "
+                                "anywhere. Where it is yours (the Hugging Face cache links its files), make a copy "
+                                "without links: cp -rL {} COPY",
+                                path, path_));
+  }
+  if (descriptor < 0) {
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
+  }
+  FileHandle handle(descriptor, path);
+  if (!handle.is_regular()) throw UserError(ExitCode::bad_content, path + ": not a regular file");
+  return handle;
+}
+
+void check_file_name(std::string_view name, const std::string& place) {
+  const bool control =
+      std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  if (name.empty() || name == "." || name == ".." || name.size() > 255 || control ||
+      name.find_first_of("/\\") != std::string_view::npos) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: {} is not the name of a file in this folder", place, printable(name)));
+  }
+}
+
+}  // namespace llmtrain

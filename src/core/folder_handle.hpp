@@ -1,0 +1,41 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/file_handle.hpp"
+
+namespace llmtrain {
+
+/// A folder whose files are opened by names that foreign text may have chosen: only plain names, no links, regular
+/// files only, so that nothing outside the folder is ever opened.
+class FolderHandle {
+ public:
+  /// UserError(missing_input) when it is no folder. The path itself may lead through links.
+  static FolderHandle open(const std::string& path);
+
+  ~FolderHandle();
+  FolderHandle(FolderHandle&& other) noexcept;
+  FolderHandle& operator=(FolderHandle&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  std::string path_of(std::string_view name) const { return path_ + "/" + std::string(name); }
+  /// Whether something of this name is there, a link included.
+  bool has(const std::string& name) const;
+  /// Sorted; without those that begin with a dot.
+  std::vector<std::string> names() const;
+  /// UserError: bad_content for a name that is none, for a link and for what is no regular file; missing_input when it
+  /// is not there.
+  FileHandle open_to_read(const std::string& name) const;
+
+ private:
+  FolderHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  int descriptor_ = -1;
+  std::string path_;
+};
+
+/// Throws UserError(bad_content), beginning with `place`, unless the name is one component: no separator, not "." or
+/// "..", no NUL or other control character, at most 255 bytes.
+void check_file_name(std::string_view name, const std::string& place);
+
+}  // namespace llmtrain

@@ -11,9 +11,9 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 #include "data/content_hash.hpp"
 #include "data/dataset.hpp"
-#include "core/file_handle.hpp"
 #include "data/token_file_writer.hpp"
 
 namespace llmtrain {

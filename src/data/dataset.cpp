@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/message.hpp"
 #include "data/cache_folder.hpp"
 #include "data/content_hash.hpp"
 #include "data/file_digest.hpp"
-#include "data/message.hpp"
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"
 #include "data/tokenize.hpp"

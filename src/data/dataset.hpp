@@ -27,8 +27,8 @@ struct Dataset {
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report);
 
-/// Whether the files that the deck names are there and, of token files, whether their headers are right and agree. Reads
-/// no text. Returns the vocabulary that a model needs, 0 where only reading the text can tell (char, rows).
+/// Whether the files that the deck names are there and, of token files, whether their headers are right and agree.
+/// Reads no text. Returns the vocabulary that a model needs, 0 where only reading the text can tell (char, rows).
 int64_t check_data_files(const DataConfig& config);
 
 /// Where token files go when no folder is named: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.

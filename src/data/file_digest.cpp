@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "data/content_hash.hpp"
 #include "core/file_handle.hpp"
+#include "data/content_hash.hpp"
 #include "data/shared_work.hpp"
 #include "data/token_file_writer.hpp"
 

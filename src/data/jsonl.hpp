@@ -13,7 +13,7 @@
 namespace llmtrain {
 
 inline constexpr int64_t longest_row = int64_t{16} << 20;  ///< bytes
-inline constexpr size_t max_json_keys = 1000;  ///< of one object
+inline constexpr size_t max_json_keys = 1000;              ///< of one object
 inline constexpr int32_t largest_id = 0x7FFFFFFE;
 
 std::string too_long_row();

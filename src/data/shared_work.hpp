@@ -3,22 +3,19 @@
 // joined in rank order are in item order, whatever the rank count. Ranks meet every half second: nobody waits long
 // inside a collective while others work, and all know how far the job is.
 
-#include <sched.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/parallel_for.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/runtime.hpp"
+#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 
@@ -29,42 +26,6 @@ struct ItemRange {
 
 inline ItemRange own_items(int64_t items, const Communicator& communicator) {
   return {items * communicator.rank() / communicator.size(), items * (communicator.rank() + 1) / communicator.size()};
-}
-
-/// Threads this rank may use: OMP_NUM_THREADS, else the cores it is bound to, or its share of the node's.
-inline int worker_threads(const Communicator& communicator) {
-  if (const char* given = std::getenv("OMP_NUM_THREADS")) {
-    const int n = std::atoi(given);
-    if (n > 0) return std::min(n, 256);
-  }
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  cpu_set_t set;
-  const int bound = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : cores;
-  const int share = bound < cores ? bound : cores / communicator.node_size();
-  return std::clamp(share, 1, 256);
-}
-
-/// Runs work(0) .. work(count - 1) on threads; rethrows the exception of the lowest index.
-template <class Work>
-void parallel_for(size_t count, int threads, const Work& work) {
-  std::vector<std::exception_ptr> errors(count);
-  std::atomic<size_t> next{0};
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> others;
-  for (size_t t = 1; t < std::min(static_cast<size_t>(threads), count); ++t) others.emplace_back(run);
-  run();
-  for (std::thread& thread : others) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
 }
 
 /// Collective. process(item) -> Result runs on threads for the items [begin, end) of this rank, collect(item, result)

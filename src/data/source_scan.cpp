@@ -7,9 +7,9 @@
 #include <span>
 
 #include "core/error.hpp"
+#include "core/message.hpp"
 #include "core/utf8.hpp"
 #include "data/jsonl.hpp"
-#include "data/message.hpp"
 #include "data/shared_work.hpp"
 #include "data/text_source.hpp"
 #include "text/code_points.hpp"

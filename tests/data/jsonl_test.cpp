@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/json_reader.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {

@@ -153,6 +153,7 @@ class DatasetOpener {
     raise_together(communicator_, [&] {
       const auto open_set = [](const std::vector<InputFile>& files) {
         std::vector<std::shared_ptr<const TokenFile>> opened;
+        opened.reserve(files.size());
         for (const InputFile& file : files) opened.push_back(open_token_file(file.path));
         return concatenate_tokens(std::move(opened));
       };

@@ -13,7 +13,7 @@ this machine, in a few minutes: on the example corpus, whose best possible loss 
   --yes               for the installer on Debian 12: do not ask
   section.key=value   changes the deck, as on llmtrain's command line: run.name=second schedule.learning_rate=1e-3
 
-Exit codes: llmtrain's (0 finished, 75 stopped and resumable by the same command, 78 the deck ...), the installer's,
+Exit codes: llmtrain's (0 finished, 78 the deck ...), the installer's,
 66 a text file is missing, 70 the build failed.
 TEXT
 }
@@ -111,7 +111,6 @@ Next:
   your own text                    jobs/quickstart.sh my_text.txt
 TEXT
     ;;
-  75) printf '\nStopped. The same command goes on from the last checkpoint in %s\n' "runs/$run_name" ;;
   *) printf '\nquickstart: llmtrain ended with exit code %d\n' "$status" >&2 ;;
 esac
 exit "$status"

@@ -7,8 +7,6 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t chunk_elements = 256;
-
 /// A bijection of 64 bits in which every input bit flips about half of the output bits (Steele, Lea & Flood 2014).
 LLMTRAIN_HOST_DEVICE constexpr uint64_t mix_bits(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/params.hpp"
 #include "kernels/chunk_hash.hpp"
 #include "kernels/host/parallel.hpp"
 

@@ -13,19 +13,42 @@ std::string_view name_of(MemoryCategory category) {
   return names[static_cast<size_t>(category)];
 }
 
+namespace {
+
+/// a + b of sizes; a plan beyond 2^63 bytes is the deck's error.
+int64_t add_sizes(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  if (b < 0 || __builtin_add_overflow(a, b, &sum) || sum > INT64_MAX - 64) {
+    throw UserError(ExitCode::deck, "the run needs more than 2^63 bytes of memory: use a smaller model or micro-batch");
+  }
+  return sum;
+}
+
+int64_t bytes_of(DType dtype, std::initializer_list<int64_t> shape) {
+  int64_t bytes = static_cast<int64_t>(size_of(dtype));
+  for (const int64_t d : shape) {
+    if (__builtin_mul_overflow(bytes, d, &bytes)) bytes = -1;
+    if (bytes < 0) break;
+  }
+  return add_sizes(0, bytes);
+}
+
+}  // namespace
+
 void Arena::add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
                 std::initializer_list<int64_t> shape) {
   LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} asked for after the plan was committed", name));
   target = Tensor(nullptr, dtype, shape);
-  const int64_t bytes = aligned(target.bytes());
+  const int64_t bytes = aligned(bytes_of(dtype, shape));
   requests_.push_back({&target, category, std::move(name), size_, bytes});
   by_category_[static_cast<size_t>(category)] += bytes;
-  size_ += bytes;
+  size_ = add_sizes(size_, bytes);
 }
 
 void Arena::reserve_scratch(int64_t bytes) {
   LLMTRAIN_CHECK(!committed(), "scratch reserved after the plan was committed");
-  scratch_bytes_ = std::max(scratch_bytes_, aligned(bytes));
+  scratch_bytes_ = std::max(scratch_bytes_, aligned(add_sizes(0, bytes)));
+  add_sizes(size_, scratch_bytes_);
 }
 
 int64_t Arena::bytes() const { return size_ + scratch_bytes_; }

@@ -170,9 +170,9 @@ void DeckLoader::check(bool condition, std::initializer_list<std::string_view> k
   if (!condition && sound(keys)) fail(*keys.begin(), what);
 }
 
-void DeckLoader::fail(std::string_view key, const std::string& what) {
+void DeckLoader::fail(std::string_view key, const std::string& what, ExitCode code) {
   const auto found = chosen_.find(key);
-  errors_.add(found == chosen_.end() ? DeckErrors::no_line : found->second.line, key, what);
+  errors_.add(found == chosen_.end() ? DeckErrors::no_line : found->second.line, key, what, code);
   broken_[std::string(key)] = true;
 }
 

@@ -103,7 +103,7 @@ class DeckLoader {
   bool sound(std::initializer_list<std::string_view> keys) const;
   /// Reports an error at the key if the condition fails and all keys are sound.
   void check(bool condition, std::initializer_list<std::string_view> keys, const std::string& what);
-  void fail(std::string_view key, const std::string& what);
+  void fail(std::string_view key, const std::string& what, ExitCode code = ExitCode::deck);
   /// Not an error, but the user should know.
   void note(std::string_view key, const std::string& what);
   /// A key that has no effect beside others, or none yet: a note if it is given, and written as a comment only.

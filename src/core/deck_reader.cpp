@@ -199,13 +199,13 @@ class Reader {
 
 }  // namespace
 
-void DeckErrors::add(int line, std::string_view key, std::string_view what) {
+void DeckErrors::add(int line, std::string_view key, std::string_view what, ExitCode code) {
   if (full()) {
     ++uncounted_;
     return;
   }
   const std::string subject = key.empty() ? std::string() : fmt::format("{}: ", key);
-  messages_.push_back({line, fmt::format("{}: {}{}", place(line), subject, what)});
+  messages_.push_back({line, fmt::format("{}: {}{}", place(line), subject, what), code});
 }
 
 std::string DeckErrors::place(int line) const {
@@ -220,7 +220,12 @@ void DeckErrors::raise() const {
   std::string text;
   for (const Message& message : sorted) text += (text.empty() ? "" : "\n") + message.text;
   if (uncounted_ > 0) text += fmt::format("\nand {} more", uncounted_);
-  throw UserError(ExitCode::deck, text);
+  ExitCode code = messages_.front().code;
+  for (const ExitCode first : {ExitCode::missing_input, ExitCode::deck}) {
+    if (std::any_of(messages_.begin(), messages_.end(), [&](const Message& m) { return m.code == first; }))
+      code = first;
+  }
+  throw UserError(code, text);
 }
 
 RawDeck read_deck_text(std::string_view text, DeckErrors& errors) {

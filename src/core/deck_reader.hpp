@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.hpp"
+
 namespace llmtrain {
 
 /// Errors of one deck, each "place: section.key: what is wrong", in the order of the lines, then the command line.
@@ -18,12 +20,14 @@ class DeckErrors {
 
   explicit DeckErrors(std::string deck_name) : deck_name_(std::move(deck_name)) {}
 
-  void add(int line, std::string_view key, std::string_view what);
+  /// `code`: of what is wrong; not the deck's for files that it names.
+  void add(int line, std::string_view key, std::string_view what, ExitCode code = ExitCode::deck);
   bool empty() const { return messages_.empty(); }
   /// Beyond this many, errors are only counted.
   bool full() const { return messages_.size() >= max_messages; }
   std::string place(int line) const;
-  /// Throws UserError(ExitCode::deck) with all messages, if there are any.
+  /// Throws a UserError with all messages, if there are any; of several codes deck comes before missing_input before
+  /// the others.
   void raise() const;
 
  private:
@@ -31,6 +35,7 @@ class DeckErrors {
   struct Message {
     int line;
     std::string text;
+    ExitCode code;
   };
   std::string deck_name_;
   std::vector<Message> messages_;

@@ -50,8 +50,11 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
+/// Of the element types listed below; any other does not compile.
 template <class T>
-inline constexpr DType dtype_of = DType::u8;
+inline constexpr DType dtype_of = T::is_no_element_type;
+template <>
+inline constexpr DType dtype_of<uint8_t> = DType::u8;
 template <>
 inline constexpr DType dtype_of<float> = DType::f32;
 template <>

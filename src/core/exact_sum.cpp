@@ -71,7 +71,18 @@ void ExactSum::add(double value) {
 }
 
 void ExactSum::add(const ExactSum& other) {
-  for (size_t i = 0; i < limbs_.size(); ++i) limbs_[i] += other.limbs_[i];
+  carry();
+  ExactSum small = other;
+  small.carry();
+  for (size_t i = 0; i < limbs_.size(); ++i) limbs_[i] += small.limbs_[i];
+}
+
+void ExactSum::carry() {
+  for (size_t i = 0; i + 1 < static_cast<size_t>(limb_count); ++i) {
+    const int64_t up = limbs_[i] >> limb_bits;  // rounds down: what remains is never negative
+    limbs_[i] -= up * (int64_t{1} << limb_bits);
+    limbs_[i + 1] += up;
+  }
 }
 
 double ExactSum::value() const {

@@ -7,6 +7,10 @@
 
 namespace llmtrain {
 
+/// Sums and hashes over parameters are formed by chunks of this many elements; every tensor starts at a multiple of it
+/// and shard borders are multiples of it, so that no border shows in a bit.
+inline constexpr int64_t chunk_elements = 256;
+
 /// How a parameter starts. Normal values are a function of (seed, slice name, element), not of the layout.
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal };

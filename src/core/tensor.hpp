@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
@@ -33,12 +34,13 @@ struct Tensor {
   /// Typed access; the element type must be the tensor's own.
   template <class T>
   T* as() const {
-    LLMTRAIN_CHECK(dtype_of<T> == dtype || size_of(dtype) == sizeof(uint8_t), "tensor accessed as another dtype");
+    LLMTRAIN_CHECK(dtype_of<std::remove_const_t<T>> == dtype, "tensor accessed as another dtype");
     return static_cast<T*>(data);
   }
 
   /// Rows [begin, begin + count) of the first dimension.
   Tensor rows(int64_t begin, int64_t count) const {
+    LLMTRAIN_CHECK(rank > 0 && begin >= 0 && count >= 0 && begin + count <= dim(0), "rows outside of the tensor");
     Tensor t = *this;
     const int64_t stride = rank == 0 || dim(0) == 0 ? 0 : numel() / dim(0);
     t.data = static_cast<char*>(data) + begin * stride * static_cast<int64_t>(size_of(dtype));

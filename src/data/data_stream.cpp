@@ -31,6 +31,19 @@ struct DataStream::State {
         index(*file, data, batch_config) {
     LLMTRAIN_CHECK(batch.micro >= 1 && batch.global >= batch.micro && batch.global % batch.micro == 0,
                    "batch.global must be a multiple of batch.micro");
+    require_trained_target();
+  }
+
+  /// Found in the first sample of any sane file.
+  void require_trained_target() const {
+    std::vector<uint8_t> mask;
+    for (int64_t sample = 0; sample < index.counts().samples; ++sample) {
+      if (trained_targets(sample, mask) > 0) return;
+    }
+    throw UserError(ExitCode::bad_content,
+                    file->info().path +
+                        ": no token of it is a target to train on: every label is -100, the mask is 0 everywhere, or "
+                        "no document has two tokens");
   }
 
   int64_t rows_of(const std::vector<int64_t>& samples) const {

@@ -33,17 +33,26 @@ struct StoriesPart {
 constexpr StoriesPart training_stories{1, 8'000'000};
 constexpr StoriesPart validation_stories{2, 800'000};
 
+/// Whether this is the example corpus, which stands alone.
+bool names_built_in(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    if (!pattern.starts_with("builtin:") || pattern == builtin_stories) continue;
+    throw UserError(ExitCode::deck,
+                    fmt::format("{}: there is no such corpus; the built-in one is {}", pattern, builtin_stories));
+  }
+  const auto count = std::count(patterns.begin(), patterns.end(), builtin_stories);
+  if (count > 0 && patterns.size() > 1) {
+    throw UserError(ExitCode::deck,
+                    fmt::format("{} stands alone; to mix it with files or repeat it, write it to a file "
+                                "with `llmtool corpus stories`",
+                                builtin_stories));
+  }
+  return count > 0;
+}
+
 std::vector<InputFile> find_set(const std::vector<std::string>& patterns, const std::string& separator,
                                 const StoriesPart& part, const std::string& folder) {
-  std::vector<std::string> named = patterns;
-  std::erase(named, builtin_stories);
-  std::vector<InputFile> files = find_input_files(named, separator);
-  if (named.size() == patterns.size()) return files;
-  if (!files.empty()) {
-    throw UserError(ExitCode::deck, std::string("data: ") + builtin_stories +
-                                        " cannot be used together with files; write it to a "
-                                        "file with `llmtool corpus stories` instead");
-  }
+  if (!names_built_in(patterns)) return find_input_files(patterns, separator);
   InputFile input;
   input.path = store_text(folder, "stories", stories_text(part.seed, part.bytes));
   input.name = builtin_stories;
@@ -72,21 +81,22 @@ void share(std::vector<InputFile>& files, Communicator& communicator) {
   std::vector<int64_t> numbers;
   for (const InputFile& file : files) {
     for (const std::string* text : {&file.path, &file.name, &file.separator}) mine.put(*text);
-    numbers.insert(numbers.end(), {static_cast<int64_t>(file.kind), file.bytes, file.modified});
+    numbers.insert(numbers.end(), {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin});
   }
   std::string texts = mine.bytes();
   int64_t count = static_cast<int64_t>(files.size());
   communicator.broadcast(&count, sizeof(count));
   communicator.broadcast(texts);
   files.resize(static_cast<size_t>(count));
-  numbers.resize(files.size() * 3);
+  numbers.resize(files.size() * 4);
   communicator.broadcast(numbers.data(), static_cast<int64_t>(numbers.size() * sizeof(int64_t)));
   Message theirs(std::move(texts));
   for (size_t f = 0; f < files.size(); ++f) {
     for (std::string* text : {&files[f].path, &files[f].name, &files[f].separator}) theirs.take(*text);
-    files[f].kind = static_cast<InputKind>(numbers[3 * f]);
-    files[f].bytes = numbers[3 * f + 1];
-    files[f].modified = numbers[3 * f + 2];
+    files[f].kind = static_cast<InputKind>(numbers[4 * f]);
+    files[f].bytes = numbers[4 * f + 1];
+    files[f].modified = numbers[4 * f + 2];
+    files[f].text_begin = numbers[4 * f + 3];
   }
 }
 
@@ -236,6 +246,13 @@ class DatasetOpener {
     report_(fmt::format("tokenizing {:.1f} MB{}", static_cast<double>(bytes) / 1e6, what));
     tokenize_to_file(request, communicator_, report_);
     if (skipped > 0) report_(fmt::format("{} empty documents were skipped", skipped));
+    for (size_t f = 0; f < request.files.size(); ++f) {
+      const auto in_file = [&](const DocumentPlace& place) { return place.file == f; };
+      if (request.files[f].separator.empty() || request.files[f].kind != InputKind::text) continue;
+      if (std::count_if(request.scan.documents.begin(), request.scan.documents.end(), in_file) == 1) {
+        report_(request.files[f].path + ": data.document_separator does not occur: the file is one document");
+      }
+    }
     report_("tokens are kept in " + request.output);
   }
 
@@ -250,7 +267,9 @@ class DatasetOpener {
     std::string text = fmt::format("format {}, {}\n", token_format::version, request.command);
     if (request.tokenizer != nullptr) text += request.tokenizer->serialized();
     for (size_t f = 0; f < request.files.size(); ++f) {
-      text += fmt::format("\n{} {} {}", request.files[f].name, request.files[f].bytes, hex(request.scan.digests[f]));
+      const InputFile& file = request.files[f];
+      text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
+                          nlohmann::json(file.separator).dump());
     }
     return hex(digest_of(text.data(), text.size()));
   }
@@ -282,20 +301,44 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
   return DatasetOpener(config, batch, communicator, report).open();
 }
 
-int64_t check_data_files(const DataConfig& config) {
+int64_t check_data_files(const DataConfig& config, const DataErrorReport& report) {
+  const auto guarded = [&](const char* key, const auto& work) {
+    try {
+      work();
+      return true;
+    } catch (const UserError& error) {
+      report(key, error);
+      return false;
+    }
+  };
   InputSets sets;
   std::vector<std::shared_ptr<const TokenFile>> opened;
-  for (const auto& [patterns, files] :
-       {std::pair{&config.train, &sets.train}, {&config.validation, &sets.validation}}) {
-    std::vector<std::string> named = *patterns;
-    std::erase(named, builtin_stories);
-    *files = find_input_files(named, config.document_separator);
-    for (const InputFile& file : *files) {
-      if (file.kind == InputKind::tokens) opened.push_back(open_token_file(file.path));
+  bool sound = true;
+  const auto examine = [&](const char* key, const std::vector<std::string>& patterns, std::vector<InputFile>& files) {
+    bool built_in = false;
+    bool found = guarded(key, [&] { built_in = names_built_in(patterns); });
+    if (!found || built_in) {
+      sound = sound && found;
+      return;
     }
+    for (const std::string& pattern : patterns) {  // each, to report all that are missing
+      found = guarded(key, [&] { find_input_files({pattern}, config.document_separator); }) && found;
+    }
+    sound = found && guarded(key, [&] { files = find_input_files(patterns, config.document_separator); }) && sound;
+    for (const InputFile& file : files) {
+      if (file.kind != InputKind::tokens) continue;
+      sound = guarded(key, [&] { opened.push_back(open_token_file(file.path)); }) && sound;
+    }
+  };
+  examine("data.train", config.train, sets.train);
+  examine("data.validation", config.validation, sets.validation);
+  if (!sound) return 0;
+  if (!guarded("data.train", [&] { check_kinds(sets); })) return 0;
+  int64_t vocabulary = 0;
+  if (!opened.empty()) {
+    guarded("data.train", [&] { vocabulary = concatenate_tokens(std::move(opened))->info().vocabulary_size; });
+    return vocabulary;
   }
-  check_kinds(sets);
-  if (!opened.empty()) return concatenate_tokens(std::move(opened))->info().vocabulary_size;
   const bool text = sets.train.empty() || sets.train.front().kind == InputKind::text;
   return text && config.tokenizer == "bytes" ? make_byte_tokenizer(config.add_bos)->vocabulary_size() : 0;
 }

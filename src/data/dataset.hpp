@@ -1,7 +1,9 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "core/error.hpp"
 #include "data/data_config.hpp"
 #include "data/progress.hpp"
 #include "data/token_file.hpp"
@@ -27,9 +29,12 @@ struct Dataset {
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report);
 
+/// Told each error and the key that it belongs to.
+using DataErrorReport = std::function<void(const char* key, const UserError&)>;
 /// Whether the files that the deck names are there and, of token files, whether their headers are right and agree.
-/// Reads no text. Returns the vocabulary that a model needs, 0 where only reading the text can tell (char, rows).
-int64_t check_data_files(const DataConfig& config);
+/// Reads no text. Returns the vocabulary that a model needs, 0 where only reading the text can tell (char, rows) and
+/// after an error.
+int64_t check_data_files(const DataConfig& config, const DataErrorReport& report);
 
 /// Where token files go when no folder is named: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.
 std::string default_cache_folder();

@@ -26,7 +26,7 @@ void SampleIndex::index_windows(const TokenFile& file) {
   if (counts_.samples == 0) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: {} tokens are fewer than one sample needs (batch.sequence_length + 1 = {}): give "
-                                "more text, a larger data.validation_fraction or a shorter sequence",
+                                "more text, another share of it (data.validation_fraction) or a shorter sequence",
                                 file.info().path, file.tokens(), length_ + 1));
   }
   longest_ = length_;

@@ -90,7 +90,7 @@ class Scanner {
       while (at < limit && is_utf8_continuation(buffer[at])) ++at;
       return at;
     };
-    const size_t begin = piece.begin == 0 ? 0 : code_point_border(0);
+    const size_t begin = piece.begin == 0 ? static_cast<size_t>(files_[piece.file].text_begin) : code_point_border(0);
     const size_t end = std::max(begin, code_point_border(size));
     const std::string_view text = buffer.substr(begin, end - begin);
     const size_t invalid = find_invalid_utf8(text);
@@ -189,7 +189,7 @@ class Scanner {
   void add_documents(size_t f, size_t first, size_t last, SourceScan& scan) const {
     const size_t before = scan.documents.size();
     const int64_t length = static_cast<int64_t>(files_[f].separator.size());
-    int64_t begin = 0;
+    int64_t begin = files_[f].text_begin;
     const auto add = [&](int64_t end) {
       if (end > begin) {
         scan.documents.push_back({f, begin, end});

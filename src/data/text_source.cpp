@@ -22,9 +22,11 @@ InputKind kind_of(const std::string& path) {
 }
 
 std::vector<std::string> expand(const std::string& pattern) {
-  std::error_code ignored;
-  if (std::filesystem::exists(pattern, ignored))
-    return {pattern};  // also names with characters that are special in patterns
+  std::error_code error;
+  if (std::filesystem::exists(pattern, error)) return {pattern};  // also names with characters special in patterns
+  if (error && error != std::errc::filename_too_long) {
+    throw UserError(ExitCode::missing_input, pattern + ": " + error.message());
+  }
   glob_t found{};
   std::vector<std::string> paths;
   const int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
@@ -38,6 +40,19 @@ std::vector<std::string> expand(const std::string& pattern) {
   }
   std::sort(paths.begin(), paths.end());  // by byte, whatever the locale
   return paths;
+}
+
+/// Looks at the beginning of a text: a byte order mark, and how its lines end.
+void examine_text(const FileHandle& file, InputFile& input) {
+  std::string head(static_cast<size_t>(std::min<int64_t>(input.bytes, hash_piece)), '\0');
+  head.resize(static_cast<size_t>(file.read_some(0, static_cast<int64_t>(head.size()), head.data())));
+  if (head.starts_with("\xEF\xBB\xBF")) input.text_begin = 3;
+  const size_t line_end = head.find('\n');
+  const bool carriage_return = line_end != std::string::npos && line_end > 0 && head[line_end - 1] == '\r';
+  if (!carriage_return || input.separator.find('\r') != std::string::npos) return;
+  for (size_t at = input.separator.find('\n'); at != std::string::npos; at = input.separator.find('\n', at + 2)) {
+    input.separator.insert(at, 1, '\r');
+  }
 }
 
 }  // namespace
@@ -54,7 +69,8 @@ std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns
       }
       const FileHandle file = FileHandle::open_to_read(path);
       InputFile input{path, path, separator, kind_of(path), file.size(), file.modified()};
-      if (input.bytes == 0) throw UserError(ExitCode::bad_content, path + ": the file is empty");
+      if (input.kind == InputKind::text) examine_text(file, input);
+      if (input.bytes == input.text_begin) throw UserError(ExitCode::bad_content, path + ": the file is empty");
       files.push_back(std::move(input));
     }
   }

@@ -18,14 +18,16 @@ enum class InputKind : uint8_t { text, rows, tokens };
 struct InputFile {
   std::string path;
   std::string name;       ///< that a token file keeps
-  std::string separator;  ///< between documents; empty: the file is one document
+  std::string separator;  ///< between documents, with the file's own line ends; empty: the file is one document
   InputKind kind = InputKind::text;
   int64_t bytes = 0;
-  int64_t modified = 0;  ///< when it was found, to notice a change while it is read
+  int64_t modified = 0;    ///< when it was found, to notice a change while it is read
+  int64_t text_begin = 0;  ///< bytes of the byte order mark at the start of a text
 };
 
 /// Files in the order of `patterns`, those of one pattern sorted by name. Kind by ending: .h5 tokens, .jsonl rows,
 /// everything else text. UserError for a pattern without a file, a file named twice, an empty or unreadable file.
+/// Where the first line of a text ends with CR LF, LF stands for that in its separator.
 std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const std::string& separator);
 
 /// Bytes [begin, end) of a file.

@@ -19,6 +19,9 @@ int32_t highest(std::span<const float> logits) {
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint32_t bits) {
   LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
   const int32_t best = highest(logits);
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false for NaN, too
+    throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
+  }
   if (options.temperature <= 0) return best;
 
   std::vector<int32_t> order(logits.size());

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "models/model.hpp"
@@ -27,9 +26,9 @@ struct GenerationOptions {
   uint64_t key = 0;  ///< random_key(seed, sampling, step, index)
 };
 
-/// Continues `prompt` (at least one token). Every rank calls it alike and computes the same; the whole window is run
-/// anew for each token. Returns the new tokens, without EOS.
 class BatchBuffers;
+/// Continues `prompt` (at least one token). Every rank calls it alike and computes the same; the whole window is run
+/// anew for each token. Returns the new tokens, without EOS. UserError(diverged) for logits that are not finite.
 std::vector<int32_t> generate_tokens(Model& model, Context& ctx, BatchBuffers& buffers, const Tensor& logits,
                                      std::span<const int32_t> prompt, const GenerationOptions& options);
 

@@ -1,11 +1,13 @@
 #include "metrics/console.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
 namespace llmtrain {
 
@@ -37,6 +39,10 @@ void Console::print(const std::string& text) {
   if (log_) log_->append(text + "\n");
 }
 
+void Console::log_only(const std::string& text) {
+  if (log_) log_->append(text + "\n");
+}
+
 void Console::warn(const std::string& text) {
   if (!active_) return;
   end_live();
@@ -48,7 +54,10 @@ void Console::warn(const std::string& text) {
 
 void Console::live(const std::string& text) {
   if (!terminal_) return;
-  std::fputs(("\r" + text + "\033[K").c_str(), stdout);
+  winsize size{};  // a line that wraps could not be overwritten
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  const std::string_view shown = std::string_view(text).substr(0, known ? size.ws_col - 1U : text.size());
+  std::fputs(fmt::format("\r{}\033[K", shown).c_str(), stdout);
   std::fflush(stdout);
   live_ = true;
 }
@@ -65,7 +74,8 @@ std::string with_unit(double value, const std::string& unit) {
 }
 
 std::string duration(double seconds) {
-  const auto s = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
+  if (seconds < 9.95) return fmt::format("{:.1f} s", std::max(seconds, 0.0));
+  const auto s = static_cast<int64_t>(std::llround(seconds));
   if (s < 60) return fmt::format("{} s", s);
   if (s < 3600) return fmt::format("{} min {:02} s", s / 60, s % 60);
   if (s < 48 * 3600) return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);

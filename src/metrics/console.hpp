@@ -18,9 +18,9 @@ class Console {
 
   void print(const std::string& text);
   void warn(const std::string& text);
-  /// Replaces the live line of a terminal; nothing in a file.
+  void log_only(const std::string& text);
+  /// Replaces the live line of a terminal, cut to its width; nothing in a file.
   void live(const std::string& text);
-  bool terminal() const { return terminal_; }
 
  private:
   void end_live();

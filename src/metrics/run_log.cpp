@@ -69,6 +69,13 @@ struct RunLog::State {
     if (!o.active || o.directory.empty()) return;
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
     if (o.jsonl) metrics = std::make_unique<AppendFile>(o.directory + "/metrics.jsonl");
+    for (const std::string& line : o.earlier) console.log_only(line);
+    write_hdf5();
+  }
+
+  /// A complete file each time: at most 1 % of the run is spent on it, however long the columns grow.
+  void write_hdf5_sometimes() {
+    if (seconds_since(hdf5_written) > 100 * hdf5_cost) write_hdf5();
   }
 
   void write_hdf5() {
@@ -79,6 +86,7 @@ struct RunLog::State {
     hdf5_cost = seconds_since(begin);
   }
 
+  void write_interval(const StepRecord& r);
   std::string progress(const StepRecord& r) const;
   nlohmann::ordered_json interval_json(const StepRecord& r) const;
 
@@ -91,8 +99,9 @@ struct RunLog::State {
   std::optional<EvaluationRecord> fresh, last;
   double best = std::numeric_limits<double>::infinity();
   int64_t best_step = 0;
-  double last_loss = std::numeric_limits<double>::quiet_NaN();
+  StepRecord last_step;
   double evaluation_seconds = 0;
+  double sample_seconds = 0;
   Clock::time_point hdf5_written = Clock::now();
   double hdf5_cost = 0;
   MetricsTable train{"train",
@@ -164,22 +173,24 @@ void RunLog::step(const StepRecord& r) {
   if (s.ledger) s.ledger->append(ledger_line(r));
   s.interval.add(r);
   s.all.add(r);
-  s.last_loss = r.loss;
+  s.last_step = r;
   const bool due = s.options.every_steps > 0 && r.step % s.options.every_steps == 0;
   if (!due && r.step != s.options.total_steps) {
     s.console.live(s.progress(r));
     return;
   }
-  s.console.print(s.progress(r));
-  s.fresh.reset();
-  const nlohmann::ordered_json j = s.interval_json(r);
-  if (s.metrics) s.metrics->append(j.dump() + "\n");
-  s.train.add({static_cast<double>(r.step), j["wall_time"], r.loss, s.interval.mean_loss(), r.grad_norm,
-               r.learning_rate, static_cast<double>(r.tokens), s.interval.rate(),
-               s.interval.rate() * s.options.flops_per_token, j["memory"]});
-  s.interval = {};
-  // A complete file each time: at most 1 % of the run is spent on it, however long the columns grow.
-  if (seconds_since(s.hdf5_written) > std::max(60.0, 100 * s.hdf5_cost)) s.write_hdf5();
+  s.write_interval(r);
+  s.write_hdf5_sometimes();
+}
+
+void RunLog::State::write_interval(const StepRecord& r) {
+  console.print(progress(r));
+  fresh.reset();
+  const nlohmann::ordered_json j = interval_json(r);
+  if (metrics) metrics->append(j.dump() + "\n");
+  train.add({static_cast<double>(r.step), j["wall_time"], r.loss, interval.mean_loss(), r.grad_norm, r.learning_rate,
+             static_cast<double>(r.tokens), interval.rate(), interval.rate() * options.flops_per_token, j["memory"]});
+  interval = {};
 }
 
 void RunLog::evaluation(const EvaluationRecord& r) {
@@ -208,10 +219,11 @@ void RunLog::evaluation(const EvaluationRecord& r) {
       {static_cast<double>(r.step), wall, r.loss, std::exp(r.loss), static_cast<double>(r.tokens), r.best ? 1.0 : 0.0});
   s.console.print(fmt::format("step {}  validation loss {:.4f}  perplexity {:.3f}{}  ({} tokens in {})", r.step, r.loss,
                               std::exp(r.loss), r.best ? "  best" : "", r.tokens, duration(r.seconds)));
-  s.write_hdf5();
+  s.write_hdf5_sometimes();
 }
 
-void RunLog::sample(int64_t step, const std::string& prompt, const std::string& continuation) {
+void RunLog::sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds) {
+  state_->sample_seconds += seconds;
   state_->console.print(fmt::format("step {}  sample\n  | {}", step, [&] {
     std::string text;
     for (char c : prompt + continuation) text += c == '\n' ? "\n  | " : std::string(1, c);
@@ -222,10 +234,11 @@ void RunLog::sample(int64_t step, const std::string& prompt, const std::string& 
 void RunLog::finish(const std::string& reason) {
   State& s = *state_;
   if (!s.options.active) return;
+  if (s.interval.steps > 0) s.write_interval(s.last_step);
   s.write_hdf5();
   s.console.print("");
   s.console.print(reason);
-  s.console.print(fmt::format("  training loss       {:.4f} at the last step", s.last_loss));
+  s.console.print(fmt::format("  training loss       {:.4f} at the last step", s.last_step.loss));
   if (s.last) {
     s.console.print(
         fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", s.last->loss, s.best, s.best_step));
@@ -240,9 +253,10 @@ void RunLog::finish(const std::string& reason) {
                               with_unit(s.all.rate() * s.options.flops_per_token, "FLOP/s")));
   s.console.print(
       fmt::format("  time                {}: forward and backward {}, reduction {}, optimizer {}, data {}, "
-                  "evaluation {}",
+                  "evaluation {}{}",
                   duration(wall), duration(s.all.phases.forward_backward), duration(s.all.phases.reduction),
-                  duration(s.all.phases.optimizer), duration(s.all.phases.data), duration(s.evaluation_seconds)));
+                  duration(s.all.phases.optimizer), duration(s.all.phases.data), duration(s.evaluation_seconds),
+                  s.sample_seconds > 0 ? ", samples " + duration(s.sample_seconds) : std::string()));
   if (!s.options.directory.empty()) s.console.print(fmt::format("  results             {}", s.options.directory));
   if (s.ledger) s.ledger->sync();
   if (s.metrics) s.metrics->sync();

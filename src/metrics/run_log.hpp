@@ -42,8 +42,9 @@ struct RunLogOptions {
   bool hdf5 = true;
   int ranks = 1;
   double flops_per_token = 0;
-  double optimum = 0;        ///< loss of a perfect model where it is known, else 0
-  int64_t memory_bytes = 0;  ///< planned per rank
+  double optimum = 0;                ///< loss of a perfect model where it is known, else 0
+  int64_t memory_bytes = 0;          ///< planned per rank
+  std::vector<std::string> earlier;  ///< lines that the console has shown already, for log.txt
 };
 
 class RunLog {
@@ -61,7 +62,7 @@ class RunLog {
   /// values and the interval's mean loss, tokens/s, FLOP/s, time left.
   void step(const StepRecord& record);
   void evaluation(const EvaluationRecord& record);
-  void sample(int64_t step, const std::string& prompt, const std::string& continuation);
+  void sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds);
   /// Best and last losses (beside the optimum), tokens/s, times by phase, files written.
   void finish(const std::string& reason);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/deck.hpp"
+#include "kernels/attention.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -80,9 +81,11 @@ void ModelConfig::visit(DeckKeys& keys) {
            {.range = between(1, 4096),
             .doc = "Heads of keys and values; fewer than n_heads share them (GQA), and must divide n_heads.",
             .automatic = "n_heads"});
-  keys.key(
-      "head_dim", head_dim,
-      {.unit = "elements", .range = between(1, 4096), .doc = "Width of a head.", .automatic = "d_model / n_heads"});
+  keys.key("head_dim", head_dim,
+           {.unit = "elements",
+            .range = between(1, largest_head_dim),
+            .doc = "Width of a head.",
+            .automatic = "d_model / n_heads"});
   keys.key("d_ff", d_ff,
            {.unit = "elements",
             .range = between(1, 1 << 20),
@@ -238,12 +241,11 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
         fmt::format("rope turns pairs of elements, and {} of a head are odd or none", rotary_dim()));
     const std::string problem = rope_scaling.problem(rotary_dim() / 2);
     deck.check(problem.empty(), {"model.rope_scaling"}, problem);
-  } else {
-    deck.check(
-        sequence_length <= max_seq_len,
-        {"model.max_seq_len", "batch.sequence_length", "model.positions", "model.family"},
-        fmt::format("{} learned positions do not reach over batch.sequence_length = {}", max_seq_len, sequence_length));
   }
+  deck.check(sequence_length <= max_seq_len, {"model.max_seq_len", "batch.sequence_length"},
+             fmt::format("{} positions do not reach over batch.sequence_length = {}", max_seq_len, sequence_length));
+  deck.check(head_dim <= largest_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
+             fmt::format("heads of {} elements are wider than {}: use more of them", head_dim, largest_head_dim));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "wants pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

@@ -56,6 +56,7 @@ class Communicator {
   virtual void broadcast(void* data, int64_t bytes, int root = 0) = 0;
   virtual void broadcast(std::string& text, int root = 0) = 0;
   virtual void sum(std::span<int64_t> values) = 0;
+  virtual void sum(std::span<uint64_t> values) = 0;  ///< modulo 2^64
   virtual void maximum(std::span<int64_t> values) = 0;
   virtual void sum(ExactSum& value) = 0;
   /// Every rank's bytes, in rank order (lengths may differ), on every rank.

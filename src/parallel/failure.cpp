@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <thread>
@@ -99,15 +100,23 @@ struct Outcome {
 };
 
 /// What every rank has to say; none if some rank does not come in time (no limit: waits for ever).
-std::optional<std::vector<Outcome>> agree(const Outcome& mine, std::optional<steady_clock::duration> limit) {
-  std::vector<Outcome> all(static_cast<size_t>(session.size));
+std::optional<std::vector<Outcome>> agree(const Outcome& own, std::optional<steady_clock::duration> limit) {
+  // After a timeout MPI may still read and write these: they are kept.
+  static std::deque<std::vector<Outcome>> kept;
+  const Outcome& mine = kept.emplace_back(1, own).front();
+  std::vector<Outcome>& all = kept.emplace_back(static_cast<size_t>(session.size));
   MPI_Request request = MPI_REQUEST_NULL;
   mpi_check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, session.comm, &request),
             "MPI_Iallgather");
   const auto begin = steady_clock::now();
   for (int done = 0, tries = 0;; ++tries) {
     mpi_check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done != 0) return all;
+    if (done != 0) {
+      std::vector<Outcome> result = std::move(all);
+      kept.pop_back();
+      kept.pop_back();
+      return result;
+    }
     if (limit && steady_clock::now() - begin > *limit) return std::nullopt;
     if (tries > 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // others may have long work to do
   }

@@ -81,7 +81,12 @@ void HostPlane::broadcast(std::string& text, int root) {
 
 void HostPlane::sum(std::span<int64_t> values) { mpi_all_reduce(values, MPI_SUM, host_); }
 void HostPlane::maximum(std::span<int64_t> values) { mpi_all_reduce(values, MPI_MAX, host_); }
-void HostPlane::sum(ExactSum& value) { mpi_all_reduce(value.limbs(), MPI_SUM, host_); }
+void HostPlane::sum(std::span<uint64_t> values) { mpi_all_reduce(values, MPI_SUM, host_); }
+
+void HostPlane::sum(ExactSum& value) {
+  value.carry();
+  mpi_all_reduce(value.limbs(), MPI_SUM, host_);
+}
 
 std::vector<std::string> HostPlane::gather_all(const std::string& mine) { return mpi_gather_all(mine, host_); }
 

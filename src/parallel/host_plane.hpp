@@ -16,6 +16,7 @@ class HostPlane : public Communicator {
   void broadcast(void* data, int64_t bytes, int root) override;
   void broadcast(std::string& text, int root) override;
   void sum(std::span<int64_t> values) override;
+  void sum(std::span<uint64_t> values) override;
   void maximum(std::span<int64_t> values) override;
   void sum(ExactSum& value) override;
   std::vector<std::string> gather_all(const std::string& mine) override;

@@ -14,6 +14,7 @@ class LocalCommunicator final : public Communicator {
   void broadcast(void*, int64_t, int) override {}
   void broadcast(std::string&, int) override {}
   void sum(std::span<int64_t>) override {}
+  void sum(std::span<uint64_t>) override {}
   void maximum(std::span<int64_t>) override {}
   void sum(ExactSum&) override {}
   std::vector<std::string> gather_all(const std::string& mine) override { return {mine}; }

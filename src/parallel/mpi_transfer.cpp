@@ -72,11 +72,25 @@ void mpi_broadcast(void* data, int64_t bytes, int root, MPI_Comm comm, int64_t p
   });
 }
 
-void mpi_all_reduce(std::span<int64_t> values, MPI_Op operation, MPI_Comm comm, int64_t piece_bytes) {
+namespace {
+
+void all_reduce(int64_t count_all, void* values, MPI_Datatype type, MPI_Op operation, MPI_Comm comm,
+                int64_t piece_bytes) {
   const int64_t piece = std::max<int64_t>(1, piece_bytes / static_cast<int64_t>(sizeof(int64_t)));
-  for_pieces(static_cast<int64_t>(values.size()), piece, [&](int64_t begin, int count) {
-    mpi_check(MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, count, MPI_INT64_T, operation, comm), "MPI_Allreduce");
+  for_pieces(count_all, piece, [&](int64_t begin, int count) {
+    void* at = static_cast<int64_t*>(values) + begin;
+    mpi_check(MPI_Allreduce(MPI_IN_PLACE, at, count, type, operation, comm), "MPI_Allreduce");
   });
+}
+
+}  // namespace
+
+void mpi_all_reduce(std::span<int64_t> values, MPI_Op operation, MPI_Comm comm, int64_t piece_bytes) {
+  all_reduce(static_cast<int64_t>(values.size()), values.data(), MPI_INT64_T, operation, comm, piece_bytes);
+}
+
+void mpi_all_reduce(std::span<uint64_t> values, MPI_Op operation, MPI_Comm comm, int64_t piece_bytes) {
+  all_reduce(static_cast<int64_t>(values.size()), values.data(), MPI_UINT64_T, operation, comm, piece_bytes);
 }
 
 }  // namespace llmtrain

@@ -38,5 +38,6 @@ class MpiRequests {
 void mpi_broadcast(void* data, int64_t bytes, int root, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
 /// In place, elementwise over all ranks.
 void mpi_all_reduce(std::span<int64_t> values, MPI_Op operation, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
+void mpi_all_reduce(std::span<uint64_t> values, MPI_Op operation, MPI_Comm comm, int64_t piece_bytes = mpi_piece_bytes);
 
 }  // namespace llmtrain

@@ -137,7 +137,8 @@ inline Tensor parameter_view(const UnitState& u, const Tensor& flat, int param) 
                  "no such parameter in unit " + u.spec.name);
   const ParamSpec& spec = u.spec.params[static_cast<size_t>(param)];
   const Tensor part = flat.rows(u.layout.offset(param), spec.numel());
-  return spec.columns == 1 ? part : part.reshaped({spec.rows, spec.columns});
+  const bool vector = spec.columns == 1 && !spec.decay;  // a matrix may have one column, too
+  return vector ? part : part.reshaped({spec.rows, spec.columns});
 }
 
 }  // namespace llmtrain

@@ -8,10 +8,6 @@
 
 namespace llmtrain {
 
-/// Every tensor starts at a multiple of this many elements, shard borders are multiples of it: no border shows in a
-/// bit.
-inline constexpr int64_t chunk_elements = 256;
-
 /// A run of elements with one treatment.
 struct UnitRange {
   int64_t begin;

@@ -50,10 +50,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_option("deck", line.deck);
   app.add_option("overrides", line.overrides);
   CLI::Option* help = app.add_option("-h,--help", line.help_topic)->expected(0, 1);
-  app.add_flag("--version", line.version);
-  app.add_flag("--check", line.check);
-  app.add_flag("--estimate", line.estimate);
-  app.add_flag("--json", line.json);
+  app.add_flag("--version", line.version)->disable_flag_override();
+  app.add_flag("--check", line.check)->disable_flag_override();
+  app.add_flag("--estimate", line.estimate)->disable_flag_override();
+  app.add_flag("--json", line.json)->disable_flag_override();
   app.add_option("--ranks", line.ranks)->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--ranks-per-node", line.ranks_per_node)->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
   try {

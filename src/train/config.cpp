@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+
+#include "data/dataset.hpp"
 
 namespace llmtrain {
 namespace {
@@ -17,6 +20,10 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
     {"schedule.warmup_steps", "schedule.warmup_ratio"},
     {"schedule.decay_steps", "schedule.decay_ratio"},
 }};
+
+/// Keys that change no result.
+constexpr std::array<std::string_view, 6> keys_without_effect = {"run.name",   "run.output",    "run.overwrite",
+                                                                 "data.cache", "parallel.zero", "memory.limit"};
 
 /// A name that can be a folder.
 struct RunNameCodec {
@@ -58,7 +65,23 @@ void check_lengths(DeckLoader& deck, const Config& config) {
   }
 }
 
+/// Reports what is wrong with the data files and returns the vocabulary that they need, 0 = not known yet.
+int64_t examine_files(DeckLoader& deck, const Config& config) {
+  if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
+  if (config.data.train.empty()) return 0;  // reported as missing
+  const int64_t vocabulary = check_data_files(
+      config.data, [&](const char* key, const UserError& error) { deck.fail(key, error.what(), error.code()); });
+  const int64_t rows = config.model.vocab_size;
+  deck.check(rows == 0 || rows >= vocabulary, {"model.vocab_size"}, too_few_rows(rows, vocabulary));
+  return vocabulary;
+}
+
 }  // namespace
+
+std::string too_few_rows(int64_t rows, int64_t vocabulary) {
+  return fmt::format("{} is too small: the tokenizer has {} tokens, and the embedding needs a row for each", rows,
+                     vocabulary);
+}
 
 void RunConfig::visit(DeckKeys& keys) {
   keys.section("run", "What the job does, and where its results go.");
@@ -73,7 +96,7 @@ void RunConfig::visit(DeckKeys& keys) {
   keys.key("max_steps", max_steps,
            {.unit = "steps", .range = at_least(1), .doc = "Optimizer steps of the run.", .automatic = "by epochs"});
   keys.key("epochs", epochs,
-           {.range = above(0),
+           {.range = {.min = 0, .max = 1e6, .open_min = true},
             .doc = "Instead of max_steps, one of which is required: passes over the training data, may be broken.",
             .automatic = "by max_steps"});
 }
@@ -178,7 +201,8 @@ std::string read_deck_file(const std::string& path) {
   return text;
 }
 
-Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides) {
+Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides,
+                   DeckFiles files) {
   Config config;
   DeckKeys keys;
   config.visit(keys);
@@ -189,13 +213,39 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   config.model.resolve(deck, config.batch.sequence_length);
   config.data.resolve(deck, config.run.output);
   config.schedule.resolve(deck);
+  deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
+             "the run would lie in data.cache, the folder of token files: choose another name");
   config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
   config.evaluation.resolve(deck, config.data);
   check_lengths(deck, config);
+  const int64_t vocabulary = files == DeckFiles::examine ? examine_files(deck, config) : 0;
   deck.finish();
   config.provenance = deck.provenance();
+  if (config.model.vocab_size == 0 && vocabulary > 0) config.set_vocab_size(vocabulary);
   config.notes = deck.notes();
   return config;
+}
+
+std::vector<std::string> differences(const Config& config, std::string_view resolved_deck,
+                                     const std::string& deck_name) {
+  Config here = config, there = load_config(resolved_deck, deck_name);
+  DeckKeys here_keys, there_keys;
+  here.visit(here_keys);
+  there.visit(there_keys);
+  std::vector<std::string> found;
+  for (const DeckKeys::Key& key : here_keys.keys()) {
+    const std::string name = key.full_name();
+    const Origin origin = config.provenance.at(name).origin;
+    if (key.section == "log" || key.section == "evaluation" ||
+        std::ranges::find(keys_without_effect, name) != keys_without_effect.end())
+      continue;
+    if (origin == Origin::unused) continue;
+    const bool found_out = name == "model.vocab_size" || name == "precision.compute";
+    if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
+    const std::string mine = key.print(), other = there_keys.find(name)->print();
+    if (mine != other) found.push_back(fmt::format("{}: {} there, {} here", name, other, mine));
+  }
+  return found;
 }
 
 std::string write_deck(const Config& config) {

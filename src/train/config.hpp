@@ -88,13 +88,26 @@ struct Config {
   void set_compute(PrecisionConfig::Compute compute);
 };
 
+/// What is wrong with model.vocab_size = rows.
+std::string too_few_rows(int64_t rows, int64_t vocabulary);
+
 /// The file's text. UserError 66 when it cannot be read, 78 when it is too long for a deck.
 std::string read_deck_file(const std::string& path);
 
+/// Whether load_config also looks at the files that the deck names.
+enum class DeckFiles : uint8_t { trust, examine };
+
 /// The resolved configuration of a deck. `deck_name` is its path, for messages and the name of the run; `overrides` are
-/// arguments section.key=value. All errors are collected in one UserError(ExitCode::deck).
+/// arguments section.key=value. All errors are collected in one UserError. With `examine` those of data files are among
+/// them, and a vocabulary that their headers tell is settled.
 Config load_config(std::string_view deck_text, const std::string& deck_name,
-                   std::span<const std::string> overrides = {});
+                   std::span<const std::string> overrides = {}, DeckFiles files = DeckFiles::trust);
+
+/// Keys, as "section.key: <value> there, <value> here", by which the resolved deck of a run asks for other results than
+/// this configuration. Where the results lie and what is only shown on the way does not count, nor does what this
+/// configuration leaves to be found out (the tokenizer's vocabulary, the device's precision).
+std::vector<std::string> differences(const Config& config, std::string_view resolved_deck,
+                                     const std::string& deck_name);
 
 /// The resolved deck: a deck that resolves to itself, with a comment on every key that says where its value comes from.
 std::string write_deck(const Config& config);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -16,14 +17,33 @@ namespace llmtrain {
 
 namespace {
 
-Config load(const CommandLine& command, Communicator& communicator) {
+/// The deck's text, read once.
+std::string read_deck(const CommandLine& command, Communicator& communicator) {
   std::string text;
   raise_together(communicator, [&] {
     if (communicator.rank() == 0) text = read_deck_file(command.deck);
   });
   communicator.broadcast(text);
+  return text;
+}
+
+/// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result.
+Config examine(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config;
-  raise_together(communicator, [&] { config = load_config(text, command.deck, command.overrides); });
+  raise_together(communicator, [&] {
+    if (communicator.rank() == 0) config = load_config(text, command.deck, command.overrides, DeckFiles::examine);
+  });
+  return config;
+}
+
+Config load(const std::string& text, const CommandLine& command, Communicator& communicator) {
+  Config config;
+  try {
+    raise_together(communicator, [&] { config = load_config(text, command.deck, command.overrides); });
+  } catch (const UserError&) {  // of all ranks: files that are missing belong to the same message
+    examine(text, command, communicator);
+    throw;
+  }
   raise_together(communicator, [&] {  // ${NAME} may differ between nodes
     std::string first = write_deck(config);
     const std::string mine = first;
@@ -35,38 +55,31 @@ Config load(const CommandLine& command, Communicator& communicator) {
                                   command.deck, communicator.rank()));
     }
   });
-  if (config.precision.compute == PrecisionConfig::Compute::automatic) {
-    int64_t fast = device_fast_bf16() ? 1 : 0;
-    communicator.broadcast(&fast, sizeof(fast));
-    config.set_compute(fast != 0 ? PrecisionConfig::Compute::bf16 : PrecisionConfig::Compute::fp32);
-  }
   return config;
 }
 
-/// Settles model.vocab_size with what the data need; 0 = not known yet.
-void settle_vocabulary(Config& config, int64_t needed) {
-  const int64_t rows = config.model.vocab_size;
-  if (rows == 0 && needed > 0) config.set_vocab_size(needed);
-  if (rows == 0 || rows >= needed) return;
-  throw UserError(ExitCode::deck,
-                  fmt::format("{} = {}: the tokenizer has {} tokens; the embedding needs a row for each",
-                              config.provenance.where("model.vocab_size"), rows, needed));
+void settle_precision(Config& config, bool fast_bf16) {
+  if (config.precision.compute != PrecisionConfig::Compute::automatic) return;
+  config.set_compute(fast_bf16 ? PrecisionConfig::Compute::bf16 : PrecisionConfig::Compute::fp32);
+}
+
+/// Whether rank 0's device is fast at it.
+bool agreed_fast_bf16(Communicator& communicator) {
+  int64_t fast = device_fast_bf16() ? 1 : 0;
+  communicator.broadcast(&fast, sizeof(fast));
+  return fast != 0;
 }
 
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   Dataset data = open_dataset(config.data, config.batch, communicator, report);
-  raise_together(communicator, [&] { settle_vocabulary(config, data.vocabulary_size); });
+  if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
+  if (config.model.vocab_size < data.vocabulary_size) {
+    raise_together(communicator, [&] {
+      throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
+                                                  too_few_rows(config.model.vocab_size, data.vocabulary_size)));
+    });
+  }
   return data;
-}
-
-/// Everything but the text itself, which a big corpus takes long to read.
-int check(Config& config, Communicator& communicator) {
-  raise_together(communicator, [&] {
-    if (communicator.rank() != 0) return;
-    settle_vocabulary(config, check_data_files(config.data));
-    std::fputs(write_deck(config).c_str(), stdout);
-  });
-  return 0;
 }
 
 std::string count_text(int64_t n) {
@@ -76,6 +89,29 @@ std::string count_text(int64_t n) {
     out += digits[i];
   }
   return out;
+}
+
+/// What of the training data is not trained on.
+void print_left_out(RunLog& log, const SampleCounts& counts) {
+  std::vector<std::string> parts;
+  if (counts.too_long > 0)
+    parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
+  if (counts.without_target > 0) {
+    parts.push_back(fmt::format("{} documents of one token left out", count_text(counts.without_target)));
+  }
+  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens left out", count_text(counts.unused_tokens)));
+  if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
+}
+
+/// A run's bits depend on the kind of processor.
+void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
+  const std::vector<std::string> all = communicator.gather_all(device_description());
+  const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
+  if (other == all.end()) return;
+  log.warn(
+      fmt::format("rank {} runs on another kind of device ({}): the last bits of the results depend on it, and "
+                  "differ from a job on equal nodes",
+                  other - all.begin(), *other));
 }
 
 void print_opening(RunLog& log, const Config& config, const Trainer& trainer, const Dataset& data, Runtime& runtime) {
@@ -106,6 +142,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
                         count_text(stream.steps_per_epoch()),
                         static_cast<double>(trainer.total_steps()) / static_cast<double>(stream.steps_per_epoch()),
                         count_text(trainer.total_steps())));
+  print_left_out(log, stream.counts());
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
   if (trainer.groups() < ranks) {
@@ -116,10 +153,12 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   }
   for (const std::string& note : config.notes) log.warn(note);
   if (runtime.cores_lost()) log.warn(runtime.thread_note());
+  warn_of_mixed_devices(log, runtime.communicator());
 }
 
-int estimate(const CommandLine& command, Config& config, Runtime& runtime) {
+int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
+  examine(deck_text, command, communicator);
   const Dataset data = load_data(config, communicator, [](const std::string&) {});
   const int64_t ranks = command.ranks > 0 ? command.ranks : communicator.size();
   const int64_t per_node = command.ranks_per_node > 0 ? command.ranks_per_node
@@ -134,7 +173,7 @@ int estimate(const CommandLine& command, Config& config, Runtime& runtime) {
   return 0;
 }
 
-int train(Config& config, Runtime& runtime) {
+int train(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
@@ -155,8 +194,13 @@ int train(Config& config, Runtime& runtime) {
     }
     return 0;
   }
+  examine(deck_text, command, communicator);
   Console progress("", root);
-  const Dataset data = load_data(config, communicator, [&](const std::string& text) { progress.print(text); });
+  RunLogOptions options;
+  const Dataset data = load_data(config, communicator, [&](const std::string& text) {
+    progress.print(text);
+    options.earlier.push_back(text);
+  });
   std::unique_ptr<Trainer> trainer;
   raise_together(communicator,
                  [&] { trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size()); });
@@ -166,7 +210,9 @@ int train(Config& config, Runtime& runtime) {
   raise_together(communicator, [&] {
     check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
   });
-  RunLogOptions options;
+  raise_together(communicator, [&] {
+    if (root) directory->start(write_deck(config));
+  });
   options.directory = root ? directory->path() : "";
   options.active = root;
   options.total_steps = trainer->total_steps();
@@ -180,10 +226,10 @@ int train(Config& config, Runtime& runtime) {
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;
   options.memory_bytes = trainer->plan().bytes();
-  RunLog log(options);
-  if (root) directory->write_deck(write_deck(config));
-  print_opening(log, config, *trainer, data, runtime);
-  trainer->train(runtime, log);
+  std::optional<RunLog> log;
+  raise_together(communicator, [&] { log.emplace(options); });
+  print_opening(*log, config, *trainer, data, runtime);
+  trainer->train(runtime, *log);
   if (root) directory->mark_finished(trainer->total_steps());
   return 0;
 }
@@ -191,9 +237,18 @@ int train(Config& config, Runtime& runtime) {
 }  // namespace
 
 int run_program(const CommandLine& command, Runtime& runtime) {
-  Config config = load(command, runtime.communicator());
-  if (command.check) return check(config, runtime.communicator());
-  return command.estimate ? estimate(command, config, runtime) : train(config, runtime);
+  Communicator& communicator = runtime.communicator();
+  const std::string text = read_deck(command, communicator);
+  if (command.check) {  // everything but the text itself, which a big corpus takes long to read
+    Config config = examine(text, command, communicator);
+    if (communicator.rank() != 0) return 0;
+    settle_precision(config, device_fast_bf16());
+    std::fputs(write_deck(config).c_str(), stdout);
+    return 0;
+  }
+  Config config = load(text, command, communicator);
+  settle_precision(config, agreed_fast_bf16(communicator));
+  return command.estimate ? estimate(command, text, config, runtime) : train(command, text, config, runtime);
 }
 
 }  // namespace llmtrain

@@ -4,16 +4,13 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/error.hpp"
 
@@ -28,23 +25,6 @@ constexpr std::array<const char*, 10> own_names = {"deck.ini",       "ledger.jso
                                                    "metrics.h5.tmp", "log.txt",      "finished.json", "tensorboard",
                                                    "checkpoints",    "export"};
 
-/// Hash of what the deck says, without comments, without values the program finds out itself and without the permission
-/// to overwrite.
-std::string fingerprint_of(const Config& config) {
-  Config plain = config;
-  plain.run.overwrite = false;
-  std::istringstream deck(write_deck(plain));
-  std::string line, essence;
-  while (std::getline(deck, line)) {
-    const bool automatic = line.find("; automatic") != std::string::npos;
-    const bool overwrite = line.starts_with("overwrite");
-    line = line.substr(0, line.find(';'));
-    line.erase(line.find_last_not_of(" \t") + 1);
-    if (!line.empty() && !automatic && !overwrite) essence += line + "\n";
-  }
-  return fmt::format("{:016x}", XXH3_64bits(essence.data(), essence.size()));
-}
-
 std::string owner_of_this_job() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
@@ -57,40 +37,42 @@ std::string owner_of_this_job() {
 void write_whole(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-  bool done =
+  const bool written =
       file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(file) == 0;
   const int cause = errno;
   if (file >= 0) close(file);
-  done = done && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (!done) throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(cause)));
+  if (!written) throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(cause)));
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(errno)));
+  }
 }
 
 }  // namespace
 
 std::string RunDirectory::path_of(const Config& config) { return config.run.output + "/" + config.run.name; }
 
-RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)), fingerprint_(fingerprint_of(config)) {
+RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   std::error_code error;
-  const std::string mark = path_ + "/finished.json";
-  if (!config.run.overwrite && fs::exists(mark, error)) {
-    std::ifstream file(mark);
-    const nlohmann::json j = nlohmann::json::parse(file, nullptr, false);
-    if (j.is_object() && j.value("deck", "") == fingerprint_) {
-      found_ = Found::finished;
-      return;
-    }
-    throw UserError(
-        ExitCode::cannot_create,
-        fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or give "
-                    "run.overwrite=true to replace it",
-                    path_));
+  const bool ours = fs::exists(path_ + "/lock", error);
+  for (const char* name : own_names) {
+    if (ours || !fs::exists(path_ + "/" + name, error)) continue;
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: a run would replace {}, which no run has written. Choose another run.name or "
+                                "run.output, or move it away",
+                                path_, name));
+  }
+  if (!config.run.overwrite && fs::exists(path_ + "/finished.json", error)) {
+    refuse_another_deck(config);
+    found_ = Found::finished;
+    return;
   }
   fs::create_directories(path_, error);
   if (error) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be created: {}", path_, error.message()));
   }
   lock();
-  const bool begun = fs::exists(path_ + "/ledger.jsonl", error);
+  const auto size = fs::file_size(path_ + "/ledger.jsonl", error);
+  const bool begun = !error && size > 0;
   if (begun && !config.run.overwrite) {
     throw UserError(
         ExitCode::cannot_create,
@@ -98,7 +80,30 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)), finge
                     "give run.overwrite=true to start it anew",
                     path_));
   }
-  for (const char* name : own_names) fs::remove_all(path_ + "/" + name, error);
+}
+
+void RunDirectory::refuse_another_deck(const Config& config) const {
+  const std::string file = path_ + "/deck.ini";
+  std::string changes;
+  try {
+    for (const std::string& change : differences(config, read_deck_file(file), file)) changes += "\n  " + change;
+  } catch (const UserError& error) {
+    changes = std::string("\n  ") + error.what();
+  }
+  if (changes.empty()) return;
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or "
+                              "give run.overwrite=true to replace it. What differs:{}",
+                              path_, changes));
+}
+
+void RunDirectory::start(const std::string& resolved_deck) const {
+  for (const char* name : own_names) {
+    std::error_code error;
+    fs::remove_all(path_ + "/" + name, error);
+    if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));
+  }
+  write_whole(path_ + "/deck.ini", resolved_deck);
 }
 
 void RunDirectory::lock() {
@@ -126,14 +131,9 @@ RunDirectory::~RunDirectory() {
   if (lock_ >= 0) close(lock_);
 }
 
-void RunDirectory::write_deck(const std::string& resolved_deck) const {
-  write_whole(path_ + "/deck.ini", resolved_deck);
-}
-
 void RunDirectory::mark_finished(int64_t steps) const {
   nlohmann::ordered_json j;
   j["steps"] = steps;
-  j["deck"] = fingerprint_;
   write_whole(path_ + "/finished.json", j.dump() + "\n");
 }
 

@@ -12,7 +12,7 @@ class RunDirectory {
 
   /// Creates the directory or examines the one that is there, and locks it. UserError(cannot_create): another job owns
   /// it (host, pid and job are named), it holds a run of another deck, or one that was cut off, and run.overwrite is
-  /// false. A finished run of the same deck is found, not touched.
+  /// false; or it holds files of these names that are no run's. A finished run of the same deck is found, not touched.
   explicit RunDirectory(const Config& config);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -22,16 +22,16 @@ class RunDirectory {
 
   Found found() const { return found_; }
   const std::string& path() const { return path_; }
-  /// deck.ini, with everything resolved.
-  void write_deck(const std::string& resolved_deck) const;
+  /// Removes what an earlier run left and writes deck.ini: after everything else that can be wrong has been checked.
+  void start(const std::string& resolved_deck) const;
   /// Leaves the mark that the run reached its end, after everything else is on disk.
   void mark_finished(int64_t steps) const;
 
  private:
   void lock();
+  void refuse_another_deck(const Config& config) const;
 
   std::string path_;
-  std::string fingerprint_;
   Found found_ = Found::empty;
   int lock_ = -1;
 };

@@ -25,30 +25,60 @@ DType compute_dtype(const PrecisionConfig& precision) {
 
 int64_t steps_of(const RunConfig& run, const DataStream& data) {
   if (run.max_steps > 0) return run.max_steps;
-  return static_cast<int64_t>(std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch())));
+  const double steps = std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch()));
+  LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "the steps of run.epochs cannot be counted");
+  return static_cast<int64_t>(steps);
 }
 
-int64_t per_group(const Config& config) {
-  const int64_t micro_batches = config.batch.gradient_accumulation_steps;
-  const int64_t groups = config.parallel.reduction_groups;
-  return groups == 0 ? 1 : (micro_batches + groups - 1) / groups;
-}
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-ParamStoreOptions store_options(const Config& config, int rank, int size) {
+ParamStoreOptions store_options(const Config& config, const ReductionGroups& groups, int rank, int size) {
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision);
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = rank;
   options.size = size;
-  options.micro_batches_per_group = per_group(config);
-  options.groups = divide_up(config.batch.gradient_accumulation_steps, options.micro_batches_per_group);
-  options.blocks = std::min(config.parallel.reduction_blocks, options.groups);
+  options.micro_batches_per_group = groups.largest();
+  options.groups = groups.count;
+  options.blocks = config.parallel.reduction_blocks;
   return options;
 }
 
+/// Token ids of log.sample_prompts; an empty one begins as some document of the data begins.
+std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer) {
+  std::vector<std::vector<int32_t>> prompts;
+  if (config.log.samples_every_steps == 0) return prompts;
+  if (tokenizer == nullptr) {
+    throw UserError(ExitCode::deck, config.provenance.where("log.samples_every_steps") +
+                                        ": the data are token ids without a tokenizer, so samples cannot be text: "
+                                        "set it to 0");
+  }
+  for (const std::string& text : config.log.sample_prompts) {
+    try {
+      tokenizer->encode(text, prompts.emplace_back());
+    } catch (const EncodeError& error) {
+      throw UserError(ExitCode::deck,
+                      fmt::format("{}: '{}': {}", config.provenance.where("log.sample_prompts"), text, error.what()));
+    }
+  }
+  if (prompts.empty()) prompts.emplace_back();
+  return prompts;
+}
+
+[[noreturn]] void diverged(int64_t step, const std::string& what) {
+  throw UserError(ExitCode::diverged, fmt::format("step {}: {}. A lower schedule.learning_rate, a longer warm-up or "
+                                                  "precision.compute = fp32 usually helps",
+                                                  step, what));
+}
+
 }  // namespace
+
+ReductionGroups::ReductionGroups(int64_t micro_batches_in, int64_t count_in)
+    : micro_batches(micro_batches_in), count(count_in == 0 ? micro_batches_in : count_in) {}
+
+int64_t ReductionGroups::used(int64_t present) const {
+  int64_t n = 0;
+  while (n < count && begin(n) < present) ++n;
+  return n;
+}
 
 struct Trainer::Run {
   Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in)
@@ -75,15 +105,14 @@ struct Trainer::Run {
 Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
     : config_(config),
       tokenizer_(data.tokenizer),
-      optimum_(data.optimum),
+      prompts_(encode_prompts(config, data.tokenizer.get())),
       train_(data.train, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
-      micro_batches_per_group_(per_group(config)),
-      groups_(divide_up(config.batch.gradient_accumulation_steps, micro_batches_per_group_)),
+      groups_(config.batch.gradient_accumulation_steps, config.parallel.reduction_groups),
       total_steps_(steps_of(config.run, train_)),
       model_(make_model(config.model, data.vocabulary_size)),
       objective_(make_cross_entropy()),
       optimizer_(make_optimizer(config.optimizer)),
-      params_(model_->units(), store_options(config, rank, size)) {
+      params_(model_->units(), store_options(config, groups_, rank, size)) {
   if (data.validation != nullptr) {
     validation_.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
   }
@@ -134,10 +163,10 @@ void Trainer::prepare(Run& run, int64_t n) {
   run.taken = 0;
   const Communicator& communicator = run.runtime.communicator();
   const int64_t micro_batches = static_cast<int64_t>(run.plan.micro_batches.size());
-  for (int64_t group = communicator.rank(); group * micro_batches_per_group_ < micro_batches;
-       group += communicator.size()) {
-    const int64_t end = std::min((group + 1) * micro_batches_per_group_, micro_batches);
-    for (int64_t index = group * micro_batches_per_group_; index < end; ++index) run.mine.push_back(index);
+  const int64_t groups = groups_.used(micro_batches);
+  for (int64_t group = communicator.rank(); group < groups; group += communicator.size()) {
+    const int64_t end = std::min(groups_.begin(group + 1), micro_batches);
+    for (int64_t index = groups_.begin(group); index < end; ++index) run.mine.push_back(index);
   }
   if (!run.mine.empty()) run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine.front())]);
 }
@@ -163,12 +192,9 @@ void Trainer::step(Run& run, int64_t n) {
   record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / tokens;
   const double normed = now();
   record.phases.reduction += normed - reduced;
-  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
-    throw UserError(
-        ExitCode::diverged,
-        fmt::format("step {}: the {} is not finite; the update was not applied. A lower schedule.learning_rate, "
-                    "a longer warm-up or precision.compute = fp32 usually helps",
-                    record.step, std::isfinite(record.loss) ? "gradient norm" : "loss"));
+  if (!std::isfinite(record.loss)) diverged(record.step, "the loss is not finite; the update was not applied");
+  if (!std::isfinite(record.grad_norm)) {
+    diverged(record.step, "the gradient norm is not finite; the update was not applied");
   }
   const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
   optimizer_->update(params_, {record.step, record.learning_rate, clip / tokens}, run.ctx.stream);
@@ -182,12 +208,14 @@ void Trainer::step(Run& run, int64_t n) {
 
 void Trainer::run_rounds(Run& run, StepRecord& record) {
   const int64_t micro_batches = static_cast<int64_t>(run.plan.micro_batches.size());
-  params_.begin_step(divide_up(micro_batches, micro_batches_per_group_));
+  params_.begin_step(groups_.used(micro_batches));
   for (int64_t round = 0; round < params_.rounds(); ++round) {
     const int64_t group = params_.begin_round(round);
-    for (int64_t slot = 0; slot < micro_batches_per_group_; ++slot) {
-      params_.begin_micro_batch(slot == 0, slot + 1 == micro_batches_per_group_);
-      const bool mine = group >= 0 && group * micro_batches_per_group_ + slot < micro_batches;
+    const int64_t first = group < 0 ? 0 : groups_.begin(group);
+    const int64_t end = group < 0 ? 0 : std::min(groups_.begin(group + 1), micro_batches);
+    for (int64_t slot = 0; slot < groups_.largest(); ++slot) {
+      params_.begin_micro_batch(slot == 0, slot + 1 == groups_.largest());
+      const bool mine = first + slot < end;
       if (mine) {
         micro_batch(run, record);
       } else {
@@ -261,6 +289,7 @@ void Trainer::evaluate(Run& run, int64_t completed) {
   run_pending();
   communicator.sum(sum);
   record.loss = -sum.value() / static_cast<double>(std::max<int64_t>(record.tokens, 1));
+  if (!std::isfinite(record.loss)) diverged(completed, "the validation loss is not finite");
   record.best = record.loss < run.best;
   run.best = std::min(run.best, record.loss);
   if (record.loss < run.reference - config_.evaluation.early_stopping_threshold) {
@@ -276,9 +305,6 @@ void Trainer::evaluate(Run& run, int64_t completed) {
 }
 
 void Trainer::write_samples(Run& run, int64_t completed) {
-  if (tokenizer_ == nullptr) return;
-  std::vector<std::string> prompts = config_.log.sample_prompts;
-  if (prompts.empty()) prompts.emplace_back();
   GenerationOptions options;
   options.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
   options.new_tokens = config_.log.sample_length;
@@ -286,10 +312,10 @@ void Trainer::write_samples(Run& run, int64_t completed) {
   options.eos = tokenizer_->eos_id();
   options.vocabulary = tokenizer_->vocabulary_size();
   Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
-  for (size_t i = 0; i < prompts.size(); ++i) {
+  for (size_t i = 0; i < prompts_.size(); ++i) {
     options.key = random_key(run.ctx.seed, RandomPurpose::sampling, static_cast<uint64_t>(completed), i);
-    std::vector<int32_t> prompt;
-    tokenizer_->encode(prompts[i], prompt);
+    const double begin = now();
+    std::vector<int32_t> prompt = prompts_[i];
     if (prompt.empty()) {  // begin as some sequence of the data begins
       HostBatch host;
       MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
@@ -298,23 +324,23 @@ void Trainer::write_samples(Run& run, int64_t completed) {
       prompt.push_back(host.ids.front());
     }
     const std::vector<int32_t> tokens = generate_tokens(*model_, ctx, batch_, sample_logits_, prompt, options);
-    run.log.sample(completed, tokenizer_->decode(prompt), tokenizer_->decode(tokens));
+    run.log.sample(completed, tokenizer_->decode(prompt), tokenizer_->decode(tokens), now() - begin);
   }
 }
 
 uint64_t Trainer::parameter_hash(Run& run) {
-  std::vector<int64_t> hashes(static_cast<size_t>(params_.unit_count()));
+  std::vector<uint64_t> hashes(static_cast<size_t>(params_.unit_count()));
   for (int unit = 0; unit < params_.unit_count(); ++unit) {
     const ParamStore::Shard shard = params_.shard(unit);
     const UnitRange owned = params_.owned(unit);
     if (owned.begin == owned.end) continue;
     const Tensor part = shard.master.rows(owned.begin - shard.begin, owned.end - owned.begin);
-    hashes[static_cast<size_t>(unit)] = static_cast<int64_t>(chunked_hash(part, owned.begin, run.ctx.stream));
+    hashes[static_cast<size_t>(unit)] = chunked_hash(part, owned.begin, run.ctx.stream);
   }
   run.runtime.communicator().sum(hashes);
   uint64_t all = 0;
-  for (int64_t h : hashes) {  // order matters: units of equal content must not cancel
-    const Philox4 mixed = philox4x32(all, static_cast<uint64_t>(h), 0);
+  for (uint64_t h : hashes) {  // order matters: units of equal content must not cancel
+    const Philox4 mixed = philox4x32(all, h, 0);
     all = (uint64_t{mixed.v[1]} << 32) | mixed.v[0];
   }
   return all;

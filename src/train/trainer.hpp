@@ -15,6 +15,19 @@
 
 namespace llmtrain {
 
+/// The micro-batches of a step in `count` groups of consecutive ones, as equal as can be.
+struct ReductionGroups {
+  /// `count` 0: every micro-batch is a group.
+  ReductionGroups(int64_t micro_batches, int64_t count);
+  int64_t begin(int64_t group) const { return group * micro_batches / count; }
+  int64_t largest() const { return (micro_batches + count - 1) / count; }
+  /// Groups of a step that has only the first `present` micro-batches, as the last of an epoch.
+  int64_t used(int64_t present) const;
+
+  int64_t micro_batches;
+  int64_t count;
+};
+
 /// Everything a run computes with: built from the resolved deck and the data, planned in an arena, then trained. A plan
 /// for other rank counts is made the same way and never committed.
 class Trainer {
@@ -29,7 +42,7 @@ class Trainer {
   double flops_per_token() const { return model_->flops_per_token(config_.batch.sequence_length); }
   const DataStream& training_data() const { return train_; }
   const DataStream* validation_data() const { return validation_ ? &*validation_ : nullptr; }
-  int64_t groups() const { return groups_; }
+  int64_t groups() const { return groups_.count; }
 
   /// Allocates, initialises and trains to the end. Collective.
   void train(Runtime& runtime, RunLog& log);
@@ -48,11 +61,10 @@ class Trainer {
 
   Config config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  double optimum_;
+  std::vector<std::vector<int32_t>> prompts_;  ///< of samples
   DataStream train_;
   std::optional<DataStream> validation_;
-  int64_t micro_batches_per_group_;
-  int64_t groups_;  ///< of a full step
+  ReductionGroups groups_;
   int64_t total_steps_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Objective> objective_;

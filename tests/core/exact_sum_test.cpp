@@ -142,5 +142,29 @@ TEST(ExactSum, HoldsManyLargeTerms) {
   EXPECT_EQ(sum.value(), 0.125);
 }
 
+TEST(ExactSum, CarriesKeepTheValueAndMakeLimbsUnique) {
+  ExactSum up, down;
+  for (int i = 0; i < 1000; ++i) {
+    up.add(0x1.fffffffffffffp+40);
+    up.add(-0x1.8p-30);
+  }
+  for (int i = 0; i < 1000; ++i) down.add(-0x1.8p-30);
+  for (int i = 0; i < 1000; ++i) down.add(0x1.fffffffffffffp+40);
+  const double value = up.value();
+  ExactSum halves;
+  halves.add(up);
+  halves.add(down);
+  EXPECT_EQ(halves.value(), 2 * value);
+  up.carry();
+  EXPECT_EQ(up.value(), value);
+  down.carry();
+  EXPECT_TRUE(std::equal(up.limbs().begin(), up.limbs().end(), down.limbs().begin()));
+  ExactSum negative;
+  negative.add(-5);
+  negative.add(3.25);
+  negative.carry();
+  EXPECT_EQ(negative.value(), -1.75);
+}
+
 }  // namespace
 }  // namespace llmtrain

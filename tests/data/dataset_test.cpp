@@ -431,18 +431,46 @@ TEST_F(DatasetTest, TheExampleCorpusHasAKnownOptimum) {
 }
 
 TEST_F(DatasetTest, FilesAreCheckedWithoutReadingText) {
+  std::vector<std::string> errors;
+  const auto check = [&] {
+    errors.clear();
+    return check_data_files(config_, [&](const char* key, const UserError& error) {
+      errors.push_back(std::string(key) + " " + std::to_string(static_cast<int>(error.code())) + " " + error.what());
+    });
+  };
   config_.train = {builtin_stories};
-  EXPECT_EQ(check_data_files(config_), 0) << "only the text tells which characters there are";
+  EXPECT_EQ(check(), 0) << "only the text tells which characters there are";
   config_.tokenizer = "bytes";
-  EXPECT_EQ(check_data_files(config_), 257);
+  EXPECT_EQ(check(), 257);
   config_.tokenizer = "char";
   EXPECT_THAT(std::filesystem::exists(config_.cache), false);
   config_.train = {folder_.file("a.txt", "\xFF")};
-  EXPECT_NO_THROW(check_data_files(config_));
-  config_.validation = {folder_ / "missing.txt"};
-  EXPECT_THAT(refusal([&] { check_data_files(config_); }), HasSubstr("66 "));
-  config_.validation = {folder_.file("bad.h5", "no")};
-  EXPECT_THAT(refusal([&] { check_data_files(config_); }), HasSubstr("65 "));
+  check();
+  EXPECT_THAT(errors, testing::IsEmpty());
+  config_.train = {folder_ / "missing.txt", folder_ / "a.txt", folder_ / "gone.txt"};
+  config_.validation = {folder_.file("bad.h5", "no"), "builtin:storeis"};
+  check();
+  EXPECT_THAT(errors, testing::ElementsAre(HasSubstr("data.train 66"), HasSubstr("gone.txt"),
+                                           HasSubstr("validation 78 builtin:storeis")));
+  config_.validation = {folder_ / "bad.h5"};
+  check();
+  EXPECT_THAT(errors, testing::Contains(HasSubstr("data.validation 65")));
+}
+
+TEST_F(DatasetTest, LinesOfWindowsAndAByteOrderMark) {
+  const std::string plain = "one\ntwo\n\nthree\n\nfour";
+  std::string windows = "\xEF\xBB\xBF";
+  for (const char c : plain) windows += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  config_.document_separator = "\n\n";
+  config_.validation_fraction = 0;
+  config_.train = {folder_.file("windows.txt", windows)};
+  const Dataset data = open();
+  ASSERT_EQ(data.train->info().documents, 3);
+  std::vector<int32_t> ids(static_cast<size_t>(data.train->tokens()));
+  data.train->read(0, data.train->tokens(), ids.data());
+  EXPECT_EQ(data.tokenizer->decode(ids), "one\r\ntwothreefour");
+  config_.train = {folder_.file("mark.txt", "\xEF\xBB\xBF")};
+  EXPECT_THAT(refused(), HasSubstr("empty"));
 }
 
 TEST(DefaultCacheFolder, FollowsTheEnvironment) {

@@ -52,6 +52,11 @@ TEST_F(Errors, AllOfADeckAreReportedAtOnce) {
   write_deck("d_model = 16\nn_layers = 1", "d_modle = 16\nn_layers = many");
   expect_error(78, {"deck.ini:5: model.d_modle", "did you mean d_model", "deck.ini:6: model.n_layers"});
 }
+TEST_F(Errors, OfFilesBelongToTheSameMessage) {
+  write_deck("d_model = 16", "d_modle = 16");
+  expect_error(78, {"deck.ini:5: model.d_modle", "nowhere.txt: there is no such file", "gone.txt: there is no such"},
+               {"data.train=" + (folder / "nowhere.txt").string() + ", " + (folder / "gone.txt").string()});
+}
 TEST_F(Errors, ContradictionBetweenKeys) {
   write_deck("n_heads = 2", "n_heads = 3");
   expect_error(78, {"model.n_heads"});
@@ -93,6 +98,39 @@ TEST_F(Errors, NotEnoughMemory) {
 TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {
   expect_error(79, {"not finite"},
                {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0", "run.overwrite=true"});
+}
+TEST_F(Errors, ADivergedRunIsNotFinishedByItsEvaluation) {
+  const std::string name = "run.name=evaluated";
+  expect_error(79, {"validation loss is not finite"},
+               {name, "schedule.learning_rate=1e38", "run.max_steps=1", "optimizer.max_grad_norm=0",
+                "precision.compute=fp32", "run.overwrite=true"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "runs/evaluated/finished.json"));
+}
+TEST_F(Errors, PromptsOutsideTheVocabulary) {
+  expect_error(78, {"log.sample_prompts: '\xC3\xA9t\xC3\xA9'"},
+               {"log.samples_every_steps=1", "log.sample_prompts=Line, \xC3\xA9t\xC3\xA9"});
+}
+TEST_F(Errors, NothingToTrainOn) {
+  std::string rows;
+  for (int i = 0; i < 20; ++i) rows += "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n";
+  write_file(folder / "rows.jsonl", rows);
+  expect_error(65, {"every label is -100"}, {"data.train=" + (folder / "rows.jsonl").string(), "data.packing=none"});
+}
+TEST_F(Errors, ShapesThatKernelsDoNotHave) {
+  expect_error(78, {"model.head_dim"}, {"model.head_dim=2048"});
+  expect_error(78, {"model.max_seq_len"}, {"model.family=llama", "model.max_seq_len=4"});
+}
+TEST_F(Errors, AFailedStartLeavesTheOldRun) {
+  ASSERT_EQ(llmtrain({1, 1, {(folder / "deck.ini").string()}}).exit_code, 0);
+  const std::string before = shell("cd " + (folder / "runs/deck").string() + " && sha256sum *").output;
+  expect_error(66, {"nowhere.txt"}, {"run.overwrite=true", "data.train=" + (folder / "nowhere.txt").string()});
+  const std::string after = shell("cd " + (folder / "runs/deck").string() + " && sha256sum *").output;
+  EXPECT_EQ(before.substr(0, before.find(" lock")).size() > 100, true) << before;
+  const auto without_lock = [](std::string text) {
+    const size_t at = text.find("lock");
+    return text.erase(text.rfind('\n', at) + 1, 66 + 4);
+  };
+  EXPECT_EQ(without_lock(after), without_lock(before));
 }
 TEST_F(Errors, OutputThatCannotBeCreated) {
   expect_error(73, {"text.txt"}, {"run.output=" + (folder / "text.txt").string()});

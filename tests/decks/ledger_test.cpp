@@ -133,6 +133,11 @@ TEST_F(Ledger, IsIdenticalForAnUntiedLlamaOnPackedWindows) {
                     "model.sliding_window=20", "batch.sequence_length=50"});
 }
 
+TEST_F(Ledger, IsIdenticalWhereGroupsDoNotDivideAndNoUnitIsFinal) {
+  expect_identical({"precision.compute=fp32", "model.pre_norm=false", "batch.micro=1", "batch.global=9",
+                    "parallel.reduction_groups=4", "parallel.reduction_blocks=3"});
+}
+
 TEST_F(Ledger, DiffersWhereTheMathematicsDiffers) {
   const std::string base = run(1, 1, {"precision.compute=fp32", "batch.global=12"});
   EXPECT_EQ(run(1, 1, {"precision.compute=fp32", "batch.global=12"}), base);

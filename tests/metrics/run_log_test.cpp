@@ -168,7 +168,7 @@ TEST_F(RunLogFiles, LogTextIsTheConsoleWithoutEscapes) {
     log.print("opening");
     log.step(record(1, 4, 300));
     log.step(record(2, 2, 100));
-    log.sample(2, "Once", " upon\na time");
+    log.sample(2, "Once", " upon\na time", 0.5);
   }
   const std::string printed = testing::internal::GetCapturedStdout();
   std::ostringstream logged;
@@ -185,6 +185,7 @@ TEST(Units, AreForPeople) {
   EXPECT_EQ(with_unit(999, "tok/s"), "999 tok/s");
   EXPECT_EQ(with_unit(1234, "tok/s"), "1.23 ktok/s");
   EXPECT_EQ(with_unit(123456789, "FLOP/s"), "123 MFLOP/s");
+  EXPECT_EQ(duration(0.44), "0.4 s");
   EXPECT_EQ(duration(59.4), "59 s");
   EXPECT_EQ(duration(61), "1 min 01 s");
   EXPECT_EQ(duration(3700), "1 h 01 min");

@@ -112,7 +112,7 @@ TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
 }
 
 TEST_P(DecoderGolden, PackedEqualsUnpacked) {
-  if (rows.segments.size() < 3) return;  // one document: nothing is packed
+  if (rows.segments.size() < 3) GTEST_SKIP() << "one document: nothing is packed";
   TestModel packed(shape_of(golden), DType::f32, count), single(shape_of(golden), DType::f32, count);
   packed.set(parameters());
   single.set(parameters());
@@ -123,11 +123,13 @@ TEST_P(DecoderGolden, PackedEqualsUnpacked) {
   const auto a = packed.gradients(), b = single.gradients();
   for (const auto& [name, gradient] : a) {
     double difference = 0, size = 0;
+    const bool fused_bias = name.find("c_attn.bias") != std::string::npos;
     for (size_t i = 0; i < gradient.size(); ++i) {
+      // The gradient of a key's bias is zero but for rounding.
+      if (fused_bias && i >= gradient.size() / 3 && i < gradient.size() / 3 * 2) continue;
       difference += std::pow(double{gradient[i]} - double{b.at(name)[i]}, 2);
       size += std::pow(double{gradient[i]}, 2);
     }
-    if (name.find("c_attn.bias") != std::string::npos) continue;  // its key part is zero but for rounding
     EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(size) + 1e-9) << name;
   }
   Rows merged = rows;  // control: one long document is another computation

@@ -198,7 +198,10 @@ TEST(Config, FindsContradictions) {
   expect({"model.n_kv_heads=3"}, "command line: model.n_kv_heads", "3 does not divide n_heads = 4");
   expect({"model.positions=rope", "model.head_dim=7"}, "command line: model.head_dim", "odd");
   expect({"model.positions=rope", "model.d_model=12"}, "inputs/tiny.ini:6: model.n_heads", "odd");
-  expect({"model.max_seq_len=31"}, "command line: model.max_seq_len", "31 learned positions do not reach");
+  expect({"model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions do not reach");
+  expect({"model.positions=rope", "model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions");
+  expect({"model.d_model=4096", "model.n_heads=2"}, "command line: model.n_heads", "wider than 1024");
+  expect({"run.name=cache"}, "command line: run.name", "the folder of token files");
   expect({"batch.global=7", "batch.micro=2"}, "command line: batch.global", "7 is not a multiple of micro = 2");
   expect({"batch.micro=1M", "batch.sequence_length=10K"}, "command line: batch.micro", "2^31");
   expect({"batch.global=4", "parallel.reduction_groups=5"}, "command line: parallel.reduction_groups",
@@ -219,7 +222,7 @@ TEST(Config, FindsContradictions) {
   expect({"run.name=.."}, "command line: run.name", "cannot name a folder");
   // controls: the nearest thing that is right
   EXPECT_EQ(errors_of({"model.positions=rope", "model.head_dim=8"}), "no error");
-  EXPECT_EQ(errors_of({"model.positions=rope", "model.max_seq_len=31"}), "no error");
+  EXPECT_EQ(errors_of({"model.positions=rope", "model.max_seq_len=32"}), "no error");
   EXPECT_EQ(
       errors_of({"batch.global=8", "batch.micro=2", "parallel.reduction_groups=4", "parallel.reduction_blocks=4"}),
       "no error");

@@ -48,6 +48,7 @@ TEST_F(RunDirectoryTest, AFinishedRunIsFoundAndNotTouched) {
   {
     const RunDirectory directory(config());
     EXPECT_EQ(directory.found(), RunDirectory::Found::empty);
+    directory.start(write_deck(config()));
     touch("ledger.jsonl");
     directory.mark_finished(3);
   }
@@ -63,16 +64,44 @@ TEST_F(RunDirectoryTest, AFinishedRunIsFoundAndNotTouched) {
 TEST_F(RunDirectoryTest, AnotherDeckIsRefusedAndOverwritesOnlyWhenAllowed) {
   {
     const RunDirectory directory(config());
+    directory.start(write_deck(config()));
     touch("ledger.jsonl");
     directory.mark_finished(3);
   }
   touch("notes.txt");
-  EXPECT_NE(refusal(config({"run.seed=7"})).find("run.overwrite=true"), std::string::npos);
+  const std::string message = refusal(config({"run.seed=7"}));
+  EXPECT_NE(message.find("run.overwrite=true"), std::string::npos);
+  EXPECT_NE(message.find("run.seed: 42 there, 7 here"), std::string::npos) << message;
   const RunDirectory replaced(config({"run.seed=7", "run.overwrite=true"}));
   EXPECT_EQ(replaced.found(), RunDirectory::Found::empty);
+  EXPECT_TRUE(fs::exists(folder / "a/ledger.jsonl")) << "removed before everything else was checked";
+  replaced.start("");
   EXPECT_FALSE(fs::exists(folder / "a/ledger.jsonl"));
   EXPECT_FALSE(fs::exists(folder / "a/finished.json"));
   EXPECT_TRUE(fs::exists(folder / "a/notes.txt")) << "not ours to delete";
+}
+
+TEST_F(RunDirectoryTest, TheResolvedDeckIsTheSameDeck) {
+  Config resolved = config();
+  resolved.set_vocab_size(300);
+  resolved.set_compute(PrecisionConfig::Compute::bf16);
+  {
+    const RunDirectory directory(resolved);
+    directory.start(write_deck(resolved));
+    directory.mark_finished(3);
+  }
+  const std::string file = (folder / "a/deck.ini").string();
+  EXPECT_EQ(RunDirectory(load_config(read_deck_file(file), file)).found(), RunDirectory::Found::finished);
+  EXPECT_EQ(RunDirectory(config({"log.every_steps=1"})).found(), RunDirectory::Found::finished);
+  EXPECT_NE(refusal(config({"model.vocab_size=400"})).find("model.vocab_size: 300 there"), std::string::npos);
+}
+
+TEST_F(RunDirectoryTest, FilesThatNoRunHasWrittenAreNotReplaced) {
+  fs::create_directories(folder / "a");
+  touch("deck.ini");
+  EXPECT_NE(refusal(config()).find("a run would replace deck.ini"), std::string::npos);
+  EXPECT_NE(refusal(config({"run.overwrite=true"})).find("a run would replace deck.ini"), std::string::npos);
+  EXPECT_TRUE(fs::exists(folder / "a/deck.ini"));
 }
 
 TEST_F(RunDirectoryTest, AnUnfinishedRunIsNotOverwrittenSilently) {

@@ -13,9 +13,10 @@ constexpr bool is_gated(Activation a) {
 }
 
 /// Plain: y[N, F] = f(h[N, F]). Gated: h is [N, 2F], gate then up, y[N, F] = f(gate) * up. One dtype, computed in fp32.
+/// On return h holds the derivative of y by each of its elements: what f costs is paid once, not again backward.
 void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);
 
-/// dh (shape of h) from dy[N, F] and h. dh may be h itself.
-void activation_backward(Activation activation, const Tensor& dh, const Tensor& dy, const Tensor& h, Stream& stream);
+/// dh = dy[N, F] times the derivatives that the forward pass left ([N, F], gated [N, 2F]). dh may be them.
+void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream& stream);
 
 }  // namespace llmtrain

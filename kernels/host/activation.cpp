@@ -10,36 +10,38 @@ namespace {
 
 using namespace host;
 
-/// value(x) and slope(x) = d value / dx of each function.
+struct ValueAndSlope {
+  Float8 value;
+  Float8 slope;  ///< d value / dx
+};
+
 struct Gelu {
-  static Float8 value(Float8 x) { return x * fast_normal_cdf(x); }
-  static Float8 slope(Float8 x) {
-    const Float8 density = 0.398942280f * fast_exp(-0.5f * x * x);
-    return fused(x, density, fast_normal_cdf(x));
+  static ValueAndSlope at(Float8 x) {
+    Float8 density;
+    const Float8 distribution = fast_normal_cdf_and_density(x, density);
+    return {x * distribution, fused(x, density, distribution)};
   }
 };
 
 /// 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh {
-  static Float8 twice_u(Float8 x) { return 1.59576912f * x * fused(0.044715f * x, x, 1.0f); }
-  static Float8 value(Float8 x) { return x * fast_sigmoid(twice_u(x)); }
-  static Float8 slope(Float8 x) {
-    const Float8 s = fast_sigmoid(twice_u(x));
+  static ValueAndSlope at(Float8 x) {
+    const Float8 s = fast_sigmoid(1.59576912f * x * fused(0.044715f * x, x, 1.0f));
     const Float8 derivative = 1.59576912f * fused(0.134145f * x, x, 1.0f);  // of 2 u
-    return fused(x * derivative, s * (1.0f - s), s);
+    return {x * s, fused(x * derivative, s * (1.0f - s), s)};
   }
 };
 
-struct Relu {
-  static Float8 value(Float8 x) { return x <= Float8{} ? Float8{} : x; }  // NaN passes
-  static Float8 slope(Float8 x) { return x <= Float8{} ? Float8{} : Float8{} + 1.0f; }
+struct Relu {  // NaN passes
+  static ValueAndSlope at(Float8 x) {
+    return {x <= Float8{} ? Float8{} : x, x <= Float8{} ? Float8{} : Float8{} + 1.0f};
+  }
 };
 
 struct Silu {
-  static Float8 value(Float8 x) { return x * fast_sigmoid(x); }
-  static Float8 slope(Float8 x) {
+  static ValueAndSlope at(Float8 x) {
     const Float8 s = fast_sigmoid(x);
-    return fused(x * s, 1.0f - s, s);
+    return {x * s, fused(x * s, 1.0f - s, s)};
   }
 };
 
@@ -61,48 +63,49 @@ void by_eights(int64_t begin, int64_t end, const Step& step) {
 }
 
 template <class F, class T>
-void plain_forward(T* y, const T* h, int64_t n) {
-  parallel_blocks(n, elementwise_block, [=](int64_t begin, int64_t end) {
-    by_eights(begin, end, [=](int64_t i, int64_t k) { store_up_to(y + i, F::value(load_up_to(h + i, k)), k); });
-  });
-}
-
-template <class F, class T>
-void plain_backward(T* dh, const T* dy, const T* h, int64_t n) {
+void plain_forward(T* y, T* h, int64_t n) {
   parallel_blocks(n, elementwise_block, [=](int64_t begin, int64_t end) {
     by_eights(begin, end, [=](int64_t i, int64_t k) {
-      store_up_to(dh + i, load_up_to(dy + i, k) * F::slope(load_up_to(h + i, k)), k);
+      const ValueAndSlope f = F::at(load_up_to(h + i, k));
+      store_up_to(y + i, f.value, k);
+      store_up_to(h + i, f.slope, k);
     });
   });
 }
 
 template <class F, class T>
-void gated_forward(T* y, const T* h, int64_t rows, int64_t width) {
+void gated_forward(T* y, T* h, int64_t rows, int64_t width) {
   parallel_for(rows, [=](int64_t r) {
-    const T* gate = h + r * 2 * width;
-    const T* up = gate + width;
+    T* gate = h + r * 2 * width;
+    T* up = gate + width;
     T* out = y + r * width;
     by_eights(0, width, [=](int64_t i, int64_t k) {
-      store_up_to(out + i, F::value(load_up_to(gate + i, k)) * load_up_to(up + i, k), k);
+      const ValueAndSlope f = F::at(load_up_to(gate + i, k));
+      const Float8 u = load_up_to(up + i, k);
+      store_up_to(out + i, f.value * u, k);
+      store_up_to(gate + i, f.slope * u, k);
+      store_up_to(up + i, f.value, k);
     });
   });
 }
 
-template <class F, class T>
-void gated_backward(T* dh, const T* dy, const T* h, int64_t rows, int64_t width) {
+template <class T>
+void plain_backward(T* dh, const T* dy, const T* slope, int64_t n) {
+  parallel_blocks(n, elementwise_block, [=](int64_t begin, int64_t end) {
+    by_eights(begin, end,
+              [=](int64_t i, int64_t k) { store_up_to(dh + i, load_up_to(dy + i, k) * load_up_to(slope + i, k), k); });
+  });
+}
+
+template <class T>
+void gated_backward(T* dh, const T* dy, const T* slope, int64_t rows, int64_t width) {
   parallel_for(rows, [=](int64_t r) {
-    const T* gate = h + r * 2 * width;
-    const T* up = gate + width;
-    T* dgate = dh + r * 2 * width;
-    T* dup = dgate + width;
     const T* d = dy + r * width;
-    by_eights(0, width, [=](int64_t i, int64_t k) {
-      const Float8 g = load_up_to(gate + i, k);
-      const Float8 u = load_up_to(up + i, k);
-      const Float8 out = load_up_to(d + i, k);
-      store_up_to(dgate + i, out * u * F::slope(g), k);
-      store_up_to(dup + i, out * F::value(g), k);
-    });
+    for (int64_t half : {r * 2 * width, r * 2 * width + width}) {
+      by_eights(0, width, [=](int64_t i, int64_t k) {
+        store_up_to(dh + half + i, load_up_to(d + i, k) * load_up_to(slope + half + i, k), k);
+      });
+    }
   });
 }
 
@@ -124,16 +127,12 @@ void with_function(Activation activation, const F& f) {
   }
 }
 
-void check_shapes(Activation activation, const Tensor& y, const Tensor& h) {
-  LLMTRAIN_CHECK(y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&
-                     h.dim(1) == (is_gated(activation) ? 2 : 1) * y.dim(1),
-                 "activation: y [N, F] and h [N, F] (gated: [N, 2 F]) of one dtype");
-}
-
 }  // namespace
 
 void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
-  check_shapes(activation, y, h);
+  LLMTRAIN_CHECK(y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&
+                     h.dim(1) == (is_gated(activation) ? 2 : 1) * y.dim(1),
+                 "activation: y [N, F] and h [N, F] (gated: [N, 2 F]) of one dtype");
   host::dispatch(y.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     with_function(activation, [&](auto function) {
@@ -147,19 +146,18 @@ void activation_forward(Activation activation, const Tensor& y, const Tensor& h,
   });
 }
 
-void activation_backward(Activation activation, const Tensor& dh, const Tensor& dy, const Tensor& h, Stream&) {
-  check_shapes(activation, dy, h);
-  check_shapes(activation, dy, dh);
+void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream&) {
+  const bool gated = slope.rank == 2 && dy.rank == 2 && slope.dim(1) == 2 * dy.dim(1);
+  LLMTRAIN_CHECK(dy.dtype == slope.dtype && dh.dtype == slope.dtype && dh.shape == slope.shape && dy.rank == 2 &&
+                     dy.dim(0) == slope.dim(0) && (gated || dy.dim(1) == slope.dim(1)),
+                 "activation: dy [N, F], and dh and slope [N, F] (gated: [N, 2 F]) of one dtype");
   host::dispatch(dy.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    with_function(activation, [&](auto function) {
-      using F = decltype(function);
-      if (is_gated(activation)) {
-        gated_backward<F>(dh.as<T>(), dy.as<T>(), h.as<T>(), dy.dim(0), dy.dim(1));
-      } else {
-        plain_backward<F>(dh.as<T>(), dy.as<T>(), h.as<T>(), dy.numel());
-      }
-    });
+    if (gated) {
+      gated_backward(dh.as<T>(), dy.as<T>(), slope.as<T>(), dy.dim(0), dy.dim(1));
+    } else {
+      plain_backward(dh.as<T>(), dy.as<T>(), slope.as<T>(), dy.numel());
+    }
   });
 }
 

@@ -44,9 +44,9 @@ V fast_sigmoid(V x) {
   return numerator / (one + e);
 }
 
-/// erfc(a) for a >= 0.95: exp(-a^2) t P(t), t = 1 / (1 + 0.4 a).
+/// erfc(a) for a >= 0.95: exp(-a^2) t P(t), t = 1 / (1 + 0.4 a). `exponential` is exp(-a^2) of any a.
 template <class V>
-V fast_erfc_tail(V magnitude) {
+V fast_erfc_tail(V magnitude, V& exponential) {
   const V a = at_most(magnitude, 10.6f);  // erfc(10.6) is 0 in fp32
   const V t = 1.0f / fused(V{} + 0.4f, a, 1.0f);
   V p = V{} + -0.11615358293056488f;
@@ -58,8 +58,9 @@ V fast_erfc_tail(V magnitude) {
   p = fused(p, t, 0.22562779486179352f);
   const V square = a * a;
   const V rest = fused(a, a, -square);  // what rounding took from a^2
-  const V exponential = fast_exp(-square);
-  return fused(-rest, exponential, exponential) * (p * t);
+  const V rounded = fast_exp(-square);
+  exponential = fused(-rest, rounded, rounded);
+  return exponential * (p * t);
 }
 
 /// erf(x) for |x| <= 1: x + x P(x^2); adding x last keeps the rounding of the largest coefficient out.
@@ -79,20 +80,29 @@ V fast_erf_core(V x) {
 template <class V>
 V fast_erf(V x) {
   const V a = magnitude_of(x);
-  const V outer = with_sign(1.0f - fast_erfc_tail(a), x);
+  V exponential;
+  const V outer = with_sign(1.0f - fast_erfc_tail(a, exponential), x);
   const V inner = fast_erf_core(x);
   return a > V{} + 1.0f ? outer : inner;
 }
 
 /// Distribution function of the standard normal; small values keep their relative accuracy (1 + erf would not).
+/// `density` is its derivative.
 template <class V>
-V fast_normal_cdf(V x) {
+V fast_normal_cdf_and_density(V x, V& density) {
   const V scaled = x * 0.707106781f;
   const V a = magnitude_of(scaled);
-  const V half_tail = 0.5f * fast_erfc_tail(a);
+  V exponential;
+  const V half_tail = 0.5f * fast_erfc_tail(a, exponential);
+  density = 0.398942280f * exponential;
   const V outer = x < V{} ? half_tail : 1.0f - half_tail;
   const V inner = fused(V{} + 0.5f, fast_erf_core(scaled), 0.5f);
   return a > V{} + 1.0f ? outer : inner;
+}
+template <class V>
+V fast_normal_cdf(V x) {
+  V density;
+  return fast_normal_cdf_and_density(x, density);
 }
 
 }  // namespace llmtrain::host

@@ -25,7 +25,7 @@ void Mlp::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tenso
   const Tensor dactivated = frame.take(dy.dtype, {n, down.in});
   const Tensor hidden = first_rows(saved.hidden, n);
   down.backward(ctx, dactivated, dy, first_rows(saved.activated, n));
-  activation_backward(activation, hidden, dactivated, hidden, ctx.stream);
+  activation_backward(hidden, dactivated, hidden, ctx.stream);
   up.backward(ctx, dx, hidden, x);
 }
 

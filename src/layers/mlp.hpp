@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 struct MlpSaved {
-  Tensor hidden;     ///< compute dtype [N, F], gated [N, 2F]; the backward pass overwrites it with its gradient
+  Tensor hidden;     ///< compute dtype [N, F], gated [N, 2F]: the activation's derivative, then the gradient
   Tensor activated;  ///< compute dtype [N, F]
 };
 

@@ -11,6 +11,7 @@
 
 #include "data/token_file.hpp"
 #include "text/tokenizer.hpp"
+#include "tool/inspect_metrics.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -87,8 +88,12 @@ void inspect(const std::string& path) {
   const std::string ending = std::filesystem::path(path).extension().string();
   if (ending != ".h5" && ending != ".hdf5" && std::filesystem::exists(path, ignored)) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} files cannot be inspected in this version, only token files (.h5)", path,
-                                ending.empty() ? "such" : ending));
+                    fmt::format("{}: {} files cannot be inspected in this version, only token files and metrics (.h5)",
+                                path, ending.empty() ? "such" : ending));
+  }
+  if (is_metrics_file(path)) {
+    inspect_metrics(path);
+    return;
   }
   const auto file = open_token_file(path);
   print_attributes(file->info());
@@ -100,9 +105,10 @@ void inspect(const std::string& path) {
 }  // namespace
 
 Subcommand add_inspect(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("inspect", "show what is in a token file, and check all of it");
+  CLI::App* app =
+      program.add_subcommand("inspect", "show what is in a token file, and check all of it, or a run's metrics.h5");
   const auto path = std::make_shared<std::string>();
-  app->add_option("file", *path, "token file (.h5)")->required();
+  app->add_option("file", *path, "token file or metrics (.h5)")->required();
   return {app, [path] { inspect(*path); }};
 }
 

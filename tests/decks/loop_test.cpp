@@ -118,6 +118,15 @@ TEST_F(Loop, SamplesContinueThePrompts) {
   EXPECT_NE(samples(outcome.output), samples(first));
 }
 
+TEST_F(Loop, MetricsCanBeInspected) {
+  const auto lines = ledger({"log.every_steps=4", "evaluation.every_steps=0"});
+  const Outcome shown = llmtool({"inspect", (folder / "runs/1/metrics.h5").string()});
+  EXPECT_EQ(shown.exit_code, 0) << shown.output;
+  for (const char* part : {"/train\n", "/validation\n", "nats per token", "learning_rate               3"}) {
+    EXPECT_NE(shown.output.find(part), std::string::npos) << part << " in " << shown.output;
+  }
+}
+
 TEST_F(Loop, ReductionGroupsAreAsManyAsAsked) {
   ledger({"batch.global=9", "parallel.reduction_groups=8"});
   EXPECT_NE(outcome.output.find("8 reduction groups"), std::string::npos) << outcome.output;

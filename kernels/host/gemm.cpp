@@ -120,7 +120,8 @@ class Plan {
   int64_t panels_at_a_time_ = 0;
   int64_t panels_per_tile_ = 0;
   bool pack_a_ = false;
-  bool share_b_ = true;  ///< false: one tile row; a panel is packed where it is used, and stays in cache
+  bool direct_b_ = false;  ///< B is read where it lies
+  bool share_b_ = true;    ///< false: one tile row; a panel is packed where it is used, and stays in cache
   Accumulator accumulator_ = Accumulator::direct;
   int64_t scratch_bytes_ = 0;
   std::array<std::unique_ptr<TileKernel>, 16> kernels_;
@@ -154,7 +155,9 @@ void Plan::cut(bool must_pack_a) {
   if (tiles() < enough_tiles) tile_rows_ /= 2;
   if (tiles() < enough_tiles) panels_per_tile_ = 1;
   row_blocks_ = divide_up(shape_.m, tile_rows_);
-  share_b_ = row_blocks_ > 1;
+  direct_b_ = panel_type_ == DType::f32 && shape_.input == DType::f32 && !shape_.b_transposed &&
+              shape_.n * panel_element_ < long_row_bytes;
+  share_b_ = row_blocks_ > 1 && !direct_b_;
 
   pack_a_ =
       must_pack_a || (shape_.k * static_cast<int64_t>(size_of(shape_.input)) >= long_row_bytes && long_rows_are_slow());
@@ -177,7 +180,7 @@ void Plan::make_kernels(bool micro) {
     s.n = border_column ? last_columns : panel_width;
     s.k = border_chunk ? chunk_length(chunks_ - 1) : chunk_;
     s.lda = pack_a_ ? packed_row_ : shape_.k;
-    s.ldb = panel_width;
+    s.ldb = direct_b_ ? shape_.n : panel_width;
     s.ldc = c_stride();
     s.input = panel_type_;
     s.accumulate = (i & 1) != 0;
@@ -276,7 +279,11 @@ void Plan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int
       if (k != w.entered) k->enter();
       w.entered = k;
       const char* b = share_b_ ? packed_panel(o, panel + p, i) : w.b_chunk;
-      if (!share_b_) pack_b_chunk(o, w.b_chunk, part.panel + panel + p, chunk);
+      if (direct_b_) {
+        b = static_cast<const char*>(o.b) + (chunk * chunk_ * shape_.n + column) * panel_element_;
+      } else if (!share_b_) {
+        pack_b_chunk(o, w.b_chunk, part.panel + panel + p, chunk);
+      }
       w.good &= k->run(a, b, sums, w.scratch, w.thread);
       if (last && (shape_.bias || accumulator_ != Accumulator::direct)) {
         finish(o, sums, first_row, rows, column, std::min(panel_width, shape_.n - column));
@@ -299,7 +306,7 @@ void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers&
   }
   if (static_cast<int>(buffers.own.size()) < threads) buffers.own.resize(static_cast<size_t>(threads));
   const int64_t c_tile_bytes = accumulator_ == Accumulator::tile ? tile_rows_ * panels_per_tile_ * panel_width * 4 : 0;
-  const int64_t b_chunk_bytes = share_b_ ? 0 : chunk_ * panel_width * panel_element_;
+  const int64_t b_chunk_bytes = share_b_ || direct_b_ ? 0 : chunk_ * panel_width * panel_element_;
   for (int t = 0; t < threads; ++t) {
     buffers.own[static_cast<size_t>(t)].reserve(c_tile_bytes + b_chunk_bytes + scratch_bytes_ + 64);
   }

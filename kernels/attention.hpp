@@ -16,6 +16,7 @@ struct AttentionShape {
   int64_t head_dim = 1;  ///< D, at most largest_head_dim
   int64_t window = 0;    ///< key j visible to query i iff i - window < j <= i (Mistral 7B); 0 = all j <= i
   float scale = 1;       ///< usually 1 / sqrt(D)
+  float softcap = 0;     ///< c: a score s (scaled) becomes c tanh(s / c) (Gemma 2); 0 = off
 };
 
 /// Bytes of workspace either pass wants for N rows on this machine.

@@ -5,14 +5,14 @@
 
 namespace llmtrain {
 
-/// x[N, C] (fp32) = dropout(table[ids] + position_table[positions]). Tables are in the compute dtype, [V, C] and [P,
-/// C]; an empty position table is none.
-void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, const Batch& batch,
-                       const Dropout& dropout, Stream& stream);
+/// x[N, C] (fp32) = dropout(scale * table[ids] + position_table[positions]). Tables are in the compute dtype, [V, C]
+/// and [P, C]; an empty position table is none.
+void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, float scale,
+                       const Batch& batch, const Dropout& dropout, Stream& stream);
 
-/// dtable[V, C] and dposition[P, C] (fp32; either may be empty) += scattered dropout'(dx). Rows are added in the order
-/// of the batch, threads share the columns. The caller zeroes.
-void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, const Batch& batch,
-                        const Dropout& dropout, Stream& stream);
+/// dtable[V, C] and dposition[P, C] (fp32; either may be empty) += scattered dropout'(dx), the table's times scale.
+/// Rows are added in the order of the batch, threads share the columns. The caller zeroes.
+void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
+                        const Batch& batch, const Dropout& dropout, Stream& stream);
 
 }  // namespace llmtrain

@@ -14,6 +14,9 @@ struct TokenStatistics {
   Tensor argmax;   ///< lowest index among equals
 };
 
+/// x = cap tanh(x / cap) in place, fp32 (Gemma 2).
+void softcap_logits(const Tensor& logits, float cap, Stream& stream);
+
 /// logits fp32 [R, V'] of which the first `vocabulary` columns count (the rest is padding); targets int32 [R].
 /// Each row is summed in a fixed order in fp32 lanes folded in double, or wider.
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
@@ -27,9 +30,10 @@ struct TokenCotangents {
 };
 /// dlogits [R, V'] (fp32 or bf16; may overlay logits' memory when row r of dlogits lies inside row r of logits, that is
 /// when dlogits is fp32 in place; a bf16 result is a separate tensor) = logp' (onehot - p) + lse' p - entropy' p (log p
-/// + H). Padding columns get 0. Rows with ignore_target take no logp term.
+/// + H). Padding columns get 0. Rows with ignore_target take no logp term. With a softcap the logits are capped ones,
+/// and dlogits belongs to those before the cap.
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
                       const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
-                      Stream& stream);
+                      float softcap, Stream& stream);
 
 }  // namespace llmtrain

@@ -6,12 +6,22 @@ namespace llmtrain {
 
 enum class NormKind : uint8_t { layernorm, rmsnorm };
 
-/// y = (x - mean) * rstd * weight + bias per row. LayerNorm: Ba et al. 2016; RMSNorm: Zhang & Sennrich 2019 (mean = 0,
-/// no bias). x fp32 [N, C] (the residual stream), y fp32 or bf16 [N, C], weight and bias [C] in the compute dtype (an
-/// empty bias is none), mean and rstd fp32 [N] are kept for the backward pass (RMSNorm leaves mean alone, it may be
-/// empty). Statistics in fp32 or wider.
-void norm_forward(NormKind kind, const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
-                  const Tensor& weight, const Tensor& bias, float epsilon, Stream& stream);
+/// y = (x - mean) * rstd * (weight_offset + weight) + bias per row. LayerNorm: Ba et al. 2016; RMSNorm: Zhang &
+/// Sennrich 2019 (mean = 0, no bias). x fp32 [N, C] (the residual stream), y fp32 or bf16 [N, C], weight and bias [C]
+/// in the compute dtype (an empty bias is none), mean and rstd fp32 [N] are kept for the backward pass (RMSNorm leaves
+/// mean alone, it may be empty). Statistics in fp32 or wider.
+struct NormForward {
+  NormKind kind;
+  Tensor y;
+  Tensor mean;
+  Tensor rstd;
+  Tensor x;
+  Tensor weight;
+  Tensor bias;
+  float epsilon;
+  float weight_offset = 0;  ///< 1 where weights are stored as their distance from 1 (Gemma)
+};
+void norm_forward(const NormForward& args, Stream& stream);
 
 struct NormBackward {
   NormKind kind;
@@ -23,6 +33,7 @@ struct NormBackward {
   Tensor weight;   ///< compute dtype [C]
   Tensor mean;
   Tensor rstd;
+  float weight_offset = 0;
   bool accumulate_dx = false;
   bool accumulate_params = false;
 };

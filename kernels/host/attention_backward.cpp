@@ -10,6 +10,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
+#include "kernels/host/attention_softcap.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/lanes.hpp"
 
@@ -121,6 +122,26 @@ void score_gradients(float* scores, float* dscores, const float* keep, const Que
   }
 }
 
+/// The same for capped scores, of which the tile holds t: the slope of the cap is 1 - t^2.
+void capped_score_gradients(float* scores, float* dscores, const float* keep, const QueryStatistics& query, float scale,
+                            const TileMask& mask) {
+  for (int r = 0; r < block; ++r) {
+    float* p = scores + r * block;
+    float* dp = dscores + r * block;
+    for (int c = 0; c < block; c += vector) {
+      const Float8 t = load8(p + c);
+      const Float8 kept = keep == nullptr ? Float8{} + 1.0f : load8(keep + r * block + c);
+      const Float8 probability = fast_exp2_capped(t * scale - load8(query.lse + c));
+      store8(dp + c, probability * (1.0f - t * t) * (load8(dp + c) * kept - load8(query.delta + c)));
+      store8(p + c, probability * kept);
+    }
+    for (float* row : {p, dp}) {
+      std::fill(row, row + mask.low(r), 0.0f);
+      std::fill(row + mask.high(r), row + block, 0.0f);
+    }
+  }
+}
+
 /// Operands of tiles: fp32 ones are the tiles themselves.
 void pack_tiles(const BackwardBuffers<float>& /*b*/) {}
 void pack_tiles(const BackwardBuffers<bf16>& b) {
@@ -140,6 +161,7 @@ class BackwardPass {
       : layout_(shape),
         window_{shape.window},
         scale_(shape.scale),
+        score_scale_(shape),
         padded_(padded_head_dim(layout_.head_dim)),
         dqkv_(args.dqkv.as<S>()),
         dout_(args.dout.as<S>()),
@@ -252,8 +274,14 @@ class BackwardPass {
     scores_.run(k.key, q.query_channels, b.scores, b.scratch);
     scores_.run(k.value, q.dout_channels, b.dscores, b.scratch);
     if (dropout_active_) dropout_.fill(b.keep, head, tile_rows(batch_, segment, i, j));
-    score_gradients(b.scores, b.dscores, dropout_active_ ? b.keep : nullptr, *q.statistics,
-                    scale_ * std::numbers::log2e_v<float>, TileMask(j, i, window_.window));
+    const float* keep = dropout_active_ ? b.keep : nullptr;
+    const TileMask mask(j, i, window_.window);
+    if (score_scale_.capped()) {
+      score_scale_.cap(b.scores);
+      capped_score_gradients(b.scores, b.dscores, keep, *q.statistics, score_scale_.powers, mask);
+    } else {
+      score_gradients(b.scores, b.dscores, keep, *q.statistics, score_scale_.powers, mask);
+    }
     pack_tiles(b);
     key_gradient_.run(b.probabilities, q.dout_rows, k.dvalue, b.scratch);
     key_gradient_.run(b.ds_rows, q.query_rows, k.dkey, b.scratch);
@@ -284,6 +312,7 @@ class BackwardPass {
   HeadLayout layout_;
   CausalWindow window_;
   float scale_;
+  ScoreScale score_scale_;
   int padded_;
   S* dqkv_;
   const S* dout_;

@@ -8,6 +8,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
+#include "kernels/host/attention_softcap.hpp"
 #include "kernels/host/fast_math.hpp"
 
 namespace llmtrain {
@@ -138,7 +139,7 @@ class ForwardPass {
       : layout_(shape),
         pairs_(layout_.group()),
         window_{shape.window},
-        scale_(shape.scale * std::numbers::log2e_v<float>),
+        scale_(shape),
         padded_(padded_head_dim(layout_.head_dim)),
         out_(out.as<S>()),
         lse_(lse.as<float>()),
@@ -201,8 +202,9 @@ class ForwardPass {
     OnlineSoftmax& state = f.softmax[pair];
     const TileMask mask(j, i, window_.window);
     scores_.run(f.key, f.query[pair], f.scores, f.scratch);
+    if (scale_.capped()) scale_.cap(f.scores);
     if (!mask.full()) hide_scores(f.scores, mask);
-    const bool corrected = update_maximum(state, f.scores, scale_);
+    const bool corrected = update_maximum(state, f.scores, scale_.powers);
     exponentiate(state, f.scores, mask);
     if (dropout_active_) apply_dropout(f, segment, head, i, j);
     if constexpr (std::is_same_v<P, bf16>) pack_rows_inner(f.probabilities, f.scores, block);
@@ -237,7 +239,7 @@ class ForwardPass {
   HeadLayout layout_;
   PairShape pairs_;
   CausalWindow window_;
-  float scale_;  ///< times log2(e)
+  ScoreScale scale_;
   int padded_;
   S* out_;
   float* lse_;

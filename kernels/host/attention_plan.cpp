@@ -14,7 +14,8 @@ void check_shape(const AttentionShape& s) {
   LLMTRAIN_CHECK(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
   LLMTRAIN_CHECK(s.heads < (int64_t{1} << 16), "too many heads");
   LLMTRAIN_CHECK(s.head_dim > 0 && s.head_dim <= largest_head_dim, "head_dim is out of range");
-  LLMTRAIN_CHECK(s.window >= 0 && s.scale > 0, "window must not be negative, scale must be positive");
+  LLMTRAIN_CHECK(s.window >= 0 && s.scale > 0 && s.softcap >= 0,
+                 "window and softcap must not be negative, scale must be positive");
 }
 
 }  // namespace

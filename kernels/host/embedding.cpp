@@ -17,8 +17,8 @@ constexpr int64_t columns_per_task = 64;  // a multiple of every cache line: thr
 
 }  // namespace
 
-void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, const Batch& batch,
-                       const Dropout& dropout, Stream& /*stream*/) {
+void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, float scale,
+                       const Batch& batch, const Dropout& dropout, Stream& /*stream*/) {
   const int64_t rows = x.dim(0), channels = x.dim(1);
   LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
   float* out = x.as<float>();
@@ -32,21 +32,21 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
         const auto* token = tokens + ids[r] * channels;
         const auto* place = places != nullptr ? places + positions[r] * channels : nullptr;
         float* to = out + r * channels;
-        for (int64_t c = 0; c < channels; ++c) to[c] = load(token + c);
+        for (int64_t c = 0; c < channels; ++c) to[c] = scale * load(token + c);
         if (place != nullptr) {
           for (int64_t c = 0; c < channels; ++c) to[c] += load(place + c);
         }
-        with_dropout(dropout, batch, r, channels, 0, channels, [&](int64_t first, int64_t count, const float* scale) {
-          if (scale == nullptr) return;
-          for (int64_t i = 0; i < count; ++i) to[first + i] *= scale[i];
+        with_dropout(dropout, batch, r, channels, 0, channels, [&](int64_t first, int64_t count, const float* keep) {
+          if (keep == nullptr) return;
+          for (int64_t i = 0; i < count; ++i) to[first + i] *= keep[i];
         });
       }
     });
   });
 }
 
-void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, const Batch& batch,
-                        const Dropout& dropout, Stream& /*stream*/) {
+void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
+                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/) {
   const int64_t rows = dx.dim(0), channels = dx.dim(1);
   const float* from = dx.as<float>();
   float* tokens = dtable.empty() ? nullptr : dtable.as<float>();
@@ -55,14 +55,15 @@ void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Ten
   const int32_t* positions = batch.positions.as<int32_t>();
   parallel_blocks(channels, columns_per_task, [&](int64_t begin, int64_t end) {
     for (int64_t r = 0; r < rows; ++r) {
-      const auto add = [&](float* row, int64_t first, int64_t count, const float* scale) {
+      const auto add = [&](float* row, float factor, int64_t first, int64_t count, const float* keep) {
         const float* d = from + r * channels + first;
-        for (int64_t i = 0; i < count; ++i)
-          row[first + i] = std::fma(d[i], scale != nullptr ? scale[i] : 1.0f, row[first + i]);
+        for (int64_t i = 0; i < count; ++i) {
+          row[first + i] = std::fma(d[i], keep != nullptr ? factor * keep[i] : factor, row[first + i]);
+        }
       };
-      with_dropout(dropout, batch, r, channels, begin, end, [&](int64_t first, int64_t count, const float* scale) {
-        if (tokens != nullptr) add(tokens + ids[r] * channels, first, count, scale);
-        if (places != nullptr) add(places + positions[r] * channels, first, count, scale);
+      with_dropout(dropout, batch, r, channels, begin, end, [&](int64_t first, int64_t count, const float* keep) {
+        if (tokens != nullptr) add(tokens + ids[r] * channels, scale, first, count, keep);
+        if (places != nullptr) add(places + positions[r] * channels, 1.0f, first, count, keep);
       });
     }
   });

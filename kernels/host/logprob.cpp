@@ -8,6 +8,7 @@
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/special_functions.hpp"
 
 namespace llmtrain {
 
@@ -116,6 +117,19 @@ void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatis
 
 }  // namespace
 
+void softcap_logits(const Tensor& logits, float cap, Stream& /*stream*/) {
+  LLMTRAIN_CHECK(logits.dtype == DType::f32 && cap > 0, "fp32 logits and a positive cap");
+  float* x = logits.as<float>();
+  host::parallel_blocks(logits.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+    const auto capped = [cap](Float8 v) { return cap * host::fast_tanh(v / cap); };
+    int64_t i = begin;
+    for (; i + 8 <= end; i += 8) host::store8(x + i, capped(load8(x + i)));
+    if (i == end) return;
+    const Float8 last = capped(load8(x + i, end - i));
+    for (int64_t l = 0; i < end; ++i, ++l) x[i] = last[l];
+  });
+}
+
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
                      Stream& /*stream*/) {
   check_logits(logits, targets, statistics, vocabulary);
@@ -149,16 +163,18 @@ namespace {
 /// Inputs of one row's backward pass. p = exp(x - lse); with H the entropy, log p + H = x - lse + H.
 struct RowGradient {
   float lse;
-  float constant;  ///< coefficient of p: lse' - logp' - entropy' H
-  float entropy;   ///< coefficient of p (x - lse): -entropy'
+  float constant;     ///< coefficient of p: lse' - logp' - entropy' H
+  float entropy;      ///< coefficient of p (x - lse): -entropy'
+  float inverse_cap;  ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
 };
 
 /// d may be x.
-template <bool with_entropy, class T>
+template <bool with_entropy, bool capped, class T>
 void row_backward(T* d, const float* x, int64_t count, int64_t stride, const RowGradient& g) {
   const auto gradient = [&g](Float8 v) {
     const Float8 log_p = host::at_least(v - g.lse, lowest_difference);
-    const Float8 p = exp_capped(log_p);
+    Float8 p = exp_capped(log_p);
+    if constexpr (capped) p *= 1.0f - (v * g.inverse_cap) * (v * g.inverse_cap);
     if constexpr (with_entropy) return p * (g.entropy * log_p + g.constant);
     return p * g.constant;
   };
@@ -175,7 +191,7 @@ void row_backward(T* d, const float* x, int64_t count, int64_t stride, const Row
 
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
                       const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
-                      Stream& /*stream*/) {
+                      float softcap, Stream& /*stream*/) {
   check_logits(logits, targets, statistics, vocabulary);
   const int64_t rows = logits.dim(0);
   for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_rows(*t, rows, DType::f32);
@@ -185,6 +201,7 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
   LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass wants lse");
   LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient wants the entropy");
   const int64_t stride = logits.dim(1);
+  const float inverse_cap = softcap > 0 ? 1.0f / softcap : 0.0f;
   const float* x0 = logits.as<float>();
   const int32_t* target = targets.as<int32_t>();
   const float* lse = statistics.lse.as<float>();
@@ -199,7 +216,8 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
       const float from_logp = dlogp != nullptr && t != ignore_target ? dlogp[r] : 0.0f;
       const float from_entropy = dentropy != nullptr ? dentropy[r] : 0.0f;
       const float h = dentropy != nullptr ? entropy[r] : 0.0f;
-      const RowGradient g{lse[r], (dlse != nullptr ? dlse[r] : 0.0f) - from_logp - from_entropy * h, -from_entropy};
+      const RowGradient g{lse[r], (dlse != nullptr ? dlse[r] : 0.0f) - from_logp - from_entropy * h, -from_entropy,
+                          inverse_cap};
       const float* x = x0 + r * stride;
       auto* d = d0 + r * stride;
       // p - 1 of a well predicted target is small: formed in double, before x is overwritten
@@ -207,12 +225,16 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
       if (from_logp != 0) {
         const double log_p = std::max(double{x[t]} - double{g.lse}, double{lowest_difference});
         const double p = std::exp(log_p);
-        at_target = static_cast<float>(p * (double{g.constant} + double{g.entropy} * log_p) + double{from_logp});
+        const double capped = double{x[t]} * double{inverse_cap};
+        at_target = static_cast<float>((p * (double{g.constant} + double{g.entropy} * log_p) + double{from_logp}) *
+                                       (1 - capped * capped));
       }
-      if (from_entropy != 0) {
-        row_backward<true>(d, x, vocabulary, stride, g);
+      if (inverse_cap > 0) {
+        row_backward<true, true>(d, x, vocabulary, stride, g);
+      } else if (from_entropy != 0) {
+        row_backward<true, false>(d, x, vocabulary, stride, g);
       } else {
-        row_backward<false>(d, x, vocabulary, stride, g);
+        row_backward<false, false>(d, x, vocabulary, stride, g);
       }
       if (from_logp != 0) host::store(d + t, at_target);
     });

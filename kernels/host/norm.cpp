@@ -39,25 +39,27 @@ RowStatistics row_statistics(NormKind kind, const float* x, float epsilon, int64
 }
 
 template <class Y, class W>
-void normalize_row(Y* y, const float* x, const W* weight, const W* bias, RowStatistics s, int64_t channels) {
-  if (bias == nullptr) {
+void normalize_row(Y* y, const float* x, const W* weight, float offset, const W* bias, RowStatistics s,
+                   int64_t channels) {
+  if (bias == nullptr) {  // NOLINT(bugprone-branch-clone): it does not see into the loops
 #pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) store(y + c, (x[c] - s.mean) * s.rstd * load(weight + c));
+    for (int64_t c = 0; c < channels; ++c) store(y + c, (x[c] - s.mean) * s.rstd * (offset + load(weight + c)));
   } else {
 #pragma omp simd
     for (int64_t c = 0; c < channels; ++c) {
-      store(y + c, std::fma((x[c] - s.mean) * s.rstd, load(weight + c), load(bias + c)));
+      store(y + c, std::fma((x[c] - s.mean) * s.rstd, offset + load(weight + c), load(bias + c)));
     }
   }
 }
 
-/// The backward pass of a row. With g = dy weight and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h));
-/// RMSNorm has no mean(g).
+/// The backward pass of a row. With g = dy (offset + weight) and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g
+/// h)); RMSNorm has no mean(g).
 template <class D, class W>
 struct RowGradient {
   const D* dy;
   const float* x;
   const W* weight;
+  float offset;
   RowStatistics s;
   int64_t channels;
 
@@ -74,7 +76,7 @@ struct RowGradient {
   void write(float* dx, float g_mean, float gh_mean, bool accumulate) const {
 #pragma omp simd
     for (int64_t c = 0; c < channels; ++c) {
-      const float g = load(dy + c) * load(weight + c);
+      const float g = load(dy + c) * (offset + load(weight + c));
       const float h = (x[c] - s.mean) * s.rstd;
       dx[c] = std::fma(s.rstd, std::fma(-h, gh_mean, g - g_mean), accumulate ? dx[c] : 0.0f);
     }
@@ -91,7 +93,7 @@ struct RowGradient {
   }
 
  private:
-  Float8 gradient(int64_t i, int64_t n) const { return load_up_to(dy + i, n) * load_up_to(weight + i, n); }
+  Float8 gradient(int64_t i, int64_t n) const { return load_up_to(dy + i, n) * (offset + load_up_to(weight + i, n)); }
 };
 
 /// One pass over the rows for all gradients.
@@ -107,7 +109,7 @@ void backward_rows(const NormBackward& a, const D* dy, const W* weight) {
   const auto rows = [=, &a](float* sums, int64_t begin, int64_t end, int64_t /*first*/, int64_t /*last*/) {
     for (int64_t r = begin; r < end; ++r) {
       const RowStatistics s{centered ? means[r] : 0.0f, rstds[r]};
-      const RowGradient<D, W> row{dy + r * channels, x + r * channels, weight, s, channels};
+      const RowGradient<D, W> row{dy + r * channels, x + r * channels, weight, a.weight_offset, s, channels};
       row.add_parameters(sums, dbias == nullptr ? nullptr : sums + channels);
       row.write(dx + r * channels, centered ? static_cast<float>(row.mean_g()) : 0.0f,
                 static_cast<float>(row.mean_gh()), a.accumulate_dx);
@@ -119,22 +121,22 @@ void backward_rows(const NormBackward& a, const D* dy, const W* weight) {
 
 }  // namespace
 
-void norm_forward(NormKind kind, const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
-                  const Tensor& weight, const Tensor& bias, float epsilon, Stream& /*stream*/) {
-  const int64_t rows = x.dim(0), channels = x.dim(1);
-  LLMTRAIN_CHECK(y.numel() == x.numel() && weight.numel() == channels && rstd.numel() >= rows, "shapes of a norm");
-  LLMTRAIN_CHECK(bias.empty() || (bias.numel() == channels && bias.dtype == weight.dtype), "bias of a norm");
-  const float* xs = x.as<float>();
-  float* means = mean.empty() || kind == NormKind::rmsnorm ? nullptr : mean.as<float>();
-  float* rstds = rstd.as<float>();
-  dispatch(y, weight, [&](auto* ys, auto* ws) {
-    const auto* bs = static_cast<decltype(ws)>(bias.data);
+void norm_forward(const NormForward& a, Stream& /*stream*/) {
+  const int64_t rows = a.x.dim(0), channels = a.x.dim(1);
+  LLMTRAIN_CHECK(a.y.numel() == a.x.numel() && a.weight.numel() == channels && a.rstd.numel() >= rows,
+                 "shapes of a norm");
+  LLMTRAIN_CHECK(a.bias.empty() || (a.bias.numel() == channels && a.bias.dtype == a.weight.dtype), "bias of a norm");
+  const float* xs = a.x.as<float>();
+  float* means = a.mean.empty() || a.kind == NormKind::rmsnorm ? nullptr : a.mean.as<float>();
+  float* rstds = a.rstd.as<float>();
+  dispatch(a.y, a.weight, [&](auto* ys, auto* ws) {
+    const auto* bs = static_cast<decltype(ws)>(a.bias.data);
     parallel_blocks(rows, rows_per_task, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const RowStatistics s = row_statistics(kind, xs + r * channels, epsilon, channels);
+        const RowStatistics s = row_statistics(a.kind, xs + r * channels, a.epsilon, channels);
         if (means != nullptr) means[r] = s.mean;
         rstds[r] = s.rstd;
-        normalize_row(ys + r * channels, xs + r * channels, ws, bs, s, channels);
+        normalize_row(ys + r * channels, xs + r * channels, ws, a.weight_offset, bs, s, channels);
       }
     });
   });

@@ -1,6 +1,6 @@
 #pragma once
-// Sigmoid, error function and normal distribution without branches, tables and calls, of a float or of eight at once.
-// Polynomials: own minimax fits (Lawson iteration in double).
+// Sigmoid, tanh, error function and normal distribution without branches, tables and calls, of a float or of eight at
+// once. Polynomials: own minimax fits (Lawson iteration in double).
 
 #include <cmath>
 
@@ -84,6 +84,27 @@ V fast_erf(V x) {
   const V outer = with_sign(1.0f - fast_erfc_tail(a, exponential), x);
   const V inner = fast_erf_core(x);
   return a > V{} + 1.0f ? outer : inner;
+}
+
+/// tanh(x) for |x| <= 0.6: x + x^3 P(x^2).
+template <class V>
+V fast_tanh_core(V x) {
+  const V s = x * x;
+  V p = V{} + -0.005895157810300589f;
+  p = fused(p, s, 0.020795971155166626f);
+  p = fused(p, s, -0.053783830255270004f);
+  p = fused(p, s, 0.13331924378871918f);
+  p = fused(p, s, -0.33333298563957214f);
+  return fused(p * s, x, x);
+}
+
+template <class V>
+V fast_tanh(V x) {
+  const V a = magnitude_of(x);
+  const V one = V{} + 1.0f;
+  const V outer = with_sign(one - 2.0f / (fast_exp(a + a) + one), x);
+  const V inner = fast_tanh_core(x);
+  return a > V{} + 0.6f ? outer : inner;
 }
 
 /// Distribution function of the standard normal; small values keep their relative accuracy (1 + erf would not).

@@ -1,7 +1,5 @@
 #include "layers/attention.hpp"
 
-#include "kernels/rope.hpp"
-
 namespace llmtrain {
 
 namespace {
@@ -15,6 +13,11 @@ Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t 
 void Attention::plan_saved(Arena& arena, AttentionSaved& saved, DType compute, int64_t rows,
                            const std::string& name) const {
   arena.add(saved.qkv, MemoryCategory::activations, name + ".qkv", compute, {rows, qkv.out});
+  if (query_norm.exists()) {
+    const int64_t width = normed_heads() * shape.head_dim;
+    arena.add(saved.raw, MemoryCategory::activations, name + ".raw", compute, {rows, width});
+    arena.add(saved.rstd, MemoryCategory::activations, name + ".rstd", DType::f32, {rows, normed_heads()});
+  }
   arena.add(saved.out, MemoryCategory::activations, name + ".out", compute, {rows, projection.in});
   arena.add(saved.lse, MemoryCategory::activations, name + ".lse", DType::f32, {shape.heads, rows});
 }
@@ -25,20 +28,27 @@ int64_t Attention::scratch_bytes(DType compute, int64_t rows) const {
          Arena::aligned(rows * qkv.out * element);
 }
 
+HeadNormShape Attention::norm_shape() const {
+  return {shape.heads, shape.kv_heads, shape.head_dim, norm_epsilon, norm_weight_offset};
+}
+
 Dropout Attention::probability_dropout(const Context& ctx) const {
   if (!ctx.training || dropout == 0) return {};
   return {static_cast<float>(dropout), random_key(ctx.seed, RandomPurpose::attention_dropout,
                                                   static_cast<uint64_t>(ctx.step), static_cast<uint64_t>(layer))};
 }
 
-void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Tensor& rope_table,
+void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
                         const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   const Tensor rows = first_rows(saved.qkv, n);
   qkv.forward(ctx, rows, x);
-  if (rope) {
-    rope_apply(rows, rope_table, batch.positions, shape.heads + shape.kv_heads, shape.head_dim, false, ctx.stream);
+  if (query_norm.exists()) {
+    head_norm_forward(
+        {rows, first_rows(saved.raw, n), first_rows(saved.rstd, n), query_norm.weight(ctx), key_norm.weight(ctx)},
+        norm_shape(), ctx.stream);
   }
+  rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
   {
     Arena::Frame frame(ctx.arena);
     const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
@@ -49,7 +59,7 @@ void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const
 }
 
 void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                         const Tensor& rope_table, const AttentionSaved& saved) const {
+                         const Rope& rope, const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
   const Tensor dout = frame.take(dy.dtype, {n, projection.in});
@@ -59,8 +69,12 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   projection.backward(ctx, dout, dy, out);
   attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, shape,
                      probability_dropout(ctx), workspace, ctx.stream);
-  if (rope) {
-    rope_apply(dqkv, rope_table, batch.positions, shape.heads + shape.kv_heads, shape.head_dim, true, ctx.stream);
+  rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);
+  if (query_norm.exists()) {
+    head_norm_backward(
+        {dqkv, query_norm.gradient(ctx), key_norm.gradient(ctx), first_rows(saved.raw, n), first_rows(saved.rstd, n),
+         query_norm.weight(ctx), key_norm.weight(ctx), ctx.params.accumulate()},
+        norm_shape(), ctx.stream);
   }
   qkv.backward(ctx, dx, dqkv, x);
 }

@@ -2,24 +2,30 @@
 #include <string>
 
 #include "kernels/attention.hpp"
+#include "kernels/head_norm.hpp"
 #include "layers/linear.hpp"
+#include "layers/rope.hpp"
 
 namespace llmtrain {
 
 struct AttentionSaved {
-  Tensor qkv;  ///< compute dtype [N, (H + 2 G) D], after rope
-  Tensor out;  ///< compute dtype [N, H D]
-  Tensor lse;  ///< fp32 [H, N]
+  Tensor qkv;   ///< compute dtype [N, (H + 2 G) D], after norms and rope
+  Tensor raw;   ///< with norms: compute dtype [N, (H + G) D], queries and keys before them
+  Tensor rstd;  ///< with norms: fp32 [N, H + G]
+  Tensor out;   ///< compute dtype [N, H D]
+  Tensor lse;   ///< fp32 [H, N]
 };
 
-/// Causal self-attention with its projections: x -> q, k, v -> rope -> attention -> output projection.
+/// Causal self-attention with its projections: x -> q, k, v -> norms of q and k, where there are any -> rope
+/// -> attention -> output projection.
 struct Attention {
   AttentionShape shape;
   Linear qkv;
   Linear projection;
   ParamRef query_norm;  ///< [D] or none: RMSNorm over each head's query, before rope
   ParamRef key_norm;    ///< [D] or none
-  bool rope = false;
+  float norm_epsilon = 1e-6f;
+  float norm_weight_offset = 0;
   double dropout = 0;
   int layer = 0;
 
@@ -27,13 +33,15 @@ struct Attention {
   /// Scratch of forward and backward together.
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 
-  /// x [N, C] -> y [N, C], both in the compute dtype. rope_table fp32 [P, D], empty without rope.
-  void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Tensor& rope_table,
+  /// x [N, C] -> y [N, C], x in the compute dtype, y too or fp32.
+  void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
                const AttentionSaved& saved) const;
-  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                const Tensor& rope_table, const AttentionSaved& saved) const;
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x, const Rope& rope,
+                const AttentionSaved& saved) const;
 
  private:
+  int64_t normed_heads() const { return shape.heads + shape.kv_heads; }
+  HeadNormShape norm_shape() const;
   Dropout probability_dropout(const Context& ctx) const;
 };
 

@@ -22,10 +22,15 @@ void Block::plan_saved(Arena& arena, BlockSaved& saved, DType compute, int64_t r
   if (!pre_norm) residual(saved.sum, ".sum");
   saved.norm1.plan(arena, norm1.kind, rows, name + ".norm1");
   saved.norm2.plan(arena, norm2.kind, rows, name + ".norm2");
+  if (!sandwich) return;
+  residual(saved.attention_output, ".attention_output");
+  residual(saved.mlp_output, ".mlp_output");
+  saved.post_attention.plan(arena, post_attention.kind, rows, name + ".post_attention");
+  saved.post_mlp.plan(arena, post_mlp.kind, rows, name + ".post_mlp");
 }
 
 int64_t Block::scratch_bytes(DType compute, int64_t rows) const {
-  const int64_t residual = pre_norm ? 0 : Arena::aligned(rows * channels * 4);
+  const int64_t residual = pre_norm && !sandwich ? 0 : Arena::aligned(rows * channels * 4);
   const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
   return residual + branches + std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
 }
@@ -37,9 +42,9 @@ Dropout Block::residual_dropout(const Context& ctx, int branch) const {
                      2 * static_cast<uint64_t>(layer) + static_cast<uint64_t>(branch))};
 }
 
-void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Tensor& rope_table,
+void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
                     const BlockSaved& saved) const {
-  if (!pre_norm) return forward_post_norm(ctx, batch, output, rope_table, saved);
+  if (!pre_norm) return forward_post_norm(ctx, batch, output, rope, saved);
   const int64_t n = batch.tokens;
   const Tensor input = first_rows(saved.input, n), middle = first_rows(saved.middle, n);
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
@@ -47,16 +52,43 @@ void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, cons
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
   norm1.forward(ctx, attention_input, input, saved.norm1);
-  attention.forward(ctx, batch, delta, attention_input, rope_table, saved.attention);
+  forward_attention(ctx, batch, delta, rope, saved);
   residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
   norm2.forward(ctx, mlp_input, middle, saved.norm2);
-  mlp.forward(ctx, delta, mlp_input, saved.mlp);
+  forward_mlp(ctx, batch, delta, saved);
   residual_add(output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
 }
 
-void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& rope_table,
+void Block::forward_attention(Context& ctx, const Batch& batch, const Tensor& delta, const Rope& rope,
+                              const BlockSaved& saved) const {
+  const Tensor x = first_rows(saved.attention_input, batch.tokens);
+  if (!sandwich) return attention.forward(ctx, batch, delta, x, rope, saved.attention);
+  const Tensor output = first_rows(saved.attention_output, batch.tokens);
+  attention.forward(ctx, batch, output, x, rope, saved.attention);
+  post_attention.forward(ctx, delta, output, saved.post_attention);
+}
+
+void Block::forward_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& saved) const {
+  const Tensor x = first_rows(saved.mlp_input, batch.tokens);
+  if (!sandwich) return mlp.forward(ctx, delta, x, saved.mlp);
+  const Tensor output = first_rows(saved.mlp_output, batch.tokens);
+  mlp.forward(ctx, output, x, saved.mlp);
+  post_mlp.forward(ctx, delta, output, saved.post_mlp);
+}
+
+/// ddelta: gradient behind the norm on entry, before it on return.
+void Block::backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
+                              const NormSaved& saved) const {
+  const int64_t n = ddelta.dim(0);
+  Arena::Frame frame(ctx.arena);
+  const Tensor doutput = frame.take(DType::f32, {n, channels});
+  norm.backward(ctx, doutput, ddelta, first_rows(output, n), saved, false);
+  cast(ddelta, doutput, ctx.stream);
+}
+
+void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
                      const BlockSaved& saved) const {
-  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope_table, saved);
+  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved);
   const int64_t n = batch.tokens;
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   Arena::Frame frame(ctx.arena);
@@ -64,14 +96,16 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const T
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
   residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
+  if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
   mlp.backward(ctx, dbranch, ddelta, mlp_input, saved.mlp);
   norm2.backward(ctx, dx, dbranch, first_rows(saved.middle, n), saved.norm2, true);
   residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 0), ctx.stream);
-  attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope_table, saved.attention);
+  if (sandwich) backward_sandwich(ctx, post_attention, ddelta, saved.attention_output, saved.post_attention);
+  attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
 }
 
-void Block::forward_post_norm(Context& ctx, const Batch& batch, const Tensor& output, const Tensor& rope_table,
+void Block::forward_post_norm(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
                               const BlockSaved& saved) const {
   const int64_t n = batch.tokens;
   const Tensor input = first_rows(saved.input, n), middle = first_rows(saved.middle, n);
@@ -82,7 +116,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Tensor& ou
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
   cast(attention_input, input, ctx.stream);
-  attention.forward(ctx, batch, delta, attention_input, rope_table, saved.attention);
+  attention.forward(ctx, batch, delta, attention_input, rope, saved.attention);
   residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
   norm1.forward(ctx, normed, middle, saved.norm1);
   cast(mlp_input, normed, ctx.stream);
@@ -91,7 +125,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Tensor& ou
   norm2.forward(ctx, output, sum, saved.norm2);
 }
 
-void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& rope_table,
+void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
                                const BlockSaved& saved) const {
   const int64_t n = batch.tokens;
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
@@ -106,7 +140,7 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
   norm1.backward(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false);
   residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 0), ctx.stream);
-  attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope_table, saved.attention);
+  attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
   residual_add(dx, dx, dbranch, batch, {}, ctx.stream);
 }
 

@@ -16,7 +16,8 @@ Dropout embedding_dropout(const Context& ctx, double probability) {
 }  // namespace
 
 void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const {
-  embedding_forward(x, table.weight(ctx), positions.weight(ctx), batch, embedding_dropout(ctx, dropout), ctx.stream);
+  embedding_forward(x, table.weight(ctx), positions.weight(ctx), scale, batch, embedding_dropout(ctx, dropout),
+                    ctx.stream);
 }
 
 void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
@@ -25,7 +26,7 @@ void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, boo
     if (!table_written) fill(dtable, 0, ctx.stream);
     if (!dpositions.empty()) fill(dpositions, 0, ctx.stream);
   }
-  embedding_backward(dtable, dpositions, dx, batch, embedding_dropout(ctx, dropout), ctx.stream);
+  embedding_backward(dtable, dpositions, dx, scale, batch, embedding_dropout(ctx, dropout), ctx.stream);
 }
 
 }  // namespace llmtrain

@@ -5,10 +5,11 @@
 
 namespace llmtrain {
 
-/// Token embedding, plus learned positions where the model has them; then dropout.
+/// Token embedding, scaled, plus learned positions where the model has them; then dropout.
 struct Embedding {
   ParamRef table;      ///< [V, C]
   ParamRef positions;  ///< [P, C] or none
+  float scale = 1;     ///< of what the table gives, not of positions
   double dropout = 0;
 
   /// x fp32 [N, C].

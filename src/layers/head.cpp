@@ -30,6 +30,7 @@ int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
 
 void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
   linear_forward(out, x, weight.weight(ctx), Tensor(), ctx.stream);
+  if (softcap > 0) softcap_logits(out, softcap, ctx.stream);
 }
 
 void Head::forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const {
@@ -59,7 +60,7 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
     logits(ctx, rows, xs);
     logprob_forward(stats, rows, ts, vocabulary, ctx.stream);
     logprob_backward(drows, rows, ts, stats, {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)},
-                     vocabulary, ctx.stream);
+                     vocabulary, softcap, ctx.stream);
     linear_backward_weight(weight.gradient(ctx), drows, xs, ctx.params.accumulate() || begin > 0, ctx.stream);
     linear_backward_input(dx.rows(begin, count), drows, weight.weight(ctx), false, ctx.stream);
   }

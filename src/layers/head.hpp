@@ -11,6 +11,7 @@ struct Head {
   int64_t channels = 0;
   int64_t rows_of_table = 0;  ///< V, padding rows included
   int64_t vocabulary = 0;     ///< tokens that exist; the rest is never predicted
+  float softcap = 0;          ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Rows of logits that exist at a time: a function of the shapes alone.
   int64_t block_rows(int64_t rows) const;

@@ -9,22 +9,23 @@ void NormSaved::plan(Arena& arena, NormKind kind, int64_t rows, const std::strin
   arena.add(rstd, MemoryCategory::activations, name + ".rstd", DType::f32, {rows});
 }
 
-Norm Norm::declare(UnitBuilder& unit, const std::string& name, NormKind kind, double epsilon, bool bias,
-                   int64_t channels) {
+Norm Norm::declare(UnitBuilder& unit, const std::string& name, const NormShape& shape) {
   Norm norm;
-  norm.kind = kind;
-  norm.epsilon = static_cast<float>(epsilon);
-  norm.weight = unit.vector(name + ".weight", channels, Initializer::ones(), {});
-  if (bias && kind == NormKind::layernorm) {
-    norm.bias = unit.vector(name + ".bias", channels, Initializer::zeros(), {});
+  norm.kind = shape.kind;
+  norm.epsilon = static_cast<float>(shape.epsilon);
+  norm.weight_offset = shape.zero_centered ? 1.0f : 0.0f;
+  norm.weight = unit.vector(name + ".weight", shape.channels, shape.initial_weight(), {});
+  if (shape.bias && shape.kind == NormKind::layernorm) {
+    norm.bias = unit.vector(name + ".bias", shape.channels, Initializer::zeros(), {});
   }
   return norm;
 }
 
 void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved) const {
   const int64_t n = x.dim(0);
-  norm_forward(kind, y, first_rows(saved.mean, n), first_rows(saved.rstd, n), x, weight.weight(ctx), bias.weight(ctx),
-               epsilon, ctx.stream);
+  norm_forward({kind, y, first_rows(saved.mean, n), first_rows(saved.rstd, n), x, weight.weight(ctx), bias.weight(ctx),
+                epsilon, weight_offset},
+               ctx.stream);
 }
 
 void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
@@ -40,6 +41,7 @@ void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tens
   args.weight = weight.weight(ctx);
   args.mean = first_rows(saved.mean, n);
   args.rstd = first_rows(saved.rstd, n);
+  args.weight_offset = weight_offset;
   args.accumulate_dx = accumulate_dx;
   args.accumulate_params = ctx.params.accumulate();
   norm_backward(args, ctx.stream);

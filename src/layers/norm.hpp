@@ -13,14 +13,25 @@ struct NormSaved {
   void plan(Arena& arena, NormKind kind, int64_t rows, const std::string& name);
 };
 
+/// What the norms of a model have in common.
+struct NormShape {
+  NormKind kind = NormKind::layernorm;
+  double epsilon = 1e-5;
+  bool bias = true;            ///< LayerNorm only
+  bool zero_centered = false;  ///< weights are stored as their distance from 1 (Gemma)
+  int64_t channels = 0;
+
+  Initializer initial_weight() const { return zero_centered ? Initializer::zeros() : Initializer::ones(); }
+};
+
 struct Norm {
   NormKind kind = NormKind::layernorm;
   float epsilon = 1e-5f;
+  float weight_offset = 0;
   ParamRef weight;
   ParamRef bias;
 
-  static Norm declare(UnitBuilder& unit, const std::string& name, NormKind kind, double epsilon, bool bias,
-                      int64_t channels);
+  static Norm declare(UnitBuilder& unit, const std::string& name, const NormShape& shape);
 
   /// x fp32 [N, C] -> y [N, C] in y's dtype.
   void forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved) const;

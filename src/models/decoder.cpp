@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/elementwise.hpp"
-#include "kernels/rope.hpp"
+#include "models/models.hpp"
 
 namespace llmtrain {
 
@@ -39,24 +39,6 @@ Activation kind_of(ModelConfig::Activation activation) {
 
 std::string at_layer(const std::string& name, int layer) { return fmt::format(fmt::runtime(name), layer); }
 
-/// Parts that have parameters but no passes yet.
-void refuse_unfinished(const ModelConfig& c) {
-  const bool rope = c.positions == ModelConfig::Positions::rope;
-  const std::pair<bool, const char*> parts[] = {
-      {c.qk_norm, "qk_norm"},
-      {c.sandwich_norm, "sandwich_norm"},
-      {c.zero_centered_norm, "zero_centered_norm"},
-      {c.embedding_scale != 1, "embedding_scale"},
-      {c.attention_softcap != 0, "attention_softcap"},
-      {c.final_softcap != 0, "final_softcap"},
-      {rope && c.rope_scaling.kind != RopeScaling::Kind::none, "rope_scaling"},
-      {rope && c.partial_rotary_factor != 1, "partial_rotary_factor"},
-  };
-  for (const auto& [wanted, name] : parts) {
-    if (wanted) throw UserError(ExitCode::deck, fmt::format("model.{}: not implemented yet", name));
-  }
-}
-
 }  // namespace
 
 Decoder::Decoder(DecoderShape shape) : shape_(std::move(shape)) { declare_units(); }
@@ -83,7 +65,7 @@ void Decoder::declare_units() {
     units_.push_back({"final", {}, false});
     UnitBuilder unit(units_.back(), final_unit_);
     if (shape_.final_norm) {
-      final_norm_ = Norm::declare(unit, names.final_norm, kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+      final_norm_ = declare_norm(unit, names.final_norm);
     }
     if (!c.tie_embeddings) {
       head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
@@ -93,6 +75,17 @@ void Decoder::declare_units() {
   head_.channels = c.d_model;
   head_.rows_of_table = c.vocab_size;
   head_.vocabulary = shape_.tokens;
+  head_.softcap = static_cast<float>(c.final_softcap);
+  if (c.positions == ModelConfig::Positions::rope) rope_ = make_rope(c);
+}
+
+LinearPart Decoder::part(const std::string& name, int layer, int64_t rows) const {
+  return {at_layer(name, layer), rows, shape_.names.transposed_linear_layers};
+}
+
+Norm Decoder::declare_norm(UnitBuilder& unit, const std::string& name) const {
+  const ModelConfig& c = shape_.config;
+  return Norm::declare(unit, name, {kind_of(c.norm), c.norm_epsilon, c.bias, c.zero_centered_norm, c.d_model});
 }
 
 Block Decoder::declare_block(int layer) {
@@ -105,56 +98,72 @@ Block Decoder::declare_block(int layer) {
   block.layer = layer;
   block.channels = c.d_model;
   block.pre_norm = c.pre_norm;
+  block.sandwich = c.sandwich_norm;
   block.dropout = c.dropout;
-  block.norm1 = Norm::declare(unit, at_layer(names.norm1, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
-  block.norm2 = Norm::declare(unit, at_layer(names.norm2, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
+  block.norm1 = declare_norm(unit, at_layer(names.norm1, layer));
+  block.norm2 = declare_norm(unit, at_layer(names.norm2, layer));
   if (c.sandwich_norm) {
-    for (const auto& [norm, name] :
-         {std::pair(&block.post_attention, &names.post_attention), std::pair(&block.post_mlp, &names.post_mlp)}) {
-      *norm = Norm::declare(unit, at_layer(*name, layer), kind_of(c.norm), c.norm_epsilon, c.bias, c.d_model);
-    }
+    block.post_attention = declare_norm(unit, at_layer(names.post_attention, layer));
+    block.post_mlp = declare_norm(unit, at_layer(names.post_mlp, layer));
   }
+  block.attention = declare_attention(unit, layer);
+  block.mlp = declare_mlp(unit, layer);
+  return block;
+}
 
+Attention Decoder::declare_attention(UnitBuilder& unit, int layer) const {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
   const int64_t queries = c.n_heads * c.head_dim, keys = c.n_kv_heads * c.head_dim;
-  const auto part = [&](const std::string& name, int64_t rows) {
-    return LinearPart{at_layer(name, layer), rows, names.transposed_linear_layers};
-  };
+  const double scalar = c.query_pre_attn_scalar > 0 ? c.query_pre_attn_scalar : static_cast<double>(c.head_dim);
+  Attention attention;
+  attention.layer = layer;
+  attention.dropout = c.attention_dropout;
+  attention.shape = {c.n_heads,
+                     c.n_kv_heads,
+                     c.head_dim,
+                     c.window_of_layer(layer),
+                     static_cast<float>(1.0 / std::sqrt(scalar)),
+                     static_cast<float>(c.attention_softcap)};
+  if (c.qk_norm) {
+    const NormShape norm{NormKind::rmsnorm, c.norm_epsilon, false, c.zero_centered_norm, c.head_dim};
+    const Norm query = Norm::declare(unit, at_layer(names.query_norm, layer), norm);
+    const Norm key = Norm::declare(unit, at_layer(names.key_norm, layer), norm);
+    attention.query_norm = query.weight;
+    attention.key_norm = key.weight;
+    attention.norm_epsilon = query.epsilon;
+    attention.norm_weight_offset = query.weight_offset;
+  }
   std::vector<LinearPart> qkv;
   if (names.qkv.size() == 1) {
-    qkv = {part(names.qkv[0], queries + 2 * keys)};
+    qkv = {part(names.qkv[0], layer, queries + 2 * keys)};
   } else {
-    qkv = {part(names.qkv[0], queries), part(names.qkv[1], keys), part(names.qkv[2], keys)};
+    qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};
   }
-  block.attention.layer = layer;
-  block.attention.dropout = c.attention_dropout;
-  block.attention.rope = c.positions == ModelConfig::Positions::rope;
-  const double scale = c.query_pre_attn_scalar > 0 ? c.query_pre_attn_scalar : static_cast<double>(c.head_dim);
-  block.attention.shape = {c.n_heads, c.n_kv_heads, c.head_dim, c.window_of_layer(layer),
-                           static_cast<float>(1.0 / std::sqrt(scale))};
-  if (c.qk_norm) {
-    const auto start = c.zero_centered_norm ? Initializer::zeros() : Initializer::ones();
-    block.attention.query_norm = unit.vector(at_layer(names.query_norm, layer) + ".weight", c.head_dim, start, {});
-    block.attention.key_norm = unit.vector(at_layer(names.key_norm, layer) + ".weight", c.head_dim, start, {});
-  }
-  block.attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std);
-  block.attention.projection = Linear::declare(unit, {part(names.projection, c.d_model)}, queries,
-                                               c.attention_output_bias, shape_.projection_std);
+  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std);
+  attention.projection = Linear::declare(unit, {part(names.projection, layer, c.d_model)}, queries,
+                                         c.attention_output_bias, shape_.projection_std);
+  return attention;
+}
 
-  std::vector<LinearPart> up = {part(names.up, c.d_ff)};
+Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
+  const ModelConfig& c = shape_.config;
+  const DecoderNames& names = shape_.names;
+  std::vector<LinearPart> up = {part(names.up, layer, c.d_ff)};
   if (c.gated() && names.gate.empty()) {
     up.front().rows = 2 * c.d_ff;
   } else if (c.gated()) {
-    up.insert(up.begin(), part(names.gate, c.d_ff));
+    up.insert(up.begin(), part(names.gate, layer, c.d_ff));
   }
-  block.mlp.activation = kind_of(c.activation);
-  block.mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std);
-  block.mlp.down = Linear::declare(unit, {part(names.down, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std);
-  return block;
+  Mlp mlp;
+  mlp.activation = kind_of(c.activation);
+  mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std);
+  mlp.down = Linear::declare(unit, {part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std);
+  return mlp;
 }
 
 void Decoder::plan(Arena& arena, DType compute, int64_t max_rows, bool training) {
   const ModelConfig& c = shape_.config;
-  refuse_unfinished(c);
   saved_.resize(training ? blocks_.size() : 1);
   int64_t scratch = head_.scratch_bytes(compute, max_rows);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
@@ -168,26 +177,21 @@ void Decoder::plan(Arena& arena, DType compute, int64_t max_rows, bool training)
   arena.add(hidden_, MemoryCategory::activations, "hidden", compute, {max_rows, c.d_model});
   if (training) arena.add(gradient_, MemoryCategory::activations, "gradient", DType::f32, {max_rows, c.d_model});
   if (shape_.final_norm) final_saved_.plan(arena, final_norm_.kind, max_rows, "final_norm");
-  if (c.positions == ModelConfig::Positions::rope) {
-    arena.add(rope_table_, MemoryCategory::activations, "rope", DType::f32, {c.max_seq_len, c.head_dim});
-  }
+  rope_.plan(arena, max_rows);
+  const auto scale = static_cast<float>(c.embedding_scale);
+  embedding_.scale = compute == DType::bf16 ? static_cast<float>(bf16(scale)) : scale;
 }
 
-void Decoder::start(Stream& stream) {
-  const ModelConfig& c = shape_.config;
-  if (rope_table_.empty()) return;
-  std::vector<double> inverse(static_cast<size_t>(c.head_dim / 2));
-  for (size_t i = 0; i < inverse.size(); ++i) {
-    inverse[i] = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
-  }
-  rope_table(rope_table_, inverse.data(), stream);
-}
+void Decoder::start(Stream& stream) { rope_.start(stream); }
 
 void Decoder::forward(Context& ctx, const Batch* batch) {
   const int layers = static_cast<int>(blocks_.size());
   ctx.params.acquire(0);
   ctx.params.prefetch(block_unit(0));
-  if (batch != nullptr) embedding_.forward(ctx, *batch, first_rows(saved(0).input, batch->tokens));
+  if (batch != nullptr) {
+    embedding_.forward(ctx, *batch, first_rows(saved(0).input, batch->tokens));
+    rope_.prepare(*batch, ctx.stream);
+  }
   ctx.params.release(0);
   for (int layer = 0; layer < layers; ++layer) {
     const bool last = layer + 1 == layers;
@@ -196,7 +200,7 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
     if (batch != nullptr) {
       // With one slot of activations (evaluation) the output goes aside first, since it is the next block's input.
       const Tensor output = first_rows(last || saved_.size() == 1 ? output_ : saved(layer + 1).input, batch->tokens);
-      blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_table_, saved(layer));
+      blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_, saved(layer));
       if (!last && saved_.size() == 1) cast(first_rows(saved(0).input, batch->tokens), output, ctx.stream);
     }
     ctx.params.release(block_unit(layer));
@@ -245,7 +249,7 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
     ctx.params.acquire(block_unit(layer));
     if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));
-    if (batch != nullptr) blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_table_, saved(layer));
+    if (batch != nullptr) blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer));
     ctx.params.release(block_unit(layer));
     ctx.params.reduce(block_unit(layer));
   }
@@ -267,9 +271,12 @@ double Decoder::flops_per_token(int64_t sequence_length) const {
       matrices += static_cast<double>(l->in) * static_cast<double>(l->out);
     }
   }
-  const double visible =
-      static_cast<double>(c.sliding_window > 0 ? std::min(c.sliding_window, sequence_length) : sequence_length);
-  return 6 * matrices + 12 * static_cast<double>(c.n_layers * c.n_heads * c.head_dim) * visible;
+  double visible = 0;  // keys of a query, over all layers
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const int64_t window = c.window_of_layer(layer);
+    visible += static_cast<double>(window > 0 ? std::min(window, sequence_length) : sequence_length);
+  }
+  return 6 * matrices + 12 * static_cast<double>(c.n_heads * c.head_dim) * visible;
 }
 
 }  // namespace llmtrain

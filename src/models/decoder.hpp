@@ -48,6 +48,10 @@ class Decoder : public Model {
  private:
   void declare_units();
   Block declare_block(int layer);
+  Attention declare_attention(UnitBuilder& unit, int layer) const;
+  Mlp declare_mlp(UnitBuilder& unit, int layer) const;
+  LinearPart part(const std::string& name, int layer, int64_t rows) const;
+  Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
   int block_unit(int layer) const { return 1 + layer; }
   BlockSaved& saved(int layer) { return saved_[saved_.size() == 1 ? 0 : static_cast<size_t>(layer)]; }
 
@@ -61,10 +65,10 @@ class Decoder : public Model {
   int head_unit_ = 0;
 
   std::vector<BlockSaved> saved_;
-  Tensor rope_table_;  ///< fp32 [P, D]
-  Tensor output_;      ///< fp32 [N, C], residual stream after the last block
-  Tensor gradient_;    ///< fp32 [N, C], of the residual stream, while it runs backward
-  Tensor hidden_;      ///< compute dtype [N, C], input of the head; in the backward pass its gradient
+  Rope rope_;
+  Tensor output_;    ///< fp32 [N, C], residual stream after the last block
+  Tensor gradient_;  ///< fp32 [N, C], of the residual stream, while it runs backward
+  Tensor hidden_;    ///< compute dtype [N, C], input of the head; in the backward pass its gradient
   NormSaved final_saved_;
 };
 

@@ -13,6 +13,9 @@ DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens);
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens);
 
+/// Rotation of a config with rope.
+Rope make_rope(const ModelConfig& config);
+
 struct FamilyEntry {
   std::string_view doc;                   ///< what it is, for --help
   void (*defaults)(ModelConfig& config);  ///< sets every field that a deck may leave to the family; sizes are known

@@ -138,6 +138,13 @@ TEST_F(Ledger, IsIdenticalWhereGroupsDoNotDivideAndNoUnitIsFinal) {
                     "parallel.reduction_groups=4", "parallel.reduction_blocks=3"});
 }
 
+// Every part that GPT-2 and Llama do without, and rope that depends on the length of each document.
+TEST_F(Ledger, IsIdenticalForAGemmaWithEverything) {
+  expect_identical({"precision.compute=bf16", "model.family=gemma2", "model.n_kv_heads=1", "model.qk_norm=true",
+                    "model.sliding_window=20", "model.rope_scaling=dynamic, factor 2", "model.max_seq_len=30",
+                    "model.partial_rotary_factor=0.5"});
+}
+
 TEST_F(Ledger, DiffersWhereTheMathematicsDiffers) {
   const std::string base = run(1, 1, {"precision.compute=fp32", "batch.global=12"});
   EXPECT_EQ(run(1, 1, {"precision.compute=fp32", "batch.global=12"}), base);

@@ -102,10 +102,15 @@ class NaiveAttention {
     const int64_t kv = h / (shape.heads / shape.kv_heads);
     const int64_t first = shape.window == 0 ? begin : std::max(begin, q - shape.window + 1);
     const int64_t count = q - first + 1;
-    std::vector<double> p(static_cast<size_t>(count)), keep(p), dp(p);
+    std::vector<double> p(static_cast<size_t>(count)), keep(p), dp(p), slope(p.size(), 1.0);
     double highest = -std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < count; ++j) {
       p[static_cast<size_t>(j)] = double{shape.scale} * dot(&qkv_[at(q, h)], &qkv_[at(first + j, shape.heads + kv)]);
+      if (shape.softcap > 0) {
+        const double t = std::tanh(p[static_cast<size_t>(j)] / shape.softcap);
+        p[static_cast<size_t>(j)] = shape.softcap * t;
+        slope[static_cast<size_t>(j)] = 1 - t * t;
+      }
       highest = std::max(highest, p[static_cast<size_t>(j)]);
     }
     double sum = 0;
@@ -131,7 +136,8 @@ class NaiveAttention {
       mean += p[i] * dp[i];
     }
     for (int64_t j = 0; j < count; ++j) {
-      const double ds = double{shape.scale} * p[static_cast<size_t>(j)] * (dp[static_cast<size_t>(j)] - mean);
+      const double ds = double{shape.scale} * slope[static_cast<size_t>(j)] * p[static_cast<size_t>(j)] *
+                        (dp[static_cast<size_t>(j)] - mean);
       const size_t key = at(first + j, shape.heads + kv);
       for (size_t d = 0; d < static_cast<size_t>(shape.head_dim); ++d) {
         result_.dqkv[at(q, h) + d] += ds * qkv_[key + d];

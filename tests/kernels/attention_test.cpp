@@ -14,6 +14,11 @@ AttentionShape shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t 
   return {heads, kv_heads, head_dim, window, static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
 }
 
+AttentionShape capped(AttentionShape shape, float softcap) {
+  shape.softcap = softcap;
+  return shape;
+}
+
 Dropout dropout(float probability) { return {probability, random_key(7, RandomPurpose::attention_dropout, 3, 5)}; }
 
 struct Named {
@@ -41,6 +46,10 @@ const Named cases[] = {
     {"head_dim_128", {.shape = shape(2, 1, 128), .lengths = {200}}},
     {"head_dim_256", {.shape = shape(2, 2, 256), .lengths = {97}}},
     {"dropout", {.shape = shape(4, 2, 32), .lengths = {150, 67, 3}, .dropout = dropout(0.3f)}},
+    {"softcap", {.shape = capped(shape(4, 2, 32), 1.5f), .lengths = {150, 67, 3}}},
+    {"softcap_in_a_window", {.shape = capped(shape(2, 1, 10, 40), 0.7f), .lengths = {150}}},
+    {"wide_softcap", {.shape = capped(shape(2, 2, 16), 50), .lengths = {130}}},
+    {"softcap_dropout", {.shape = capped(shape(2, 2, 16, 70), 1), .lengths = {140}, .dropout = dropout(0.2f)}},
     {"dropout_in_a_window", {.shape = shape(2, 2, 10, 40), .lengths = {150}, .dropout = dropout(0.1f)}},
 };
 
@@ -134,6 +143,17 @@ TEST(AttentionNumerics, LargeScoresNeitherOverflowNorVanish) {
     for (const double x : kernel.result.dqkv) ASSERT_TRUE(std::isfinite(x));
     EXPECT_LT(largest_error(kernel.result.lse, naive.result().lse), 1e-6);
   }
+}
+
+TEST(AttentionNumerics, ASoftcapIsSeen) {
+  AttentionCase c{.shape = shape(2, 1, 32), .lengths = {150}};
+  const auto qkv = random_values(c.rows() * c.qkv_width(), 1, DType::f32, 11);
+  const auto dout = random_values(c.rows() * c.out_width(), 1, DType::f32, 12);
+  const KernelAttention free(c, qkv, dout);
+  c.shape.softcap = 5;
+  const KernelAttention kernel(c, qkv, dout);
+  EXPECT_GT(largest_error(kernel.result.out, free.result.out), 1e-3);
+  EXPECT_GT(largest_error(kernel.result.dqkv, free.result.dqkv), 1e-3);
 }
 
 TEST(AttentionNumerics, EqualScoresGiveTheMean) {

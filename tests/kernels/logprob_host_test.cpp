@@ -29,7 +29,7 @@ TEST(LogprobThreads, BitsDoNotDependOnTheirNumber) {
     const TokenStatistics s{logp.tensor, lse.tensor, entropy.tensor, {}};
     logprob_forward(s, logits.tensor, targets.tensor, columns, stream());
     const Tensor& g = cotangents.tensor;
-    logprob_backward(logits.tensor, logits.tensor, targets.tensor, s, {g, g, g}, columns, stream());
+    logprob_backward(logits.tensor, logits.tensor, targets.tensor, s, {g, g, g}, columns, 0, stream());
     omp_set_num_threads(before);
     std::vector<double> all = logits.values();
     for (const DeviceTensor* t : {&logp, &lse, &entropy}) {

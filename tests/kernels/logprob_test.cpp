@@ -93,8 +93,8 @@ struct Kernel {
   void forward(int64_t vocabulary) {
     logprob_forward(statistics(), logits.tensor, targets.tensor, vocabulary, stream());
   }
-  void backward(const Tensor& dlogits, const TokenCotangents& c, int64_t vocabulary) {
-    logprob_backward(dlogits, logits.tensor, targets.tensor, statistics(), c, vocabulary, stream());
+  void backward(const Tensor& dlogits, const TokenCotangents& c, int64_t vocabulary, float softcap = 0) {
+    logprob_backward(dlogits, logits.tensor, targets.tensor, statistics(), c, vocabulary, softcap, stream());
   }
 };
 
@@ -197,6 +197,52 @@ TEST(LogprobParts, EmptyOnesAreLeftOut) {
   }
 }
 
+// Against differences of capped logits in double; in place as the head does it, and in bf16.
+TEST(LogprobSoftcap, GradientsReachBehindTheCap) {
+  constexpr float cap = 4;
+  for (const Rows& uncapped : {Rows(7, 50, 64, 6), Rows(5, 301, 304, 3)}) {
+    Kernel kernel(uncapped);
+    softcap_logits(kernel.logits.tensor, cap, stream());
+    const Values capped = kernel.logits.values();
+    for (size_t i = 0; i < capped.size(); ++i) {
+      ASSERT_NEAR(capped[i], cap * std::tanh(uncapped.logits[i] / cap), 1e-6);
+    }
+    kernel.forward(uncapped.vocabulary);
+    DeviceTensor separate(DType::f32, {uncapped.rows, uncapped.columns});
+    DeviceTensor free(DType::f32, {uncapped.rows, uncapped.columns});
+    kernel.backward(separate.tensor, kernel.cotangents(), uncapped.vocabulary, cap);
+    kernel.backward(free.tensor, kernel.cotangents(), uncapped.vocabulary);
+    kernel.backward(kernel.logits.tensor, kernel.cotangents(), uncapped.vocabulary, cap);
+    const Values d = separate.values(), without = free.values();
+    EXPECT_EQ(d, kernel.logits.values()) << "in place";
+
+    const auto objective = [&](const Rows& x) {
+      Rows y = x;
+      for (double& z : y.logits) z = cap * std::tanh(z / cap);
+      return Naive(y).objective;
+    };
+    Rows x = uncapped;
+    double control = 0;
+    std::mt19937_64 generator(3);
+    for (int trial = 0; trial < 60; ++trial) {
+      const auto row = static_cast<int64_t>(generator() % static_cast<uint64_t>(x.rows));
+      const bool target = trial % 2 == 0 && x.targets[static_cast<size_t>(row)] != ignore_target;
+      const auto column = target ? x.targets[static_cast<size_t>(row)]
+                                 : static_cast<int64_t>(generator() % static_cast<uint64_t>(x.vocabulary));
+      const auto i = static_cast<size_t>(row * x.columns + column);
+      const double z = x.logits[i];
+      x.logits[i] = z + 1e-5;
+      const double above = objective(x);
+      x.logits[i] = z - 1e-5;
+      const double slope = (above - objective(x)) / 2e-5;
+      x.logits[i] = z;
+      EXPECT_NEAR(d[i], slope, 1e-5 * std::abs(slope) + 2e-6);
+      control = std::max(control, std::abs(without[i] - slope));
+    }
+    EXPECT_GT(control, 1e-2) << "without the slope of the cap";
+  }
+}
+
 TEST(LogprobNumerics, ExtremeLogits) {
   Rows x(4, 40, 40);
   for (double& z : x.logits) z *= 1e4;
@@ -279,9 +325,9 @@ TEST(LogprobErrors, WrongInputsAreRefused) {
   const Tensor overlay(kernel.logits.tensor.data, DType::bf16, {4, 112});
   EXPECT_THROW(kernel.backward(overlay, kernel.cotangents(), 100), Error);
   EXPECT_THROW(kernel.backward(bf.tensor.rows(0, 3), kernel.cotangents(), 100), Error);
-  EXPECT_THROW(
-      logprob_backward(bf.tensor, kernel.logits.tensor, kernel.targets.tensor, {}, kernel.cotangents(), 100, stream()),
-      Error);
+  EXPECT_THROW(logprob_backward(bf.tensor, kernel.logits.tensor, kernel.targets.tensor, {}, kernel.cotangents(), 100, 0,
+                                stream()),
+               Error);
   x.targets[2] = 100;
   kernel.targets.set(x.targets.data());
   EXPECT_THROW(kernel.forward(100), Error);

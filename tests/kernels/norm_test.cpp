@@ -15,7 +15,7 @@ using test::Values;
 constexpr double epsilon = 1e-5;
 
 /// y of x [N, C]; parameters are weight, then bias (empty: none).
-Values naive(NormKind kind, const Values& x, const Values& weight, const Values& bias) {
+Values naive(NormKind kind, const Values& x, const Values& weight, const Values& bias, double offset = 0) {
   const size_t c = weight.size();
   Values y(x.size());
   for (size_t row = 0; row < x.size(); row += c) {
@@ -24,7 +24,8 @@ Values naive(NormKind kind, const Values& x, const Values& weight, const Values&
     if (kind == NormKind::rmsnorm) mean = 0;
     for (size_t i = 0; i < c; ++i) squares += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(c);
     const double rstd = 1 / std::sqrt(squares + epsilon);
-    for (size_t i = 0; i < c; ++i) y[row + i] = (x[row + i] - mean) * rstd * weight[i] + (bias.empty() ? 0 : bias[i]);
+    for (size_t i = 0; i < c; ++i)
+      y[row + i] = (x[row + i] - mean) * rstd * (offset + weight[i]) + (bias.empty() ? 0 : bias[i]);
   }
   return y;
 }
@@ -54,7 +55,7 @@ class Norm : public testing::TestWithParam<std::tuple<NormKind, DType, DType, st
     mean = Array(DType::f32, {n});
     rstd = Array(DType::f32, {n});
   }
-  void forward() const { norm_forward(c_.kind, y, mean, rstd, x, weight, bias, epsilon, test::stream()); }
+  void forward() const { norm_forward({c_.kind, y, mean, rstd, x, weight, bias, epsilon}, test::stream()); }
   NormBackward backward_args() const {
     NormBackward a{};
     a.kind = c_.kind;
@@ -122,6 +123,32 @@ INSTANTIATE_TEST_SUITE_P(All, Norm,
                                                           std::pair<int64_t, int64_t>{2, 13},
                                                           std::pair<int64_t, int64_t>{37, 40})));
 
+// Weights as their distance from 1.
+TEST(NormOffset, StandsForALargerWeight) {
+  const int64_t n = 9, w = 20;
+  for (const NormKind kind : {NormKind::rmsnorm, NormKind::layernorm}) {
+    const Array x(DType::f32, {n, w}, test::random_values(n * w, 1, 2.0));
+    const Array weight(DType::f32, {w}, test::random_values(w, 2, 0.5)), bias(DType::f32, {w});
+    const Array y(DType::f32, {n, w}), mean(DType::f32, {n}), rstd(DType::f32, {n});
+    const Array dy(DType::f32, {n, w}, test::random_values(n * w, 4));
+    norm_forward({kind, y, mean, rstd, x, weight, bias, epsilon, 1.0f}, test::stream());
+    const auto f = [&](const Values& v) { return naive(kind, v, weight.values(), {}, 1); };
+    test::expect_close(y.values(), f(x.values()), [](size_t) { return 4e-6; });
+
+    const Array dx(DType::f32, {n, w}), dweight(DType::f32, {w}), dbias(DType::f32, {w});
+    NormBackward a{kind, dx, dweight, dbias, dy, x, weight, mean, rstd};
+    a.weight_offset = 1;
+    norm_backward(a, test::stream());
+    const Values slope = test::numeric_gradient(f, x.values(), dy.values());
+    test::expect_close(dx.values(), slope, [](size_t) { return 3e-6; });
+    a.weight_offset = 0;  // control
+    norm_backward(a, test::stream());
+    double wrong = 0;
+    for (size_t i = 0; i < slope.size(); ++i) wrong = std::fmax(wrong, std::fabs(dx.values()[i] - slope[i]));
+    EXPECT_GT(wrong, 1e-2);
+  }
+}
+
 TEST(NormThreads, BitsDoNotDependOnThreads) {
   const int64_t n = 333, w = 100;
   const Array weight(DType::bf16, {w}, test::random_values(w, 2)), bias(DType::bf16, {w}, test::random_values(w, 3));
@@ -130,7 +157,7 @@ TEST(NormThreads, BitsDoNotDependOnThreads) {
     const Array x(DType::f32, {n, w}, test::random_values(n * w, changed ? 6 : 5));
     const Array y(DType::bf16, {n, w}), mean(DType::f32, {n}), rstd(DType::f32, {n});
     const Array dx(DType::f32, {n, w}), dweight(DType::f32, {w}), dbias(DType::f32, {w});
-    norm_forward(NormKind::layernorm, y, mean, rstd, x, weight, bias, epsilon, test::stream());
+    norm_forward({NormKind::layernorm, y, mean, rstd, x, weight, bias, epsilon}, test::stream());
     NormBackward a{NormKind::layernorm, dx, dweight, dbias, dy, x, weight, mean, rstd};
     norm_backward(a, test::stream());
     test::Bytes all;

@@ -41,7 +41,7 @@ Values naive(const Values& in, double direction) {
 class Rope : public testing::TestWithParam<DType> {
  protected:
   Rope() {
-    rope_table(table, frequencies().data(), test::stream());
+    rope_table(table, frequencies().data(), 1, test::stream());
     Values p;
     for (int64_t r = 0; r < rows; ++r) p.push_back(static_cast<double>(position_of(r)));
     places.set(p);
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Types, Rope, testing::Values(DType::f32, DType::bf16));
 
 TEST(RopeTable, IsRoundedOnce) {
   const Array table(DType::f32, {positions, head_dim});
-  rope_table(table, frequencies().data(), test::stream());
+  rope_table(table, frequencies().data(), 1, test::stream());
   Values expected;
   for (int64_t p = 0; p < positions; ++p) {
     for (int64_t i = 0; i < head_dim; ++i) {
@@ -106,13 +106,81 @@ TEST(RopeTable, IsRoundedOnce) {
   test::expect_close(table.values(), expected, [&](size_t i) { return 0x1.01p-24 * std::fabs(expected[i]); });
 }
 
+TEST(RopeTable, TakesAFactor) {
+  const Array plain(DType::f32, {9, head_dim}), scaled(DType::f32, {9, head_dim});
+  rope_table(plain, frequencies().data(), 1, test::stream());
+  rope_table(scaled, frequencies().data(), 1.25, test::stream());
+  Values expected = plain.values();
+  for (double& v : expected) v *= 1.25;
+  test::expect_close(scaled.values(), expected, [](size_t) { return 2e-7; });
+}
+
+// A table of fewer elements than a head has leaves the head's last ones alone.
+TEST(RopePartial, TurnsTheFirstElements) {
+  constexpr int64_t turned = 8, n = 3;
+  const std::vector<double> f = {1, 0.5, 0.25, 0.125};
+  const Array table(DType::f32, {50, turned}), places(DType::i32, {n}, {4, 17, 49});
+  rope_table(table, f.data(), 1, test::stream());
+  const Array qkv(DType::f32, {n, width}, test::random_values(n * width, 1));
+  Values expected = qkv.values();
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t h = 0; h < rotated; ++h) {
+      for (int64_t i = 0; i < turned / 2; ++i) {
+        const auto low = static_cast<size_t>(r * width + h * head_dim + i), high = low + turned / 2;
+        const double angle = places.values()[static_cast<size_t>(r)] * f[static_cast<size_t>(i)];
+        const double a = expected[low], b = expected[high];
+        expected[low] = a * std::cos(angle) - b * std::sin(angle);
+        expected[high] = b * std::cos(angle) + a * std::sin(angle);
+      }
+    }
+  }
+  rope_apply(qkv, table, places, rotated, head_dim, false, test::stream());
+  test::expect_close(qkv.values(), expected, [](size_t) { return 3e-7; });
+}
+
+// Segments of 5, 12 and 9 tokens around a limit of 9: only the second one is long.
+TEST(RopeByLengthTable, SegmentsHaveTheirOwnFrequencies) {
+  constexpr int64_t n = 26, r = 6;
+  const std::vector<double> near = {1, 0.3, 0.1}, far = {0.5, 0.2, 0.05};
+  Values places;
+  for (int64_t length : {5, 12, 9}) {
+    for (int64_t t = 0; t < length; ++t) places.push_back(static_cast<double>(t));
+  }
+  const Array segments(DType::i32, {4}, {0, 5, 17, 26}), row_positions(DType::i32, {n}, places);
+  Batch batch;
+  batch.tokens = n;
+  batch.segment_count = 3;
+  batch.segments = segments;
+  batch.positions = row_positions;
+  for (const double ntk : {0.0, 3.0}) {
+    const Array table(DType::f32, {n + 4, r});
+    rope_table_by_length(table, {near.data(), far.data(), 9, ntk, 1.5}, batch, test::stream());
+    const double stretch = ntk > 0 ? ntk * 12 / 9 - (ntk - 1) : 1;
+    for (int64_t row = 0; row < n; ++row) {
+      for (int64_t i = 0; i < 3; ++i) {
+        const bool is_long = row >= 5 && row < 17;
+        const double power = std::pow(stretch, -2.0 * static_cast<double>(i) / (r - 2));
+        const double f = is_long ? far[static_cast<size_t>(i)] * power : near[static_cast<size_t>(i)];
+        const double angle = places[static_cast<size_t>(row)] * f;
+        ASSERT_NEAR(table.values()[static_cast<size_t>(row * r + i)], 1.5 * std::cos(angle), 2e-7);
+        ASSERT_NEAR(table.values()[static_cast<size_t>(row * r + 3 + i)], 1.5 * std::sin(angle), 2e-7);
+      }
+    }
+    // Rows of the table belong to rows of the batch.
+    const Array qkv(DType::f32, {n, r}, Values(static_cast<size_t>(n * r), 1.0));
+    rope_apply(qkv, table, Tensor(), 1, r, false, test::stream());
+    const double c = table.values()[static_cast<size_t>(16 * r)], s = table.values()[static_cast<size_t>(16 * r + 3)];
+    EXPECT_NEAR(qkv.values()[static_cast<size_t>(16 * r)], c - s, 1e-6);
+  }
+}
+
 TEST(RopeThreads, BitsDoNotDependOnThreads) {
   Values p;
   for (int64_t r = 0; r < rows; ++r) p.push_back(static_cast<double>(position_of(r)));
   const Array places(DType::i32, {rows}, p);
   test::expect_same_bits_for_threads([&](bool changed) {
     const Array table(DType::f32, {positions, head_dim});
-    rope_table(table, frequencies().data(), test::stream());
+    rope_table(table, frequencies().data(), 1, test::stream());
     const Array qkv(DType::bf16, {rows, width}, test::random_values(rows * width, changed ? 4 : 5));
     rope_apply(qkv, table, places, rotated, head_dim, false, test::stream());
     return qkv.bytes();

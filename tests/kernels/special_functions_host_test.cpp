@@ -35,6 +35,14 @@ TEST(SpecialFunctions, Sigmoid) {
   EXPECT_LT(worst(host::fast_sigmoid<float>, exact, -80, 80), 3.0);
 }
 
+TEST(SpecialFunctions, HyperbolicTangent) {
+  const auto exact = [](double x) { return std::tanh(x); };
+  EXPECT_LT(worst(host::fast_tanh<float>, exact, -12, 12), 2.0);
+  EXPECT_LT(worst(host::fast_tanh<float>, exact, -0.61f, 0.61f), 2.0);
+  EXPECT_LT(worst(host::fast_tanh<float>, exact, -1e-3f, 1e-3f), 2.0);
+  EXPECT_GT(worst([](float x) { return host::fast_tanh(x) * 1.000001f; }, exact, -6, 6), 2.0) << "control";
+}
+
 TEST(SpecialFunctions, NormalDistribution) {
   const auto exact = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
   EXPECT_LT(worst(host::fast_normal_cdf<float>, exact, -1, 8), 5.0);
@@ -48,10 +56,12 @@ TEST(SpecialFunctions, EightAtOnceGiveTheSameBits) {
     host::Float8 x;
     for (int l = 0; l < 8; ++l) x[l] = static_cast<float>(i * 8 + l - 80000) * 1e-4f;
     const host::Float8 erf = host::fast_erf(x), cdf = host::fast_normal_cdf(x), sigmoid = host::fast_sigmoid(x);
+    const host::Float8 tanh = host::fast_tanh(x);
     for (int l = 0; l < 8; ++l) {
       ASSERT_EQ(erf[l], host::fast_erf(x[l])) << x[l];
       ASSERT_EQ(cdf[l], host::fast_normal_cdf(x[l])) << x[l];
       ASSERT_EQ(sigmoid[l], host::fast_sigmoid(x[l])) << x[l];
+      ASSERT_EQ(tanh[l], host::fast_tanh(x[l])) << x[l];
     }
     if (std::fabs(x[0]) < 3) {
       ASSERT_NE(erf[0], host::fast_erf(x[0] + 0.25f)) << "control";
@@ -65,9 +75,12 @@ TEST(SpecialFunctions, EndsOfTheRange) {
   EXPECT_EQ(host::fast_erf(-infinity), -1);
   EXPECT_EQ(host::fast_sigmoid(infinity), 1);
   EXPECT_EQ(host::fast_sigmoid(-infinity), 0);
+  EXPECT_EQ(host::fast_tanh(infinity), 1);
+  EXPECT_EQ(host::fast_tanh(-infinity), -1);
   EXPECT_EQ(host::fast_normal_cdf(-infinity), 0);
   EXPECT_EQ(host::fast_normal_cdf(infinity), 1);
   EXPECT_TRUE(std::isnan(host::fast_erf(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(host::fast_tanh(std::nanf(""))));
   EXPECT_TRUE(std::isnan(host::fast_sigmoid(std::nanf(""))));
   EXPECT_TRUE(std::isnan(host::fast_normal_cdf(std::nanf(""))));
 }

@@ -40,6 +40,23 @@ DecoderShape shape_of(const Golden& golden) {
   c.tie_embeddings = golden.flag("tie_embeddings");
   c.pre_norm = golden.flag("pre_norm");
   c.sliding_window = golden.integer("sliding_window");
+  const auto number = [&](const char* key, double otherwise) {
+    return golden.has(key) ? golden.number(key) : otherwise;
+  };
+  const auto flag = [&](const char* key) { return golden.has(key) && golden.flag(key); };
+  if (golden.has("sliding_window_layers")) {
+    const std::string layers = golden.text("sliding_window_layers");
+    for (std::string_view item : split_list(layers)) c.sliding_window_layers.push_back(parse_count(item, {}));
+  }
+  if (golden.has("rope_scaling")) c.rope_scaling = DeckValue<RopeScaling>::parse(golden.text("rope_scaling"), {});
+  c.partial_rotary_factor = number("partial_rotary_factor", 1);
+  c.sandwich_norm = flag("sandwich_norm");
+  c.zero_centered_norm = flag("zero_centered_norm");
+  c.qk_norm = flag("qk_norm");
+  c.embedding_scale = number("embedding_scale", 1);
+  c.query_pre_attn_scalar = number("query_pre_attn_scalar", 0);
+  c.attention_softcap = number("attention_softcap", 0);
+  c.final_softcap = number("final_softcap", 0);
   c.qkv_bias = golden.flag("qkv_bias");
   c.attention_output_bias = golden.flag("output_bias");
   c.mlp_bias = golden.flag("mlp_bias");

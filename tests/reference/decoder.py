@@ -1,6 +1,8 @@
 """A plain decoder in PyTorch, written for this project: the reference for variants that Hugging Face does not have, and
 an independent opinion on those it has. One document at a time, no cleverness, any precision."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -8,33 +10,85 @@ import torch.nn.functional as F
 def normalise(p, name, x, s):
     if s.norm == "layernorm":
         return F.layer_norm(x, (s.d_model,), p[f"{name}.weight"], p.get(f"{name}.bias"), s.norm_epsilon)
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + s.norm_epsilon) * p[f"{name}.weight"]
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + s.norm_epsilon) * (
+        p[f"{name}.weight"] + (1 if s.zero_centered_norm else 0))
 
 
 def linear(p, name, x):
     return F.linear(x, p[f"{name}.weight"], p.get(f"{name}.bias"))
 
 
+def frequencies(s, length):
+    """Inverse frequencies of a sequence of this length, from the published formulas, and the factor of cos and sin."""
+    dim = s.rotary_dim
+    index = torch.arange(dim // 2, dtype=torch.float64)
+    inverse = s.rope_theta ** (-2.0 * index / dim)
+    rope = s.rope_parameters()
+    kind, factor, original = rope["rope_type"], rope.get("factor"), rope.get("original_max_position_embeddings")
+    if factor is None and original:
+        factor = s.max_seq_len / original
+    if kind == "linear":
+        return inverse / factor, 1.0
+    if kind == "dynamic":
+        longest = max(length, s.max_seq_len)
+        theta = s.rope_theta * (factor * longest / s.max_seq_len - (factor - 1)) ** (dim / (dim - 2))
+        return theta ** (-2.0 * index / dim), 1.0
+    if kind == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        out = []
+        for f in inverse.tolist():
+            wavelength = 2 * math.pi / f
+            if wavelength > original / low:
+                out.append(f / factor)
+            elif wavelength < original / high:
+                out.append(f)
+            else:
+                smooth = (original / wavelength - low) / (high - low)
+                out.append((1 - smooth) * f / factor + smooth * f)
+        return torch.tensor(out, dtype=torch.float64), 1.0
+    if kind == "yarn":
+        def where(turns):  # the index of the frequency that turns so often over the original length
+            return dim * math.log(original / (2 * math.pi * turns)) / (2 * math.log(s.rope_theta))
+
+        low, high = where(rope.get("beta_fast", 32)), where(rope.get("beta_slow", 1))
+        if rope.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, dim - 1)
+        stretched = ((index - low) / (high - low)).clamp(0, 1)
+        scale = lambda m: 0.1 * m * math.log(factor) + 1 if factor > 1 else 1.0
+        attention = scale(1)
+        if "mscale" in rope:
+            attention = scale(rope["mscale"]) / scale(rope["mscale_all_dim"])
+        return inverse / factor * stretched + inverse * (1 - stretched), rope.get("attention_factor", attention)
+    if kind == "longrope":
+        factors = rope["long_factor" if length > original else "short_factor"]
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        return inverse / torch.tensor(factors, dtype=torch.float64), rope.get("attention_factor", attention)
+    return inverse, 1.0
+
+
 def rotate(x, s):
     """Rotary position embedding in the half-split order; x is [T, heads, head_dim], row t has position t."""
-    half = s.head_dim // 2
-    inverse = s.rope_theta ** (-torch.arange(half, dtype=torch.float64) * 2.0 / s.head_dim)
+    half = s.rotary_dim // 2
+    inverse, factor = frequencies(s, x.shape[0])
     angle = torch.arange(x.shape[0], dtype=torch.float64)[:, None] * inverse
-    cos, sin = angle.cos().to(x.dtype)[:, None, :], angle.sin().to(x.dtype)[:, None, :]
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    cos, sin = ((factor * y).to(x.dtype)[:, None, :] for y in (angle.cos(), angle.sin()))
+    a, b = x[..., :half], x[..., half:2 * half]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, x[..., 2 * half:]), -1)
 
 
-def attention(q, k, v, s):
+def attention(q, k, v, s, window):
     """q [T, H, D], k and v [T, K, D]; key j is visible to query i iff i - window < j <= i."""
     t = q.shape[0]
     k = k.repeat_interleave(s.n_heads // s.n_kv_heads, 1)
     v = v.repeat_interleave(s.n_heads // s.n_kv_heads, 1)
-    scores = torch.einsum("ihd,jhd->hij", q, k) / s.head_dim**0.5
+    scores = torch.einsum("ihd,jhd->hij", q, k) / (s.query_pre_attn_scalar or s.head_dim)**0.5
+    if s.attention_softcap:
+        scores = s.attention_softcap * torch.tanh(scores / s.attention_softcap)
     distance = torch.arange(t)[:, None] - torch.arange(t)[None, :]
     visible = distance >= 0
-    if s.sliding_window:
-        visible &= distance < s.sliding_window
+    if window:
+        visible &= distance < window
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
     return torch.einsum("hij,jhd->ihd", weights, v).reshape(t, -1)
 
@@ -46,28 +100,37 @@ ACTIVATIONS = {
     "silu": F.silu,
     "swiglu": F.silu,
     "geglu": F.gelu,
+    "geglu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
 
 
-def attend(p, block, x, s):
+def attend(p, block, x, s, window):
     q_size, kv_size = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
     if s.family == "gpt2":
         q, k, v = linear(p, f"{block}.attn.c_attn", x).split((q_size, kv_size, kv_size), -1)
         output = f"{block}.attn.c_proj"
     else:
-        q, k, v = (linear(p, f"{block}.self_attn.{n}_proj", x) for n in "qkv")
+        if s.family == "phi3":
+            q, k, v = linear(p, f"{block}.self_attn.qkv_proj", x).split((q_size, kv_size, kv_size), -1)
+        else:
+            q, k, v = (linear(p, f"{block}.self_attn.{n}_proj", x) for n in "qkv")
         output = f"{block}.self_attn.o_proj"
     q, k, v = (y.reshape(x.shape[0], -1, s.head_dim) for y in (q, k, v))
+    if s.qk_norm:
+        q, k = (normalise(p, f"{block}.self_attn.{n}_norm", y, s) for n, y in (("q", q), ("k", k)))
     if s.positions == "rope":
         q, k = rotate(q, s), rotate(k, s)
-    return linear(p, output, attention(q, k, v, s))
+    return linear(p, output, attention(q, k, v, s, window))
 
 
 def feed_forward(p, block, x, s):
     act = ACTIVATIONS[s.activation]
     if s.family == "gpt2":
         return linear(p, f"{block}.mlp.c_proj", act(linear(p, f"{block}.mlp.c_fc", x)))
-    gate, up = linear(p, f"{block}.mlp.gate_proj", x), linear(p, f"{block}.mlp.up_proj", x)
+    if s.family == "phi3":
+        gate, up = linear(p, f"{block}.mlp.gate_up_proj", x).split((s.d_ff, s.d_ff), -1)
+    else:
+        gate, up = linear(p, f"{block}.mlp.gate_proj", x), linear(p, f"{block}.mlp.up_proj", x)
     return linear(p, f"{block}.mlp.down_proj", act(gate) * up)
 
 
@@ -75,18 +138,25 @@ def decode(p, s, ids):
     """Logits [T, V] of one document; p maps Hugging Face names to tensors, matrices (out, in)."""
     gpt2 = s.family == "gpt2"
     table = p["transformer.wte.weight" if gpt2 else "model.embed_tokens.weight"]
-    x = table[ids]
+    x = table[ids] * s.embedding_scale
     if s.positions == "learned":
         x = x + p["transformer.wpe.weight"][: len(ids)]
     for i in range(s.n_layers):
         block = f"transformer.h.{i}" if gpt2 else f"model.layers.{i}"
         norm_1, norm_2 = ("ln_1", "ln_2") if gpt2 else ("input_layernorm", "post_attention_layernorm")
-        if s.pre_norm:
-            x = x + attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s)
+        window = s.window(i)
+        if s.sandwich_norm:  # Gemma 2
+            y = attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
+            x = x + normalise(p, f"{block}.post_attention_layernorm", y, s)
+            y = feed_forward(p, block, normalise(p, f"{block}.pre_feedforward_layernorm", x, s), s)
+            x = x + normalise(p, f"{block}.post_feedforward_layernorm", y, s)
+        elif s.pre_norm:
+            x = x + attend(p, block, normalise(p, f"{block}.{norm_1}", x, s), s, window)
             x = x + feed_forward(p, block, normalise(p, f"{block}.{norm_2}", x, s), s)
         else:  # GPT-1: the norm follows the sum, and no final norm is needed
-            x = normalise(p, f"{block}.{norm_1}", x + attend(p, block, x, s), s)
+            x = normalise(p, f"{block}.{norm_1}", x + attend(p, block, x, s, window), s)
             x = normalise(p, f"{block}.{norm_2}", x + feed_forward(p, block, x, s), s)
     if s.final_norm:
         x = normalise(p, "transformer.ln_f" if gpt2 else "model.norm", x, s)
-    return x @ p.get("lm_head.weight", table).T
+    logits = x @ p.get("lm_head.weight", table).T
+    return s.final_softcap * torch.tanh(logits / s.final_softcap) if s.final_softcap else logits

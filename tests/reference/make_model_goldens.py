@@ -15,13 +15,18 @@ import transformers
 
 import decoder
 import hugging_face
-from shapes import VOCABULARY, gpt2, llama, parameter_shapes, random_parameters, zero_gradients
+from shapes import (VOCABULARY, Shape, gemma2, gpt2, llama, mistral, parameter_shapes, phi3, qwen2, qwen3,
+                    random_parameters, zero_gradients)
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, MAX_NORM, STEPS = 1e-3, (0.9, 0.999), 1e-8, 0.1, 1.0, 10
 IGNORE = -100
 LOSSES_AGREE = 2e-5  # fp32 against fp64, over ten steps: no element sits where Adam magnifies rounding
 
 GRADIENT_BITS = 18  # significant bits kept in the files
+
+# Written where they are not the default, so that older files stay as they are.
+OPTIONAL = ("sliding_window_layers", "rope_scaling", "partial_rotary_factor", "sandwich_norm", "zero_centered_norm",
+            "qk_norm", "embedding_scale", "query_pre_attn_scalar", "attention_softcap", "final_softcap")
 
 no_bias = dict(bias=False, qkv_bias=False, output_bias=False, mlp_bias=False, norm_bias=False)
 
@@ -33,6 +38,13 @@ def heads(n, kv, size, **changes):
 g36 = heads(3, 3, 12, d_model=36, max_seq_len=32)  # the small GPT-2
 l30 = heads(3, 3, 10, d_model=30)                  # the small Llamas
 l36 = heads(6, 2, 6, d_model=36)
+tiny = heads(3, 1, 12, d_model=24, d_ff=40)  # the other families
+llama3 = "llama3, factor 8, original_max_position_embeddings 32, low_freq_factor 1, high_freq_factor 4"
+yarn = "yarn, factor 4, original_max_position_embeddings 32"
+yarn_mscale = yarn + ", beta_fast 3, beta_slow 0.5, mscale 1.2, mscale_all_dim 0.7, truncate false"
+longrope = "longrope, original_max_position_embeddings 16, short_factor 1.0 1.1 1.2 1.4, long_factor 1.5 2.5 4.0 9.5"
+gemma = dict(n_layers=3, query_pre_attn_scalar=20.0, attention_softcap=2.0, final_softcap=3.0, sliding_window=7,
+             sliding_window_layers="0, 2", embedding_scale=24.0**0.5)
 
 # name: (shape, lengths of the documents, packed); unpacked documents have a target everywhere
 CASES = {
@@ -56,6 +68,26 @@ CASES = {
     "llama_qkv_bias": (llama(**l36, qkv_bias=True, rope_theta=1e6), [25, 25], False),
     "llama_packed": (llama(**l36 | dict(n_kv_heads=3)), [11, 37, 22], True),
     "llama_window_packed": (llama(**l36, sliding_window=5), [3, 40, 14, 5], True),
+    "llama_linear": (llama(**tiny, rope_scaling="linear, factor 2.5"), [26, 26], False),
+    "llama_dynamic": (llama(**tiny, rope_scaling="dynamic, factor 3", max_seq_len=16), [37, 37], False),
+    "llama_dynamic_packed": (llama(**tiny, rope_scaling="dynamic, factor 3", max_seq_len=16), [16, 39, 7, 20], True),
+    "llama_llama3": (llama(**tiny, rope_scaling=llama3, tie_embeddings=True), [38, 38], False),
+    "llama_yarn": (llama(**tiny, rope_scaling=yarn, max_seq_len=128), [38, 38], False),
+    "llama_longrope": (llama(**tiny | dict(head_dim=8), rope_scaling=longrope + ", factor 6, attention_factor 1.3"),
+                       [24, 24], False),
+    "mistral": (mistral(**tiny, sliding_window=9), [30, 30], False),
+    "qwen2": (qwen2(**tiny | dict(head_dim=8), tie_embeddings=True), [26, 26], False),
+    "qwen2_yarn": (qwen2(**tiny | dict(head_dim=8), rope_scaling=yarn_mscale, rope_theta=1e4), [38, 38], False),
+    "qwen2_window_packed": (qwen2(**tiny | dict(head_dim=8), n_layers=3, sliding_window=6, sliding_window_layers="1, 2"),
+                            [4, 33, 17], True),
+    "qwen3": (qwen3(**tiny), [27, 27], False),
+    "qwen3_packed": (qwen3(**heads(4, 2, 10, d_model=24, d_ff=40), tie_embeddings=True, sliding_window=8), [9, 31, 15],
+                     True),
+    "gemma2": (gemma2(**tiny, **gemma), [27, 27], False),
+    "gemma2_packed": (gemma2(**heads(4, 2, 6, d_model=24, d_ff=40), **gemma), [5, 33, 14], True),
+    "phi3": (phi3(**tiny | dict(head_dim=8), sliding_window=9, partial_rotary_factor=0.75), [28, 28], False),
+    "phi3_longrope": (phi3(**heads(2, 1, 10, d_model=20, d_ff=40), max_seq_len=64, partial_rotary_factor=0.8,
+                           rope_scaling=longrope), [13, 30, 16], True),
 }
 
 
@@ -133,6 +165,11 @@ def controls(s, parameters, documents):
         mistakes["theta"] = dict(rope_theta=s.rope_theta * 1.1)
     if s.sliding_window:
         mistakes["window"] = dict(sliding_window=s.sliding_window + 1)
+    for field in dataclasses.fields(Shape):
+        if field.name in OPTIONAL and getattr(s, field.name) != field.default and field.name != "sandwich_norm":
+            if field.name == "partial_rotary_factor" and s.rope_scaling != "none":
+                continue  # longrope has a number for each frequency
+            mistakes[field.name] = {field.name: field.default}
     if s.activation in ("gelu", "gelu_tanh"):
         mistakes["activation"] = dict(activation="gelu" if s.activation == "gelu_tanh" else "gelu_tanh")
     p = {n: torch.tensor(v, dtype=torch.float64) for n, v in parameters.items()}
@@ -219,6 +256,8 @@ def write_case(path, name, s, seed, r):
 
         f.attrs["case"] = name
         for key, value in dataclasses.asdict(s).items():
+            if key in OPTIONAL and value == getattr(Shape, key):
+                continue
             f.attrs[key] = np.int64(value) if isinstance(value, (bool, int)) else value
         f.attrs["seed"] = np.int64(seed)
         f.attrs["made_by"] = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"

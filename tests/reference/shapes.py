@@ -30,6 +30,17 @@ class Shape:
     tie_embeddings: bool = True
     pre_norm: bool = True
     sliding_window: int = 0
+    # Written into a file only where they are not the default:
+    sliding_window_layers: str = ""  # as in a deck: "0, 2"; all
+    rope_scaling: str = "none"  # as in a deck: "linear, factor 2"
+    partial_rotary_factor: float = 1.0
+    sandwich_norm: bool = False
+    zero_centered_norm: bool = False
+    qk_norm: bool = False
+    embedding_scale: float = 1.0
+    query_pre_attn_scalar: float = 0.0  # head_dim
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
 
     qkv_bias: bool = True
     output_bias: bool = True  # of the attention's output projection
@@ -39,7 +50,25 @@ class Shape:
 
     @property
     def gated(self):
-        return self.activation in ("swiglu", "geglu")
+        return self.activation in ("swiglu", "geglu", "geglu_tanh")
+
+    @property
+    def rotary_dim(self):
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    def window(self, layer):
+        layers = [int(x) for x in self.sliding_window_layers.split(",") if x]
+        return self.sliding_window if not layers or layer in layers else 0
+
+    def rope_parameters(self):
+        """{"rope_type": ..., parameters} from the deck's text."""
+        kind, *items = [x.split() for x in self.rope_scaling.split(",")]
+        values = {"true": True, "false": False}
+        out = {"rope_type": kind[0]}
+        for name, *rest in items:
+            numbers = [values[x] if x in values else float(x) if "." in x else int(x) for x in rest]
+            out[name] = numbers if name.endswith("_factor") and len(numbers) > 1 else numbers[0]
+        return out
 
 
 def gpt2(**changes):
@@ -50,6 +79,27 @@ def llama(**changes):
     base = dict(family="llama", norm="rmsnorm", activation="swiglu", positions="rope", bias=False,
                 tie_embeddings=False, qkv_bias=False, output_bias=False, mlp_bias=False, norm_bias=False)
     return Shape(**(base | changes))
+
+
+def mistral(**changes):
+    return llama(**dict(family="mistral") | changes)
+
+
+def qwen2(**changes):
+    return llama(**dict(family="qwen2", qkv_bias=True, rope_theta=1e6) | changes)
+
+
+def qwen3(**changes):
+    return llama(**dict(family="qwen3", qk_norm=True, rope_theta=1e6) | changes)
+
+
+def gemma2(**changes):
+    return llama(**dict(family="gemma2", sandwich_norm=True, zero_centered_norm=True, activation="geglu_tanh",
+                        tie_embeddings=True, norm_epsilon=1e-4) | changes)
+
+
+def phi3(**changes):
+    return llama(**dict(family="phi3") | changes)
 
 
 def parameter_shapes(s: Shape):
@@ -86,13 +136,22 @@ def parameter_shapes(s: Shape):
         for i in range(s.n_layers):
             block = f"model.layers.{i}"
             norm(f"{block}.input_layernorm")
-            linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
-            linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
-            linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
+            if s.family == "phi3":
+                linear(f"{block}.self_attn.qkv_proj", q + 2 * kv, s.d_model, s.qkv_bias)
+                linear(f"{block}.mlp.gate_up_proj", 2 * s.d_ff, s.d_model, s.mlp_bias)
+            else:
+                linear(f"{block}.self_attn.q_proj", q, s.d_model, s.qkv_bias)
+                linear(f"{block}.self_attn.k_proj", kv, s.d_model, s.qkv_bias)
+                linear(f"{block}.self_attn.v_proj", kv, s.d_model, s.qkv_bias)
+                linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
+                linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
+            if s.qk_norm:
+                out[f"{block}.self_attn.q_norm.weight"] = out[f"{block}.self_attn.k_norm.weight"] = (s.head_dim,)
             linear(f"{block}.self_attn.o_proj", s.d_model, q, s.output_bias)
             norm(f"{block}.post_attention_layernorm")
-            linear(f"{block}.mlp.gate_proj", s.d_ff, s.d_model, s.mlp_bias)
-            linear(f"{block}.mlp.up_proj", s.d_ff, s.d_model, s.mlp_bias)
+            if s.sandwich_norm:
+                norm(f"{block}.pre_feedforward_layernorm")
+                norm(f"{block}.post_feedforward_layernorm")
             linear(f"{block}.mlp.down_proj", s.d_model, s.d_ff, s.mlp_bias)
         norm("model.norm")
     if not s.tie_embeddings:
@@ -111,7 +170,7 @@ def random_parameters(s: Shape, seed: int):
     for name, shape in parameter_shapes(s).items():
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         if is_norm(name):
-            value = rng.normal(1.0 if name.endswith("weight") else 0.0, 0.25, shape)
+            value = rng.normal(1.0 if name.endswith("weight") and not s.zero_centered_norm else 0.0, 0.25, shape)
         elif name.endswith("bias"):
             value = rng.normal(0.0, 0.2, shape)
         elif "wte" in name or "embed_tokens" in name or "wpe" in name:

@@ -1,0 +1,139 @@
+#include "kernels/head_norm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Values;
+
+constexpr int64_t heads = 4, kv_heads = 2, normed = heads + kv_heads;
+constexpr double epsilon = 1e-3;  // large enough to be seen
+
+/// Heads of [N, (H + 2 G) D] normalised; weights of queries, then of keys [2 D].
+Values naive(const Values& in, const Values& weights, int64_t head_dim, double offset) {
+  Values out = in;
+  const int64_t width = (normed + kv_heads) * head_dim;
+  for (int64_t r = 0; r < std::ssize(in) / width; ++r) {
+    for (int64_t h = 0; h < normed; ++h) {
+      const auto at = [&](int64_t d) { return static_cast<size_t>(r * width + h * head_dim + d); };
+      double squares = 0;
+      for (int64_t d = 0; d < head_dim; ++d) squares += in[at(d)] * in[at(d)] / static_cast<double>(head_dim);
+      for (int64_t d = 0; d < head_dim; ++d) {
+        const auto w = static_cast<size_t>(d + (h < heads ? 0 : head_dim));
+        out[at(d)] = in[at(d)] / std::sqrt(squares + epsilon) * (offset + weights[w]);
+      }
+    }
+  }
+  return out;
+}
+
+class HeadNorm : public testing::TestWithParam<std::tuple<DType, DType, int64_t, float>> {
+ protected:
+  HeadNorm() : dtype(std::get<0>(GetParam())), d(std::get<2>(GetParam())), width((normed + kv_heads) * d) {
+    const DType weights = std::get<1>(GetParam());
+    shape = {heads, kv_heads, d, static_cast<float>(epsilon), std::get<3>(GetParam())};
+    qkv = Array(dtype, {rows, width}, test::random_values(rows * width, 1, 2.0));
+    raw = Array(dtype, {rows, normed * d});
+    rstd = Array(DType::f32, {rows, normed});
+    Values near_one = test::random_values(2 * d, 2, 0.5);
+    for (double& v : near_one) v += 1;
+    query_weight = Array(weights, {d}, Values(near_one.begin(), near_one.begin() + d));
+    key_weight = Array(weights, {d}, Values(near_one.begin() + d, near_one.end()));
+    x = qkv.values();
+  }
+  Values weights() const {
+    Values w = query_weight.values();
+    const Values k = key_weight.values();
+    w.insert(w.end(), k.begin(), k.end());
+    return w;
+  }
+  void forward() { head_norm_forward({qkv, raw, rstd, query_weight, key_weight}, shape, test::stream()); }
+
+  static constexpr int64_t rows = 37;
+  DType dtype;
+  int64_t d, width;
+  HeadNormShape shape;
+  Array qkv, raw, rstd, query_weight, key_weight;
+  Values x;
+};
+
+TEST_P(HeadNorm, ForwardAgreesWithDouble) {
+  forward();
+  const Values expected = naive(x, weights(), d, shape.weight_offset);
+  test::expect_close(qkv.values(), expected,
+                     [&](size_t i) { return 2e-6 + test::rounding(dtype) * std::fabs(expected[i]); });
+  EXPECT_NE(qkv.values(), x) << "control";
+  for (int64_t r = 0; r < rows; ++r) {  // values are left alone, what came in is kept
+    for (int64_t c = 0; c < width; ++c) {
+      const auto at = static_cast<size_t>(r * width + c);
+      if (c >= normed * d) {
+        ASSERT_EQ(qkv.values()[at], x[at]);
+      } else if (r % 12 == 0) {
+        ASSERT_EQ(raw.values()[static_cast<size_t>(r * normed * d + c)], x[at]);
+      }
+    }
+  }
+}
+
+TEST_P(HeadNorm, BackwardAgreesWithFiniteDifferences) {
+  forward();
+  const Array dqkv(dtype, {rows, width}, test::random_values(rows * width, 5));
+  const Array dquery(DType::f32, {d}), dkey(DType::f32, {d});
+  const Values dy = dqkv.values();
+  HeadNormBackward a{dqkv, dquery, dkey, raw, rstd, query_weight, key_weight};
+  head_norm_backward(a, shape, test::stream());
+  const double offset = shape.weight_offset;
+  const Values slope = test::numeric_gradient([&](const Values& v) { return naive(v, weights(), d, offset); }, x, dy);
+  test::expect_close(
+      dqkv.values(), slope, [&](size_t i) { return 1e-5 + test::rounding(dtype) * std::fabs(slope[i]); }, "dqkv");
+  Values dweights = test::numeric_gradient([&](const Values& v) { return naive(x, v, d, offset); }, weights(), dy);
+  const auto check = [&](const char* what) {
+    const auto bound = [](size_t) { return 2e-4; };
+    test::expect_close(dquery.values(), Values(dweights.begin(), dweights.begin() + d), bound, what);
+    test::expect_close(dkey.values(), Values(dweights.begin() + d, dweights.end()), bound, what);
+  };
+  check("weights");
+  EXPECT_GT(test::largest(dweights), 0.1) << "the bound would be empty";
+  const Array again(dtype, {rows, width}, dy);
+  a.dqkv = again;
+  a.accumulate = true;
+  head_norm_backward(a, shape, test::stream());
+  for (double& v : dweights) v *= 2;
+  check("weights, accumulated");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HeadNorm,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(int64_t{6}, int64_t{16}, int64_t{33}),
+                                          testing::Values(0.0f, 1.0f)));
+
+TEST(HeadNormThreads, BitsDoNotDependOnThreads) {
+  constexpr int64_t rows = 211, d = 24, width = (normed + kv_heads) * d;
+  const HeadNormShape shape{heads, kv_heads, d, 1e-6f, 0};
+  const Array query_weight(DType::bf16, {d}, test::random_values(d, 2)),
+      key_weight(DType::bf16, {d}, test::random_values(d, 3));
+  test::expect_same_bits_for_threads([&](bool changed) {
+    const Array qkv(DType::bf16, {rows, width}, test::random_values(rows * width, changed ? 6 : 5));
+    const Array raw(DType::bf16, {rows, normed * d}), rstd(DType::f32, {rows, normed});
+    const Array dqkv(DType::bf16, {rows, width}, test::random_values(rows * width, 7));
+    const Array dquery(DType::f32, {d}), dkey(DType::f32, {d});
+    head_norm_forward({qkv, raw, rstd, query_weight, key_weight}, shape, test::stream());
+    head_norm_backward({dqkv, dquery, dkey, raw, rstd, query_weight, key_weight}, shape, test::stream());
+    test::Bytes all;
+    for (const Array* part : {&qkv, &rstd, &dqkv, &dquery, &dkey}) {
+      const auto bytes = part->bytes();
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  });
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,97 @@
+#include "layers/block.hpp"
+
+#include <gtest/gtest.h>
+
+#include "kernels/elementwise.hpp"
+#include "layers/layer_check.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+enum class Norms : uint8_t { before, after, sandwich };
+
+struct BlockUnderTest {
+  Block block;
+  BlockSaved saved;
+  Rope rope = rope_for(4);
+  double dropout = 0;
+
+  LayerCase layer(Norms norms, NormKind kind) {
+    constexpr int64_t channels = 12;
+    block.channels = channels;
+    block.pre_norm = norms != Norms::after;
+    block.sandwich = norms == Norms::sandwich;
+    block.dropout = dropout;
+    LayerCase c{.documents = {13, 8}, .x_columns = channels, .y_rows = 21, .y_columns = channels};
+    c.declare = [this, kind](UnitBuilder& unit) {
+      const NormShape shape{kind, 1e-2, true, false, channels};
+      block.norm1 = Norm::declare(unit, "norm1", shape);
+      block.norm2 = Norm::declare(unit, "norm2", shape);
+      if (block.sandwich) {
+        block.post_attention = Norm::declare(unit, "post_attention", shape);
+        block.post_mlp = Norm::declare(unit, "post_mlp", shape);
+      }
+      block.attention.shape = {3, 1, 4, 0, 0.5f};
+      block.attention.qkv = Linear::declare(unit, {{"qkv", 20}}, channels, true, 0.02);
+      block.attention.projection = Linear::declare(unit, {{"o", channels}}, 12, true, 0.02);
+      block.mlp.activation = Activation::swiglu;
+      block.mlp.up = Linear::declare(unit, {{"gate", 9}, {"up", 9}}, channels, true, 0.02);
+      block.mlp.down = Linear::declare(unit, {{"down", channels}}, 9, true, 0.02);
+    };
+    c.plan = [this](Arena& arena, int64_t n) {
+      block.plan_saved(arena, saved, DType::f32, n, "block");
+      rope.plan(arena, n);
+      return block.scratch_bytes(DType::f32, n);
+    };
+    c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
+      ctx.training = dropout > 0;
+      rope.start(ctx.stream);
+      cast(saved.input, x, ctx.stream);
+      block.forward(ctx, batch, y, rope, saved);
+    };
+    c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor&) {
+      cast(dx, dy, ctx.stream);
+      block.backward(ctx, batch, dx, rope, saved);
+    };
+    c.parameter_scale = 0.3;
+    c.around_one = {"norm1.weight", "norm2.weight", "post_attention.weight", "post_mlp.weight"};
+    return c;
+  }
+};
+
+class BlockLayer : public ::testing::TestWithParam<Norms> {};
+
+TEST_P(BlockLayer, GradientIsTheSlope) {
+  for (const NormKind kind : {NormKind::layernorm, NormKind::rmsnorm}) {
+    BlockUnderTest test;
+    expect_right_gradients(test.layer(GetParam(), kind));
+  }
+}
+
+TEST_P(BlockLayer, GradientUnderDropout) {
+  BlockUnderTest test;
+  test.dropout = 0.3;
+  expect_right_gradients(test.layer(GetParam(), NormKind::rmsnorm));
+}
+
+TEST_P(BlockLayer, AMistakeIsSeen) {
+  BlockUnderTest test;
+  LayerCase layer = test.layer(GetParam(), NormKind::rmsnorm);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor&) {
+    Block wrong = test.block;
+    std::swap(wrong.norm1.weight, wrong.norm2.weight);
+    cast(dx, dy, ctx.stream);
+    wrong.backward(ctx, batch, dx, test.rope, test.saved);
+  };
+  expect_wrong_gradients(layer);
+}
+
+INSTANTIATE_TEST_SUITE_P(Norms, BlockLayer, ::testing::Values(Norms::before, Norms::after, Norms::sandwich),
+                         [](const auto& test) {
+                           return test.param == Norms::before  ? "Before"
+                                  : test.param == Norms::after ? "After"
+                                                               : "Sandwich";
+                         });
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -1,0 +1,52 @@
+#include "layers/embedding.hpp"
+
+#include <gtest/gtest.h>
+
+#include "layers/layer_check.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+LayerCase embedding_case(Embedding& embedding, bool positions) {
+  constexpr int64_t channels = 9, vocabulary = 11;
+  LayerCase c{.documents = {7, 12}, .y_rows = 19, .y_columns = channels};
+  c.declare = [&embedding, positions](UnitBuilder& unit) {
+    embedding.table = unit.matrix("table", vocabulary, channels, Initializer::zeros(), {});
+    if (positions) embedding.positions = unit.matrix("positions", 12, channels, Initializer::zeros(), {});
+  };
+  c.plan = [](Arena&, int64_t) { return int64_t{0}; };
+  c.forward = [&embedding](Context& ctx, const Batch& batch, const Tensor& y, const Tensor&) {
+    ctx.training = true;
+    embedding.forward(ctx, batch, y);
+  };
+  c.backward = [&embedding](Context& ctx, const Batch& batch, const Tensor&, const Tensor& dy, const Tensor&) {
+    embedding.backward(ctx, batch, dy, false);
+  };
+  return c;
+}
+
+TEST(EmbeddingLayer, GradientIsTheSlope) {
+  for (const bool positions : {false, true}) {
+    for (const double dropout : {0.0, 0.3}) {
+      Embedding embedding;
+      embedding.scale = 3.5f;
+      embedding.dropout = dropout;
+      expect_right_gradients(embedding_case(embedding, positions));
+    }
+  }
+}
+
+TEST(EmbeddingLayer, AForgottenScaleIsSeen) {
+  Embedding embedding;
+  embedding.scale = 3.5f;
+  LayerCase layer = embedding_case(embedding, true);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor&, const Tensor& dy, const Tensor&) {
+    Embedding wrong = embedding;
+    wrong.scale = 1;
+    wrong.backward(ctx, batch, dy, false);
+  };
+  expect_wrong_gradients(layer);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

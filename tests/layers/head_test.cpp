@@ -1,0 +1,67 @@
+#include "layers/head.hpp"
+
+#include <gtest/gtest.h>
+
+#include "layers/layer_check.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+/// y [3, N]: logp, lse and entropy of every row.
+struct HeadUnderTest {
+  Head head;
+  Tensor statistics;  ///< [3, N], of the backward pass
+
+  static TokenStatistics parts(const Tensor& y) {
+    return {
+        y.rows(0, 1).reshaped({y.dim(1)}), y.rows(1, 1).reshaped({y.dim(1)}), y.rows(2, 1).reshaped({y.dim(1)}), {}};
+  }
+
+  LayerCase layer(float softcap) {
+    constexpr int64_t channels = 8, rows = 21;
+    head.channels = channels;
+    head.rows_of_table = 16;
+    head.vocabulary = 13;
+    head.softcap = softcap;
+    LayerCase c{.documents = {rows}, .x_columns = channels, .y_rows = 3, .y_columns = rows};
+    c.vocabulary = 13;
+    c.declare = [this](UnitBuilder& unit) {
+      head.weight = unit.matrix("table", head.rows_of_table, channels, Initializer::zeros(), {});
+    };
+    c.plan = [this](Arena& arena, int64_t n) {
+      arena.add(statistics, MemoryCategory::data, "statistics", DType::f32, {3, n});
+      return head.scratch_bytes(DType::f32, n);
+    };
+    c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
+      head.forward(ctx, x, batch.targets, parts(y));
+    };
+    c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+      const TokenStatistics d = parts(dy);
+      head.forward_backward(ctx, dx, x, batch.targets, parts(statistics), {d.logp, d.lse, d.entropy});
+    };
+    return c;
+  }
+};
+
+TEST(HeadLayer, GradientIsTheSlope) {
+  for (const float softcap : {0.0f, 1.5f, 30.0f}) {
+    HeadUnderTest test;
+    expect_right_gradients(test.layer(softcap));
+  }
+}
+
+TEST(HeadLayer, AForgottenSoftcapIsSeen) {
+  HeadUnderTest test;
+  LayerCase layer = test.layer(1.5f);
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+    Head wrong = test.head;
+    wrong.softcap = 0;
+    const TokenStatistics d = HeadUnderTest::parts(dy);
+    wrong.forward_backward(ctx, dx, x, batch.targets, HeadUnderTest::parts(test.statistics),
+                           {d.logp, d.lse, d.entropy});
+  };
+  expect_wrong_gradients(layer);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -242,7 +242,8 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
     const std::string problem = rope_scaling.problem(rotary_dim() / 2);
     deck.check(problem.empty(), {"model.rope_scaling"}, problem);
   }
-  deck.check(sequence_length <= max_seq_len, {"model.max_seq_len", "batch.sequence_length"},
+  const bool stretches = positions == Positions::rope && rope_scaling.kind == RopeScaling::Kind::dynamic;
+  deck.check(sequence_length <= max_seq_len || stretches, {"model.max_seq_len", "batch.sequence_length"},
              fmt::format("{} positions do not reach over batch.sequence_length = {}", max_seq_len, sequence_length));
   deck.check(head_dim <= largest_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
              fmt::format("heads of {} elements are wider than {}: use more of them", head_dim, largest_head_dim));

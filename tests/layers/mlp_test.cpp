@@ -49,6 +49,7 @@ TEST(MlpLayer, TheOtherActivationIsSeen) {
   layer.backward = [&](Context& ctx, const Batch&, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     Mlp wrong = test.mlp;
     wrong.activation = Activation::geglu;
+    wrong.forward(ctx, dx, x, test.saved);  // leaves its own derivatives
     wrong.backward(ctx, dx, dy, x, test.saved);
   };
   expect_wrong_gradients(layer);

@@ -1,0 +1,105 @@
+// Parameter counts of published models, from the units alone: nothing is allocated.
+
+#include <gtest/gtest.h>
+
+#include "models/models.hpp"
+
+namespace llmtrain {
+namespace {
+
+using Family = ModelConfig::Family;
+
+/// What a config.json says about sizes; the rest is the family's.
+struct Published {
+  const char* name;
+  Family family;
+  int64_t d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocabulary;
+  bool tied;
+  int64_t parameters;
+  int64_t max_seq_len = 1024;  ///< rows of GPT-2's positions
+};
+
+const Published models[] = {
+    {"gpt2", Family::gpt2, 768, 12, 12, 12, 64, 3072, 50257, true, 124'439'808},
+    {"gpt2-medium", Family::gpt2, 1024, 24, 16, 16, 64, 4096, 50257, true, 354'823'168},
+    {"gpt2-large", Family::gpt2, 1280, 36, 20, 20, 64, 5120, 50257, true, 774'030'080},
+    {"gpt2-xl", Family::gpt2, 1600, 48, 25, 25, 64, 6400, 50257, true, 1'557'611'200},
+    {"Llama-2-7B", Family::llama, 4096, 32, 32, 32, 128, 11008, 32000, false, 6'738'415'616},
+    {"Llama-3.1-8B", Family::llama, 4096, 32, 32, 8, 128, 14336, 128256, false, 8'030'261'248},
+    {"Llama-3.2-1B", Family::llama, 2048, 16, 32, 8, 64, 8192, 128256, true, 1'235'814'400},
+    {"Llama-3.2-3B", Family::llama, 3072, 28, 24, 8, 128, 8192, 128256, true, 3'212'749'824},
+    {"Mistral-7B-v0.1", Family::mistral, 4096, 32, 32, 8, 128, 14336, 32000, false, 7'241'732'096},
+    {"Mistral-7B-v0.3", Family::mistral, 4096, 32, 32, 8, 128, 14336, 32768, false, 7'248'023'552},
+    {"Qwen2.5-0.5B", Family::qwen2, 896, 24, 14, 2, 64, 4864, 151936, true, 494'032'768},
+    {"Qwen2.5-1.5B", Family::qwen2, 1536, 28, 12, 2, 128, 8960, 151936, true, 1'543'714'304},
+    {"Qwen2.5-7B", Family::qwen2, 3584, 28, 28, 4, 128, 18944, 152064, false, 7'615'616'512},
+    {"Qwen3-0.6B", Family::qwen3, 1024, 28, 16, 8, 128, 3072, 151936, true, 596'049'920},
+    {"Qwen3-8B", Family::qwen3, 4096, 36, 32, 8, 128, 12288, 151936, false, 8'190'735'360},
+    {"gemma-2-2b", Family::gemma2, 2304, 26, 8, 4, 256, 9216, 256000, true, 2'614'341'888},
+    {"gemma-2-9b", Family::gemma2, 3584, 42, 16, 8, 256, 14336, 256000, true, 9'241'705'984},
+    {"Phi-3-mini", Family::phi3, 3072, 32, 32, 32, 96, 8192, 32064, false, 3'821'079'552},
+    {"Phi-4-mini", Family::phi3, 3072, 32, 24, 8, 128, 8192, 200064, true, 3'836'021'760},
+};
+
+ModelConfig config_of(const Published& p) {
+  ModelConfig c;
+  c.family = p.family;
+  c.d_model = p.d_model;
+  c.n_layers = p.n_layers;
+  family_entry(p.family).defaults(c);
+  c.n_heads = p.n_heads;
+  c.n_kv_heads = p.n_kv_heads;
+  c.head_dim = p.head_dim;
+  c.d_ff = p.d_ff;
+  c.vocab_size = p.vocabulary;
+  c.max_seq_len = p.max_seq_len;
+  c.tie_embeddings = p.tied;
+  return c;
+}
+
+int64_t parameters_of(const ModelConfig& config) {
+  int64_t count = 0;
+  for (const UnitSpec& unit : make_model(config, config.vocab_size)->units()) {
+    for (const ParamSpec& param : unit.params) count += param.numel();
+  }
+  return count;
+}
+
+TEST(PublishedShapes, HaveTheirNumberOfParameters) {
+  for (const Published& p : models) EXPECT_EQ(parameters_of(config_of(p)), p.parameters) << p.name;
+}
+
+TEST(PublishedShapes, EveryPartCounts) {
+  for (const Published& p : models) {
+    ModelConfig c = config_of(p);
+    c.tie_embeddings = !c.tie_embeddings;
+    EXPECT_NE(parameters_of(c), p.parameters) << p.name;
+    c = config_of(p);
+    c.qk_norm = !c.qk_norm;
+    EXPECT_EQ(std::abs(parameters_of(c) - p.parameters), 2 * p.n_layers * p.head_dim) << p.name;
+    c = config_of(p);
+    c.qkv_bias = !c.qkv_bias;
+    EXPECT_EQ(std::abs(parameters_of(c) - p.parameters), p.n_layers * (p.n_heads + 2 * p.n_kv_heads) * p.head_dim)
+        << p.name;
+  }
+}
+
+TEST(PublishedShapes, SlicesCoverTheirParameters) {
+  for (const Published& p : models) {
+    for (const UnitSpec& unit : make_model(config_of(p), p.vocabulary)->units()) {
+      for (const ParamSpec& param : unit.params) {
+        int64_t row = 0;
+        for (const ParamSlice& slice : param.slices) {
+          EXPECT_EQ(slice.first_row, row) << slice.name;
+          row += slice.rows;
+          const bool conv1d = p.family == Family::gpt2 && slice.name.find(".c_") != std::string::npos;
+          EXPECT_EQ(slice.transposed, conv1d && param.columns > 1) << slice.name;
+        }
+        EXPECT_EQ(row, param.rows) << param.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -16,6 +16,19 @@ int32_t highest(std::span<const float> logits) {
 
 }  // namespace
 
+void penalize_repetition(std::span<float> logits, std::span<const int32_t> occurred, double penalty) {
+  if (penalty == 1) return;
+  std::vector<int32_t> once(occurred.begin(), occurred.end());
+  std::sort(once.begin(), once.end());
+  once.erase(std::unique(once.begin(), once.end()), once.end());
+  const auto factor = static_cast<float>(penalty);
+  for (const int32_t id : once) {
+    if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
+    float& logit = logits[static_cast<size_t>(id)];
+    logit = logit > 0 ? logit / factor : logit * factor;
+  }
+}
+
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint32_t bits) {
   LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
   const int32_t best = highest(logits);
@@ -47,6 +60,13 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
     while (n < kept && (n == 0 || reached < wanted)) reached += weight[n++];
     kept = n;
     mass = reached;
+  }
+  if (options.min_p > 0) {
+    size_t n = 0;
+    double left = 0;
+    while (n < kept && weight[n] >= options.min_p) left += weight[n++];  // the first weight is 1
+    kept = n;
+    mass = left;
   }
   const double u = (static_cast<double>(bits) + 0.5) / 4294967296.0 * mass;
   double reached = 0;

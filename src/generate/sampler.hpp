@@ -8,10 +8,15 @@
 namespace llmtrain {
 
 struct SamplingOptions {
-  double temperature = 1;  ///< 0 = greedy: the highest logit, the lowest id among equals
-  int64_t top_k = 0;       ///< keep the k most probable; 0 = off
-  double top_p = 1;        ///< then the smallest set of the most probable whose mass reaches p; 1 = off
+  double temperature = 1;         ///< 0 = greedy: the highest logit, the lowest id among equals
+  int64_t top_k = 0;              ///< keep the k most probable; 0 = off
+  double top_p = 1;               ///< then the smallest set of the most probable whose mass reaches p; 1 = off
+  double min_p = 0;               ///< then those at least this fraction as probable as the most probable one; 0 = off
+  double repetition_penalty = 1;  ///< of tokens that have occurred (Keskar et al. 2019), before all else; 1 = off
 };
+
+/// Logits above 0 of the tokens that have occurred are divided by the penalty, those below multiplied, each once.
+void penalize_repetition(std::span<float> logits, std::span<const int32_t> occurred, double penalty);
 
 /// One token from `logits`, a pure function of them and of the 32 uniform `bits`: inverse transform over the kept
 /// tokens in the order of falling probability, lower id first among equals. Sums in double.

@@ -1,5 +1,7 @@
 #include "layers/attention.hpp"
 
+#include "kernels/attention_cached.hpp"
+
 namespace llmtrain {
 
 namespace {
@@ -49,7 +51,13 @@ void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const
         norm_shape(), ctx.stream);
   }
   rope.apply(rows, batch, normed_heads(), shape.head_dim, false, ctx.stream);
-  {
+  if (ctx.cache != nullptr) {
+    cache_keys_values(ctx.cache->layers[static_cast<size_t>(layer)], rows, batch, shape, ctx.stream);
+  }
+  if (ctx.cache != nullptr && ctx.cache->decoding) {
+    attention_cached(first_rows(saved.out, n), rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape,
+                     ctx.stream);
+  } else {
     Arena::Frame frame(ctx.arena);
     const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
     attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, shape, probability_dropout(ctx),

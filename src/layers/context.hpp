@@ -7,6 +7,7 @@
 #include "core/batch.hpp"
 #include "core/params.hpp"
 #include "device/device.hpp"
+#include "layers/kv_cache.hpp"
 #include "parallel/param_store.hpp"
 
 namespace llmtrain {
@@ -19,6 +20,7 @@ struct Context {
   uint64_t seed = 0;
   int64_t step = 0;
   bool training = false;
+  const KvCache* cache = nullptr;  ///< of a pass that generates
 };
 
 /// A parameter of a layer, or none.

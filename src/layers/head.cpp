@@ -8,7 +8,6 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t logits_bytes = 64 << 20;  // small enough for caches and memory, large enough for full-speed products
 constexpr int64_t row_granule = 128;
 
 TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {

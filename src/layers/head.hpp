@@ -9,9 +9,10 @@ namespace llmtrain {
 struct Head {
   ParamRef weight;  ///< [V, C]; a tied embedding's or its own
   int64_t channels = 0;
-  int64_t rows_of_table = 0;  ///< V, padding rows included
-  int64_t vocabulary = 0;     ///< tokens that exist; the rest is never predicted
-  float softcap = 0;          ///< c: logits x become c tanh(x / c); 0 = off
+  int64_t rows_of_table = 0;        ///< V, padding rows included
+  int64_t logits_bytes = 64 << 20;  ///< of a block: small enough for caches, large enough for full-speed products
+  int64_t vocabulary = 0;           ///< tokens that exist; the rest is never predicted
+  float softcap = 0;                ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Rows of logits that exist at a time: a function of the shapes alone.
   int64_t block_rows(int64_t rows) const;

@@ -182,6 +182,11 @@ void Decoder::plan(Arena& arena, DType compute, int64_t max_rows, bool training)
   embedding_.scale = compute == DType::bf16 ? static_cast<float>(bf16(scale)) : scale;
 }
 
+void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {
+  const ModelConfig& c = shape_.config;
+  cache.plan(arena, c.n_layers, compute, sequences, positions, 2 * c.n_kv_heads * c.head_dim);
+}
+
 void Decoder::start(Stream& stream) { rope_.start(stream); }
 
 void Decoder::forward(Context& ctx, const Batch* batch) {
@@ -259,7 +264,7 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
 
 void Decoder::logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) {
   ctx.params.acquire(head_unit_);
-  if (batch != nullptr) head_.logits(ctx, out, hidden_.rows(row, 1));
+  if (batch != nullptr) head_.logits(ctx, out, hidden_.rows(row, out.dim(0)));
   ctx.params.release(head_unit_);
 }
 

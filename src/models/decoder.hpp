@@ -42,6 +42,8 @@ class Decoder : public Model {
   void score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                const TokenCotangents& cotangents) override;
   void backward(Context& ctx, const Batch* batch) override;
+  void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override;
+  bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) override;
   double flops_per_token(int64_t sequence_length) const override;
 

@@ -29,7 +29,11 @@ class Model {
   virtual void score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                        const TokenCotangents& cotangents) = 0;
   virtual void backward(Context& ctx, const Batch* batch) = 0;
-  /// logits fp32 [1, V] of one row of the last forward pass.
+  /// Registers a cache for `sequences` of at most `positions` tokens.
+  virtual void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const = 0;
+  /// False where earlier keys change as the text grows (rope whose frequencies depend on the length).
+  virtual bool can_cache() const = 0;
+  /// logits fp32 [R, V] of rows [row, row + R) of the last forward pass.
   virtual void logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) = 0;
 
   /// Matrix products of one token's forward and backward pass, 6 N; and attention's share at sequence length T by the

@@ -41,6 +41,7 @@ struct ParamStoreOptions {
   int64_t groups = 1;  ///< reduction groups of a full step (G)
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
+  bool trained = true;  ///< false: weights only, without gradients and moments, to evaluate or generate with
 };
 
 class ParamStore {

@@ -66,6 +66,7 @@ void ParamStore::State::plan_optimizer(Arena& arena) {
     } else if (!policy.whole_weights) {  // the stored weights themselves
       arena.add(u.master, MemoryCategory::weights, "weight shard of " + u.spec.name, DType::f32, {n});
     }
+    if (!options.trained) continue;
     arena.add(u.m, MemoryCategory::optimizer, "first moment of " + u.spec.name, DType::f32, {n});
     arena.add(u.v, MemoryCategory::optimizer, "second moment of " + u.spec.name, DType::f32, {n});
   }
@@ -103,6 +104,7 @@ void ParamStore::State::plan_staging(Arena& arena) {
 void ParamStore::plan(Arena& arena) {
   state_->plan_weights(arena);
   state_->plan_optimizer(arena);
+  if (!state_->options.trained) return;
   state_->plan_gradients(arena);
   state_->plan_staging(arena);
 }
@@ -114,7 +116,7 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   stream = &given_stream;
   for (UnitState& u : units) {
     if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
-    LLMTRAIN_CHECK(!u.m.empty(), "the parameter store starts after its memory is committed");
+    LLMTRAIN_CHECK(!u.master.empty(), "the parameter store starts after its memory is committed");
   }
   received.resize(static_cast<size_t>(options.size));
   contributes.resize(static_cast<size_t>(options.size));

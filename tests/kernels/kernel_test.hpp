@@ -161,7 +161,8 @@ class TestBatch {
     for (double& id : ids) id = std::floor((id + 0.5) * static_cast<double>(vocabulary));
     for (int64_t i = 0; i < n; ++i) {
       rows.push_back(static_cast<double>(i % length));
-      sequences.push_back(static_cast<double>(5 + i / length));
+      const int64_t sequence = 5 + i / length;
+      sequences.push_back(static_cast<double>(sequence));
     }
     ids_ = Array(DType::i32, {n}, ids);
     rows_ = Array(DType::i32, {n}, rows);

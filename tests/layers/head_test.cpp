@@ -17,8 +17,8 @@ struct HeadUnderTest {
         y.rows(0, 1).reshaped({y.dim(1)}), y.rows(1, 1).reshaped({y.dim(1)}), y.rows(2, 1).reshaped({y.dim(1)}), {}};
   }
 
-  LayerCase layer(float softcap) {
-    constexpr int64_t channels = 8, rows = 21;
+  LayerCase layer(float softcap, int rows = 21) {
+    constexpr int64_t channels = 8;
     head.channels = channels;
     head.rows_of_table = 16;
     head.vocabulary = 13;
@@ -48,6 +48,14 @@ TEST(HeadLayer, GradientIsTheSlope) {
     HeadUnderTest test;
     expect_right_gradients(test.layer(softcap));
   }
+}
+
+TEST(HeadLayer, GradientIsTheSlopeOverSeveralBlocksOfRows) {
+  HeadUnderTest test;
+  test.head.logits_bytes = 1;
+  const LayerCase layer = test.layer(0, 300);
+  ASSERT_EQ(test.head.block_rows(300), 128) << "three blocks";
+  expect_right_gradients(layer);
 }
 
 TEST(HeadLayer, AForgottenSoftcapIsSeen) {

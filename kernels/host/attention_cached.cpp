@@ -1,0 +1,101 @@
+#include "kernels/attention_cached.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/host/lanes.hpp"
+#include "kernels/host/parallel.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace host;
+
+void check(const Tensor& qkv, const Tensor& cache, const Batch& batch, const AttentionShape& s) {
+  LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == (s.heads + 2 * s.kv_heads) * s.head_dim,
+                 "qkv is [N, (H + 2 G) D]");
+  LLMTRAIN_CHECK(cache.rank == 3 && cache.dim(2) == 2 * s.kv_heads * s.head_dim && cache.dtype == qkv.dtype,
+                 "a cache of keys and values is [S, P, 2 G D] of qkv's dtype");
+}
+
+int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
+  const int64_t sequence = batch.sequence_ids.as<int64_t>()[row];
+  const int64_t position = batch.positions.as<int32_t>()[row];
+  LLMTRAIN_CHECK(sequence >= 0 && sequence < cache.dim(0) && position >= 0 && position < cache.dim(1),
+                 "a token lies outside of the cache");
+  return sequence * cache.dim(1) + position;
+}
+
+/// One query head of one row. Scores pass through `scores`, one per visible key.
+template <class T>
+void attend(T* out, const T* query, const T* keys, const T* values, int64_t stride, int64_t count,
+            const AttentionShape& s, float* scores) {
+  const int64_t d = s.head_dim;
+  float highest = -std::numeric_limits<float>::infinity();
+  for (int64_t j = 0; j < count; ++j) {
+    const T* key = keys + j * stride;
+    auto score = static_cast<float>(
+        lane_sum(d, [&](int64_t i, int64_t n) { return load_up_to(query + i, n) * load_up_to(key + i, n); }));
+    score *= s.scale;
+    if (s.softcap > 0) score = s.softcap * std::tanh(score / s.softcap);
+    scores[j] = score;
+    highest = std::max(highest, score);
+  }
+  float total = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    scores[j] = std::exp(scores[j] - highest);
+    total += scores[j];
+  }
+  for (int64_t i = 0; i < d; i += 8) {
+    const int64_t n = std::min<int64_t>(8, d - i);
+    Float8 sum{};
+    for (int64_t j = 0; j < count; ++j) sum += scores[j] * load_up_to(values + j * stride + i, n);
+    sum /= total;
+    for (int64_t k = 0; k < n; ++k) store(out + i + k, sum[k]);
+  }
+}
+
+}  // namespace
+
+void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batch, const AttentionShape& s, Stream&) {
+  check(qkv, cache, batch, s);
+  const auto element = static_cast<int64_t>(size_of(qkv.dtype));
+  const int64_t bytes = 2 * s.kv_heads * s.head_dim * element;
+  const int64_t row_bytes = qkv.dim(1) * element, queries = s.heads * s.head_dim * element;
+  for (int64_t row = 0; row < batch.tokens; ++row) {
+    std::memcpy(static_cast<char*>(cache.data) + place_of(cache, batch, row) * bytes,
+                static_cast<const char*>(qkv.data) + row * row_bytes + queries, static_cast<size_t>(bytes));
+  }
+}
+
+void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
+                      const AttentionShape& s, Stream&) {
+  check(qkv, cache, batch, s);
+  LLMTRAIN_CHECK(
+      out.rank == 2 && out.dim(0) == batch.tokens && out.dim(1) == s.heads * s.head_dim && out.dtype == qkv.dtype,
+      "out is [N, H D] of qkv's dtype");
+  const int64_t stride = cache.dim(2), width = qkv.dim(1), group = s.heads / s.kv_heads;
+  dispatch(qkv.dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const T* rows = qkv.as<T>();
+    const T* stored = cache.as<T>();
+    T* result = out.as<T>();
+    parallel_for(batch.tokens * s.heads, [&](int64_t item) {
+      const int64_t row = item / s.heads, head = item % s.heads;
+      const int64_t position = batch.positions.as<int32_t>()[row];
+      const int64_t first = s.window > 0 ? std::max<int64_t>(0, position - s.window + 1) : 0;
+      const int64_t count = position - first + 1;
+      const T* keys = stored + (place_of(cache, batch, row) - position + first) * stride + head / group * s.head_dim;
+      thread_local std::vector<float> scores;
+      if (static_cast<int64_t>(scores.size()) < count) scores.resize(static_cast<size_t>(cache.dim(1)));
+      attend(result + row * out.dim(1) + head * s.head_dim, rows + row * width + head * s.head_dim, keys,
+             keys + s.kv_heads * s.head_dim, stride, count, s, scores.data());
+    });
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,24 @@
+#pragma once
+#include <vector>
+
+#include "core/arena.hpp"
+#include "core/tensor.hpp"
+
+namespace llmtrain {
+
+/// Keys and values of the tokens so far, by layer, for sequences that grow token by token. A forward pass with a cache
+/// stores those of its rows at (sequence_ids, positions). While `decoding`, rows attend to the cache (one or more new
+/// tokens of sequences that are there); otherwise the batch holds whole beginnings as segments and attends to itself.
+struct KvCache {
+  std::vector<Tensor> layers;  ///< compute dtype [S, P, 2 G D]
+  bool decoding = false;
+
+  void plan(Arena& arena, int64_t layer_count, DType compute, int64_t sequences, int64_t positions, int64_t width) {
+    layers.resize(static_cast<size_t>(layer_count));
+    for (Tensor& layer : layers) {
+      arena.add(layer, MemoryCategory::activations, "kv cache", compute, {sequences, positions, width});
+    }
+  }
+};
+
+}  // namespace llmtrain

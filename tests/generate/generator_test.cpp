@@ -1,0 +1,190 @@
+#include "generate/generator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.hpp"
+#include "core/philox.hpp"
+#include "harness/harness.hpp"
+#include "models/models.hpp"
+#include "train/config.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::communicator;
+using test::stream;
+
+constexpr int64_t vocabulary = 61;
+
+ModelConfig config_of(const std::vector<std::string>& keys) {
+  std::vector<std::string> all = {"model.vocab_size=64"};
+  all.insert(all.end(), keys.begin(), keys.end());
+  return load_config(
+             "[run]\nmax_steps = 1\n[model]\nd_model = 24\nn_layers = 3\nn_heads = 4\ninitializer_std = 0.4\n"
+             "[data]\ntrain = builtin:stories\n[batch]\nsequence_length = 48\n",
+             "a.ini", all)
+      .model;
+}
+
+class Machine {
+ public:
+  Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context)
+      : config_(config_of(keys)),
+        model_(make_model(config_, vocabulary)),
+        params_(model_->units(), options(compute)),
+        generator_(*model_, compute, config_.vocab_size, sequences, context) {
+    params_.plan(arena_);
+    generator_.plan(arena_);
+    plain_batch_.plan(arena_, context, context);
+    arena_.add(plain_logits_, MemoryCategory::activations, "logits", DType::f32, {1, config_.vocab_size});
+    memory_ = DeviceBuffer(arena_.bytes());
+    arena_.commit(memory_.data());
+    params_.start(communicator(), stream());
+    params_.initialize(3);
+    model_->start(stream());
+  }
+
+  std::vector<Continuation> run(const GenerationRequest& request) {
+    return generator_.run(params_, arena_, stream(), request);
+  }
+  /// The same text from the plain loop that runs the whole window for each token.
+  std::vector<int32_t> plain(const GenerationRequest& request, size_t prompt, int64_t context) {
+    GenerationOptions options;
+    options.sampling = request.sampling;
+    options.new_tokens = request.max_new_tokens;
+    options.context = context;
+    options.eos = request.eos.empty() ? -1 : request.eos.front();
+    options.vocabulary = request.vocabulary;
+    options.key = random_key(request.seed, RandomPurpose::sampling, 0, prompt);
+    Context ctx{params_, arena_, stream(), request.seed, 0, false};
+    return generate_tokens(*model_, ctx, plain_batch_, plain_logits_, request.prompts[prompt], options);
+  }
+
+ private:
+  static ParamStoreOptions options(DType compute) {
+    ParamStoreOptions o;
+    o.compute = compute;
+    o.trained = false;
+    return o;
+  }
+
+  ModelConfig config_;
+  std::unique_ptr<Model> model_;
+  ParamStore params_;
+  Generator generator_;
+  BatchBuffers plain_batch_;
+  Tensor plain_logits_;
+  Arena arena_;
+  DeviceBuffer memory_;
+};
+
+GenerationRequest request_of(int64_t new_tokens) {
+  GenerationRequest request;
+  request.prompts = {{1, 2, 3}, {7}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 9, 8}, {50, 51}, {20, 30, 40, 50, 60}};
+  request.max_new_tokens = new_tokens;
+  request.vocabulary = vocabulary;
+  request.seed = 5;
+  return request;
+}
+
+class Generation : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(Generation, WithACacheEqualsThatWithout) {
+  Machine machine(GetParam(), DType::f32, 3, 48);
+  for (const double temperature : {0.0, 1.0}) {
+    GenerationRequest request = request_of(30);
+    request.sampling.temperature = temperature;
+    const std::vector<Continuation> all = machine.run(request);
+    ASSERT_EQ(all.size(), request.prompts.size());
+    int distinct = 0;
+    for (size_t p = 0; p < all.size(); ++p) {
+      EXPECT_EQ(all[p].tokens.size(), 30U);
+      EXPECT_EQ(all[p].end, GenerationEnd::length);
+      EXPECT_EQ(all[p].tokens, machine.plain(request, p, 48)) << "prompt " << p << ", temperature " << temperature;
+      for (size_t i = 1; i < all[p].tokens.size(); ++i) distinct += all[p].tokens[i] != all[p].tokens[i - 1] ? 1 : 0;
+    }
+    EXPECT_GT(distinct, 30) << "a text of one token over and over tests nothing";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Generation,
+                         testing::Values(std::vector<std::string>{"model.family=gpt2"},
+                                         std::vector<std::string>{"model.family=llama", "model.n_kv_heads=2"},
+                                         std::vector<std::string>{"model.family=llama", "model.n_kv_heads=1",
+                                                                  "model.sliding_window=7"},
+                                         std::vector<std::string>{"model.family=qwen3", "model.head_dim=10"},
+                                         std::vector<std::string>{"model.family=gemma2", "model.sliding_window=9",
+                                                                  "model.tie_embeddings=false"},
+                                         std::vector<std::string>{"model.family=gpt2", "model.pre_norm=false"}));
+
+TEST(Generator, EndsAtEosTheContextTheLengthAndWhereItIsTold) {
+  Machine machine({"model.family=llama"}, DType::f32, 4, 20);
+  GenerationRequest request = request_of(100);
+  request.sampling.temperature = 0;
+  const std::vector<Continuation> all = machine.run(request);
+  for (size_t p = 0; p < all.size(); ++p) {
+    EXPECT_EQ(all[p].end, GenerationEnd::context);
+    EXPECT_EQ(all[p].tokens.size() + request.prompts[p].size(), 20U);
+  }
+  const int32_t third = all[0].tokens[2];
+  const auto first = std::find(all[0].tokens.begin(), all[0].tokens.end(), third);
+  request.eos = {third};
+  const std::vector<Continuation> ended = machine.run(request);
+  EXPECT_EQ(ended[0].end, GenerationEnd::eos);
+  EXPECT_EQ(ended[0].tokens, std::vector<int32_t>(all[0].tokens.begin(), first));
+  request.eos.clear();
+  std::vector<int> told(request.prompts.size());
+  request.on_token = [&](size_t p, int32_t token) {
+    EXPECT_EQ(token, all[p].tokens[static_cast<size_t>(told[p])]);
+    return ++told[p] < 4 || p != 1;
+  };
+  const std::vector<Continuation> stopped = machine.run(request);
+  EXPECT_EQ(stopped[1].end, GenerationEnd::stopped);
+  EXPECT_EQ(stopped[1].tokens.size(), 4U);
+  EXPECT_EQ(stopped[0].tokens, all[0].tokens);
+}
+
+TEST(Generator, NeedsNoMemoryOfTraining) {
+  const ModelConfig config = config_of({"model.family=llama"});
+  const auto bytes = [&](bool trained, DType compute) {
+    ParamStoreOptions options;
+    options.trained = trained;
+    options.compute = compute;
+    ParamStore params(make_model(config, vocabulary)->units(), options);
+    Arena arena;
+    params.plan(arena);
+    return static_cast<double>(arena.bytes());
+  };
+  EXPECT_NEAR(bytes(false, DType::f32), bytes(true, DType::f32) / 4, 1e3) << "of weights, gradients and two moments";
+  EXPECT_LT(bytes(false, DType::bf16), bytes(true, DType::bf16) / 2);
+}
+
+TEST(Generator, APromptLongerThanTheContextIsRefused) {
+  Machine machine({"model.family=gpt2"}, DType::f32, 2, 8);
+  GenerationRequest request = request_of(3);
+  EXPECT_THROW(machine.run(request), UserError);
+}
+
+TEST(Sampling, RepetitionIsPenalizedOnce) {
+  std::vector<float> logits = {2, -2, 3, 0};
+  penalize_repetition(logits, std::vector<int32_t>{0, 1, 0, 9, -1}, 2);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 3, 0}));
+}
+
+TEST(Sampling, MinPKeepsWhatIsNearlyAsProbable) {
+  const std::vector<float> logits = {0, std::log(0.5F), std::log(0.2F), std::log(0.05F)};
+  SamplingOptions options;
+  options.min_p = 0.3;
+  std::vector<int> counts(4);
+  for (uint64_t i = 0; i < 4000; ++i)
+    ++counts[static_cast<size_t>(sample_token(logits, options, random_bits(3, 0, i)))];
+  EXPECT_EQ(counts[2] + counts[3], 0);
+  EXPECT_NEAR(counts[0], 4000.0 * 2 / 3, 150);
+  options.min_p = 0;
+  EXPECT_GT(std::count_if(counts.begin(), counts.end(), [](int n) { return n > 0; }), 1);
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -241,6 +241,8 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
         fmt::format("rope turns pairs of elements, and {} of a head are odd or none", rotary_dim()));
     const std::string problem = rope_scaling.problem(rotary_dim() / 2);
     deck.check(problem.empty(), {"model.rope_scaling"}, problem);
+    deck.check(rope_scaling.kind != RopeScaling::Kind::yarn || rope_theta > 1,
+               {"model.rope_theta", "model.rope_scaling"}, "yarn wants a rope_theta above 1");
   }
   const bool stretches = positions == Positions::rope && rope_scaling.kind == RopeScaling::Kind::dynamic;
   deck.check(sequence_length <= max_seq_len || stretches, {"model.max_seq_len", "batch.sequence_length"},

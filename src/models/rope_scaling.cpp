@@ -34,7 +34,7 @@ void for_each_parameter(Scaling& s, F&& f) {
 }
 
 void parse_into(double& field, std::string_view text) { field = parse_number(text, above(0)); }
-void parse_into(int64_t& field, std::string_view text) { field = parse_count(text, between(1, 1 << 30)); }
+void parse_into(int64_t& field, std::string_view text) { field = parse_count(text, between(2, 1 << 30)); }
 void parse_into(bool& field, std::string_view text) { field = parse_bool(text); }
 void parse_into(std::vector<double>& field, std::string_view text) {
   constexpr std::string_view blanks = " \t\n";

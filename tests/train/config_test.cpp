@@ -159,6 +159,13 @@ TEST(Config, LayersAndScalingsResolveToThemselves) {
   EXPECT_EQ(again.model.rope_scaling, c.model.rope_scaling);
   EXPECT_EQ(values_of(write_deck(again)), values_of(write_deck(c)));
   EXPECT_THAT(errors_of({"model.family=llama", "model.rope_scaling=linear"}), HasSubstr("wants a factor"));
+  EXPECT_THAT(errors_of({"model.family=llama", "model.rope_theta=1",
+                         "model.rope_scaling=yarn,factor=2,original_max_position_embeddings=8"}),
+              HasSubstr("rope_theta above 1"));
+  // Only dynamic scaling is made for sequences longer than the model's.
+  EXPECT_THAT(errors_of({"model.family=llama", "model.max_seq_len=16"}), HasSubstr("do not reach"));
+  EXPECT_EQ(errors_of({"model.family=llama", "model.max_seq_len=16", "model.rope_scaling=dynamic,factor=2"}),
+            "no error");
   EXPECT_THAT(errors_of({"model.sliding_window=4", "model.sliding_window_layers=0-400"}), HasSubstr("layer 400 of 2"));
   EXPECT_THAT(errors_of({"model.sandwich_norm=true", "model.pre_norm=false"}), HasSubstr("pre_norm = true"));
 }

@@ -16,6 +16,8 @@ const char* device_kind();
 std::string device_description();
 /// The libraries that compute, with versions: "Kokkos 5.2.2, oneDNN 3.12.1". Needs no device.
 std::string device_libraries();
+/// Whether pointers to device memory are good on the host too.
+bool device_memory_is_host();
 /// Whether bf16 matrix products are faster than fp32 ones here (the default of precision.compute).
 bool device_fast_bf16();
 

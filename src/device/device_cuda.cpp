@@ -105,6 +105,8 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   return *this;
 }
 
+bool device_memory_is_host() { return false; }
+
 void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream) {
   copy(device, host, bytes, stream);
 }

@@ -135,11 +135,27 @@ void ParamStore::initialize(uint64_t seed) {
   publish_weights();
 }
 
+void ParamStore::publish_masters() {
+  State& s = *state_;
+  for (UnitState& u : s.units) {
+    if (s.policy.whole_state && s.options.size > 1) {
+      s.comm().all_gather(u.master, u.borders, *s.stream).wait(*s.stream);
+    }
+    s.round_master(u);
+  }
+  publish_weights();
+}
+
 void ParamStore::gather_parameter(int unit, int param, float* out) {
-  UnitState& u = state_->at(unit);
-  Communicator& communicator = state_->comm();
+  const UnitState& u = state_->at(unit);
   const int64_t first = u.layout.offset(param);
-  const int64_t last = first + u.spec.params[static_cast<size_t>(param)].numel();
+  gather_range(unit, first, first + u.spec.params[static_cast<size_t>(param)].numel(), out);
+}
+
+void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out) {
+  UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(first >= 0 && first <= last && last <= u.layout.elements(), "elements outside of " + u.spec.name);
+  Communicator& communicator = state_->comm();
   for (int r = 0; r < state_->options.size; ++r) {
     const bool whole = state_->policy.whole_state;
     const int64_t begin = std::max(first, whole ? 0 : u.borders[static_cast<size_t>(r)]);

@@ -102,9 +102,15 @@ class ParamStore {
   /// After the update: every rank's copy of the weights is current again.
   void publish_weights();
 
+  /// After the owned() part of every master was written from outside (shard().master, padding left zero): the masters
+  /// and weights of all ranks follow. Collective.
+  void publish_masters();
+
   /// Copies parameter `param` whole into `out` (fp32 master values [rows, columns], host memory) on every rank; for
   /// tests, samples and export. Collective.
   void gather_parameter(int unit, int param, float* out);
+  /// The same for elements [begin, end) of a flat unit. Collective.
+  void gather_range(int unit, int64_t begin, int64_t end, float* out);
   /// Sets it from host memory; every rank passes the same values. For tests and imports; then publish_weights().
   void set_parameter(int unit, int param, const float* values);
 

@@ -1,0 +1,43 @@
+#pragma once
+// config.json <-> the deck's [model]. Every key of a file is used, is known to have no effect on training, or is an
+// error with its name.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model_config.hpp"
+
+namespace llmtrain {
+
+inline constexpr int64_t most_config_bytes = int64_t{1} << 20;
+
+/// What config.json says besides the shape.
+struct TokenIds {
+  int64_t bos = -1;  ///< -1: none
+  int64_t pad = -1;
+  std::vector<int64_t> eos;
+};
+
+struct HfConfig {
+  ModelConfig model;  ///< resolved; both dropouts 0, since they are the deck's
+  TokenIds ids;
+};
+
+/// Of v4 and v5 style. `place` is the file's path, for messages. UserError(bad_content) with everything that is wrong.
+HfConfig parse_hf_config(std::string_view text, const std::string& place);
+
+/// "LlamaForCausalLM"
+std::string_view architecture_name(ModelConfig::Family family);
+
+/// dtype of stored weights as config.json names it: float32, bfloat16, float16.
+std::string write_hf_config(const ModelConfig& model, const TokenIds& ids, std::string_view dtype);
+
+/// Why no config.json describes this model, or "": Transformers has no such architecture.
+std::string hf_config_obstacle(const ModelConfig& model);
+
+/// The same text, unless it names another dtype of the weights.
+std::string with_dtype(const std::string& config_text, const std::string& place, std::string_view dtype);
+
+}  // namespace llmtrain

@@ -1,0 +1,382 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "core/deck.hpp"
+#include "core/error.hpp"
+#include "core/json_reader.hpp"
+#include "core/registry.hpp"
+#include "hf/config_json.hpp"
+#include "hf/config_rope.hpp"
+#include "hf/json_keys.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+namespace {
+
+using Family = ModelConfig::Family;
+using Activation = ModelConfig::Activation;
+
+constexpr int64_t most_width = int64_t{1} << 18, most_tokens = int64_t{1} << 30, most_positions = int64_t{1} << 24;
+
+[[noreturn]] void refuse(const std::string& place, const std::string& what) {
+  throw UserError(ExitCode::bad_content, place + ": " + what);
+}
+
+/// Families are named by model_type; an older file may have architectures alone.
+Family find_family(JsonKeys& keys, const std::string& place) {
+  const std::vector<std::string> architectures = keys.texts("architectures", 16);
+  const std::string type = keys.text("model_type", "");
+  if (type.empty() && architectures.empty()) refuse(place, "it names neither model_type nor architectures");
+  constexpr auto names = enum_names<Family>;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto family = static_cast<Family>(i);
+    const std::string_view architecture = architecture_name(family);
+    if (type.empty() ? architectures.front() != architecture : type != names[i]) continue;
+    if (architectures.empty() || architectures == std::vector<std::string>{std::string(architecture)}) return family;
+    refuse(place, fmt::format("architectures: {}: of {} only {} is known", printable(joined(architectures)), names[i],
+                              architecture));
+  }
+  const std::string& name = type.empty() ? architectures.front() : type;
+  refuse(place, fmt::format("{} {} is not known; this version knows {}{}", type.empty() ? "architecture" : "model_type",
+                            printable(name), joined(names), did_you_mean(name, names)));
+}
+
+/// What would compute something else than the stock model.
+void refuse_foreign_parts(JsonKeys& keys, Family family, const std::string& place) {
+  if (const nlohmann::json* code = keys.value("auto_map")) {
+    // Phi-3 was published with its code before Transformers had it; the code is the same.
+    const auto entry = [&](const char* key) {
+      const bool there = code->is_object() && code->contains(key) && (*code)[key].is_string();
+      return there ? (*code)[key].get<std::string>() : std::string();
+    };
+    const bool stock = family == Family::phi3 && entry("AutoConfig").ends_with("configuration_phi3.Phi3Config") &&
+                       entry("AutoModelForCausalLM").ends_with("modeling_phi3.Phi3ForCausalLM");
+    if (!stock) {
+      refuse(place,
+             fmt::format("auto_map: the model comes with code of its own ({}), which is not run: what it computes "
+                         "is not known. If it is the stock {}, remove auto_map from the file",
+                         shown(*code), architecture_name(family)));
+    }
+  }
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const nlohmann::json* value = keys.value(key);
+    if (value == nullptr) continue;
+    const std::string method = value->is_object() ? shown(value->value("quant_method", nlohmann::json())) : "";
+    refuse(place, fmt::format("{}: the weights are quantised ({}): start from the model that they were made from", key,
+                              method));
+  }
+  keys.only("is_encoder_decoder", false, "only decoders are known");
+  keys.only("add_cross_attention", false, "cross-attention is not known");
+  keys.only("pruned_heads", nlohmann::json::object(), "pruned heads are not known");
+  keys.only("use_bidirectional_attention", false, "only causal attention is known");
+}
+
+Activation gated_activation(JsonKeys& keys, std::string_view key, const std::string& fallback) {
+  const std::string name = keys.text(key, fallback);
+  if (name == "silu" || name == "swish") return Activation::swiglu;
+  if (name == "gelu") return Activation::geglu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::geglu_tanh;
+  keys.problem(key, printable(name) + ": silu, gelu and gelu_pytorch_tanh are known");
+  return Activation::swiglu;
+}
+
+void read_gpt2(JsonKeys& keys, ModelConfig& c) {
+  c.d_model = keys.integer("n_embd", {}, 1, most_width);
+  c.n_layers = keys.integer("n_layer", {}, 1, 4096);
+  c.n_heads = keys.integer("n_head", {}, 1, 4096);
+  c.n_kv_heads = c.n_heads;
+  c.max_seq_len = keys.integer("n_positions", {}, 1, most_positions);
+  family_entry(c.family).defaults(c);
+  c.d_ff = keys.integer("n_inner", 4 * c.d_model, 1, most_width * 4);
+  c.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
+  c.tie_embeddings = keys.boolean("tie_word_embeddings", true);
+  if (c.d_model % c.n_heads != 0) keys.problem("n_head", fmt::format("{} heads do not divide n_embd", c.n_heads));
+  c.head_dim = std::max<int64_t>(c.d_model / c.n_heads, 1);
+  const std::string activation = keys.text("activation_function", "gelu_new");
+  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh")
+    c.activation = Activation::gelu_tanh;
+  else if (activation == "gelu")
+    c.activation = Activation::gelu;
+  else if (activation == "relu")
+    c.activation = Activation::relu;
+  else if (activation == "silu" || activation == "swish")
+    c.activation = Activation::silu;
+  else
+    keys.problem("activation_function", printable(activation) + ": gelu_new, gelu, relu and silu are known");
+  keys.only("scale_attn_weights", true, "scores without the factor 1 / sqrt(head_dim) are not known");
+  keys.only("scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not known");
+  keys.no_effect({"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
+                  "summary_proj_to_labels", "summary_type", "summary_use_proj", "resid_pdrop", "embd_pdrop",
+                  "attn_pdrop"});
+}
+
+/// Which layers have the window, from layer_types or from `otherwise`.
+template <class Otherwise>
+void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
+  const std::vector<std::string> types = keys.texts("layer_types", 4096);
+  if (!types.empty() && static_cast<int64_t>(types.size()) != c.n_layers) {
+    keys.problem("layer_types", fmt::format("has {} entries for {} layers", types.size(), c.n_layers));
+    return;
+  }
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    bool sliding = otherwise(i);
+    if (!types.empty()) {
+      const std::string& type = types[static_cast<size_t>(i)];
+      sliding = type == "sliding_attention";
+      if (!sliding && type != "full_attention") {
+        keys.problem("layer_types", printable(type) + ": full_attention and sliding_attention are known");
+        return;
+      }
+    }
+    if (sliding) layers.push_back(i);
+  }
+  if (!layers.empty() && c.sliding_window == 0) {
+    keys.problem("layer_types", "names sliding layers, and there is no window");
+    return;
+  }
+  if (layers.empty()) c.sliding_window = 0;
+  if (static_cast<int64_t>(layers.size()) == c.n_layers) layers.clear();  // all
+  c.sliding_window_layers = layers;
+}
+
+void read_windows(JsonKeys& keys, ModelConfig& c) {
+  c.sliding_window = 0;
+  c.sliding_window_layers.clear();
+  switch (c.family) {
+    case Family::mistral:
+    case Family::gemma2:
+      // Absent is not null: these two have a window unless it is taken away.
+      c.sliding_window = keys.integer("sliding_window", keys.has_key("sliding_window") ? 0 : 4096, 1, most_positions);
+      break;
+    case Family::phi3:
+      c.sliding_window = keys.integer("sliding_window", 0, 1, most_positions);
+      break;
+    case Family::qwen2:
+    case Family::qwen3: {
+      const bool used = keys.boolean("use_sliding_window", false);
+      const int64_t window =
+          keys.integer("sliding_window", keys.has_key("sliding_window") ? 0 : 4096, 0, most_positions);
+      if (used) c.sliding_window = window;
+      const int64_t first = keys.integer("max_window_layers", 28, 0, 4096);
+      return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer >= first; });
+    }
+    default:
+      keys.only("sliding_window", 0, "this family has none");
+  }
+  if (c.family == Family::gemma2) {
+    return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer % 2 == 0; });
+  }
+}
+
+void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems) {
+  const Family f = c.family;
+  c.d_model = keys.integer("hidden_size", {}, 1, most_width);
+  c.n_layers = keys.integer("num_hidden_layers", {}, 1, 4096);
+  c.n_heads = keys.integer("num_attention_heads", {}, 1, 4096);
+  const int64_t kv_heads = keys.has_key("num_key_value_heads")        ? c.n_heads
+                           : f == Family::mistral                     ? 8
+                           : f == Family::gemma2                      ? 4
+                           : f == Family::qwen2 || f == Family::qwen3 ? 32
+                                                                      : c.n_heads;
+  c.n_kv_heads = keys.integer("num_key_value_heads", kv_heads, 1, 4096);
+  if (c.n_heads % c.n_kv_heads != 0) {
+    keys.problem("num_key_value_heads", fmt::format("{} does not divide {} heads", c.n_kv_heads, c.n_heads));
+  }
+  family_entry(f).defaults(c);
+  c.d_ff = keys.integer("intermediate_size", {}, 1, most_width * 4);
+  const int64_t head_dim = f == Family::qwen3    ? 128
+                           : f == Family::gemma2 ? 256
+                                                 : std::max<int64_t>(c.d_model / c.n_heads, 1);
+  if (head_dim * c.n_heads != c.d_model && !keys.has("head_dim") && f != Family::qwen3 && f != Family::gemma2) {
+    keys.problem("num_attention_heads", fmt::format("{} heads do not divide hidden_size", c.n_heads));
+  }
+  c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
+  const int64_t positions = f == Family::llama     ? 2048
+                            : f == Family::mistral ? 131072
+                            : f == Family::gemma2  ? 8192
+                            : f == Family::phi3    ? 4096
+                                                   : 32768;
+  c.max_seq_len = keys.integer("max_position_embeddings", positions, 1, most_positions);
+  c.norm_epsilon = keys.number("rms_norm_eps", f == Family::phi3 ? 1e-5 : 1e-6);
+  c.tie_embeddings = keys.boolean("tie_word_embeddings", f == Family::gemma2);
+  if (f == Family::gemma2) {
+    c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
+    keys.no_effect({"hidden_act"});  // of older files; hidden_activation decides
+  } else {
+    c.activation = gated_activation(keys, "hidden_act", "silu");
+  }
+  read_windows(keys, c);
+  read_rope(keys, c, problems);
+  keys.no_effect({"pretraining_tp", "cache_implementation"});
+}
+
+/// Keys of one family or two.
+void read_special_parts(JsonKeys& keys, ModelConfig& c) {
+  const bool biases = c.family == Family::llama || c.family == Family::qwen3 || c.family == Family::gemma2;
+  if (biases) {
+    c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
+  } else {
+    keys.only("attention_bias", c.qkv_bias, "this family has no such choice");
+  }
+  if (c.family == Family::llama) {
+    c.mlp_bias = keys.boolean("mlp_bias", false);
+  } else {
+    keys.only("mlp_bias", false, "this family has no biases in its MLP");
+  }
+  c.query_pre_attn_scalar = static_cast<double>(c.head_dim);
+  if (c.family == Family::gemma2) {
+    c.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
+    const auto cap = [&](std::string_view key, double otherwise) {
+      return keys.number(key, keys.has_key(key) ? 0.0 : otherwise);
+    };
+    c.attention_softcap = cap("attn_logit_softcapping", 50);
+    c.final_softcap = cap("final_logit_softcapping", 30);
+    c.embedding_scale = std::sqrt(static_cast<double>(c.d_model));
+  }
+}
+
+int64_t read_id(JsonKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, most_tokens); }
+
+TokenIds read_ids(JsonKeys& keys) {
+  TokenIds ids;
+  ids.bos = read_id(keys, "bos_token_id");
+  ids.pad = read_id(keys, "pad_token_id");
+  const nlohmann::json* eos = keys.value("eos_token_id");
+  if (eos != nullptr && eos->is_array()) {
+    for (const nlohmann::json& id : *eos) {
+      if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(most_tokens) && ids.eos.size() < 64) {
+        ids.eos.push_back(id.get<int64_t>());
+      } else {
+        keys.problem("eos_token_id", "is no list of token ids");
+        break;
+      }
+    }
+  } else if (const int64_t id = read_id(keys, "eos_token_id"); id >= 0) {
+    ids.eos.push_back(id);
+  }
+  return ids;
+}
+
+/// What Transformers writes into every file, and what older versions wrote, without effect on the model's mathematics.
+void skip_common_keys(JsonKeys& keys) {
+  keys.no_effect({"_name_or_path",
+                  "_commit_hash",
+                  "_attn_implementation",
+                  "_attn_implementation_autoset",
+                  "attn_implementation",
+                  "_flash_attn_2_enabled",
+                  "transformers_version",
+                  "dtype",
+                  "torch_dtype",
+                  "use_cache",
+                  "attention_dropout",
+                  "resid_pdrop",
+                  "embd_pdrop",
+                  "hidden_dropout",
+                  "classifier_dropout",
+                  "gradient_checkpointing",
+                  "model_parallel",
+                  "torchscript",
+                  "use_bfloat16",
+                  "tf_legacy_loss",
+                  "return_dict",
+                  "return_dict_in_generate",
+                  "output_attentions",
+                  "output_hidden_states",
+                  "output_scores",
+                  "chunk_size_feed_forward",
+                  "cross_attention_hidden_size",
+                  "is_decoder",
+                  "tie_encoder_decoder",
+                  "finetuning_task",
+                  "task_specific_params",
+                  "id2label",
+                  "label2id",
+                  "num_labels",
+                  "problem_type",
+                  "prefix",
+                  "tokenizer_class",
+                  "sep_token_id",
+                  "cls_token_id",
+                  "mask_token_id",
+                  "unk_token_id",
+                  "decoder_start_token_id",
+                  "begin_suppress_tokens",
+                  "suppress_tokens",
+                  "bad_words_ids",
+                  "forced_bos_token_id",
+                  "forced_eos_token_id",
+                  "do_sample",
+                  "early_stopping",
+                  "num_beams",
+                  "num_beam_groups",
+                  "num_return_sequences",
+                  "diversity_penalty",
+                  "encoder_no_repeat_ngram_size",
+                  "exponential_decay_length_penalty",
+                  "length_penalty",
+                  "max_length",
+                  "min_length",
+                  "no_repeat_ngram_size",
+                  "remove_invalid_values",
+                  "repetition_penalty",
+                  "temperature",
+                  "top_k",
+                  "top_p",
+                  "typical_p",
+                  "max_new_tokens",
+                  "generation_config",
+                  "unsloth_version",
+                  "unsloth_fixed"});
+}
+
+}  // namespace
+
+std::string_view architecture_name(ModelConfig::Family family) {
+  switch (family) {
+    case Family::gpt2:
+      return "GPT2LMHeadModel";
+    case Family::llama:
+      return "LlamaForCausalLM";
+    case Family::mistral:
+      return "MistralForCausalLM";
+    case Family::qwen2:
+      return "Qwen2ForCausalLM";
+    case Family::qwen3:
+      return "Qwen3ForCausalLM";
+    case Family::gemma2:
+      return "Gemma2ForCausalLM";
+    case Family::phi3:
+      return "Phi3ForCausalLM";
+  }
+  throw Error("unknown family");
+}
+
+HfConfig parse_hf_config(std::string_view text, const std::string& place) {
+  const nlohmann::json document = parse_json(text, place);
+  if (!document.is_object()) refuse(place, "not an object of keys");
+  std::vector<std::string> problems;
+  JsonKeys keys(&document, "", problems);
+  HfConfig config;
+  ModelConfig& c = config.model;
+  c.family = find_family(keys, place);
+  refuse_foreign_parts(keys, c.family, place);
+  c.vocab_size = keys.integer("vocab_size", {}, 1, most_tokens);
+  if (c.family == Family::gpt2) {
+    read_gpt2(keys, c);
+  } else {
+    read_llama_like(keys, c, problems);
+  }
+  read_special_parts(keys, c);
+  c.initializer_std = keys.number("initializer_range", 0.02);
+  config.ids = read_ids(keys);
+  skip_common_keys(keys);
+  keys.finish();
+  if (!problems.empty()) refuse(place, joined(problems, "\n  "));
+  return config;
+}
+
+}  // namespace llmtrain

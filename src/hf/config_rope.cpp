@@ -1,0 +1,121 @@
+#include "hf/config_rope.hpp"
+
+#include <fmt/format.h>
+
+#include "core/json_reader.hpp"
+
+namespace llmtrain {
+namespace {
+
+using Kind = RopeScaling::Kind;
+constexpr size_t most_frequencies = 4096;
+
+Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
+  const std::string older = rope.text("type", "default");
+  std::string name = rope.text("rope_type", older);
+  const bool phi3 = family == ModelConfig::Family::phi3;
+  if (phi3 && (name == "su" || name == "yarn")) name = "longrope";  // its names in older files
+  if (name == "default") return Kind::none;
+  for (const Kind kind : {Kind::linear, Kind::dynamic, Kind::llama3, Kind::yarn, Kind::longrope}) {
+    if (name != name_of(kind)) continue;
+    if (phi3 && kind != Kind::longrope) rope.problem("rope_type", fmt::format("{}: phi3 has longrope only", name));
+    return kind;
+  }
+  rope.problem("rope_type", fmt::format("{} is not known: default, linear, dynamic, llama3, yarn and longrope are",
+                                        printable(name)));
+  return Kind::none;
+}
+
+/// A number that may be left out.
+double optional_number(JsonKeys& keys, std::string_view key) { return keys.number(key, 0.0); }
+
+void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
+  RopeScaling& s = model.rope_scaling;
+  s = {};
+  s.kind = kind_of(rope, model.family);
+  if (s.kind == Kind::none) return;
+  s.factor = optional_number(rope, "factor");
+  if (s.kind == Kind::linear || s.kind == Kind::dynamic) return;
+  // Beside rope_scaling it wins, as in Transformers; without any the model is taken as not extended (Phi-3: from 4096).
+  constexpr int64_t most = int64_t{1} << 30;
+  const int64_t inside = rope.integer("original_max_position_embeddings", model.max_seq_len, 1, most);
+  const int64_t otherwise = model.family == ModelConfig::Family::phi3 ? 4096 : inside;
+  s.original_max_position_embeddings = config.integer("original_max_position_embeddings", otherwise, 1, most);
+  if (s.kind == Kind::llama3) {
+    s.low_freq_factor = rope.number("low_freq_factor", {});
+    s.high_freq_factor = rope.number("high_freq_factor", {});
+    return;
+  }
+  s.attention_factor = optional_number(rope, "attention_factor");
+  if (s.kind == Kind::yarn) {
+    s.beta_fast = rope.number("beta_fast", 32);
+    s.beta_slow = rope.number("beta_slow", 1);
+    s.mscale = optional_number(rope, "mscale");
+    s.mscale_all_dim = optional_number(rope, "mscale_all_dim");
+    s.truncate = rope.boolean("truncate", true);
+  } else {
+    s.short_factor = rope.numbers("short_factor", most_frequencies);
+    s.long_factor = rope.numbers("long_factor", most_frequencies);
+  }
+}
+
+}  // namespace
+
+void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& problems) {
+  const nlohmann::json* older = keys.value("rope_scaling");
+  const nlohmann::json* newer = keys.value("rope_parameters");
+  if (older != nullptr && newer != nullptr && *older != *newer) {
+    keys.problem("rope_scaling", "differs from rope_parameters: one of the two must go");
+  }
+  JsonKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
+  const double theta = keys.number("rope_theta", 10000.0);
+  model.rope_theta = rope.number("rope_theta", theta);
+  const double partial = keys.number("partial_rotary_factor", 1.0);
+  model.partial_rotary_factor = rope.number("partial_rotary_factor", partial);
+  if (model.partial_rotary_factor > 1 ||
+      (model.partial_rotary_factor != 1 && model.family != ModelConfig::Family::phi3)) {
+    keys.problem("partial_rotary_factor", "only phi3 turns a part of each head, at most all of it");
+  }
+  read_scaling(rope, keys, model);
+  // In a file of Phi-3 it is there without scaling too.
+  keys.no_effect({"original_max_position_embeddings"});
+  rope.finish();
+  if (problems.empty()) {
+    const std::string problem = model.rope_scaling.problem(model.rotary_dim() / 2);
+    if (!problem.empty()) keys.problem("rope_scaling", problem);
+  }
+}
+
+void write_rope(nlohmann::json& config, const ModelConfig& model) {
+  const RopeScaling& s = model.rope_scaling;
+  config["rope_theta"] = model.rope_theta;
+  if (model.family == ModelConfig::Family::phi3) config["partial_rotary_factor"] = model.partial_rotary_factor;
+  config["rope_scaling"] = nullptr;
+  if (s.kind == Kind::none) return;
+  nlohmann::json rope;
+  rope["rope_type"] = name_of(s.kind);
+  if (s.factor > 0) rope["factor"] = s.factor;
+  const bool phi3 = model.family == ModelConfig::Family::phi3;
+  if (s.original_max_position_embeddings > 0) {
+    (phi3 ? config : rope)["original_max_position_embeddings"] = s.original_max_position_embeddings;
+  }
+  if (s.kind == Kind::llama3) {
+    rope["low_freq_factor"] = s.low_freq_factor;
+    rope["high_freq_factor"] = s.high_freq_factor;
+  }
+  if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+  if (s.kind == Kind::yarn) {
+    rope["beta_fast"] = s.beta_fast;
+    rope["beta_slow"] = s.beta_slow;
+    if (s.mscale > 0) rope["mscale"] = s.mscale;
+    if (s.mscale_all_dim > 0) rope["mscale_all_dim"] = s.mscale_all_dim;
+    if (!s.truncate) rope["truncate"] = false;
+  }
+  if (s.kind == Kind::longrope) {
+    rope["short_factor"] = s.short_factor;
+    rope["long_factor"] = s.long_factor;
+  }
+  config["rope_scaling"] = rope;
+}
+
+}  // namespace llmtrain

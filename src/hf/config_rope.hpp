@@ -1,0 +1,18 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "hf/json_keys.hpp"
+#include "models/model_config.hpp"
+
+namespace llmtrain {
+
+/// rope_theta, rope_scaling (v4) or rope_parameters (v5), partial_rotary_factor -> the model's rope_ fields. Its sizes
+/// and family are known already.
+void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& problems);
+
+/// The other way, v4 style, which v5 reads too.
+void write_rope(nlohmann::json& config, const ModelConfig& model);
+
+}  // namespace llmtrain

@@ -1,0 +1,42 @@
+#pragma once
+// A model as a Hugging Face folder that Transformers loads.
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "hf/config_json.hpp"
+#include "hf/model_folder.hpp"
+#include "models/decoder.hpp"
+#include "parallel/param_store.hpp"
+
+namespace llmtrain {
+
+struct ExportOptions {
+  std::string output;
+  bool overwrite = false;
+  std::optional<StoredType> type;      ///< of the weights; of a store fp32 unless given, of a folder what it has
+  int64_t file_bytes = 5'000'000'000;  ///< of weights, before another file is begun
+  /// model_texts() of the folder that the model was loaded from: taken over, but for the tokenizer's where
+  /// save_tokenizer is given. Empty: config.json and generation_config.json are made anew.
+  std::map<std::string, std::string> texts;
+  TokenIds ids;  ///< for those
+  std::function<void(const std::string& folder)> save_tokenizer;
+};
+
+/// config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
+std::map<std::string, std::string> model_texts(const std::string& folder);
+
+/// Collective; rank 0 writes, tensor by tensor, and nobody holds more than the largest one. UserError(deck) when no
+/// config.json describes the model: see hf_config_obstacle.
+void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
+                  Communicator& communicator);
+
+/// One process: a Hugging Face folder -> another, with other types or sizes of files; its texts are taken over.
+void convert_model(const std::string& source, ExportOptions options);
+
+/// "bf16" -> BF16; fp32, bf16 and fp16 are known.
+std::optional<StoredType> weight_type_of(std::string_view name);
+
+}  // namespace llmtrain

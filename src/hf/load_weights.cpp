@@ -1,0 +1,185 @@
+#include "hf/load_weights.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/parallel_for.hpp"
+#include "hf/convert.hpp"
+#include "hf/read_slice.hpp"
+#include "parallel/runtime.hpp"
+#include "parallel/worker_threads.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t window_elements = int64_t{2} << 20;  ///< what one thread reads at a time: 8 MiB of fp32
+
+/// Elements [begin, end) of a slice and where they belong on this rank.
+struct Window {
+  StoredSlice slice;
+  int64_t begin;
+  int64_t end;
+  float* master;  ///< device memory
+};
+
+class Loader {
+ public:
+  Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator)
+      : index_(index), match_(match), params_(params), communicator_(communicator), files_(index.files.size()) {}
+
+  /// This rank's share.
+  void read(Stream& stream) {
+    const FolderHandle folder = FolderHandle::open(index_.folder);
+    const std::vector<Window> windows = cut_windows(folder);
+    const int threads = worker_threads(communicator_);
+    std::atomic<int64_t> bytes{0};
+    if (device_memory_is_host()) {
+      parallel_for(windows.size(), threads, [&](size_t i) {
+        const Window& w = windows[i];
+        bytes += read_slice(w.slice, w.begin, w.end, w.master);
+      });
+    } else {
+      read_through_host(windows, threads, bytes, stream);
+    }
+    bytes_ = bytes;
+    if (match_.tied_head >= 0) compare_tied_head(folder, threads);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const FileHandle& file(const FolderHandle& folder, size_t number) {
+    std::optional<FileHandle>& handle = files_[number];
+    if (!handle) {
+      handle = folder.open_to_read(index_.files[number].name);
+      if (handle->size() != index_.files[number].bytes) {
+        throw UserError(ExitCode::bad_content, handle->path() + ": the file has changed since its header was read");
+      }
+    }
+    return *handle;
+  }
+
+  std::vector<Window> cut_windows(const FolderHandle& folder) {
+    std::vector<Window> windows;
+    for (const SliceSource& source : match_.slices) {
+      const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
+      const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
+      const UnitRange own = params_.owned(source.unit);
+      const ParamStore::Shard shard = params_.shard(source.unit);
+      const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
+      const int64_t begin = std::max(own.begin, offset);
+      const int64_t end = std::min(own.end, offset + slice.rows * param.columns);
+      if (begin >= end) continue;
+      const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
+      const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
+      for (int64_t at = begin; at < end; at += window_elements) {
+        const int64_t stop = std::min(at + window_elements, end);
+        windows.push_back({stored, at - offset, stop - offset, shard.master.as<float>() + (at - shard.begin)});
+      }
+    }
+    return windows;
+  }
+
+  void read_through_host(const std::vector<Window>& windows, int threads, std::atomic<int64_t>& bytes, Stream& stream) {
+    const size_t at_once = static_cast<size_t>(threads);
+    std::vector<std::vector<float>> buffers(at_once);
+    for (size_t first = 0; first < windows.size(); first += at_once) {
+      const size_t count = std::min(at_once, windows.size() - first);
+      parallel_for(count, threads, [&](size_t i) {
+        const Window& w = windows[first + i];
+        buffers[i].resize(static_cast<size_t>(w.end - w.begin));
+        bytes += read_slice(w.slice, w.begin, w.end, buffers[i].data());
+      });
+      for (size_t i = 0; i < count; ++i) {
+        const Window& w = windows[first + i];
+        copy_to_device(w.master, buffers[i].data(), (w.end - w.begin) * static_cast<int64_t>(sizeof(float)), stream);
+      }
+      stream.synchronize();
+    }
+  }
+
+  /// Every rank compares its part of the two matrices.
+  void compare_tied_head(const FolderHandle& folder, int threads) {
+    const WeightIndex::Tensor& head = index_.tensors[static_cast<size_t>(match_.tied_head)];
+    const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
+    const int64_t elements = head.numel(), ranks = communicator_.size(), rank = communicator_.rank();
+    const int64_t first = elements / ranks * rank, last = rank + 1 == ranks ? elements : elements / ranks * (rank + 1);
+    const StoredSlice a{&head, &file(folder, head.file), elements, 1, false};
+    const StoredSlice b{&embedding, &file(folder, embedding.file), elements, 1, false};
+    const int64_t step = window_elements / 8;
+    parallel_for(static_cast<size_t>((last - first + step - 1) / step), threads, [&](size_t i) {
+      const int64_t begin = first + static_cast<int64_t>(i) * step, end = std::min(begin + step, last);
+      std::vector<float> left(static_cast<size_t>(end - begin)), right(left.size());
+      read_slice(a, begin, end, left.data());
+      read_slice(b, begin, end, right.data());
+      if (std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) != 0) {
+        throw UserError(ExitCode::bad_content,
+                        fmt::format("{}: {} differs from {}, although config.json ties them (tie_word_embeddings): one "
+                                    "of the two is wrong",
+                                    index_.folder, head.name, embedding.name));
+      }
+    });
+  }
+
+  const WeightIndex& index_;
+  const WeightMatch& match_;
+  ParamStore& params_;
+  Communicator& communicator_;
+  std::vector<std::optional<FileHandle>> files_;
+  int64_t bytes_ = 0;
+};
+
+std::vector<UnitSpec> units_of(const ParamStore& params) {
+  std::vector<UnitSpec> units;
+  units.reserve(static_cast<size_t>(params.unit_count()));
+  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
+  return units;
+}
+
+}  // namespace
+
+LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
+                        Communicator& communicator, Stream& stream) {
+  // Headers are read once; a model of a thousand files is not opened by every rank.
+  std::string packed;
+  raise_together(communicator, [&] {
+    if (communicator.rank() == 0) packed = read_weight_index(FolderHandle::open(folder)).packed();
+  });
+  communicator.broadcast(packed);
+  const WeightIndex index = WeightIndex::unpacked(packed);
+  WeightMatch match;
+  raise_together(communicator, [&] { match = match_weights(shape, units_of(params), index); });
+
+  Loader loader(index, match, params, communicator);
+  const auto begin = std::chrono::steady_clock::now();
+  raise_together(communicator, [&] { loader.read(stream); });
+  int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
+  int64_t bytes[] = {loader.bytes()};
+  communicator.maximum(nanoseconds);
+  communicator.sum(bytes);
+  params.publish_masters();
+  return {bytes[0], static_cast<double>(nanoseconds[0]) * 1e-9, static_cast<int64_t>(index.files.size()),
+          std::move(match.notes)};
+}
+
+void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units) {
+  match_weights(shape, units, read_weight_index(FolderHandle::open(folder)));
+}
+
+std::string load_text(const LoadReport& r) {
+  const double megabytes = static_cast<double>(r.bytes) * 1e-6;
+  const std::string size =
+      megabytes < 1000 ? fmt::format("{:.1f} MB", megabytes) : fmt::format("{:.2f} GB", megabytes / 1000);
+  std::string text = fmt::format("{} from {} file{} in {:.2f} s, {:.2f} GB/s", size, r.files, r.files == 1 ? "" : "s",
+                                 r.seconds, megabytes / 1000 / std::max(r.seconds, 1e-9));
+  for (const std::string& note : r.notes) text += "; " + note;
+  return text;
+}
+
+}  // namespace llmtrain

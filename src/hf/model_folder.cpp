@@ -1,0 +1,157 @@
+#include "hf/model_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "hf/weight_index.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void cannot_create(const std::string& path, const std::string& why) {
+  throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, why));
+}
+
+std::string host_name() {
+  char host[64] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+/// What killed processes of this machine left of the same folder.
+void remove_leftovers(const std::string& path) {
+  const fs::path folder = folder_of(path);
+  const std::string prefix = fmt::format("{}.partial-{}-", fs::path(path).filename().string(), host_name());
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    int process = 0;
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, process);
+    const bool dead = error == std::errc() && stop == end && process > 0 && kill(process, 0) != 0 && errno == ESRCH;
+    if (dead) fs::remove_all(entry.path(), ignored);
+  }
+}
+
+int64_t bytes_of(const StoredTensor& t) { return t.numel() * bits_of(t.type) / 8; }
+
+/// Number of each tensor's file: one is full before the next begins, and a tensor is never cut.
+std::vector<size_t> divide(const std::vector<StoredTensor>& tensors, int64_t file_bytes) {
+  std::vector<size_t> files;
+  int64_t used = 0;
+  size_t file = 0;
+  for (const StoredTensor& t : tensors) {
+    const int64_t bytes = bytes_of(t);
+    if (used > 0 && used + bytes > file_bytes) {
+      ++file;
+      used = 0;
+    }
+    used += bytes;
+    files.push_back(file);
+  }
+  return files;
+}
+
+/// Names that Transformers, and with it other readers, expect.
+std::string file_name(size_t file, size_t count) {
+  return count == 1 ? single_weights_name : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, count);
+}
+
+}  // namespace
+
+ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(plan)) {
+  while (plan_.path.size() > 1 && plan_.path.ends_with('/')) plan_.path.pop_back();
+  std::error_code error;
+  const bool there = fs::exists(plan_.path, error);
+  if (there && !fs::is_directory(plan_.path, error)) cannot_create(plan_.path, "a file of that name is there");
+  if (there && !plan_.overwrite && !fs::is_empty(plan_.path, error)) cannot_create(plan_.path, "it is there already");
+  remove_leftovers(plan_.path);
+  partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());
+  if (mkdir(partial_.c_str(), 0750) != 0) cannot_create(partial_, std::strerror(errno));
+  try {
+    open_files();
+  } catch (...) {
+    fs::remove_all(partial_, error);
+    throw;
+  }
+}
+
+ModelFolderWriter::~ModelFolderWriter() {
+  if (partial_.empty()) return;
+  std::error_code ignored;
+  files_.clear();
+  fs::remove_all(partial_, ignored);
+}
+
+void ModelFolderWriter::open_files() {
+  const std::vector<size_t> file_of = divide(plan_.tensors, plan_.file_bytes);
+  const size_t count = file_of.empty() ? 1 : file_of.back() + 1;
+  std::vector<std::vector<StoredTensor>> parts(count);
+  nlohmann::json map = nlohmann::json::object();
+  int64_t bytes = 0, parameters = 0;
+  for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+    const StoredTensor& t = plan_.tensors[i];
+    parts[file_of[i]].push_back(t);
+    file_of_[t.name] = file_of[i];
+    map[t.name] = file_name(file_of[i], count);
+    bytes += bytes_of(t);
+    parameters += t.numel();
+  }
+  for (size_t f = 0; f < count; ++f) {
+    const std::string path = fmt::format("{}/{}", partial_, file_name(f, count));
+    files_.push_back(std::make_unique<SafetensorsWriter>(path, std::move(parts[f]), plan_.metadata));
+  }
+  if (count > 1) {
+    const nlohmann::json document = {{"metadata", {{"total_parameters", parameters}, {"total_size", bytes}}},
+                                     {"weight_map", std::move(map)}};
+    index_ = document.dump(2) + "\n";
+  }
+}
+
+void ModelFolderWriter::write(const std::string& name, int64_t first, const float* values, int64_t count) const {
+  const auto file = file_of_.find(name);
+  LLMTRAIN_CHECK(file != file_of_.end(), "no tensor " + name + " in this folder");
+  files_[file->second]->write(name, first, values, count);
+}
+
+void ModelFolderWriter::write_text(const std::string& name, const std::string& content) const {
+  const FileHandle file = FileHandle::create(partial_ + "/" + name);
+  file.write(0, static_cast<int64_t>(content.size()), content.data());
+  file.sync();
+}
+
+void ModelFolderWriter::publish() {
+  for (const auto& file : files_) file->finish();
+  if (!index_.empty()) write_text(weights_index_name, index_);
+  for (const auto& [name, content] : plan_.texts) write_text(name, content);
+  if (plan_.save_tokenizer) plan_.save_tokenizer(partial_);
+  files_.clear();
+  sync_folder(partial_);
+  const std::string& path = plan_.path;
+  std::error_code ignored;
+  const bool replace = plan_.overwrite && fs::exists(path, ignored);
+  if (replace && renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(partial_, ignored);  // the former one
+  } else {
+    if (replace) fs::remove_all(path, ignored);  // where the file system cannot exchange names
+    if (std::rename(partial_.c_str(), path.c_str()) != 0) cannot_create(path, std::strerror(errno));
+  }
+  partial_.clear();
+  sync_folder(folder_of(path));
+}
+
+}  // namespace llmtrain

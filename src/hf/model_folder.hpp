@@ -1,0 +1,51 @@
+#pragma once
+// Writing a Hugging Face folder: config.json, weights in one file or several, and whatever texts belong to them. It
+// appears whole under its name or not at all.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hf/safetensors_writer.hpp"
+
+namespace llmtrain {
+
+struct ModelFolderPlan {
+  std::string path;
+  bool overwrite = false;                    ///< a folder that is there is replaced
+  std::vector<StoredTensor> tensors;         ///< name, type and shape, in the order of the model
+  int64_t file_bytes = 5'000'000'000;        ///< of weights, before another file is begun
+  std::map<std::string, std::string> texts;  ///< name -> content of further files
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  std::function<void(const std::string& folder)> save_tokenizer;  ///< writes its files into the folder; may be null
+};
+
+class ModelFolderWriter {
+ public:
+  /// UserError(cannot_create) when the folder is there and may not be replaced, or cannot be made.
+  explicit ModelFolderWriter(ModelFolderPlan plan);
+  /// Removes what was not published.
+  ~ModelFolderWriter();
+  ModelFolderWriter(const ModelFolderWriter&) = delete;
+  ModelFolderWriter& operator=(const ModelFolderWriter&) = delete;
+
+  /// Elements [first, first + count) of a tensor, row-major as stored.
+  void write(const std::string& name, int64_t first, const float* values, int64_t count) const;
+  /// Writes the index and the texts, makes all durable and gives the folder its name.
+  void publish();
+
+ private:
+  void open_files();
+  void write_text(const std::string& name, const std::string& content) const;
+
+  ModelFolderPlan plan_;
+  std::string partial_;  ///< name while it is written
+  std::vector<std::unique_ptr<SafetensorsWriter>> files_;
+  std::map<std::string, size_t> file_of_;  ///< tensor -> file
+  std::string index_;                      ///< text of the index; empty with one file
+};
+
+}  // namespace llmtrain

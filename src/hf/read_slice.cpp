@@ -1,0 +1,78 @@
+#include "hf/read_slice.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "hf/convert.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t staging_bytes = int64_t{256} << 10;  ///< stays in the second-level cache
+constexpr int64_t page_bytes = 4096;
+
+/// Of this thread, reused from call to call.
+char* staging(int64_t bytes) {
+  thread_local std::vector<char> buffer;
+  if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<size_t>(bytes));
+  return buffer.data();
+}
+
+int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) {
+  const int64_t width = bits_of(s.tensor->type) / 8;
+  const int64_t bytes = (end - begin) * width;
+  if (s.tensor->type == StoredType::F32) {
+    s.file->read(s.tensor->begin + begin * width, bytes, out);
+    return bytes;
+  }
+  char* buffer = staging(staging_bytes);
+  for (int64_t at = begin; at < end; at += staging_bytes / width) {
+    const int64_t count = std::min(staging_bytes / width, end - at);
+    s.file->read(s.tensor->begin + at * width, count * width, buffer);
+    to_float(s.tensor->type, buffer, count, out + (at - begin));
+  }
+  return bytes;
+}
+
+/// Rows [first, last) of the model's matrix are columns of the stored one, of which a few rows at a time are read.
+int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, float* out) {
+  const int64_t width = bits_of(s.tensor->type) / 8;
+  const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
+  const bool whole = (s.rows - rows) * width < page_bytes;  // gaps included
+  const int64_t stored_row = (whole ? s.rows : rows) * width;
+  const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * rows), 1, s.columns);
+  int64_t total = 0;
+  std::vector<float> values(static_cast<size_t>(block * rows));
+  for (int64_t c = 0; c < s.columns; c += block) {
+    const int64_t count = std::min(block, s.columns - c);
+    char* buffer = staging(block * stored_row);
+    if (whole) {
+      const int64_t skip = first * width, bytes = (count * s.rows - (s.rows - rows)) * width;
+      s.file->read(s.tensor->begin + c * s.rows * width + skip, bytes, buffer);
+      total += bytes;
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        s.file->read(s.tensor->begin + ((c + i) * s.rows + first) * width, stored_row, buffer + i * stored_row);
+      }
+      total += count * stored_row;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      to_float(s.tensor->type, buffer + i * stored_row, rows, values.data() + i * rows);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = (first + r) * s.columns + c - begin;  // of `out`, where column c of the row would lie
+      const int64_t from = std::max<int64_t>(0, -row), to = std::min(count, end - begin - row);
+      for (int64_t i = from; i < to; ++i) out[row + i] = values[static_cast<size_t>(i * rows + r)];
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out) {
+  if (begin >= end) return 0;
+  return slice.transposed ? read_columns(slice, begin, end, out) : read_rows(slice, begin, end, out);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,47 @@
+#pragma once
+// Which tensors a Hugging Face folder holds and where their bytes lie: model.safetensors alone, or the files that
+// model.safetensors.index.json names.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/folder_handle.hpp"
+#include "hf/safetensors.hpp"
+
+namespace llmtrain {
+
+inline constexpr const char* single_weights_name = "model.safetensors";
+inline constexpr const char* weights_index_name = "model.safetensors.index.json";
+
+struct WeightIndex {
+  struct File {
+    std::string name;
+    int64_t bytes;
+  };
+  struct Tensor : StoredTensor {
+    size_t file = 0;
+  };
+
+  std::string folder;
+  std::vector<File> files;
+  std::vector<Tensor> tensors;                  ///< sorted by name
+  std::map<std::string, std::string> metadata;  ///< of the first file
+
+  const Tensor* find(std::string_view name) const;
+
+  /// As bytes, for the ranks that do not read the headers themselves.
+  std::string packed() const;
+  static WeightIndex unpacked(const std::string& bytes);
+};
+
+/// Reads and checks every header. UserError: missing_input when there are no weights (other formats are named, with the
+/// way out), bad_content for damaged or hostile files.
+WeightIndex read_weight_index(const FolderHandle& folder);
+
+/// The command that turns a model of old PyTorch files into one of safetensors.
+std::string pickle_way_out(const std::string& folder);
+
+}  // namespace llmtrain

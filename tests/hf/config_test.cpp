@@ -1,0 +1,272 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "hf/config_json.hpp"
+#include "hf/files.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+HfConfig parse(const std::string& text) { return parse_hf_config(text, "config.json"); }
+std::string refusal(const std::string& text) {
+  return test::verdict(ExitCode::bad_content, [&] { parse(text); });
+}
+
+/// Of published models, as their makers wrote them: the shape, in short.
+std::string llama(int64_t vocabulary, int64_t width, int64_t ff, int64_t layers, int64_t heads, int64_t kv_heads,
+                  const std::string& more = "") {
+  return fmt::format(
+      R"({{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":{},"hidden_size":{},)"
+      R"("intermediate_size":{},"num_hidden_layers":{},"num_attention_heads":{},"num_key_value_heads":{}{}{}}})",
+      vocabulary, width, ff, layers, heads, kv_heads, more.empty() ? "" : ",", more);
+}
+std::string as_family(std::string text, const std::string& type, const std::string& architecture) {
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    text.replace(text.find(from), from.size(), to);
+  };
+  replace("\"llama\"", "\"" + type + "\"");
+  replace("LlamaForCausalLM", architecture);
+  return text;
+}
+std::string mistral(const std::string& base) { return as_family(base, "mistral", "MistralForCausalLM"); }
+std::string qwen2(const std::string& base) { return as_family(base, "qwen2", "Qwen2ForCausalLM"); }
+std::string qwen3(const std::string& base) { return as_family(base, "qwen3", "Qwen3ForCausalLM"); }
+std::string gemma2(const std::string& base) { return as_family(base, "gemma2", "Gemma2ForCausalLM"); }
+std::string phi3(const std::string& base) { return as_family(base, "phi3", "Phi3ForCausalLM"); }
+std::string gpt2(int64_t width, int64_t layers, int64_t heads, const std::string& more = "") {
+  return fmt::format(R"({{"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","vocab_size":50257,"n_ctx":1024,)"
+                     R"("n_positions":1024,"n_embd":{},"n_layer":{},"n_head":{}{}{}}})",
+                     width, layers, heads, more.empty() ? "" : ",", more);
+}
+
+int64_t parameters(const std::string& text) {
+  const ModelConfig config = parse(text).model;
+  int64_t count = 0;
+  for (const UnitSpec& unit : Decoder(decoder_shape(config, config.vocab_size)).units()) {
+    for (const ParamSpec& param : unit.params) count += param.numel();
+  }
+  return count;
+}
+
+TEST(HfConfig, PublishedShapesHaveTheirPublishedNumberOfParameters) {
+  EXPECT_EQ(parameters(gpt2(768, 12, 12)), 124'439'808);
+  EXPECT_EQ(parameters(gpt2(1024, 24, 16)), 354'823'168);
+  EXPECT_EQ(parameters(gpt2(1280, 36, 20)), 774'030'080);
+  EXPECT_EQ(parameters(gpt2(1600, 48, 25)), 1'557'611'200);
+  EXPECT_EQ(parameters(llama(32000, 4096, 11008, 32, 32, 32)), 6'738'415'616);
+  EXPECT_EQ(parameters(llama(128256, 4096, 14336, 32, 32, 8)), 8'030'261'248);
+  const std::string tied = R"("tie_word_embeddings":true)";
+  EXPECT_EQ(parameters(llama(128256, 2048, 8192, 16, 32, 8, tied)), 1'235'814'400);
+  EXPECT_EQ(parameters(llama(128256, 3072, 8192, 28, 24, 8, tied + R"(,"head_dim":128)")), 3'212'749'824);
+  EXPECT_EQ(parameters(mistral(llama(32000, 4096, 14336, 32, 32, 8))), 7'241'732'096);
+  EXPECT_EQ(parameters(mistral(llama(32768, 4096, 14336, 32, 32, 8))), 7'248'023'552);
+  EXPECT_EQ(parameters(qwen2(llama(151936, 896, 4864, 24, 14, 2, tied))), 494'032'768);
+  EXPECT_EQ(parameters(qwen2(llama(151936, 1536, 8960, 28, 12, 2, tied))), 1'543'714'304);
+  EXPECT_EQ(parameters(qwen2(llama(152064, 3584, 18944, 28, 28, 4))), 7'615'616'512);
+  EXPECT_EQ(parameters(qwen3(llama(151936, 1024, 3072, 28, 16, 8, tied + R"(,"head_dim":128)"))), 596'049'920);
+  EXPECT_EQ(parameters(qwen3(llama(151936, 4096, 12288, 36, 32, 8, R"("head_dim":128)"))), 8'190'735'360);
+}
+
+const std::string small = llama(64, 48, 80, 2, 4, 2);
+
+TEST(HfConfig, DefaultsAreThoseOfTransformers) {
+  const ModelConfig l = parse(small).model;
+  EXPECT_EQ(l.head_dim, 12);
+  EXPECT_EQ(l.max_seq_len, 2048);
+  EXPECT_EQ(l.norm_epsilon, 1e-6);
+  EXPECT_EQ(l.rope_theta, 10000);
+  EXPECT_EQ(l.activation, ModelConfig::Activation::swiglu);
+  EXPECT_FALSE(l.tie_embeddings);
+  EXPECT_FALSE(l.qkv_bias);
+  EXPECT_EQ(l.sliding_window, 0);
+  EXPECT_EQ(parse(mistral(small)).model.sliding_window, 4096);
+  const ModelConfig q = parse(qwen2(small)).model;
+  EXPECT_TRUE(q.qkv_bias);
+  EXPECT_FALSE(q.attention_output_bias);
+  EXPECT_EQ(q.sliding_window, 0);
+  const ModelConfig q3 = parse(qwen3(small)).model;
+  EXPECT_TRUE(q3.qk_norm);
+  EXPECT_EQ(q3.head_dim, 128);
+  const ModelConfig g = parse(gemma2(small)).model;
+  EXPECT_EQ(g.head_dim, 256);
+  EXPECT_EQ(g.query_pre_attn_scalar, 256);
+  EXPECT_EQ(g.attention_softcap, 50);
+  EXPECT_EQ(g.final_softcap, 30);
+  EXPECT_EQ(g.embedding_scale, std::sqrt(48.0));
+  EXPECT_EQ(g.activation, ModelConfig::Activation::geglu_tanh);
+  EXPECT_TRUE(g.tie_embeddings && g.sandwich_norm && g.zero_centered_norm);
+  EXPECT_EQ(g.sliding_window, 4096);
+  EXPECT_THAT(g.sliding_window_layers, ElementsAre(0));
+  EXPECT_EQ(parse(phi3(small)).model.norm_epsilon, 1e-5);
+  const ModelConfig gp = parse(gpt2(48, 2, 4)).model;
+  EXPECT_EQ(gp.d_ff, 192);
+  EXPECT_TRUE(gp.tie_embeddings && gp.bias && gp.qkv_bias && gp.mlp_bias);
+  EXPECT_EQ(gp.activation, ModelConfig::Activation::gelu_tanh);
+  EXPECT_EQ(gp.max_seq_len, 1024);
+}
+
+std::string with(const std::string& base, const std::string& more) {
+  return base.substr(0, base.size() - 1) + "," + more + "}";
+}
+
+TEST(HfConfig, RopeOfBothStyles) {
+  const auto rope = [](const std::string& text) { return parse(text).model; };
+  for (const std::string& style :
+       {std::string(
+            R"("rope_theta":500000.0,"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+            R"("original_max_position_embeddings":8192,"rope_type":"llama3"})"),
+        std::string(R"("rope_parameters":{"rope_theta":500000.0,"factor":8.0,"low_freq_factor":1.0,)"
+                    R"("high_freq_factor":4.0,"original_max_position_embeddings":8192,"rope_type":"llama3"})")}) {
+    const ModelConfig c = rope(with(small, style));
+    EXPECT_EQ(c.rope_theta, 500000);
+    EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::llama3);
+    EXPECT_EQ(c.rope_scaling.factor, 8);
+    EXPECT_EQ(c.rope_scaling.original_max_position_embeddings, 8192);
+    EXPECT_EQ(c.rope_scaling.high_freq_factor, 4);
+  }
+  EXPECT_EQ(rope(with(small, R"("rope_scaling":null,"rope_theta":1e6)")).rope_theta, 1e6);
+  EXPECT_EQ(rope(with(small, R"("rope_parameters":{"rope_type":"default","rope_theta":5})")).rope_theta, 5);
+  EXPECT_EQ(rope(with(small, R"("rope_scaling":{"type":"linear","factor":2})")).rope_scaling.kind,
+            RopeScaling::Kind::linear);
+  const ModelConfig yarn = rope(with(qwen2(small), R"("rope_scaling":{"type":"yarn","factor":4.0,)"
+                                                   R"("original_max_position_embeddings":32768})"));
+  EXPECT_EQ(yarn.rope_scaling.kind, RopeScaling::Kind::yarn);
+  EXPECT_EQ(yarn.rope_scaling.beta_fast, 32);
+  const std::string six = "[1,1,1,1,1,2.5]";
+  const ModelConfig phi = rope(with(phi3(small), R"("original_max_position_embeddings":4096,"max_position_embeddings":)"
+                                                 R"(131072,"rope_scaling":{"type":"su","short_factor":)" +
+                                                     six + R"(,"long_factor":)" + six + "}"));
+  EXPECT_EQ(phi.rope_scaling.kind, RopeScaling::Kind::longrope);
+  EXPECT_EQ(phi.rope_scaling.original_max_position_embeddings, 4096);
+  EXPECT_EQ(phi.rope_scaling.long_factor.back(), 2.5);
+  EXPECT_EQ(rope(with(phi3(small), R"("partial_rotary_factor":0.5)")).partial_rotary_factor, 0.5);
+
+  EXPECT_THAT(
+      refusal(with(small, R"("rope_scaling":{"rope_type":"mrope","mrope_section":[1]})")),
+      AllOf(HasSubstr("rope_scaling.rope_type: 'mrope' is not known"), HasSubstr("rope_scaling.'mrope_section'")));
+  EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"rope_type":"linear"})")), HasSubstr("linear wants a factor"));
+  EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"rope_type":"linear","factor":0})")),
+              HasSubstr("rope_scaling.factor"));
+  EXPECT_THAT(refusal(with(small, R"("rope_scaling":[1])")), HasSubstr("rope_scaling: must be an object"));
+  EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"type":"linear","factor":2},"rope_parameters":{})")),
+              HasSubstr("differs from rope_parameters"));
+  EXPECT_THAT(refusal(with(small, R"("partial_rotary_factor":0.5)")), HasSubstr("only phi3"));
+}
+
+TEST(HfConfig, WindowsOfLayers) {
+  const auto model = [](const std::string& text) { return parse(text).model; };
+  EXPECT_EQ(model(with(mistral(small), R"("sliding_window":null)")).sliding_window, 0);
+  EXPECT_EQ(model(with(mistral(small), R"("sliding_window":7)")).sliding_window, 7);
+  const std::string used = R"("use_sliding_window":true,"sliding_window":16)";
+  EXPECT_EQ(model(with(qwen2(small), used)).sliding_window, 0);  // no layer is at or above the 28th
+  const ModelConfig upper = model(with(qwen2(small), used + R"(,"max_window_layers":1)"));
+  EXPECT_EQ(upper.sliding_window, 16);
+  EXPECT_THAT(upper.sliding_window_layers, ElementsAre(1));
+  const ModelConfig all = model(with(qwen2(small), used + R"(,"max_window_layers":0)"));
+  EXPECT_EQ(all.sliding_window, 16);
+  EXPECT_TRUE(all.sliding_window_layers.empty());
+  const std::string types = R"("layer_types":["sliding_attention","full_attention"])";
+  EXPECT_THAT(model(with(qwen3(small), used + "," + types)).sliding_window_layers, ElementsAre(0));
+  EXPECT_THAT(refusal(with(qwen3(small), types)), HasSubstr("layer_types: names sliding layers"));
+  EXPECT_THAT(refusal(with(qwen3(small), R"("layer_types":["full_attention"])")), HasSubstr("1 entries for 2 layers"));
+  EXPECT_THAT(refusal(with(qwen3(small), R"("layer_types":["full_attention","mamba"])")), HasSubstr("'mamba'"));
+  EXPECT_THAT(refusal(with(small, R"("sliding_window":5)")), HasSubstr("sliding_window: 5: this family has none"));
+}
+
+TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
+  const std::map<std::string, std::string> additions = {
+      {R"("auto_map":{"AutoModelForCausalLM":"modeling_x.XForCausalLM"})", "auto_map: the model comes with code"},
+      {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},
+      {R"("num_experts":8)", "'num_experts': this key is not known"},
+      {R"("rms_norm_epss":1e-5)", "did you mean rms_norm_eps?"},
+      {R"("hidden_act":"relu2")", "hidden_act: 'relu2'"},
+      {R"("is_encoder_decoder":true)", "only decoders are known"},
+      {R"("tie_word_embeddings":1)", "tie_word_embeddings: 1 is not true or false"},
+      {R"("max_position_embeddings":0)", "max_position_embeddings: 0 is not an integer from 1"},
+      {R"("max_position_embeddings":99999999999999999999)", "max_position_embeddings"},
+      {R"("rms_norm_eps":-1)", "rms_norm_eps: -1 is not a number above 0"},
+      {R"("initializer_range":"x")", "initializer_range"},
+      {R"("eos_token_id":[1,"x"])", "eos_token_id: is no list of token ids"},
+  };
+  EXPECT_EQ(refusal(small), "accepted");
+  for (const auto& [addition, message] : additions) {
+    EXPECT_THAT(refusal(with(small, addition)), AllOf(HasSubstr("config.json: "), HasSubstr(message))) << addition;
+  }
+  EXPECT_THAT(refusal(R"({"model_type":"bloom"})"), HasSubstr("model_type 'bloom' is not known"));
+  EXPECT_THAT(refusal(R"({"model_type":"llama4","architectures":["Llama4ForCausalLM"]})"),
+              HasSubstr("did you mean llama"));
+  EXPECT_THAT(refusal(as_family(small, "llama", "LlamaForSequenceClassification")),
+              HasSubstr("only LlamaForCausalLM is known"));
+  EXPECT_THAT(refusal("{}"), HasSubstr("neither model_type nor architectures"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("not an object"));
+  EXPECT_THAT(refusal(R"({"model_type":"llama","hidden_size":8})"),
+              AllOf(HasSubstr("vocab_size: is missing"), HasSubstr("num_hidden_layers: is missing")));
+  EXPECT_THAT(refusal(llama(64, 48, 80, 2, 5, 5)), HasSubstr("5 heads do not divide hidden_size"));
+  EXPECT_THAT(refusal(llama(64, 48, 80, 2, 4, 3)), HasSubstr("3 does not divide 4 heads"));
+  EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("scale_attn_weights":false)")), HasSubstr("scale_attn_weights: false"));
+  EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("scale_attn_by_inverse_layer_idx":true)")), HasSubstr("scaled by layer"));
+  // Published before Transformers had the model: the code is the stock one.
+  const std::string code = R"("auto_map":{"AutoConfig":"configuration_phi3.Phi3Config","AutoModelForCausalLM":)"
+                           R"("modeling_phi3.Phi3ForCausalLM"})";
+  EXPECT_EQ(refusal(with(phi3(small), code)), "accepted");
+  EXPECT_THAT(refusal(with(small, code)), HasSubstr("auto_map"));
+}
+
+TEST(HfConfig, TokenIds) {
+  const TokenIds ids = parse(with(small, R"("bos_token_id":1,"eos_token_id":[2,3],"pad_token_id":null)")).ids;
+  EXPECT_EQ(ids.bos, 1);
+  EXPECT_EQ(ids.pad, -1);
+  EXPECT_THAT(ids.eos, ElementsAre(2, 3));
+  EXPECT_THAT(parse(with(small, R"("eos_token_id":5)")).ids.eos, ElementsAre(5));
+}
+
+TEST(HfConfig, WhatIsWrittenIsReadAgain) {
+  const std::string longrope = R"("original_max_position_embeddings":1024,"rope_scaling":{"type":"longrope",)"
+                               R"("short_factor":[1,1,1,1,1,2.5],"long_factor":[1,1,1,1,1,2.5]})";
+  for (const std::string& text :
+       {small, with(small, R"("attention_bias":true,"mlp_bias":true,"hidden_act":"gelu","head_dim":6)"),
+        with(small, R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
+                    R"("original_max_position_embeddings":512})"),
+        with(small, R"("rope_scaling":{"rope_type":"dynamic","factor":2})"), mistral(small),
+        with(mistral(small), R"("sliding_window":null)"), qwen2(small),
+        with(qwen2(small), R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":1)"),
+        with(qwen2(small), R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":0)"),
+        with(qwen2(small), R"("rope_scaling":{"type":"yarn","factor":4.5,"original_max_position_embeddings":3276,)"
+                           R"("mscale":0.7,"mscale_all_dim":0.9,"truncate":false,"beta_fast":30})"),
+        qwen3(small), gemma2(small),
+        with(gemma2(small), R"("query_pre_attn_scalar":144,"attn_logit_softcapping":null,"sliding_window":9)"),
+        phi3(small), with(phi3(small), R"("sliding_window":2047,"partial_rotary_factor":0.5)"),
+        with(phi3(small), longrope), gpt2(48, 2, 4),
+        gpt2(48, 2, 4, R"("n_inner":100,"activation_function":"relu","tie_word_embeddings":false)")}) {
+    const ModelConfig model = parse(text).model;
+    EXPECT_EQ(hf_config_obstacle(model), "") << text;
+  }
+  ModelConfig model = parse(small).model;
+  model.norm = ModelConfig::Norm::layernorm;
+  EXPECT_THAT(hf_config_obstacle(model), HasSubstr("no llama model with model.norm = layernorm"));
+  model = parse(gpt2(48, 2, 4)).model;
+  model.pre_norm = false;
+  EXPECT_THAT(hf_config_obstacle(model), HasSubstr("model.pre_norm = false"));
+  model = parse(small).model;
+  model.sliding_window = 5;
+  EXPECT_THAT(hf_config_obstacle(model), HasSubstr("model.sliding_window = 5"));
+}
+
+TEST(HfConfig, TheTypeOfTheWeightsIsAllThatChangesInATextTakenOver) {
+  const std::string text = "{\n  \"b\": 1,\n  \"torch_dtype\": \"bfloat16\", \"a\": 2}";
+  EXPECT_EQ(with_dtype(text, "c", "bfloat16"), text);
+  EXPECT_EQ(with_dtype(text, "c", "float32"), "{\n  \"a\": 2,\n  \"b\": 1,\n  \"torch_dtype\": \"float32\"\n}\n");
+  EXPECT_EQ(with_dtype("{}", "c", "float32"), "{}");
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,159 @@
+// In and out again: what stores of every stage and number of ranks write is, byte for byte, what they were loaded from.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "hf/export_model.hpp"
+#include "hf/files.hpp"
+#include "hf/load_weights.hpp"
+#include "hf/model_files.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::communicator;
+using test::small_model;
+using test::Started;
+using test::Stored;
+using test::stream;
+using testing::HasSubstr;
+
+class ExportModel : public testing::Test {
+ public:
+  ExportModel() : folder_(test::shared_path("export"), communicator().rank() == 0) { communicator().barrier(); }
+  ~ExportModel() override { communicator().barrier(); }
+
+ protected:
+  void write(const ModelConfig& model, const Stored& stored) const {
+    if (communicator().rank() == 0) test::write_model(folder_.at("in"), model, stored);
+    communicator().barrier();
+  }
+  static std::set<std::string> names_in(const std::string& path) {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) names.insert(entry.path().filename().string());
+    return names;
+  }
+  /// Names of files that differ between "in" and "out" (rank 0 looks).
+  std::set<std::string> differing() const {
+    communicator().barrier();
+    std::set<std::string> result;
+    if (communicator().rank() != 0) return result;
+    std::set<std::string> names = names_in(folder_.at("in"));
+    names.merge(names_in(folder_.at("out")));
+    for (const std::string& name : names) {
+      if (folder_.read("in/" + name) != folder_.read("out/" + name)) result.insert(name);
+    }
+    return result;
+  }
+
+  test::ScratchFolder folder_;
+};
+
+class ExportOf : public ExportModel, public testing::WithParamInterface<const char*> {};
+
+TEST_P(ExportOf, FilesComeBackByteForByte) {
+  const ModelConfig model = small_model(GetParam());
+  for (const Stored& stored : {Stored{}, Stored{.type = StoredType::BF16, .file_bytes = 9000},
+                               Stored{.type = StoredType::F16, .file_bytes = 9000}}) {
+    write(model, stored);
+    for (int stage = stored.type == StoredType::F32 ? 0 : 3; stage <= 3; ++stage) {
+      Started started(model, DType::bf16, stage);
+      load_weights(folder_.at("in"), started.shape, started.store, communicator(), stream());
+      ExportOptions options{.output = folder_.at("out"),
+                            .overwrite = true,
+                            .type = stored.type,
+                            .file_bytes = stored.file_bytes,
+                            .texts = {},
+                            .ids = {},
+                            .save_tokenizer = {}};
+      export_model(options, started.shape, started.store, communicator());
+      // A new config.json says of which type the weights are, and a generation_config.json is added.
+      std::set<std::string> expected;
+      if (communicator().rank() == 0) expected = {"generation_config.json"};
+      if (communicator().rank() == 0 && stored.type != StoredType::F32) expected.insert("config.json");
+      EXPECT_EQ(differing(), expected) << GetParam() << ", stage " << stage << ", " << name_of(stored.type);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Families, ExportOf,
+                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3"));
+
+TEST_F(ExportModel, WhatBelongsToTheSourceIsTakenOver) {
+  const ModelConfig model = small_model("gpt2");
+  write(model, {});
+  if (communicator().rank() == 0) {
+    folder_.write("in/tokenizer.json", "{}");
+    folder_.write("in/generation_config.json", "{ \"top_k\": 5 }");
+    folder_.write("in/README.md", "not of the model");
+  }
+  communicator().barrier();
+  Started started(model, DType::f32, 3);
+  load_weights(folder_.at("in"), started.shape, started.store, communicator(), stream());
+  ExportOptions options;
+  options.output = folder_.at("out");
+  options.texts = model_texts(folder_.at("in"));
+  export_model(options, started.shape, started.store, communicator());
+  const bool root = communicator().rank() == 0;
+  EXPECT_EQ(differing(), root ? std::set<std::string>{"README.md"} : std::set<std::string>{});
+  // A second time it is there, on every rank.
+  EXPECT_THAT(test::verdict(ExitCode::cannot_create,
+                            [&] { export_model(options, started.shape, started.store, communicator()); }),
+              HasSubstr("it is there already"));
+  communicator().barrier();
+  options.overwrite = true;
+  options.texts.clear();
+  options.save_tokenizer = [](const std::string& folder) { std::ofstream(folder + "/tokenizer.model") << "x"; };
+  export_model(options, started.shape, started.store, communicator());
+  communicator().barrier();
+  EXPECT_EQ(names_in(folder_.at("out")),
+            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors", "tokenizer.model"}));
+  EXPECT_EQ(names_in(folder_.path()), (std::set<std::string>{"in", "out"}));  // nothing is left behind
+}
+
+TEST_F(ExportModel, AModelThatTransformersDoesNotHaveIsRefusedOnEveryRank) {
+  ModelConfig model = small_model("gpt2");
+  model.positions = ModelConfig::Positions::rope;
+  Started started(model, DType::f32, 1);
+  ExportOptions options;
+  options.output = folder_.at("out");
+  EXPECT_THAT(
+      test::verdict(ExitCode::deck, [&] { export_model(options, started.shape, started.store, communicator()); }),
+      HasSubstr("Transformers has no gpt2 model with model.positions = rope"));
+}
+
+TEST_F(ExportModel, AFailureToWriteEndsOnEveryRankAndLeavesNothing) {
+  Started started(small_model("llama"), DType::f32, 3);
+  started.set();
+  ExportOptions options;
+  options.output = folder_.at("out");
+  options.save_tokenizer = [](const std::string&) { throw UserError(ExitCode::io, "disk full"); };
+  EXPECT_THAT(test::verdict(ExitCode::io, [&] { export_model(options, started.shape, started.store, communicator()); }),
+              HasSubstr("disk full"));
+  communicator().barrier();
+  EXPECT_EQ(names_in(folder_.path()), std::set<std::string>{});
+}
+
+TEST_F(ExportModel, FolderToFolder) {
+  const ModelConfig model = small_model("gpt2");
+  write(model, {.type = StoredType::BF16, .file_bytes = 9000, .prefix = false, .extras = true});
+  if (communicator().rank() == 0) {
+    ExportOptions options;
+    options.output = folder_.at("single");
+    convert_model(folder_.at("in"), options);
+    options.output = folder_.at("full");
+    options.type = StoredType::F32;
+    convert_model(folder_.at("single"), options);
+    options.output = folder_.at("back");
+    options.type = StoredType::BF16;
+    convert_model(folder_.at("full"), options);
+    EXPECT_EQ(folder_.read("single/model.safetensors"), folder_.read("back/model.safetensors"));
+    EXPECT_NE(folder_.read("single/model.safetensors"), folder_.read("full/model.safetensors"));
+    EXPECT_FALSE(folder_.read("back/model.safetensors").empty());
+  }
+  communicator().barrier();
+}
+
+}  // namespace
+}  // namespace llmtrain

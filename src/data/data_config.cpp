@@ -6,6 +6,7 @@
 
 #include "core/deck.hpp"
 #include "core/registry.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -26,10 +27,11 @@ struct SeparatorCodec {
 struct TokenizerCodec {
   static constexpr std::array<std::string_view, 2> names = name_list("char", "bytes");
   static std::string parse(std::string_view text, const KeyInfo&) {
+    if (is_tokenizer_path(text)) return std::string(text);
     return std::string(names[parse_name(text, names)]);
   }
   static std::string print(const std::string& name) { return name; }
-  static std::string type() { return joined(names, " / "); }
+  static std::string type() { return joined(names, " / ") + " / file or folder"; }
 };
 
 }  // namespace
@@ -48,7 +50,10 @@ void DataConfig::visit(DeckKeys& keys) {
             .doc = "Part of the training tokens, the last ones, kept for validation when no file is named; 0 = none."});
   keys.key<TokenizerCodec>("tokenizer", tokenizer,
                            {.doc = "char: every character of the training and validation text is a token; bytes: every "
-                                   "byte of its UTF-8."});
+                                   "byte of its UTF-8; or a tokenizer.json, SentencePiece model, ranked file of "
+                                   "tiktoken's, vocab.json, or a folder with one of them."});
+  keys.key("eos_token", eos_token,
+           {.doc = "The token that ends a document, where the files of the tokenizer name none or another is wanted."});
   keys.key(
       "packing", packing,
       {.doc = "wrap: the stream of documents is cut into samples of sequence_length. none: a sample is one document."});
@@ -70,6 +75,10 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
   if (!deck.given("data.cache")) {
     cache = output + "/cache";
     deck.set("data.cache", Origin::automatic, "run.output");
+  }
+  if (!is_tokenizer_path(tokenizer)) {
+    deck.unused("data.eos_token", "char and bytes have their own");
+    eos_token.clear();
   }
   if (!validation.empty()) deck.unused("data.validation_fraction", "no effect beside data.validation");
   if (packing == Packing::wrap) {

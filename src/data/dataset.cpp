@@ -15,6 +15,7 @@
 #include "data/tokenize.hpp"
 #include "parallel/runtime.hpp"
 #include "text/stories.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -118,6 +119,17 @@ SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
   return part;
 }
 
+/// The tokenizer that the deck names by its files.
+std::shared_ptr<const Tokenizer> open_tokenizer(const DataConfig& config) {
+  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(config.tokenizer, config.eos_token);
+  require_eos(*tokenizer, config.tokenizer);
+  if (config.add_bos && tokenizer->bos_id() < 0) {
+    throw UserError(ExitCode::bad_content,
+                    config.tokenizer + ": it has no token that begins a text: set data.add_bos = false");
+  }
+  return tokenizer;
+}
+
 class DatasetOpener {
  public:
   DatasetOpener(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
@@ -193,6 +205,7 @@ class DatasetOpener {
   void open_sources() {
     std::vector<InputFile> all = sets_.train;
     all.insert(all.end(), sets_.validation.begin(), sets_.validation.end());
+    if (sets_.train.front().kind != InputKind::rows) share_tokenizer();
     const SourceScan scan = scan_sources(all, communicator_, percent_report(report_, "reading"));
     raise_together(communicator_, [&] { choose_tokenizer(scan); });
     data_.train = open_set(sets_.train, part_of(scan, 0, sets_.train.size()));
@@ -213,8 +226,23 @@ class DatasetOpener {
     } else if (config_.tokenizer == "char") {
       data_.tokenizer = make_char_tokenizer(scan.code_points, config_.add_bos);
     } else {
-      throw UserError(ExitCode::deck, "data.tokenizer: " + config_.tokenizer + " is none of char, bytes");
+      data_.tokenizer = tokenizer_;
     }
+  }
+
+  /// Rank 0 reads the files, all others are told.
+  void share_tokenizer() {
+    if (!is_tokenizer_path(config_.tokenizer)) return;
+    std::string serialized;
+    raise_together(communicator_, [&] {
+      if (communicator_.rank() != 0) return;
+      tokenizer_ = open_tokenizer(config_);
+      serialized = tokenizer_->serialized();
+    });
+    communicator_.broadcast(serialized);
+    raise_together(communicator_, [&] {
+      if (communicator_.rank() != 0) tokenizer_ = make_tokenizer_from(serialized);
+    });
   }
 
   std::shared_ptr<const TokenFile> open_set(const std::vector<InputFile>& files, SourceScan scan) {
@@ -291,6 +319,7 @@ class DatasetOpener {
   ProgressReport report_;
   std::string folder_;
   InputSets sets_;
+  std::shared_ptr<const Tokenizer> tokenizer_;  // of files
   Dataset data_;
 };
 
@@ -332,6 +361,9 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   };
   examine("data.train", config.train, sets.train);
   examine("data.validation", config.validation, sets.validation);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  const bool has_path = is_tokenizer_path(config.tokenizer) && opened.empty();
+  if (has_path) sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config); }) && sound;
   if (!sound) return 0;
   if (!guarded("data.train", [&] { check_kinds(sets); })) return 0;
   int64_t vocabulary = 0;
@@ -340,6 +372,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
     return vocabulary;
   }
   const bool text = sets.train.empty() || sets.train.front().kind == InputKind::text;
+  if (text && tokenizer != nullptr) return tokenizer->vocabulary_size();
   return text && config.tokenizer == "bytes" ? make_byte_tokenizer(config.add_bos)->vocabulary_size() : 0;
 }
 

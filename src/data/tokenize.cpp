@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t job_bytes = hash_piece;
 constexpr int64_t copy_tokens = int64_t{1} << 18;
+constexpr int64_t cut_window = int64_t{1} << 12;  // bytes
 
 /// Consecutive bytes of one file: whole documents, or a part of a long one; of rows a piece of the file.
 struct Job {
@@ -39,11 +40,12 @@ struct JobResult {
   int64_t skipped = 0;
 };
 
-std::vector<Job> text_jobs(const SourceScan& scan) {
+/// Long documents in parts of about equal length, if the tokenizer can.
+std::vector<Job> text_jobs(const SourceScan& scan, bool in_parts) {
   std::vector<Job> jobs;
   for (size_t d = 0; d < scan.documents.size(); ++d) {
     const DocumentPlace& document = scan.documents[d];
-    if (document.end - document.begin > job_bytes) {
+    if (in_parts && document.end - document.begin > job_bytes) {
       for (int64_t begin = document.begin; begin < document.end; begin += job_bytes) {
         const int64_t end = std::min(begin + job_bytes, document.end);
         jobs.push_back({document.file, begin, end, d, 1, begin == document.begin, end == document.end});
@@ -80,7 +82,8 @@ class Tokenization {
       : request_(request),
         communicator_(communicator),
         report_(report),
-        jobs_(request.tokenizer != nullptr ? text_jobs(request.scan) : row_jobs(request.files)) {}
+        jobs_(request.tokenizer != nullptr ? text_jobs(request.scan, request.tokenizer->works_on_parts())
+                                           : row_jobs(request.files)) {}
 
   void run() {
     raise_together(communicator_, [&] {
@@ -112,39 +115,49 @@ class Tokenization {
 
   FileHandle open(const Job& job) const { return FileHandle::open_to_read(request_.files[job.file].path); }
 
+  /// Where a part really begins: at the first cut at or after the place that it was given. Parts without a cut are
+  /// empty, and the one before goes on.
+  int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const {
+    std::string window;
+    for (int64_t begin = place - 1; begin + 1 < end; begin += cut_window) {
+      // Overlapping by what a cut is judged by.
+      window.resize(static_cast<size_t>(std::min(begin + cut_window + 8, end) - begin));
+      file.read(begin, static_cast<int64_t>(window.size()), window.data());
+      const size_t cut = request_.tokenizer->find_cut(window);
+      if (cut != std::string_view::npos) return begin + static_cast<int64_t>(cut);
+    }
+    return end;
+  }
+
   JobResult encode_text(const Job& job) const {
     const FileHandle file = open(job);
-    // A long document is cut at code points: the part that a character starts in has it.
+    const int64_t document_end = request_.scan.documents[job.first_document].end;
+    const int64_t first = job.starts ? job.begin : cut_after(file, job.begin, document_end);
+    const int64_t last = job.ends ? job.end : cut_after(file, job.end, document_end);
     thread_local std::string buffer;
-    const int64_t file_end = job.ends ? job.end : std::min(job.end + 3, request_.files[job.file].bytes);
-    buffer.resize(static_cast<size_t>(file_end - job.begin));
-    file.read(job.begin, static_cast<int64_t>(buffer.size()), buffer.data());
-    const auto border = [&](int64_t place) {
-      size_t at = static_cast<size_t>(place - job.begin);
-      const size_t limit = std::min(at + 3, buffer.size());
-      while (at < limit && is_utf8_continuation(buffer[at])) ++at;
-      return at;
-    };
+    buffer.resize(static_cast<size_t>(std::max(last, first) - first));
+    file.read(first, static_cast<int64_t>(buffer.size()), buffer.data());
     JobResult result;
     for (size_t d = job.first_document; d < job.first_document + job.documents; ++d) {
       const DocumentPlace& document = request_.scan.documents[d];
-      const size_t begin = job.starts ? static_cast<size_t>(document.begin - job.begin) : border(job.begin);
-      const size_t end = job.ends ? static_cast<size_t>(std::min(document.end, job.end) - job.begin) : border(job.end);
+      const int64_t begin = std::max(document.begin, first), end = std::max(begin, std::min(document.end, last));
       const size_t before = result.ids.size();
       if (request_.add_bos && job.starts) result.ids.push_back(request_.tokenizer->bos_id());
-      encode_slice(job, file, std::string_view(buffer).substr(begin, end - begin), begin, result.ids);
+      const std::string_view text =
+          std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
+      encode_slice(job, file, text, begin, result.ids);
       if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
       result.counts.push_back(result.ids.size() - before);
     }
     return result;
   }
 
-  void encode_slice(const Job& job, const FileHandle& file, std::string_view text, size_t at,
+  void encode_slice(const Job& job, const FileHandle& file, std::string_view text, int64_t at,
                     std::vector<int32_t>& ids) const {
     try {
-      request_.tokenizer->encode(text, ids);
+      request_.tokenizer->encode_part(text, job.starts, ids);
     } catch (const EncodeError& error) {
-      fail_at_byte(file, job.begin + static_cast<int64_t>(at + error.byte()), error.reason());
+      fail_at_byte(file, at + static_cast<int64_t>(error.byte()), error.reason());
     }
   }
 

@@ -18,6 +18,11 @@ class ByteTokenizer final : public Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
     for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
   }
+  void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
+                          std::vector<TextRange>& ranges) const override {
+    encode(text, ids);
+    for (size_t i = 0; i < text.size(); ++i) ranges.push_back({i, i + 1});
+  }
 
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;

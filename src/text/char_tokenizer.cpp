@@ -27,18 +27,14 @@ class CharTokenizer final : public Tokenizer {
   int32_t bos_id() const override { return with_bos_ ? characters() + 1 : -1; }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
-    const size_t invalid = find_invalid_utf8(text);
-    if (invalid != std::string_view::npos) throw EncodeError(invalid, "the text is not UTF-8");
-    for (size_t i = 0; i < text.size();) {
-      const size_t begin = i;
-      const char32_t c = next_code_point(text, i);
-      const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
-      if (id < 0) {
-        throw EncodeError(begin, fmt::format("character U+{:04X} is not among the {} characters of the vocabulary",
-                                             static_cast<uint32_t>(c), characters()));
-      }
+    for_characters(text, [&](int32_t id, size_t, size_t) { ids.push_back(id); });
+  }
+  void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
+                          std::vector<TextRange>& ranges) const override {
+    for_characters(text, [&](int32_t id, size_t begin, size_t end) {
       ids.push_back(id);
-    }
+      ranges.push_back({begin, end});
+    });
   }
 
   std::string decode(std::span<const int32_t> ids) const override {
@@ -60,6 +56,22 @@ class CharTokenizer final : public Tokenizer {
   }
 
  private:
+  template <class Use>
+  void for_characters(std::string_view text, const Use& use) const {
+    const size_t invalid = find_invalid_utf8(text);
+    if (invalid != std::string_view::npos) throw EncodeError(invalid, "the text is not UTF-8");
+    for (size_t i = 0; i < text.size();) {
+      const size_t begin = i;
+      const char32_t c = next_code_point(text, i);
+      const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
+      if (id < 0) {
+        throw EncodeError(begin, fmt::format("character U+{:04X} is not among the {} characters of the vocabulary",
+                                             static_cast<uint32_t>(c), characters()));
+      }
+      use(id, begin, i);
+    }
+  }
+
   int32_t characters() const { return static_cast<int32_t>(code_points_.size()); }
 
   std::vector<char32_t> code_points_;

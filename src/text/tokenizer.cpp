@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "text/code_points.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -45,7 +46,23 @@ std::vector<char32_t> read_code_points(const nlohmann::json& object) {
 
 }  // namespace
 
+void Tokenizer::add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
+  if (bos_id() < 0) return;
+  ids.insert(ids.begin(), bos_id());
+  if (ranges != nullptr) ranges->insert(ranges->begin(), TextRange{});
+}
+
+size_t Tokenizer::find_cut(std::string_view window) const {
+  for (size_t i = 1; i < window.size(); ++i) {
+    if (!is_utf8_continuation(window[i]) || i > 3) return i;
+  }
+  return std::string_view::npos;
+}
+
+void Tokenizer::encode_part(std::string_view text, bool, std::vector<int32_t>& ids) const { encode(text, ids); }
+
 std::unique_ptr<Tokenizer> make_tokenizer_from(std::string_view serialized) {
+  if (serialized.starts_with(R"({"type":"files",)")) return load_serialized_tokenizer(serialized);
   const nlohmann::json object = parse_flat(serialized);
   const auto type = object.find("type");
   const auto bos = object.find("bos");
@@ -54,7 +71,7 @@ std::unique_ptr<Tokenizer> make_tokenizer_from(std::string_view serialized) {
   const std::string& kind = type->get_ref<const std::string&>();
   if (kind == "bytes") return make_byte_tokenizer(bos->get<bool>());
   if (kind == "char") return make_char_tokenizer(read_code_points(object), bos->get<bool>());
-  refuse("unknown type, this version knows char and bytes");
+  refuse("unknown type, this version knows char, bytes and files");
 }
 
 }  // namespace llmtrain

@@ -1,0 +1,34 @@
+#pragma once
+// Reads tokenizer.json, the tokenizers library's description of a tokenizer. Every part and option is used or refused
+// by name; truncation and padding are settings of who calls the library, not of the text's tokens, and are not used.
+
+#include <string>
+#include <string_view>
+
+#include "core/json_reader.hpp"
+#include "text/json_node.hpp"
+#include "text/pipeline_tokenizer.hpp"
+
+namespace llmtrain {
+
+inline constexpr int64_t largest_tokenizer_json = int64_t{256} << 20;  ///< bytes
+inline constexpr JsonLimits tokenizer_limits{.bytes = largest_tokenizer_json, .values = int64_t{1} << 22};
+
+/// `name` is the file's, for messages. UserError(bad_content).
+TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name);
+
+// Its sections; `where` names them in messages. null is no step.
+std::vector<std::unique_ptr<Normalizer>> read_normalizer(const JsonNode& node);
+/// `takes_bytes` becomes true when the last step was GPT-2's byte form, which is left out when `may_take_bytes`.
+std::vector<std::unique_ptr<PreTokenizer>> read_pre_tokenizer(const JsonNode& node, bool may_take_bytes,
+                                                              bool& takes_bytes);
+std::vector<std::unique_ptr<TokenDecoder>> read_decoder(const JsonNode& node);
+/// `id_limit`: ids in it are below.
+PostProcessor read_post_processor(const JsonNode& node, int64_t id_limit);
+
+/// An object of tokens and ids: bounded, unique, nearly without gaps.
+Vocabulary read_vocabulary(const JsonNode& node);
+/// Appends what a file of merges has: two tokens separated by a space a line; a first line "#version" is none.
+std::vector<MergeRule> read_merge_lines(std::string_view text, const std::string& name, const Vocabulary& vocabulary);
+
+}  // namespace llmtrain

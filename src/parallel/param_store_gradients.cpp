@@ -150,6 +150,7 @@ void ParamStore::State::gather_sums() {
 
 void ParamStore::begin_step(int64_t groups) {
   State& s = *state_;
+  LLMTRAIN_CHECK(s.options.trained, "a parameter store without gradients cannot be trained");
   LLMTRAIN_CHECK(groups >= 1 && groups <= s.options.groups,
                  fmt::format("a step of {} groups was planned for at most {}", groups, s.options.groups));
   LLMTRAIN_CHECK(s.in_flight.empty(), "a step begins before the last one's gradients are finished");

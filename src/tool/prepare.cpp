@@ -13,7 +13,7 @@
 #include "data/token_file.hpp"
 #include "data/tokenize.hpp"
 #include "parallel/local_communicator.hpp"
-#include "text/tokenizer.hpp"
+#include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -24,6 +24,7 @@ constexpr std::array<std::string_view, 2> tokenizers = {"char", "bytes"};
 struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string tokenizer;
+  std::string eos_token;
   std::string output;
   std::string separator = "none";
   bool add_bos = false;
@@ -70,13 +71,25 @@ std::unique_ptr<Tokenizer> tokenizer_of_file(const PrepareOptions& options) {
   return tokenizer;
 }
 
+std::unique_ptr<Tokenizer> tokenizer_of_path(const PrepareOptions& options) {
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer, options.eos_token);
+  require_eos(*tokenizer, options.tokenizer);
+  if (options.add_bos && tokenizer->bos_id() < 0) {
+    refuse_command_line("--add-bos: the tokenizer of " + options.tokenizer + " has no token that begins a text");
+  }
+  return tokenizer;
+}
+
 std::unique_ptr<Tokenizer> choose_tokenizer(const PrepareOptions& options, const SourceScan& scan) {
   const std::string name = options.tokenizer.empty() ? "char" : options.tokenizer;
   if (name == "bytes") return make_byte_tokenizer(options.add_bos);
   if (name == "char") return make_char_tokenizer(scan.code_points, options.add_bos);
   if (name.ends_with(".h5")) return tokenizer_of_file(options);
-  refuse_command_line(fmt::format("--tokenizer: {} is none of char, bytes, or a token file (.h5){}", name,
-                                  did_you_mean(name, tokenizers)));
+  if (is_tokenizer_path(name)) return tokenizer_of_path(options);
+  refuse_command_line(
+      fmt::format("--tokenizer: {} is none of char, bytes, a token file (.h5), or a tokenizer's file or "
+                  "folder{}",
+                  name, did_you_mean(name, tokenizers)));
 }
 
 InputKind kind_of_all(const std::vector<InputFile>& files) {
@@ -96,6 +109,7 @@ std::string command_of(const PrepareOptions& options) {
   std::string command = "llmtool prepare --input " + joined(options.inputs, " ");
   if (!options.tokenizer.empty()) command += " --tokenizer " + options.tokenizer;
   if (options.separator != "none") command += " --document-separator " + options.separator;
+  if (!options.eos_token.empty()) command += " --eos-token " + options.eos_token;
   if (options.add_bos) command += " --add-bos";
   return command + " --output " + options.output;
 }
@@ -116,7 +130,8 @@ void prepare(const PrepareOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (!rows) tokenizer = choose_tokenizer(options, request.scan);
   request.tokenizer = tokenizer.get();
-  request.add_bos = !rows && tokenizer->bos_id() >= 0;
+  // Those of characters and bytes have the token when they were made to use it.
+  request.add_bos = !rows && tokenizer->bos_id() >= 0 && (options.add_bos || tokenizer->files().empty());
   request.output = options.output;
   request.command = command_of(options);
   tokenize_to_file(request, *alone, report);
@@ -139,7 +154,9 @@ Subcommand add_prepare(CLI::App& program) {
                   "files or patterns: text, or .jsonl with input_ids and optional labels (-100: not trained on)")
       ->required();
   app->add_option("--tokenizer", options->tokenizer,
-                  "char (default), bytes, or a token file whose tokenizer is used, as validation text needs");
+                  "char (default), bytes, a token file whose tokenizer is used, as validation text needs, or a "
+                  "tokenizer.json, SentencePiece model, ranked file of tiktoken's, vocab.json or folder");
+  app->add_option("--eos-token", options->eos_token, "the token that ends a document, when no file names it");
   app->add_option("--document-separator", options->separator,
                   "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();

@@ -12,7 +12,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr Subcommand (*subcommands[])(CLI::App&) = {add_corpus, add_inspect, add_prepare};
+constexpr Subcommand (*subcommands[])(CLI::App&) = {add_corpus,   add_generate, add_inspect,
+                                                    add_logprobs, add_prepare,  add_tokenizer};
 
 void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string_view name) {
   std::vector<std::string> names;
@@ -39,6 +40,26 @@ void refuse_unknown_arguments(const CLI::App& app) {
   }
 }
 
+/// A subcommand that has subcommands itself: the one that was chosen, or null.
+const CLI::App* nested_of(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  return parsed.empty() ? nullptr : parsed.front();
+}
+
+void refuse_unknown_nested(const CLI::App& app) {
+  const std::vector<const CLI::App*> nested = app.get_subcommands([](const CLI::App*) { return true; });
+  if (nested.empty() || nested_of(app) != nullptr) return;
+  std::vector<std::string> names;
+  for (const CLI::App* one : nested) names.push_back(one->get_name());
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::vector<std::string> rest = app.remaining();
+  const std::string name = rest.empty() ? std::string() : rest.front();
+  if (name.empty() || name.starts_with("-")) {
+    refuse_command_line(fmt::format("{}: name one of {}", app.get_name(), joined(names)));
+  }
+  refuse_command_line(fmt::format("{}: no such subcommand '{}'{}", app.get_name(), name, did_you_mean(name, views)));
+}
+
 const Subcommand* chosen_of(const std::vector<Subcommand>& subcommands_added) {
   for (const Subcommand& subcommand : subcommands_added) {
     if (subcommand.app->parsed()) return &subcommand;
@@ -55,6 +76,10 @@ int parse_and_run(int argc, const char* const* argv) {
     added.push_back(add(program));
     added.back().app->allow_extras();
     added.back().app->set_help_flag("-h,--help", "this text");
+    for (CLI::App* nested : added.back().app->get_subcommands([](CLI::App*) { return true; })) {
+      nested->allow_extras();
+      nested->set_help_flag("-h,--help", "this text");
+    }
   }
   if (argc < 2) {
     std::cerr << program.help();
@@ -68,13 +93,19 @@ int parse_and_run(int argc, const char* const* argv) {
     return program.exit(request, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
     // A misspelt option is the reason when a required one is missing.
-    if (const Subcommand* chosen = chosen_of(added)) refuse_unknown_arguments(*chosen->app);
+    if (const Subcommand* chosen = chosen_of(added)) {
+      refuse_unknown_nested(*chosen->app);
+      const CLI::App* nested = nested_of(*chosen->app);
+      refuse_unknown_arguments(nested != nullptr ? *nested : *chosen->app);
+    }
     refuse_command_line(error.what());
   }
   refuse_unknown_arguments(program);
   const Subcommand* chosen = chosen_of(added);
   if (chosen == nullptr) refuse_command_line("no subcommand is named");
+  refuse_unknown_nested(*chosen->app);
   refuse_unknown_arguments(*chosen->app);
+  if (const CLI::App* nested = nested_of(*chosen->app)) refuse_unknown_arguments(*nested);
   chosen->run();
   return static_cast<int>(ExitCode::finished);
 }

@@ -1,0 +1,262 @@
+// llmtool generate: a model continues prompts.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/file_handle.hpp"
+#include "core/json_reader.hpp"
+#include "core/utf8.hpp"
+#include "generate/generator.hpp"
+#include "text/code_points.hpp"
+#include "tool/loaded_model.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t most_prompt_bytes = int64_t{64} << 20;
+constexpr int64_t sequences_at_once = 16;
+
+struct GenerateOptions {
+  std::string model;
+  std::vector<std::string> prompts;
+  std::string prompt_file;
+  std::string prompt_ids;
+  std::vector<std::string> stop;
+  int64_t max_new_tokens = 256;
+  bool greedy = false;
+  double temperature = 1;
+  int64_t top_k = 0;
+  double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
+  uint64_t seed = 0;
+  bool ids = false;
+  bool no_special_tokens = false;
+  bool ignore_eos = false;
+  std::string compute = "fp32";
+};
+
+std::vector<int32_t> parse_ids(const std::string& text, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    ids.push_back(static_cast<int32_t>(
+        parse_count_option("--prompt-ids", part, between(0, static_cast<double>(vocabulary - 1)))));
+    begin = end + 1;
+  }
+  return ids;
+}
+
+/// A line is a prompt; of .jsonl a string, or an object with "prompt".
+std::vector<std::string> read_prompts(const std::string& path) {
+  const std::string text = FileHandle::open_to_read(path).read_text(most_prompt_bytes);
+  const bool rows = path.ends_with(".jsonl");
+  std::vector<std::string> prompts;
+  int64_t number = 1;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.empty()) continue;
+    if (!rows) {
+      prompts.push_back(std::move(line));
+      continue;
+    }
+    const std::string place = path + ":" + std::to_string(number);
+    nlohmann::json row = parse_json(line, place, {most_prompt_bytes});
+    if (row.is_object() && row.contains("prompt")) row = row["prompt"];
+    if (!row.is_string()) {
+      throw UserError(ExitCode::bad_content, place + ": a line is a string, or an object with a string \"prompt\"");
+    }
+    prompts.push_back(row.get<std::string>());
+  }
+  if (prompts.empty()) throw UserError(ExitCode::bad_content, path + ": there is no prompt in it");
+  return prompts;
+}
+
+GenerationRequest make_request(const GenerateOptions& options, const LoadedModel& loaded) {
+  GenerationRequest request;
+  const int given = static_cast<int>(!options.prompts.empty()) + static_cast<int>(!options.prompt_file.empty()) +
+                    static_cast<int>(!options.prompt_ids.empty());
+  if (given != 1) refuse_command_line("give one of --prompt, --prompt-file and --prompt-ids");
+  if (!options.prompt_ids.empty()) {
+    request.prompts = {parse_ids(options.prompt_ids, loaded.config().vocab_size)};
+  } else {
+    const Tokenizer& tokenizer = loaded.required_tokenizer();
+    for (const std::string& text : options.prompt_file.empty() ? options.prompts : read_prompts(options.prompt_file)) {
+      std::vector<int32_t>& ids = request.prompts.emplace_back();
+      tokenizer.encode(text, ids);
+      if (!options.no_special_tokens) tokenizer.add_special_tokens(ids, nullptr);
+      if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
+      if (ids.empty()) throw UserError(ExitCode::bad_content, "an empty prompt has no token to begin with");
+    }
+  }
+  request.sampling = {options.greedy ? 0 : options.temperature, options.top_k, options.top_p, options.min_p,
+                      options.repetition_penalty};
+  request.max_new_tokens = options.max_new_tokens;
+  request.vocabulary = loaded.config().vocab_size;
+  request.seed = options.seed;
+  if (!options.ignore_eos) {
+    for (const int64_t id : loaded.ids().eos) request.eos.push_back(static_cast<int32_t>(id));
+    if (request.eos.empty() && loaded.tokenizer() != nullptr && loaded.tokenizer()->eos_id() >= 0) {
+      request.eos.push_back(loaded.tokenizer()->eos_id());
+    }
+  }
+  return request;
+}
+
+/// What a text has become: shown as far as it is certain, ended by stop strings.
+class GrowingText {
+ public:
+  GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
+      : tokenizer_(tokenizer), ids_(std::move(prompt)), stop_(stop), prompt_bytes_(tokenizer.decode(ids_).size()) {}
+
+  /// False when a stop string has come up; the text ends before it.
+  bool add(int32_t token) {
+    ids_.push_back(token);
+    const std::string all = tokenizer_.decode(ids_);
+    text_ = all.size() > prompt_bytes_ ? all.substr(prompt_bytes_) : "";
+    for (const std::string& stop : stop_) {
+      const size_t at = text_.find(stop);
+      if (at == std::string::npos) continue;
+      text_.resize(at);
+      stopped_ = true;
+    }
+    return !stopped_;
+  }
+  const std::string& text() const { return text_; }
+  /// Bytes that no later token changes: whole characters, and no beginning of a stop string.
+  size_t certain() const {
+    if (stopped_) return text_.size();
+    size_t held = 4;  // a character that is not complete yet
+    for (const std::string& stop : stop_) held = std::max(held, stop.size());
+    size_t end = text_.size() > held ? text_.size() - held : 0;
+    while (end > 0 && is_utf8_continuation(text_[end])) --end;
+    return end;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  const std::vector<std::string>& stop_;
+  size_t prompt_bytes_;
+  std::string text_;
+  bool stopped_ = false;
+};
+
+std::string_view name_of(GenerationEnd end) {
+  switch (end) {
+    case GenerationEnd::eos:
+      return "eos";
+    case GenerationEnd::length:
+      return "length";
+    case GenerationEnd::context:
+      return "context";
+    case GenerationEnd::stopped:
+      return "stop";
+  }
+  return "";
+}
+
+void print_ids(const std::vector<Continuation>& all) {
+  for (const Continuation& one : all) std::cout << fmt::format("{}\n", fmt::join(one.tokens, " "));
+}
+
+void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingText>& texts) {
+  for (size_t p = 0; p < all.size(); ++p) {
+    nlohmann::ordered_json row;
+    row["text"] = texts[p].text();
+    row["ids"] = all[p].tokens;
+    row["end"] = name_of(all[p].end);
+    std::cout << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  }
+}
+
+void generate(const GenerateOptions& options) {
+  LoadedModel loaded(options.model, parse_compute_option(options.compute));
+  GenerationRequest request = make_request(options, loaded);
+  size_t longest = 0;
+  for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
+  const int64_t wanted = static_cast<int64_t>(longest) + options.max_new_tokens;
+  const int64_t context = std::min(loaded.config().max_seq_len, wanted);
+  const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
+  Generator generator(loaded.model(), loaded.compute(), loaded.config().vocab_size, sequences, context);
+  loaded.start([&](Arena& arena) { generator.plan(arena); });
+
+  const bool as_text = !options.ids && loaded.tokenizer() != nullptr;
+  if (!as_text && !options.stop.empty()) loaded.required_tokenizer();
+  std::vector<GrowingText> texts;
+  size_t shown = 0;
+  const bool streams = as_text && request.prompts.size() == 1;
+  if (loaded.tokenizer() != nullptr) {
+    for (const auto& prompt : request.prompts) texts.emplace_back(*loaded.tokenizer(), prompt, options.stop);
+    if (as_text || !options.stop.empty()) {
+      request.on_token = [&](size_t p, int32_t token) {
+        const bool goes_on = texts[p].add(token);
+        if (streams && texts[p].certain() > shown) {
+          std::cout << texts[p].text().substr(shown, texts[p].certain() - shown) << std::flush;
+          shown = texts[p].certain();
+        }
+        return goes_on;
+      };
+    }
+  }
+  const std::vector<Continuation> all = generator.run(loaded.params(), loaded.arena(), loaded.stream(), request);
+  if (streams) {
+    std::cout << texts[0].text().substr(std::min(shown, texts[0].text().size())) << '\n';
+  } else if (as_text) {
+    print_rows(all, texts);
+  } else {
+    print_ids(all);
+  }
+  std::cout.flush();
+}
+
+}  // namespace
+
+Subcommand add_generate(CLI::App& program) {
+  CLI::App* app = program.add_subcommand(
+      "generate", "continue prompts; prints the new text of one prompt as it grows, of several a JSON line each");
+  const auto o = std::make_shared<GenerateOptions>();
+  app->add_option("--model", o->model, "Hugging Face folder")->required();
+  app->add_option("--prompt", o->prompts, "text to continue; may be given several times");
+  app->add_option("--prompt-file", o->prompt_file, "a prompt on each line; of .jsonl a string or {\"prompt\": ...}");
+  app->add_option("--prompt-ids", o->prompt_ids, "token ids instead of text: 1,2,3");
+  app->add_option("--max-new-tokens", o->max_new_tokens, "at most this many")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  app->add_flag("--greedy", o->greedy, "always the most probable token");
+  app->add_option("--temperature", o->temperature, "logits are divided by it; 0 is greedy")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--top-k", o->top_k, "only the k most probable tokens; 0 = all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--top-p", o->top_p, "only the most probable tokens that reach p together; 1 = all")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--min-p", o->min_p, "only tokens at least p times as probable as the most probable one")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app->add_option("--repetition-penalty", o->repetition_penalty, "makes tokens that have occurred less probable")
+      ->check(CLI::Range(1e-3, 1e3))
+      ->capture_default_str();
+  app->add_option("--stop", o->stop, "a text that ends the continuation; may be given several times");
+  app->add_option("--seed", o->seed, "of the draws")->capture_default_str();
+  app->add_flag("--ids", o->ids, "print token ids, a line for each prompt");
+  app->add_flag("--no-special-tokens", o->no_special_tokens, "do not put BOS and the like before a prompt");
+  app->add_flag("--ignore-eos", o->ignore_eos, "go on after an end of text");
+  app->add_option("--compute", o->compute, "fp32 or bf16")->capture_default_str();
+  return {app, [o] { generate(*o); }};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,71 @@
+#include "tool/loaded_model.hpp"
+
+#include "core/folder_handle.hpp"
+#include "hf/load_weights.hpp"
+#include "models/models.hpp"
+#include "parallel/launcher.hpp"
+#include "parallel/local_communicator.hpp"
+#include "text/tokenizer_files.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Null where the folder has no tokenizer's file.
+std::unique_ptr<Tokenizer> find_tokenizer(const FolderHandle& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    if (folder.has(name)) return load_tokenizer(folder.path());
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const std::string& path, DType compute) : folder_(path), compute_(compute) {
+  const FolderHandle folder = FolderHandle::open(path);
+  config_ =
+      parse_hf_config(folder.open_to_read("config.json").read_text(most_config_bytes), folder.path_of("config.json"));
+  tokenizer_ = find_tokenizer(folder);
+  if (tokenizer_ && tokenizer_->vocabulary_size() > config_.model.vocab_size) {
+    throw UserError(ExitCode::bad_content,
+                    path + ": the tokenizer has " + std::to_string(tokenizer_->vocabulary_size()) +
+                        " tokens, the model only " + std::to_string(config_.model.vocab_size) + " rows for them");
+  }
+  const DecoderShape shape = decoder_shape(config_.model, config_.model.vocab_size);
+  model_ = std::make_unique<Decoder>(shape);
+  check_weights(path, shape, model_->units());
+}
+
+const Tokenizer& LoadedModel::required_tokenizer() const {
+  if (tokenizer_) return *tokenizer_;
+  throw UserError(ExitCode::missing_input, folder_ +
+                                               ": no tokenizer is there (tokenizer.json, tokenizer.model, or "
+                                               "vocab.json and merges.txt): give token ids instead of text");
+}
+
+void LoadedModel::start(const std::function<void(Arena&)>& plan) {
+  ParamStoreOptions options;
+  options.compute = compute_;
+  options.trained = false;
+  params_ = std::make_unique<ParamStore>(model_->units(), options);
+  params_->plan(arena_);
+  plan(arena_);
+  device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);
+  stream_ = std::make_unique<Stream>();
+  communicator_ = make_local_communicator();
+  memory_.emplace(arena_.bytes());
+  arena_.commit(memory_->data());
+  params_->start(*communicator_, *stream_);
+  load_weights(folder_, decoder_shape(config_.model, config_.model.vocab_size), *params_, *communicator_, *stream_);
+  model_->start(*stream_);
+}
+
+Context LoadedModel::context() { return {*params_, arena_, *stream_}; }
+
+DType parse_compute_option(const std::string& text) {
+  if (text == "fp32") return DType::f32;
+  if (text == "bf16") return DType::bf16;
+  refuse_command_line("--compute: '" + text + "' is none of fp32, bf16");
+}
+
+}  // namespace llmtrain

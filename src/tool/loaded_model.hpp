@@ -1,0 +1,57 @@
+#pragma once
+// A Hugging Face folder as a model that can be run on this machine: what generate and logprobs stand on.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/arena.hpp"
+#include "device/device.hpp"
+#include "hf/config_json.hpp"
+#include "models/model.hpp"
+#include "parallel/communicator.hpp"
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+class LoadedModel {
+ public:
+  /// Reads config.json, the tokenizer where there is one, and the headers of the weights. UserError.
+  LoadedModel(const std::string& folder, DType compute);
+
+  const ModelConfig& config() const { return config_.model; }
+  const TokenIds& ids() const { return config_.ids; }
+  /// Null: the folder has none.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  /// UserError(missing_input) that says so.
+  const Tokenizer& required_tokenizer() const;
+  Model& model() { return *model_; }
+  DType compute() const { return compute_; }
+
+  /// Plans the parameters and what `plan` adds, allocates, and reads the weights.
+  void start(const std::function<void(Arena&)>& plan);
+  /// After start().
+  Context context();
+  ParamStore& params() { return *params_; }
+  Arena& arena() { return arena_; }
+  Stream& stream() { return *stream_; }
+
+ private:
+  std::string folder_;
+  DType compute_;
+  HfConfig config_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<DeviceRuntime> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ParamStore> params_;
+  Arena arena_;
+  std::optional<DeviceBuffer> memory_;
+};
+
+/// "fp32" or "bf16", as the option --compute says it.
+DType parse_compute_option(const std::string& text);
+
+}  // namespace llmtrain

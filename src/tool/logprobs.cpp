@@ -1,0 +1,131 @@
+// llmtool logprobs: how probable a model finds rows of token ids.
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/json_reader.hpp"
+#include "data/data_stream.hpp"
+#include "tool/loaded_model.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t most_line_bytes = int64_t{16} << 20;
+
+struct LogprobsOptions {
+  std::string model;
+  std::string compute = "fp32";
+};
+
+std::vector<int32_t> parse_row(const std::string& line, int64_t number, const ModelConfig& config) {
+  const std::string place = "standard input:" + std::to_string(number);
+  const auto refuse = [&](const std::string& what) -> UserError {
+    return {ExitCode::bad_content, place + ": " + what};
+  };
+  const nlohmann::json row = parse_json(line, place, {most_line_bytes, int64_t{1} << 24});
+  if (!row.is_object() || !row.contains("input_ids") || !row["input_ids"].is_array()) {
+    throw refuse("a line is an object with a list input_ids");
+  }
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : row["input_ids"]) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(config.vocab_size)) {
+      throw refuse("an id is no whole number below the vocabulary's " + std::to_string(config.vocab_size));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  if (ids.empty()) throw refuse("input_ids is empty");
+  if (static_cast<int64_t>(ids.size()) > config.max_seq_len) {
+    throw refuse(std::to_string(ids.size()) + " ids are more than the model's context of " +
+                 std::to_string(config.max_seq_len));
+  }
+  return ids;
+}
+
+/// One row as a batch of one segment; every id but the first is a target.
+HostBatch batch_of(const std::vector<int32_t>& ids) {
+  HostBatch host;
+  const size_t n = ids.size();
+  host.ids = ids;
+  host.targets.assign(ids.begin() + 1, ids.end());
+  host.targets.push_back(ignore_target);
+  host.loss_weights.assign(n, 1.0F);
+  host.sequence_ids.assign(n, 0);
+  for (size_t i = 0; i < n; ++i) host.positions.push_back(static_cast<int32_t>(i));
+  host.sequence_offsets = host.positions;
+  host.segments = {0, static_cast<int32_t>(n)};
+  return host;
+}
+
+class Scorer {
+ public:
+  Scorer(LoadedModel& loaded, int64_t rows) : loaded_(loaded) {
+    loaded.start([&](Arena& arena) {
+      loaded.model().plan(arena, loaded.compute(), rows, false);
+      batch_.plan(arena, rows, 1);
+      arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {rows});
+    });
+  }
+
+  std::vector<float> score(const std::vector<int32_t>& ids) {
+    Context ctx = loaded_.context();
+    const Batch batch = batch_.upload(batch_of(ids), ctx.stream);
+    const TokenStatistics statistics{first_rows(logp_, batch.tokens), {}, {}, {}};
+    loaded_.model().forward(ctx, &batch);
+    loaded_.model().score(ctx, &batch, statistics);
+    std::vector<float> values(ids.size() - 1);
+    copy_to_host(values.data(), logp_.data, static_cast<int64_t>(values.size() * sizeof(float)), ctx.stream);
+    ctx.stream.synchronize();
+    return values;
+  }
+
+ private:
+  LoadedModel& loaded_;
+  BatchBuffers batch_;
+  Tensor logp_;  ///< fp32 [N]
+};
+
+void logprobs(const LogprobsOptions& options) {
+  LoadedModel loaded(options.model, parse_compute_option(options.compute));
+  std::vector<std::vector<int32_t>> rows;
+  size_t longest = 1;
+  std::string line;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    if (static_cast<int64_t>(line.size()) > most_line_bytes) {
+      throw UserError(ExitCode::bad_content, "standard input:" + std::to_string(number) + ": longer than 16 MiB");
+    }
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    rows.push_back(parse_row(line, number, loaded.config()));
+    longest = std::max(longest, rows.back().size());
+  }
+  Scorer scorer(loaded, static_cast<int64_t>(longest));
+  for (const std::vector<int32_t>& ids : rows) {
+    const std::vector<float> values = scorer.score(ids);
+    nlohmann::ordered_json out;
+    out["logprobs"] = values;
+    double sum = 0;
+    for (const float value : values) sum += double{value};
+    out["sum"] = sum;
+    std::cout << out.dump() << '\n';
+  }
+  std::cout.flush();
+}
+
+}  // namespace
+
+Subcommand add_logprobs(CLI::App& program) {
+  CLI::App* app = program.add_subcommand(
+      "logprobs",
+      "log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
+      "\"sum\": x} lines out, one entry fewer than ids");
+  const auto options = std::make_shared<LogprobsOptions>();
+  app->add_option("--model", options->model, "Hugging Face folder")->required();
+  app->add_option("--compute", options->compute, "fp32 or bf16")->capture_default_str();
+  return {app, [options] { logprobs(*options); }};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,157 @@
+// llmtool tokenizer: text to tokens and back with any tokenizer that training can use.
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/file_handle.hpp"
+#include "core/json_reader.hpp"
+#include "data/content_hash.hpp"
+#include "data/token_file.hpp"
+#include "text/tokenizer_files.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+struct TokenizerOptions {
+  std::string tokenizer;
+  std::string eos_token;
+  std::string input = "-";
+  bool ids = false;
+  bool special_tokens = false;
+};
+
+std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerOptions& options) {
+  if (options.tokenizer == "bytes") return make_byte_tokenizer();
+  if (!options.tokenizer.ends_with(".h5")) return load_tokenizer(options.tokenizer, options.eos_token);
+  const auto file = open_token_file(options.tokenizer);
+  if (file->info().tokenizer.empty()) {
+    throw UserError(ExitCode::bad_content, options.tokenizer + ": it holds no tokenizer, only token ids");
+  }
+  return make_tokenizer_from(file->info().tokenizer);
+}
+
+/// All of a file, or of the standard input.
+std::string read_input(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  return FileHandle::open_to_read(path).read_text(INT64_MAX);
+}
+
+void print_ids(const std::vector<int32_t>& ids) {
+  fmt::memory_buffer line;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    fmt::format_to(std::back_inserter(line), "{}{}", i > 0 ? " " : "", ids[i]);
+    if (line.size() < (size_t{1} << 16)) continue;
+    std::cout.write(line.data(), static_cast<std::streamsize>(line.size()));
+    line.clear();
+  }
+  std::cout.write(line.data(), static_cast<std::streamsize>(line.size()));
+  std::cout << '\n';
+}
+
+void encode(const TokenizerOptions& options) {
+  const auto tokenizer = open_tokenizer(options);
+  const std::string text = read_input(options.input);
+  std::vector<int32_t> ids;
+  if (options.ids) {
+    tokenizer->encode(text, ids);
+    if (options.special_tokens) tokenizer->add_special_tokens(ids, nullptr);
+    print_ids(ids);
+    return;
+  }
+  std::vector<TextRange> ranges;
+  tokenizer->encode_with_ranges(text, ids, ranges);
+  if (options.special_tokens) tokenizer->add_special_tokens(ids, &ranges);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    std::cout << fmt::format("{:>8}  {:>8}-{:<8}  {}\n", ids[i], ranges[i].begin, ranges[i].end,
+                             printable(tokenizer->token(ids[i])));
+  }
+}
+
+std::vector<int32_t> parse_ids(std::string_view text, const std::string& source, int64_t limit) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < text.size();) {
+    if (std::string_view(" \t\r\n,[]").find(text[i]) != std::string_view::npos) {
+      ++i;
+      continue;
+    }
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(text.data() + i, text.data() + text.size(), id);
+    if (error != std::errc() || id < 0 || id >= limit) {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: byte {}: must be an id from 0 to {}", source, i + 1, limit - 1));
+    }
+    ids.push_back(id);
+    i = static_cast<size_t>(stop - text.data());
+  }
+  return ids;
+}
+
+void decode(const TokenizerOptions& options) {
+  const auto tokenizer = open_tokenizer(options);
+  const std::vector<int32_t> ids = parse_ids(read_input(options.input), options.input, tokenizer->vocabulary_size());
+  std::cout << (options.special_tokens ? tokenizer->decode_with_special(ids) : tokenizer->decode(ids));
+}
+
+void info(const TokenizerOptions& options) {
+  const auto tokenizer = open_tokenizer(options);
+  const auto line = [](std::string_view name, const std::string& value) {
+    std::cout << fmt::format("{:<18} {}\n", name, value);
+  };
+  const auto named = [&](int32_t id) {
+    return id < 0 ? std::string("none") : fmt::format("{} {}", id, printable(tokenizer->token(id)));
+  };
+  line("tokenizer", options.tokenizer);
+  line("kind", tokenizer->kind());
+  line("vocabulary size", std::to_string(tokenizer->vocabulary_size()));
+  line("eos", named(tokenizer->eos_id()));
+  line("bos", named(tokenizer->bos_id()));
+  line("pad", named(tokenizer->pad_id()));
+  std::vector<int32_t> around;
+  tokenizer->add_special_tokens(around, nullptr);
+  line("around a text", fmt::format("{}", fmt::join(around, " ")));
+  line("long texts", tokenizer->works_on_parts() ? "in parts, by all threads" : "as wholes, each by one thread");
+  for (const TokenizerFile& file : tokenizer->files()) {
+    line("file", fmt::format("{}, {} bytes", file.name, file.bytes.size()));
+  }
+  line("hash", short_hash(tokenizer->serialized()));
+}
+
+}  // namespace
+
+Subcommand add_tokenizer(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("tokenizer", "encode and decode text, look at a tokenizer");
+  app->require_subcommand(1);
+  const auto options = std::make_shared<TokenizerOptions>();
+  const auto run = std::make_shared<void (*)(const TokenizerOptions&)>(nullptr);
+  const auto add = [&](const char* name, const char* help, void (*work)(const TokenizerOptions&)) {
+    CLI::App* command = app->add_subcommand(name, help);
+    command
+        ->add_option("--tokenizer", options->tokenizer,
+                     "tokenizer.json, SentencePiece model, ranked file of tiktoken's, vocab.json, a folder with one of "
+                     "them, a token file (.h5), or bytes")
+        ->required();
+    command->add_option("--eos-token", options->eos_token, "the token that ends a text, when no file names it");
+    command->callback([run, work] { *run = work; });
+    return command;
+  };
+  CLI::App* encode_app = add("encode", "the tokens of a text", encode);
+  encode_app->add_option("--input", options->input, "file of one text; - is the standard input")->capture_default_str();
+  encode_app->add_flag("--ids", options->ids, "print ids alone, in one line");
+  encode_app->add_flag("--special-tokens", options->special_tokens, "with the special tokens around a text");
+  CLI::App* decode_app = add("decode", "the text of token ids", decode);
+  decode_app->add_option("--input", options->input, "file of ids between blanks or commas; - is the standard input")
+      ->capture_default_str();
+  decode_app->add_flag("--special-tokens", options->special_tokens, "special tokens give their names");
+  add("info", "what a tokenizer is", info);
+  return {app, [options, run] { (*run)(*options); }};
+}
+
+}  // namespace llmtrain

@@ -50,6 +50,7 @@ void refuse_unknown_nested(const CLI::App& app) {
   const std::vector<const CLI::App*> nested = app.get_subcommands([](const CLI::App*) { return true; });
   if (nested.empty() || nested_of(app) != nullptr) return;
   std::vector<std::string> names;
+  names.reserve(nested.size());
   for (const CLI::App* one : nested) names.push_back(one->get_name());
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::vector<std::string> rest = app.remaining();

@@ -51,7 +51,8 @@ class ActivationTest : public testing::TestWithParam<std::tuple<Activation, DTyp
 };
 
 TEST_P(ActivationTest, ForwardAndBackwardAgreeWithDouble) {
-  const auto [activation, dtype] = GetParam();
+  const Activation activation = std::get<0>(GetParam());
+  const DType dtype = std::get<1>(GetParam());
   const Array h(dtype, {rows, inner()}, test::random_values(rows * inner(), 1, 6.0));
   const Array y(dtype, {rows, width});
   const Values x = h.values();

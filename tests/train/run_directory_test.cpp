@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 class RunDirectoryTest : public ::testing::Test {
- protected:
+ public:
   RunDirectoryTest() {
     std::string pattern = (fs::temp_directory_path() / "llmtrain-run-XXXXXX").string();
     folder = mkdtemp(pattern.data());

@@ -11,6 +11,7 @@
 #include "kernels/reduce.hpp"
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
+#include "train/evaluate.hpp"
 
 namespace llmtrain {
 
@@ -253,42 +254,16 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
 void Trainer::evaluate(Run& run, int64_t completed) {
   if (!validation_) return;
   const double begin = now();
-  Communicator& communicator = run.runtime.communicator();
   Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
   int64_t steps = validation_->steps_per_epoch();
   if (config_.evaluation.batches > 0) steps = std::min(steps, config_.evaluation.batches);
-
-  ExactSum sum;
+  const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, {}}};
+  const EvaluationResult result =
+      llmtrain::evaluate(*model_, ctx, *validation_, steps, buffers, run.runtime.communicator());
   EvaluationRecord record;
   record.step = completed;
-  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, dealt to the ranks in turn
-  HostBatch host;
-  const auto run_pending = [&] {
-    for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
-      const size_t mine = first + static_cast<size_t>(communicator.rank());
-      if (mine >= pending.size()) {
-        model_->forward(ctx, nullptr);
-        model_->score(ctx, nullptr, {});
-        continue;
-      }
-      validation_->load(pending[mine], host);
-      const Batch batch = batch_.upload(host, ctx.stream);
-      const TokenStatistics statistics{first_rows(statistics_.logp, batch.tokens), {}, {}, {}};
-      model_->forward(ctx, &batch);
-      model_->score(ctx, &batch, statistics);
-      sum_of_products(sum, statistics.logp, batch.loss_weights, ctx.stream);
-    }
-    pending.clear();
-  };
-  for (int64_t s = 0; s < steps; ++s) {
-    const StepPlan plan = validation_->plan(s);
-    record.tokens += plan.trained_tokens;
-    pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
-    if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size()) run_pending();
-  }
-  run_pending();
-  communicator.sum(sum);
-  record.loss = -sum.value() / static_cast<double>(std::max<int64_t>(record.tokens, 1));
+  record.tokens = result.tokens;
+  record.loss = result.loss;
   if (!std::isfinite(record.loss)) diverged(completed, "the validation loss is not finite");
   record.best = record.loss < run.best;
   run.best = std::min(run.best, record.loss);

@@ -1,0 +1,55 @@
+#include "train/evaluate.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/reduce.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+TokenStatistics first_rows(const TokenStatistics& statistics, int64_t n) {
+  return {first_rows(statistics.logp, n), first_rows(statistics.lse, n), first_rows(statistics.entropy, n),
+          first_rows(statistics.argmax, n)};
+}
+
+}  // namespace
+
+EvaluationResult evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
+                          const EvaluationBuffers& buffers, Communicator& communicator, const ScoredBatch& scored) {
+  EvaluationResult result;
+  ExactSum sum;
+  HostBatch host;
+  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches
+  const auto run_pending = [&] {
+    for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
+      const size_t mine = first + static_cast<size_t>(communicator.rank());
+      if (mine >= pending.size()) {
+        model.forward(ctx, nullptr);
+        model.score(ctx, nullptr, {});
+        continue;
+      }
+      data.load(pending[mine], host);
+      const Batch batch = buffers.batch.upload(host, ctx.stream);
+      const TokenStatistics statistics = first_rows(buffers.statistics, batch.tokens);
+      model.forward(ctx, &batch);
+      model.score(ctx, &batch, statistics);
+      sum_of_products(sum, statistics.logp, batch.loss_weights, ctx.stream);
+      if (scored) scored(host, statistics);
+    }
+    pending.clear();
+  };
+  for (int64_t step = 0; step < steps; ++step) {
+    const StepPlan plan = data.plan(step);
+    result.tokens += plan.trained_tokens;
+    pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
+    if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size()) run_pending();
+  }
+  run_pending();
+  communicator.sum(sum);
+  result.loss = -sum.value() / static_cast<double>(std::max<int64_t>(result.tokens, 1));
+  return result;
+}
+
+}  // namespace llmtrain

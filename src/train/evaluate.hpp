@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "data/data_stream.hpp"
+#include "models/model.hpp"
+#include "parallel/communicator.hpp"
+
+namespace llmtrain {
+
+/// What evaluate() works with: planned by its caller for data.max_rows() rows.
+struct EvaluationBuffers {
+  BatchBuffers& batch;
+  TokenStatistics statistics;  ///< logp, fp32 [N]; others as far as they are wanted
+};
+
+/// Told each scored micro-batch of this rank; the statistics have its rows.
+using ScoredBatch = std::function<void(const HostBatch& batch, const TokenStatistics& statistics)>;
+
+struct EvaluationResult {
+  int64_t tokens = 0;  ///< scored, of all ranks
+  double loss = 0;     ///< mean negative log-likelihood, nats per token
+};
+
+/// Scores the first `steps` steps of the data in canonical order, its micro-batches dealt to the ranks in turn. The sum
+/// over tokens is exact, so that the result does not depend on the number of ranks. Collective.
+EvaluationResult evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
+                          const EvaluationBuffers& buffers, Communicator& communicator,
+                          const ScoredBatch& scored = nullptr);
+
+}  // namespace llmtrain

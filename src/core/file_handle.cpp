@@ -139,6 +139,18 @@ void FileHandle::sync() const {
   }
 }
 
+bool FileHandle::reserve(int64_t bytes) const {
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor_, 0, 0, bytes);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return true;
+  if (errno == ENOSPC || errno == EDQUOT) return false;
+  throw UserError(ExitCode::io, fmt::format("{}: reserving {} bytes failed: {}", path_, bytes, std::strerror(errno)));
+}
+
+void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
+
 void sync_folder(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;  // not readable: nothing more can be done

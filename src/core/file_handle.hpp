@@ -34,6 +34,11 @@ class FileHandle {
   std::string read_text(int64_t most) const;
   void write(int64_t offset, int64_t count, const void* data) const;
   void sync() const;
+  /// Space on the disk for the first `bytes`, which read as zeros where nothing was written. False when it is not
+  /// there (disk full or quota); true also where the file system cannot reserve.
+  bool reserve(int64_t bytes) const;
+  /// What was synced is to be read from the disk again rather than from memory (a hint).
+  void drop_cached() const;
 
  private:
   friend class FolderHandle;

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
-#include "data/content_hash.hpp"
 #include "data/dataset.hpp"
 #include "data/token_file_writer.hpp"
 

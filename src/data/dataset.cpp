@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "data/cache_folder.hpp"
-#include "data/content_hash.hpp"
 #include "data/file_digest.hpp"
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
-#include "data/content_hash.hpp"
 #include "data/shared_work.hpp"
 #include "data/token_file_writer.hpp"
 

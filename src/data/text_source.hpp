@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/file_handle.hpp"
-#include "data/content_hash.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "data/hdf5_handle.hpp"
+#include "core/hdf5_handle.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
-#include "data/hdf5_handle.hpp"
+#include "core/hdf5_handle.hpp"
 #include "data/token_format.hpp"
 
 namespace llmtrain::token_format {

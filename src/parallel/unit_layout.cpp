@@ -36,15 +36,19 @@ UnitLayout::UnitLayout(const UnitSpec& spec) : offsets_(spec.params.size()) {
   }
 }
 
+ShardBorders borders_of_shard(int64_t elements, int64_t rank, int64_t size) {
+  LLMTRAIN_CHECK(size > 0 && rank >= 0 && rank < size, "a unit is divided among at least one rank");
+  const int64_t chunks = elements / chunk_elements;
+  const int64_t each = chunks / size, rest = chunks % size;
+  // chunks * r / size without a product that could overflow.
+  const auto border = [&](int64_t r) { return chunk_elements * (each * r + rest * r / size); };
+  return {border(rank), border(rank + 1)};
+}
+
 std::vector<int64_t> UnitLayout::borders(int size) const {
   LLMTRAIN_CHECK(size > 0, "a unit is divided among at least one rank");
-  const int64_t chunks = elements_ / chunk_elements;
-  const int64_t each = chunks / size, rest = chunks % size;
-  std::vector<int64_t> result(static_cast<size_t>(size) + 1);
-  // chunks * r / size without a product that could overflow.
-  for (int64_t r = 0; r <= size; ++r) {
-    result[static_cast<size_t>(r)] = chunk_elements * (each * r + rest * r / size);
-  }
+  std::vector<int64_t> result{0};
+  for (int r = 0; r < size; ++r) result.push_back(borders_of_shard(elements_, r, size).end);
   return result;
 }
 

@@ -15,6 +15,14 @@ struct UnitRange {
   bool decay;
 };
 
+/// Elements [begin, end) of a flat buffer that one of `size` ranks owns: whole chunks, as equal as chunks allow.
+/// Checkpoints keep to it, too: another rule would be another version of their format.
+struct ShardBorders {
+  int64_t begin;
+  int64_t end;
+};
+ShardBorders borders_of_shard(int64_t elements, int64_t rank, int64_t size);
+
 class UnitLayout {
  public:
   explicit UnitLayout(const UnitSpec& spec);
@@ -22,7 +30,7 @@ class UnitLayout {
   int64_t elements() const { return elements_; }  ///< padded to whole chunks
   int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)]; }
   const std::vector<UnitRange>& ranges() const { return ranges_; }  ///< decaying tensors first
-  /// size + 1 borders: rank r owns [borders[r], borders[r + 1]); whole chunks, as equal as chunks allow.
+  /// size + 1 borders: rank r owns [borders[r], borders[r + 1]).
   std::vector<int64_t> borders(int size) const;
 
  private:

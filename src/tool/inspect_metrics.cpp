@@ -7,7 +7,7 @@
 #include <iostream>
 #include <vector>
 
-#include "data/hdf5_handle.hpp"
+#include "core/hdf5_handle.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/registry.hpp"
-#include "data/content_hash.hpp"
 #include "data/token_file.hpp"
 #include "data/tokenize.hpp"
 #include "parallel/local_communicator.hpp"

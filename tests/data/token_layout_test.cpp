@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "data/hdf5_handle.hpp"
+#include "core/hdf5_handle.hpp"
 #include "data/token_format.hpp"
 #include "data_files.hpp"
 

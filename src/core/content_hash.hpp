@@ -4,6 +4,8 @@
 #include <xxhash.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,8 +23,24 @@ struct Digest {
 Digest digest_of(const void* data, size_t bytes);
 /// 32 hex digits.
 std::string hex(const Digest& digest);
+/// Exactly what hex() writes.
+std::optional<Digest> parse_digest(std::string_view text);
 /// The hash of the whole from those of its pieces, in order.
 Digest combine(std::span<const Digest> pieces);
+/// digest_of() of bytes that come in parts.
+class StreamHash {
+ public:
+  StreamHash();
+  void update(const void* data, size_t bytes);
+  Digest digest() const;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Free> state_;
+};
+
 /// 16 hex digits of a short text (XXH3-64).
 std::string short_hash(std::string_view text);
 

@@ -1,0 +1,157 @@
+#include "checkpoint/checkpoint_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+namespace llmtrain {
+namespace {
+
+constexpr std::string_view prefix = "step-";
+constexpr std::string_view leftovers[] = {".attempt-", ".deleting-", ".link-"};
+
+void call(const SaveHook& hook, const std::string& operation) {
+  if (hook) hook(operation);
+}
+
+/// Different for all processes and calls.
+std::string unique_name(std::string_view kind, std::string_view name) {
+  static std::atomic<int> counter{0};
+  char host[64] = {};
+  gethostname(host, sizeof(host) - 1);
+  return fmt::format("{}{}-{}-{}-{}", kind, name, host, getpid(), counter++);
+}
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  const int reason = errno;
+  const bool full = reason == ENOSPC || reason == EDQUOT || reason == EIO;
+  throw UserError(full ? ExitCode::io : ExitCode::cannot_create,
+                  fmt::format("{}: {}: {}", path, what, std::strerror(reason)));
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "cannot rename to it");
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code ignored;  // a leftover is swept at the next start
+  std::filesystem::remove_all(path, ignored);
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", prefix, step); }
+
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || step < 0 || checkpoint_name(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+std::vector<int64_t> published_steps(const std::string& folder) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return steps;
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  }
+  // Not to see checkpoints would be to start again from step 0.
+  if (error) {
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", folder, error.message()));
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+void sweep_leftovers(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const auto matches = [&](std::string_view leftover) { return name.starts_with(leftover); };
+    if (std::any_of(std::begin(leftovers), std::end(leftovers), matches)) found.push_back(entry->path().string());
+  }
+  for (const std::string& path : found) remove_tree(path);
+}
+
+std::string create_attempt(const std::string& folder, int64_t step, const SaveHook& hook) {
+  call(hook, "create folder");
+  std::error_code error;
+  if (std::filesystem::create_directories(folder, error)) sync_folder(folder_of(folder));
+  if (error) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", folder, error.message()));
+  }
+  call(hook, "create attempt");
+  std::string path = folder + "/" + unique_name(".attempt-", checkpoint_name(step));
+  if (::mkdir(path.c_str(), 0750) != 0) fail(path, "cannot create it");
+  return path;
+}
+
+void publish_attempt(const std::string& folder, const std::string& attempt, int64_t step, const SaveHook& hook) {
+  const std::string target = folder + "/" + checkpoint_name(step);
+  call(hook, "rename attempt");
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(target, ignored))) {
+    // Exchanged in one operation where the file system can.
+    if (::renameat2(AT_FDCWD, attempt.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_folder(folder);
+      call(hook, "remove replaced");
+      remove_tree(attempt);
+      return;
+    }
+    const std::string tombstone = folder + "/" + unique_name(".deleting-", checkpoint_name(step));
+    rename_path(target, tombstone);
+    call(hook, "rename attempt over replaced");
+    rename_path(attempt, target);
+    sync_folder(folder);
+    remove_tree(tombstone);
+    return;
+  }
+  rename_path(attempt, target);
+  call(hook, "sync folder");
+  sync_folder(folder);
+}
+
+void remove_checkpoint(const std::string& folder, int64_t step, const SaveHook& hook) {
+  const std::string tombstone = folder + "/" + unique_name(".deleting-", checkpoint_name(step));
+  call(hook, "rename to tombstone");
+  rename_path(folder + "/" + checkpoint_name(step), tombstone);
+  sync_folder(folder);
+  call(hook, "remove tombstone");
+  remove_tree(tombstone);
+}
+
+void link_checkpoint(const std::string& folder, const std::string& link, int64_t step, const SaveHook& hook) {
+  call(hook, "create link");
+  const std::string temporary = folder + "/" + unique_name(".link-", link);
+  std::error_code ignored;
+  std::filesystem::create_directory_symlink(checkpoint_name(step), temporary, ignored);
+  if (ignored) return;
+  call(hook, "rename link");
+  if (std::rename(temporary.c_str(), (folder + "/" + link).c_str()) != 0) ::unlink(temporary.c_str());
+}
+
+int64_t free_bytes(const std::string& folder) {
+  struct statvfs status {};
+  if (::statvfs(folder.c_str(), &status) != 0) return std::numeric_limits<int64_t>::max();  // unknown
+  const auto bytes = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
+  return bytes > 9e18 ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(bytes);
+}
+
+}  // namespace llmtrain

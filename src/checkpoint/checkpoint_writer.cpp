@@ -1,0 +1,171 @@
+#include "checkpoint/checkpoint_writer.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "checkpoint/view_file.hpp"
+#include "core/message.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+std::string message_of(const CheckpointShard& shard) {
+  Message message;
+  message.put(shard.file.name);
+  message.put(std::vector<int64_t>{shard.file.bytes, shard.index_offset, shard.index_bytes});
+  message.put(std::vector<Digest>{shard.file.hash});
+  return message.bytes();
+}
+
+CheckpointShard shard_of(const std::string& bytes) {
+  Message message(bytes);
+  CheckpointShard shard;
+  std::vector<int64_t> numbers;
+  std::vector<Digest> hashes;
+  message.take(shard.file.name);
+  message.take(numbers);
+  message.take(hashes);
+  shard.file.bytes = numbers.at(0);
+  shard.index_offset = numbers.at(1);
+  shard.index_bytes = numbers.at(2);
+  shard.file.hash = hashes.at(0);
+  return shard;
+}
+
+UserError disk_full(const std::string& folder, int64_t needed, int64_t available) {
+  return {ExitCode::io,
+          fmt::format("{}: the disk is full: a checkpoint needs {} bytes, {} are free. Older checkpoints were left "
+                      "alone; free some space (checkpoint.keep, run.output) and submit the same command again",
+                      folder, needed, available)};
+}
+
+void call(const SaveHook& hook, const std::string& operation) {
+  if (hook) hook(operation);
+}
+
+}  // namespace
+
+void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,
+                      std::vector<CheckpointShard> shards, const SaveHook& hook) {
+  const auto count = static_cast<int64_t>(shards.size());
+  call(hook, "write view");
+  write_view(attempt, schema, request.step, count);
+  const FileHandle view = FileHandle::open_to_write(attempt + "/" + view_name);
+  call(hook, "sync view");
+  view.sync();
+  view.drop_cached();
+  const Manifest manifest{request.step,         request.program,
+                          request.deck,         schema,
+                          std::move(shards),    {digest_file(view, view_name)},
+                          request.ledger_bytes, request.ledger_hash,
+                          request.run};
+  const std::string text = to_text(manifest);
+  const std::string path = attempt + "/" + manifest_name;
+  call(hook, "create manifest");
+  const FileHandle file = FileHandle::create(path);
+  call(hook, "write manifest");
+  file.write(0, static_cast<int64_t>(text.size()), text.data());
+  call(hook, "sync manifest");
+  file.sync();
+  file.drop_cached();
+  call(hook, "read back manifest");
+  if (file.read_text(most_manifest_bytes) != text || parse_manifest(text, path) != manifest) {
+    throw UserError(ExitCode::io, path + ": the disk does not give back what was written");
+  }
+  call(hook, "sync attempt");
+  sync_folder(attempt);
+}
+
+CheckpointSave::CheckpointSave(std::string folder, Communicator& communicator, SaveHook hook)
+    : folder_(std::move(folder)), communicator_(communicator), hook_(std::move(hook)) {}
+
+/// Of one mind: all go on, or all throw the same and nothing of the attempt is left.
+void CheckpointSave::run_phase(const std::function<void()>& work) {
+  try {
+    raise_together(communicator_, work);
+  } catch (const UserError&) {
+    shard_.reset();
+    communicator_.barrier();  // nobody writes there any more
+    if (communicator_.rank() == 0 && !attempt_.empty()) {
+      std::error_code ignored;
+      std::filesystem::remove_all(attempt_, ignored);
+    }
+    throw;
+  }
+}
+
+void CheckpointSave::begin(const Schema& schema, const SaveRequest& request) {
+  schema_ = schema;
+  request_ = request;
+  run_phase([&] {
+    check_schema(schema_, folder_);
+    if (communicator_.rank() == 0) attempt_ = create_attempt(folder_, request.step, hook_);
+  });
+  communicator_.broadcast(attempt_);
+  run_phase([&] {
+    call(hook_, "create shard");
+    shard_ = std::make_unique<ShardFile>(attempt_, schema_, request.step, communicator_.rank(), communicator_.size());
+  });
+  reserve();
+}
+
+void CheckpointSave::reserve() {
+  int64_t needed[] = {shard_->bytes()};
+  communicator_.sum(needed);
+  int64_t available = free_bytes(folder_);
+  communicator_.broadcast(&available, sizeof(available));
+  int64_t full[] = {available < needed[0] ? 1 : 0};
+  run_phase([&] {
+    call(hook_, "reserve");
+    if (full[0] == 0 && !shard_->reserve()) full[0] = 1;
+  });
+  communicator_.sum(full);
+  run_phase([&] {
+    if (full[0] > 0) throw disk_full(folder_, needed[0], available);
+  });
+}
+
+void CheckpointSave::write(const StateSource& source, std::span<float> buffer) {
+  try {
+    shard_->write_state(source, buffer, hook_);
+    sealed_ = shard_->seal(hook_);
+  } catch (const UserError&) {
+    failure_ = std::current_exception();
+  }
+}
+
+void CheckpointSave::gather_shards() {
+  const std::vector<std::string> all = communicator_.gather_all(message_of(sealed_));
+  if (communicator_.rank() != 0) return;
+  for (const std::string& one : all) shards_.push_back(shard_of(one));
+}
+
+std::string CheckpointSave::publish() {
+  run_phase([&] {
+    if (failure_) std::rethrow_exception(failure_);
+  });
+  shard_.reset();
+  gather_shards();
+  run_phase([&] {
+    if (communicator_.rank() != 0) return;
+    complete_attempt(attempt_, schema_, request_, shards_, hook_);
+    publish_attempt(folder_, attempt_, request_.step, hook_);
+    link_checkpoint(folder_, "latest", request_.step, hook_);
+    if (request_.best) link_checkpoint(folder_, "best", request_.step, hook_);
+  });
+  return folder_ + "/" + checkpoint_name(request_.step);
+}
+
+std::string save_checkpoint(const std::string& folder, const StateSource& source, const SaveRequest& request,
+                            std::span<float> buffer, Communicator& communicator, const SaveHook& hook) {
+  CheckpointSave save(folder, communicator, hook);
+  save.begin(source.schema(), request);
+  save.write(source, buffer);
+  return save.publish();
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,147 @@
+#include "checkpoint/schema.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/json_reader.hpp"
+#include "parallel/unit_layout.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Bytes of a few kinds of state still fit.
+constexpr int64_t most_elements = std::numeric_limits<int64_t>::max() / 64;
+
+[[noreturn]] void refuse(const std::string& place, const std::string& what) {
+  throw UserError(ExitCode::bad_content, place + ": " + what);
+}
+
+/// Names become names of HDF5 groups and datasets.
+void check_name(const std::string& name, bool slash, const std::string& place) {
+  const bool bad = name.empty() || name.size() > 1000 || name == "." || name.front() == '/' ||
+                   std::any_of(name.begin(), name.end(),
+                               [&](char c) { return static_cast<unsigned char>(c) < 0x20 || (!slash && c == '/'); });
+  if (bad) refuse(place, fmt::format("{} is not the name of a tensor or unit", printable(name)));
+}
+
+void check_tensor(const TensorSchema& tensor, const std::string& place) {
+  check_name(tensor.name, false, place);
+  const bool sound = tensor.rows > 0 && tensor.columns >= 0 && tensor.offset >= 0 && tensor.rows <= most_elements &&
+                     tensor.offset <= most_elements &&
+                     (tensor.columns == 0 || tensor.rows <= most_elements / tensor.columns);
+  if (!sound) refuse(place, fmt::format("tensor {} has an impossible shape or offset", printable(tensor.name)));
+}
+
+}  // namespace
+
+std::string_view name_of(StateKind kind) {
+  constexpr std::array<std::string_view, 3> names{"master", "m", "v"};
+  return names[static_cast<size_t>(kind)];
+}
+
+Schema make_schema(const std::vector<UnitSpec>& units) {
+  Schema schema;
+  for (const UnitSpec& unit : units) {
+    const UnitLayout layout(unit);
+    std::vector<TensorSchema> tensors;
+    for (size_t p = 0; p < unit.params.size(); ++p) {
+      const ParamSpec& param = unit.params[p];
+      const bool vector = param.columns == 1 && !param.decay;
+      for (const ParamSlice& slice : param.slices) {
+        tensors.push_back({slice.name, static_cast<int64_t>(schema.units.size()),
+                           layout.offset(static_cast<int>(p)) + slice.first_row * param.columns, slice.rows,
+                           vector ? 0 : param.columns, slice.transposed});
+      }
+    }
+    std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    schema.tensors.insert(schema.tensors.end(), tensors.begin(), tensors.end());
+    schema.units.push_back({unit.name, layout.elements()});
+  }
+  return schema;
+}
+
+void check_schema(const Schema& schema, const std::string& place) {
+  std::set<std::string> names;
+  int64_t total = 0;
+  for (const UnitSchema& unit : schema.units) {
+    check_name(unit.name, false, place);
+    if (unit.elements <= 0 || unit.elements % chunk_elements != 0 || unit.elements > most_elements - total) {
+      refuse(place, fmt::format("unit {} has an impossible size", printable(unit.name)));
+    }
+    total += unit.elements;
+    if (!names.insert(unit.name).second) refuse(place, fmt::format("unit {} is there twice", printable(unit.name)));
+  }
+  names.clear();
+  int64_t unit = -1, end = 0;
+  for (const TensorSchema& tensor : schema.tensors) {
+    check_tensor(tensor, place);
+    if (!names.insert(tensor.name).second) {
+      refuse(place, fmt::format("tensor {} is there twice", printable(tensor.name)));
+    }
+    const bool next = tensor.unit == unit + 1 && tensor.offset == 0;
+    const bool behind = tensor.unit == unit && tensor.offset >= end;
+    if (!(next || behind) || static_cast<size_t>(tensor.unit) >= schema.units.size() ||
+        tensor.offset + tensor.elements() > schema.units[static_cast<size_t>(tensor.unit)].elements) {
+      refuse(place, fmt::format("tensor {} is not where it can be", printable(tensor.name)));
+    }
+    unit = tensor.unit;
+    end = tensor.offset + tensor.elements();
+  }
+  if (unit + 1 != static_cast<int64_t>(schema.units.size()) || unit < 0) refuse(place, "a unit has no tensors");
+}
+
+std::string difference(const Schema& stored, const Schema& wanted) {
+  if (stored == wanted) return {};
+  const auto by_name = [](const Schema& schema) {
+    std::map<std::string, TensorSchema> tensors;
+    for (const TensorSchema& tensor : schema.tensors) tensors.emplace(tensor.name, tensor);
+    return tensors;
+  };
+  const auto has = by_name(stored), needs = by_name(wanted);
+  std::vector<std::string> found;
+  for (const auto& [name, tensor] : needs) {
+    const auto match = has.find(name);
+    if (match == has.end()) {
+      found.push_back(name + " is missing");
+    } else if (match->second.rows != tensor.rows || match->second.columns != tensor.columns) {
+      found.push_back(fmt::format("{} is {} x {} instead of {} x {}", name, match->second.rows, match->second.columns,
+                                  tensor.rows, tensor.columns));
+    }
+  }
+  for (const auto& [name, tensor] : has) {
+    if (!needs.contains(name)) found.push_back(printable(name) + " is of no use here");
+  }
+  if (found.empty()) return "the tensors are divided into units in another way";
+  const size_t shown = std::min<size_t>(found.size(), 5);
+  const std::vector<std::string> first(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown));
+  return fmt::format("{}{}", fmt::join(first, ", "),
+                     found.size() > shown ? fmt::format(" and {} more differences", found.size() - shown) : "");
+}
+
+std::vector<StatePart> parts_of_shard(const Schema& schema, int64_t shard, int64_t shards) {
+  std::vector<StatePart> parts;
+  for (size_t t = 0; t < schema.tensors.size(); ++t) {
+    const TensorSchema& tensor = schema.tensors[t];
+    const int64_t elements = schema.units[static_cast<size_t>(tensor.unit)].elements;
+    const bool last = t + 1 == schema.tensors.size() || schema.tensors[t + 1].unit != tensor.unit;
+    const ShardBorders own = borders_of_shard(elements, shard, shards);
+    const int64_t begin = std::max(tensor.offset, own.begin);
+    const int64_t end = std::min(last ? elements : schema.tensors[t + 1].offset, own.end);
+    if (begin < end) parts.push_back({StateKind::master, static_cast<int64_t>(t), begin, end});
+  }
+  const size_t each = parts.size();
+  for (const StateKind kind : {StateKind::m, StateKind::v}) {
+    for (size_t p = 0; p < each; ++p) {
+      parts.push_back(parts[p]);
+      parts.back().state = kind;
+    }
+  }
+  return parts;
+}
+
+}  // namespace llmtrain

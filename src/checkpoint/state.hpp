@@ -1,0 +1,47 @@
+#pragma once
+// The seam between checkpoints and what holds the state: ranges of flat units in host memory, piece by piece.
+
+#include <cstdint>
+
+#include "checkpoint/schema.hpp"
+#include "parallel/param_store.hpp"
+
+namespace llmtrain {
+
+/// What this rank saves: of every unit the elements that borders_of_shard() gives it.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  virtual Schema schema() const = 0;
+  /// Copies elements [begin, begin + count) of a unit, all of them this rank's, to host memory.
+  virtual void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const = 0;
+};
+
+/// What this rank needs back.
+class StateTarget {
+ public:
+  virtual ~StateTarget() = default;
+  virtual Schema schema() const = 0;
+  virtual ShardBorders wanted(int64_t unit) const = 0;
+  virtual void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) = 0;
+  /// Collective: all ranges are written.
+  virtual void finish() = 0;
+};
+
+/// A ParamStore as both, at any ZeRO stage.
+class StoreState : public StateSource, public StateTarget {
+ public:
+  StoreState(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {}
+  Schema schema() const override;
+  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override;
+  ShardBorders wanted(int64_t unit) const override;
+  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override;
+  void finish() override;
+
+ private:
+  Tensor place(int64_t unit, StateKind kind, int64_t begin, int64_t count) const;
+  ParamStore& store_;
+  Stream& stream_;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,104 @@
+#include "checkpoint/view_file.hpp"
+
+#include <vector>
+
+#include "checkpoint/manifest.hpp"
+#include "core/hdf5_handle.hpp"
+#include "parallel/unit_layout.hpp"
+
+namespace llmtrain {
+namespace {
+
+class ViewWriter {
+ public:
+  ViewWriter(std::string path, const Schema& schema, int64_t shards)
+      : path_(std::move(path)), schema_(schema), shards_(shards) {}
+
+  void write(int64_t step) {
+    Hdf5Handle file = checked(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    file_ = file.get();
+    attribute(file_, "step", step);
+    const Hdf5Handle units = group(file_, "units");
+    for (const StateKind kind : state_kinds) {
+      const std::string name(name_of(kind));
+      const Hdf5Handle whole = group(units.get(), name);
+      for (const UnitSchema& unit : schema_.units) unit_view(whole.get(), name, unit);
+      const Hdf5Handle tensors = group(file_, name);
+      for (const TensorSchema& tensor : schema_.tensors) tensor_view(tensors.get(), name, tensor);
+    }
+    if (H5Fflush(file_, H5F_SCOPE_LOCAL) < 0 || !file.reset()) fail();
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw UserError(ExitCode::io, path_ + ": HDF5 cannot write it (is the disk full?)");
+  }
+  Hdf5Handle checked(hid_t id, Hdf5Handle::Close close) const {
+    if (id < 0) fail();
+    return {id, close};
+  }
+  Hdf5Handle group(hid_t parent, const std::string& name) const {
+    return checked(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+  }
+  Hdf5Handle line(int64_t elements) const {
+    const auto length = static_cast<hsize_t>(elements);
+    return checked(H5Screate_simple(1, &length, nullptr), H5Sclose);
+  }
+  void attribute(hid_t object, const char* name, int64_t value) const {
+    const Hdf5Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose);
+    const Hdf5Handle made =
+        checked(H5Acreate2(object, name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+    if (H5Awrite(made.get(), H5T_NATIVE_INT64, &value) < 0) fail();
+  }
+  void select(const Hdf5Handle& space, int64_t begin, int64_t elements) const {
+    const auto start = static_cast<hsize_t>(begin), count = static_cast<hsize_t>(elements);
+    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) fail();
+  }
+  Hdf5Handle create(hid_t parent, const std::string& name, const Hdf5Handle& space, const Hdf5Handle& layout) const {
+    return checked(
+        H5Dcreate2(parent, name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, layout.get(), H5P_DEFAULT),
+        H5Dclose);
+  }
+
+  void unit_view(hid_t parent, const std::string& kind, const UnitSchema& unit) const {
+    const Hdf5Handle layout = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    const Hdf5Handle space = line(unit.elements);
+    const std::string source = "/" + kind + "/" + unit.name;
+    for (int64_t s = 0; s < shards_; ++s) {
+      const ShardBorders own = borders_of_shard(unit.elements, s, shards_);
+      if (own.begin == own.end) continue;
+      select(space, own.begin, own.end - own.begin);
+      const Hdf5Handle from = line(own.end - own.begin);
+      const std::string file = shard_name(s, shards_);
+      if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0) fail();
+    }
+    create(parent, unit.name, space, layout);
+  }
+
+  void tensor_view(hid_t parent, const std::string& kind, const TensorSchema& tensor) const {
+    const UnitSchema& unit = schema_.units[static_cast<size_t>(tensor.unit)];
+    const Hdf5Handle layout = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    const hsize_t shape[] = {static_cast<hsize_t>(tensor.rows), static_cast<hsize_t>(tensor.columns)};
+    const Hdf5Handle space = checked(H5Screate_simple(tensor.columns == 0 ? 1 : 2, shape, nullptr), H5Sclose);
+    const Hdf5Handle from = line(unit.elements);
+    select(from, tensor.offset, tensor.elements());
+    const std::string source = "/units/" + kind + "/" + unit.name;
+    if (H5Pset_virtual(layout.get(), space.get(), ".", source.c_str(), from.get()) < 0) fail();
+    const Hdf5Handle dataset = create(parent, tensor.name, space, layout);
+    attribute(dataset.get(), "transposed", tensor.transposed ? 1 : 0);
+  }
+
+  std::string path_;
+  const Schema& schema_;
+  int64_t shards_;
+  hid_t file_ = -1;
+};
+
+}  // namespace
+
+void write_view(const std::string& folder, const Schema& schema, int64_t step, int64_t shards) {
+  const Hdf5Silence silence;
+  ViewWriter(folder + "/" + view_name, schema, shards).write(step);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,133 @@
+#include "checkpoint/manifest.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "checkpoint/toy_state.hpp"
+
+namespace llmtrain {
+namespace {
+
+using testing::HasSubstr;
+
+Manifest toy_manifest() {
+  Manifest manifest;
+  manifest.step = 12;
+  manifest.program = "llmtrain 0.1.0";
+  manifest.deck = "[run]\nname = \"a\tb\"\n";
+  manifest.schema = make_schema(test::toy_specs());
+  manifest.shards = {{{"shard-00000-of-00002.h5", 5000, {1, 2}}, 4000, 500},
+                     {{"shard-00001-of-00002.h5", 1, {}}, 0, 1}};
+  manifest.files = {{"view.h5", 77, {5, 6}}};
+  manifest.ledger_bytes = 1234;
+  manifest.ledger_hash = {7, 8};
+  manifest.run.counters = {{"tokens", int64_t{1} << 60}};
+  manifest.run.values = {{"best", 0.1}, {"worst", HUGE_VAL}};
+  manifest.run.parameters = "0123456789abcdef";
+  manifest.run.skipped = {{3, 9}};
+  return manifest;
+}
+
+/// The text around a body, with the hash that belongs to it.
+std::string framed(const std::string& body) {
+  return R"({"hash":")" + hex(digest_of(body.data(), body.size())) + R"(","manifest":)" + body + "}\n";
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_manifest(text, "m");
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_content);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Manifest, ReadsWhatItWrites) {
+  const Manifest manifest = toy_manifest();
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
+  Manifest other = manifest;
+  other.run.values["best"] = std::nextafter(0.1, 1);
+  EXPECT_NE(parse_manifest(to_text(other), "m"), manifest);
+}
+
+TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {
+  const std::string text = to_text(toy_manifest());
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string hurt = text;
+      hurt[i] = static_cast<char>(hurt[i] ^ (1 << bit));
+      ASSERT_NE(refusal(hurt), "") << "byte " << i << " bit " << bit;
+    }
+    ASSERT_NE(refusal(text.substr(0, i)), "") << "cut at " << i;
+  }
+  EXPECT_NE(refusal(text + " "), "");
+  EXPECT_EQ(refusal(text), "");
+}
+
+/// The first `from` of a manifest's body replaced, with a right hash: what a forger can do.
+std::string forged(const std::string& from, const std::string& to) {
+  const std::string text = to_text(toy_manifest());
+  std::string body = text.substr(54, text.size() - 54 - 2);
+  EXPECT_EQ(framed(body), text);
+  const size_t at = body.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return refusal(framed(body.replace(at, from.size(), to)));
+}
+
+TEST(Manifest, ForgedContentIsRefused) {
+  EXPECT_THAT(forged("\"version\": 1", "\"version\": 2"), HasSubstr("version 2; this program reads version 1"));
+  EXPECT_THAT(forged("\"view.h5\"", "\"../view.h5\""), HasSubstr("not the name of a file"));
+  EXPECT_THAT(forged("\"view.h5\"", "\"/etc/passwd\""), HasSubstr("not the name of a file"));
+  EXPECT_THAT(forged("\"view.h5\"", "\"manifest.json\""), HasSubstr("not a name for such a file"));
+  EXPECT_THAT(forged("shard-00001-of-00002", "shard-00000-of-00002"), HasSubstr("not the name of this shard"));
+  EXPECT_THAT(forged("\"index_offset\": 4000", "\"index_offset\": 4600"), HasSubstr("a number from 0 to 400"));
+  EXPECT_THAT(forged("\"index_offset\": 4000", "\"index_offset\": -1"), HasSubstr("a number from 0"));
+  EXPECT_THAT(forged("\"step\": 12", "\"step\": 12.0"), HasSubstr("a number from 0"));
+  EXPECT_THAT(forged("\"step\": 12", "\"stop\": 12"), HasSubstr("missing"));
+  EXPECT_THAT(forged("\"step\": 12", "\"step\": 12, \"more\": 1"), HasSubstr("more keys"));
+  EXPECT_THAT(forged("\"step\": 12", "\"step\": 12, \"step\": 12"), HasSubstr("step"));
+  EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 9223372036854775552"), HasSubstr("impossible size"));
+  EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 700"), HasSubstr("impossible size"));
+  EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 512"), HasSubstr("not where it can be"));
+  EXPECT_THAT(forged("\"h.0.k\"", "\"h.0.q\""), HasSubstr("there twice"));
+  EXPECT_THAT(forged("\"h.0.k\"", "\"../k\""), HasSubstr("not the name of a tensor"));
+  EXPECT_THAT(forged("\"offset\": 256", "\"offset\": 255"), HasSubstr("not where it can be"));
+  EXPECT_THAT(forged("\"hash\": \"0000", "\"hash\": \"00 0"), HasSubstr("32 hexadecimal digits"));
+}
+
+TEST(Manifest, DepthAndNumberOfValuesAreBounded) {
+  EXPECT_THAT(refusal(framed(std::string(100'000, '['))), HasSubstr("m:"));
+  EXPECT_NE(refusal(framed("[" + std::string(9'000'000, ',') + "]")), "");
+  EXPECT_NE(refusal(framed("[]")), "");
+  EXPECT_NE(refusal(framed("null")), "");
+}
+
+TEST(Schema, DifferencesAreNamed) {
+  const Schema schema = make_schema(test::toy_specs());
+  EXPECT_EQ(difference(schema, schema), "");
+  EXPECT_THAT(difference(schema, make_schema(test::toy_specs(101))), HasSubstr("wte.weight is 100 x 7 instead of 101"));
+  auto specs = test::toy_specs();
+  specs[2].params[0].slices[0].name = "norm";
+  EXPECT_THAT(difference(schema, make_schema(specs)), HasSubstr("norm is missing, 'ln_f.weight' is of no use here"));
+}
+
+TEST(Schema, PartsOfAllShardsAreEveryElementOnce) {
+  const Schema schema = make_schema(test::toy_specs());
+  for (const int64_t shards : {1, 2, 3, 7, 50}) {
+    std::vector<std::vector<int>> seen;
+    for (const UnitSchema& unit : schema.units) seen.emplace_back(static_cast<size_t>(unit.elements), 0);
+    for (int64_t s = 0; s < shards; ++s) {
+      for (const StatePart& part : parts_of_shard(schema, s, shards)) {
+        const int64_t unit = schema.tensors[static_cast<size_t>(part.tensor)].unit;
+        for (int64_t e = part.begin; e < part.end; ++e) ++seen[static_cast<size_t>(unit)][static_cast<size_t>(e)];
+      }
+    }
+    for (const auto& unit : seen) EXPECT_THAT(unit, testing::Each(3)) << shards;
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,156 @@
+#pragma once
+// A state whose every element is a function of (step, kind, unit, element), for any shard of any number.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_reader.hpp"
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/shard_index.hpp"
+#include "core/error.hpp"
+#include "harness/harness.hpp"
+
+namespace llmtrain::test {
+
+/// Three units: a matrix and a vector each; the second has a matrix of three slices, one of them stored transposed.
+inline std::vector<UnitSpec> toy_specs(int64_t rows = 100) {
+  const auto matrix = [](std::string name, int64_t n, int64_t columns, std::vector<ParamSlice> slices) {
+    return ParamSpec{std::move(name), n, columns, true, Initializer::zeros(), std::move(slices)};
+  };
+  return {{"embedding", {matrix("wte", rows, 7, {{"wte.weight", 0, rows}})}},
+          {"block 0",
+           {matrix("attn", 48, 16, {{"h.0.q", 0, 16}, {"h.0.k", 16, 16}, {"h.0.v", 32, 16, true}}),
+            {"norm", 16, 1, false, Initializer::ones(), {{"h.0.norm.weight", 0, 16}}}}},
+          {"head", {{"ln_f", 300, 1, false, Initializer::ones(), {{"ln_f.weight", 0, 300}}}}}};
+}
+
+/// Bits of every exponent, NaN included: they must pass through unseen.
+inline float toy_value(int64_t step, StateKind kind, int64_t unit, int64_t element) {
+  uint64_t x = static_cast<uint64_t>(step) * 4 + static_cast<uint64_t>(kind);
+  x = (x * 1000003 + static_cast<uint64_t>(unit)) * 1000000007 + static_cast<uint64_t>(element) + 1;
+  x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+  const auto bits = static_cast<uint32_t>(x >> 32);
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof(float)) == 0; }
+
+class ToySource : public StateSource {
+ public:
+  ToySource(Schema schema, int64_t step) : schema_(std::move(schema)), step_(step) {}
+  Schema schema() const override { return schema_; }
+  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override {
+    for (int64_t i = 0; i < count; ++i) out[i] = toy_value(step_, kind, unit, begin + i);
+  }
+
+ private:
+  Schema schema_;
+  int64_t step_;
+};
+
+/// Counts what arrives: elements as toy_value(step) has them, and others.
+class ToyTarget : public StateTarget {
+ public:
+  ToyTarget(Schema schema, int64_t step, int64_t rank, int64_t size)
+      : schema_(std::move(schema)), step_(step), rank_(rank), size_(size) {}
+  Schema schema() const override { return schema_; }
+  ShardBorders wanted(int64_t unit) const override {
+    return borders_of_shard(schema_.units[static_cast<size_t>(unit)].elements, rank_, size_);
+  }
+  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override {
+    for (int64_t i = 0; i < count; ++i) {
+      ++(same_bits(values[i], toy_value(step_, kind, unit, begin + i)) ? right : wrong);
+    }
+  }
+  void finish() override { finished = true; }
+  int64_t wanted_elements() const {
+    int64_t n = 0;
+    for (size_t u = 0; u < schema_.units.size(); ++u) {
+      const ShardBorders own = wanted(static_cast<int64_t>(u));
+      n += 3 * (own.end - own.begin);
+    }
+    return n;
+  }
+
+  int64_t right = 0, wrong = 0;
+  bool finished = false;
+
+ private:
+  Schema schema_;
+  int64_t step_, rank_, size_;
+};
+
+inline SaveRequest toy_request(int64_t step) {
+  SaveRequest request{step, "llmtrain test", "[run]\nname = toy\n", 100 * step, digest_of(&step, sizeof(step)), {}};
+  request.run.counters = {{"tokens", step * 4096}, {"patience", 1}};
+  request.run.values = {{"best", 0.1 * static_cast<double>(step)}};
+  request.run.skipped = {{3, 5}};
+  request.best = step % 2 == 0;
+  return request;
+}
+
+/// A checkpoint of `shards` shards, by one process.
+inline std::string write_layout(const std::string& folder, const Schema& schema, int64_t step, int64_t shards,
+                                const SaveHook& hook = nullptr) {
+  const std::string attempt = create_attempt(folder, step, hook);
+  std::vector<CheckpointShard> sealed;
+  std::vector<float> buffer(1000);
+  for (int64_t s = 0; s < shards; ++s) {
+    ShardFile file(attempt, schema, step, s, shards);
+    EXPECT_TRUE(file.reserve());
+    file.write_state(ToySource(schema, step), buffer, hook);
+    sealed.push_back(file.seal(hook));
+  }
+  complete_attempt(attempt, schema, toy_request(step), sealed, hook);
+  publish_attempt(folder, attempt, step, hook);
+  return folder + "/" + checkpoint_name(step);
+}
+
+inline std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+inline void put_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+/// A folder of this test, the same on all ranks, and gone afterwards.
+class ToyFolder {
+ public:
+  explicit ToyFolder(const std::string& name) {
+    path_ = (std::filesystem::temp_directory_path() / (name + "_" + std::to_string(getpid()))).string();
+    communicator().broadcast(path_);
+  }
+  ~ToyFolder() {
+    communicator().barrier();
+    if (communicator().rank() == 0) std::filesystem::remove_all(path_);
+  }
+  ToyFolder(const ToyFolder&) = delete;
+  ToyFolder& operator=(const ToyFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  /// Everything but published checkpoints and links.
+  int64_t leftovers() const {
+    int64_t n = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path().filename().string().starts_with('.')) ++n;
+    }
+    return n;
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace llmtrain::test

@@ -1,0 +1,52 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "checkpoint/toy_state.hpp"
+#include "core/hdf5_handle.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// As a user's HDF5 reads it.
+std::vector<float> read_tensor(const std::string& path, const std::string& name, std::vector<hsize_t>& shape) {
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  EXPECT_TRUE(file.valid());
+  const Hdf5Handle dataset(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  EXPECT_TRUE(dataset.valid()) << name;
+  const Hdf5Handle space(H5Dget_space(dataset.get()), H5Sclose);
+  shape.resize(static_cast<size_t>(H5Sget_simple_extent_ndims(space.get())));
+  H5Sget_simple_extent_dims(space.get(), shape.data(), nullptr);
+  std::vector<float> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space.get())));
+  EXPECT_GE(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+  return values;
+}
+
+TEST(View, ShowsEveryTensorWholeWhateverTheShards) {
+  const test::ToyFolder folder("llmtrain_view_test");
+  const Schema schema = make_schema(test::toy_specs());
+  for (const int64_t shards : {1, 3, 5}) {
+    const std::string path = test::write_layout(folder.path(), schema, shards, shards) + "/" + view_name;
+    for (const TensorSchema& tensor : schema.tensors) {
+      for (const StateKind kind : state_kinds) {
+        std::vector<hsize_t> shape;
+        const std::vector<float> values = read_tensor(path, std::string(name_of(kind)) + "/" + tensor.name, shape);
+        ASSERT_EQ(shape.size(), tensor.columns == 0 ? 1u : 2u);
+        ASSERT_EQ(static_cast<int64_t>(values.size()), tensor.elements());
+        int64_t wrong = 0, also_of_another_step = 0;
+        for (int64_t e = 0; e < tensor.elements(); ++e) {
+          const float value = values[static_cast<size_t>(e)];
+          const auto is_of = [&](int64_t step) {
+            return test::same_bits(value, test::toy_value(step, kind, tensor.unit, tensor.offset + e));
+          };
+          wrong += is_of(shards) ? 0 : 1;
+          also_of_another_step += is_of(shards + 1) ? 1 : 0;
+        }
+        EXPECT_EQ(wrong, 0) << tensor.name << ", " << shards << " shards";
+        EXPECT_LE(also_of_another_step, 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

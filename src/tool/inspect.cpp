@@ -11,6 +11,7 @@
 
 #include "data/token_file.hpp"
 #include "text/tokenizer.hpp"
+#include "tool/inspect_checkpoint.hpp"
 #include "tool/inspect_metrics.hpp"
 #include "tool/tool.hpp"
 
@@ -81,9 +82,8 @@ void print_beginning(const TokenFile& file) {
 void inspect(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    throw UserError(ExitCode::bad_content, path +
-                                               ": a folder; token files (.h5) can be inspected in this version, "
-                                               "checkpoints cannot");
+    inspect_checkpoint(path);
+    return;
   }
   const std::string ending = std::filesystem::path(path).extension().string();
   if (ending != ".h5" && ending != ".hdf5" && std::filesystem::exists(path, ignored)) {
@@ -105,10 +105,10 @@ void inspect(const std::string& path) {
 }  // namespace
 
 Subcommand add_inspect(CLI::App& program) {
-  CLI::App* app =
-      program.add_subcommand("inspect", "show what is in a token file, and check all of it, or a run's metrics.h5");
+  CLI::App* app = program.add_subcommand(
+      "inspect", "show what is in a token file, and check all of it, a run's metrics.h5 or a checkpoint");
   const auto path = std::make_shared<std::string>();
-  app->add_option("file", *path, "token file or metrics (.h5)")->required();
+  app->add_option("file", *path, "token file or metrics (.h5), or folder of a checkpoint")->required();
   return {app, [path] { inspect(*path); }};
 }
 

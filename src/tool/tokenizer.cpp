@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
-#include "data/content_hash.hpp"
 #include "data/token_file.hpp"
 #include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"

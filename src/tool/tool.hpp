@@ -22,6 +22,7 @@ Subcommand add_inspect(CLI::App& program);
 Subcommand add_logprobs(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);
+Subcommand add_verify(CLI::App& program);
 
 /// The whole program; returns its exit code (interface.md).
 int run_tool(int argc, const char* const* argv);

@@ -1,0 +1,42 @@
+#include "tool/inspect_checkpoint.hpp"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <string_view>
+
+#include "checkpoint/checkpoint_reader.hpp"
+#include "core/json_reader.hpp"
+
+namespace llmtrain {
+namespace {
+
+void line(std::string_view name, const std::string& value) { std::cout << fmt::format("{:<18} {}\n", name, value); }
+
+}  // namespace
+
+void inspect_checkpoint(const std::string& path) {
+  const Manifest manifest = read_manifest(path);
+  int64_t bytes = 0, parameters = 0;
+  for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
+  for (const TensorSchema& tensor : manifest.schema.tensors) parameters += tensor.elements();
+  line("checkpoint", path);
+  line("step", std::to_string(manifest.step));
+  line("written by", printable(manifest.program));
+  line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters,
+                                 manifest.schema.tensors.size(), manifest.schema.units.size()));
+  line("files", fmt::format("{} shards, {} bytes in all", manifest.shards.size(), bytes));
+  line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
+  if (!manifest.run.parameters.empty()) line("parameter hash", printable(manifest.run.parameters));
+  for (const auto& [name, count] : manifest.run.counters) line(printable(name), std::to_string(count));
+  for (const auto& [name, value] : manifest.run.values) line(printable(name), fmt::format("{}", value));
+  for (const auto& [first, last] : manifest.run.skipped)
+    line("skipped data", fmt::format("of steps {} to {}", first, last));
+  for (const TensorSchema& tensor : manifest.schema.tensors) {
+    const std::string shape =
+        tensor.columns == 0 ? fmt::format("[{}]", tensor.rows) : fmt::format("[{}, {}]", tensor.rows, tensor.columns);
+    line("tensor", fmt::format("{} {}{}", printable(tensor.name), shape, tensor.transposed ? ", transposed" : ""));
+  }
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,34 @@
+// llmtool verify: every byte of a checkpoint against its manifest.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "checkpoint/checkpoint_reader.hpp"
+#include "parallel/local_communicator.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+void verify(const std::string& path) {
+  const auto alone = make_local_communicator();
+  const Manifest manifest = verify_checkpoint(path, *alone);
+  int64_t bytes = 0;
+  for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
+  std::cout << fmt::format("{}: whole, step {}, {} tensors, {} files, {} bytes\n", path, manifest.step,
+                           manifest.schema.tensors.size(), manifest.all_files().size(), bytes);
+}
+
+}  // namespace
+
+Subcommand add_verify(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("verify", "check every byte of a checkpoint; exit code 0 or 65");
+  const auto path = std::make_shared<std::string>();
+  app->add_option("checkpoint", *path, "folder of a checkpoint, .../checkpoints/step-XXXXXXXX")->required();
+  return {app, [path] { verify(*path); }};
+}
+
+}  // namespace llmtrain

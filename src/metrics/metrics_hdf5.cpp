@@ -5,11 +5,13 @@
 #include <hdf5.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "core/error.hpp"
+#include "core/hdf5_handle.hpp"
 
 namespace llmtrain {
 
@@ -64,6 +66,10 @@ void MetricsTable::add(const std::vector<double>& row) {
   for (size_t i = 0; i < row.size(); ++i) columns[i].values.push_back(row[i]);
 }
 
+void MetricsTable::cut(size_t rows) {
+  for (Column& column : columns) column.values.resize(std::min(rows, column.values.size()));
+}
+
 void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables) {
   const std::string temporary = path + ".tmp";
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -82,6 +88,54 @@ void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>
   }
   const size_t slash = path.rfind('/');
   sync(slash == std::string::npos ? "." : path.substr(0, slash), O_RDONLY | O_DIRECTORY);
+}
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {} is not what a run has written", path, what));
+}
+
+std::vector<double> read_column(hid_t file, const std::string& name, const std::string& path) {
+  constexpr hsize_t most_rows = hsize_t{1} << 28;
+  H5L_info2_t info;
+  if (H5Lget_info2(file, name.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD) refuse(path, name);
+  const Hdf5Handle data(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose);
+  if (!data.valid()) refuse(path, name);
+  const Hdf5Handle space(H5Dget_space(data.get()), H5Sclose);
+  const Hdf5Handle creation(H5Dget_create_plist(data.get()), H5Pclose);
+  const Hdf5Handle type(H5Dget_type(data.get()), H5Tclose);
+  hsize_t rows = 0;
+  if (!space.valid() || !creation.valid() || !type.valid() || H5Sget_simple_extent_ndims(space.get()) != 1 ||
+      H5Sget_simple_extent_dims(space.get(), &rows, nullptr) != 1 || rows > most_rows ||
+      H5Tequal(type.get(), H5T_IEEE_F64LE) <= 0 || H5Pget_layout(creation.get()) != H5D_CONTIGUOUS ||
+      H5Pget_external_count(creation.get()) != 0 ||
+      (rows > 0 && H5Dget_storage_size(data.get()) != rows * sizeof(double))) {
+    refuse(path, name);
+  }
+  std::vector<double> values(rows);
+  if (rows > 0 && H5Dread(data.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
+    refuse(path, name);
+  }
+  return values;
+}
+
+}  // namespace
+
+void read_metrics_hdf5(const std::string& path, MetricsTable& table) {
+  const Hdf5Silence silence;
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  if (!file.valid()) refuse(path, "it whole file");
+  H5L_info2_t info;
+  if (H5Lget_info2(file.get(), table.name.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD) {
+    refuse(path, table.name);
+  }
+  MetricsTable read = table;
+  for (MetricsTable::Column& column : read.columns) {
+    column.values = read_column(file.get(), table.name + "/" + column.name, path);
+    if (column.values.size() != read.rows()) refuse(path, table.name + "/" + column.name);
+  }
+  table = std::move(read);
 }
 
 }  // namespace llmtrain

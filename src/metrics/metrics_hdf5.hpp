@@ -16,11 +16,16 @@ struct MetricsTable {
 
   size_t rows() const { return columns.empty() ? 0 : columns.front().values.size(); }
   void add(const std::vector<double>& row);
+  /// Only the first rows stay.
+  void cut(size_t rows);
 };
 
 /// Writes a complete HDF5 file: a group per table, a 1-D fp64 dataset per column with the attribute "units". The file
 /// appears whole or not at all (temporary name, fsync, rename), so that it opens whenever the job is killed.
 /// UserError(io).
 void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables);
+
+/// Fills the table's columns from such a file. UserError(bad_content) when the file has not got them, equally long.
+void read_metrics_hdf5(const std::string& path, MetricsTable& table);
 
 }  // namespace llmtrain

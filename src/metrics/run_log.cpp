@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/metrics_hdf5.hpp"
@@ -70,7 +73,32 @@ struct RunLog::State {
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
     if (o.jsonl) metrics = std::make_unique<AppendFile>(o.directory + "/metrics.jsonl");
     for (const std::string& line : o.earlier) console.log_only(line);
+    if (o.resumed) resume();
     write_hdf5();
+  }
+
+  void resume();
+  double wall_time() const { return earlier_seconds + seconds_since(start); }
+  /// Calls see(name, field) for all that a checkpoint keeps of the log.
+  template <class See>
+  void each_number(const See& see) {
+    see("wall_time", earlier_seconds);
+    see("interval_loss", interval.loss);
+    see("interval_seconds", interval.seconds);
+    see("interval_data", interval.phases.data);
+    see("interval_forward_backward", interval.phases.forward_backward);
+    see("interval_reduction", interval.phases.reduction);
+    see("interval_optimizer", interval.phases.optimizer);
+    see("last_loss", last_step.loss);
+    see("best_validation", best);
+    see("last_validation", last_validation);
+  }
+  template <class See>
+  void each_count(const See& see) {
+    see("interval_steps", interval.steps);
+    see("interval_tokens", interval.tokens);
+    see("best_step", best_step);
+    see("evaluated", evaluated);
   }
 
   /// A complete file each time: at most 1 % of the run is spent on it, however long the columns grow.
@@ -96,7 +124,10 @@ struct RunLog::State {
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger, metrics;
   Interval interval, all;
-  std::optional<EvaluationRecord> fresh, last;
+  std::optional<EvaluationRecord> fresh;
+  double last_validation = 0;
+  int64_t evaluated = 0;       ///< 1: last_validation is known
+  double earlier_seconds = 0;  ///< of the jobs before
   double best = std::numeric_limits<double>::infinity();
   int64_t best_step = 0;
   StepRecord last_step;
@@ -147,7 +178,7 @@ std::string RunLog::State::progress(const StepRecord& r) const {
 nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
   nlohmann::ordered_json j;
   j["step"] = r.step;
-  j["wall_time"] = seconds_since(start);
+  j["wall_time"] = wall_time();
   j["loss"] = r.loss;
   j["loss_mean"] = interval.mean_loss();
   j["grad_norm"] = r.grad_norm;
@@ -196,14 +227,16 @@ void RunLog::State::write_interval(const StepRecord& r) {
 void RunLog::evaluation(const EvaluationRecord& r) {
   State& s = *state_;
   if (!s.options.active) return;
-  s.fresh = s.last = r;
+  s.fresh = r;
+  s.last_validation = r.loss;
+  s.evaluated = 1;
   s.evaluation_seconds += r.seconds;
   if (r.best) {
     s.best = r.loss;
     s.best_step = r.step;
   }
   if (s.ledger) s.ledger->append(fmt::format("{{\"step\":{},\"validation_loss\":\"{:a}\"}}\n", r.step, r.loss));
-  const double wall = seconds_since(s.start);
+  const double wall = s.wall_time();
   if (s.metrics) {
     nlohmann::ordered_json j;
     j["step"] = r.step;
@@ -222,6 +255,55 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   s.write_hdf5_sometimes();
 }
 
+void RunLog::State::resume() {
+  const LogState& from = *options.resumed;
+  each_number([&](const char* name, double& field) {
+    if (const auto value = from.values.find(std::string("log_") + name); value != from.values.end())
+      field = value->second;
+  });
+  each_count([&](const char* name, int64_t& field) {
+    if (const auto count = from.counters.find(std::string("log_") + name); count != from.counters.end())
+      field = count->second;
+  });
+  const std::string path = options.directory + "/metrics.h5";
+  if (options.hdf5 && std::filesystem::exists(path)) {
+    for (MetricsTable* table : {&train, &validation}) {
+      try {
+        read_metrics_hdf5(path, *table);
+      } catch (const UserError& error) {
+        console.warn(fmt::format("{}; /{} begins again at step {}", error.what(), table->name, options.resumed_step));
+      }
+      const std::vector<double>& steps = table->columns.front().values;
+      table->cut(static_cast<size_t>(
+          std::find_if(steps.begin(), steps.end(),
+                       [&](double s) { return !(s <= static_cast<double>(options.resumed_step)); }) -
+          steps.begin()));
+    }
+  }
+  if (metrics) {
+    nlohmann::ordered_json j;
+    j["resumed_from_step"] = options.resumed_step;
+    j["wall_time"] = earlier_seconds;
+    j["ranks"] = options.ranks;
+    metrics->append(j.dump() + "\n");
+  }
+}
+
+double RunLog::wall_time() const { return state_->wall_time(); }
+
+LogState RunLog::save() {
+  State& s = *state_;
+  LogState state;
+  if (!s.options.active) return state;
+  s.write_hdf5();
+  if (s.ledger) s.ledger->sync();
+  if (s.metrics) s.metrics->sync();
+  s.each_number([&](const char* name, const double& field) { state.values[std::string("log_") + name] = field; });
+  s.each_count([&](const char* name, const int64_t& field) { state.counters[std::string("log_") + name] = field; });
+  state.values["log_wall_time"] = s.wall_time();
+  return state;
+}
+
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds) {
   state_->sample_seconds += seconds;
   state_->console.print(fmt::format("step {}  sample\n  | {}", step, [&] {
@@ -229,6 +311,14 @@ void RunLog::sample(int64_t step, const std::string& prompt, const std::string& 
     for (char c : prompt + continuation) text += c == '\n' ? "\n  | " : std::string(1, c);
     return text;
   }()));
+}
+
+void RunLog::stop(const std::string& reason) {
+  State& s = *state_;
+  if (!s.options.active) return;
+  s.console.print("");
+  s.console.print(reason);
+  s.console.print(fmt::format("  results             {}", s.options.directory));
 }
 
 void RunLog::finish(const std::string& reason) {
@@ -239,13 +329,13 @@ void RunLog::finish(const std::string& reason) {
   s.console.print("");
   s.console.print(reason);
   s.console.print(fmt::format("  training loss       {:.4f} at the last step", s.last_step.loss));
-  if (s.last) {
+  if (s.evaluated != 0) {
     s.console.print(
-        fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", s.last->loss, s.best, s.best_step));
+        fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", s.last_validation, s.best, s.best_step));
     if (s.options.optimum > 0) {
       s.console.print(
           fmt::format("  known optimum       {:.4f} nats per token: the validation loss is {:+.1f} % from it",
-                      s.options.optimum, 100 * (s.last->loss / s.options.optimum - 1)));
+                      s.options.optimum, 100 * (s.last_validation / s.options.optimum - 1)));
     }
   }
   const double wall = seconds_since(s.start);

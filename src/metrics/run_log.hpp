@@ -3,6 +3,7 @@
 // that writes; the other ranks' is silent.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,12 @@ struct EvaluationRecord {
   bool best = false;
 };
 
+/// What the log of a resumed run goes on from; kept in checkpoints.
+struct LogState {
+  std::map<std::string, int64_t> counters;
+  std::map<std::string, double> values;
+};
+
 struct RunLogOptions {
   std::string directory;  ///< of the run; empty: console only
   bool active = true;     ///< false on ranks other than 0
@@ -45,6 +52,8 @@ struct RunLogOptions {
   double optimum = 0;                ///< loss of a perfect model where it is known, else 0
   int64_t memory_bytes = 0;          ///< planned per rank
   std::vector<std::string> earlier;  ///< lines that the console has shown already, for log.txt
+  std::optional<LogState> resumed;   ///< of the checkpoint that the run goes on from
+  int64_t resumed_step = 0;
 };
 
 class RunLog {
@@ -62,9 +71,15 @@ class RunLog {
   /// values and the interval's mean loss, tokens/s, FLOP/s, time left.
   void step(const StepRecord& record);
   void evaluation(const EvaluationRecord& record);
+  /// Seconds of training in this job and those before it.
+  double wall_time() const;
+  /// As of now; everything so far is on the disk, metrics.h5 included, when it returns.
+  LogState save();
   void sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds);
   /// Best and last losses (beside the optimum), tokens/s, times by phase, files written.
   void finish(const std::string& reason);
+  /// The end of a job whose run goes on: nothing but the reason and where the results are.
+  void stop(const std::string& reason);
 
  private:
   struct State;

@@ -22,8 +22,31 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
 }};
 
 /// Keys that change no result.
-constexpr std::array<std::string_view, 6> keys_without_effect = {"run.name",   "run.output",    "run.overwrite",
-                                                                 "data.cache", "parallel.zero", "memory.limit"};
+constexpr std::array<std::string_view, 7> keys_without_effect = {
+    "run.name", "run.output", "run.overwrite", "run.time_limit", "data.cache", "parallel.zero", "memory.limit"};
+constexpr std::array<std::string_view, 3> sections_without_effect = {"log", "evaluation", "checkpoint"};
+
+/// auto, none or a duration, as seconds.
+struct TimeLimitCodec {
+  static int64_t parse(std::string_view text, const KeyInfo&) {
+    if (text == "auto") return RunConfig::limit_of_job;
+    return text == "none" ? 0 : parse_duration(text).seconds;
+  }
+  static std::string print(int64_t seconds) {
+    if (seconds == RunConfig::limit_of_job) return "auto";
+    return seconds == 0 ? "none" : print_duration({seconds});
+  }
+  static std::string type() { return "auto / none / duration"; }
+};
+
+/// Keys that a run may change when it goes on: nothing of its state depends on them.
+bool may_change(std::string_view section, std::string_view name) {
+  if (section == "schedule") return true;
+  if (section == "optimizer") return name != "optimizer.name";
+  constexpr std::array<std::string_view, 4> others = {"run.max_steps", "run.epochs", "model.dropout",
+                                                      "model.attention_dropout"};
+  return std::ranges::find(others, name) != others.end();
+}
 
 /// A name that can be a folder.
 struct RunNameCodec {
@@ -99,6 +122,9 @@ void RunConfig::visit(DeckKeys& keys) {
            {.range = {.min = 0, .max = 1e6, .open_min = true},
             .doc = "Instead of max_steps, one of which is required: passes over the training data, may be broken.",
             .automatic = "by max_steps"});
+  keys.key<TimeLimitCodec>("time_limit", time_limit,
+                           {.doc = "The run stops in time to save a checkpoint, with exit code 75. auto: what Slurm "
+                                   "grants the job."});
 }
 
 void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
@@ -172,6 +198,7 @@ void Config::visit(DeckKeys& keys) {
   precision.visit(keys);
   parallel.visit(keys);
   memory.visit(keys);
+  checkpoint.visit(keys);
   evaluation.visit(keys);
   log.visit(keys);
 }
@@ -226,26 +253,48 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   return config;
 }
 
-std::vector<std::string> differences(const Config& config, std::string_view resolved_deck,
-                                     const std::string& deck_name) {
+namespace {
+
+/// Calls see(key, text) for every key that the resolved deck and the configuration give another effect.
+template <class See>
+void each_difference(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
+                     const See& see) {
   Config here = config, there = load_config(resolved_deck, deck_name);
   DeckKeys here_keys, there_keys;
   here.visit(here_keys);
   there.visit(there_keys);
-  std::vector<std::string> found;
   for (const DeckKeys::Key& key : here_keys.keys()) {
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;
-    if (key.section == "log" || key.section == "evaluation" ||
+    if (std::ranges::find(sections_without_effect, key.section) != sections_without_effect.end() ||
         std::ranges::find(keys_without_effect, name) != keys_without_effect.end())
       continue;
     if (origin == Origin::unused) continue;
     const bool found_out = name == "model.vocab_size" || name == "precision.compute";
     if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
     const std::string mine = key.print(), other = there_keys.find(name)->print();
-    if (mine != other) found.push_back(fmt::format("{}: {} there, {} here", name, other, mine));
+    if (mine != other) see(key, fmt::format("{}: {} there, {} here", name, other, mine));
   }
+}
+
+}  // namespace
+
+std::vector<std::string> differences(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
+                                     bool length) {
+  std::vector<std::string> found;
+  each_difference(config, resolved_deck, deck_name, [&](const DeckKeys::Key& key, const std::string& text) {
+    const bool of_length = key.section == "run" && (key.name == "max_steps" || key.name == "epochs");
+    if (length || !of_length) found.push_back(text);
+  });
   return found;
+}
+
+DeckChanges changes_since(const Config& config, std::string_view resolved_deck, const std::string& deck_name) {
+  DeckChanges changes;
+  each_difference(config, resolved_deck, deck_name, [&](const DeckKeys::Key& key, const std::string& text) {
+    (may_change(key.section, key.full_name()) ? changes.applied : changes.breaking).push_back(text);
+  });
+  return changes;
 }
 
 std::string write_deck(const Config& config) {

@@ -11,6 +11,7 @@
 #include "models/model_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "parallel/parallel_config.hpp"
+#include "train/checkpoint_config.hpp"
 
 namespace llmtrain {
 
@@ -25,6 +26,8 @@ struct RunConfig {
   bool overwrite = false;
   int64_t max_steps = 0;  ///< 0: given by epochs
   double epochs = 0;      ///< 0: given by max_steps
+  static constexpr int64_t limit_of_job = -1;
+  int64_t time_limit = limit_of_job;  ///< seconds; limit_of_job: what Slurm grants; 0: none
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, std::string_view deck_name);
@@ -76,6 +79,7 @@ struct Config {
   PrecisionConfig precision;
   ParallelConfig parallel;
   MemoryConfig memory;
+  CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   LogConfig log;
 
@@ -105,9 +109,17 @@ Config load_config(std::string_view deck_text, const std::string& deck_name,
 
 /// Keys, as "section.key: <value> there, <value> here", by which the resolved deck of a run asks for other results than
 /// this configuration. Where the results lie and what is only shown on the way does not count, nor does what this
-/// configuration leaves to be found out (the tokenizer's vocabulary, the device's precision).
-std::vector<std::string> differences(const Config& config, std::string_view resolved_deck,
-                                     const std::string& deck_name);
+/// configuration leaves to be found out (the tokenizer's vocabulary, the device's precision). Without those of
+/// max_steps and epochs when `length` is false.
+std::vector<std::string> differences(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
+                                     bool length = true);
+
+/// How this configuration differs from the resolved deck that a run was begun with.
+struct DeckChanges {
+  std::vector<std::string> breaking;  ///< "key: <value> there, <value> here": the run's state would not fit
+  std::vector<std::string> applied;   ///< the same: takes effect from here on
+};
+DeckChanges changes_since(const Config& config, std::string_view resolved_deck, const std::string& deck_name);
 
 /// The resolved deck: a deck that resolves to itself, with a comment on every key that says where its value comes from.
 std::string write_deck(const Config& config);

@@ -10,6 +10,8 @@
 
 #include "metrics/console.hpp"
 #include "train/estimate.hpp"
+#include "train/interruption.hpp"
+#include "train/resume.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 
@@ -114,6 +116,12 @@ void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
                   other - all.begin(), *other));
 }
 
+void print_resume(RunLog& log, const ResumePoint& from) {
+  log.print(fmt::format("{}    {}, step {}, written by {} rank{}", from.own ? "resumed" : "started", from.path,
+                        from.manifest.step, from.manifest.shards.size(), from.manifest.shards.size() == 1 ? "" : "s"));
+  for (const std::string& note : from.notes) log.warn(note);
+}
+
 void print_opening(RunLog& log, const Config& config, const Trainer& trainer, const Dataset& data, Runtime& runtime) {
   const Communicator& c = runtime.communicator();
   const DataStream& stream = trainer.training_data();
@@ -173,18 +181,29 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   return 0;
 }
 
+void prepare_directory(const RunDirectory& directory, const Config& config, std::optional<ResumePoint>& from) {
+  if (from && from->own) {
+    directory.go_on(write_deck(config));
+  } else {
+    directory.start(write_deck(config));
+  }
+  if (!from) return;
+  for (const std::string& note : cut_back(directory.path(), *from)) from->notes.push_back(note);
+}
+
 int train(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
+  if (config.checkpoint.signal_save) note_signals();
   std::optional<RunDirectory> directory;
-  int64_t finished = 0;
+  int64_t found = 0;
   raise_together(communicator, [&] {
     if (!root) return;
     directory.emplace(config);
-    finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
+    found = static_cast<int64_t>(directory->found());
   });
-  communicator.broadcast(&finished, sizeof(finished));
-  if (finished != 0) {
+  communicator.broadcast(&found, sizeof(found));
+  if (found == static_cast<int64_t>(RunDirectory::Found::finished)) {
     if (root) {
       std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
                              "run.overwrite=true to run it again\n",
@@ -194,6 +213,8 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     }
     return 0;
   }
+  std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
+  settle_precision(config, agreed_fast_bf16(communicator));
   examine(deck_text, command, communicator);
   Console progress("", root);
   RunLogOptions options;
@@ -211,7 +232,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
   });
   raise_together(communicator, [&] {
-    if (root) directory->start(write_deck(config));
+    if (root) prepare_directory(*directory, config, from);
   });
   options.directory = root ? directory->path() : "";
   options.active = root;
@@ -226,11 +247,20 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;
   options.memory_bytes = trainer->plan().bytes();
+  if (from) {
+    options.resumed = LogState{from->manifest.run.counters, from->manifest.run.values};
+    options.resumed_step = from->manifest.step;
+  }
   std::optional<RunLog> log;
   raise_together(communicator, [&] { log.emplace(options); });
   print_opening(*log, config, *trainer, data, runtime);
-  trainer->train(runtime, *log);
-  if (root) directory->mark_finished(trainer->total_steps());
+  if (from) print_resume(*log, *from);
+  if (trainer->train(runtime, *log, from ? &*from : nullptr) == Trainer::Ended::stopped) {
+    return static_cast<int>(ExitCode::stopped);
+  }
+  raise_together(communicator, [&] {
+    if (root) directory->mark_finished(trainer->steps_done());
+  });
   return 0;
 }
 
@@ -247,8 +277,9 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     return 0;
   }
   Config config = load(text, command, communicator);
+  if (!command.estimate) return train(command, text, config, runtime);
   settle_precision(config, agreed_fast_bf16(communicator));
-  return command.estimate ? estimate(command, text, config, runtime) : train(command, text, config, runtime);
+  return estimate(command, text, config, runtime);
 }
 
 }  // namespace llmtrain

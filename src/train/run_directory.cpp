@@ -10,8 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/checkpoint_reader.hpp"
 #include "core/error.hpp"
 
 namespace llmtrain {
@@ -61,8 +64,7 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
                                 "run.output, or move it away",
                                 path_, name));
   }
-  if (!config.run.overwrite && fs::exists(path_ + "/finished.json", error)) {
-    refuse_another_deck(config);
+  if (!config.run.overwrite && is_finished(config)) {
     found_ = Found::finished;
     return;
   }
@@ -71,18 +73,43 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be created: {}", path_, error.message()));
   }
   lock();
-  const auto size = fs::file_size(path_ + "/ledger.jsonl", error);
-  const bool begun = !error && size > 0;
-  if (begun && !config.run.overwrite) {
-    throw UserError(
-        ExitCode::cannot_create,
-        fmt::format("{}: a run that did not finish is here and cannot be continued. Choose another run.name, or "
-                    "give run.overwrite=true to start it anew",
-                    path_));
+  if (config.run.overwrite) return;
+  if (!published_steps(checkpoints()).empty()) {
+    found_ = Found::begun;
+  } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
+    refuse_another_deck(config, "a run that did not finish and has no checkpoint");
   }
 }
 
-void RunDirectory::refuse_another_deck(const Config& config) const {
+/// The mark is there, and a checkpoint of the last step is whole as far as sizes tell. UserError for another deck.
+bool RunDirectory::is_finished(const Config& config) const {
+  std::ifstream file(path_ + "/finished.json");
+  if (!file) return false;
+  const auto mark = nlohmann::json::parse(file, nullptr, false);
+  if (!mark.is_object() || !mark.contains("steps") || !mark["steps"].is_number_integer()) return false;
+  const auto steps = mark["steps"].get<int64_t>();
+  const std::vector<int64_t> saved = published_steps(checkpoints());
+  const std::string deck = path_ + "/deck.ini";
+  const bool can_go_on = !saved.empty() && saved.front() == steps;
+  std::error_code error;
+  if (can_go_on && fs::exists(deck, error)) {
+    const std::string text = read_deck_file(deck);
+    const bool longer = config.run.max_steps == 0 || config.run.max_steps > steps;
+    if (longer && differences(config, text, deck) != differences(config, text, deck, false)) return false;
+    if (!differences(config, text, deck, false).empty()) refuse_another_deck(config, "a finished run");
+  } else {
+    refuse_another_deck(config, "a finished run");
+  }
+  if (!can_go_on) return true;
+  try {
+    read_manifest(checkpoints() + "/" + checkpoint_name(steps));
+    return true;
+  } catch (const UserError&) {  // an older one is gone on from
+    return false;
+  }
+}
+
+void RunDirectory::refuse_another_deck(const Config& config, const std::string& what) const {
   const std::string file = path_ + "/deck.ini";
   std::string changes;
   try {
@@ -92,9 +119,16 @@ void RunDirectory::refuse_another_deck(const Config& config) const {
   }
   if (changes.empty()) return;
   throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or "
-                              "give run.overwrite=true to replace it. What differs:{}",
-                              path_, changes));
+                  fmt::format("{}: {} of another deck is here. Choose another run.name or run.output, or give "
+                              "run.overwrite=true to replace it. What differs:{}",
+                              path_, what, changes));
+}
+
+void RunDirectory::go_on(const std::string& resolved_deck) const {
+  sweep_leftovers(checkpoints());
+  std::error_code ignored;
+  fs::remove(path_ + "/finished.json", ignored);
+  write_whole(path_ + "/deck.ini", resolved_deck);
 }
 
 void RunDirectory::start(const std::string& resolved_deck) const {

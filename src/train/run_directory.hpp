@@ -8,11 +8,12 @@ namespace llmtrain {
 /// <output>/<name>/ as found at start, and the lock that makes this job its only writer. Rank 0 only.
 class RunDirectory {
  public:
-  enum class Found { empty, finished };
+  /// begun: with checkpoints to go on from. A run that was cut off before its first is as good as empty.
+  enum class Found { empty, begun, finished };
 
   /// Creates the directory or examines the one that is there, and locks it. UserError(cannot_create): another job owns
-  /// it (host, pid and job are named), it holds a run of another deck, or one that was cut off, and run.overwrite is
-  /// false; or it holds files of these names that are no run's. A finished run of the same deck is found, not touched.
+  /// it (host, pid and job are named), it holds a run of another deck and run.overwrite is false; or it holds files of
+  /// these names that are no run's. A finished run of the same deck is found, not touched.
   explicit RunDirectory(const Config& config);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -21,15 +22,19 @@ class RunDirectory {
   static std::string path_of(const Config& config);
 
   Found found() const { return found_; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
   const std::string& path() const { return path_; }
   /// Removes what an earlier run left and writes deck.ini: after everything else that can be wrong has been checked.
   void start(const std::string& resolved_deck) const;
+  /// Instead of start() for a run that goes on: what killed jobs left behind goes, deck.ini is written anew.
+  void go_on(const std::string& resolved_deck) const;
   /// Leaves the mark that the run reached its end, after everything else is on disk.
   void mark_finished(int64_t steps) const;
 
  private:
   void lock();
-  void refuse_another_deck(const Config& config) const;
+  bool is_finished(const Config& config) const;
+  void refuse_another_deck(const Config& config, const std::string& what) const;
 
   std::string path_;
   Found found_ = Found::empty;

@@ -12,6 +12,8 @@
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
 #include "train/evaluate.hpp"
+#include "train/run_directory.hpp"
+#include "train/trainer_run.hpp"
 
 namespace llmtrain {
 
@@ -81,32 +83,18 @@ int64_t ReductionGroups::used(int64_t present) const {
   return n;
 }
 
-struct Trainer::Run {
-  Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in)
-      : runtime(runtime_in),
-        log(log_in),
-        ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
-        feed(trainer.train_) {}
-
-  Runtime& runtime;
-  RunLog& log;
-  DeviceBuffer memory;
-  Context ctx;
-  Feed feed;
-  StepPlan plan;              ///< of the current step
-  std::vector<int64_t> mine;  ///< its micro-batches of this rank, in the order of the rounds
-  size_t taken = 0;
-  ExactSum loss;  ///< of the step so far, this rank's micro-batches
-  double best = std::numeric_limits<double>::infinity();
-  double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
-  int64_t without_improvement = 0;
-  bool stop = false;
-};
+Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in)
+    : runtime(runtime_in),
+      log(log_in),
+      ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
+      feed(trainer.train_),
+      interruption(trainer.config_, RunDirectory::path_of(trainer.config_), runtime_in.communicator().rank() == 0) {}
 
 Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
     : config_(config),
       tokenizer_(data.tokenizer),
       prompts_(encode_prompts(config, data.tokenizer.get())),
+      train_source_(data.train),
       train_(data.train, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
       groups_(config.batch.gradient_accumulation_steps, config.parallel.reduction_groups),
       total_steps_(steps_of(config.run, train_)),
@@ -132,19 +120,25 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
   arena_.add(sample_logits_, MemoryCategory::activations, "sample_logits", DType::f32, {1, config.model.vocab_size});
 }
 
-void Trainer::train(Runtime& runtime, RunLog& log) {
+Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, const ResumePoint* from) {
   Run run(*this, runtime, log);
   run.memory = DeviceBuffer(arena_.bytes());
   arena_.commit(run.memory.data());
   params_.start(runtime.communicator(), runtime.stream());
-  params_.initialize(static_cast<uint64_t>(config_.run.seed));
+  start_run(run, from);
+  int64_t completed = 0;
+  if (from != nullptr) {
+    completed = restore(run, *from);
+  } else {
+    params_.initialize(static_cast<uint64_t>(config_.run.seed));
+  }
   model_->start(runtime.stream());
 
   const EvaluationConfig& evaluation = config_.evaluation;
-  if (evaluation.at_start) evaluate(run, 0);
-  int64_t completed = 0;
-  if (total_steps_ > 0) prepare(run, 0);
-  while (completed < total_steps_ && !run.stop) {
+  if (evaluation.at_start && from == nullptr) evaluate(run, 0);
+  if (completed < total_steps_) prepare(run, completed);
+  int64_t stop = attend(run, completed);
+  while (completed < total_steps_ && !run.stop && stop == 0) {
     step(run, completed);
     ++completed;
     const bool last = completed == total_steps_;
@@ -152,10 +146,24 @@ void Trainer::train(Runtime& runtime, RunLog& log) {
     if (due(config_.log.samples_every_steps, completed) || (last && config_.log.samples_every_steps > 0)) {
       write_samples(run, completed);
     }
+    stop = attend(run, completed);
   }
-  log.finish(run.stop ? fmt::format("stopped early after {} steps: {} evaluations without a better validation loss",
-                                    completed, run.without_improvement)
-                      : "finished");
+  return finish(run, completed, stop);
+}
+
+Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
+  steps_done_ = completed;
+  run.saver->finish();
+  if (stop != 0) {
+    run.interruption.stopped();
+    run.log.stop(fmt::format("stopped by {} after {} of {} steps; the same command goes on from there",
+                             Interruption::reason(stop), completed, total_steps_));
+    return Ended::stopped;
+  }
+  run.log.finish(run.stop ? fmt::format("stopped early after {} steps: {} evaluations without a better validation loss",
+                                        completed, run.without_improvement)
+                          : "finished");
+  return Ended::finished;
 }
 
 void Trainer::prepare(Run& run, int64_t n) {
@@ -198,12 +206,16 @@ void Trainer::step(Run& run, int64_t n) {
     diverged(record.step, "the gradient norm is not finite; the update was not applied");
   }
   const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
+  run.saver->hold_update();
   optimizer_->update(params_, {record.step, record.learning_rate, clip / tokens}, run.ctx.stream);
   params_.publish_weights();
-  if (due(config_.log.parameter_hash_every_steps, record.step)) record.parameters = parameter_hash(run);
+  if (due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step)) {
+    record.parameters = hash_after(run, record.step);
+  }
   const double end = now();
   record.phases.optimizer = end - normed;
   record.seconds = end - begin;
+  run.step_seconds = std::max(run.step_seconds, record.seconds);
   run.log.step(record);
 }
 
@@ -266,6 +278,7 @@ void Trainer::evaluate(Run& run, int64_t completed) {
   record.loss = result.loss;
   if (!std::isfinite(record.loss)) diverged(completed, "the validation loss is not finite");
   record.best = record.loss < run.best;
+  if (record.best) run.best_step = completed;
   run.best = std::min(run.best, record.loss);
   if (record.loss < run.reference - config_.evaluation.early_stopping_threshold) {
     run.reference = record.loss;
@@ -276,6 +289,7 @@ void Trainer::evaluate(Run& run, int64_t completed) {
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
   record.seconds = now() - begin;
+  run.evaluation_seconds = std::max(run.evaluation_seconds, record.seconds);
   run.log.evaluation(record);
 }
 

@@ -12,6 +12,7 @@
 #include "parallel/runtime.hpp"
 #include "train/config.hpp"
 #include "train/feed.hpp"
+#include "train/resume.hpp"
 
 namespace llmtrain {
 
@@ -44,8 +45,11 @@ class Trainer {
   const DataStream* validation_data() const { return validation_ ? &*validation_ : nullptr; }
   int64_t groups() const { return groups_.count; }
 
-  /// Allocates, initialises and trains to the end. Collective.
-  void train(Runtime& runtime, RunLog& log);
+  /// How training ended: at its end, or before it on request, with a checkpoint to go on from.
+  enum class Ended : uint8_t { finished, stopped };
+  /// Allocates, takes the state of `from` or initialises, and trains. Collective.
+  Ended train(Runtime& runtime, RunLog& log, const ResumePoint* from);
+  int64_t steps_done() const { return steps_done_; }
 
  private:
   struct Run;  // what exists only while training
@@ -57,15 +61,27 @@ class Trainer {
   void evaluate(Run& run, int64_t completed);
   void write_samples(Run& run, int64_t completed);
   uint64_t parameter_hash(Run& run);
+  Ended finish(Run& run, int64_t completed, int64_t stop);
+
+  // trainer_checkpoint.cpp
+  void start_run(Run& run, const ResumePoint* from);
+  uint64_t hash_after(Run& run, int64_t completed);
+  /// Gives the steps completed.
+  int64_t restore(Run& run, const ResumePoint& from);
+  void save(Run& run, int64_t completed);
+  /// Between two steps: publishes what was written, saves what is due. Gives the reason to stop, or 0.
+  int64_t attend(Run& run, int64_t completed);
   bool due(int64_t every, int64_t completed) const { return every > 0 && completed % every == 0; }
 
   Config config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::vector<int32_t>> prompts_;  ///< of samples
+  std::shared_ptr<const TokenFile> train_source_;
   DataStream train_;
   std::optional<DataStream> validation_;
   ReductionGroups groups_;
   int64_t total_steps_;
+  int64_t steps_done_ = 0;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Objective> objective_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -1,0 +1,128 @@
+#include "train/resume.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint_reader.hpp"
+#include "checkpoint/shard_file.hpp"
+#include "core/error.hpp"
+#include "core/file_handle.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+void refuse_other_deck(const std::vector<std::string>& breaking, const std::string& path) {
+  if (breaking.empty()) return;
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: the run was begun with another deck, to which its state belongs. Choose another "
+                              "run.name, or give run.overwrite=true to start it anew. What differs:\n  {}",
+                              path, fmt::join(breaking, "\n  ")));
+}
+
+/// What the deck has changed since, and what the configuration leaves to the checkpoint.
+void reconcile(Config& config, ResumePoint& point) {
+  const std::string name = point.path + "/manifest.json: deck";
+  const DeckChanges changes = changes_since(config, point.manifest.deck, name);
+  refuse_other_deck(changes.breaking, point.path);
+  for (const std::string& change : changes.applied) {
+    point.notes.push_back(fmt::format("changed since the checkpoint, takes effect from here on: {}", change));
+  }
+  if (config.precision.compute == PrecisionConfig::Compute::automatic) {
+    config.set_compute(load_config(point.manifest.deck, name).precision.compute);
+  }
+}
+
+void cut_file(const std::string& path, int64_t bytes) {
+  if (::truncate(path.c_str(), bytes) != 0) {
+    throw UserError(ExitCode::io,
+                    fmt::format("{}: cannot be cut back to {} bytes: {}", path, bytes, std::strerror(errno)));
+  }
+}
+
+/// The ledger begins with the lines that the checkpoint was saved with, and has no others.
+bool cut_ledger(const std::string& path, const Manifest& manifest) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error || static_cast<int64_t>(size) < manifest.ledger_bytes) return false;
+  cut_file(path, manifest.ledger_bytes);
+  return digest_file(FileHandle::open_to_read(path), "ledger").hash == manifest.ledger_hash;
+}
+
+/// Lines up to the step stay; lines of steps behind it, and half of a line, go.
+void cut_metrics(const std::string& path, int64_t step) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return;
+  int64_t keep = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto found = json.is_object() ? json.find("step") : json.end();
+    if (json.is_discarded()) break;
+    if (json.is_object() && found != json.end() && found->is_number() &&
+        found->get<double>() > static_cast<double>(step))
+      break;
+    keep += static_cast<int64_t>(line.size()) + 1;
+  }
+  file.close();
+  cut_file(path, keep);
+}
+
+}  // namespace
+
+std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
+  const std::string& how = config.checkpoint.resume;
+  std::optional<ResumePoint> point;
+  std::optional<FoundCheckpoint> found;
+  if (!config.run.overwrite) found = find_checkpoint(folder + "/checkpoints", communicator);
+  if (found) {
+    point = ResumePoint{found->path, std::move(found->manifest), true, {}};
+    for (const RefusedCheckpoint& refused : found->refused) {
+      point->notes.push_back(fmt::format("step {} is refused: {}", refused.step, refused.reason));
+    }
+  } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
+    point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}};
+  }
+  raise_together(communicator, [&] {
+    if (!point && how == "required") {
+      throw UserError(ExitCode::missing_input, fmt::format("{}: {} has no checkpoint, and one is required",
+                                                           config.provenance.where("checkpoint.resume"), folder));
+    }
+    if (point && how == "never") {
+      throw UserError(
+          ExitCode::cannot_create,
+          fmt::format("{}: a run with checkpoints is here, and {} = never. Choose another run.name, or give "
+                      "run.overwrite=true to start it anew",
+                      folder, config.provenance.where("checkpoint.resume")));
+    }
+    if (point) reconcile(config, *point);
+  });
+  return point;
+}
+
+std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from) {
+  std::vector<std::string> notes;
+  const std::string ledger = folder + "/ledger.jsonl";
+  if (!from.own) {  // <run>/checkpoints/step-...
+    std::error_code error;
+    fs::copy_file(fs::path(from.path) / "../../ledger.jsonl", ledger, fs::copy_options::overwrite_existing, error);
+  }
+  if (from.manifest.ledger_bytes > 0 && !cut_ledger(ledger, from.manifest)) {
+    std::error_code error;
+    const std::string aside = ledger + ".damaged";
+    if (fs::exists(ledger, error)) fs::rename(ledger, aside, error);
+    notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
+                                ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
+  }
+  if (from.own) cut_metrics(folder + "/metrics.jsonl", from.manifest.step);
+  return notes;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,32 @@
+#pragma once
+// Where a run goes on.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.hpp"
+#include "parallel/communicator.hpp"
+#include "train/config.hpp"
+
+namespace llmtrain {
+
+/// A verified checkpoint.
+struct ResumePoint {
+  std::string path;
+  Manifest manifest;
+  bool own = true;                 ///< in this run's folder; otherwise the start of a new run
+  std::vector<std::string> notes;  ///< what the user should know: refused checkpoints, keys that changed
+};
+
+/// Collective: the checkpoint that [checkpoint] resume chooses in the run directory `folder`, if any (with
+/// run.overwrite none of that folder). Settles what the
+/// configuration left to the device as the checkpoint has it. UserError: cannot_create when the deck is another's,
+/// missing_input when there is none and one is required, bad_content when none is whole.
+std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator);
+
+/// Cuts ledger.jsonl and metrics.jsonl in `folder` back to the checkpoint, or begins a ledger from that of the other
+/// run that it is of. Gives notes for the user.
+std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from);
+
+}  // namespace llmtrain

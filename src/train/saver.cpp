@@ -1,0 +1,154 @@
+#include "train/saver.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/retention.hpp"
+#include "metrics/console.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+// Below what copies on the host share out to threads: the writer must not start a team of its own.
+constexpr size_t staging_elements = size_t{1} << 18;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Snapshot::Snapshot(ParamStore& store, Stream& main, int64_t buffer_bytes)
+    : store_(store), main_(main), schema_(StoreState(store, main).schema()) {
+  for (size_t k = 0; k < state_kinds.size(); ++k) {
+    for (int u = 0; u < store.unit_count(); ++u) {
+      first_.push_back(total_);
+      const UnitRange own = store.owned(u);
+      total_ += own.end - own.begin;
+    }
+  }
+  live_ = std::max<int64_t>(0, total_ - buffer_bytes / state_bytes);
+  copy_ = std::make_unique<float[]>(static_cast<size_t>(total_ - live_));  // touched now, not in the first save
+}
+
+int64_t Snapshot::position(int64_t unit, StateKind kind, int64_t element) const {
+  const auto index = static_cast<size_t>(kind) * static_cast<size_t>(store_.unit_count()) + static_cast<size_t>(unit);
+  return first_[index] + element - store_.owned(static_cast<int>(unit)).begin;
+}
+
+void Snapshot::take() {
+  const StoreState state(store_, main_);
+  for (const StateKind kind : state_kinds) {
+    for (int u = 0; u < store_.unit_count(); ++u) {
+      const UnitRange own = store_.owned(u);
+      const int64_t at = position(u, kind, own.begin);
+      const int64_t skipped = std::clamp<int64_t>(live_ - at, 0, own.end - own.begin);
+      const int64_t count = own.end - own.begin - skipped;
+      if (count > 0) state.read(u, kind, own.begin + skipped, count, copy_.get() + (at + skipped - live_));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  live_read_ = live_ == 0;
+}
+
+void Snapshot::read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const {
+  const int64_t at = position(unit, kind, begin);
+  const int64_t live = std::clamp<int64_t>(live_ - at, 0, count);
+  if (live > 0) StoreState(store_, writer_).read(unit, kind, begin, live, out);
+  if (at + live >= live_) release();
+  if (live < count) std::copy_n(copy_.get() + (at + live - live_), count - live, out + live);
+}
+
+void Snapshot::release() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (live_read_) return;
+    live_read_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Snapshot::wait_for_live() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return live_read_; });
+}
+
+Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
+             Communicator& communicator, RunLog& log, int64_t resumed)
+    : config_(config),
+      folder_(std::move(folder)),
+      communicator_(communicator),
+      log_(log),
+      snapshot_(store, stream, config.buffer),
+      staging_(staging_elements),
+      resumed_(resumed) {
+  if (resumed >= 0) verified_.insert(resumed);
+}
+
+Saver::~Saver() {
+  if (writer_.joinable()) writer_.join();
+}
+
+void Saver::begin(const SaveRequest& request) {
+  if (under_way()) finish();
+  began_ = now();
+  held_ = 0;
+  request_ = request;
+  auto save = std::make_unique<CheckpointSave>(folder_, communicator_);
+  save->begin(snapshot_.schema(), request);
+  snapshot_.take();
+  save_ = std::move(save);
+  done_ = false;
+  const auto write = [this] {
+    save_->write(snapshot_, staging_);
+    snapshot_.release();
+    done_ = true;
+  };
+  if (config_.asynchronous) {
+    writer_ = std::thread(write);
+  } else {
+    write();
+  }
+  blocked_ = now() - began_;
+}
+
+void Saver::hold_update() {
+  if (!under_way()) return;
+  const double begin = now();
+  snapshot_.wait_for_live();
+  held_ += now() - begin;
+}
+
+void Saver::finish() {
+  if (!under_way()) return;
+  const double begin = now();
+  if (writer_.joinable()) writer_.join();
+  const std::unique_ptr<CheckpointSave> save = std::move(save_);
+  save->publish();
+  published_ = request_.step;
+  verified_.insert(request_.step);
+  keep_what_is_needed();
+  seconds_ = now() - began_;
+  int64_t bytes[] = {snapshot_.bytes()};
+  communicator_.sum(bytes);
+  log_.print(fmt::format("saved      {}/{}: {} in {}, {:.2f} GB/s; training waited {}", folder_,
+                         checkpoint_name(request_.step), bytes_text(static_cast<double>(bytes[0])), duration(seconds_),
+                         static_cast<double>(bytes[0]) / 1e9 / std::max(seconds_, 1e-9),
+                         duration(blocked_ + held_ + (now() - begin))));
+}
+
+void Saver::keep_what_is_needed() {
+  raise_together(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    RetentionRules rules{config_.keep, {}, verified_, {}};
+    for (const int64_t step : {best_, resumed_}) {
+      if (step >= 0) rules.pinned.insert(step);
+    }
+    apply_retention(folder_, rules);
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,101 @@
+#pragma once
+// Checkpoints while the training goes on: the state is copied to memory, a thread writes it, the ranks publish it
+// together at the end of a later step.
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/checkpoint_writer.hpp"
+#include "metrics/run_log.hpp"
+#include "parallel/param_store.hpp"
+#include "train/checkpoint_config.hpp"
+
+namespace llmtrain {
+
+/// The state of one step as the writer reads it: the end of this rank's elements (in the order of writing) from a copy,
+/// what the copy has no room for from the parameters themselves, which must not change before live_is_read().
+class Snapshot : public StateSource {
+ public:
+  Snapshot(ParamStore& store, Stream& main, int64_t buffer_bytes);
+
+  /// Elements of this rank's state that the buffer does not hold.
+  int64_t live_elements() const { return live_; }
+  int64_t bytes() const { return total_ * state_bytes; }
+  /// Main thread, no writer active.
+  void take();
+
+  Schema schema() const override { return schema_; }
+  /// Writer thread.
+  void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override;
+  /// The writer reads no more of the parameters, because it has them or because it failed.
+  void release() const;
+  /// Waits until then. Any thread.
+  void wait_for_live() const;
+
+ private:
+  int64_t position(int64_t unit, StateKind kind, int64_t element) const;
+
+  ParamStore& store_;
+  Stream& main_;
+  mutable Stream writer_;
+  Schema schema_;
+  std::vector<int64_t> first_;  ///< position of each kind and unit's first element, plus the total
+  int64_t total_ = 0;
+  int64_t live_ = 0;
+  std::unique_ptr<float[]> copy_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable bool live_read_ = true;
+};
+
+/// One save at a time. All calls but hold_update and written are collective.
+class Saver {
+ public:
+  /// `resumed`: step of the checkpoint that the run goes on from, or -1.
+  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
+        Communicator& communicator, RunLog& log, int64_t resumed);
+  ~Saver();
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  /// Begins to save; first ends a save under way.
+  void begin(const SaveRequest& request);
+  /// Before the parameters change.
+  void hold_update();
+  /// A save is under way, and this rank has written its part (and if none is under way).
+  bool under_way() const { return save_ != nullptr; }
+  bool written() const { return done_.load(); }
+  /// Waits for the writers, publishes, removes what need not be kept. UserError on all ranks if it failed.
+  void finish();
+
+  /// Of the newest save; 0 before the first.
+  double seconds() const { return seconds_; }
+  int64_t published_step() const { return published_; }
+  void set_best(int64_t step) { best_ = step; }
+
+ private:
+  void keep_what_is_needed();
+
+  CheckpointConfig config_;
+  std::string folder_;
+  Communicator& communicator_;
+  RunLog& log_;
+  Snapshot snapshot_;
+  std::vector<float> staging_;
+  std::unique_ptr<CheckpointSave> save_;
+  std::thread writer_;
+  std::atomic<bool> done_ = true;
+  SaveRequest request_;
+  std::set<int64_t> verified_;
+  int64_t resumed_, best_ = -1, published_ = -1;
+  double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0;
+};
+
+}  // namespace llmtrain

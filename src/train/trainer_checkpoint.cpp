@@ -1,0 +1,144 @@
+// The part of the trainer that saves, goes on from what was saved, and stops when asked.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoint/checkpoint_reader.hpp"
+#include "core/file_handle.hpp"
+#include "train/program.hpp"
+#include "train/run_directory.hpp"
+#include "train/trainer_run.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr size_t buffer_elements = size_t{1} << 18;
+
+/// Of the data themselves, wherever they lie: numbers of tokens and documents, the tokenizer, the first and last ids.
+uint64_t fingerprint(const TokenFile& file) {
+  const TokenFileInfo& info = file.info();
+  const int64_t tokens = file.tokens(), some = std::min<int64_t>(tokens, 1 << 16);
+  std::vector<int32_t> ids(static_cast<size_t>(2 * some));
+  file.read(0, some, ids.data());
+  file.read(tokens - some, some, ids.data() + some);
+  const std::string facts = fmt::format("{} {} {} {} {}", tokens, file.documents().size(), info.vocabulary_size,
+                                        info.eos_id, info.tokenizer_hash);
+  StreamHash hash;
+  hash.update(facts.data(), facts.size());
+  hash.update(ids.data(), ids.size() * sizeof(int32_t));
+  return hash.digest().low >> 1;  // a checkpoint's counters are not negative
+}
+
+std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+template <class Map, class T>
+void take(const Map& from, const char* name, T& field) {
+  if (const auto found = from.find(name); found != from.end()) field = found->second;
+}
+
+}  // namespace
+
+uint64_t Trainer::hash_after(Run& run, int64_t completed) {
+  if (run.hashed.first != completed) run.hashed = {completed, parameter_hash(run)};
+  return run.hashed.second;
+}
+
+int64_t Trainer::restore(Run& run, const ResumePoint& from) {
+  Communicator& communicator = run.runtime.communicator();
+  const Manifest& manifest = from.manifest;
+  const RunState& saved = manifest.run;
+  raise_together(communicator, [&] {
+    int64_t data = static_cast<int64_t>(run.data);
+    take(saved.counters, "data_fingerprint", data);
+    if (communicator.rank() == 0 && static_cast<uint64_t>(data) != run.data) {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: the run was trained on other data than data.train has now. Restore the data, or "
+                                  "start a new run with another run.name",
+                                  from.path));
+    }
+  });
+  std::vector<float> buffer(buffer_elements);
+  StoreState state(params_, run.ctx.stream);
+  load_checkpoint(from.path, manifest, state, buffer, communicator);
+  const int64_t completed = manifest.step;
+  const uint64_t hash = hash_after(run, completed);
+  raise_together(communicator, [&] {
+    if (saved.parameters.empty() || saved.parameters == hash_text(hash)) return;
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the parameters have the hash {} instead of {}: the memory or disk of this machine "
+                                "is not reliable",
+                                from.path, hash_text(hash), saved.parameters));
+  });
+  take(saved.values, "best_validation", run.best);
+  take(saved.values, "early_stopping_reference", run.reference);
+  take(saved.counters, "without_improvement", run.without_improvement);
+  const int64_t patience = config_.evaluation.early_stopping_patience;
+  run.stop = patience > 0 && run.without_improvement >= patience;
+  if (!from.own) return completed;
+  take(saved.counters, "best_step", run.best_step);
+  take(saved.counters, "best_saved", run.best_saved);
+  run.saved_step = completed;
+  run.saver->set_best(run.best_saved);
+  return completed;
+}
+
+void Trainer::save(Run& run, int64_t completed) {
+  SaveRequest request;
+  request.step = completed;
+  const std::string version = version_text();
+  request.program = version.substr(0, version.find('\n'));
+  request.best = run.best_step == completed;
+  if (request.best) run.best_saved = completed;
+  const uint64_t hash = hash_after(run, completed);
+  LogState log;
+  raise_together(run.runtime.communicator(), [&] {
+    log = run.log.save();
+    if (run.runtime.communicator().rank() != 0) return;
+    const FileHandle ledger = FileHandle::open_to_read(RunDirectory::path_of(config_) + "/ledger.jsonl");
+    const CheckpointFile digest = digest_file(ledger, "ledger.jsonl");
+    request.ledger_bytes = digest.bytes;
+    request.ledger_hash = digest.hash;
+    request.deck = write_deck(config_);
+  });
+  request.run.counters = std::move(log.counters);
+  request.run.values = std::move(log.values);
+  request.run.counters["data_fingerprint"] = static_cast<int64_t>(run.data);
+  request.run.counters["without_improvement"] = run.without_improvement;
+  if (run.best_step >= 0) request.run.counters["best_step"] = run.best_step;
+  if (run.best_saved >= 0) request.run.counters["best_saved"] = run.best_saved;
+  request.run.values["best_validation"] = run.best;
+  request.run.values["early_stopping_reference"] = run.reference;
+  request.run.parameters = hash_text(hash);
+  run.saver->begin(request);
+  run.saver->set_best(run.best_saved);
+  run.saved_step = completed;
+  run.interruption.saved();
+}
+
+int64_t Trainer::attend(Run& run, int64_t completed) {
+  Saver& saver = *run.saver;
+  const double needed = 2 * (run.step_seconds + run.evaluation_seconds + saver.seconds());
+  const Interruption::Wish wish = run.interruption.wish(needed);
+  int64_t facts[] = {wish.stop, wish.save, saver.written() ? 0 : 1};
+  run.runtime.communicator().maximum(facts);
+  const int64_t stop = facts[0];
+  if (saver.under_way() && facts[2] == 0) saver.finish();
+  const bool end = completed >= total_steps_ || run.stop;
+  const bool wanted = facts[1] != 0 || stop != 0 || due(config_.checkpoint.every_steps, completed) ||
+                      (end && config_.checkpoint.at_end);
+  if (wanted && completed > 0 && completed != run.saved_step) save(run, completed);
+  return end ? 0 : stop;
+}
+
+void Trainer::start_run(Run& run, const ResumePoint* from) {
+  Communicator& communicator = run.runtime.communicator();
+  run.saver.emplace(config_.checkpoint, RunDirectory::path_of(config_) + "/checkpoints", params_, run.ctx.stream,
+                    communicator, run.log, from != nullptr && from->own ? from->manifest.step : -1);
+  raise_together(communicator, [&] {
+    if (communicator.rank() == 0) run.data = fingerprint(*train_source_);
+  });
+}
+
+}  // namespace llmtrain

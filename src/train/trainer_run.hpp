@@ -1,0 +1,43 @@
+#pragma once
+// What a trainer has only while it trains. Private to trainer.cpp and trainer_checkpoint.cpp.
+
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "train/interruption.hpp"
+#include "train/saver.hpp"
+#include "train/trainer.hpp"
+
+namespace llmtrain {
+
+struct Trainer::Run {
+  Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in);
+
+  Runtime& runtime;
+  RunLog& log;
+  DeviceBuffer memory;
+  Context ctx;
+  Feed feed;
+  StepPlan plan;              ///< of the current step
+  std::vector<int64_t> mine;  ///< its micro-batches of this rank, in the order of the rounds
+  size_t taken = 0;
+  ExactSum loss;  ///< of the step so far, this rank's micro-batches
+  double best = std::numeric_limits<double>::infinity();
+  double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
+  int64_t best_step = -1;
+  int64_t without_improvement = 0;
+  bool stop = false;
+
+  Interruption interruption;
+  std::optional<Saver> saver;
+  std::pair<int64_t, uint64_t> hashed{-1, 0};  ///< step, and the parameters' hash after it
+  int64_t saved_step = -1;                     ///< the newest save was begun after it, or the run resumed from it
+  int64_t best_saved = -1;                     ///< the newest save after which no evaluation was better
+  uint64_t data = 0;                           ///< fingerprint, on rank 0
+  double step_seconds = 0;                     ///< of the longest step
+  double evaluation_seconds = 0;               ///< of the longest evaluation
+};
+
+}  // namespace llmtrain

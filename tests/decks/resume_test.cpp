@@ -1,0 +1,270 @@
+// A run that was cut off goes on as if it never had been: not one byte of the ledger may show where, by what, or on how
+// many ranks.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Accumulation, a short last step of an epoch, dropout, warm-up, evaluations, epochs that end within the run.
+constexpr const char* deck_text = R"([run]
+max_steps = 12
+[model]
+d_model = 36
+n_layers = 2
+n_heads = 3
+dropout = 0.1
+[data]
+train = TEXT
+tokenizer = char
+packing = none
+document_separator = blank_line
+validation_fraction = 0.2
+[batch]
+sequence_length = 96
+micro = 2
+global = 10
+[schedule]
+name = cosine
+learning_rate = 3e-3
+warmup_steps = 2
+[precision]
+compute = fp32
+[evaluation]
+every_steps = 3
+[checkpoint]
+every_steps = 1
+keep = 100
+[log]
+every_steps = 4
+)";
+
+std::string step_name(int64_t step) {
+  const std::string digits = std::to_string(step);
+  return "step-" + std::string(8 - digits.size(), '0') + digits;
+}
+
+class Resume : public ::testing::Test {
+ protected:
+  Resume() {
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      text += "Document " + std::to_string(i * 7919 % 1000) + " says";
+      for (int w = 0; w <= i * 13 % 11; ++w) text += " word" + std::to_string((i * 31 + w * w) % 17);
+      text += ".\n\n";
+    }
+    write_file(folder / "text.txt", text);
+    std::string deck = deck_text;
+    deck.replace(deck.find("TEXT"), 4, (folder / "text.txt").string());
+    write_file(folder / "deck.ini", deck);
+  }
+
+  std::vector<std::string> arguments(const std::string& name, const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> all = {(folder / "deck.ini").string(), "run.name=" + name, "run.output=" + folder.text()};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return all;
+  }
+  Outcome run(const std::string& name, int ranks = 1, const std::vector<std::string>& overrides = {}, int threads = 1) {
+    return llmtrain({ranks, threads, arguments(name, overrides)});
+  }
+  void run_to_end(const std::string& name, int ranks = 1, const std::vector<std::string>& overrides = {}) {
+    const Outcome outcome = run(name, ranks, overrides);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
+  fs::path checkpoint(const std::string& name, int64_t step) const {
+    return folder / (name + "/checkpoints/" + step_name(step));
+  }
+  /// A copy of run `from` as a job leaves it that is killed before the checkpoint of step + 1 is published.
+  void cut_off(const std::string& from, const std::string& to, int64_t step) const {
+    fs::remove_all(folder / to);
+    fs::copy(folder / from, folder / to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    fs::remove(folder / (to + "/finished.json"));
+    for (int64_t s = step + 1; fs::exists(checkpoint(to, s)); ++s) fs::remove_all(checkpoint(to, s));
+  }
+  /// Lines of metrics.jsonl, without times and marks of resumption.
+  std::vector<std::string> metrics(const std::string& name) const {
+    std::vector<std::string> lines;
+    std::istringstream text(read_file(folder / (name + "/metrics.jsonl")));
+    for (std::string line; std::getline(text, line);) {
+      nlohmann::json json = nlohmann::json::parse(line);
+      if (json.contains("resumed_from_step")) continue;
+      for (const char* key : {"wall_time", "tokens_per_second", "flops_per_second", "seconds", "ranks", "memory",
+                              "memory_libraries", "memory_planned"}) {
+        json.erase(key);
+      }
+      lines.push_back(json.dump());
+    }
+    return lines;
+  }
+  /// Sizes of /train and /validation in metrics.h5.
+  std::string metrics_rows(const std::string& name) const {
+    const Outcome shown = llmtool({"inspect", (folder / (name + "/metrics.h5")).string()});
+    EXPECT_EQ(shown.exit_code, 0) << shown.output;
+    std::string rows;
+    std::istringstream text(shown.output);
+    for (std::string line; std::getline(text, line);) {
+      std::istringstream words(line);
+      std::string column, count, first, last;
+      words >> column >> count >> first >> last;
+      if (column == "step" || column == "loss_mean") rows += column + " " + count + " " + first + " " + last + "\n";
+    }
+    return rows;
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(Resume, AtEveryStepOnAnyRanksStagesAndThreads) {
+  run_to_end("whole", 4);
+  run_to_end("rare", 1, {"checkpoint.every_steps=5", "log.parameter_hash_every_steps=1"});
+  const std::string expected = ledger("whole");
+  EXPECT_EQ(ledger("rare"), expected) << "saving changes nothing";
+  const auto lines = metrics("whole");
+  const std::string rows = metrics_rows("whole");
+  EXPECT_THAT(rows, HasSubstr("loss_mean 3 "));
+  for (int k = 1; k <= 12; ++k) {
+    const int ranks[] = {1, 2, 3, 4, 6};
+    cut_off("whole", "cut", k);
+    const Outcome outcome =
+        run("cut", ranks[k % 5], {"parallel.zero=" + std::to_string(k * 7 % 4)}, ranks[k % 5] == 1 ? 2 : 1);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(step_name(k) + ", step " + std::to_string(k) + ", written by 4 ranks"));
+    EXPECT_EQ(ledger("cut"), expected) << "from step " << k;
+    EXPECT_EQ(metrics("cut"), lines) << "from step " << k;
+    EXPECT_EQ(metrics_rows("cut"), rows) << "from step " << k;
+  }
+}
+
+TEST_F(Resume, AndDiffersWhereTheStateDiffers) {
+  run_to_end("whole", 2);
+  const std::string expected = ledger("whole");
+  for (const std::string change : {"optimizer.beta1=0.8999", "schedule.learning_rate=3.0001e-3", "model.dropout=0"}) {
+    cut_off("whole", "cut", 5);
+    const Outcome outcome = run("cut", 1, {change});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::string key = change.substr(0, change.find('='));
+    EXPECT_THAT(outcome.output, HasSubstr("takes effect from here on: " + key)) << "named";
+    EXPECT_NE(ledger("cut"), expected) << change;
+    EXPECT_EQ(ledger("cut").substr(0, 300), expected.substr(0, 300)) << "what was before stays";
+  }
+  // The state of another step under the name of this one: moments, parameters and position are all wrong.
+  cut_off("whole", "cut", 5);
+  fs::remove_all(checkpoint("cut", 5));
+  fs::copy(checkpoint("cut", 4), checkpoint("cut", 5), fs::copy_options::recursive);
+  const Outcome outcome = run("cut", 1);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("its manifest is of step 4"));
+  EXPECT_EQ(ledger("cut"), expected) << "it was refused, and an older one taken";
+}
+
+TEST_F(Resume, BreakingChangesAreListedAndRefused) {
+  run_to_end("whole");
+  cut_off("whole", "cut", 4);
+  const std::string before = ledger("cut");
+  const Outcome outcome = run("cut", 1, {"run.seed=7", "batch.global=8", "schedule.learning_rate=1e-4"});
+  EXPECT_EQ(outcome.exit_code, 73) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("run.seed: 42 there, 7 here"));
+  EXPECT_THAT(outcome.output, HasSubstr("batch.global: 10 there, 8 here"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("learning_rate:")));
+  EXPECT_EQ(ledger("cut"), before) << "nothing was touched";
+  EXPECT_EQ(run("cut", 1, {"checkpoint.resume=never"}).exit_code, 73);
+  EXPECT_EQ(run("new", 1, {"checkpoint.resume=required"}).exit_code, 66);
+  write_file(folder / "text.txt", read_file(folder / "text.txt") + "One more document.\n\n");
+  const Outcome data = run("cut");
+  EXPECT_EQ(data.exit_code, 65) << data.output;
+  EXPECT_THAT(data.output, HasSubstr("other data"));
+}
+
+TEST_F(Resume, DamageFallsBackAndIsNamed) {
+  run_to_end("whole", 2);
+  const std::string expected = ledger("whole");
+  const auto flip = [&](const fs::path& file, int64_t where) {
+    std::string bytes = read_file(file);
+    const size_t at = static_cast<size_t>(where < 0 ? static_cast<int64_t>(bytes.size()) + where : where);
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+    write_file(file, bytes);
+  };
+  cut_off("whole", "cut", 9);
+  flip(checkpoint("cut", 9) / "shard-00001-of-00002.h5", -5000);
+  flip(checkpoint("cut", 8) / "manifest.json", 700);
+  fs::resize_file(checkpoint("cut", 7) / "view.h5", 100);
+  fs::remove(checkpoint("cut", 6) / "shard-00000-of-00002.h5");
+  EXPECT_EQ(llmtool({"verify", checkpoint("cut", 9).string()}).exit_code, 65);
+  EXPECT_EQ(llmtool({"verify", checkpoint("cut", 5).string()}).exit_code, 0);
+  const Outcome outcome = run("cut", 3);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const int step : {9, 8, 7, 6})
+    EXPECT_THAT(outcome.output, HasSubstr("step " + std::to_string(step) + " is refused"));
+  EXPECT_THAT(outcome.output, HasSubstr("step-00000005, step 5"));
+  EXPECT_EQ(ledger("cut"), expected);
+  cut_off("whole", "cut", 2);
+  for (const int step : {1, 2}) flip(checkpoint("cut", step) / "manifest.json", 700);
+  const Outcome none = run("cut");
+  EXPECT_EQ(none.exit_code, 65) << none.output;
+  EXPECT_TRUE(fs::exists(checkpoint("cut", 1))) << "nothing was deleted";
+  EXPECT_EQ(ledger("cut"), expected);
+}
+
+TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
+  run_to_end("whole", 2);
+  std::map<fs::path, fs::file_time_type> before, after;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "whole"))
+    before[entry.path()] = fs::last_write_time(entry.path());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(run("whole", i + 1).exit_code, 0);
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "whole"))
+    after[entry.path()] = fs::last_write_time(entry.path());
+  EXPECT_EQ(before, after);
+  EXPECT_EQ(run("whole", 1, {"run.max_steps=8"}).exit_code, 0) << "nothing is left to do";
+  const Outcome longer = run("whole", 3, {"run.max_steps=14"});
+  EXPECT_EQ(longer.exit_code, 0) << longer.output;
+  EXPECT_THAT(longer.output, HasSubstr("run.max_steps: 12 there, 14 here"));
+  EXPECT_THAT(ledger("whole"), HasSubstr("{\"step\":14,"));
+  // The mark without its checkpoint is not believed.
+  const std::string expected = ledger("whole");
+  fs::resize_file(checkpoint("whole", 14) / "manifest.json", 500);
+  const Outcome repaired = run("whole", 1, {"run.max_steps=14"});
+  EXPECT_EQ(repaired.exit_code, 0) << repaired.output;
+  EXPECT_THAT(repaired.output, HasSubstr("step 14 is refused"));
+  EXPECT_EQ(ledger("whole"), expected);
+}
+
+TEST_F(Resume, AnotherRunCanStartFromACheckpoint) {
+  run_to_end("whole", 2);
+  const Outcome outcome = run("branch", 3, {"checkpoint.resume=" + checkpoint("whole", 6).string()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(ledger("branch"), ledger("whole"));
+  EXPECT_FALSE(fs::exists(checkpoint("branch", 5)));
+}
+
+TEST_F(Resume, KeepsTheNewestAndTheBest) {
+  run_to_end("whole", 1,
+             {"checkpoint.keep=2", "run.max_steps=10", "schedule.learning_rate=2", "evaluation.every_steps=4",
+              "checkpoint.every_steps=2", "evaluation.at_end=false"});
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder / "whole/checkpoints")) {
+    if (!entry.is_symlink()) names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  const std::string best = fs::read_symlink(folder / "whole/checkpoints/best").filename().string();
+  for (const std::string& name : {std::string("step-00000008"), std::string("step-00000010"), best}) {
+    EXPECT_THAT(names, ::testing::Contains(name));
+  }
+  EXPECT_EQ(best, "step-00000004") << "the learning rate is absurd";
+  EXPECT_EQ(names.size(), 3u);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -313,7 +313,12 @@ void Trainer::write_samples(Run& run, int64_t completed) {
       prompt.push_back(host.ids.front());
     }
     const std::vector<int32_t> tokens = generate_tokens(*model_, ctx, batch_, sample_logits_, prompt, options);
-    run.log.sample(completed, tokenizer_->decode(prompt), tokenizer_->decode(tokens), now() - begin);
+    // Together: a token in the middle of a text may mean a space that it does not mean at the beginning.
+    const std::string given = tokenizer_->decode(prompt);
+    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
+    const std::string whole = tokenizer_->decode(prompt);
+    const bool goes_on = whole.starts_with(given);
+    run.log.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer_->decode(tokens), now() - begin);
   }
 }
 

@@ -27,6 +27,7 @@ class PipelineTokenizer final : public Tokenizer {
     const auto asks = [](const auto& step) { return step->asks_for_start(); };
     needs_origins_ = std::any_of(parts_.normalizers.begin(), parts_.normalizers.end(), drops) &&
                      std::any_of(parts_.pre_tokenizers.begin(), parts_.pre_tokenizers.end(), asks);
+    decode_reach_ = find_decode_reach();
   }
 
   std::string kind() const override { return parts_.model->kind(); }
@@ -61,6 +62,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const int32_t> ids) const override { return decode(ids, false); }
+  size_t decode_reach() const override { return decode_reach_; }
   std::string decode_with_special(std::span<const int32_t> ids) const override { return decode(ids, true); }
   std::string token(int32_t id) const override {
     const auto added = added_.find(id);
@@ -156,7 +158,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   static void put_range(const Chunk& piece, const TextRange& place, std::string token, Ranges& ranges) {
-    const bool inside = place.begin < place.end && place.end <= piece.text.size();
+    const bool inside = piece.origins != nullptr && place.begin < place.end && place.end <= piece.text.size();
     ranges.ranges.push_back(inside ? TextRange{piece.origins[place.begin].begin, piece.origins[place.end - 1].end}
                                    : place);
     ranges.tokens.push_back(std::move(token));
@@ -181,6 +183,14 @@ class PipelineTokenizer final : public Tokenizer {
       text += tokens[i];
     }
     return text;
+  }
+
+  size_t find_decode_reach() const {
+    DecodeReach reach;
+    reach.longest_token = parts_.model->vocabulary().longest();
+    for (const auto& [id, token] : added_) reach.longest_token = std::max(reach.longest_token, token.found.size());
+    for (const auto& decoder : parts_.decoders) decoder->extend(reach);
+    return reach.bytes;
   }
 
   bool can_work_on_parts() const {
@@ -222,6 +232,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::unordered_map<int32_t, AddedToken> added_;
   std::unordered_map<std::string, bool> special_;  // contents of special tokens
   bool works_on_parts_ = false;
+  size_t decode_reach_ = 0;
   bool needs_origins_ = false;  // whether a piece begins the input shows only in them
 };
 

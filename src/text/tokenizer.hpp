@@ -58,6 +58,9 @@ class Tokenizer {
   virtual void add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const;
   /// Bytes of the ids; special tokens give nothing.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  /// When tokens follow, only the last so many bytes of decode() may change; when the first tokens are left out, the
+  /// same bytes come, but for the first so many. npos: no such number is known.
+  virtual size_t decode_reach() const { return 0; }
   /// Special tokens give their names.
   virtual std::string decode_with_special(std::span<const int32_t> ids) const { return decode(ids); }
   /// A token as the vocabulary has it, for people; empty when the id has none.

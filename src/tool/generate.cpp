@@ -11,9 +11,9 @@
 
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
-#include "core/utf8.hpp"
 #include "generate/generator.hpp"
 #include "text/code_points.hpp"
+#include "text/text_stream.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 
@@ -118,39 +118,32 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
 class GrowingText {
  public:
   GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
-      : tokenizer_(tokenizer), ids_(std::move(prompt)), stop_(stop), prompt_bytes_(tokenizer.decode(ids_).size()) {}
-
-  /// False when a stop string has come up; the text ends before it.
-  bool add(int32_t token) {
-    ids_.push_back(token);
-    const std::string all = tokenizer_.decode(ids_);
-    text_ = all.size() > prompt_bytes_ ? all.substr(prompt_bytes_) : "";
-    for (const std::string& stop : stop_) {
-      const size_t at = text_.find(stop);
-      if (at == std::string::npos) continue;
-      text_.resize(at);
-      stopped_ = true;
-    }
-    return !stopped_;
+      : stream_(tokenizer, std::move(prompt)), stop_(stop) {
+    for (const std::string& one : stop_) longest_stop_ = std::max(longest_stop_, one.size());
   }
-  const std::string& text() const { return text_; }
-  /// Bytes that no later token changes: whole characters, and no beginning of a stop string.
-  size_t certain() const {
-    if (stopped_) return text_.size();
-    size_t held = 4;  // a character that is not complete yet
-    for (const std::string& stop : stop_) held = std::max(held, stop.size());
-    size_t end = text_.size() > held ? text_.size() - held : 0;
-    while (end > 0 && is_utf8_continuation(text_[end])) --end;
+
+  /// False when a stop string has come up; the text ends before the first one.
+  bool add(int32_t token) {
+    const size_t searched = held_back(stream_.certain());
+    stream_.add(token);
+    for (const std::string& stop : stop_) end_ = std::min(end_, stream_.text().find(stop, searched));
+    return end_ == std::string::npos;
+  }
+  std::string_view text() const { return std::string_view(stream_.text()).substr(0, end_); }
+  /// Bytes that no later token changes and in which no stop string can begin.
+  size_t certain() const { return end_ == std::string::npos ? held_back(stream_.certain()) : text().size(); }
+
+ private:
+  size_t held_back(size_t certain) const {
+    size_t end = certain - std::min(certain, longest_stop_);
+    for (int i = 0; i < 3 && end > 0 && is_utf8_continuation(stream_.text()[end]); ++i) --end;
     return end;
   }
 
- private:
-  const Tokenizer& tokenizer_;
-  std::vector<int32_t> ids_;
+  TextStream stream_;
   const std::vector<std::string>& stop_;
-  size_t prompt_bytes_;
-  std::string text_;
-  bool stopped_ = false;
+  size_t longest_stop_ = 0;
+  size_t end_ = std::string::npos;  // where a stop string begins
 };
 
 std::string_view name_of(GenerationEnd end) {
@@ -174,7 +167,7 @@ void print_ids(const std::vector<Continuation>& all) {
 void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingText>& texts) {
   for (size_t p = 0; p < all.size(); ++p) {
     nlohmann::ordered_json row;
-    row["text"] = texts[p].text();
+    row["text"] = std::string(texts[p].text());
     row["ids"] = all[p].tokens;
     row["end"] = name_of(all[p].end);
     std::cout << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';

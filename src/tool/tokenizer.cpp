@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <iostream>
@@ -14,6 +15,7 @@
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
 #include "data/token_file.hpp"
+#include "text/encode_stream.hpp"
 #include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
 
@@ -44,28 +46,72 @@ std::string read_input(const std::string& path) {
   return FileHandle::open_to_read(path).read_text(INT64_MAX);
 }
 
-void print_ids(const std::vector<int32_t>& ids) {
-  fmt::memory_buffer line;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    fmt::format_to(std::back_inserter(line), "{}{}", i > 0 ? " " : "", ids[i]);
-    if (line.size() < (size_t{1} << 16)) continue;
-    std::cout.write(line.data(), static_cast<std::streamsize>(line.size()));
-    line.clear();
+/// Calls use(part) with all of a file, or of the standard input, in parts.
+template <class Use>
+void read_parts(const std::string& path, const Use& use) {
+  std::string part(size_t{1} << 18, '\0');
+  if (path == "-") {
+    while (std::cin.read(part.data(), static_cast<std::streamsize>(part.size())) || std::cin.gcount() > 0) {
+      use(std::string_view(part).substr(0, static_cast<size_t>(std::cin.gcount())));
+    }
+    return;
   }
-  std::cout.write(line.data(), static_cast<std::streamsize>(line.size()));
+  const FileHandle file = FileHandle::open_to_read(path);
+  int64_t at = 0;
+  while (const int64_t count = file.read_some(at, static_cast<int64_t>(part.size()), part.data())) {
+    use(std::string_view(part).substr(0, static_cast<size_t>(count)));
+    at += count;
+  }
+}
+
+/// Ids in one line, as they come.
+class IdPrinter {
+ public:
+  void print(std::vector<int32_t>& ids) {
+    fmt::memory_buffer line;
+    for (const int32_t id : ids) {
+      fmt::format_to(std::back_inserter(line), "{}{}", first_ ? "" : " ", id);
+      first_ = false;
+    }
+    std::cout.write(line.data(), static_cast<std::streamsize>(line.size()));
+    ids.clear();
+  }
+
+ private:
+  bool first_ = true;
+};
+
+/// In bounded memory where the tokenizer can.
+void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
+  std::vector<int32_t> ids, behind;
+  if (options.special_tokens) {
+    constexpr int32_t text = -1;
+    ids.push_back(text);
+    tokenizer.add_special_tokens(ids, nullptr);
+    const auto place = std::find(ids.begin(), ids.end(), text);
+    behind.assign(place + 1, ids.end());
+    ids.erase(place, ids.end());
+  }
+  IdPrinter printer;
+  EncodeStream stream(tokenizer);
+  read_parts(options.input, [&](std::string_view part) {
+    stream.add(part, ids);
+    printer.print(ids);
+  });
+  stream.finish(ids);
+  ids.insert(ids.end(), behind.begin(), behind.end());
+  printer.print(ids);
   std::cout << '\n';
 }
 
 void encode(const TokenizerOptions& options) {
   const auto tokenizer = open_tokenizer(options);
-  const std::string text = read_input(options.input);
-  std::vector<int32_t> ids;
   if (options.ids) {
-    tokenizer->encode(text, ids);
-    if (options.special_tokens) tokenizer->add_special_tokens(ids, nullptr);
-    print_ids(ids);
+    encode_ids(*tokenizer, options);
     return;
   }
+  const std::string text = read_input(options.input);
+  std::vector<int32_t> ids;
   std::vector<TextRange> ranges;
   tokenizer->encode_with_ranges(text, ids, ranges);
   if (options.special_tokens) tokenizer->add_special_tokens(ids, &ranges);

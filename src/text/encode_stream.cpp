@@ -1,0 +1,51 @@
+#include "text/encode_stream.hpp"
+
+#include <algorithm>
+
+namespace llmtrain {
+namespace {
+
+constexpr size_t overlap = 8;  // more than what a cut is judged by
+
+}  // namespace
+
+EncodeStream::EncodeStream(const Tokenizer& tokenizer, size_t part_bytes)
+    : tokenizer_(tokenizer), part_bytes_(part_bytes) {}
+
+void EncodeStream::add(std::string_view part, std::vector<int32_t>& ids) {
+  held_ += part;
+  if (held_.size() < part_bytes_ || !tokenizer_.works_on_parts()) return;
+  const size_t cut = find_last_cut();
+  if (cut == std::string::npos) {
+    searched_ = held_.size() - std::min(held_.size(), overlap);
+  } else {
+    encode_until(cut, ids);
+  }
+}
+
+void EncodeStream::finish(std::vector<int32_t>& ids) { encode_until(held_.size(), ids); }
+
+size_t EncodeStream::find_last_cut() const {
+  const size_t window_bytes = std::clamp<size_t>(part_bytes_ / 8, 4 * overlap, 4096);
+  for (size_t end = held_.size(); end > searched_;) {
+    const size_t begin = std::max(searched_, end - std::min(end, window_bytes));
+    const size_t cut = tokenizer_.find_cut(std::string_view(held_).substr(begin, end - begin));
+    if (cut != std::string_view::npos) return begin + cut;
+    if (begin <= searched_) break;
+    end = begin + overlap;
+  }
+  return std::string::npos;
+}
+
+void EncodeStream::encode_until(size_t end, std::vector<int32_t>& ids) {
+  try {
+    if (end > 0) tokenizer_.encode_part(std::string_view(held_).substr(0, end), offset_ == 0, ids);
+  } catch (const EncodeError& error) {
+    throw EncodeError(offset_ + error.byte(), error.reason());
+  }
+  offset_ += end;
+  held_.erase(0, end);
+  searched_ = 0;
+}
+
+}  // namespace llmtrain

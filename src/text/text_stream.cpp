@@ -1,0 +1,75 @@
+#include "text/text_stream.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "core/utf8.hpp"
+#include "text/code_points.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr size_t fewest_tokens = 8;
+constexpr size_t first_limit = 32;
+constexpr size_t unbounded = std::string_view::npos;
+
+/// Bytes at the end of `text` that more bytes may complete to a character.
+size_t unfinished(std::string_view text) {
+  for (size_t length = 1; length <= std::min<size_t>(3, text.size()); ++length) {
+    const std::string_view last = text.substr(text.size() - length);
+    if (is_utf8_continuation(last[0])) continue;
+    const auto lead = static_cast<uint8_t>(last[0]);
+    const size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 1;
+    return lead <= 0xF4 && wanted > length ? length : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TextStream::TextStream(const Tokenizer& tokenizer, std::vector<int32_t> before)
+    : tokenizer_(tokenizer), reach_(tokenizer.decode_reach()), tokens_(std::move(before)), most_tokens_(first_limit) {
+  const std::string decoded = tokenizer_.decode(tokens_);
+  begin_ = decoded.size();
+  if (tokens_.size() > most_tokens_) forget_old_tokens(decoded);
+}
+
+void TextStream::add(int32_t token) {
+  tokens_.push_back(token);
+  const std::string decoded = tokenizer_.decode(tokens_);
+  text_.resize(kept_);
+  if (decoded.size() > begin_) text_.append(decoded, begin_);
+  if (tokens_.size() > most_tokens_) forget_old_tokens(decoded);
+}
+
+/// The first tokens of a text may give other bytes than the same tokens within it, within reach_, and the last ones may
+/// change within reach_: what lies between the two is the same in the text of the last tokens alone.
+void TextStream::forget_old_tokens(std::string_view decoded) {
+  if (reach_ == unbounded) return;
+  for (size_t count = fewest_tokens; count * 2 <= tokens_.size(); count *= 2) {
+    const std::span<const int32_t> last = std::span<const int32_t>(tokens_).last(count);
+    const std::string text = tokenizer_.decode(last);
+    if (text.size() < 2 * reach_ + 1) continue;
+    const size_t forgotten = decoded.size() - std::min(decoded.size(), text.size());
+    if (text_.size() > reach_) {
+      kept_ = text_.size() - reach_;
+      begin_ = text.size() - reach_;
+    } else if (begin_ >= forgotten + reach_) {  // the text is shorter than that, and still begins in these tokens
+      begin_ -= forgotten;
+    } else {
+      continue;
+    }
+    tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<std::ptrdiff_t>(count));
+    most_tokens_ = std::max(first_limit, 4 * count);
+    return;
+  }
+  most_tokens_ = 2 * tokens_.size();
+}
+
+size_t TextStream::certain() const {
+  if (reach_ == unbounded) return 0;
+  const size_t end = text_.size() - std::min(text_.size(), reach_);
+  return end - unfinished(std::string_view(text_).substr(0, end));
+}
+
+}  // namespace llmtrain

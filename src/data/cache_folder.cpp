@@ -27,7 +27,7 @@ void remove_leftovers(const fs::path& folder) {
   const auto limit = fs::file_time_type::clock::now() - leftover_age;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name.rfind("tokens-", 0) == 0 || name.rfind("stories-", 0) == 0;
+    const bool ours = name.starts_with("tokens-") || name.starts_with("stories-") || name.starts_with("tokenizer-");
     if (!ours || entry.path().extension() != ".tmp" || !entry.is_regular_file(ignored)) continue;
     const auto written = entry.last_write_time(ignored);
     if (!ignored && written < limit) fs::remove(entry.path(), ignored);
@@ -74,7 +74,7 @@ std::string open_cache_folder(const std::string& folder) {
 }
 
 std::string store_text(const std::string& folder, const std::string& name, std::string_view content) {
-  const std::string path = fmt::format("{}/{}-{}.txt", folder, name, short_hash(content));
+  std::string path = fmt::format("{}/{}-{}.txt", folder, name, short_hash(content));
   if (holds(path, content)) return path;
   const std::string temporary = fmt::format("{}.{}.tmp", path, unique_suffix());
   try {

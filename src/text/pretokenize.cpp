@@ -156,20 +156,23 @@ bool SplitPattern::next(std::string_view text, size_t at, size_t& begin, size_t&
   return false;
 }
 
+size_t SplitPattern::piece_end(const SplitScanner& text, size_t i) const {
+  const size_t end = match_end(text, i);
+  if (end > i) return end;
+  size_t gap_end = i;
+  while (true) {
+    gap_end = after_failure(text, gap_end);
+    if (text.ends(gap_end) || match_end(text, gap_end) > gap_end) return gap_end;
+  }
+}
+
 void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
   const SplitScanner scanner(text);
-  size_t gap = 0;
   for (size_t i = 0; i < text.size();) {
-    const size_t end = match_end(scanner, i);
-    if (end == i) {
-      i = after_failure(scanner, i);
-      continue;
-    }
-    if (gap < i) pieces.push_back(text.substr(gap, i - gap));
+    const size_t end = piece_end(scanner, i);
     pieces.push_back(text.substr(i, end - i));
-    gap = i = end;
+    i = end;
   }
-  if (gap < text.size()) pieces.push_back(text.substr(gap));
 }
 
 }  // namespace llmtrain

@@ -31,6 +31,9 @@ class SplitPattern {
   /// that is not part of well-formed UTF-8 counts as one character that is neither letter, number, mark, punctuation,
   /// symbol nor space.
   void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  /// The same one by one: the end of the piece that begins at i < text.size(), where 0 or the end of a piece is. What
+  /// text.reached_end() says afterwards is whether the text's end had a part in it.
+  size_t piece_end(const SplitScanner& text, size_t i) const;
 
  protected:
   SplitPattern(std::string_view name, std::string_view regex) : name_(name), regex_(regex) {}

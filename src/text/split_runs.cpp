@@ -47,7 +47,7 @@ class RunSplitPattern final : public SplitPattern {
 
   size_t run_end(const SplitScanner& text, size_t i) const {
     size_t end = i, count = 0;
-    for (; end < text.size() && count < how_.most; ++count) {
+    for (; count < how_.most && !text.ends(end); ++count) {
       const SplitScanner::Character c = text.at(end);
       if ((c.classes & how_.classes) == 0 && !is_listed(c)) break;
       end += c.length;
@@ -73,7 +73,7 @@ class TrailingSpaceSplit final : public SplitPattern {
  private:
   size_t match_end(const SplitScanner& text, size_t i) const override {
     const size_t end = text.run_end(i, char_class::space);
-    if (end == text.size() || end == i) return end;
+    if (end == i || text.ends(end)) return end;
     size_t line_end = end;  // the last place in the run, behind its first character, that a newline follows
     while (--line_end > i) {
       if (text.text()[line_end] == '\n') return line_end;

@@ -7,6 +7,7 @@ namespace llmtrain {
 
 SplitScanner::Character SplitScanner::long_character(size_t i, uint8_t lead) const {
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (i + length > text_.size()) reached_end_ = true;
   if (i + length > text_.size() || find_invalid_utf8(text_.substr(i, length)) != std::string_view::npos) {
     return {0xFFFD, char_class::rest, 1};
   }
@@ -24,13 +25,13 @@ size_t SplitScanner::contraction_end(size_t i, Fold fold) const {
   if (letter(k, 's') || letter(k, 't') || letter(k, 'm') || letter(k, 'd')) return k + 1;
   if ((letter(k, 'r') || letter(k, 'v')) && letter(k + 1, 'e')) return k + 2;
   if (letter(k, 'l') && letter(k + 1, 'l')) return k + 2;
-  if (fold == Fold::unicode && text_.substr(k, 2) == "\xC5\xBF") return k + 2;  // U+017F, long s
+  if (fold == Fold::unicode && is(k, '\xC5') && is(k + 1, '\xBF')) return k + 2;  // U+017F, long s
   return i;
 }
 
 size_t SplitScanner::space_end(size_t i, bool lines) const {
   size_t end = i, last = i, after_newline = i;
-  while (end < text_.size()) {
+  while (!ends(end)) {
     const Character c = at(end);
     if ((c.classes & char_class::space) == 0) break;
     last = end;

@@ -25,7 +25,17 @@ class SplitScanner {
 
   std::string_view text() const { return text_; }
   size_t size() const { return text_.size(); }
-  bool is(size_t i, char byte) const { return i < text_.size() && text_[i] == byte; }
+  bool is(size_t i, char byte) const { return !ends(i) && text_[i] == byte; }
+
+  /// Whether the text ends at i. Matchers ask this before they look at i, so that it is known what the end decided.
+  bool ends(size_t i) const {
+    if (i < text_.size()) return false;
+    reached_end_ = true;
+    return true;
+  }
+  /// Whether a text that goes on could have matched otherwise, since the last forget_end().
+  bool reached_end() const { return reached_end_; }
+  void forget_end() const { reached_end_ = false; }
 
   /// The character at i < size(). A byte that is not part of well-formed UTF-8 is one character of class rest.
   Character at(size_t i) const {
@@ -33,11 +43,11 @@ class SplitScanner {
     return lead < 0x80 ? Character{lead, table_.char_class(lead), 1} : long_character(i, lead);
   }
   /// Whether there is a character of `classes` at i.
-  bool has(size_t i, uint16_t classes) const { return i < text_.size() && (at(i).classes & classes) != 0; }
+  bool has(size_t i, uint16_t classes) const { return !ends(i) && (at(i).classes & classes) != 0; }
 
   /// End of the longest run of characters of `classes` that begins at i; at most `limit` characters.
   size_t run_end(size_t i, uint16_t classes, size_t limit = no_limit) const {
-    for (; i < text_.size() && limit > 0; --limit) {
+    for (; limit > 0 && !ends(i); --limit) {
       const Character c = at(i);
       if ((c.classes & classes) == 0) break;
       i += c.length;
@@ -56,6 +66,7 @@ class SplitScanner {
 
   std::string_view text_;
   const UnicodeTable& table_ = UnicodeTable::get();
+  mutable bool reached_end_ = false;
 };
 
 }  // namespace llmtrain

@@ -17,7 +17,7 @@ class Gpt2Split final : public SplitPattern {
     const size_t contraction = text.contraction_end(i, Fold::none);
     if (contraction > i) return contraction;
     const size_t word = text.is(i, ' ') ? i + 1 : i;
-    if (word < text.size()) {
+    if (!text.ends(word)) {
       const uint16_t kind = text.at(word).classes;
       constexpr uint16_t symbols = any & ~(space | letter | number);
       if ((kind & letter) != 0) return text.run_end(word, letter);
@@ -79,7 +79,7 @@ class WordSplitPattern final : public SplitPattern {
   static size_t cased_end(const Scanner& text, size_t i, bool lowercase_needed) {
     constexpr uint16_t both = other_letter | mark;
     size_t end = i, shared_end = i;  // behind the last character so far that is in both
-    while (end < text.size()) {
+    while (!text.ends(end)) {
       const Scanner::Character c = text.at(end);
       if ((c.classes & (upper | both)) == 0) break;
       end += c.length;
@@ -109,7 +109,7 @@ class DeepSeekSplit final : public SplitPattern {
     constexpr uint16_t signs = punctuation | symbol;
     if (first.code < 0x80 && (first.classes & signs) != 0) {
       size_t end = behind;
-      while (end < text.size() && is_ascii_letter(static_cast<uint8_t>(text.text()[end]))) ++end;
+      while (!text.ends(end) && is_ascii_letter(static_cast<uint8_t>(text.text()[end]))) ++end;
       if (end > behind) return end;
     }
     constexpr uint16_t letters = letter | mark;

@@ -173,7 +173,7 @@ void info(const TokenizerOptions& options) {
 }  // namespace
 
 Subcommand add_tokenizer(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("tokenizer", "encode and decode text, look at a tokenizer");
+  CLI::App* app = program.add_subcommand("tokenizer", "encode and decode text, look at a tokenizer, learn one");
   app->require_subcommand(1);
   const auto options = std::make_shared<TokenizerOptions>();
   const auto run = std::make_shared<void (*)(const TokenizerOptions&)>(nullptr);
@@ -197,7 +197,8 @@ Subcommand add_tokenizer(CLI::App& program) {
       ->capture_default_str();
   decode_app->add_flag("--special-tokens", options->special_tokens, "special tokens give their names");
   add("info", "what a tokenizer is", info);
-  return {app, [options, run] { (*run)(*options); }};
+  const Subcommand train = add_tokenizer_train(*app);
+  return {app, [options, run, train] { train.app->parsed() ? train.run() : (*run)(*options); }};
 }
 
 }  // namespace llmtrain

@@ -1,0 +1,90 @@
+#include "data/trained_tokenizer.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "core/file_handle.hpp"
+#include "data/file_digest.hpp"
+#include "data/token_file_writer.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int training_version = 1;  // raised when the same text and settings give another tokenizer
+
+void write_whole(const std::string& path, const std::string& temporary, const std::string& text) {
+  try {
+    const FileHandle file = FileHandle::create(temporary);
+    file.write(0, static_cast<int64_t>(text.size()), text.data());
+    file.sync();
+    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+      throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
+    }
+  } catch (const UserError&) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+/// Everything that the tokenizer is a function of.
+std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, const TokenizerTraining& training) {
+  std::string text =
+      fmt::format("bpe {} {} {} {} {} {} {}\n{}", training_version, training.vocabulary_size, training.min_frequency,
+                  training.split, static_cast<int>(training.unit), static_cast<int>(training.ties),
+                  nlohmann::json(training.special_tokens).dump(), nlohmann::json({training.eos, training.bos}).dump());
+  for (size_t f = 0; f < files.size(); ++f) {
+    text += fmt::format("\n{} {} {}", files[f].bytes, hex(scan.digests[f]), nlohmann::json(files[f].separator).dump());
+  }
+  return hex(digest_of(text.data(), text.size()));
+}
+
+}  // namespace
+
+void write_tokenizer_files(const TrainedTokenizer& trained, const std::string& folder, const std::string& temporary) {
+  write_whole(folder + "/tokenizer_config.json", fmt::format("{}.{}.tmp", temporary, unique_suffix()),
+              trained.tokenizer_config_json);
+  write_whole(folder + "/tokenizer.json", fmt::format("{}.{}.tmp", temporary, unique_suffix()), trained.tokenizer_json);
+}
+
+std::string open_trained_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
+                                   const TokenizerTraining& training, const std::string& folder,
+                                   Communicator& communicator, const ProgressReport& report) {
+  std::string own = folder + "/tokenizer-" + key_of(files, scan, training);
+  const StoredFile stored = check_digest(own + "/tokenizer.json", communicator);
+  if (stored == StoredFile::whole) return own;
+  if (stored == StoredFile::damaged) report(own + ": the cached tokenizer is damaged: learnt again");
+  const TrainedTokenizer trained = train_tokenizer(files, scan, training, communicator, report);
+  raise_together(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    std::error_code error;
+    std::filesystem::create_directories(own, error);
+    if (error) throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", own, error.message()));
+    write_tokenizer_files(trained, own, own);
+  });
+  const std::string digest = file_digest(own + "/tokenizer.json", communicator);
+  raise_together(communicator, [&] {
+    if (communicator.rank() == 0) write_digest(own + "/tokenizer.json", digest);
+  });
+  report(fmt::format("tokenizer: {}; kept in {}", describe(trained, training), own));
+  return own;
+}
+
+std::string describe(const TrainedTokenizer& trained, const TokenizerTraining& training) {
+  std::string text = fmt::format("{} tokens learnt from {} words, {} of them distinct", trained.tokens, trained.words,
+                                 trained.distinct_words);
+  if (trained.tokens < training.vocabulary_size) {
+    text += fmt::format(" ({} fewer than asked for: no pair of neighbours is left that occurs {})",
+                        training.vocabulary_size - trained.tokens,
+                        training.min_frequency > 1 ? fmt::format("{} times", training.min_frequency) : "at all");
+  }
+  return text;
+}
+
+}  // namespace llmtrain

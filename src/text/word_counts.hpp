@@ -1,0 +1,94 @@
+#pragma once
+// How often each distinct word occurs. Memory is that of the distinct words, about 30 bytes and its text each, whatever
+// the length of the corpus.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain {
+
+/// Words and counts of a whole corpus; threads may add at once. Divided into shards by hash.
+class WordCounts {
+ public:
+  static constexpr size_t shards = 64;
+
+  void add(std::string_view word, uint64_t count = 1);
+  /// The same with the word's hash already known: hash_of(word).
+  void add(uint64_t hash, std::string_view word, uint64_t count);
+  static uint64_t hash_of(std::string_view word);
+
+  uint64_t size() const;        ///< distinct words
+  uint64_t text_bytes() const;  ///< of the distinct words
+  uint64_t total() const;       ///< sum of the counts
+  void for_each(const std::function<void(std::string_view word, uint64_t count)>& visit) const;
+
+  /// What ranks tell each other of one shard: add_serialized(serialized(s)) adds its words.
+  std::string serialized(size_t shard) const;
+  void add_serialized(std::string_view bytes);
+  void clear();
+
+ private:
+  struct Entry {
+    uint64_t count;
+    uint64_t place;  // of the word's length and text in `texts`
+  };
+  struct Shard {
+    mutable std::mutex mutex;
+    std::vector<uint32_t> slots;   // entry + 1, 0 where free; open addressing, a power of two of them
+    std::vector<uint32_t> hashes;  // low half of each entry's hash
+    std::vector<Entry> entries;
+    std::string texts;
+
+    void grow();
+    std::string_view word(const Entry& entry) const;
+  };
+
+  std::array<Shard, shards> shards_;
+};
+
+/// Counts of one thread: the words that are frequent just now stay here, and go to the shared counts in batches.
+class WordCounter {
+ public:
+  explicit WordCounter(WordCounts& counts);
+  ~WordCounter() { flush(); }
+  WordCounter(const WordCounter&) = delete;
+  WordCounter& operator=(const WordCounter&) = delete;
+
+  void add(std::string_view word) {
+    const uint64_t hash = WordCounts::hash_of(word);
+    for (size_t slot = hash & (slot_count - 1);; slot = (slot + 1) & (slot_count - 1)) {
+      if (slots_[slot] == 0) return insert(slot, hash, word);
+      Entry& entry = entries_[slots_[slot] - 1];
+      if (entry.hash == hash && std::string_view(texts_).substr(entry.place, entry.length) == word) {
+        ++entry.count;
+        return;
+      }
+    }
+  }
+  void flush();
+
+ private:
+  static constexpr size_t slot_count = size_t{1} << 14;
+  static constexpr size_t most_words = slot_count / 2;
+  static constexpr size_t most_text = size_t{1} << 18;  // bytes
+
+  struct Entry {
+    uint64_t hash;
+    uint64_t count;
+    uint32_t place;
+    uint32_t length;
+  };
+  void insert(size_t slot, uint64_t hash, std::string_view word);
+
+  WordCounts& counts_;
+  std::vector<uint16_t> slots_;  // entry + 1
+  std::vector<Entry> entries_;
+  std::string texts_;
+};
+
+}  // namespace llmtrain

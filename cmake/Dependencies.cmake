@@ -10,6 +10,8 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 llmtrain_find_or_fetch(inih)
 find_package(xxHash REQUIRED)
+find_package(ZLIB 1.2 REQUIRED)
+find_package(zstd REQUIRED)
 
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)
 if(NOT TARGET hdf5::hdf5)

@@ -119,6 +119,10 @@ std::string FileHandle::read_text(int64_t most) const {
   return text;
 }
 
+void FileHandle::expect_scattered_reads() const {
+  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);  // advice: where there is none to take, nothing is lost
+}
+
 void FileHandle::write(int64_t offset, int64_t count, const void* data) const {
   int64_t done = 0;
   while (done < count) {

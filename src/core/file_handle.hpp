@@ -23,6 +23,8 @@ class FileHandle {
   FileHandle& operator=(FileHandle&& other) noexcept;
 
   const std::string& path() const { return path_; }
+  /// The name in messages, where people know the file by another one.
+  void show_as(const std::string& name) { path_ = name; }
   int64_t size() const;
   bool is_regular() const;
   int64_t modified() const;  ///< nanoseconds since the epoch
@@ -32,6 +34,8 @@ class FileHandle {
   int64_t read_some(int64_t offset, int64_t count, void* data) const;
   /// The whole file; UserError(bad_content) when it has more than `most` bytes.
   std::string read_text(int64_t most) const;
+  /// What is read will lie far apart: nothing is read ahead, and the page cache holds what was asked for.
+  void expect_scattered_reads() const;
   void write(int64_t offset, int64_t count, const void* data) const;
   void sync() const;
   /// Space on the disk for the first `bytes`, which read as zeros where nothing was written. False when it is not

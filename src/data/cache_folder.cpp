@@ -27,7 +27,8 @@ void remove_leftovers(const fs::path& folder) {
   const auto limit = fs::file_time_type::clock::now() - leftover_age;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name.starts_with("tokens-") || name.starts_with("stories-") || name.starts_with("tokenizer-");
+    const bool ours = name.starts_with("tokens-") || name.starts_with("stories-") || name.starts_with("tokenizer-") ||
+                      name.starts_with("unpacked-");
     if (!ours || entry.path().extension() != ".tmp" || !entry.is_regular_file(ignored)) continue;
     const auto written = entry.last_write_time(ignored);
     if (!ignored && written < limit) fs::remove(entry.path(), ignored);

@@ -151,7 +151,7 @@ void count_words(const std::vector<InputFile>& files, const SourceScan& scan, co
         const Job& job = jobs[static_cast<size_t>(item)];
         for (size_t d = job.first_document; d < job.first_document + job.documents;) {
           const size_t f = scan.documents[d].file;
-          const FileHandle file = FileHandle::open_to_read(files[f].path);
+          const FileHandle file = open_content(files[f]);
           WordReader reader(file, split, unit, counts);
           for (; d < job.first_document + job.documents && scan.documents[d].file == f; ++d) {
             const DocumentPlace& document = scan.documents[d];

@@ -40,8 +40,10 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.section("data", "Where text or tokens come from, and how documents become samples.");
   keys.key(
       "train", train,
-      {.doc = "Files or globs (.txt, .jsonl with input_ids and optional labels, .h5 token files), or builtin:stories, "
-              "the example corpus.",
+      {.doc =
+           "Files or globs: .txt, .jsonl (text, or input_ids and optional labels), both also .gz and .zst; .h5 token "
+           "files; or builtin:stories, the example corpus. With a weight behind each (web.h5:0.7, code/*.h5:0.3) they "
+           "are sources that give these shares of the samples.",
        .required = true});
   keys.key("validation", validation,
            {.doc = "The same, to evaluate on; none: validation_fraction of the training tokens."});
@@ -56,22 +58,35 @@ void DataConfig::visit(DeckKeys& keys) {
            {.doc = "The token that ends a document, where the files of the tokenizer name none or another is wanted."});
   keys.key(
       "packing", packing,
-      {.doc = "wrap: the stream of documents is cut into samples of sequence_length. none: a sample is one document."});
+      {.doc = "wrap: the stream of documents is cut into samples of sequence_length. none: a sample is one document. "
+              "greedy, first_fit, best_fit: whole documents share a sample without seeing each other. greedy fills one "
+              "sample after the other; first_fit puts each document, in their order, into the oldest sample with room; "
+              "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room."});
   keys.key<SeparatorCodec>("document_separator", document_separator,
                            {.doc = "What stands between the documents of a text file: none (a file is one document), "
                                    "blank_line, or a text."});
+  keys.key(
+      "text_column", text_column,
+      {.doc = "Key of the text in .jsonl rows without input_ids; every row is a document, empty ones are skipped."});
   keys.key("add_bos", add_bos, {.doc = "Every document begins with the tokenizer's begin-of-text token."});
-  keys.key("overflow", overflow,
-           {.doc = "What happens to documents longer than sequence_length with packing = none; they are counted."});
+  keys.key(
+      "overflow", overflow,
+      {.doc = "What happens to documents longer than sequence_length with any packing but wrap; they are counted."});
   keys.key("cross_document_attention", cross_document_attention,
            {.doc = "With packing = wrap, attention and positions go on over the end of a document."});
   keys.key("shuffle", shuffle, {.doc = "Samples come in a new random order every epoch, a function of run.seed."});
+  keys.key("unpacked_limit", unpacked_limit,
+           {.unit = "bytes",
+            .range = at_least(1),
+            .doc = "A .gz or .zst file that gives more is refused. What it gives lies in data.cache."});
   keys.key(
       "cache", cache,
       {.doc = "Folder of token files and the example corpus, seen by all nodes.", .automatic = "<run.output>/cache"});
 }
 
 void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
+  deck.check(text_column != "input_ids" && text_column != "labels", {"data.text_column"},
+             text_column + " holds token ids, not text");
   if (!deck.given("data.cache")) {
     cache = output + "/cache";
     deck.set("data.cache", Origin::automatic, "run.output");
@@ -84,7 +99,7 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
   if (packing == Packing::wrap) {
     deck.unused("data.overflow", "no effect with packing = wrap");
   } else {
-    deck.unused("data.cross_document_attention", "no effect with packing = none");
+    deck.unused("data.cross_document_attention", fmt::format("no effect with packing = {}", name_of(packing)));
     cross_document_attention = false;
   }
 }

@@ -15,7 +15,7 @@ inline constexpr const char* builtin_stories = "builtin:stories";
 
 /// [data]: where text or tokens come from and how documents become samples.
 struct DataConfig {
-  enum class Packing : uint8_t { none, wrap };
+  enum class Packing : uint8_t { none, wrap, greedy, first_fit, best_fit };
   enum class Overflow : uint8_t { split, truncate, error };
 
   std::vector<std::string> train;       ///< files, globs or builtin:stories, in the order of the deck
@@ -24,12 +24,14 @@ struct DataConfig {
   std::string tokenizer = "char";       ///< char, bytes, or a path (is_tokenizer_path)
   std::string eos_token;                ///< empty: as the tokenizer's files say
   Packing packing = Packing::wrap;
-  std::string document_separator;  ///< as it stands in the text: "\n\n" for blank_line; empty: a file is a document
+  std::string document_separator;    ///< as it stands in the text: "\n\n" for blank_line; empty: a file is a document
+  std::string text_column = "text";  ///< of .jsonl rows without input_ids
   bool add_bos = false;
   Overflow overflow = Overflow::split;  ///< documents longer than the sequence, under every packing but wrap
   bool cross_document_attention = false;
   bool shuffle = true;
-  std::string cache;  ///< folder of token files; resolved to <run.output>/cache
+  int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may give
+  std::string cache;                           ///< folder of token files; resolved to <run.output>/cache
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const std::string& output);
@@ -47,7 +49,7 @@ struct BatchConfig {
 };
 
 template <>
-inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap");
+inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap", "greedy", "first_fit", "best_fit");
 template <>
 inline constexpr auto enum_names<DataConfig::Overflow> = name_list("split", "truncate", "error");
 

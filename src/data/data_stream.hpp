@@ -19,7 +19,7 @@ namespace llmtrain {
 struct MicroBatchPlan {
   int64_t index = 0;             ///< canonical, in the step
   std::vector<int64_t> samples;  ///< sample numbers in the data set, at most batch.micro
-  int64_t rows = 0;              ///< tokens of the batch; with packing = none rounded up to a multiple of 128
+  int64_t rows = 0;              ///< tokens of the batch; but with packing = wrap rounded up to a multiple of 128
 };
 
 struct StepPlan {
@@ -52,24 +52,37 @@ class BatchBuffers {
 /// What became of documents on their way to samples.
 struct SampleCounts {
   int64_t samples = 0;         ///< of one epoch
+  int64_t inputs = 0;          ///< of all samples together
   int64_t too_long = 0;        ///< documents longer than the sequence, split or truncated (not with wrap)
   int64_t without_target = 0;  ///< documents of one token, which give no sample (not with wrap)
   int64_t unused_tokens = 0;   ///< at the end of the stream, or cut off by truncation
 };
 
+/// Tokens that get the share weight / sum of all weights of the samples.
+struct WeightedTokens {
+  std::shared_ptr<const TokenFile> tokens;
+  double weight = 1;
+};
+
 /// Samples. wrap: sample i is the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream of documents;
 /// an incomplete window at the end is not used. none: a sample is a document, its inputs are its tokens but the last,
 /// its targets its tokens but the first; `overflow` says what becomes of longer ones (split: windows of T inputs and
-/// targets, stride T, inside the document).
+/// targets, stride T, inside the document). greedy, first_fit, best_fit: several of these documents or windows in a
+/// sample of at most T inputs (packing.hpp), each attending to itself alone, with positions of its own.
+///
+/// One source: every epoch has each sample once, in a new order. Several: mixture.hpp says whose turn it is, each goes
+/// through its own epochs, and an epoch of the whole is as many samples as all have together.
 class DataStream {
  public:
   /// `shuffle` false: canonical order (evaluation). UserError when the data gives no sample, or a document is too long
   /// under overflow = error.
   DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch, uint64_t seed,
              bool shuffle);
+  DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
+             uint64_t seed, bool shuffle);
 
   int64_t samples() const;          ///< of one epoch
-  int64_t steps_per_epoch() const;  ///< the last one may be short
+  int64_t steps_per_epoch() const;  ///< of one source the last one may be short
   int64_t max_rows() const;         ///< of any micro-batch
   int64_t max_segments() const;
   const SampleCounts& counts() const;

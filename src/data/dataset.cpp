@@ -1,18 +1,20 @@
 #include "data/dataset.hpp"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "core/message.hpp"
 #include "data/cache_folder.hpp"
+#include "data/data_sources.hpp"
 #include "data/file_digest.hpp"
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"
 #include "data/tokenize.hpp"
+#include "data/unpack.hpp"
 #include "parallel/runtime.hpp"
 #include "text/stories.hpp"
 #include "text/tokenizer_files.hpp"
@@ -20,85 +22,16 @@
 namespace llmtrain {
 namespace {
 
-/// The files of data.train and of data.validation.
-struct InputSets {
-  std::vector<InputFile> train;
-  std::vector<InputFile> validation;
-};
-
-// The example corpus as training and as validation data are different stories: seed, bytes.
-struct StoriesPart {
-  uint64_t seed;
-  int64_t bytes;
-};
-constexpr StoriesPart training_stories{1, 8'000'000};
-constexpr StoriesPart validation_stories{2, 800'000};
-
-/// Whether this is the example corpus, which stands alone.
-bool names_built_in(const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    if (!pattern.starts_with("builtin:") || pattern == builtin_stories) continue;
-    throw UserError(ExitCode::deck,
-                    fmt::format("{}: there is no such corpus; the built-in one is {}", pattern, builtin_stories));
+/// How many documents were empty and, of rows, where the first one is.
+std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
+  std::string text = fmt::format("{} empty documents were skipped", skipped);
+  for (size_t f = 0; f < request.files.size(); ++f) {
+    const int64_t first = request.scan.first_skipped[f];
+    if (first < 0) continue;
+    const FileHandle file = open_content(request.files[f]);
+    return text + fmt::format(", the first row at {}:{}", file.path(), line_of_byte(file, first));
   }
-  const auto count = std::count(patterns.begin(), patterns.end(), builtin_stories);
-  if (count > 0 && patterns.size() > 1) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("{} stands alone; to mix it with files or repeat it, write it to a file "
-                                "with `llmtool corpus stories`",
-                                builtin_stories));
-  }
-  return count > 0;
-}
-
-std::vector<InputFile> find_set(const std::vector<std::string>& patterns, const std::string& separator,
-                                const StoriesPart& part, const std::string& folder) {
-  if (!names_built_in(patterns)) return find_input_files(patterns, separator);
-  InputFile input;
-  input.path = store_text(folder, "stories", stories_text(part.seed, part.bytes));
-  input.name = builtin_stories;
-  input.separator = story_separator;
-  const FileHandle file = FileHandle::open_to_read(input.path);
-  input.bytes = file.size();
-  input.modified = file.modified();
-  return {input};
-}
-
-void check_kinds(const InputSets& sets) {
-  std::vector<InputFile> all = sets.train;
-  all.insert(all.end(), sets.validation.begin(), sets.validation.end());
-  for (const InputFile& file : all) {
-    if (file.kind != all.front().kind) {
-      throw UserError(ExitCode::deck, all.front().path + " and " + file.path +
-                                          ": text, rows (.jsonl) and token files (.h5) cannot be mixed; make token "
-                                          "files of all with `llmtool prepare`");
-    }
-  }
-}
-
-/// Rank 0 looks, all others are told: folders of a network may look different elsewhere.
-void share(std::vector<InputFile>& files, Communicator& communicator) {
-  Message mine;
-  std::vector<int64_t> numbers;
-  for (const InputFile& file : files) {
-    for (const std::string* text : {&file.path, &file.name, &file.separator}) mine.put(*text);
-    numbers.insert(numbers.end(), {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin});
-  }
-  std::string texts = mine.bytes();
-  int64_t count = static_cast<int64_t>(files.size());
-  communicator.broadcast(&count, sizeof(count));
-  communicator.broadcast(texts);
-  files.resize(static_cast<size_t>(count));
-  numbers.resize(files.size() * 4);
-  communicator.broadcast(numbers.data(), static_cast<int64_t>(numbers.size() * sizeof(int64_t)));
-  Message theirs(std::move(texts));
-  for (size_t f = 0; f < files.size(); ++f) {
-    for (std::string* text : {&files[f].path, &files[f].name, &files[f].separator}) theirs.take(*text);
-    files[f].kind = static_cast<InputKind>(numbers[4 * f]);
-    files[f].bytes = numbers[4 * f + 1];
-    files[f].modified = numbers[4 * f + 2];
-    files[f].text_begin = numbers[4 * f + 3];
-  }
+  return text;
 }
 
 /// The part of a scan that belongs to files [first, first + count).
@@ -110,7 +43,9 @@ SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
   };
   slice(scan.digests, part.digests);
   slice(scan.characters, part.characters);
+  slice(scan.text_bytes, part.text_bytes);
   slice(scan.skipped, part.skipped);
+  slice(scan.first_skipped, part.first_skipped);
   for (const DocumentPlace& place : scan.documents) {
     if (place.file >= first && place.file < first + count) {
       part.documents.push_back({place.file - first, place.begin, place.end});
@@ -140,18 +75,13 @@ class DatasetOpener {
 
   Dataset open() {
     find_inputs();
-    if (sets_.train.front().kind == InputKind::tokens) {
-      open_token_files();
-    } else {
-      open_sources();
+    open_token_files();
+    prepare_text();
+    for (size_t s = 0; s < sets_.sources.size(); ++s) {
+      data_.sources.push_back({open_source(sets_.sources[s]), sets_.weights[s]});
     }
-    if (data_.validation == nullptr && config_.validation.empty() && config_.validation_fraction > 0) {
-      raise_together(communicator_, [&] {
-        SplitTokens split = split_tokens(data_.train, config_.validation_fraction);
-        data_.train = std::move(split.train);
-        data_.validation = std::move(split.validation);
-      });
-    }
+    if (!sets_.validation.empty()) data_.validation = open_source(sets_.validation);
+    raise_together(communicator_, [&] { join(); });
     data_.optimum = known_optimum();
     return std::move(data_);
   }
@@ -161,33 +91,73 @@ class DatasetOpener {
     raise_together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
       folder_ = open_cache_folder(config_.cache.empty() ? default_cache_folder() : config_.cache);
-      sets_.train = find_set(config_.train, config_.document_separator, training_stories, folder_);
-      sets_.validation = find_set(config_.validation, config_.document_separator, validation_stories, folder_);
-      if (sets_.train.empty()) throw UserError(ExitCode::deck, "data.train: names no file");
-      check_kinds(sets_);
+      sets_ = find_input_sets(config_, folder_);
     });
     communicator_.broadcast(folder_);
-    share(sets_.train, communicator_);
-    share(sets_.validation, communicator_);
+    share_input_sets(sets_, communicator_);
+    unpack_files(sets_.pointers(), folder_, config_.unpacked_limit, communicator_, report_);
   }
 
+  /// Token files that the deck names. The tokenizer of the first one that has it is that of the run.
   void open_token_files() {
     raise_together(communicator_, [&] {
-      const auto open_set = [](const std::vector<InputFile>& files) {
-        std::vector<std::shared_ptr<const TokenFile>> opened;
-        opened.reserve(files.size());
-        for (const InputFile& file : files) opened.push_back(open_token_file(file.path));
-        return concatenate_tokens(std::move(opened));
-      };
-      data_.train = open_set(sets_.train);
-      const TokenFileInfo& info = data_.train->info();
-      data_.vocabulary_size = info.vocabulary_size;
-      if (!sets_.validation.empty()) {
-        data_.validation = open_set(sets_.validation);
-        concatenate_tokens({data_.train, data_.validation});  // refuses another tokenizer
+      for (const InputFile& file : sets_.all()) {
+        if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
+        const auto opened = token_files_[file.path] = open_token_file(file.path);
+        if (!data_.tokenizer && !opened->info().tokenizer.empty()) data_.tokenizer = stored_tokenizer(opened->info());
       }
-      if (!info.tokenizer.empty()) data_.tokenizer = stored_tokenizer(info);
     });
+  }
+
+  /// Reads all text and rows, and chooses the tokenizer.
+  void prepare_text() {
+    for (const InputFile& file : sets_.all()) {
+      if (file.kind != InputKind::tokens) scanned_.push_back(file);
+    }
+    if (scanned_.empty()) return;
+    if (is_encoded(scanned_.front().kind)) share_tokenizer();
+    scan_ = scan_sources(scanned_, communicator_, percent_report(report_, "reading"));
+    raise_together(communicator_, [&] { choose_tokenizer(); });
+  }
+
+  /// Consecutive files of one kind are one token file, opened or made; all of a source follow each other.
+  std::shared_ptr<const TokenFile> open_source(const std::vector<InputFile>& files) {
+    std::vector<std::shared_ptr<const TokenFile>> opened;
+    for (size_t f = 0; f < files.size();) {
+      if (files[f].kind == InputKind::tokens) {
+        opened.push_back(token_files_.at(files[f++].path));
+        continue;
+      }
+      size_t last = f;
+      while (last < files.size() && files[last].kind != InputKind::tokens) ++last;
+      opened.push_back(
+          open_set({files.begin() + static_cast<std::ptrdiff_t>(f), files.begin() + static_cast<std::ptrdiff_t>(last)},
+                   part_of(scan_, scanned_before_, last - f)));
+      scanned_before_ += last - f;
+      f = last;
+    }
+    std::shared_ptr<const TokenFile> source;
+    raise_together(communicator_, [&] { source = concatenate_tokens(std::move(opened)); });
+    return source;
+  }
+
+  /// Sets validation data apart, and checks that all was made with one tokenizer.
+  void join() {
+    std::vector<std::shared_ptr<const TokenFile>> train, validation;
+    for (WeightedTokens& source : data_.sources) {
+      if (config_.validation.empty() && config_.validation_fraction > 0) {
+        SplitTokens split = split_tokens(source.tokens, config_.validation_fraction);
+        source.tokens = std::move(split.train);
+        if (split.validation) validation.push_back(std::move(split.validation));
+      }
+      train.push_back(source.tokens);
+    }
+    data_.train = concatenate_tokens(std::move(train));
+    if (!validation.empty()) data_.validation = concatenate_tokens(std::move(validation));
+    data_.vocabulary_size = data_.train->info().vocabulary_size;
+    if (data_.validation) {
+      data_.vocabulary_size = concatenate_tokens({data_.train, data_.validation})->info().vocabulary_size;
+    }
   }
 
   static std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
@@ -202,32 +172,30 @@ class DatasetOpener {
     }
   }
 
-  void open_sources() {
-    std::vector<InputFile> all = sets_.train;
-    all.insert(all.end(), sets_.validation.begin(), sets_.validation.end());
-    if (sets_.train.front().kind != InputKind::rows) share_tokenizer();
-    const SourceScan scan = scan_sources(all, communicator_, percent_report(report_, "reading"));
-    raise_together(communicator_, [&] { choose_tokenizer(scan); });
-    data_.train = open_set(sets_.train, part_of(scan, 0, sets_.train.size()));
-    data_.vocabulary_size = data_.train->info().vocabulary_size;
-    if (!sets_.validation.empty()) {
-      data_.validation = open_set(sets_.validation, part_of(scan, sets_.train.size(), sets_.validation.size()));
-      data_.vocabulary_size = std::max(data_.vocabulary_size, data_.validation->info().vocabulary_size);
-    }
-  }
-
-  void choose_tokenizer(const SourceScan& scan) {
-    if (sets_.train.front().kind == InputKind::rows) {
+  void choose_tokenizer() {
+    if (!is_encoded(scanned_.front().kind)) {
       if (!config_.add_bos) return;
       throw UserError(ExitCode::deck, "data.add_bos: rows of input_ids are taken as they are; set it to false");
     }
-    if (config_.tokenizer == "bytes") {
-      data_.tokenizer = make_byte_tokenizer(config_.add_bos);
-    } else if (config_.tokenizer == "char") {
-      data_.tokenizer = make_char_tokenizer(scan.code_points, config_.add_bos);
-    } else {
-      data_.tokenizer = tokenizer_;
+    const std::shared_ptr<const Tokenizer> stored = data_.tokenizer;
+    if (stored && config_.tokenizer == "char" && stored->kind() == "char" &&
+        (stored->bos_id() >= 0) == config_.add_bos) {
+      return;  // a vocabulary of these characters alone would not be the token files'
     }
+    data_.tokenizer = make_tokenizer();
+    if (stored && stored->serialized() != data_.tokenizer->serialized()) {
+      throw UserError(
+          ExitCode::deck,
+          fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer of the token files beside the "
+                      "text, which were made with {}",
+                      config_.tokenizer, config_.add_bos, stored->kind()));
+    }
+  }
+
+  std::shared_ptr<const Tokenizer> make_tokenizer() const {
+    if (config_.tokenizer == "bytes") return make_byte_tokenizer(config_.add_bos);
+    if (config_.tokenizer == "char") return make_char_tokenizer(scan_.code_points, config_.add_bos);
+    return tokenizer_;
   }
 
   /// Rank 0 reads the files, all others are told.
@@ -250,7 +218,7 @@ class DatasetOpener {
     request.files = files;
     for (InputFile& file : request.files) file.name = file.name.substr(file.name.rfind('/') + 1);
     request.scan = std::move(scan);
-    request.tokenizer = data_.tokenizer.get();
+    if (is_encoded(files.front().kind)) request.tokenizer = data_.tokenizer.get();
     request.add_bos = config_.add_bos;
     request.with_digest = true;
     request.command = "llmtrain, " + settings_of(request);
@@ -270,13 +238,14 @@ class DatasetOpener {
       bytes += request.files[f].bytes;
       skipped += request.scan.skipped[f];
     }
-    const std::string what = data_.tokenizer ? " of text, tokenizer " + data_.tokenizer->kind() : " of token rows";
+    const std::string what =
+        request.tokenizer != nullptr ? " of text, tokenizer " + data_.tokenizer->kind() : " of token rows";
     report_(fmt::format("tokenizing {:.1f} MB{}", static_cast<double>(bytes) / 1e6, what));
     tokenize_to_file(request, communicator_, report_);
-    if (skipped > 0) report_(fmt::format("{} empty documents were skipped", skipped));
+    if (skipped > 0) report_(skip_report(request, skipped));
     for (size_t f = 0; f < request.files.size(); ++f) {
       const auto in_file = [&](const DocumentPlace& place) { return place.file == f; };
-      if (request.files[f].separator.empty() || request.files[f].kind != InputKind::text) continue;
+      if (request.files[f].format.separator.empty() || request.files[f].kind != InputKind::text) continue;
       if (std::count_if(request.scan.documents.begin(), request.scan.documents.end(), in_file) == 1) {
         report_(request.files[f].path + ": data.document_separator does not occur: the file is one document");
       }
@@ -286,8 +255,11 @@ class DatasetOpener {
 
   std::string settings_of(const TokenizeRequest& request) const {
     if (request.tokenizer == nullptr) return "rows of input_ids";
-    return fmt::format("tokenizer={} document_separator={} add_bos={}", request.tokenizer->kind(),
-                       nlohmann::json(request.files.front().separator).dump(), request.add_bos);
+    const bool rows = std::any_of(request.files.begin(), request.files.end(),
+                                  [](const InputFile& file) { return file.kind == InputKind::text_rows; });
+    return fmt::format("tokenizer={} document_separator={} add_bos={}{}", request.tokenizer->kind(),
+                       nlohmann::json(request.files.front().format.separator).dump(), request.add_bos,
+                       rows ? " text_column=" + nlohmann::json(config_.text_column).dump() : "");
   }
 
   /// Everything that a token file is a function of.
@@ -297,7 +269,7 @@ class DatasetOpener {
     for (size_t f = 0; f < request.files.size(); ++f) {
       const InputFile& file = request.files[f];
       text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
-                          nlohmann::json(file.separator).dump());
+                          nlohmann::json(file.format.separator).dump());
     }
     return hex(digest_of(text.data(), text.size()));
   }
@@ -305,9 +277,9 @@ class DatasetOpener {
   /// Only where a sample is a whole story, as the entropy is that of whole stories.
   double known_optimum() const {
     const auto built_in = [](const std::vector<InputFile>& files) { return files.front().name == builtin_stories; };
-    const bool stories = built_in(sets_.train) && (sets_.validation.empty() || built_in(sets_.validation));
+    const bool stories = built_in(sets_.sources.front()) && (sets_.validation.empty() || built_in(sets_.validation));
     const int64_t inputs = longest_story + (config_.add_bos ? 1 : 0);
-    if (!stories || config_.packing != DataConfig::Packing::none || batch_.sequence_length < inputs) return 0;
+    if (!stories || config_.packing == DataConfig::Packing::wrap || batch_.sequence_length < inputs) return 0;
     const StoriesOptimum optimum = stories_optimum();
     // With BOS every character is a target, else all but the first; the end symbol is always.
     return config_.add_bos ? optimum.nats_per_story / (optimum.characters_per_story + 1) : optimum.nats_per_character;
@@ -319,7 +291,11 @@ class DatasetOpener {
   ProgressReport report_;
   std::string folder_;
   InputSets sets_;
-  std::shared_ptr<const Tokenizer> tokenizer_;  // of files
+  std::shared_ptr<const Tokenizer> tokenizer_;                           // of files
+  std::map<std::string, std::shared_ptr<const TokenFile>> token_files_;  // by path
+  std::vector<InputFile> scanned_;                                       // text and rows, in the order of sets_
+  SourceScan scan_;                                                      // of them
+  size_t scanned_before_ = 0;                                            // files of it that are opened
   Dataset data_;
 };
 
@@ -340,38 +316,46 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
       return false;
     }
   };
+  const TextFormat format{config.document_separator, config.text_column};
   InputSets sets;
   std::vector<std::shared_ptr<const TokenFile>> opened;
-  bool sound = true;
-  const auto examine = [&](const char* key, const std::vector<std::string>& patterns, std::vector<InputFile>& files) {
-    bool built_in = false;
-    bool found = guarded(key, [&] { built_in = names_built_in(patterns); });
-    if (!found || built_in) {
-      sound = sound && found;
-      return;
-    }
+  const auto examine = [&](const char* key, const std::vector<std::string>& patterns) {
+    std::vector<InputFile> files;
+    bool sound = true;
     for (const std::string& pattern : patterns) {  // each, to report all that are missing
-      found = guarded(key, [&] { find_input_files({pattern}, config.document_separator); }) && found;
+      sound = guarded(key, [&] { find_input_files({pattern}, format); }) && sound;
     }
-    sound = found && guarded(key, [&] { files = find_input_files(patterns, config.document_separator); }) && sound;
+    if (!sound || !guarded(key, [&] { files = find_input_files(patterns, format); })) return false;
     for (const InputFile& file : files) {
       if (file.kind != InputKind::tokens) continue;
       sound = guarded(key, [&] { opened.push_back(open_token_file(file.path)); }) && sound;
     }
+    sets.sources.push_back(std::move(files));
+    return sound;
   };
-  examine("data.train", config.train, sets.train);
-  examine("data.validation", config.validation, sets.validation);
+  bool built_in = false, sound = true;
+  std::vector<std::string> train;
+  sound = guarded("data.train", [&] {
+    built_in = names_built_in(config.train);
+    for (const WeightedPattern& entry : split_weights(config.train)) train.push_back(entry.pattern);
+  });
+  if (sound && !built_in) sound = examine("data.train", train);
+  bool built_in_validation = false;
+  const bool known = guarded("data.validation", [&] { built_in_validation = names_built_in(config.validation); });
+  sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
   std::shared_ptr<const Tokenizer> tokenizer;
-  const bool has_path = is_tokenizer_path(config.tokenizer) && opened.empty();
-  if (has_path) sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config); }) && sound;
-  if (!sound) return 0;
-  if (!guarded("data.train", [&] { check_kinds(sets); })) return 0;
-  int64_t vocabulary = 0;
+  if (is_tokenizer_path(config.tokenizer) && opened.empty()) {
+    sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config); }) && sound;
+  }
+  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
+  const std::vector<InputFile> files = sets.all();
+  const bool text = files.empty() || std::any_of(files.begin(), files.end(),
+                                                 [](const InputFile& file) { return is_encoded(file.kind); });
   if (!opened.empty()) {
+    int64_t vocabulary = 0;
     guarded("data.train", [&] { vocabulary = concatenate_tokens(std::move(opened))->info().vocabulary_size; });
     return vocabulary;
   }
-  const bool text = sets.train.empty() || sets.train.front().kind == InputKind::text;
   if (text && tokenizer != nullptr) return tokenizer->vocabulary_size();
   return text && config.tokenizer == "bytes" ? make_byte_tokenizer(config.add_bos)->vocabulary_size() : 0;
 }

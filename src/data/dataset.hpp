@@ -2,9 +2,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/error.hpp"
 #include "data/data_config.hpp"
+#include "data/data_stream.hpp"
 #include "data/progress.hpp"
 #include "data/token_file.hpp"
 #include "parallel/communicator.hpp"
@@ -14,9 +16,10 @@ namespace llmtrain {
 
 /// What a run trains and validates on.
 struct Dataset {
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< null for token files without one
-  int64_t vocabulary_size = 0;                 ///< the least that a model needs
-  std::shared_ptr<const TokenFile> train;
+  std::shared_ptr<const Tokenizer> tokenizer;   ///< null for token files without one
+  int64_t vocabulary_size = 0;                  ///< the least that a model needs
+  std::vector<WeightedTokens> sources;          ///< of training data; more than one: they are mixed by weight
+  std::shared_ptr<const TokenFile> train;       ///< all of them
   std::shared_ptr<const TokenFile> validation;  ///< null: none
   /// builtin:stories only: the exact entropy in nats per trained token, else 0. What a perfect model's loss would be.
   double optimum = 0;

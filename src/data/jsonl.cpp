@@ -16,14 +16,103 @@ namespace {
 
 constexpr int64_t read_bytes = int64_t{1} << 18;
 
-/// Takes the events of the parser, which keeps its own stack on the heap: no depth overflows the machine's.
-class RowHandler final : public nlohmann::json_sax<nlohmann::json> {
+/// Takes the events of the parser, which keeps its own stack on the heap: no depth overflows the machine's. After the
+/// key of a wanted column and until the next key of the row, every value belongs to that column.
+class RowHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit RowHandler(TokenRow& row) : row_(row) {}
   const std::string& problem() const { return problem_; }
+  size_t byte() const { return byte_; }
+  virtual bool finish() = 0;
 
-  bool finish() {
-    if (!has_ids_) return fail("no input_ids (rows of text are not read: give a text file, or token ids)");
+  bool null() final { return scalar() && (!wanted_ || take_null()); }
+  bool boolean(bool) final { return scalar() && (!wanted_ || refuse_value()); }
+  bool number_integer(number_integer_t value) final { return scalar() && (!wanted_ || take_integer(value)); }
+  bool number_unsigned(number_unsigned_t value) final {
+    const bool fits = value <= static_cast<uint64_t>(INT64_MAX);
+    return scalar() && (!wanted_ || take_integer(fits ? static_cast<int64_t>(value) : INT64_MAX));
+  }
+  bool number_float(number_float_t, const string_t& text) final { return scalar() && (!wanted_ || take_float(text)); }
+  bool string(string_t& value) final { return scalar() && (!wanted_ || take_string(value)); }
+  bool binary(binary_t&) final { return fail("binary data"); }
+
+  bool start_object(size_t) final {
+    if (wanted_) return refuse_value();
+    keys_.emplace_back();
+    return check_depth();
+  }
+  bool key(string_t& name) final {
+    std::unordered_set<std::string>& names = keys_.back();
+    if (names.size() >= max_json_keys) return fail(fmt::format("an object with more than {} keys", max_json_keys));
+    if (!names.insert(name).second) return fail(fmt::format("key {} twice in one object", printable(name)));
+    if (depth() == 1) {
+      key_ = name;
+      wanted_ = wants(name);
+    }
+    return true;
+  }
+  bool end_object() final {
+    keys_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) final {
+    if (depth() == 0) return fail("a row must be a JSON object");
+    if (wanted_ && !open_list()) return false;
+    keys_.emplace_back();
+    return check_depth();
+  }
+  bool end_array() final {
+    keys_.pop_back();
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) final {
+    byte_ = position > 0 ? position - 1 : 0;
+    const std::string_view text = error.what();
+    const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
+    return fail(std::string("not valid JSON") +
+                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is no character"
+                 : says("ill-formed UTF-8")                  ? ": bytes that are not UTF-8"
+                 : says("control character")                 ? ": control characters must be escaped"
+                 : says("unexpected end of input") || says("missing closing quote") ? ": the line ends too early"
+                                                                                    : ""));
+  }
+
+ protected:
+  /// Whether the value of this key of the row is one to take.
+  virtual bool wants(const std::string& key) = 0;
+  virtual bool open_list() { return refuse_value(); }
+  virtual bool take_null() { return refuse_value(); }
+  virtual bool take_integer(int64_t) { return refuse_value(); }
+  virtual bool take_float(const std::string&) { return refuse_value(); }
+  virtual bool take_string(std::string&) { return refuse_value(); }
+  virtual bool refuse_value() = 0;  ///< of another type than the column has
+
+  size_t depth() const { return keys_.size(); }
+  const std::string& key_of_row() const { return key_; }
+  bool fail(std::string what) {
+    if (problem_.empty()) problem_ = std::move(what);
+    return false;
+  }
+
+ private:
+  bool scalar() { return depth() > 0 || fail("a row must be a JSON object"); }
+  bool check_depth() {
+    return depth() <= static_cast<size_t>(max_json_depth) ||
+           fail(fmt::format("nested deeper than {} levels", max_json_depth));
+  }
+
+  std::string problem_;
+  size_t byte_ = 0;                                    // of the problem, where the parser found it
+  std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
+  std::string key_;                                    // of the row
+  bool wanted_ = false;
+};
+
+class TokenRowHandler final : public RowHandler {
+ public:
+  explicit TokenRowHandler(TokenRow& row) : row_(row) {}
+
+  bool finish() override {
+    if (!has_ids_) return fail("no input_ids, which other rows of the file have");
     if (!row_.has_labels) return true;
     if (row_.labels.size() != row_.ids.size()) {
       return fail(fmt::format("{} labels for {} input_ids", row_.labels.size(), row_.ids.size()));
@@ -37,90 +126,90 @@ class RowHandler final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool null() override { return scalar(); }
-  bool boolean(bool) override { return scalar(); }
-  bool number_integer(number_integer_t value) override { return number(value); }
-  bool number_unsigned(number_unsigned_t value) override {
-    return number(value > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(value));
-  }
-  bool number_float(number_float_t, const string_t& text) override {
-    if (list_ != nullptr) return fail(fmt::format("{} is not an integer", text.substr(0, 40)));
-    return scalar();
-  }
-  bool string(string_t&) override { return scalar(); }
-  bool binary(binary_t&) override { return scalar(); }
-
-  bool start_object(size_t) override {
-    if (list_ != nullptr || (depth() == 1 && wanted_)) return fail(key_ + " must be a list of integers");
-    keys_.emplace_back();
-    return check_depth();
-  }
-  bool key(string_t& name) override {
-    std::unordered_set<std::string>& names = keys_.back();
-    if (names.size() >= max_json_keys) return fail(fmt::format("an object with more than {} keys", max_json_keys));
-    if (!names.insert(name).second) return fail(fmt::format("key {} twice in one object", name.substr(0, 40)));
-    if (depth() == 1) {
-      key_ = name;
-      wanted_ = name == "input_ids" || name == "labels";
-    }
-    return true;
-  }
-  bool end_object() override {
-    keys_.pop_back();
-    return true;
-  }
-  bool start_array(size_t) override {
-    if (depth() == 0) return fail("a row must be a JSON object");
-    if (list_ != nullptr) return fail(key_ + " must be a flat list of integers");
-    if (depth() == 1 && wanted_) {
-      list_ = key_ == "labels" ? &row_.labels : &row_.ids;
-      (list_ == &row_.ids ? has_ids_ : row_.has_labels) = true;
-    }
-    keys_.emplace_back();
-    return check_depth();
-  }
-  bool end_array() override {
-    keys_.pop_back();
-    list_ = nullptr;
-    return true;
-  }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return fail(fmt::format("not valid JSON at byte {} of the line", position));
-  }
-
  private:
-  size_t depth() const { return keys_.size(); }
-  bool check_depth() {
-    return depth() <= static_cast<size_t>(max_json_depth) ||
-           fail(fmt::format("nested deeper than {} levels", max_json_depth));
+  bool wants(const std::string& key) override {
+    list_ = key == "labels" ? &row_.labels : &row_.ids;
+    return key == "input_ids" || key == "labels";
   }
-  bool scalar() {
-    if (depth() == 0) return fail("a row must be a JSON object");
-    if (list_ != nullptr || (depth() == 1 && wanted_)) return fail(key_ + " must be a list of integers");
+  bool open_list() override {
+    if (depth() > 1) return fail(key_of_row() + " must be a flat list of integers");
+    (list_ == &row_.ids ? has_ids_ : row_.has_labels) = true;
     return true;
   }
-  bool number(int64_t value) {
-    if (list_ == nullptr) return scalar();
+  bool take_integer(int64_t value) override {
+    if (depth() == 1) return refuse_value();
     const bool ignored = list_ == &row_.labels && value == ignore_target;
     if (!ignored && (value < 0 || value > largest_id)) {
-      return fail(fmt::format("{}[{}] = {} is not a token id (0 to {})", key_, list_->size(), value, largest_id));
+      return fail(
+          fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), list_->size(), value, largest_id));
     }
     list_->push_back(static_cast<int32_t>(value));
     return true;
   }
-  bool fail(std::string what) {
-    if (problem_.empty()) problem_ = std::move(what);
-    return false;
+  bool take_float(const std::string& text) override {
+    return depth() == 1 ? refuse_value() : fail(fmt::format("{} is not an integer", text.substr(0, 40)));
   }
+  bool refuse_value() override { return fail(key_of_row() + " must be a list of integers"); }
 
   TokenRow& row_;
-  std::string problem_;
-  std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
-  std::string key_;                                    // of the row
-  bool wanted_ = false;                                // the key is one we read
   bool has_ids_ = false;
-  std::vector<int32_t>* list_ = nullptr;  // being filled
+  std::vector<int32_t>* list_ = nullptr;  // of the wanted key
 };
+
+class TextRowHandler final : public RowHandler {
+ public:
+  TextRowHandler(const std::string& column, std::string& text) : column_(column), text_(text) {}
+
+  bool finish() override {
+    if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids are not mixed");
+    return has_text_ || fail(fmt::format("no column {}: data.text_column names the one with the text (there are: {})",
+                                         printable(column_), columns_.empty() ? "none" : columns_));
+  }
+
+ private:
+  static constexpr size_t most_shown = 200;
+
+  bool wants(const std::string& key) override {
+    if (columns_.size() < most_shown) columns_ += (columns_.empty() ? "" : ", ") + printable(key);
+    has_ids_ = has_ids_ || key == "input_ids";
+    return key == column_;
+  }
+  bool take_null() override { return has_text_ = true; }
+  bool take_string(std::string& value) override {
+    text_.swap(value);
+    return has_text_ = true;
+  }
+  bool refuse_value() override { return fail(printable(key_of_row()) + " must be a text"); }
+
+  const std::string& column_;
+  std::string& text_;
+  std::string columns_;
+  bool has_text_ = false;
+  bool has_ids_ = false;
+};
+
+class KindHandler final : public RowHandler {
+ public:
+  bool finish() override { return has_ids_; }
+
+ private:
+  bool wants(const std::string& key) override {
+    has_ids_ = has_ids_ || key == "input_ids";
+    return false;
+  }
+  bool refuse_value() override { return false; }
+
+  bool has_ids_ = false;
+};
+
+void parse_row(std::string_view line, RowHandler& handler) {
+  // The parser takes a NUL for the end of its input, and skips a mark.
+  const size_t nul = line.find('\0');
+  if (nul != std::string_view::npos) throw RowError(nul, "a NUL");
+  if (line.substr(0, 3) == "\xEF\xBB\xBF") throw RowError(0, "the line begins with a byte order mark: remove it");
+  const bool parsed = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
+  if (!parsed || !handler.finish()) throw RowError(handler.byte(), handler.problem());
+}
 
 }  // namespace
 
@@ -128,19 +217,32 @@ std::string too_long_row() {
   return fmt::format("the line is longer than {} MiB: every row is one line of JSON", longest_row >> 20);
 }
 
+RowError::RowError(size_t byte, const std::string& reason)
+    : UserError(ExitCode::bad_content, fmt::format("byte {} of the line: {}", byte, reason)),
+      byte_(byte),
+      reason_(reason) {}
+
 void parse_token_row(std::string_view line, TokenRow& row) {
   row.ids.clear();
   row.labels.clear();
   row.has_labels = false;
-  const auto refuse = [](const std::string& what) { throw UserError(ExitCode::bad_content, what); };
-  // The parser takes a NUL for the end of its input, and skips a mark.
-  const size_t nul = line.find('\0');
-  if (nul != std::string_view::npos) refuse(fmt::format("a NUL at byte {} of the line", nul + 1));
-  if (line.substr(0, 3) == "\xEF\xBB\xBF") refuse("the line begins with a byte order mark: remove it");
-  RowHandler handler(row);
-  const bool parsed = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
-  if (!parsed || !handler.finish()) refuse(handler.problem());
+  TokenRowHandler handler(row);
+  parse_row(line, handler);
 }
+
+bool parse_text_row(std::string_view line, const std::string& column, std::string& text) {
+  text.clear();
+  TextRowHandler handler(column, text);
+  parse_row(line, handler);
+  return !text.empty();
+}
+
+bool row_has_ids(std::string_view line) {
+  KindHandler handler;
+  return nlohmann::json::sax_parse(line.begin(), line.end(), &handler) && handler.finish();
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == std::string_view::npos; }
 
 LineReader::LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin, int64_t end)
     : file_(file), file_bytes_(file_bytes), end_(end), buffer_offset_(begin) {

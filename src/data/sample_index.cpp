@@ -5,18 +5,18 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "data/packing.hpp"
 
 namespace llmtrain {
 
 SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch)
-    : documents_(file.documents()),
-      whole_documents_(data.packing == DataConfig::Packing::none),
-      length_(batch.sequence_length) {
-  LLMTRAIN_CHECK(length_ >= 1, "sequence length");
-  if (whole_documents_) {
-    index_documents(file, data.overflow);
-  } else {
+    : documents_(file.documents()), packing_(data.packing), length_(batch.sequence_length) {
+  LLMTRAIN_CHECK(length_ >= 1 && length_ < int64_t{1} << 31, "sequence length");
+  if (packing_ == DataConfig::Packing::wrap) {
     index_windows(file);
+  } else {
+    index_documents(file, data.overflow);
+    if (packing_ != DataConfig::Packing::none) index_packs(packing_, data.overflow);
   }
 }
 
@@ -30,6 +30,7 @@ void SampleIndex::index_windows(const TokenFile& file) {
                                 file.info().path, file.tokens(), length_ + 1));
   }
   longest_ = length_;
+  counts_.inputs = counts_.samples * length_;
   int64_t window = 0, starts = 0;  // documents that begin inside the window, not at its start
   for (size_t d = 1; d + 1 < documents_.size(); ++d) {
     const int64_t begin = static_cast<int64_t>(documents_[d]);
@@ -57,6 +58,7 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
       }
       if (overflow == DataConfig::Overflow::truncate) counts_.unused_tokens += inputs - length_;
     }
+    counts_.inputs += overflow == DataConfig::Overflow::truncate ? std::min(inputs, length_) : inputs;
     longest_ = std::max(longest_, std::min(inputs, length_));
     counts_.samples +=
         overflow == DataConfig::Overflow::truncate ? std::min<int64_t>(inputs, 1) : (inputs + length_ - 1) / length_;
@@ -68,13 +70,64 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
   }
 }
 
-SamplePlace SampleIndex::place(int64_t sample) const {
-  LLMTRAIN_CHECK(sample >= 0 && sample < counts_.samples, "no such sample");
-  if (!whole_documents_) return {sample * length_, length_};
+/// The samples of index_documents become parts of fewer ones.
+void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow) {
+  const auto items = static_cast<size_t>(counts_.samples);
+  std::vector<int64_t> begins;
+  std::vector<int32_t> lengths;
+  begins.reserve(items);
+  lengths.reserve(items);
+  for (size_t d = 0; d + 1 < documents_.size(); ++d) {
+    const auto begin = static_cast<int64_t>(documents_[d]), last = static_cast<int64_t>(documents_[d + 1]) - 1;
+    for (int64_t at = begin; at < last; at += length_) {
+      begins.push_back(at);
+      lengths.push_back(static_cast<int32_t>(std::min(length_, last - at)));
+      if (overflow == DataConfig::Overflow::truncate) break;
+    }
+  }
+  first_sample_ = {};
+  Packs packs = pack_items(packing, lengths, static_cast<int32_t>(length_));
+  part_range_ = std::move(packs.begin);
+  part_begin_.reserve(items);
+  part_inputs_.reserve(items);
+  for (const int32_t item : packs.items) {
+    part_begin_.push_back(begins[static_cast<size_t>(item)]);
+    part_inputs_.push_back(lengths[static_cast<size_t>(item)]);
+  }
+  counts_.samples = static_cast<int64_t>(part_range_.size()) - 1;
+  longest_ = 0;
+  for (int64_t sample = 0; sample < counts_.samples; ++sample) {
+    longest_ = std::max(longest_, inputs(sample));
+    most_documents_ = std::max(most_documents_, static_cast<int64_t>(parts(sample)));
+  }
+}
+
+SamplePlace SampleIndex::whole_place(int64_t sample) const {
+  if (packing_ == DataConfig::Packing::wrap) return {sample * length_, length_};
   const auto next = std::upper_bound(first_sample_.begin(), first_sample_.end(), sample);
   const size_t d = static_cast<size_t>(next - first_sample_.begin()) - 1;
   const int64_t begin = static_cast<int64_t>(documents_[d]) + (sample - first_sample_[d]) * length_;
   return {begin, std::min(length_, static_cast<int64_t>(documents_[d + 1]) - 1 - begin)};
+}
+
+size_t SampleIndex::parts(int64_t sample) const {
+  LLMTRAIN_CHECK(sample >= 0 && sample < counts_.samples, "no such sample");
+  if (part_range_.empty()) return 1;
+  const auto s = static_cast<size_t>(sample);
+  return static_cast<size_t>(part_range_[s + 1] - part_range_[s]);
+}
+
+SamplePlace SampleIndex::part(int64_t sample, size_t number) const {
+  LLMTRAIN_CHECK(number < parts(sample), "no such part of the sample");
+  if (part_range_.empty()) return whole_place(sample);
+  const size_t at = static_cast<size_t>(part_range_[static_cast<size_t>(sample)]) + number;
+  return {part_begin_[at], part_inputs_[at]};
+}
+
+int64_t SampleIndex::inputs(int64_t sample) const {
+  int64_t sum = 0;
+  for (size_t number = 0; number < parts(sample); ++number) sum += part(sample, number).inputs;
+  return sum;
 }
 
 }  // namespace llmtrain

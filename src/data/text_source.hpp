@@ -9,26 +9,42 @@
 
 #include "core/content_hash.hpp"
 #include "core/file_handle.hpp"
+#include "data/compressed_file.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {
 
-enum class InputKind : uint8_t { text, rows, tokens };
+enum class InputKind : uint8_t { text, text_rows, token_rows, tokens };
+/// Whether a tokenizer makes the tokens.
+inline bool is_encoded(InputKind kind) { return kind == InputKind::text || kind == InputKind::text_rows; }
+
+/// How documents are found in files of text and of rows.
+struct TextFormat {
+  std::string separator;        ///< between documents; empty: the file is one document
+  std::string column = "text";  ///< of rows, that holds the text
+};
 
 struct InputFile {
-  std::string path;
-  std::string name;       ///< that a token file keeps
-  std::string separator;  ///< between documents, with the file's own line ends; empty: the file is one document
+  std::string path;   ///< as people know it
+  std::string name;   ///< that a token file keeps
+  TextFormat format;  ///< the separator with the file's own line ends
   InputKind kind = InputKind::text;
   int64_t bytes = 0;
   int64_t modified = 0;    ///< when it was found, to notice a change while it is read
   int64_t text_begin = 0;  ///< bytes of the byte order mark at the start of a text
+  Compression compression = Compression::none;
+  std::string content_path = {};  ///< of a compressed file where its text is unpacked; bytes and modified are of that
 };
 
-/// Files in the order of `patterns`, those of one pattern sorted by name. Kind by ending: .h5 tokens, .jsonl rows,
-/// everything else text. UserError for a pattern without a file, a file named twice, an empty or unreadable file.
-/// Where the first line of a text ends with CR LF, LF stands for that in its separator.
-std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const std::string& separator);
+/// Files in the order of `patterns`, those of one pattern sorted by name. Kind by ending: .h5 tokens, .jsonl rows (of
+/// ids when the first one has input_ids, else of text), everything else text; .gz or .zst behind that
+/// means compressed. UserError for a pattern without a file, a file named twice, an empty or unreadable file, a format
+/// that is known and not read. Where the first line of a text ends with CR LF, LF stands for that in
+/// its separator.
+std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format);
+
+/// What the file contains, unpacked if need be; messages name the file that people know.
+FileHandle open_content(const InputFile& file);
 
 /// Bytes [begin, end) of a file.
 struct FilePiece {
@@ -38,6 +54,7 @@ struct FilePiece {
 };
 /// The files cut into pieces of 1 MiB, in order.
 std::vector<FilePiece> cut_into_pieces(const std::vector<InputFile>& files);
+void cut_into_pieces(size_t file, int64_t bytes, std::vector<FilePiece>& pieces);
 
 struct DocumentPlace {
   size_t file;
@@ -47,16 +64,23 @@ struct DocumentPlace {
 
 /// What one pass over all files finds. The same on every rank.
 struct SourceScan {
-  std::vector<Digest> digests;           ///< of each file
-  std::vector<int64_t> characters;       ///< of each file of text
-  std::vector<int64_t> skipped;          ///< empty documents between separators, of each file
-  std::vector<DocumentPlace> documents;  ///< of text, in order, none empty
+  std::vector<Digest> digests;  ///< of each file
+  // Of each file that a tokenizer encodes:
+  std::vector<int64_t> characters;
+  std::vector<int64_t> text_bytes;     ///< of rows those of the decoded text, else of the file
+  std::vector<int64_t> skipped;        ///< empty documents
+  std::vector<int64_t> first_skipped;  ///< byte in the file where the first empty row begins, -1: none
+
+  std::vector<DocumentPlace> documents;  ///< of files of text, in order, none empty
   std::vector<char32_t> code_points;     ///< of all text, sorted
 };
 /// Collective. Reads every file once, all ranks and threads sharing the pieces: hash, UTF-8, characters, documents;
-/// for rows the length of lines. UserError with file, line and byte.
+/// rows of text are parsed, of rows of ids the length of lines is checked. UserError with file, line and byte.
 SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& communicator,
                         const std::function<void(double)>& progress);
+
+/// Refuses a file most of whose rows are empty: the column is not the one that was meant.
+void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped);
 
 /// "file:line: byte N: what": the line is found by reading the file up to the byte.
 [[noreturn]] void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what);

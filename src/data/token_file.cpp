@@ -19,6 +19,7 @@ class StoredTokens final : public TokenFile {
  public:
   explicit StoredTokens(const std::string& path)
       : layout_(token_format::read_layout(path)), file_(FileHandle::open_to_read(path)) {
+    file_.expect_scattered_reads();
     documents_.resize(static_cast<size_t>(layout_.documents.elements));
     file_.read(layout_.documents.offset, layout_.documents.elements * 8, documents_.data());
     const bool ascending = std::is_sorted(documents_.begin(), documents_.end(), std::less_equal<>());
@@ -150,7 +151,9 @@ class JoinedTokens final : public TokenFile {
  private:
   void add(const TokenFile& file) {
     const TokenFileInfo& other = file.info();
-    if (other.vocabulary_size != info_.vocabulary_size || other.eos_id != info_.eos_id ||
+    // Rows of ids know no vocabulary but their highest id.
+    const bool rows = other.tokenizer_hash.empty() && info_.tokenizer_hash.empty() && other.eos_id < 0;
+    if ((other.vocabulary_size != info_.vocabulary_size && !rows) || other.eos_id != info_.eos_id ||
         other.tokenizer_hash != info_.tokenizer_hash) {
       throw UserError(ExitCode::bad_content,
                       fmt::format("{} and {} were made with different tokenizers (vocabulary {} and {}): token files "
@@ -161,6 +164,7 @@ class JoinedTokens final : public TokenFile {
     for (size_t d = 1; d < offsets.size(); ++d) {
       documents_.push_back(offsets[d] + static_cast<uint64_t>(info_.tokens));
     }
+    info_.vocabulary_size = std::max(info_.vocabulary_size, other.vocabulary_size);
     info_.tokens += file.tokens();
     info_.characters += other.characters;
     info_.bytes += other.bytes;

@@ -20,6 +20,9 @@ namespace {
 constexpr int64_t job_bytes = hash_piece;
 constexpr int64_t copy_tokens = int64_t{1} << 18;
 constexpr int64_t cut_window = int64_t{1} << 12;  // bytes
+// Bytes that are encoded as one text. Where every part must look for a cut, the search is bounded, too.
+constexpr int64_t longest_whole = int64_t{1} << 30;
+constexpr int64_t longest_uncut = int64_t{64} << 20;
 
 /// Consecutive bytes of one file: whole documents, or a part of a long one; of rows a piece of the file.
 struct Job {
@@ -40,30 +43,43 @@ struct JobResult {
   int64_t skipped = 0;
 };
 
-/// Long documents in parts of about equal length, if the tokenizer can.
-std::vector<Job> text_jobs(const SourceScan& scan, bool in_parts) {
-  std::vector<Job> jobs;
-  for (size_t d = 0; d < scan.documents.size(); ++d) {
+/// Documents [first, last) of the scan, all of one file; long ones in parts of about equal length, if the tokenizer
+/// can.
+void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool in_parts, std::vector<Job>& jobs) {
+  for (size_t d = first; d < last; ++d) {
     const DocumentPlace& document = scan.documents[d];
     if (in_parts && document.end - document.begin > job_bytes) {
       for (int64_t begin = document.begin; begin < document.end; begin += job_bytes) {
         const int64_t end = std::min(begin + job_bytes, document.end);
         jobs.push_back({document.file, begin, end, d, 1, begin == document.begin, end == document.end});
       }
-    } else if (!jobs.empty() && jobs.back().file == document.file && jobs.back().starts && jobs.back().ends &&
-               document.end - jobs.back().begin <= job_bytes) {
+    } else if (d > first && jobs.back().starts && jobs.back().ends && document.end - jobs.back().begin <= job_bytes) {
       jobs.back().end = document.end;
       ++jobs.back().documents;
     } else {
       jobs.push_back({document.file, document.begin, document.end, d, 1});
     }
   }
-  return jobs;
 }
 
-std::vector<Job> row_jobs(const std::vector<InputFile>& files) {
+std::vector<Job> jobs_of(const TokenizeRequest& request) {
+  const std::vector<InputFile>& files = request.files;
+  const SourceScan& scan = request.scan;
+  const bool in_parts = request.tokenizer != nullptr && request.tokenizer->works_on_parts();
   std::vector<Job> jobs;
-  for (const FilePiece& piece : cut_into_pieces(files)) jobs.push_back({piece.file, piece.begin, piece.end});
+  std::vector<FilePiece> pieces;
+  size_t document = 0;
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (files[f].kind == InputKind::text) {
+      const size_t first = document;
+      while (document < scan.documents.size() && scan.documents[document].file == f) ++document;
+      add_text_jobs(scan, first, document, in_parts, jobs);
+    } else {
+      pieces.clear();
+      cut_into_pieces(f, files[f].bytes, pieces);
+      for (const FilePiece& piece : pieces) jobs.push_back({f, piece.begin, piece.end});
+    }
+  }
   return jobs;
 }
 
@@ -79,11 +95,7 @@ struct RankSummary {
 class Tokenization {
  public:
   Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
-      : request_(request),
-        communicator_(communicator),
-        report_(report),
-        jobs_(request.tokenizer != nullptr ? text_jobs(request.scan, request.tokenizer->works_on_parts())
-                                           : row_jobs(request.files)) {}
+      : request_(request), communicator_(communicator), report_(report), jobs_(jobs_of(request)) {}
 
   void run() {
     raise_together(communicator_, [&] {
@@ -107,19 +119,26 @@ class Tokenization {
         communicator_, own_items(static_cast<int64_t>(jobs_.size()), communicator_),
         [&](int64_t item) {
           const Job& job = jobs_[static_cast<size_t>(item)];
-          return request_.tokenizer != nullptr ? encode_text(job) : read_rows(job);
+          const InputKind kind = request_.files[job.file].kind;
+          return kind == InputKind::text ? encode_text(job) : read_rows(job, kind);
         },
         [&](int64_t item, JobResult& result) { collect(jobs_[static_cast<size_t>(item)], result); },
         percent_report(report_, "tokenizing"));
   }
 
-  FileHandle open(const Job& job) const { return FileHandle::open_to_read(request_.files[job.file].path); }
+  FileHandle open(const Job& job) const { return open_content(request_.files[job.file]); }
 
   /// Where a part really begins: at the first cut at or after the place that it was given. Parts without a cut are
   /// empty, and the one before goes on.
   int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const {
     std::string window;
     for (int64_t begin = place - 1; begin + 1 < end; begin += cut_window) {
+      if (begin - place > longest_uncut) {
+        fail_at_byte(file, place,
+                     fmt::format("{} MiB without a place to cut the text (white space, for most "
+                                 "tokenizers): this is no text for data.tokenizer",
+                                 longest_uncut >> 20));
+      }
       // Overlapping by what a cut is judged by.
       window.resize(static_cast<size_t>(std::min(begin + cut_window + 8, end) - begin));
       file.read(begin, static_cast<int64_t>(window.size()), window.data());
@@ -134,6 +153,12 @@ class Tokenization {
     const int64_t document_end = request_.scan.documents[job.first_document].end;
     const int64_t first = job.starts ? job.begin : cut_after(file, job.begin, document_end);
     const int64_t last = job.ends ? job.end : cut_after(file, job.end, document_end);
+    if (last - first > longest_whole) {
+      fail_at_byte(file, first,
+                   fmt::format("a document of {} bytes, which this tokenizer takes as a whole, up to {}: "
+                               "set data.document_separator",
+                               last - first, longest_whole));
+    }
     thread_local std::string buffer;
     buffer.resize(static_cast<size_t>(std::max(last, first) - first));
     file.read(first, static_cast<int64_t>(buffer.size()), buffer.data());
@@ -161,24 +186,38 @@ class Tokenization {
     }
   }
 
-  JobResult read_rows(const Job& job) const {
+  JobResult read_rows(const Job& job, InputKind kind) const {
     const InputFile& file = request_.files[job.file];
     const FileHandle handle = open(job);
     LineReader lines(handle, file.bytes, job.begin, job.end);
     JobResult result;
     TokenRow row;
+    std::string text;
     std::string_view line;
     while (lines.next(line)) {
-      if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
+      if (is_blank(line)) continue;
       try {
-        parse_token_row(line, row);
-      } catch (const UserError& error) {
-        throw UserError(error.code(),
-                        fmt::format("{}:{}: {}", file.path, line_of_byte(handle, lines.offset()), error.what()));
+        if (kind == InputKind::token_rows) {
+          parse_token_row(line, row);
+          add_row(row, result);
+        } else if (parse_text_row(line, file.format.column, text)) {
+          add_text(text, result);
+        }
+      } catch (const RowError& error) {
+        fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
+      } catch (const EncodeError& error) {
+        fail_at_byte(handle, lines.offset(), fmt::format("at byte {} of its text: {}", error.byte(), error.reason()));
       }
-      add_row(row, result);
     }
     return result;
+  }
+
+  void add_text(std::string_view text, JobResult& result) const {
+    const size_t before = result.ids.size();
+    if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
+    request_.tokenizer->encode(text, result.ids);
+    result.ids.push_back(request_.tokenizer->eos_id());
+    result.counts.push_back(result.ids.size() - before);
   }
 
   static void add_row(const TokenRow& row, JobResult& result) {
@@ -267,12 +306,14 @@ class Tokenization {
       info.tokenizer_hash = short_hash(info.tokenizer);
     } else {
       info.vocabulary_size = static_cast<int64_t>(highest);
+      const int64_t rows = static_cast<int64_t>(offsets_.size()) - 1 + info.skipped_documents;
+      check_skipped_rows(request_.files.front().path, rows, info.skipped_documents);
     }
     for (size_t f = 0; f < request_.files.size(); ++f) {
       const InputFile& file = request_.files[f];
       info.sources.push_back(fmt::format("{} {} {}", file.name, file.bytes, hex(request_.scan.digests[f])));
-      if (file.kind != InputKind::text) continue;
-      info.bytes += file.bytes;
+      if (!is_encoded(file.kind)) continue;
+      info.bytes += request_.scan.text_bytes[f];
       info.characters += request_.scan.characters[f];
       info.skipped_documents += request_.scan.skipped[f];
     }
@@ -280,7 +321,7 @@ class Tokenization {
 
   void check_unchanged() const {
     for (const InputFile& file : request_.files) {
-      const FileHandle handle = FileHandle::open_to_read(file.path);
+      const FileHandle handle = open_content(file);
       if (handle.size() != file.bytes || (communicator_.rank() == 0 && handle.modified() != file.modified)) {
         throw UserError(ExitCode::io, file.path + ": the file was changed while it was read; start again");
       }

@@ -12,9 +12,9 @@
 namespace llmtrain {
 
 struct TokenizeRequest {
-  std::vector<InputFile> files;          ///< all text or all rows
+  std::vector<InputFile> files;          ///< all text (also in rows) or all rows of ids
   SourceScan scan;                       ///< of these files
-  const Tokenizer* tokenizer = nullptr;  ///< null for rows, which have ids already
+  const Tokenizer* tokenizer = nullptr;  ///< null for rows of ids
   bool add_bos = false;
   std::string output;
   std::string command;       ///< stored in the file
@@ -22,7 +22,7 @@ struct TokenizeRequest {
 };
 
 /// Collective; `output` lies in a folder that all ranks see. Text: encode(document) + EOS, BOS before it with add_bos.
-/// Rows: their ids as they are, their labels as the mask.
+/// Rows of ids: as they are, their labels as the mask.
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report);
 
 }  // namespace llmtrain

@@ -40,7 +40,8 @@ std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, 
                   training.split, static_cast<int>(training.unit), static_cast<int>(training.ties),
                   nlohmann::json(training.special_tokens).dump(), nlohmann::json({training.eos, training.bos}).dump());
   for (size_t f = 0; f < files.size(); ++f) {
-    text += fmt::format("\n{} {} {}", files[f].bytes, hex(scan.digests[f]), nlohmann::json(files[f].separator).dump());
+    text += fmt::format("\n{} {} {}", files[f].bytes, hex(scan.digests[f]),
+                        nlohmann::json(files[f].format.separator).dump());
   }
   return hex(digest_of(text.data(), text.size()));
 }

@@ -15,6 +15,7 @@
 #include "parallel/local_communicator.hpp"
 #include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
+#include "tool/work_folder.hpp"
 
 namespace llmtrain {
 namespace {
@@ -27,19 +28,10 @@ struct PrepareOptions {
   std::string eos_token;
   std::string output;
   std::string separator = "none";
+  std::string column = "text";
   bool add_bos = false;
   bool force = false;
 };
-
-std::string separator_of(const std::string& option) {
-  if (option == "none") return "";
-  if (option == "blank_line") return "\n\n";
-  try {
-    return parse_text(option);
-  } catch (const UserError& error) {
-    refuse_command_line(std::string("--document-separator: ") + error.what());
-  }
-}
 
 void check_output(const PrepareOptions& options) {
   if (!options.output.ends_with(".h5")) {
@@ -97,9 +89,9 @@ InputKind kind_of_all(const std::vector<InputFile>& files) {
     if (file.kind == InputKind::tokens) {
       throw UserError(ExitCode::bad_content, file.path + ": it is a token file already");
     }
-    if (file.kind != files.front().kind) {
+    if (is_encoded(file.kind) != is_encoded(files.front().kind)) {
       throw UserError(ExitCode::bad_content, files.front().path + " and " + file.path +
-                                                 ": text and rows (.jsonl) cannot be mixed in one token file");
+                                                 ": text and rows of input_ids cannot be mixed in one token file");
     }
   }
   return files.front().kind;
@@ -110,6 +102,7 @@ std::string command_of(const PrepareOptions& options) {
   if (!options.tokenizer.empty()) command += " --tokenizer " + options.tokenizer;
   if (options.separator != "none") command += " --document-separator " + options.separator;
   if (!options.eos_token.empty()) command += " --eos-token " + options.eos_token;
+  if (options.column != "text") command += " --text-column " + options.column;
   if (options.add_bos) command += " --add-bos";
   return command + " --output " + options.output;
 }
@@ -119,13 +112,18 @@ void prepare(const PrepareOptions& options) {
   const auto alone = make_local_communicator();
   const ProgressReport report = [](const std::string& line) { std::cerr << line << '\n'; };
   TokenizeRequest request;
-  request.files = find_input_files(options.inputs, separator_of(options.separator));
-  const bool rows = kind_of_all(request.files) == InputKind::rows;
+  if (options.column == "input_ids" || options.column == "labels") {
+    refuse_command_line("--text-column: " + options.column + " holds token ids, not text");
+  }
+  request.files = find_input_files(options.inputs, {parse_separator_option(options.separator), options.column});
+  const bool rows = !is_encoded(kind_of_all(request.files));
   if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {
     refuse_command_line(
         "rows of input_ids are taken as they are: without --tokenizer, --add-bos and "
         "--document-separator");
   }
+  const WorkFolder folder(options.output);
+  folder.unpack(request.files, *alone, report);
   request.scan = scan_sources(request.files, *alone, percent_report(report, "reading"));
   std::unique_ptr<Tokenizer> tokenizer;
   if (!rows) tokenizer = choose_tokenizer(options, request.scan);
@@ -150,8 +148,10 @@ void prepare(const PrepareOptions& options) {
 Subcommand add_prepare(CLI::App& program) {
   CLI::App* app = program.add_subcommand("prepare", "make a token file from text, or from rows of token ids");
   const auto options = std::make_shared<PrepareOptions>();
-  app->add_option("--input", options->inputs,
-                  "files or patterns: text, or .jsonl with input_ids and optional labels (-100: not trained on)")
+  app->add_option(
+         "--input", options->inputs,
+         "files or patterns: text, .jsonl with a column of text (both also .gz, .zst), or .jsonl with input_ids and "
+         "optional labels (-100: not trained on)")
       ->required();
   app->add_option("--tokenizer", options->tokenizer,
                   "char (default), bytes, a token file whose tokenizer is used, as validation text needs, or a "
@@ -159,6 +159,8 @@ Subcommand add_prepare(CLI::App& program) {
   app->add_option("--eos-token", options->eos_token, "the token that ends a document, when no file names it");
   app->add_option("--document-separator", options->separator,
                   "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
+      ->capture_default_str();
+  app->add_option("--text-column", options->column, "key of the text in .jsonl rows without input_ids")
       ->capture_default_str();
   app->add_flag("--add-bos", options->add_bos, "every document begins with a begin-of-text token");
   app->add_option("--output", options->output, "token file to write, ending in .h5")->required();

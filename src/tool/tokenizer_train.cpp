@@ -13,6 +13,7 @@
 #include "parallel/local_communicator.hpp"
 #include "tool/terminal_report.hpp"
 #include "tool/tool.hpp"
+#include "tool/work_folder.hpp"
 
 namespace llmtrain {
 namespace {
@@ -58,16 +59,6 @@ TokenizerTraining training_of(const TrainOptions& options) {
   return training;
 }
 
-std::string separator_of(const std::string& option) {
-  if (option == "none") return "";
-  if (option == "blank_line") return "\n\n";
-  try {
-    return parse_text(option);
-  } catch (const UserError& error) {
-    refuse_command_line(std::string("--document-separator: ") + error.what());
-  }
-}
-
 /// The folder is there, can be written to, and has no tokenizer that would be lost.
 void prepare_folder(const TrainOptions& options) {
   std::error_code error;
@@ -93,7 +84,9 @@ void train(const TrainOptions& options) {
   prepare_folder(options);
   const auto alone = make_local_communicator();
   const ProgressReport report = terminal_report();
-  const std::vector<InputFile> files = find_input_files(options.inputs, separator_of(options.separator));
+  std::vector<InputFile> files = find_input_files(options.inputs, {parse_separator_option(options.separator)});
+  const WorkFolder folder(options.output + "/text");
+  folder.unpack(files, *alone, report);
   const SourceScan scan = scan_sources(files, *alone, percent_report(report, "reading"));
   const TrainedTokenizer trained = train_tokenizer(files, scan, training, *alone, report);
   write_tokenizer_files(trained, options.output, options.output + "/tokenizer");
@@ -105,7 +98,7 @@ void train(const TrainOptions& options) {
 Subcommand add_tokenizer_train(CLI::App& tokenizer) {
   CLI::App* app = tokenizer.add_subcommand("train", "learn a byte-level BPE tokenizer from text");
   const auto options = std::make_shared<TrainOptions>();
-  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text")->required();
+  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text, also .gz, .zst")->required();
   app->add_option("--vocab-size", options->vocabulary_size, "tokens, the 256 bytes and the special ones included")
       ->required();
   app->add_option("--output", options->output, "folder for tokenizer.json and tokenizer_config.json")->required();

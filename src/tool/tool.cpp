@@ -125,6 +125,16 @@ int64_t parse_count_option(const std::string& option, const std::string& text, c
   }
 }
 
+std::string parse_separator_option(const std::string& text) {
+  if (text == "none") return "";
+  if (text == "blank_line") return "\n\n";
+  try {
+    return parse_text(text);
+  } catch (const UserError& error) {
+    refuse_command_line(std::string("--document-separator: ") + error.what());
+  }
+}
+
 int run_tool(int argc, const char* const* argv) {
   try {
     return parse_and_run(argc, argv);

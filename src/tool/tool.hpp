@@ -31,6 +31,8 @@ int run_tool(int argc, const char* const* argv);
 
 /// Throws UserError(ExitCode::command_line) that points to the help.
 [[noreturn]] void refuse_command_line(const std::string& what);
+/// Of --document-separator, as the deck's data.document_separator is read.
+std::string parse_separator_option(const std::string& text);
 /// The value of an option that takes a size or count, read as a deck reads it.
 int64_t parse_count_option(const std::string& option, const std::string& text, const ValueRange& range);
 

@@ -150,6 +150,12 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
                         count_text(stream.steps_per_epoch()),
                         static_cast<double>(trainer.total_steps()) / static_cast<double>(stream.steps_per_epoch()),
                         count_text(trainer.total_steps())));
+  if (config.data.packing != DataConfig::Packing::wrap) {
+    const SampleCounts& counts = stream.counts();
+    const double room = static_cast<double>(counts.samples) * static_cast<double>(config.batch.sequence_length);
+    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.data.packing),
+                          100 * static_cast<double>(counts.inputs) / room));
+  }
   print_left_out(log, stream.counts());
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));

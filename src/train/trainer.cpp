@@ -95,7 +95,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
       tokenizer_(data.tokenizer),
       prompts_(encode_prompts(config, data.tokenizer.get())),
       train_source_(data.train),
-      train_(data.train, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
+      train_(data.sources, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
       groups_(config.batch.gradient_accumulation_steps, config.parallel.reduction_groups),
       total_steps_(steps_of(config.run, train_)),
       model_(make_model(config.model, data.vocabulary_size)),

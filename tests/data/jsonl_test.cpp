@@ -99,6 +99,71 @@ TEST(TokenRow, DepthAndKeysAreBounded) {
   EXPECT_THAT(refusal_of(keys + "}"), HasSubstr("more than 1000 keys"));
 }
 
+std::string text_of(const std::string& line, const std::string& column = "text") {
+  std::string text;
+  const bool full = parse_text_row(line, column, text);
+  EXPECT_EQ(full, !text.empty());
+  return text;
+}
+
+TEST(TextRow, DecodesTheColumnExactly) {
+  EXPECT_EQ(text_of(R"({"text":"a b"})"), "a b");
+  EXPECT_EQ(text_of(R"({"id":7,"meta":{"text":"no"},"text":"yes","z":["text"]})"), "yes");
+  EXPECT_EQ(text_of(R"({"text":"no","body":"yes"})", "body"), "yes");
+  EXPECT_EQ(text_of(R"({"text":"\u0041\n\t\"\\\/\b\f\r\u20AC\ud83d\ude00"})"), "A\n\t\"\\/\b\f\r\u20ac\U0001F600");
+  EXPECT_EQ(text_of(R"({"text":"a\u0000b"})"), std::string("a\0b", 3));
+  EXPECT_EQ(text_of("{\"text\":\"\u00e9\U0001F600\"}"), "\u00e9\U0001F600");
+  EXPECT_EQ(text_of(R"({"text":""})"), "");
+  EXPECT_EQ(text_of(R"({"text":null})"), "");
+  EXPECT_EQ(text_of(R"({"te\u0078t":"escaped key"})"), "escaped key");
+}
+
+TEST(TextRow, RefusesWhatIsNoRowOfText) {
+  struct Case {
+    std::string line, reason;
+    size_t byte;
+  };
+  const std::vector<Case> rows = {
+      {R"({"text":"\ud83d"})", "a lone surrogate", 15},
+      {R"({"text":"\ud83dx"})", "a lone surrogate", 15},
+      {R"({"text":"\ude00"})", "a lone surrogate", 14},
+      {R"({"text":"\ud83d\ud83d"})", "a lone surrogate", 20},
+      {"{\"text\":\"\xFF\"}", "not UTF-8", 9},
+      {"{\"text\":\"\xED\xA0\x80\"}", "not UTF-8", 10},
+      {"{\"text\":\"\xC0\x80\"}", "not UTF-8", 9},
+      {"{\"text\":\"a\tb\"}", "control characters", 10},
+      {R"({"text":"a)", "the line ends too early", 10},
+      {R"({"text":"a"},)", "not valid JSON", 12},
+      {R"({"text":3})", "must be a text", 0},
+      {R"({"text":["a"]})", "must be a text", 0},
+      {R"({"text":{"a":1}})", "must be a text", 0},
+      {R"({"text":true})", "must be a text", 0},
+      {R"({"text":"a","text":"b"})", "twice", 0},
+      {R"({"body":"a"})", "no column 'text': data.text_column names the one with the text (there are: 'body')", 0},
+      {R"({"text":"a","input_ids":[1]})", "not mixed", 0},
+      {R"(["text"])", "must be a JSON object", 0},
+      {"\xEF\xBB\xBF{\"text\":\"a\"}", "byte order mark", 0},
+      {std::string("{\"text\":\"a\"}\0", 13), "NUL", 12},
+      {R"({"a":)" + std::string(100000, '['), "nested deeper", 0},
+  };
+  for (const Case& c : rows) {
+    std::string text;
+    try {
+      parse_text_row(c.line, "text", text);
+      ADD_FAILURE() << "taken: " << c.line.substr(0, 80);
+    } catch (const RowError& error) {
+      EXPECT_THAT(error.reason(), HasSubstr(c.reason)) << c.line.substr(0, 80);
+      EXPECT_EQ(error.byte(), c.byte) << c.line.substr(0, 80);
+    }
+  }
+}
+
+TEST(TextRow, KindOfARow) {
+  EXPECT_TRUE(row_has_ids(R"({"a":{},"input_ids":[1]})"));
+  EXPECT_FALSE(row_has_ids(R"({"a":{"input_ids":[1]},"text":"input_ids"})"));
+  EXPECT_FALSE(row_has_ids("nonsense"));
+}
+
 std::vector<std::string> lines_between(const std::string& path, int64_t begin, int64_t end) {
   const FileHandle file = FileHandle::open_to_read(path);
   LineReader reader(file, file.size(), begin, end);

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <new>
 #include <numeric>
 
+#include "data/data_stream.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {
@@ -172,6 +176,67 @@ TEST(ConcatenateTokens, ReadsAcrossBorders) {
   EXPECT_EQ(concatenate_tokens({a}), a);
   const auto other = write("d.h5", info_of(11), {4}, {}, {0, 1});
   EXPECT_THAT(refusal([&] { concatenate_tokens({a, other}); }), HasSubstr("65 "));
+}
+
+/// Bytes of address space that the process has.
+int64_t address_space() {
+  std::ifstream status("/proc/self/statm");
+  int64_t pages = 0;
+  status >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+TEST(TokenFile, MayBeLargerThanMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need address space of their own";
+#endif
+  const test::Folder folder;
+  const std::string path = folder / "large.h5";
+  constexpr int64_t tokens = int64_t{1} << 33, marked = (int64_t{1} << 32) + 12345;  // 16 GiB, sparse
+  TokenFileInfo info;
+  info.tokens = tokens;
+  info.vocabulary_size = 300;
+  {
+    TokenFileWriter writer(path, info, std::vector<uint64_t>{0, tokens / 2, tokens});
+    TokenRegionWriter(writer.place()).write(marked, std::vector<int32_t>{7, 8, 9});
+    writer.publish();
+  }
+  struct rlimit before {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  struct rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(address_space() + (int64_t{256} << 20));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  int64_t seen = 0;
+  std::vector<int32_t> found(3);
+  std::string failure;
+  try {
+    const auto file = open_token_file(path);
+    file->read(marked, 3, found.data());
+    DataConfig data;
+    BatchConfig batch;
+    batch.sequence_length = 1024;
+    batch.micro = batch.global = 16;
+    const DataStream stream(file, data, batch, 1, true);
+    HostBatch loaded;
+    for (int64_t step = 0; step < 200; ++step) {
+      stream.load(stream.plan(step).micro_batches.at(0), loaded);
+      seen += static_cast<int64_t>(loaded.ids.size());
+    }
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  bool control = false;
+  try {
+    const std::vector<int32_t> all(tokens);
+    seen += all[marked];
+  } catch (const std::bad_alloc&) {
+    control = true;
+  }
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_EQ(failure, "");
+  EXPECT_THAT(found, testing::ElementsAre(7, 8, 9));
+  EXPECT_EQ(seen, 200 * 16 * 1024);
+  EXPECT_TRUE(control) << "all tokens at once fit into no such memory";
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ Words expected_words(const std::vector<std::string>& documents, const SplitPatte
 class TrainTokenizer : public testing::Test {
  protected:
   Words counted(const std::string& split, TrainingUnit unit, const std::string& separator = "") {
-    const std::vector<InputFile> files = find_input_files(paths_, separator);
+    const std::vector<InputFile> files = find_input_files(paths_, {separator});
     const SourceScan scan = scan_sources(files, *alone_, nullptr);
     WordCounts counts;
     count_words(files, scan, *SplitPattern::find_name(split), unit, *alone_, nullptr, counts);
@@ -65,7 +65,7 @@ class TrainTokenizer : public testing::Test {
     return words;
   }
   TrainedTokenizer train(const TokenizerTraining& training) {
-    const std::vector<InputFile> files = find_input_files(paths_, "");
+    const std::vector<InputFile> files = find_input_files(paths_, {});
     return train_tokenizer(files, scan_sources(files, *alone_, nullptr), training, *alone_, nullptr);
   }
 

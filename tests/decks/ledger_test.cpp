@@ -133,6 +133,19 @@ TEST_F(Ledger, IsIdenticalForAnUntiedLlamaOnPackedWindows) {
                     "model.sliding_window=20", "batch.sequence_length=50"});
 }
 
+TEST_F(Ledger, IsIdenticalForSourcesWithWeightsInPackedSamples) {
+  std::string rows;
+  for (int i = 0; i < 40; ++i) rows += "{\"n\":1,\"text\":\"row " + std::to_string(i * 37 % 101) + " says\\nword\"}\n";
+  write_file(folder / "rows.jsonl", rows);
+  const std::string both =
+      "data.train=" + (folder / "text.txt").string() + ":0.7, " + (folder / "rows.jsonl").string() + ":0.3";
+  expect_identical({"precision.compute=fp32", "data.packing=best_fit", both});
+  const std::string text = run(1, 1, {"precision.compute=fp32", "data.packing=best_fit"});
+  const std::string mixed = run(1, 1, {"precision.compute=fp32", "data.packing=best_fit", both});
+  EXPECT_NE(mixed, text);
+  EXPECT_NE(run(1, 1, {"precision.compute=fp32", "data.packing=first_fit", both}), mixed);
+}
+
 TEST_F(Ledger, IsIdenticalWhereGroupsDoNotDivideAndNoUnitIsFinal) {
   expect_identical({"precision.compute=fp32", "model.pre_norm=false", "batch.micro=1", "batch.global=9",
                     "parallel.reduction_groups=4", "parallel.reduction_blocks=3"});

@@ -101,6 +101,21 @@ TEST_F(Prepare, RowsKeepTheirIdsAndMask) {
   EXPECT_EQ(llmtool({"prepare", "--input", path("a.h5"), "--output", path("b.h5")}).code, 65);
 }
 
+TEST_F(Prepare, RowsOfTextAreDocuments) {
+  file("a.jsonl", "{\"text\":\"no\",\"body\":\"ab\"}\n{\"body\":null}\n{\"body\":\"\\u0062\"}\n");
+  const Outcome made =
+      llmtool({"prepare", "--input", path("a.jsonl"), "--text-column", "body", "--output", path("a.h5")});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, AllOf(HasSubstr("5 tokens in 2 documents, vocabulary 3"), HasSubstr("1 empty documents")));
+  EXPECT_THAT(tokens(path("a.h5")), ElementsAre(0, 1, 2, 1, 2));
+  EXPECT_THAT(llmtool({"inspect", path("a.h5")}).out, HasSubstr("--text-column body"));
+  const Outcome refused = llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("b.h5")});
+  EXPECT_EQ(refused.code, 65);
+  EXPECT_THAT(refused.err, HasSubstr("a.jsonl:2: byte 26: no column 'text'"));
+  EXPECT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--text-column", "labels", "--output", path("b.h5")}).code,
+            64);
+}
+
 TEST_F(Prepare, RefusalsHaveTheirExitCodes) {
   const std::string text = file("a.txt", "abc");
   const auto code = [&](std::vector<std::string> more) {
@@ -122,7 +137,7 @@ TEST_F(Prepare, RefusalsHaveTheirExitCodes) {
   EXPECT_EQ(llmtool({"prepare", "--input", path("bad.txt"), "--output", path("x.h5")}).code, 65);
   EXPECT_EQ(llmtool({"inspect", path("no.h5")}).code, 66);
   EXPECT_EQ(llmtool({"inspect", path("a.txt")}).code, 65);
-  EXPECT_EQ(llmtool({"inspect", path("")}).code, 65);
+  EXPECT_EQ(llmtool({"inspect", path("")}).code, 66) << "a folder is a checkpoint, and this one has no manifest";
   EXPECT_EQ(llmtool({"inspect"}).code, 64);
 }
 

@@ -1,0 +1,26 @@
+#pragma once
+// Which documents share a sample. A pure function of their lengths, so that every rank finds the same one alone.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/data_config.hpp"
+
+namespace llmtrain {
+
+/// Items 0 .. n - 1 in packs, each pack's in input order; packs are in the order of their first items.
+struct Packs {
+  std::vector<int64_t> begin;  ///< of each pack in `items`, n_packs + 1 entries
+  std::vector<int32_t> items;
+};
+
+/// Lengths are in 1 .. capacity, no pack's sum is above capacity.
+///   greedy     next fit: an item that does not fit into the open pack closes it and opens the next
+///   first_fit  in input order, each into the oldest pack with room
+///   best_fit   longest first (equal ones in input order), each into the pack with the least room that suffices (of
+///              equal ones the oldest): best-fit decreasing
+/// Time n log n; memory up to about 24 bytes an item.
+Packs pack_items(DataConfig::Packing packing, std::span<const int32_t> lengths, int32_t capacity);
+
+}  // namespace llmtrain

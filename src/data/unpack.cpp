@@ -1,0 +1,93 @@
+#include "data/unpack.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "data/compressed_file.hpp"
+#include "data/file_digest.hpp"
+#include "data/shared_work.hpp"
+#include "data/token_file_writer.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t piece = int64_t{1} << 20;
+
+void unpack(const InputFile& input, const std::string& target, int64_t limit) {
+  const std::string temporary = fmt::format("{}.{}.tmp", target, unique_suffix());
+  try {
+    const FileHandle from = FileHandle::open_to_read(input.path);
+    CompressedReader reader(from, input.compression, limit);
+    const FileHandle to = FileHandle::create(temporary);
+    std::string buffer(static_cast<size_t>(piece), '\0');
+    int64_t written = 0;
+    for (int64_t n = reader.read(buffer.data(), piece); n > 0; n = reader.read(buffer.data(), piece)) {
+      to.write(written, n, buffer.data());
+      written += n;
+    }
+    to.sync();
+    if (from.size() != input.bytes) {
+      throw UserError(ExitCode::io, input.path + ": the file was changed while it was read; start again");
+    }
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) {
+      throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", target, std::strerror(errno)));
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+}  // namespace
+
+void unpack_files(std::vector<InputFile*> files, const std::string& folder, int64_t limit, Communicator& communicator,
+                  const ProgressReport& report) {
+  files.erase(std::remove_if(files.begin(), files.end(),
+                             [](const InputFile* file) { return file->compression == Compression::none; }),
+              files.end());
+  if (files.empty()) return;
+  std::vector<int64_t> missing(files.size(), 0);
+  for (size_t f = 0; f < files.size(); ++f) {
+    files[f]->content_path =
+        fmt::format("{}/unpacked-{}.txt", folder, short_hash(file_digest(files[f]->path, communicator)));
+    std::error_code ignored;
+    missing[f] = std::filesystem::exists(files[f]->content_path, ignored) ? 0 : 1;
+  }
+  communicator.broadcast(missing.data(), static_cast<int64_t>(missing.size() * sizeof(int64_t)));
+  std::vector<const InputFile*> work;
+  int64_t bytes = 0;
+  for (size_t f = 0; f < files.size(); ++f) {
+    const auto same = [&](const InputFile* other) { return other->content_path == files[f]->content_path; };
+    if (missing[f] == 0 || std::any_of(work.begin(), work.end(), same)) continue;
+    work.push_back(files[f]);
+    bytes += files[f]->bytes;
+  }
+  if (!work.empty() && communicator.rank() == 0 && report) {
+    report(fmt::format("unpacking {:.1f} MB", static_cast<double>(bytes) / 1e6));
+  }
+  share_work<int>(
+      communicator, own_items(static_cast<int64_t>(work.size()), communicator),
+      [&](int64_t item) {
+        const InputFile& file = *work[static_cast<size_t>(item)];
+        unpack(file, file.content_path, limit);
+        return 0;
+      },
+      [](int64_t, int) {}, percent_report(report, "unpacking"));
+  raise_together(communicator, [&] {
+    for (InputFile* file : files) {
+      const FileHandle content = open_content(*file);
+      file->bytes = content.size();
+      file->modified = content.modified();
+      if (file->bytes == file->text_begin) throw UserError(ExitCode::bad_content, file->path + ": it holds no text");
+    }
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,33 @@
+#include "tool/work_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "data/data_config.hpp"
+#include "data/token_file_writer.hpp"
+#include "data/unpack.hpp"
+
+namespace llmtrain {
+
+WorkFolder::WorkFolder(const std::string& output) : path_(fmt::format("{}.unpacked-{}", output, unique_suffix())) {}
+
+WorkFolder::~WorkFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void WorkFolder::unpack(std::vector<InputFile>& files, Communicator& alone, const ProgressReport& report) const {
+  std::vector<InputFile*> packed;
+  for (InputFile& file : files) {
+    if (file.compression != Compression::none) packed.push_back(&file);
+  }
+  if (packed.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directory(path_, error);
+  if (error) throw UserError(ExitCode::cannot_create, path_ + ": cannot create it: " + error.message());
+  unpack_files(packed, path_, DataConfig().unpacked_limit, alone, report);
+}
+
+}  // namespace llmtrain

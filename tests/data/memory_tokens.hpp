@@ -1,0 +1,68 @@
+#pragma once
+// Token files in memory, and streams of them.
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/error.hpp"
+#include "data/data_stream.hpp"
+#include "data/token_file.hpp"
+
+namespace llmtrain::test {
+
+/// Documents in memory.
+class MemoryTokens final : public TokenFile {
+ public:
+  explicit MemoryTokens(const std::vector<std::vector<int32_t>>& documents, std::vector<uint8_t> mask = {})
+      : mask_(std::move(mask)) {
+    offsets_.push_back(0);
+    for (const auto& document : documents) {
+      ids_.insert(ids_.end(), document.begin(), document.end());
+      offsets_.push_back(ids_.size());
+    }
+    info_.path = "memory";
+    info_.tokens = tokens();
+    info_.has_mask = !mask_.empty();
+  }
+  const TokenFileInfo& info() const override { return info_; }
+  int64_t tokens() const override { return static_cast<int64_t>(ids_.size()); }
+  std::span<const uint64_t> documents() const override { return offsets_; }
+  void read(int64_t begin, int64_t count, int32_t* ids) const override {
+    LLMTRAIN_CHECK(begin >= 0 && begin + count <= tokens(), "range");
+    std::copy_n(ids_.begin() + begin, count, ids);
+  }
+  void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
+    LLMTRAIN_CHECK(begin >= 0 && begin + count <= tokens(), "range");
+    for (int64_t i = 0; i < count; ++i) mask[i] = mask_.empty() ? 1 : mask_[static_cast<size_t>(begin + i)];
+  }
+
+ private:
+  std::vector<int32_t> ids_;
+  std::vector<uint64_t> offsets_;
+  std::vector<uint8_t> mask_;
+  TokenFileInfo info_;
+};
+
+inline DataConfig packing(DataConfig::Packing mode) {
+  DataConfig config;
+  config.packing = mode;
+  return config;
+}
+
+inline BatchConfig batch_of(int64_t length, int64_t micro, int64_t global) {
+  BatchConfig batch;
+  batch.sequence_length = length;
+  batch.micro = micro;
+  batch.global = global;
+  return batch;
+}
+
+inline HostBatch first_batch(const DataStream& stream) {
+  HostBatch batch;
+  stream.load(stream.plan(0).micro_batches.at(0), batch);
+  return batch;
+}
+
+}  // namespace llmtrain::test

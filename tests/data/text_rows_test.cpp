@@ -1,0 +1,157 @@
+// .jsonl rows of text: from files to tokens, and hostile files with their accepted twins.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "data/dataset.hpp"
+#include "data/jsonl.hpp"
+#include "data_files.hpp"
+#include "parallel/local_communicator.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::all_tokens;
+using test::Folder;
+using test::offsets_of;
+using test::refusal;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class TextRows : public testing::Test {
+ protected:
+  TextRows() {
+    config_.cache = folder_ / "cache";
+    config_.validation_fraction = 0;
+    config_.tokenizer = "bytes";
+    batch_.sequence_length = 8;
+    batch_.global = 1;
+  }
+
+  Dataset open() {
+    reports_.clear();
+    return open_dataset(config_, batch_, *communicator_, [&](const std::string& line) { reports_.push_back(line); });
+  }
+  /// What becomes of a file with this content.
+  std::string verdict(const std::string& content) {
+    config_.train = {folder_.file("x.jsonl", content)};
+    return refusal([&] { open(); });
+  }
+
+  Folder folder_;
+  DataConfig config_;
+  BatchConfig batch_;
+  std::unique_ptr<Communicator> communicator_ = make_local_communicator();
+  std::vector<std::string> reports_;
+};
+
+TEST_F(TextRows, ARowIsADocument) {
+  config_.train = {folder_.file("x.jsonl", "{\"text\":\"ab\"}\r\n\n{\"text\":\"\"}\n{\"id\":1,\"text\":\"\\u00e9\"}")};
+  const Dataset data = open();
+  EXPECT_THAT(all_tokens(*data.train), ElementsAre('a', 'b', 256, 0xC3, 0xA9, 256));
+  EXPECT_THAT(offsets_of(*data.train), ElementsAre(0, 3, 6));
+  EXPECT_EQ(data.train->info().skipped_documents, 1);
+  EXPECT_EQ(data.train->info().characters, 3);
+  EXPECT_EQ(data.train->info().bytes, 4);
+  EXPECT_THAT(reports_, testing::Contains(HasSubstr("1 empty documents were skipped, the first row at")));
+  EXPECT_THAT(reports_, testing::Contains(HasSubstr("x.jsonl:3")));
+}
+
+TEST_F(TextRows, BosAndColumnAndCharacters) {
+  config_.tokenizer = "char";
+  config_.add_bos = true;
+  config_.text_column = "body";
+  config_.train = {folder_.file("x.jsonl", "{\"text\":\"zzz\",\"body\":\"ba\"}\n{\"body\":\"c\"}\n")};
+  const Dataset data = open();
+  EXPECT_EQ(data.vocabulary_size, 5);  // a b c EOS BOS, no z
+  EXPECT_THAT(all_tokens(*data.train), ElementsAre(4, 1, 0, 3, 4, 2, 3));
+  config_.text_column = "text";
+  EXPECT_THAT(refusal([&] { open(); }), AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 27: no column 'text'")));
+}
+
+TEST_F(TextRows, FilesOfTextAndOfRowsGoTogether) {
+  config_.train = {folder_.file("a.txt", "one"), folder_.file("b.jsonl", "{\"text\":\"two\"}\n"),
+                   folder_.file("c.txt", "three")};
+  EXPECT_THAT(offsets_of(*open().train), ElementsAre(0, 4, 8, 14));
+  config_.train.push_back(folder_.file("d.jsonl", "{\"input_ids\":[1]}\n"));
+  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("cannot be mixed"));
+}
+
+TEST_F(TextRows, AreTheSameAsTextWithSeparators) {
+  std::mt19937 random(3);
+  const std::vector<std::string> characters = {"a", "\"", "\\", "\u00e9", "\u20ac", "\U0001F600", "\t", "z"};
+  std::string text, rows;
+  for (int d = 0; d < 30000; ++d) {
+    std::string document;
+    const size_t size = d == 500 ? 1'500'000 : 1 + random() % 150;
+    while (document.size() < size) document += characters[random() % characters.size()];
+    text += (d > 0 ? "\n" : "") + document;
+    rows += nlohmann::json{{"text", document}, {"n", d}}.dump(-1, ' ', d % 2 == 0) + "\n";
+  }
+  config_.document_separator = "\n";
+  for (const char* tokenizer : {"bytes", "char"}) {
+    config_.tokenizer = tokenizer;
+    config_.train = {folder_.file("a.txt", text)};
+    const Dataset plain = open();
+    config_.train = {folder_.file("a.jsonl", rows)};
+    const Dataset data = open();
+    EXPECT_TRUE(data.tokenizer->decode(all_tokens(*data.train)) == plain.tokenizer->decode(all_tokens(*plain.train)));
+    EXPECT_TRUE(offsets_of(*data.train) == offsets_of(*plain.train));
+    EXPECT_EQ(data.vocabulary_size, plain.vocabulary_size - (data.tokenizer->kind() == "char" ? 1 : 0))
+        << "the separator is in no row";
+    EXPECT_EQ(data.train->info().characters, plain.train->info().characters - 29999);
+  }
+}
+
+TEST_F(TextRows, HostileFilesAndTheirTwins) {
+  const std::string good = "{\"text\":\"good\"}\n", nothing = "nothing was thrown";
+  const auto nested = [](int depth) {
+    const size_t n = static_cast<size_t>(depth);
+    return "{\"text\":\"x\",\"a\":" + std::string(n, '[') + std::string(n, ']') + "}\n";
+  };
+  EXPECT_EQ(verdict(good + good), nothing);
+  EXPECT_THAT(verdict(good + nested(100000)), AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 16: nested deeper")));
+  EXPECT_EQ(verdict(good + nested(63)), nothing);
+  EXPECT_THAT(verdict(good + "{\"text\":\"\\ud800\"}\n"), HasSubstr("x.jsonl:2: byte 31: not valid JSON: a lone"));
+  EXPECT_EQ(verdict(good + "{\"text\":\"\\ud83d\\ude00\"}\n"), nothing);
+  EXPECT_THAT(verdict("\xEF\xBB\xBF" + good), HasSubstr("x.jsonl:1: byte 0: the line begins with a byte order mark"));
+  EXPECT_THAT(verdict(good + std::string("{\"text\":\"a\0\"}\n", 14)), HasSubstr("x.jsonl:2: byte 26: a NUL"));
+  EXPECT_EQ(verdict(good + "{\"text\":\"a\\u0000\"}\n"), nothing);
+  EXPECT_EQ(verdict(good + "{\"text\":\"crlf\"}\r\n"), nothing);
+  EXPECT_EQ(verdict(good + "{\"text\":\"no line end\"}"), nothing);
+  EXPECT_THAT(verdict(good + "{\"text\":\"trunca"), HasSubstr("x.jsonl:2: byte 31: not valid JSON: the line ends too"));
+  EXPECT_THAT(verdict(""), HasSubstr("65 "));
+  EXPECT_THAT(verdict("\n \n"), AllOf(HasSubstr("65 "), HasSubstr("it has no row")));
+  const std::string empty = "{\"text\":\"\"}\n";
+  EXPECT_THAT(verdict(good + empty + empty), AllOf(HasSubstr("65 "), HasSubstr("2 of 3 rows are empty")));
+  EXPECT_EQ(verdict(good + good + empty + empty), nothing);
+  EXPECT_THAT(verdict(good + "{\"input_ids\":[1]}\n"), HasSubstr("x.jsonl:2: byte 16: input_ids, which the first"));
+  EXPECT_THAT(verdict("{\"input_ids\":[1]}\n" + good), HasSubstr("x.jsonl:2: byte 18: no input_ids, which other"));
+}
+
+/// Peak resident memory of this process, bytes.
+int64_t peak_memory() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
+}
+
+TEST_F(TextRows, AFourGigabyteLineEndsInBoundedMemory) {
+  const std::string path = folder_.file("x.jsonl", "{\"text\":\"good\"}\n{\"text\":\"");
+  std::filesystem::resize_file(path, uint64_t{4} << 30);  // sparse: NULs to the end
+  config_.train = {path};
+  const int64_t before = peak_memory();
+  EXPECT_THAT(refusal([&] { open(); }),
+              AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 16: the line is longer than 16 MiB")));
+  EXPECT_LT(peak_memory() - before, longest_row + (int64_t{64} << 20));
+  const std::string longest(static_cast<size_t>(longest_row) - 11, 'x');
+  EXPECT_EQ(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "\"}\n"), "nothing was thrown");
+  EXPECT_THAT(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "x\"}\n"), HasSubstr("longer than 16 MiB"));
+}
+
+}  // namespace
+}  // namespace llmtrain

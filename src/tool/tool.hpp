@@ -21,9 +21,11 @@ Subcommand add_generate(CLI::App& program);
 Subcommand add_inspect(CLI::App& program);
 Subcommand add_logprobs(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
+Subcommand add_split(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);
 /// `train`, a subcommand of tokenizer.
 Subcommand add_tokenizer_train(CLI::App& tokenizer);
+Subcommand add_validate(CLI::App& program);
 Subcommand add_verify(CLI::App& program);
 
 /// The whole program; returns its exit code (interface.md).

@@ -1,0 +1,224 @@
+// llmtool split: the documents of a file into training and validation data.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "core/philox.hpp"
+#include "data/document_reader.hpp"
+#include "data/jsonl.hpp"
+#include "data/progress.hpp"
+#include "data/sample_order.hpp"
+#include "data/token_file.hpp"
+#include "data/token_file_writer.hpp"
+#include "tool/output_file.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t copy_tokens = int64_t{1} << 20;
+
+struct SplitOptions {
+  std::string input, train, validation;
+  std::string separator = "none";
+  double fraction = 0.1;
+  uint64_t seed = 42;
+  std::string limit = "64GiB";
+  bool force = false;
+};
+
+/// Which documents are for validation: exactly round(fraction x documents) of them, a function of the seed.
+class Selection {
+ public:
+  Selection(int64_t documents, const SplitOptions& options)
+      : chosen_(std::llround(options.fraction * static_cast<double>(documents))),
+        order_(std::max<int64_t>(1, documents), random_key(options.seed, RandomPurpose::sample_order, UINT64_MAX)) {
+    if (chosen_ > 0 && chosen_ < documents) return;
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: {} documents, of which {} would be for validation: both sides need one (another "
+                                "--fraction or --document-separator?)",
+                                options.input, documents, chosen_));
+  }
+  bool operator()(int64_t document) const { return order_(document) < chosen_; }
+  int64_t chosen() const { return chosen_; }
+
+ private:
+  int64_t chosen_;
+  SampleOrder order_;
+};
+
+void report_split(const SplitOptions& options, int64_t documents, int64_t chosen, const std::string& amounts) {
+  std::cout << fmt::format("{}: {} documents; {}: {} documents ({})\n", options.train, documents - chosen,
+                           options.validation, chosen, amounts);
+}
+
+bool is_empty(const DocumentPart& part, InputKind kind) {
+  return part.first && part.last && (kind == InputKind::text ? part.text.empty() : is_blank(part.text));
+}
+
+void split_text(const InputFile& input, const SplitOptions& options) {
+  const int64_t limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
+  const auto report = [](const std::string& line) { std::cerr << line << '\n'; };
+  DocumentPart part;
+  int64_t documents = 0;
+  {
+    DocumentReader reader(input, limit);
+    const auto progress = percent_report(report, "counting documents");
+    while (reader.next(part)) {
+      documents += part.last && !is_empty(part, input.kind) ? 1 : 0;
+      progress(reader.progress());
+    }
+  }
+  const Selection selection(documents, options);
+  OutputFile train(options.train, options.force), validation(options.validation, options.force);
+  int64_t bytes[2] = {0, 0}, document = 0;
+  OutputFile* side = &train;  // empty documents and blank lines stay with the document before them
+  DocumentReader reader(input, limit);
+  const auto progress = percent_report(report, "writing");
+  while (reader.next(part)) {
+    const bool empty = is_empty(part, input.kind);
+    if (part.first && !empty) side = selection(document) ? &validation : &train;
+    side->write(part.text);
+    side->write(part.behind);
+    bytes[side == &validation ? 1 : 0] += static_cast<int64_t>(part.text.size() + part.behind.size());
+    document += part.last && !empty ? 1 : 0;
+    progress(reader.progress());
+  }
+  if (document != documents) throw UserError(ExitCode::io, options.input + ": it was changed while it was read");
+  validation.finish();
+  train.finish();
+  report_split(options, documents, selection.chosen(), fmt::format("{} and {} bytes", bytes[0], bytes[1]));
+}
+
+/// A token file that gets whole documents of another.
+class TokenSide {
+ public:
+  TokenSide(const TokenFile& from, const std::string& path, const Selection& selection, bool validation)
+      : from_(from), offsets_(1, 0) {
+    const std::span<const uint64_t> all = from.documents();
+    for (size_t d = 0; d + 1 < all.size(); ++d) {
+      if (selection(static_cast<int64_t>(d)) == validation) offsets_.push_back(offsets_.back() + all[d + 1] - all[d]);
+    }
+    TokenFileInfo info = from.info();
+    info.tokens = static_cast<int64_t>(offsets_.back());
+    info.characters = info.bytes = info.skipped_documents = 0;
+    info.command = "llmtool split of " + info.path + (info.command.empty() ? "" : ", made by " + info.command);
+    writer_ = std::make_unique<TokenFileWriter>(path, info, offsets_);
+    region_ = std::make_unique<TokenRegionWriter>(writer_->place());
+  }
+  int64_t tokens() const { return static_cast<int64_t>(offsets_.back()); }
+
+  void copy(int64_t begin, int64_t end) {
+    for (; begin < end; begin += copy_tokens) {
+      const int64_t n = std::min(copy_tokens, end - begin);
+      ids_.resize(static_cast<size_t>(n));
+      from_.read(begin, n, ids_.data());
+      region_->write(written_, ids_);
+      if (from_.info().has_mask) {
+        mask_.resize(static_cast<size_t>(n));
+        from_.read_mask(begin, n, mask_.data());
+        region_->write_mask(written_, mask_);
+      }
+      written_ += n;
+    }
+  }
+  void publish() {
+    LLMTRAIN_CHECK(written_ == tokens(), "tokens left out");
+    writer_->publish();
+  }
+
+ private:
+  const TokenFile& from_;
+  std::vector<uint64_t> offsets_;
+  std::unique_ptr<TokenFileWriter> writer_;
+  std::unique_ptr<TokenRegionWriter> region_;
+  std::vector<int32_t> ids_;
+  std::vector<uint8_t> mask_;
+  int64_t written_ = 0;
+};
+
+void split_tokens_of(const SplitOptions& options) {
+  const auto file = open_token_file(options.input);
+  const std::span<const uint64_t> all = file->documents();
+  const auto documents = static_cast<int64_t>(all.size()) - 1;
+  const Selection selection(documents, options);
+  TokenSide train(*file, options.train, selection, false), validation(*file, options.validation, selection, true);
+  const auto progress = percent_report([](const std::string& line) { std::cerr << line << '\n'; }, "writing");
+  for (int64_t begin = 0; begin < documents;) {  // runs of documents of one side
+    int64_t end = begin + 1;
+    while (end < documents && selection(end) == selection(begin)) ++end;
+    TokenSide& side = selection(begin) ? validation : train;
+    side.copy(static_cast<int64_t>(all[static_cast<size_t>(begin)]),
+              static_cast<int64_t>(all[static_cast<size_t>(end)]));
+    begin = end;
+    progress(static_cast<double>(end) / static_cast<double>(documents));
+  }
+  validation.publish();
+  train.publish();
+  report_split(options, documents, selection.chosen(),
+               fmt::format("{} and {} tokens", train.tokens(), validation.tokens()));
+}
+
+/// Outputs are of the input's kind, and known by their ending.
+void check_names(const SplitOptions& options, InputKind kind) {
+  for (const std::string& path : {options.train, options.validation}) {
+    const bool rows = path.ends_with(".jsonl"), tokens = path.ends_with(".h5") || path.ends_with(".hdf5");
+    const bool right = kind == InputKind::tokens ? tokens
+                       : kind == InputKind::text ? !rows && !tokens && compression_of(path) == Compression::none
+                                                 : rows;
+    if (right) continue;
+    refuse_command_line(fmt::format("{}: a part of {} ends in {}", path, options.input,
+                                    kind == InputKind::tokens ? ".h5"
+                                    : kind == InputKind::text ? ".txt, uncompressed"
+                                                              : ".jsonl, uncompressed"));
+  }
+  if (options.train == options.validation) refuse_command_line("--train and --validation name the same file");
+  std::error_code ignored;
+  for (const std::string& path : {options.train, options.validation}) {
+    if (std::filesystem::equivalent(path, options.input, ignored)) {
+      refuse_command_line(path + ": it is the input");
+    }
+    if (kind == InputKind::tokens && !options.force && std::filesystem::exists(path, ignored)) {
+      throw UserError(ExitCode::cannot_create,
+                      path + ": cannot create it: it exists (choose another name, or overwrite it with --force)");
+    }
+  }
+}
+
+void split(const SplitOptions& options) {
+  if (!(options.fraction > 0 && options.fraction < 1)) refuse_command_line("--fraction: must be between 0 and 1");
+  const std::vector<InputFile> files = find_input_files({options.input}, {parse_separator_option(options.separator)});
+  if (files.size() != 1) refuse_command_line("--input: one file at a time is split");
+  check_names(options, files.front().kind);
+  if (files.front().kind == InputKind::tokens) {
+    split_tokens_of(options);
+  } else {
+    split_text(files.front(), options);
+  }
+}
+
+}  // namespace
+
+Subcommand add_split(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("split", "divide the documents of a file into training and validation data");
+  const auto options = std::make_shared<SplitOptions>();
+  app->add_option("--input", options->input, "text, .jsonl (also .gz, .zst) or a token file")->required();
+  app->add_option("--train", options->train, "file to write")->required();
+  app->add_option("--validation", options->validation, "file to write")->required();
+  app->add_option("--fraction", options->fraction, "of the documents, for validation")->capture_default_str();
+  app->add_option("--seed", options->seed, "which documents these are")->capture_default_str();
+  app->add_option("--document-separator", options->separator,
+                  "of text: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
+      ->capture_default_str();
+  app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
+  app->add_flag("--force", options->force, "overwrite the files");
+  return {app, [options] { split(*options); }};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,200 @@
+// split and validate.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "data/token_file.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome llmtool(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "llmtool");
+  std::vector<const char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = run_tool(static_cast<int>(argv.size()), argv.data());
+  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+class DataTools : public testing::Test {
+ protected:
+  DataTools() { std::filesystem::create_directories(folder_); }
+  ~DataTools() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+  std::string content(const std::string& name) const {
+    std::ifstream stream(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  std::vector<std::string> lines(const std::string& name) const {
+    std::istringstream text(content(name));
+    std::vector<std::string> all;
+    for (std::string line; std::getline(text, line);) all.push_back(line);
+    return all;
+  }
+  Outcome split(const std::string& input, const std::string& ending, std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"split", "--input", path(input), "--train", path("train" + ending), "--validation",
+                               path("validation" + ending), "--force"});
+    return llmtool(more);
+  }
+
+ private:
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("llmtrain_split_test_" + std::to_string(getpid()));
+};
+
+TEST_F(DataTools, SplitConservesRows) {
+  std::string rows;
+  for (int i = 0; i < 1000; ++i)
+    rows += "{\"text\":\"row " + std::to_string(i) + "\"}" + (i % 100 == 5 ? "\r\n\n" : "\n");
+  file("a.jsonl", rows);
+  const Outcome outcome = split("a.jsonl", ".jsonl", {"--fraction", "0.13"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("870 documents"), HasSubstr("130 documents")));
+  EXPECT_EQ(content("train.jsonl").size() + content("validation.jsonl").size(), rows.size());
+  const auto full = [](const std::vector<std::string>& all) {
+    return std::count_if(all.begin(), all.end(), [](const std::string& line) { return !line.empty(); });
+  };
+  EXPECT_EQ(full(lines("train.jsonl")), 870);
+  EXPECT_EQ(full(lines("validation.jsonl")), 130);
+  std::vector<std::string> both = lines("train.jsonl"), expected = lines("a.jsonl");
+  const std::vector<std::string> validation = lines("validation.jsonl");
+  both.insert(both.end(), validation.begin(), validation.end());
+  std::sort(both.begin(), both.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(both, expected);
+
+  split("a.jsonl", ".jsonl", {"--fraction", "0.13"});
+  EXPECT_EQ(lines("validation.jsonl"), validation) << "a function of the seed";
+  split("a.jsonl", ".jsonl", {"--fraction", "0.13", "--seed", "43"});
+  EXPECT_NE(lines("validation.jsonl"), validation);
+}
+
+TEST_F(DataTools, SplitConservesTextAndTokens) {
+  file("a.txt", "one|two|three|four|five");
+  ASSERT_EQ(split("a.txt", ".txt", {"--fraction", "0.4", "--document-separator", "|"}).code, 0);
+  const std::string train = content("train.txt"), validation = content("validation.txt");
+  EXPECT_EQ(train.size() + validation.size(), 23U);
+  const auto count = [](const std::string& text) { return std::count(text.begin(), text.end(), '|'); };
+  EXPECT_EQ(count(train) + count(validation), 4);
+
+  ASSERT_EQ(llmtool({"prepare", "--input", path("a.txt"), "--document-separator", "|", "--tokenizer", "bytes",
+                     "--output", path("a.h5")})
+                .code,
+            0);
+  const Outcome outcome = split("a.h5", ".h5", {"--fraction", "0.4"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto parts = {open_token_file(path("train.h5")), open_token_file(path("validation.h5"))};
+  std::vector<int32_t> ids;
+  int64_t documents = 0;
+  for (const auto& part : parts) {
+    const size_t before = ids.size();
+    ids.resize(before + static_cast<size_t>(part->tokens()));
+    part->read(0, part->tokens(), ids.data() + before);
+    documents += part->info().documents;
+    EXPECT_EQ(part->info().vocabulary_size, 257);
+    EXPECT_FALSE(part->info().tokenizer.empty());
+  }
+  EXPECT_EQ(documents, 5);
+  const auto whole = open_token_file(path("a.h5"));
+  std::vector<int32_t> expected(static_cast<size_t>(whole->tokens()));
+  whole->read(0, whole->tokens(), expected.data());
+  std::sort(ids.begin(), ids.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(ids, expected);
+}
+
+TEST_F(DataTools, SplitRefusals) {
+  file("a.txt", "one|two|three|four|five");
+  EXPECT_EQ(split("a.txt", ".txt").code, 65) << "one document";
+  EXPECT_EQ(split("a.txt", ".txt", {"--fraction", "0.01", "--document-separator", "|"}).code, 65);
+  EXPECT_EQ(split("a.txt", ".txt", {"--fraction", "1"}).code, 64);
+  EXPECT_EQ(split("a.txt", ".jsonl").code, 64);
+  EXPECT_EQ(split("missing.txt", ".txt").code, 66);
+  EXPECT_EQ(llmtool({"split", "--input", path("a.txt"), "--train", path("a.txt"), "--validation", path("b.txt")}).code,
+            64);
+  EXPECT_EQ(content("a.txt"), "one|two|three|four|five");
+}
+
+TEST_F(DataTools, ValidateCountsWhatIsWrong) {
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += "word" + std::to_string(i * 7919 % 1000) + " ";
+  const auto row = [](const std::string& text) { return nlohmann::json{{"text", text}}.dump() + "\n"; };
+  file("a.jsonl", row("first document") + row("") + row("first document") + "{\"text\":3}\n" + row(words) +
+                      row(words + "end") + "\n" + row("  \n") + "{\"text\":\"\\ud800\"}\n" +
+                      row(std::string(5000, 'x')));
+  const Outcome outcome = llmtool({"validate", path("a.jsonl"), "--json", "--huge", "4000", "--tokenizer", "bytes"});
+  EXPECT_EQ(outcome.code, 65);
+  const nlohmann::json report = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(report["usable"], false);
+  EXPECT_EQ(report["documents"], 6);
+  EXPECT_EQ(report["empty"], 1);
+  EXPECT_EQ(report["blank"], 1);
+  EXPECT_EQ(report["broken_rows"], 2);
+  EXPECT_EQ(report["huge"], 1);
+  EXPECT_EQ(report["duplicates"]["exact"], 1);
+  EXPECT_EQ(report["duplicates"]["near"], 1);
+  EXPECT_EQ(report["exact_duplicates"][0][1]["document"], 2);
+  EXPECT_EQ(report["problems"][0]["line"], 4);
+  EXPECT_EQ(report["problems"][1]["line"], 9);
+  EXPECT_EQ(report["huge_documents"][0]["bytes"], 5000);
+  EXPECT_EQ(report["tokens"], report["bytes"]);
+  EXPECT_EQ(report["unknown"], 0);
+  EXPECT_EQ(report["length"]["characters"]["longest"], 5000);
+  int64_t in_histogram = 0;
+  for (const auto& entry : report["length"]["characters"]["histogram"]) in_histogram += entry[1].get<int64_t>();
+  EXPECT_EQ(in_histogram, 6);
+
+  file("b.jsonl", row("a right one") + row("and another"));
+  const Outcome right = llmtool({"validate", path("b.jsonl")});
+  EXPECT_EQ(right.code, 0) << right.err;
+  EXPECT_THAT(right.out, AllOf(HasSubstr("documents 2,"), HasSubstr("duplicates: 0 exact, 0 near")));
+}
+
+TEST_F(DataTools, ValidateTextAndUnknownCharacters) {
+  file("known.txt", "abc ");
+  ASSERT_EQ(llmtool({"prepare", "--input", path("known.txt"), "--output", path("known.h5")}).code, 0);
+  file("a.txt", "abc\n\nab\u20acc\n\nx");
+  const Outcome outcome = llmtool(
+      {"validate", path("a.txt"), "--document-separator", "blank_line", "--json", "--tokenizer", path("known.h5")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const nlohmann::json report = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(report["documents"], 3);
+  EXPECT_EQ(report["characters"], 8);
+  EXPECT_EQ(report["tokens"], 8);
+  EXPECT_EQ(report["unknown"], 2);
+  EXPECT_EQ(report["tokens_per_character"], 1.0);
+  file("b.txt",
+       "good\n\nb\xFF"
+       "d\n\ngood");
+  const Outcome bad = llmtool({"validate", path("b.txt"), "--document-separator", "blank_line"});
+  EXPECT_EQ(bad.code, 65);
+  EXPECT_THAT(bad.out, AllOf(HasSubstr("not UTF-8 1"), HasSubstr("b.txt:3: byte 7: 0xff is not part")));
+}
+
+}  // namespace
+}  // namespace llmtrain

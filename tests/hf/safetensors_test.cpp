@@ -155,7 +155,12 @@ TEST_F(Safetensors, BombsTakeNoMemory) {
   EXPECT_EQ(header_.tensors.size(), 300000u);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  EXPECT_LT(usage.ru_maxrss, 256 * 1024) << "KiB";
+#ifdef __SANITIZE_ADDRESS__
+  constexpr int64_t limit = 512;  // MiB; freed memory is kept back
+#else
+  constexpr int64_t limit = 256;
+#endif
+  EXPECT_LT(usage.ru_maxrss / 1024, limit);
 }
 
 TEST_F(Safetensors, WritesWhatTheReferenceImplementationWrites) {

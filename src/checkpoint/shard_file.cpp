@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/hdf5_handle.hpp"
 
@@ -111,8 +112,11 @@ CheckpointShard ShardFile::seal(const SaveHook& hook) {
   file_.sync();
   file_.drop_cached();
   if (hook) hook("read back " + name_);
-  // Parts lie in the order of their offsets, the index somewhere among or behind them.
+  // Parts and index lie in any order: HDF5 puts small datasets where it has room.
   std::vector<StreamHash> hashes(index_.entries.size());
+  std::vector<size_t> order(index_.entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t e) { return index_.entries[e].offset; });
   StreamHash index_hash;
   const auto see = [](StreamHash& hash, int64_t begin, int64_t end, int64_t offset, const char* data, int64_t bytes) {
     const int64_t from = std::max(begin, offset), to = std::min(end, offset + bytes);
@@ -121,8 +125,9 @@ CheckpointShard ShardFile::seal(const SaveHook& hook) {
   size_t first = 0;
   const CheckpointFile found = digest_file(file_, name_, [&](int64_t offset, const char* data, int64_t bytes) {
     const auto end_of = [&](size_t e) { return index_.entries[e].offset + index_.entries[e].part.bytes(); };
-    while (first < hashes.size() && end_of(first) <= offset) ++first;
-    for (size_t e = first; e < hashes.size() && index_.entries[e].offset < offset + bytes; ++e) {
+    while (first < order.size() && end_of(order[first]) <= offset) ++first;
+    for (size_t i = first; i < order.size() && index_.entries[order[i]].offset < offset + bytes; ++i) {
+      const size_t e = order[i];
       see(hashes[e], index_.entries[e].offset, end_of(e), offset, data, bytes);
     }
     see(index_hash, index_offset_, index_offset_ + static_cast<int64_t>(text.size()), offset, data, bytes);

@@ -255,6 +255,7 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
       const FileHandle file = folder.open_to_read(listed.name);
       check_size(file, listed.bytes);
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
+        if (!target.wants(entry.part.state)) continue;
         const TensorSchema& tensor = manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)];
         load_part(file, entry, tensor.unit, target, buffer);
       }

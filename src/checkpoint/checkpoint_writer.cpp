@@ -47,6 +47,19 @@ void call(const SaveHook& hook, const std::string& operation) {
   if (hook) hook(operation);
 }
 
+CheckpointFile write_text(const std::string& folder, const std::string& name, const std::string& text,
+                          const SaveHook& hook) {
+  call(hook, "write " + name);
+  const FileHandle file = FileHandle::create(folder + "/" + name);
+  file.write(0, static_cast<int64_t>(text.size()), text.data());
+  file.sync();
+  file.drop_cached();
+  if (file.read_text(static_cast<int64_t>(text.size())) != text) {
+    throw UserError(ExitCode::io, file.path() + ": the disk does not give back what was written");
+  }
+  return digest_file(file, name);
+}
+
 }  // namespace
 
 void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,
@@ -58,11 +71,10 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
   call(hook, "sync view");
   view.sync();
   view.drop_cached();
-  const Manifest manifest{request.step,         request.program,
-                          request.deck,         schema,
-                          std::move(shards),    {digest_file(view, view_name)},
-                          request.ledger_bytes, request.ledger_hash,
-                          request.run};
+  std::vector<CheckpointFile> files{digest_file(view, view_name)};
+  for (const auto& [name, text] : request.texts) files.push_back(write_text(attempt, name, text, hook));
+  const Manifest manifest{request.step,     request.program,      request.deck,        schema,     std::move(shards),
+                          std::move(files), request.ledger_bytes, request.ledger_hash, request.run};
   const std::string text = to_text(manifest);
   const std::string path = attempt + "/" + manifest_name;
   call(hook, "create manifest");

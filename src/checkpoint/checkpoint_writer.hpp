@@ -4,6 +4,7 @@
 // UserError, removes the attempt and leaves the older checkpoints alone.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,7 +26,8 @@ struct SaveRequest {
   int64_t ledger_bytes = 0;
   Digest ledger_hash;
   RunState run;
-  bool best = false;  ///< the link `best` comes to point here
+  bool best = false;                              ///< the link `best` comes to point here
+  std::map<std::string, std::string> texts = {};  ///< further files by name, e.g. the tokenizer
 };
 
 /// One save. begin, publish and abandon are collective and for the main thread; write calls neither MPI nor HDF5 and

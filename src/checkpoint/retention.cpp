@@ -22,7 +22,7 @@ std::vector<int64_t> removable(const std::vector<int64_t>& published, const Rete
 }
 
 std::vector<int64_t> apply_retention(const std::string& folder, const RetentionRules& rules, const SaveHook& hook) {
-  const std::vector<int64_t> steps = removable(published_steps(folder), rules);
+  std::vector<int64_t> steps = removable(published_steps(folder), rules);
   for (const int64_t step : steps) remove_checkpoint(folder, step, hook);
   return steps;
 }

@@ -6,6 +6,7 @@ namespace llmtrain {
 
 Schema StoreState::schema() const {
   std::vector<UnitSpec> units;
+  units.reserve(static_cast<size_t>(store_.unit_count()));
   for (int u = 0; u < store_.unit_count(); ++u) units.push_back(store_.spec(u));
   return make_schema(units);
 }
@@ -40,6 +41,11 @@ void StoreState::finish() {
     if (!shard.weights.empty() && shard.master.numel() > 0) cast(shard.weights, shard.master, stream_);
   }
   store_.publish_weights();
+}
+
+ShardBorders StoreParameters::wanted(int64_t unit) const {
+  const UnitRange own = store_.owned(static_cast<int>(unit));
+  return {own.begin, own.end};
 }
 
 }  // namespace llmtrain

@@ -23,6 +23,7 @@ class StateTarget {
   virtual ~StateTarget() = default;
   virtual Schema schema() const = 0;
   virtual ShardBorders wanted(int64_t unit) const = 0;
+  virtual bool wants(StateKind /*kind*/) const { return true; }
   virtual void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) = 0;
   /// Collective: all ranges are written.
   virtual void finish() = 0;
@@ -42,6 +43,23 @@ class StoreState : public StateSource, public StateTarget {
   Tensor place(int64_t unit, StateKind kind, int64_t begin, int64_t count) const;
   ParamStore& store_;
   Stream& stream_;
+};
+
+/// The parameters alone, for a ParamStore that is not trained. (The moments are not read.)
+class StoreParameters : public StateTarget {
+ public:
+  StoreParameters(ParamStore& store, Stream& stream) : store_(store), state_(store, stream) {}
+  Schema schema() const override { return state_.schema(); }
+  ShardBorders wanted(int64_t unit) const override;
+  bool wants(StateKind kind) const override { return kind == StateKind::master; }
+  void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override {
+    state_.write(unit, kind, begin, count, values);
+  }
+  void finish() override { store_.publish_masters(); }
+
+ private:
+  ParamStore& store_;
+  StoreState state_;
 };
 
 }  // namespace llmtrain

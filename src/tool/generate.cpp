@@ -220,7 +220,7 @@ Subcommand add_generate(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "generate", "continue prompts; prints the new text of one prompt as it grows, of several a JSON line each");
   const auto o = std::make_shared<GenerateOptions>();
-  app->add_option("--model", o->model, "Hugging Face folder")->required();
+  app->add_option("--model", o->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
   app->add_option("--prompt", o->prompts, "text to continue; may be given several times");
   app->add_option("--prompt-file", o->prompt_file, "a prompt on each line; of .jsonl a string or {\"prompt\": ...}");
   app->add_option("--prompt-ids", o->prompt_ids, "token ids instead of text: 1,2,3");

@@ -21,19 +21,33 @@ std::unique_ptr<Tokenizer> find_tokenizer(const FolderHandle& folder) {
 
 }  // namespace
 
-LoadedModel::LoadedModel(const std::string& path, DType compute) : folder_(path), compute_(compute) {
-  const FolderHandle folder = FolderHandle::open(path);
-  config_ =
-      parse_hf_config(folder.open_to_read("config.json").read_text(most_config_bytes), folder.path_of("config.json"));
-  tokenizer_ = find_tokenizer(folder);
+LoadedModel::LoadedModel(const std::string& path, DType compute)
+    : folder_(path), compute_(compute), communicator_(make_local_communicator()) {
+  if (CheckpointModel::is_checkpoint(path)) {
+    checkpoint_.emplace(path, *communicator_, tokenizer_);
+    config_ = checkpoint_->config();
+  } else {
+    read_folder();
+  }
   if (tokenizer_ && tokenizer_->vocabulary_size() > config_.model.vocab_size) {
     throw UserError(ExitCode::bad_content,
                     path + ": the tokenizer has " + std::to_string(tokenizer_->vocabulary_size()) +
                         " tokens, the model only " + std::to_string(config_.model.vocab_size) + " rows for them");
   }
-  const DecoderShape shape = decoder_shape(config_.model, config_.model.vocab_size);
+  const DecoderShape shape = decoder_shape(config_.model, vocabulary());
   model_ = std::make_unique<Decoder>(shape);
-  check_weights(path, shape, model_->units());
+  if (!checkpoint_) check_weights(path, shape, model_->units());
+}
+
+void LoadedModel::read_folder() {
+  const FolderHandle folder = FolderHandle::open(folder_);
+  config_ =
+      parse_hf_config(folder.open_to_read("config.json").read_text(most_config_bytes), folder.path_of("config.json"));
+  tokenizer_ = find_tokenizer(folder);
+}
+
+int64_t LoadedModel::vocabulary() const {
+  return checkpoint_ && tokenizer_ ? tokenizer_->vocabulary_size() : config_.model.vocab_size;
 }
 
 const Tokenizer& LoadedModel::required_tokenizer() const {
@@ -52,11 +66,14 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   plan(arena_);
   device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);
   stream_ = std::make_unique<Stream>();
-  communicator_ = make_local_communicator();
   memory_.emplace(arena_.bytes());
   arena_.commit(memory_->data());
   params_->start(*communicator_, *stream_);
-  load_weights(folder_, decoder_shape(config_.model, config_.model.vocab_size), *params_, *communicator_, *stream_);
+  if (checkpoint_) {
+    checkpoint_->load(*params_, *communicator_, *stream_);
+  } else {
+    load_weights(folder_, decoder_shape(config_.model, vocabulary()), *params_, *communicator_, *stream_);
+  }
   model_->start(*stream_);
 }
 

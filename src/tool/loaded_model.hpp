@@ -1,5 +1,6 @@
 #pragma once
-// A Hugging Face folder as a model that can be run on this machine: what generate and logprobs stand on.
+// A Hugging Face folder or a checkpoint as a model that can be run on this machine: what generate and logprobs stand
+// on.
 
 #include <functional>
 #include <memory>
@@ -12,12 +13,14 @@
 #include "models/model.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
+#include "tool/checkpoint_model.hpp"
 
 namespace llmtrain {
 
 class LoadedModel {
  public:
-  /// Reads config.json, the tokenizer where there is one, and the headers of the weights. UserError.
+  /// Reads config.json, the tokenizer where there is one, and the headers of the weights; of a checkpoint, the deck and
+  /// the tokenizer in it, and verifies every byte. UserError.
   LoadedModel(const std::string& folder, DType compute);
 
   const ModelConfig& config() const { return config_.model; }
@@ -38,6 +41,10 @@ class LoadedModel {
   Stream& stream() { return *stream_; }
 
  private:
+  void read_folder();
+  /// Rows of the embedding that are tokens.
+  int64_t vocabulary() const;
+
   std::string folder_;
   DType compute_;
   HfConfig config_;
@@ -45,6 +52,7 @@ class LoadedModel {
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Communicator> communicator_;
+  std::optional<CheckpointModel> checkpoint_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ParamStore> params_;
   Arena arena_;

@@ -123,7 +123,7 @@ Subcommand add_logprobs(CLI::App& program) {
       "log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
       "\"sum\": x} lines out, one entry fewer than ids");
   const auto options = std::make_shared<LogprobsOptions>();
-  app->add_option("--model", options->model, "Hugging Face folder")->required();
+  app->add_option("--model", options->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
   app->add_option("--compute", options->compute, "fp32 or bf16")->capture_default_str();
   return {app, [options] { logprobs(*options); }};
 }

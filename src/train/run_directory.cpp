@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Everything this program writes into a run directory; an overwritten run loses these and nothing else.
-constexpr std::array<const char*, 10> own_names = {"deck.ini",       "ledger.jsonl", "metrics.jsonl", "metrics.h5",
-                                                   "metrics.h5.tmp", "log.txt",      "finished.json", "tensorboard",
-                                                   "checkpoints",    "export"};
+constexpr std::array<const char*, 11> own_names = {"deck.ini",    "ledger.jsonl",   "restarts", "metrics.jsonl",
+                                                   "metrics.h5",  "metrics.h5.tmp", "log.txt",  "finished.json",
+                                                   "tensorboard", "checkpoints",    "export"};
 
 std::string owner_of_this_job() {
   std::array<char, 256> host{};
@@ -40,8 +40,13 @@ std::string owner_of_this_job() {
 void write_whole(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-  const bool written =
-      file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(file) == 0;
+  size_t done = 0;
+  while (file >= 0 && done < text.size()) {
+    const ssize_t n = write(file, text.data() + done, text.size() - done);
+    if (n < 0 && errno != EINTR) break;
+    done += n > 0 ? static_cast<size_t>(n) : 0;
+  }
+  const bool written = file >= 0 && done == text.size() && fsync(file) == 0;
   const int cause = errno;
   if (file >= 0) close(file);
   if (!written) throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(cause)));

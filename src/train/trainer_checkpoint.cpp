@@ -101,6 +101,7 @@ void Trainer::save(Run& run, int64_t completed) {
     request.ledger_bytes = digest.bytes;
     request.ledger_hash = digest.hash;
     request.deck = write_deck(config_);
+    if (tokenizer_) request.texts = {{tokenizer_name, tokenizer_->serialized()}};
   });
   request.run.counters = std::move(log.counters);
   request.run.values = std::move(log.values);

@@ -20,13 +20,13 @@ class Interruption : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
     write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 60\noutput = " + folder.text() +
+    write_file(folder / "deck.ini", "[run]\nmax_steps = 250\noutput = " + folder.text() +
                                         "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\ndropout = 0.1\n[data]\n"
                                         "train = " +
                                         (folder / "text.txt").string() +
                                         "\n[batch]\nsequence_length = 32\nglobal = 6\n[evaluation]\nevery_steps = 7\n"
                                         "[precision]\ncompute = fp32\n[log]\nevery_steps = 3\n"
-                                        "[checkpoint]\nevery_steps = 10\n");
+                                        "[checkpoint]\nevery_steps = 50\n");
   }
   std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
   std::string command(const std::string& name, int ranks, const std::string& more = "") const {
@@ -40,7 +40,7 @@ class Interruption : public ::testing::Test {
     const std::string file = (folder / (name + "/ledger.jsonl")).string();
     return shell("ulimit -c 0; (export OMP_NUM_THREADS=1; " + command(name, ranks).replace(0, limit_of_test, "exec ") +
                  ") & job=$!; for i in $(seq 600); do [ \"$(cat " + file + " 2>/dev/null | wc -l)\" -ge " +
-                 std::to_string(lines) + " ] && break; kill -0 $job 2>/dev/null || break; sleep 0.05; done; " + action +
+                 std::to_string(lines) + " ] && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
                  "; wait $job; code=$?; exit $code");
   }
   void expect_whole(const std::string& name, int ranks) const {
@@ -90,7 +90,7 @@ TEST_F(Interruption, OneSignalledRankStopsAll) {
 }
 
 TEST_F(Interruption, KilledAtAnyMomentItGoesOn) {
-  const std::string often = "checkpoint.every_steps=2 checkpoint.keep=2";
+  const std::string often = "checkpoint.every_steps=10 checkpoint.keep=2";
   ASSERT_EQ(shell(command("often", 1, often)).exit_code, 0);
   int killed = 0;
   for (int round = 0; round < 20; ++round) {

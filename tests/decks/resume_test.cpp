@@ -266,5 +266,28 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names.size(), 3u);
 }
 
+TEST_F(Resume, ACheckpointIsAModelThatRuns) {
+  run_to_end("two", 2, {"parallel.zero=3", "checkpoint.every_steps=6"});
+  run_to_end("one", 1, {"checkpoint.every_steps=6", "checkpoint.asynchronous=false", "checkpoint.buffer=1MiB"});
+  const auto text_of = [&](const std::string& name, int64_t step) {
+    const Outcome outcome = llmtool({"generate", "--model", checkpoint(name, step).string(), "--prompt", "Document 7",
+                                     "--max-new-tokens", "30", "--seed", "3"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_EQ(text_of("two", 12), text_of("one", 12));
+  const auto score_of = [&](const std::string& name, int64_t step) {
+    return shell("echo '{\"input_ids\": [1, 9, 4, 2]}' | " LLMTOOL_PROGRAM " logprobs --model " +
+                 checkpoint(name, step).string())
+        .output;
+  };
+  EXPECT_THAT(score_of("two", 12), HasSubstr("\"sum\":-"));
+  EXPECT_EQ(score_of("two", 12), score_of("one", 12));
+  EXPECT_NE(score_of("two", 12), score_of("two", 6)) << "another step is another model";
+  const Outcome shown = llmtool({"inspect", checkpoint("two", 6).string()});
+  EXPECT_THAT(shown.output, HasSubstr("2 shards"));
+  EXPECT_THAT(shown.output, HasSubstr("transformer.wte.weight"));
+}
+
 }  // namespace
 }  // namespace llmtrain::test

@@ -34,6 +34,9 @@ std::string_view architecture_name(ModelConfig::Family family);
 /// dtype of stored weights as config.json names it: float32, bfloat16, float16.
 std::string write_hf_config(const ModelConfig& model, const TokenIds& ids, std::string_view dtype);
 
+/// generation_config.json, of the ids that the model has.
+std::string write_generation_config(const ModelConfig& model, const TokenIds& ids);
+
 /// Why no config.json describes this model, or "": Transformers has no such architecture.
 std::string hf_config_obstacle(const ModelConfig& model);
 

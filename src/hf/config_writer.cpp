@@ -179,4 +179,14 @@ std::string with_dtype(const std::string& config_text, const std::string& place,
   return differs ? j.dump(2) + "\n" : config_text;
 }
 
+std::string write_generation_config(const ModelConfig& model, const TokenIds& ids) {
+  nlohmann::json j = {{"_from_model_config", true}};
+  const auto known = [&](int64_t id) { return id >= 0 && id < model.vocab_size; };
+  if (known(ids.bos)) j["bos_token_id"] = ids.bos;
+  if (known(ids.pad)) j["pad_token_id"] = ids.pad;
+  if (ids.eos.size() == 1 && known(ids.eos.front())) j["eos_token_id"] = ids.eos.front();
+  if (ids.eos.size() > 1) j["eos_token_id"] = ids.eos;
+  return j.dump(2) + "\n";
+}
+
 }  // namespace llmtrain

@@ -50,6 +50,10 @@ uint16_t float_to_half(float value) {
 
 }  // namespace
 
+std::string_view dtype_name(StoredType type) {
+  return type == StoredType::BF16 ? "bfloat16" : type == StoredType::F16 ? "float16" : "float32";
+}
+
 bool is_weight_type(StoredType type) {
   return type == StoredType::F32 || type == StoredType::BF16 || type == StoredType::F16;
 }

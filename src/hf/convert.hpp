@@ -10,6 +10,9 @@ namespace llmtrain {
 /// Whether tensors of this type can be weights: F32, BF16, F16.
 bool is_weight_type(StoredType type);
 
+/// As config.json names it: float32, bfloat16, float16.
+std::string_view dtype_name(StoredType type);
+
 /// `count` elements from the bytes of a file (no alignment needed).
 void to_float(StoredType type, const void* stored, int64_t count, float* out);
 /// The other way; UserError(bad_content) with the element when a finite value does not fit F16.

@@ -28,20 +28,6 @@ constexpr std::array<const char*, 10> tokenizer_files = {"tokenizer.json",     "
                                                          "merges.txt",         "chat_template.jinja",
                                                          "chat_template.json", "spiece.model"};
 
-std::string_view dtype_name(StoredType type) {
-  return type == StoredType::BF16 ? "bfloat16" : type == StoredType::F16 ? "float16" : "float32";
-}
-
-std::string generation_config(const ModelConfig& model, const TokenIds& ids) {
-  nlohmann::json j = {{"_from_model_config", true}};
-  const auto known = [&](int64_t id) { return id >= 0 && id < model.vocab_size; };
-  if (known(ids.bos)) j["bos_token_id"] = ids.bos;
-  if (known(ids.pad)) j["pad_token_id"] = ids.pad;
-  if (ids.eos.size() == 1 && known(ids.eos.front())) j["eos_token_id"] = ids.eos.front();
-  if (ids.eos.size() > 1) j["eos_token_id"] = ids.eos;
-  return j.dump(2) + "\n";
-}
-
 std::map<std::string, std::string> texts_of(const ExportOptions& options, const ModelConfig& model, StoredType type) {
   std::map<std::string, std::string> texts = options.texts;
   std::string& config = texts["config.json"];
@@ -53,7 +39,7 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     config = with_dtype(config, "config.json", dtype);
     ids = parse_hf_config(config, "config.json").ids;
   }
-  texts.try_emplace("generation_config.json", generation_config(model, ids));
+  texts.try_emplace("generation_config.json", write_generation_config(model, ids));
   if (options.save_tokenizer) {
     for (const char* name : tokenizer_files) texts.erase(name);
   }
@@ -115,6 +101,15 @@ class SliceWriter {
   std::exception_ptr failure_;
 };
 
+/// Rows of the embedding that no token has stay behind: to other programs they would be tokens.
+ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
+  ParamSlice exported = slice;
+  const DecoderNames& names = shape.names;
+  const bool by_token = slice.name == names.embedding + ".weight" || slice.name == names.head + ".weight";
+  if (by_token) exported.rows = shape.tokens;
+  return exported;
+}
+
 void copy_tensor(const ModelFolderWriter& writer, const WeightIndex::Tensor& tensor, const FileHandle& file) {
   const StoredSlice whole{&tensor, &file, tensor.numel(), 1, false};
   std::vector<float> values(static_cast<size_t>(std::min(whole.rows, piece_elements)));
@@ -137,18 +132,18 @@ std::optional<StoredType> weight_type_of(std::string_view name) {
 void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
                   Communicator& communicator) {
   const StoredType type = options.type.value_or(StoredType::F32);
+  ModelConfig model = shape.config;
+  model.vocab_size = shape.tokens;
   std::unique_ptr<ModelFolderWriter> writer;
   raise_together(communicator, [&] {
-    if (options.texts.empty()) {
-      const std::string obstacle = hf_config_obstacle(shape.config);
-      if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
-    }
     if (communicator.rank() != 0) return;
-    ModelFolderPlan plan = plan_of(options, texts_of(options, shape.config, type));
+    const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
+    if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
+    ModelFolderPlan plan = plan_of(options, texts_of(options, model, type));
     for (int unit = 0; unit < params.unit_count(); ++unit) {
       for (const ParamSpec& param : params.spec(unit).params) {
         for (const ParamSlice& slice : param.slices) {
-          plan.tensors.push_back({slice.name, type, stored_shape(param, slice), 0, 0});
+          plan.tensors.push_back({slice.name, type, stored_shape(param, exported_slice(shape, slice)), 0, 0});
         }
       }
     }
@@ -158,7 +153,9 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
   for (int unit = 0; unit < params.unit_count(); ++unit) {
     const std::vector<ParamSpec>& specs = params.spec(unit).params;
     for (size_t p = 0; p < specs.size(); ++p) {
-      for (const ParamSlice& slice : specs[p].slices) slices.write(unit, static_cast<int>(p), slice);
+      for (const ParamSlice& slice : specs[p].slices) {
+        slices.write(unit, static_cast<int>(p), exported_slice(shape, slice));
+      }
     }
   }
   raise_together(communicator, [&] {

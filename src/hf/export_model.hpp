@@ -28,8 +28,9 @@ struct ExportOptions {
 /// config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);
 
-/// Collective; rank 0 writes, tensor by tensor, and nobody holds more than the largest one. UserError(deck) when no
-/// config.json describes the model: see hf_config_obstacle.
+/// The model that `shape` describes: with rows for its tokens, without those that only pad. Collective; rank 0 writes,
+/// tensor by tensor, and nobody holds more than the largest one. UserError(deck) when no config.json describes the
+/// model: see hf_config_obstacle.
 void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
                   Communicator& communicator);
 

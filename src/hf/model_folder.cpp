@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -72,6 +74,12 @@ std::string file_name(size_t file, size_t count) {
 }
 
 }  // namespace
+
+bool has_tokenizer(const FolderHandle& folder) {
+  const auto there = [&](const char* name) { return folder.has(name); };
+  return std::ranges::any_of(
+      std::array{"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json"}, there);
+}
 
 ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(plan)) {
   while (plan_.path.size() > 1 && plan_.path.ends_with('/')) plan_.path.pop_back();

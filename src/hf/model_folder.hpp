@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/folder_handle.hpp"
 #include "hf/safetensors_writer.hpp"
 
 namespace llmtrain {
@@ -22,6 +23,9 @@ struct ModelFolderPlan {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::function<void(const std::string& folder)> save_tokenizer;  ///< writes its files into the folder; may be null
 };
+
+/// Whether a folder has files of a tokenizer.
+bool has_tokenizer(const FolderHandle& folder);
 
 class ModelFolderWriter {
  public:

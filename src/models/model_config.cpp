@@ -66,17 +66,26 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.section("model", "Shape and parts of the decoder; the family sets what is not given.");
   keys.key("family", family, {.doc = family_docs()});
   keys.key(
+      "path", path,
+      {.doc = "Hugging Face folder to start from (config.json, safetensors). Every other key of this section but the "
+              "dropouts is then the model's, and may only be given the same.",
+       .automatic = "new weights"});
+  keys.key(
       "vocab_size", vocab_size,
       {.unit = "tokens",
        .range = between(1, 1 << 30),
        .doc =
            "Rows of the embedding. More than the tokenizer has adds padding that is never sampled; fewer is an error.",
        .automatic = "the tokenizer's"});
-  keys.key(
-      "d_model", d_model,
-      {.unit = "elements", .range = between(1, 1 << 18), .doc = "Width of the residual stream.", .required = true});
-  keys.key("n_layers", n_layers, {.range = between(1, 4096), .doc = "Number of blocks.", .required = true});
-  keys.key("n_heads", n_heads, {.range = between(1, 4096), .doc = "Attention heads of a block.", .required = true});
+  keys.key("d_model", d_model,
+           {.unit = "elements",
+            .range = between(1, 1 << 18),
+            .doc = "Width of the residual stream.",
+            .automatic = "required without path"});
+  keys.key("n_layers", n_layers,
+           {.range = between(1, 4096), .doc = "Number of blocks.", .automatic = "required without path"});
+  keys.key("n_heads", n_heads,
+           {.range = between(1, 4096), .doc = "Attention heads of a block.", .automatic = "required without path"});
   keys.key("n_kv_heads", n_kv_heads,
            {.range = between(1, 4096),
             .doc = "Heads of keys and values; fewer than n_heads share them (GQA), and must divide n_heads.",
@@ -173,15 +182,51 @@ class FamilyDefaults {
 
 }  // namespace
 
-void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length) {
-  set_family_defaults(deck);
+void ModelConfig::mark_unused(DeckLoader& deck) const {
   if (positions != Positions::rope) {
     for (const char* key : {"model.rope_theta", "model.rope_scaling", "model.partial_rotary_factor"}) {
       deck.unused(key, "no effect with positions = learned");
     }
   }
   if (sliding_window == 0) deck.unused("model.sliding_window_layers", "no effect with sliding_window = 0");
+}
 
+void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
+  constexpr std::string_view of_the_deck[] = {"path", "dropout", "attention_dropout"};
+  ModelConfig whole = loaded;
+  whole.path = path;
+  whole.dropout = dropout;
+  whole.attention_dropout = attention_dropout;
+  DeckKeys mine, theirs;
+  visit(mine);
+  whole.visit(theirs);
+  for (size_t i = 0; i < mine.keys().size(); ++i) {
+    const DeckKeys::Key& key = mine.keys()[i];
+    const std::string name = key.full_name();
+    if (std::ranges::find(of_the_deck, key.name) != std::end(of_the_deck)) continue;
+    const std::string value = theirs.keys()[i].print();
+    if (!deck.given(name)) {
+      deck.set(name, Origin::automatic, "config.json of model.path");
+    } else if (deck.sound({name}) && key.print() != value) {
+      deck.fail(name, fmt::format("is {} in {}/config.json: leave it out", value, path));
+    }
+  }
+  *this = whole;
+}
+
+void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded) {
+  if (loaded != nullptr) {
+    take_over(deck, *loaded);
+    mark_unused(deck);
+    return check(deck, sequence_length);
+  }
+  if (deck.given("model.path")) return;  // it could not be read, which is said
+  deck.set("model.path", Origin::unused, "new weights");
+  for (const char* key : {"model.d_model", "model.n_layers", "model.n_heads"}) {
+    if (!deck.given(key) && deck.sound({key})) deck.fail(key, "is required, unless model.path is given");
+  }
+  set_family_defaults(deck);
+  mark_unused(deck);
   const auto derive = [&](std::string_view key, int64_t& field, int64_t value, std::string_view from) {
     if (deck.given(key)) return;
     field = value;

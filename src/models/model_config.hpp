@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct ModelConfig {
   enum class Positions : uint8_t { learned, rope };
 
   Family family = Family::gpt2;
+  std::string path;        ///< Hugging Face folder that the weights come from; empty: new weights
   int64_t vocab_size = 0;  ///< rows of the embedding; those beyond the tokenizer's are padding, never sampled
   int64_t d_model = 0;
   int64_t n_layers = 0;
@@ -65,10 +67,13 @@ struct ModelConfig {
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   int64_t window_of_layer(int64_t layer) const;
   void visit(DeckKeys& keys);
-  /// Sets what the deck leaves to the family or to other keys, then checks the keys against each other.
-  void resolve(DeckLoader& deck, int64_t sequence_length);
+  /// Sets what the deck leaves to the family or to other keys, then checks the keys against each other. With `loaded`,
+  /// the model in `path`, every key but the dropouts is that model's, and the deck may only agree.
+  void resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded = nullptr);
 
  private:
+  void take_over(DeckLoader& deck, const ModelConfig& loaded);
+  void mark_unused(DeckLoader& deck) const;
   void set_family_defaults(DeckLoader& deck);
   void check(DeckLoader& deck, int64_t sequence_length) const;
 };

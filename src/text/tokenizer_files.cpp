@@ -310,6 +310,10 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("a tokenizer of kind {} has no files that other programs read", tokenizer.kind()));
   }
+  // A file that was named by itself may have any name; in a folder it is looked for under the usual one.
+  TokenizerFile& main = files.front();
+  const bool usual = main.name == vocab_json || std::ranges::find(model_names, main.name) != model_names.end();
+  if (!usual) main.name = main.bytes.starts_with('{') ? main_json : model_names[0];
   std::erase_if(files,
                 [](const TokenizerFile& file) { return file.name == config_names[2] || file.name == config_names[3]; });
   if (std::none_of(files.begin(), files.end(), [](const auto& file) { return file.name == config_names[0]; })) {

@@ -179,8 +179,14 @@ void generate(const GenerateOptions& options) {
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
   for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
-  const int64_t wanted = static_cast<int64_t>(longest) + options.max_new_tokens;
-  const int64_t context = std::min(loaded.config().max_seq_len, wanted);
+  const int64_t most = loaded.config().max_seq_len;
+  if (static_cast<int64_t>(longest) > most) {
+    throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}: "
+                                                       "shorten it",
+                                                       longest, most));
+  }
+  // The last new token is not read any more.
+  const int64_t context = std::min(most + 1, static_cast<int64_t>(longest) + options.max_new_tokens);
   const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
   Generator generator(loaded.model(), loaded.compute(), loaded.config().vocab_size, sequences, context);
   loaded.start([&](Arena& arena) { generator.plan(arena); });

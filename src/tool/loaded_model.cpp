@@ -2,6 +2,7 @@
 
 #include "core/folder_handle.hpp"
 #include "hf/load_weights.hpp"
+#include "hf/model_folder.hpp"
 #include "models/models.hpp"
 #include "parallel/launcher.hpp"
 #include "parallel/local_communicator.hpp"
@@ -9,17 +10,6 @@
 #include "tool/tool.hpp"
 
 namespace llmtrain {
-namespace {
-
-/// Null where the folder has no tokenizer's file.
-std::unique_ptr<Tokenizer> find_tokenizer(const FolderHandle& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
-    if (folder.has(name)) return load_tokenizer(folder.path());
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 LoadedModel::LoadedModel(const std::string& path, DType compute)
     : folder_(path), compute_(compute), communicator_(make_local_communicator()) {
@@ -43,7 +33,7 @@ void LoadedModel::read_folder() {
   const FolderHandle folder = FolderHandle::open(folder_);
   config_ =
       parse_hf_config(folder.open_to_read("config.json").read_text(most_config_bytes), folder.path_of("config.json"));
-  tokenizer_ = find_tokenizer(folder);
+  if (has_tokenizer(folder)) tokenizer_ = load_tokenizer(folder.path());
 }
 
 int64_t LoadedModel::vocabulary() const {

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
+#include "tool/tool.hpp"
 
 namespace llmtrain {
 
@@ -62,6 +64,23 @@ void OutputFile::finish() {
     const int reason = errno;
     std::remove(partial_.c_str());
     cannot_create(path_, std::strerror(reason));
+  }
+}
+
+void check_token_file_output(const std::string& path, bool overwrite) {
+  if (!path.ends_with(".h5")) {
+    refuse_command_line("--output: a token file is known by its ending, .h5");
+  }
+  std::error_code ignored;
+  const std::string folder = folder_of(path);
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UserError(ExitCode::cannot_create, path + ": cannot create it: there is no folder " + folder);
+  }
+  if (std::filesystem::exists(path, ignored) && !overwrite) {
+    throw UserError(ExitCode::cannot_create,
+                    path +
+                        ": cannot create it: it exists (choose another name, or overwrite it with "
+                        "--force)");
   }
 }
 

@@ -27,4 +27,8 @@ class OutputFile {
   std::FILE* stream_ = nullptr;
 };
 
+/// Before a token file is made: UserError(command_line) when its name does not end in .h5, cannot_create when it is
+/// there and `overwrite` is false, or its folder is not.
+void check_token_file_output(const std::string& path, bool overwrite);
+
 }  // namespace llmtrain

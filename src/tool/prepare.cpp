@@ -14,6 +14,7 @@
 #include "data/tokenize.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/tokenizer_files.hpp"
+#include "tool/output_file.hpp"
 #include "tool/tool.hpp"
 #include "tool/work_folder.hpp"
 
@@ -32,23 +33,6 @@ struct PrepareOptions {
   bool add_bos = false;
   bool force = false;
 };
-
-void check_output(const PrepareOptions& options) {
-  if (!options.output.ends_with(".h5")) {
-    refuse_command_line("--output: a token file is known by its ending, .h5");
-  }
-  std::error_code ignored;
-  const std::string folder = folder_of(options.output);
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    throw UserError(ExitCode::cannot_create, options.output + ": cannot create it: there is no folder " + folder);
-  }
-  if (std::filesystem::exists(options.output, ignored) && !options.force) {
-    throw UserError(ExitCode::cannot_create,
-                    options.output +
-                        ": cannot create it: it exists (choose another name, or overwrite it with "
-                        "--force)");
-  }
-}
 
 /// Of a token file that was made before: validation text needs the tokenizer of the training text.
 std::unique_ptr<Tokenizer> tokenizer_of_file(const PrepareOptions& options) {
@@ -108,7 +92,7 @@ std::string command_of(const PrepareOptions& options) {
 }
 
 void prepare(const PrepareOptions& options) {
-  check_output(options);
+  check_token_file_output(options.output, options.force);
   const auto alone = make_local_communicator();
   const ProgressReport report = [](const std::string& line) { std::cerr << line << '\n'; };
   TokenizeRequest request;

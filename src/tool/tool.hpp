@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/deck_value.hpp"
+#include "hf/safetensors.hpp"
 
 namespace llmtrain {
 
@@ -17,7 +18,9 @@ struct Subcommand {
 };
 
 Subcommand add_corpus(CLI::App& program);
+Subcommand add_export(CLI::App& program);
 Subcommand add_generate(CLI::App& program);
+Subcommand add_import(CLI::App& program);
 Subcommand add_inspect(CLI::App& program);
 Subcommand add_logprobs(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
@@ -35,6 +38,8 @@ int run_tool(int argc, const char* const* argv);
 [[noreturn]] void refuse_command_line(const std::string& what);
 /// Of --document-separator, as the deck's data.document_separator is read.
 std::string parse_separator_option(const std::string& text);
+/// --dtype
+StoredType parse_weight_type_option(const std::string& text);
 /// The value of an option that takes a size or count, read as a deck reads it.
 int64_t parse_count_option(const std::string& option, const std::string& text, const ValueRange& range);
 

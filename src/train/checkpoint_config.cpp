@@ -1,6 +1,8 @@
 #include "train/checkpoint_config.hpp"
 
 #include "core/deck.hpp"
+#include "hf/config_json.hpp"
+#include "train/config.hpp"
 
 namespace llmtrain {
 
@@ -26,6 +28,35 @@ void CheckpointConfig::visit(DeckKeys& keys) {
   keys.key(
       "signal_save", signal_save,
       {.doc = "SIGTERM, SIGINT, SIGUSR1, SIGUSR2 end the run with a checkpoint and exit code 75; false: at once."});
+  keys.key("export", export_model,
+           {.doc = "A Hugging Face folder in <run>/export: of the last weights, or of those with the best validation "
+                   "loss, written anew at each better one."});
+  keys.key("export_dtype", export_dtype, {.doc = "Of the exported weights; what is trained is always fp32."});
+  keys.key("export_file_size", export_file_size,
+           {.unit = "bytes",
+            .range = between(1 << 20, int64_t{1} << 50),
+            .doc = "Weights of an export beyond this go into a further file."});
+}
+
+void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) const {
+  if (export_model == Export::none) {
+    deck.unused("checkpoint.export_dtype", "no effect with export = none");
+    deck.unused("checkpoint.export_file_size", "no effect with export = none");
+    return;
+  }
+  if (export_model == Export::best) {
+    const EvaluationConfig& e = config.evaluation;
+    deck.check(e.every_steps > 0 || e.at_end, {"checkpoint.export", "evaluation.every_steps", "evaluation.at_end"},
+               "best needs evaluations: evaluation.every_steps above 0, or at_end = true");
+    deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0,
+               {"checkpoint.export", "data.validation", "data.validation_fraction"},
+               "best needs validation data: data.validation, or data.validation_fraction above 0");
+  }
+  if (!config.model.path.empty() || !deck.sound({"model.d_model", "model.n_layers", "model.n_heads"})) return;
+  ModelConfig model = config.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;
+  const std::string obstacle = hf_config_obstacle(model);
+  deck.check(obstacle.empty(), {"checkpoint.export"}, obstacle + ": it could not be read anywhere else");
 }
 
 }  // namespace llmtrain

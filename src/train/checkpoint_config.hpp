@@ -8,9 +8,13 @@ namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
+struct Config;
 
 /// [checkpoint]; every_... = 0 means never.
 struct CheckpointConfig {
+  enum class Export : uint8_t { none, last, best };
+  enum class ExportType : uint8_t { fp32, bf16, fp16 };
+
   int64_t every_steps = 500;
   double every_minutes = 0;
   bool at_end = true;
@@ -21,6 +25,10 @@ struct CheckpointConfig {
   bool verify = true;
   bool signal_save = true;
 
+  Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
+  ExportType export_dtype = ExportType::fp32;
+  int64_t export_file_size = 5'000'000'000;  ///< bytes
+
   bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
   /// A path that resume names, or empty.
   std::string resume_path() const {
@@ -28,6 +36,12 @@ struct CheckpointConfig {
   }
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only
 };
+
+template <>
+inline constexpr auto enum_names<CheckpointConfig::Export> = name_list("none", "last", "best");
+template <>
+inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
 
 }  // namespace llmtrain

@@ -230,23 +230,28 @@ std::string read_deck_file(const std::string& path) {
 }
 
 Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides,
-                   DeckFiles files) {
+                   DeckFiles files, ModelFolders* folders) {
   Config config;
+  ModelFolders own_folders;
   DeckKeys keys;
   config.visit(keys);
   DeckLoader deck(keys, deck_name);
   deck.load(deck_text, overrides, exclusive_keys);
   config.run.resolve(deck, deck_name);
   config.batch.resolve(deck);
-  config.model.resolve(deck, config.batch.sequence_length);
+  const std::optional<ModelConfig> loaded =
+      load_model_path(deck, config.model.path, config.data, folders != nullptr ? *folders : own_folders);
+  config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
   config.data.resolve(deck, config.run.output);
   config.schedule.resolve(deck);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run would lie in data.cache, the folder of token files: choose another name");
   config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
   config.evaluation.resolve(deck, config.data);
+  config.checkpoint.resolve(deck, config);
   check_lengths(deck, config);
-  const int64_t vocabulary = files == DeckFiles::examine ? examine_files(deck, config) : 0;
+  const int64_t vocabulary = files == DeckFiles::trust ? 0 : examine_files(deck, config);
+  if (files == DeckFiles::examine && loaded) examine_weights(deck, config.model);
   deck.finish();
   config.provenance = deck.provenance();
   if (config.model.vocab_size == 0 && vocabulary > 0) config.set_vocab_size(vocabulary);

@@ -12,6 +12,7 @@
 #include "optim/optimizer_config.hpp"
 #include "parallel/parallel_config.hpp"
 #include "train/checkpoint_config.hpp"
+#include "train/model_path.hpp"
 
 namespace llmtrain {
 
@@ -98,14 +99,16 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary);
 /// The file's text. UserError 66 when it cannot be read, 78 when it is too long for a deck.
 std::string read_deck_file(const std::string& path);
 
-/// Whether load_config also looks at the files that the deck names.
-enum class DeckFiles : uint8_t { trust, examine };
+/// Whether load_config also looks at the data, or at all files that the deck names. (A model's config.json is always
+/// read.)
+enum class DeckFiles : uint8_t { trust, examine_data, examine };
 
 /// The resolved configuration of a deck. `deck_name` is its path, for messages and the name of the run; `overrides` are
 /// arguments section.key=value. All errors are collected in one UserError. With `examine` those of data files are among
 /// them, and a vocabulary that their headers tell is settled.
 Config load_config(std::string_view deck_text, const std::string& deck_name,
-                   std::span<const std::string> overrides = {}, DeckFiles files = DeckFiles::trust);
+                   std::span<const std::string> overrides = {}, DeckFiles files = DeckFiles::trust,
+                   ModelFolders* folders = nullptr);
 
 /// Keys, as "section.key: <value> there, <value> here", by which the resolved deck of a run asks for other results than
 /// this configuration. Where the results lie and what is only shown on the way does not count, nor does what this

@@ -29,19 +29,29 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
   return text;
 }
 
-/// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result.
+/// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result. Memory can
+/// be estimated without weights.
 Config examine(const std::string& text, const CommandLine& command, Communicator& communicator) {
+  const DeckFiles files = command.estimate ? DeckFiles::examine_data : DeckFiles::examine;
   Config config;
   raise_together(communicator, [&] {
-    if (communicator.rank() == 0) config = load_config(text, command.deck, command.overrides, DeckFiles::examine);
+    if (communicator.rank() == 0) config = load_config(text, command.deck, command.overrides, files);
   });
   return config;
 }
 
 Config load(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config;
+  ModelFolders folders;
+  const auto read = [&] { return load_config(text, command.deck, command.overrides, DeckFiles::trust, &folders); };
   try {
-    raise_together(communicator, [&] { config = load_config(text, command.deck, command.overrides); });
+    raise_together(communicator, [&] {
+      if (communicator.rank() == 0) config = read();
+    });
+    std::string packed = folders.packed();
+    communicator.broadcast(packed);
+    folders = ModelFolders::unpacked(packed);
+    raise_together(communicator, [&] { config = read(); });
   } catch (const UserError&) {  // of all ranks: files that are missing belong to the same message
     examine(text, command, communicator);
     throw;
@@ -75,6 +85,13 @@ bool agreed_fast_bf16(Communicator& communicator) {
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   Dataset data = open_dataset(config.data, config.batch, communicator, report);
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
+  if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
+      !config.provenance.given("data.tokenizer")) {
+    config.notes.push_back(fmt::format(
+        "{}: {} has no tokenizer, so every character of the text is a token of its own (data.tokenizer = char): the "
+        "model has not learned these ids. Name the tokenizer that it was trained with",
+        config.provenance.where("data.tokenizer"), config.model.path));
+  }
   if (config.model.vocab_size < data.vocabulary_size) {
     raise_together(communicator, [&] {
       throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),

@@ -26,6 +26,12 @@ DType compute_dtype(const PrecisionConfig& precision) {
   return precision.compute == PrecisionConfig::Compute::bf16 ? DType::bf16 : DType::f32;
 }
 
+/// Rows of the embedding that the softmax is over. A published model has no rows that are padding to it, whatever its
+/// tokenizer.
+int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
+  return model.path.empty() ? data.vocabulary_size : model.vocab_size;
+}
+
 int64_t steps_of(const RunConfig& run, const DataStream& data) {
   if (run.max_steps > 0) return run.max_steps;
   const double steps = std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch()));
@@ -98,7 +104,8 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
       train_(data.sources, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
       groups_(config.batch.gradient_accumulation_steps, config.parallel.reduction_groups),
       total_steps_(steps_of(config.run, train_)),
-      model_(make_model(config.model, data.vocabulary_size)),
+      shape_(decoder_shape(config.model, softmax_rows(config.model, data))),
+      model_(make_model(config.model, shape_.tokens)),
       objective_(make_cross_entropy()),
       optimizer_(make_optimizer(config.optimizer)),
       params_(model_->units(), store_options(config, groups_, rank, size)) {
@@ -130,8 +137,9 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, const ResumePoint* 
   if (from != nullptr) {
     completed = restore(run, *from);
   } else {
-    params_.initialize(static_cast<uint64_t>(config_.run.seed));
+    set_weights(run);
   }
+  read_texts(run);
   model_->start(runtime.stream());
 
   const EvaluationConfig& evaluation = config_.evaluation;
@@ -160,6 +168,7 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
                              Interruption::reason(stop), completed, total_steps_));
     return Ended::stopped;
   }
+  if (config_.checkpoint.export_model == CheckpointConfig::Export::last) export_weights(run);
   run.log.finish(run.stop ? fmt::format("stopped early after {} steps: {} evaluations without a better validation loss",
                                         completed, run.without_improvement)
                           : "finished");
@@ -291,6 +300,7 @@ void Trainer::evaluate(Run& run, int64_t completed) {
   record.seconds = now() - begin;
   run.evaluation_seconds = std::max(run.evaluation_seconds, record.seconds);
   run.log.evaluation(record);
+  if (record.best && config_.checkpoint.export_model == CheckpointConfig::Export::best) export_weights(run);
 }
 
 void Trainer::write_samples(Run& run, int64_t completed) {

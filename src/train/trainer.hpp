@@ -6,7 +6,7 @@
 #include "core/arena.hpp"
 #include "data/dataset.hpp"
 #include "metrics/run_log.hpp"
-#include "models/model.hpp"
+#include "models/decoder.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/runtime.hpp"
@@ -71,6 +71,11 @@ class Trainer {
   void save(Run& run, int64_t completed);
   /// Between two steps: publishes what was written, saves what is due. Gives the reason to stop, or 0.
   int64_t attend(Run& run, int64_t completed);
+
+  // trainer_weights.cpp
+  void set_weights(Run& run);
+  void read_texts(Run& run);
+  void export_weights(Run& run);
   bool due(int64_t every, int64_t completed) const { return every > 0 && completed % every == 0; }
 
   Config config_;
@@ -82,6 +87,7 @@ class Trainer {
   ReductionGroups groups_;
   int64_t total_steps_;
   int64_t steps_done_ = 0;
+  DecoderShape shape_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Objective> objective_;
   std::unique_ptr<Optimizer> optimizer_;

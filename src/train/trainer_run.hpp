@@ -1,8 +1,10 @@
 #pragma once
-// What a trainer has only while it trains. Private to trainer.cpp and trainer_checkpoint.cpp.
+// What a trainer has only while it trains. Private to trainer*.cpp.
 
 #include <limits>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,9 @@ struct Trainer::Run {
   uint64_t data = 0;                           ///< fingerprint, on rank 0
   double step_seconds = 0;                     ///< of the longest step
   double evaluation_seconds = 0;               ///< of the longest evaluation
+
+  /// Of the folder that the weights come from, by file, on rank 0: read at the start, since it may be gone at the end.
+  std::map<std::string, std::string> texts;
 };
 
 }  // namespace llmtrain

@@ -41,10 +41,13 @@ Outcome llmtrain(const Launch& launch) {
   return shell(command);
 }
 
-Outcome llmtool(const std::vector<std::string>& arguments) {
-  std::string command = quoted(LLMTOOL_PROGRAM);
+Outcome llmtool(const std::vector<std::string>& arguments, const std::string& input) {
+  std::string command = "OMP_NUM_THREADS=2 timeout 500 " + quoted(LLMTOOL_PROGRAM);
   for (const std::string& argument : arguments) command += " " + quoted(argument);
-  return shell(command);
+  if (input.empty()) return shell(command);
+  const TemporaryFolder folder;
+  write_file(folder / "input", input);
+  return shell(command + " < " + quoted((folder / "input").string()));
 }
 
 std::string read_file(const std::filesystem::path& path) {

@@ -22,7 +22,8 @@ struct Launch {
 };
 /// One rank starts without mpirun.
 Outcome llmtrain(const Launch& launch);
-Outcome llmtool(const std::vector<std::string>& arguments);
+/// `input` is its standard input.
+Outcome llmtool(const std::vector<std::string>& arguments, const std::string& input = "");
 
 std::string read_file(const std::filesystem::path& path);
 void write_file(const std::filesystem::path& path, const std::string& text);

@@ -1,0 +1,61 @@
+#include "hf/import_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/error.hpp"
+#include "hf/convert.hpp"
+#include "hf/match_weights.hpp"
+#include "hf/model_folder.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+namespace {
+
+std::vector<float> transposed(const std::vector<float>& values, int64_t rows, int64_t columns) {
+  std::vector<float> out(values.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      out[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void write_imported(const ImportOptions& options, const ModelConfig& model, const TokenIds& ids,
+                    const SliceValues& values) {
+  if (options.tokenizer_tokens > model.vocab_size) {
+    throw UserError(ExitCode::bad_content, fmt::format("the tokenizer has {} tokens, the model only {} rows for them",
+                                                       options.tokenizer_tokens, model.vocab_size));
+  }
+  const std::vector<UnitSpec> units = Decoder(decoder_shape(model, model.vocab_size)).units();
+  const auto for_each_slice = [&](const auto& use) {
+    for (const UnitSpec& unit : units) {
+      for (const ParamSpec& param : unit.params) {
+        for (const ParamSlice& slice : param.slices) use(param, slice);
+      }
+    }
+  };
+  ModelFolderPlan plan;
+  plan.path = options.output;
+  plan.overwrite = options.overwrite;
+  const std::string_view dtype = dtype_name(options.type);
+  plan.texts = {{"config.json", write_hf_config(model, ids, dtype)},
+                {"generation_config.json", write_generation_config(model, ids)}};
+  plan.save_tokenizer = options.save_tokenizer;
+  for_each_slice([&](const ParamSpec& param, const ParamSlice& slice) {
+    plan.tensors.push_back({slice.name, options.type, stored_shape(param, slice), 0, 0});
+  });
+  ModelFolderWriter writer(std::move(plan));
+  for_each_slice([&](const ParamSpec& param, const ParamSlice& slice) {
+    std::vector<float> all = values(param, slice);
+    if (slice.transposed) all = transposed(all, slice.rows, param.columns);
+    writer.write(slice.name, 0, all.data(), static_cast<int64_t>(all.size()));
+  });
+  writer.publish();
+}
+
+}  // namespace llmtrain

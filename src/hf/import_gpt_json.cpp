@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.hpp"
+#include "core/json_reader.hpp"
+#include "hf/import_folder.hpp"
+#include "hf/json_keys.hpp"
+#include "models/models.hpp"
+#include "text/base64.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t most_bytes = int64_t{1} << 30;
+constexpr int64_t most_values = int64_t{1} << 20;
+
+/// The state of a model as minGPT and nanoGPT name it.
+class GptState {
+ public:
+  explicit GptState(const std::string& path)
+      : path_(path), document_(read_json(FileHandle::open_to_read(path), {most_bytes, most_values})) {
+    if (!document_.is_object() || !document_.contains("config")) refuse("no state of a GPT: it has no \"config\"");
+  }
+
+  ModelConfig model() {
+    std::vector<std::string> problems;
+    JsonKeys keys(&document_["config"], "config.", problems);
+    ModelConfig c;
+    c.family = ModelConfig::Family::gpt2;
+    c.d_model = keys.integer("n_embd", {}, 1, 1 << 18);
+    c.n_layers = keys.integer("n_layer", {}, 1, 4096);
+    c.n_heads = keys.integer("n_head", {}, 1, 4096);
+    c.vocab_size = keys.integer("vocab_size", {}, 1, 1 << 30);
+    c.max_seq_len = keys.integer("block_size", {}, 1, 1 << 24);
+    keys.no_effect({"model_type", "embd_pdrop", "resid_pdrop", "attn_pdrop", "dropout"});
+    // nanoGPT says whether there are biases, and has the exact GELU; minGPT has them, and GELU by tanh.
+    const bool nano = keys.has_key("bias");
+    has_bias_ = keys.boolean("bias", true);
+    if (c.n_heads > 0 && c.d_model % c.n_heads != 0) keys.problem("n_head", "does not divide n_embd");
+    keys.finish();
+    if (!problems.empty()) refuse(fmt::format("{}", fmt::join(problems, "; ")));
+    family_entry(c.family).defaults(c);
+    c.n_kv_heads = c.n_heads;
+    c.head_dim = c.d_model / c.n_heads;
+    if (nano) c.activation = ModelConfig::Activation::gelu;
+    c.tie_embeddings =
+        !has("lm_head.weight") || value("lm_head.weight", "data") == value("transformer.wte.weight", "data");
+    return c;
+  }
+
+  std::vector<float> values(const ParamSpec& param, const ParamSlice& slice) {
+    const auto count = static_cast<size_t>(slice.rows * param.columns);
+    if (!has_bias_ && slice.name.ends_with(".bias")) return std::vector<float>(count);
+    const std::vector<int64_t> expected =
+        param.columns == 1 ? std::vector<int64_t>{slice.rows} : std::vector<int64_t>{slice.rows, param.columns};
+    if (value(slice.name, "shape") != nlohmann::json(expected)) {
+      refuse(fmt::format("{}: its shape is {} instead of {}", slice.name, shown(value(slice.name, "shape")),
+                         shape_text(expected)));
+    }
+    const nlohmann::json& dtype = value(slice.name, "dtype");
+    if (dtype != "torch.float32")
+      refuse(fmt::format("{}: its dtype is {}, not torch.float32", slice.name, shown(dtype)));
+    const nlohmann::json& data = value(slice.name, "data");
+    std::string bytes;
+    if (!data.is_string() || !from_base64(data.get_ref<const std::string&>(), bytes)) {
+      refuse(slice.name + ": its data is not base64");
+    }
+    if (bytes.size() != count * sizeof(float)) {
+      refuse(fmt::format("{}: {} bytes of data instead of {}", slice.name, bytes.size(), count * sizeof(float)));
+    }
+    std::vector<float> values(count);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  /// Before anything is written: a tensor that no part of the model asks for.
+  void refuse_extra(const std::vector<UnitSpec>& units, bool tied) const {
+    std::vector<std::string> known = {"config"};
+    if (tied) known.emplace_back("lm_head.weight");
+    for (const UnitSpec& unit : units) {
+      for (const ParamSpec& param : unit.params) {
+        for (const ParamSlice& slice : param.slices) known.push_back(slice.name);
+      }
+    }
+    for (const auto& item : document_.items()) {
+      const std::string& name = item.key();
+      const bool mask = name.ends_with(".attn.bias");
+      if (!mask && std::ranges::find(known, name) == known.end()) {
+        refuse(printable(name) + ": no part of this model asks for it");
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UserError(ExitCode::bad_content, path_ + ": " + what);
+  }
+  bool has(const std::string& name) const { return document_.contains(name); }
+  const nlohmann::json& value(const std::string& name, const char* key) const {
+    const auto tensor = document_.find(name);
+    if (tensor == document_.end()) refuse(name + ": the tensor is missing");
+    if (!tensor->is_object() || !tensor->contains(key)) refuse(fmt::format("{}: it has no {}", name, key));
+    return (*tensor)[key];
+  }
+
+  std::string path_;
+  nlohmann::json document_;
+  bool has_bias_ = true;
+};
+
+}  // namespace
+
+void import_gpt_json(const std::string& path, const ImportOptions& options) {
+  GptState state(path);
+  const ModelConfig model = state.model();
+  state.refuse_extra(Decoder(decoder_shape(model, model.vocab_size)).units(), model.tie_embeddings);
+  write_imported(options, model, {},
+                 [&](const ParamSpec& param, const ParamSlice& slice) { return state.values(param, slice); });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,31 @@
+#pragma once
+// Small published models in other formats than Hugging Face's -> a Hugging Face folder.
+
+#include <functional>
+#include <string>
+
+#include "hf/safetensors.hpp"
+
+namespace llmtrain {
+
+struct ImportOptions {
+  std::string output;
+  bool overwrite = false;
+  StoredType type = StoredType::F32;
+  std::function<void(const std::string& folder)> save_tokenizer;  ///< may be null
+  int64_t tokenizer_tokens = 0;                                   ///< its vocabulary, which the model must reach
+};
+
+/// llama2.c, checkpoint version 0: seven int32, then fp32 tensors. It rotates adjacent pairs of a head's elements,
+/// Hugging Face the two halves: rows of the query and key matrices are put in that order.
+void import_llama2c(const std::string& path, const ImportOptions& options);
+
+/// JSON of minGPT's or nanoGPT's state: "config", and name -> shape, dtype, data (base64 of little-endian fp32). Its
+/// linear weights are [out, in], those of Hugging Face's GPT-2 [in, out].
+void import_gpt_json(const std::string& path, const ImportOptions& options);
+
+enum class ModelFormat : uint8_t { none, llama2c, gpt_json };
+/// By the file's beginning and size.
+ModelFormat find_model_format(const std::string& path);
+
+}  // namespace llmtrain

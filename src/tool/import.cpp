@@ -1,0 +1,138 @@
+// llmtool import: models and token ids of other programs.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/error.hpp"
+#include "core/registry.hpp"
+#include "data/foreign_tokens.hpp"
+#include "data/token_file.hpp"
+#include "hf/import_model.hpp"
+#include "text/tokenizer_files.hpp"
+#include "tool/output_file.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr std::array<std::string_view, 6> formats = {"auto", "llama2c", "gpt-json", "nanogpt", "llm.c", "megatron"};
+enum class Format : uint8_t { automatic, llama2c, gpt_json, nanogpt, llmc, megatron };
+
+struct Options {
+  std::string input;
+  std::string format = "auto";
+  std::string tokenizer;
+  std::string eos_token;
+  std::string output;
+  std::string dtype = "fp32";
+  int64_t vocabulary_size = 0;
+  int64_t eos_id = -1;
+  bool force = false;
+};
+
+Format choose_format(const Options& o) {
+  const auto named = static_cast<Format>(std::find(formats.begin(), formats.end(), o.format) - formats.begin());
+  if (named != Format::automatic) return named;
+  ForeignTokens tokens{};
+  if (is_foreign_tokens(o.input, tokens)) return tokens == ForeignTokens::llmc ? Format::llmc : Format::megatron;
+  switch (find_model_format(o.input)) {
+    case ModelFormat::gpt_json:
+      return Format::gpt_json;
+    case ModelFormat::llama2c:
+      return Format::llama2c;
+    case ModelFormat::none:
+      break;
+  }
+  refuse_command_line(fmt::format("{}: it does not say what it is: name its --format ({})", o.input,
+                                  joined(std::span(formats).subspan(1))));
+}
+
+std::unique_ptr<Tokenizer> find_tokenizer(const Options& o) {
+  return o.tokenizer.empty() ? nullptr : load_tokenizer(o.tokenizer, o.eos_token);
+}
+
+void import_model(Format format, const Options& o) {
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(o);
+  ImportOptions options;
+  options.output = o.output;
+  options.overwrite = o.force;
+  options.type = parse_weight_type_option(o.dtype);
+  if (tokenizer) {
+    options.tokenizer_tokens = tokenizer->vocabulary_size();
+    options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer, folder); };
+  }
+  if (format == Format::llama2c) {
+    import_llama2c(o.input, options);
+  } else {
+    import_gpt_json(o.input, options);
+  }
+  std::cout << o.output << '\n';
+}
+
+void import_ids(Format format, const Options& o) {
+  check_token_file_output(o.output, o.force);
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(o);
+  if (tokenizer) require_eos(*tokenizer, o.tokenizer);
+  TokenImport request;
+  request.input = o.input;
+  request.output = o.output;
+  request.tokenizer = tokenizer.get();
+  request.vocabulary_size = o.vocabulary_size;
+  request.eos_id = o.eos_id;
+  request.command =
+      fmt::format("llmtool import {} --format {} --output {}", o.input, formats[static_cast<size_t>(format)], o.output);
+  const ForeignTokens kind = format == Format::nanogpt ? ForeignTokens::nanogpt
+                             : format == Format::llmc  ? ForeignTokens::llmc
+                                                       : ForeignTokens::megatron;
+  import_tokens(kind, request, [](const std::string& line) { std::cerr << line << '\n'; });
+  const TokenFileInfo info = open_token_file(o.output)->info();
+  std::cout << fmt::format("{}: {} tokens in {} documents, vocabulary {}\n", o.output, info.tokens, info.documents,
+                           info.vocabulary_size);
+}
+
+void import_file(const Options& o) {
+  const Format format = choose_format(o);
+  const bool model = format == Format::llama2c || format == Format::gpt_json;
+  if (!o.tokenizer.empty() && (o.vocabulary_size > 0 || o.eos_id >= 0)) {
+    refuse_command_line("--tokenizer says the vocabulary and the end of a text: without --vocab-size and --eos-id");
+  }
+  if (model && (o.vocabulary_size > 0 || o.eos_id >= 0)) {
+    refuse_command_line("--vocab-size and --eos-id are for files of token ids");
+  }
+  return model ? import_model(format, o) : import_ids(format, o);
+}
+
+}  // namespace
+
+Subcommand add_import(CLI::App& program) {
+  CLI::App* app = program.add_subcommand(
+      "import",
+      "make a Hugging Face folder of a model, or a token file (.h5) of token ids, that another program has written");
+  const auto o = std::make_shared<Options>();
+  app->add_option("input", o->input, "the file; of Megatron its .bin or .idx")->required();
+  app->add_option("--output", o->output, "folder for a model, file ending in .h5 for token ids")->required();
+  app->add_option("--format", o->format,
+                  "llama2c (.bin, version 0), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
+                  "megatron (.bin and .idx); auto looks into the file")
+      ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())))
+      ->capture_default_str();
+  app->add_option("--tokenizer", o->tokenizer, "its tokenizer: file or folder; goes with a model into its folder");
+  app->add_option("--eos-token", o->eos_token,
+                  "the token that ends a document, when no file of the tokenizer names it");
+  app->add_option("--vocab-size", o->vocabulary_size, "of token ids without a tokenizer")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+  app->add_option("--eos-id", o->eos_id, "the id that ends a document, without a tokenizer")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
+  app->add_option("--dtype", o->dtype, "of a model's weights: fp32, bf16 or fp16")->capture_default_str();
+  app->add_flag("--force", o->force, "overwrite the output");
+  return {app, [o] { import_file(*o); }};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,48 @@
+// The part of the trainer that reads the weights it begins with and exports those it has made.
+
+#include <fmt/format.h>
+
+#include "hf/export_model.hpp"
+#include "hf/load_weights.hpp"
+#include "text/tokenizer_files.hpp"
+#include "train/run_directory.hpp"
+#include "train/trainer_run.hpp"
+
+namespace llmtrain {
+
+void Trainer::set_weights(Run& run) {
+  const ModelConfig& model = config_.model;
+  if (model.path.empty()) return params_.initialize(static_cast<uint64_t>(config_.run.seed));
+  Communicator& communicator = run.runtime.communicator();
+  const LoadReport report = load_weights(model.path, shape_, params_, communicator, run.ctx.stream);
+  run.log.print(fmt::format("weights    {}: {}", model.path, load_text(report)));
+}
+
+void Trainer::read_texts(Run& run) {
+  const ModelConfig& model = config_.model;
+  if (model.path.empty() || config_.checkpoint.export_model == CheckpointConfig::Export::none) return;
+  raise_together(run.runtime.communicator(), [&] {
+    if (run.runtime.communicator().rank() == 0) run.texts = model_texts(model.path);
+  });
+}
+
+void Trainer::export_weights(Run& run) {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  ExportOptions options;
+  options.output = RunDirectory::path_of(config_) + "/export";
+  options.overwrite = true;
+  options.type = weight_type_of(name_of(checkpoint.export_dtype));
+  options.file_bytes = checkpoint.export_file_size;
+  options.texts = run.texts;
+  if (tokenizer_ != nullptr && config_.data.tokenizer != config_.model.path) {
+    options.ids.bos = tokenizer_->bos_id();
+    if (tokenizer_->eos_id() >= 0) options.ids.eos = {tokenizer_->eos_id()};
+    if (!tokenizer_->files().empty()) {
+      options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer_, folder); };
+    }
+  }
+  export_model(options, shape_, params_, run.runtime.communicator());
+  run.log.print("exported   " + options.output);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,43 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tool/tool.hpp"
+
+namespace llmtrain::test {
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+/// llmtool in this process, with `input` as its standard input.
+inline Outcome llmtool(std::vector<std::string> arguments, const std::string& input = "") {
+  arguments.insert(arguments.begin(), "llmtool");
+  std::vector<const char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  std::istringstream in(input);
+  std::streambuf* const standard_input = std::cin.rdbuf(in.rdbuf());
+  std::cin.clear();
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = run_tool(static_cast<int>(argv.size()), argv.data());
+  std::cin.rdbuf(standard_input);
+  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// Folder of a tiny model as Transformers saved it; expected.json there has what Transformers computes with it.
+inline std::string golden_model(const std::string& name) { return LLMTRAIN_SOURCE_DIR "/tests/reference/hf/" + name; }
+
+}  // namespace llmtrain::test

@@ -144,6 +144,18 @@ int64_t DataStream::max_segments() const {
 
 const SampleCounts& DataStream::counts() const { return state_->counts; }
 
+std::vector<SourceShare> DataStream::sources() const {
+  std::vector<SourceShare> all;
+  all.reserve(state_->sources.size());
+  for (const SampleSource& source : state_->sources) {
+    SourceShare& added = all.emplace_back(SourceShare{1, source.samples()});
+    if (!state_->mixture) continue;
+    const Mixture& mixture = *state_->mixture;
+    added.share = static_cast<double>(mixture.shares()[all.size() - 1]) / static_cast<double>(mixture.cycle());
+  }
+  return all;
+}
+
 StepPlan DataStream::plan(int64_t step) const {
   LLMTRAIN_CHECK(step >= 0, "steps count from 0");
   const State& state = *state_;

@@ -64,6 +64,11 @@ struct WeightedTokens {
   double weight = 1;
 };
 
+struct SourceShare {
+  double share = 1;     ///< of all samples
+  int64_t samples = 0;  ///< of an epoch of its own
+};
+
 /// Samples. wrap: sample i is the inputs [i T, i T + T) and targets [i T + 1, i T + T + 1) of the stream of documents;
 /// an incomplete window at the end is not used. none: a sample is a document, its inputs are its tokens but the last,
 /// its targets its tokens but the first; `overflow` says what becomes of longer ones (split: windows of T inputs and
@@ -86,6 +91,7 @@ class DataStream {
   int64_t max_rows() const;         ///< of any micro-batch
   int64_t max_segments() const;
   const SampleCounts& counts() const;
+  std::vector<SourceShare> sources() const;
   /// Steps count from 0 over all epochs.
   StepPlan plan(int64_t step) const;
   /// May be called from a prefetching thread.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "data/data_sources.hpp"
 #include "metrics/console.hpp"
 #include "train/estimate.hpp"
 #include "train/interruption.hpp"
@@ -122,6 +123,25 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
 }
 
+/// The sources of a mixture, and how documents become samples.
+void print_sources(RunLog& log, const Config& config, const DataStream& stream, int64_t steps) {
+  const std::vector<SourceShare> sources = stream.sources();
+  const double taken = static_cast<double>(steps) * static_cast<double>(config.batch.global);
+  for (size_t s = 0; s < sources.size() && sources.size() > 1; ++s) {
+    log.print(fmt::format("source     {}: {:.4g} % of the samples; its own are {}, {:.2f} epochs of them",
+                          split_weight(config.data.train[s]).pattern, 100 * sources[s].share,
+                          count_text(sources[s].samples),
+                          taken * sources[s].share / static_cast<double>(sources[s].samples)));
+  }
+  if (config.data.packing != DataConfig::Packing::wrap) {
+    const SampleCounts& counts = stream.counts();
+    const double room = static_cast<double>(counts.samples) * static_cast<double>(config.batch.sequence_length);
+    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.data.packing),
+                          100 * static_cast<double>(counts.inputs) / room));
+  }
+  print_left_out(log, stream.counts());
+}
+
 /// A run's bits depend on the kind of processor.
 void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
   const std::vector<std::string> all = communicator.gather_all(device_description());
@@ -167,13 +187,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
                         count_text(stream.steps_per_epoch()),
                         static_cast<double>(trainer.total_steps()) / static_cast<double>(stream.steps_per_epoch()),
                         count_text(trainer.total_steps())));
-  if (config.data.packing != DataConfig::Packing::wrap) {
-    const SampleCounts& counts = stream.counts();
-    const double room = static_cast<double>(counts.samples) * static_cast<double>(config.batch.sequence_length);
-    log.print(fmt::format("packing    {}: samples are {:.1f} % full", name_of(config.data.packing),
-                          100 * static_cast<double>(counts.inputs) / room));
-  }
-  print_left_out(log, stream.counts());
+  print_sources(log, config, stream, trainer.total_steps());
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
   if (trainer.groups() < ranks) {

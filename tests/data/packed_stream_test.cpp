@@ -116,6 +116,9 @@ TEST(DataStream, SourcesHaveTheirSharesAndEpochs) {
   const std::vector<WeightedTokens> sources = {{file_of(30), 0.5}, {file_of(7), 0.2}, {file_of(20), 0.3}};
   const DataStream stream(sources, none, batch_of(4, 2, 6), 9, true);
   EXPECT_EQ(stream.samples(), 57);
+  ASSERT_EQ(stream.sources().size(), 3U);
+  EXPECT_EQ(stream.sources()[1].share, 0.2);
+  EXPECT_EQ(stream.sources()[1].samples, 7);
   EXPECT_EQ(stream.steps_per_epoch(), 10);
   const std::vector<int64_t> ids = samples_between(stream, 0, 500);
   ASSERT_EQ(ids.size(), 3000U) << "no step is short";

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "data/compressed_data.hpp"
 #include "data/token_file.hpp"
 #include "tool/tool.hpp"
 
@@ -126,6 +127,47 @@ TEST_F(DataTools, SplitConservesTextAndTokens) {
   std::sort(ids.begin(), ids.end());
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(ids, expected);
+}
+
+TEST_F(DataTools, SplitKeepsTheMask) {
+  std::string rows;
+  for (int i = 0; i < 6; ++i) rows += "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n";
+  file("a.jsonl", rows);
+  ASSERT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("a.h5")}).code, 0);
+  ASSERT_EQ(split("a.h5", ".h5", {"--fraction", "0.34"}).code, 0);
+  const auto part = open_token_file(path("validation.h5"));
+  ASSERT_EQ(part->tokens(), 6);
+  std::vector<uint8_t> mask(6);
+  part->read_mask(0, 6, mask.data());
+  EXPECT_EQ(mask, (std::vector<uint8_t>{0, 1, 1, 0, 1, 1}));
+}
+
+TEST_F(DataTools, CompressedFilesAreTakenEverywhere) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "document " + std::to_string(i) + "\n\n";
+  file("a.txt", text);
+  file("a.txt.gz", test::gzipped(text));
+  file("a.txt.zst", test::zstd_packed(text));
+  std::vector<std::string> results;
+  for (const std::string name : {"a.txt", "a.txt.gz", "a.txt.zst"}) {
+    const std::vector<std::string> blank = {"--document-separator", "blank_line"};
+    ASSERT_EQ(split(name, ".txt", blank).code, 0) << name;
+    const Outcome report = llmtool({"validate", path(name), blank[0], blank[1]});
+    ASSERT_EQ(llmtool({"prepare", "--input", path(name), blank[0], blank[1], "--output", path("a.h5"), "--force"}).code,
+              0);
+    ASSERT_EQ(
+        llmtool({"tokenizer", "train", "--input", path(name), "--vocab-size", "280", "--output", path("t"), "--force"})
+            .code,
+        0);
+    const auto tokens = open_token_file(path("a.h5"));
+    EXPECT_EQ(tokens->info().documents, 300);
+    results.push_back(content("train.txt") + "|" + content("validation.txt") + "|" + report.out + "|" +
+                      std::to_string(tokens->tokens()) + content("t/tokenizer.json"));
+    EXPECT_EQ(results.back(), results.front()) << name;
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path(""))) {
+    EXPECT_EQ(entry.path().string().find("unpacked"), std::string::npos) << entry.path();
+  }
 }
 
 TEST_F(DataTools, SplitRefusals) {

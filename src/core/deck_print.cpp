@@ -96,6 +96,10 @@ std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::
         out += fmt::format("# {}: {}\n", key.name, entry.note);
         continue;
       }
+      if (!key.list && key.print().empty()) {  // no value can be read: an empty text is what is not given
+        out += fmt::format("# {}: none\n", key.name);
+        continue;
+      }
       const std::string comment =
           fmt::format("{}{}{}", name_of(entry.origin), entry.note.empty() ? "" : ": ", entry.note);
       const std::string line = fmt::format("{} = {}", key.name, key.print());

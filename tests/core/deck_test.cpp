@@ -196,6 +196,16 @@ TEST(WriteDeck, IsADeckOfTheSameValues) {
   }
 }
 
+/// "title =" could not be read again.
+TEST(WriteDeck, LeavesOutATextThatIsEmpty) {
+  Loaded a = load("[shape]\nsize = 2\n");
+  a.provenance.set("shape.blocks", Origin::unused, "by size");
+  a.toy.title.clear();
+  EXPECT_THAT(written(a), HasSubstr("# title: none\n"));
+  EXPECT_EQ(load(written(a)).errors, "no error");
+  EXPECT_THAT(load("[look]\ntitle =\n").errors, HasSubstr("has no value"));
+}
+
 TEST(WriteDeck, SaysWhereValuesComeFrom) {
   Loaded a = load("[shape]\nsize = 2\n", {"look.rate=1"});
   a.provenance.set("shape.blocks", Origin::unused, "by size");

@@ -67,6 +67,10 @@ elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug") # needs the optimizer, and hides e
   target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>)
 endif()
 
+if(LLMTRAIN_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})

@@ -58,7 +58,8 @@ DeckLoader::DeckLoader(const DeckKeys& keys, std::string deck_name)
     : keys_(keys), errors_(deck_name), provenance_(std::move(deck_name)) {}
 
 void DeckLoader::load(std::string_view text, std::span<const std::string> overrides,
-                      std::span<const ExclusiveKeys> exclusive) {
+                      std::span<const ExclusiveKeys> exclusive,
+                      const std::function<bool(const DeckKeys::Key&)>& needed) {
   const RawDeck deck = read_deck_text(text, errors_);
   check_sections(deck);
   for (const RawKey& raw : deck.keys) choose(raw);
@@ -69,7 +70,7 @@ void DeckLoader::load(std::string_view text, std::span<const std::string> overri
     const auto found = chosen_.find(name);
     if (found != chosen_.end()) {
       parse(key, found->second);
-    } else if (key.info.required && !broken_.contains(name)) {
+    } else if (key.info.required && !broken_.contains(name) && (!needed || needed(key))) {
       fail(name, fmt::format("is required: {}", key.info.doc));
     }
   }

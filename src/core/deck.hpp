@@ -96,7 +96,9 @@ class DeckLoader {
   using ExclusiveKeys = std::pair<std::string_view, std::string_view>;
 
   DeckLoader(const DeckKeys& keys, std::string deck_name);
-  void load(std::string_view text, std::span<const std::string> overrides, std::span<const ExclusiveKeys> exclusive);
+  /// `needed`: whether a required key must be given after all, asked when those before it are parsed; empty: always.
+  void load(std::string_view text, std::span<const std::string> overrides, std::span<const ExclusiveKeys> exclusive,
+            const std::function<bool(const DeckKeys::Key&)>& needed = {});
 
   bool given(std::string_view key) const { return provenance_.given(key); }
   /// All of them have a value without error (given, or not required): a check across keys makes sense.

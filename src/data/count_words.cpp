@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/file_handle.hpp"
+#include "data/jsonl.hpp"
 #include "data/shared_work.hpp"
 #include "text/code_points.hpp"
 #include "text/stream_splitter.hpp"
@@ -16,15 +17,16 @@ constexpr int64_t job_bytes = hash_piece;
 constexpr int64_t read_bytes = int64_t{1} << 16;
 constexpr int64_t looked_ahead = 64;  // bytes behind a cut that are seen: patterns look one character ahead
 
-/// Whole documents, one after the other, or a part of a long one.
+/// Whole documents, one after the other, or a part of a long one; of rows those that begin in a piece of the file.
 struct Job {
   size_t first_document;
-  size_t documents;
-  int64_t begin;  // of the part
+  size_t documents;  // none of rows
+  int64_t begin;     // of the part
   int64_t end;
+  size_t file = 0;  // of rows
 };
 
-std::vector<Job> make_jobs(const std::vector<DocumentPlace>& documents) {
+std::vector<Job> make_jobs(const std::vector<InputFile>& files, const std::vector<DocumentPlace>& documents) {
   std::vector<Job> jobs;
   int64_t bytes = job_bytes;  // of the last job
   for (size_t d = 0; d < documents.size(); ++d) {
@@ -43,6 +45,11 @@ std::vector<Job> make_jobs(const std::vector<DocumentPlace>& documents) {
       bytes = length;
     }
   }
+  std::vector<FilePiece> pieces;
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (files[f].kind == InputKind::text_rows) cut_into_pieces(f, files[f].bytes, pieces);
+  }
+  for (const FilePiece& piece : pieces) jobs.push_back({0, 0, piece.begin, piece.end, piece.file});
   return jobs;
 }
 
@@ -60,6 +67,27 @@ class WordReader {
       read_lines(first, last);
     } else {
       read_text(first, last, std::min(last + looked_ahead, document.end));
+    }
+  }
+
+  /// Each row's text is a document.
+  void read_rows(const InputFile& file, int64_t begin, int64_t end) {
+    LineReader lines(file_, file.bytes, begin, end);
+    const auto add = [&](std::string_view word) { counter_.add(word); };
+    std::string_view line;
+    while (lines.next(line)) {
+      if (is_blank(line)) continue;
+      try {
+        if (!parse_text_row(line, file.format.column, buffer_)) continue;
+      } catch (const RowError& error) {
+        fail_at_byte(file_, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
+      }
+      if (unit_ == TrainingUnit::line) {
+        add_lines(buffer_);
+      } else {
+        splitter_.add(buffer_, add);
+      }
+      splitter_.finish(add);
     }
   }
 
@@ -96,17 +124,20 @@ class WordReader {
   }
 
   void read_lines(int64_t begin, int64_t end) {
+    read_pieces(begin, end, [&](std::string_view text) { add_lines(text); });
+    splitter_.finish([&](std::string_view word) { counter_.add(word); });
+  }
+
+  /// The last line may go on.
+  void add_lines(std::string_view text) {
     const auto add = [&](std::string_view word) { counter_.add(word); };
-    read_pieces(begin, end, [&](std::string_view text) {
-      while (!text.empty()) {
-        const size_t line_end = text.find('\n');
-        splitter_.add(text.substr(0, line_end == std::string_view::npos ? line_end : line_end + 1), add);
-        if (line_end == std::string_view::npos) return;
-        splitter_.finish(add);
-        text.remove_prefix(line_end + 1);
-      }
-    });
-    splitter_.finish(add);
+    while (!text.empty()) {
+      const size_t line_end = text.find('\n');
+      splitter_.add(text.substr(0, line_end == std::string_view::npos ? line_end : line_end + 1), add);
+      if (line_end == std::string_view::npos) return;
+      splitter_.finish(add);
+      text.remove_prefix(line_end + 1);
+    }
   }
 
   /// Words that begin before `end`; text up to `seen_end` decides how they end.
@@ -144,11 +175,15 @@ void bring_together(Communicator& communicator, WordCounts& counts) {
 void count_words(const std::vector<InputFile>& files, const SourceScan& scan, const SplitPattern& split,
                  TrainingUnit unit, Communicator& communicator, const std::function<void(double)>& progress,
                  WordCounts& counts) {
-  const std::vector<Job> jobs = make_jobs(scan.documents);
+  const std::vector<Job> jobs = make_jobs(files, scan.documents);
   share_work<int>(
       communicator, own_items(static_cast<int64_t>(jobs.size()), communicator),
       [&](int64_t item) {
         const Job& job = jobs[static_cast<size_t>(item)];
+        if (job.documents == 0) {
+          const FileHandle file = open_content(files[job.file]);
+          WordReader(file, split, unit, counts).read_rows(files[job.file], job.begin, job.end);
+        }
         for (size_t d = job.first_document; d < job.first_document + job.documents;) {
           const size_t f = scan.documents[d].file;
           const FileHandle file = open_content(files[f]);

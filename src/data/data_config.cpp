@@ -6,6 +6,7 @@
 
 #include "core/deck.hpp"
 #include "core/registry.hpp"
+#include "text/bpe_train.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -25,7 +26,7 @@ struct SeparatorCodec {
 };
 
 struct TokenizerCodec {
-  static constexpr std::array<std::string_view, 2> names = name_list("char", "bytes");
+  static constexpr std::array<std::string_view, 3> names = name_list("char", "bytes", "bpe");
   static std::string parse(std::string_view text, const KeyInfo&) {
     if (is_tokenizer_path(text)) return std::string(text);
     return std::string(names[parse_name(text, names)]);
@@ -52,8 +53,14 @@ void DataConfig::visit(DeckKeys& keys) {
             .doc = "Part of the training tokens, the last ones, kept for validation when no file is named; 0 = none."});
   keys.key<TokenizerCodec>("tokenizer", tokenizer,
                            {.doc = "char: every character of the training and validation text is a token; bytes: every "
-                                   "byte of its UTF-8; or a tokenizer.json, SentencePiece model, ranked file of "
+                                   "byte of its UTF-8; bpe: byte pair encoding, learnt from the training text as "
+                                   "[tokenizer] says; or a tokenizer.json, SentencePiece model, ranked file of "
                                    "tiktoken's, vocab.json, or a folder with one of them."});
+  keys.key("vocab_size", vocab_size,
+           {.unit = "tokens",
+            .range = between(257, static_cast<double>(most_bpe_tokens)),
+            .doc = "What tokenizer = bpe learns, the 256 bytes and special tokens included; fewer where the text has "
+                   "no more."});
   keys.key("eos_token", eos_token,
            {.doc = "The token that ends a document, where the files of the tokenizer name none or another is wanted."});
   keys.key(
@@ -82,6 +89,7 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.key(
       "cache", cache,
       {.doc = "Folder of token files and the example corpus, seen by all nodes.", .automatic = "<run.output>/cache"});
+  bpe.visit(keys);
 }
 
 void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
@@ -92,8 +100,16 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
     deck.set("data.cache", Origin::automatic, "run.output");
   }
   if (!is_tokenizer_path(tokenizer)) {
-    deck.unused("data.eos_token", "char and bytes have their own");
+    deck.unused("data.eos_token", "char, bytes and bpe have their own");
     eos_token.clear();
+  }
+  if (tokenizer == "bpe") {
+    bpe.resolve(deck, vocab_size, add_bos);
+  } else {
+    for (const char* key : {"data.vocab_size", "tokenizer.split", "tokenizer.unit", "tokenizer.min_frequency",
+                            "tokenizer.special_tokens"}) {
+      deck.unused(key, "no effect without data.tokenizer = bpe");
+    }
   }
   if (!validation.empty()) deck.unused("data.validation_fraction", "no effect beside data.validation");
   if (packing == Packing::wrap) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/named_enum.hpp"
+#include "data/bpe_config.hpp"
 
 namespace llmtrain {
 
@@ -21,7 +22,9 @@ struct DataConfig {
   std::vector<std::string> train;       ///< files, globs or builtin:stories, in the order of the deck
   std::vector<std::string> validation;  ///< likewise; empty: validation_fraction of the training tokens
   double validation_fraction = 0.1;     ///< of the tokens, the last ones; 0 = none; no meaning when validation is named
-  std::string tokenizer = "char";       ///< char, bytes, or a path (is_tokenizer_path)
+  std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (is_tokenizer_path)
+  int64_t vocab_size = 32000;           ///< of bpe
+  BpeConfig bpe;                        ///< [tokenizer]
   std::string eos_token;                ///< empty: as the tokenizer's files say
   Packing packing = Packing::wrap;
   std::string document_separator;    ///< as it stands in the text: "\n\n" for blank_line; empty: a file is a document

@@ -14,6 +14,7 @@
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"
 #include "data/tokenize.hpp"
+#include "data/trained_tokenizer.hpp"
 #include "data/unpack.hpp"
 #include "parallel/runtime.hpp"
 #include "text/stories.hpp"
@@ -55,12 +56,11 @@ SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
 }
 
 /// The tokenizer that the deck names by its files.
-std::shared_ptr<const Tokenizer> open_tokenizer(const DataConfig& config) {
-  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(config.tokenizer, config.eos_token);
-  require_eos(*tokenizer, config.tokenizer);
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path, const DataConfig& config) {
+  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(path, config.eos_token);
+  require_eos(*tokenizer, path);
   if (config.add_bos && tokenizer->bos_id() < 0) {
-    throw UserError(ExitCode::bad_content,
-                    config.tokenizer + ": it has no token that begins a text: set data.add_bos = false");
+    throw UserError(ExitCode::bad_content, path + ": it has no token that begins a text: set data.add_bos = false");
   }
   return tokenizer;
 }
@@ -86,7 +86,28 @@ class DatasetOpener {
     return std::move(data_);
   }
 
+  /// Instead of open(), for who wants the tokenizer alone.
+  TrainedTokenizer learn() {
+    find_inputs();
+    const std::vector<InputFile> files = training_text();
+    const SourceScan scan = scan_sources(files, communicator_, percent_report(report_, "reading"));
+    return train_tokenizer(files, scan, bpe_training(), communicator_, report_);
+  }
+
  private:
+  TokenizerTraining bpe_training() const { return config_.bpe.training(config_.vocab_size, config_.add_bos); }
+
+  /// What a tokenizer is learnt from: the training data without token files.
+  std::vector<InputFile> training_text() const {
+    std::vector<InputFile> files;
+    for (const std::vector<InputFile>& source : sets_.sources) {
+      for (const InputFile& file : source) {
+        if (file.kind != InputKind::tokens) files.push_back(file);
+      }
+    }
+    return files;
+  }
+
   void find_inputs() {
     raise_together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
@@ -115,8 +136,14 @@ class DatasetOpener {
       if (file.kind != InputKind::tokens) scanned_.push_back(file);
     }
     if (scanned_.empty()) return;
-    if (is_encoded(scanned_.front().kind)) share_tokenizer();
+    const bool encoded = is_encoded(scanned_.front().kind);
+    if (encoded && is_tokenizer_path(config_.tokenizer)) share_tokenizer(config_.tokenizer);
     scan_ = scan_sources(scanned_, communicator_, percent_report(report_, "reading"));
+    if (encoded && config_.tokenizer == "bpe") {
+      const std::vector<InputFile> files = training_text();
+      share_tokenizer(open_trained_tokenizer(files, part_of(scan_, 0, files.size()), bpe_training(), folder_,
+                                             communicator_, report_));
+    }
     raise_together(communicator_, [&] { choose_tokenizer(); });
   }
 
@@ -199,12 +226,11 @@ class DatasetOpener {
   }
 
   /// Rank 0 reads the files, all others are told.
-  void share_tokenizer() {
-    if (!is_tokenizer_path(config_.tokenizer)) return;
+  void share_tokenizer(const std::string& path) {
     std::string serialized;
     raise_together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
-      tokenizer_ = open_tokenizer(config_);
+      tokenizer_ = open_tokenizer(path, config_);
       serialized = tokenizer_->serialized();
     });
     communicator_.broadcast(serialized);
@@ -306,6 +332,11 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
   return DatasetOpener(config, batch, communicator, report).open();
 }
 
+TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communicator, const ProgressReport& report) {
+  const BatchConfig none;
+  return DatasetOpener(config, none, communicator, report).learn();
+}
+
 int64_t check_data_files(const DataConfig& config, const DataErrorReport& report) {
   const auto guarded = [&](const char* key, const auto& work) {
     try {
@@ -345,7 +376,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
   std::shared_ptr<const Tokenizer> tokenizer;
   if (is_tokenizer_path(config.tokenizer) && opened.empty()) {
-    sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config); }) && sound;
+    sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config.tokenizer, config); }) && sound;
   }
   if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
   const std::vector<InputFile> files = sets.all();

@@ -9,6 +9,7 @@
 #include "data/data_stream.hpp"
 #include "data/progress.hpp"
 #include "data/token_file.hpp"
+#include "data/train_tokenizer.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
 
@@ -31,6 +32,9 @@ struct Dataset {
 /// Collective; with one process (LocalCommunicator) it needs no MPI.
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report);
+
+/// What data.tokenizer = bpe learns from data.train, without the cache. Collective.
+TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communicator, const ProgressReport& report);
 
 /// Told each error and the key that it belongs to.
 using DataErrorReport = std::function<void(const char* key, const UserError&)>;

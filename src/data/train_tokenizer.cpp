@@ -36,8 +36,11 @@ BpeOptions options_of(const TokenizerTraining& training) {
 void check(const std::vector<InputFile>& files, const TokenizerTraining& training) {
   find_split(training.split);
   check_bpe_options(options_of(training));
+  if (files.empty()) {
+    throw UserError(ExitCode::deck, "there is no text to learn a tokenizer from: token files have theirs already");
+  }
   for (const InputFile& file : files) {
-    if (file.kind != InputKind::text) {
+    if (!is_encoded(file.kind)) {
       throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, which this is not");
     }
   }

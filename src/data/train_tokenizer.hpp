@@ -32,9 +32,9 @@ struct TrainedTokenizer {
   int64_t words = 0;
 };
 
-/// Byte-level BPE learnt from files of text that were scanned. Collective: all ranks count words, rank 0 merges pairs,
-/// all get the same result, which does not depend on the number of ranks and threads. UserError as train_bpe;
-/// (bad_content) for files that are not text.
+/// Byte-level BPE learnt from files of text and rows of text that were scanned. Collective: all ranks count words, rank
+/// 0 merges pairs, all get the same result, which does not depend on the number of ranks and threads. UserError as
+/// train_bpe; (bad_content) for files that are not text.
 TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
                                  const TokenizerTraining& training, Communicator& communicator,
                                  const ProgressReport& report);

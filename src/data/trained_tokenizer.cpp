@@ -40,8 +40,9 @@ std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, 
                   training.split, static_cast<int>(training.unit), static_cast<int>(training.ties),
                   nlohmann::json(training.special_tokens).dump(), nlohmann::json({training.eos, training.bos}).dump());
   for (size_t f = 0; f < files.size(); ++f) {
+    const TextFormat& format = files[f].format;
     text += fmt::format("\n{} {} {}", files[f].bytes, hex(scan.digests[f]),
-                        nlohmann::json(files[f].format.separator).dump());
+                        nlohmann::json(files[f].kind == InputKind::text ? format.separator : format.column).dump());
   }
   return hex(digest_of(text.data(), text.size()));
 }

@@ -29,6 +29,7 @@ struct TrainOptions {
   std::string unit = "line";
   std::string ties = "ids";
   std::string separator = "none";
+  std::string text_column = "text";
   std::string threads;
   std::string output;
   bool force = false;
@@ -84,7 +85,8 @@ void train(const TrainOptions& options) {
   prepare_folder(options);
   const auto alone = make_local_communicator();
   const ProgressReport report = terminal_report();
-  std::vector<InputFile> files = find_input_files(options.inputs, {parse_separator_option(options.separator)});
+  std::vector<InputFile> files =
+      find_input_files(options.inputs, {parse_separator_option(options.separator), options.text_column});
   const WorkFolder folder(options.output + "/text");
   folder.unpack(files, *alone, report);
   const SourceScan scan = scan_sources(files, *alone, percent_report(report, "reading"));
@@ -98,7 +100,8 @@ void train(const TrainOptions& options) {
 Subcommand add_tokenizer_train(CLI::App& tokenizer) {
   CLI::App* app = tokenizer.add_subcommand("train", "learn a byte-level BPE tokenizer from text");
   const auto options = std::make_shared<TrainOptions>();
-  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text, also .gz, .zst")->required();
+  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text or of rows (.jsonl), also .gz, .zst")
+      ->required();
   app->add_option("--vocab-size", options->vocabulary_size, "tokens, the 256 bytes and the special ones included")
       ->required();
   app->add_option("--output", options->output, "folder for tokenizer.json and tokenizer_config.json")->required();
@@ -119,6 +122,7 @@ Subcommand add_tokenizer_train(CLI::App& tokenizer) {
   app->add_option("--document-separator", options->separator,
                   "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck; it is not learnt")
       ->capture_default_str();
+  app->add_option("--text-column", options->text_column, "of rows, that holds the text")->capture_default_str();
   app->add_option(
          "--ties", options->ties,
          "of pairs equally frequent is merged: ids, the one of the smallest ids, as the tokenizers package does; "

@@ -89,6 +89,30 @@ void check_lengths(DeckLoader& deck, const Config& config) {
   }
 }
 
+/// Whether a task has a use for a key.
+bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
+  if (task != RunConfig::Task::tokenizer) return true;
+  constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
+  constexpr std::array<std::string_view, 8> of_data = {
+      "train", "tokenizer", "vocab_size", "document_separator", "text_column", "add_bos", "unpacked_limit", "cache"};
+  if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
+  if (key.section == "data") return std::ranges::find(of_data, key.name) != of_data.end();
+  return key.section == "tokenizer";
+}
+
+void resolve_tokenizer_task(DeckLoader& deck, const DeckKeys& keys, Config& config) {
+  for (const DeckKeys::Key& key : keys.keys()) {
+    if (!heeds(config.run.task, key)) deck.unused(key.full_name(), "no effect with run.task = tokenizer");
+  }
+  if (!deck.given("data.tokenizer")) {
+    config.data.tokenizer = "bpe";
+    deck.set("data.tokenizer", Origin::automatic, "run.task = tokenizer");
+  }
+  deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer learns bpe");
+  config.data.validation.clear();
+  config.data.resolve(deck, config.run.output);
+}
+
 /// Reports what is wrong with the data files and returns the vocabulary that they need, 0 = not known yet.
 int64_t examine_files(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
@@ -111,7 +135,9 @@ void RunConfig::visit(DeckKeys& keys) {
   keys.section("run", "What the job does, and where its results go.");
   keys.key<RunNameCodec>("name", name,
                          {.doc = "Of the run: results lie in <output>/<name>/.", .automatic = "the deck's file name"});
-  keys.key("task", task, {.doc = "pretrain: learn to predict the next token of text."});
+  keys.key("task", task,
+           {.doc = "pretrain: learn to predict the next token of text; tokenizer: learn data.tokenizer = bpe "
+                   "from data.train, as tokenizer.json in the run's folder."});
   keys.key("output", output, {.doc = "Folder of run directories."});
   keys.key("seed", seed,
            {.range = at_least(0), .doc = "Of all random numbers: initial weights, sample order, dropout."});
@@ -133,6 +159,7 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
     name = run_name_of(deck_name);
     deck.set("run.name", Origin::automatic, "the deck's file name");
   }
+  if (task == Task::tokenizer) return;
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
   if (!steps) deck.unused("run.max_steps", "epochs is given");
   if (!passes) deck.unused("run.epochs", "max_steps is given");
@@ -236,20 +263,28 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   DeckKeys keys;
   config.visit(keys);
   DeckLoader deck(keys, deck_name);
-  deck.load(deck_text, overrides, exclusive_keys);
+  deck.load(deck_text, overrides, exclusive_keys,
+            [&](const DeckKeys::Key& key) { return heeds(config.run.task, key); });
   config.run.resolve(deck, deck_name);
-  config.batch.resolve(deck);
-  const std::optional<ModelConfig> loaded =
-      load_model_path(deck, config.model.path, config.data, folders != nullptr ? *folders : own_folders);
-  config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
-  config.data.resolve(deck, config.run.output);
-  config.schedule.resolve(deck);
+  const bool trains = config.run.task == RunConfig::Task::pretrain;
+  std::optional<ModelConfig> loaded;
+  if (trains) {
+    config.batch.resolve(deck);
+    loaded = load_model_path(deck, config.model.path, config.data, folders != nullptr ? *folders : own_folders);
+    config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
+    config.data.resolve(deck, config.run.output);
+    config.schedule.resolve(deck);
+  } else {
+    resolve_tokenizer_task(deck, keys, config);
+  }
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run would lie in data.cache, the folder of token files: choose another name");
-  config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
-  config.evaluation.resolve(deck, config.data);
-  config.checkpoint.resolve(deck, config);
-  check_lengths(deck, config);
+  if (trains) {
+    config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
+    config.evaluation.resolve(deck, config.data);
+    config.checkpoint.resolve(deck, config);
+    check_lengths(deck, config);
+  }
   const int64_t vocabulary = files == DeckFiles::trust ? 0 : examine_files(deck, config);
   if (files == DeckFiles::examine && loaded) examine_weights(deck, config.model);
   deck.finish();

@@ -18,7 +18,7 @@ namespace llmtrain {
 
 /// [run]
 struct RunConfig {
-  enum class Task : uint8_t { pretrain };
+  enum class Task : uint8_t { pretrain, tokenizer };
 
   std::string name;  ///< of the run directory; the deck's file name without .ini when not given
   Task task = Task::pretrain;
@@ -65,7 +65,7 @@ struct LogConfig {
 };
 
 template <>
-inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain");
+inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "tokenizer");
 template <>
 inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl");
 

@@ -14,6 +14,7 @@
 #include "train/interruption.hpp"
 #include "train/resume.hpp"
 #include "train/run_directory.hpp"
+#include "train/tokenizer_task.hpp"
 #include "train/trainer.hpp"
 
 namespace llmtrain {
@@ -314,6 +315,13 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     return 0;
   }
   Config config = load(text, command, communicator);
+  if (config.run.task == RunConfig::Task::tokenizer) {
+    if (command.estimate) {
+      throw UserError(ExitCode::command_line, "--estimate: run.task = tokenizer has no model to estimate");
+    }
+    examine(text, command, communicator);
+    return run_tokenizer_task(config, communicator);
+  }
   if (!command.estimate) return train(command, text, config, runtime);
   settle_precision(config, agreed_fast_bf16(communicator));
   return estimate(command, text, config, runtime);

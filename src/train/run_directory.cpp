@@ -24,9 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Everything this program writes into a run directory; an overwritten run loses these and nothing else.
-constexpr std::array<const char*, 11> own_names = {"deck.ini",    "ledger.jsonl",   "restarts", "metrics.jsonl",
-                                                   "metrics.h5",  "metrics.h5.tmp", "log.txt",  "finished.json",
-                                                   "tensorboard", "checkpoints",    "export"};
+constexpr std::array<const char*, 13> own_names = {
+    "tokenizer.json", "tokenizer_config.json", "deck.ini", "ledger.jsonl",  "restarts",    "metrics.jsonl",
+    "metrics.h5",     "metrics.h5.tmp",        "log.txt",  "finished.json", "tensorboard", "checkpoints",
+    "export"};
 
 std::string owner_of_this_job() {
   std::array<char, 256> host{};

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "data/dataset.hpp"
@@ -9,6 +11,7 @@
 #include "harness/harness.hpp"
 #include "parallel/local_communicator.hpp"
 #include "parallel/runtime.hpp"
+#include "text/stories.hpp"
 
 namespace llmtrain {
 namespace {
@@ -83,6 +86,50 @@ TEST_F(RanksTest, TextGivesTheSameFileOnAnyNumberOfRanks) {
                   content_of(expected.train->info().path + ".digest"));
     });
   }
+}
+
+TEST_F(RanksTest, TheTokenizerLearntIsTheSameOnAnyNumberOfRanks) {
+  config_.train = {file("a.txt", stories_text(3, 3'000'000)), file("b.txt", stories_text(4, 20'000))};
+  config_.tokenizer = "bpe";
+  config_.vocab_size = 600;
+  const Dataset together = open(ranks_, "together");
+  EXPECT_EQ(together.vocabulary_size, 600);
+  raise_together(ranks_, [&] {
+    if (ranks_.rank() != 0) return;
+    const auto alone = make_local_communicator();
+    const Dataset expected = open(*alone, "alone");
+    EXPECT_EQ(together.tokenizer->serialized(), expected.tokenizer->serialized());
+    EXPECT_TRUE(content_of(together.train->info().path) == content_of(expected.train->info().path));
+    config_.train.pop_back();
+    EXPECT_NE(open(*alone, "alone").tokenizer->serialized(), expected.tokenizer->serialized());
+  });
+}
+
+/// Found in the cache it is not learnt again, damaged it is.
+TEST_F(RanksTest, TheTokenizerLearntIsKept) {
+  config_.train = {file("a.txt", stories_text(3, 200'000))};
+  config_.tokenizer = "bpe";
+  config_.vocab_size = 300;
+  config_.add_bos = true;
+  config_.cache = path_ + "/kept";
+  const auto learnt = [&] {
+    std::string said;
+    const Dataset data = open_dataset(config_, batch_, ranks_, [&](const std::string& line) { said += line + "\n"; });
+    EXPECT_EQ(data.tokenizer->token(data.tokenizer->eos_id()), "<|endoftext|>");
+    EXPECT_EQ(data.tokenizer->token(data.tokenizer->bos_id()), "<|begin_of_text|>");
+    ranks_.broadcast(said);
+    return said.find("300 tokens learnt") != std::string::npos;
+  };
+  EXPECT_TRUE(learnt());
+  EXPECT_FALSE(learnt());
+  ranks_.barrier();
+  if (folder_) {
+    for (const auto& entry : std::filesystem::directory_iterator(path_ + "/kept")) {
+      if (entry.is_directory()) std::ofstream(entry.path() / "tokenizer.json", std::ios::app) << " ";
+    }
+  }
+  ranks_.barrier();
+  EXPECT_TRUE(learnt());
 }
 
 TEST_F(RanksTest, RowsGiveTheSameFileOnAnyNumberOfRanks) {

@@ -55,8 +55,9 @@ Words expected_words(const std::vector<std::string>& documents, const SplitPatte
 
 class TrainTokenizer : public testing::Test {
  protected:
-  Words counted(const std::string& split, TrainingUnit unit, const std::string& separator = "") {
-    const std::vector<InputFile> files = find_input_files(paths_, {separator});
+  Words counted(const std::string& split, TrainingUnit unit, const std::string& separator = "",
+                const std::string& column = "text") {
+    const std::vector<InputFile> files = find_input_files(paths_, {separator, column});
     const SourceScan scan = scan_sources(files, *alone_, nullptr);
     WordCounts counts;
     count_words(files, scan, *SplitPattern::find_name(split), unit, *alone_, nullptr, counts);
@@ -88,6 +89,24 @@ TEST_F(TrainTokenizer, CountsTheWordsOfTheWholeText) {
       const TrainingUnit other = unit == TrainingUnit::line ? TrainingUnit::document : TrainingUnit::line;
       EXPECT_FALSE(found == expected_words(documents, *SplitPattern::find_name(split), other)) << split;
     }
+  }
+}
+
+/// Rows are documents: their words are those of files that have the texts.
+TEST_F(TrainTokenizer, RowsAreCountedAsDocuments) {
+  std::vector<std::string> documents;
+  std::string rows;
+  for (uint64_t d = 0; d < 400; ++d) {
+    documents.push_back(some_text(d + 1, d == 7 ? 20'000 : 20));
+    rows += nlohmann::json{{"story", documents.back()}, {"text", 1}}.dump() + (d % 9 == 0 ? "\n\n" : "\n");
+  }
+  paths_ = {folder_.file("a.jsonl", rows)};
+  for (const TrainingUnit unit : {TrainingUnit::line, TrainingUnit::document}) {
+    const Words expected = expected_words(documents, *SplitPattern::find_name("llama3"), unit);
+    EXPECT_TRUE(counted("llama3", unit, "", "story") == expected);
+    documents.pop_back();
+    EXPECT_FALSE(expected_words(documents, *SplitPattern::find_name("llama3"), unit) == expected);
+    documents.push_back(some_text(400, 20));
   }
 }
 

@@ -1,0 +1,46 @@
+#include "train/tokenizer_task.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "data/dataset.hpp"
+#include "data/trained_tokenizer.hpp"
+#include "metrics/console.hpp"
+#include "parallel/runtime.hpp"
+#include "train/run_directory.hpp"
+
+namespace llmtrain {
+
+int run_tokenizer_task(const Config& config, Communicator& communicator) {
+  const bool root = communicator.rank() == 0;
+  Console console("", root);
+  std::optional<RunDirectory> directory;
+  int64_t finished = 0;
+  raise_together(communicator, [&] {
+    if (!root) return;
+    directory.emplace(config);
+    finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
+  });
+  communicator.broadcast(&finished, sizeof(finished));
+  if (finished != 0) {
+    console.print(
+        fmt::format("{}: its tokenizer is learnt; nothing is left to do. Give run.name=... for another, or "
+                    "run.overwrite=true to learn it again",
+                    RunDirectory::path_of(config)));
+    return 0;
+  }
+  const TrainedTokenizer trained =
+      learn_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
+  raise_together(communicator, [&] {
+    if (!root) return;
+    directory->start(write_deck(config));
+    write_tokenizer_files(trained, directory->path(), directory->path() + "/tokenizer");
+    directory->mark_finished(0);
+  });
+  const TokenizerTraining training = config.data.bpe.training(config.data.vocab_size, config.data.add_bos);
+  console.print(fmt::format("{}: {}", RunDirectory::path_of(config), describe(trained, training)));
+  return 0;
+}
+
+}  // namespace llmtrain

@@ -144,7 +144,7 @@ void CheckpointSave::reserve() {
 void CheckpointSave::write(const StateSource& source, std::span<float> buffer) {
   try {
     shard_->write_state(source, buffer, hook_);
-    sealed_ = shard_->seal(hook_);
+    sealed_ = shard_->seal(hook_, request_.from_disk);
   } catch (const UserError&) {
     failure_ = std::current_exception();
   }

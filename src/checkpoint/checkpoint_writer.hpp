@@ -26,7 +26,8 @@ struct SaveRequest {
   int64_t ledger_bytes = 0;
   Digest ledger_hash;
   RunState run;
-  bool best = false;                              ///< the link `best` comes to point here
+  bool best = false;      ///< the link `best` comes to point here
+  bool from_disk = true;  ///< what was written is read back from there, if the system can be brought to it
   std::map<std::string, std::string> texts = {};  ///< further files by name, e.g. the tokenizer
 };
 

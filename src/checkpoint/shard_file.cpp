@@ -104,13 +104,13 @@ void ShardFile::write_state(const StateSource& source, std::span<float> buffer, 
   }
 }
 
-CheckpointShard ShardFile::seal(const SaveHook& hook) {
+CheckpointShard ShardFile::seal(const SaveHook& hook, bool from_disk) {
   const std::string text = to_text(index_);
   if (hook) hook("write index of " + name_);
   file_.write(index_offset_, static_cast<int64_t>(text.size()), text.data());
   if (hook) hook("sync " + name_);
   file_.sync();
-  file_.drop_cached();
+  if (from_disk) file_.drop_cached();
   if (hook) hook("read back " + name_);
   // Parts and index lie in any order: HDF5 puts small datasets where it has room.
   std::vector<StreamHash> hashes(index_.entries.size());

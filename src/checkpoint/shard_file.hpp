@@ -30,7 +30,7 @@ class ShardFile {
   /// Copies the state through `buffer` into the file and keeps its hashes.
   void write_state(const StateSource& source, std::span<float> buffer, const SaveHook& hook);
   /// Writes the index, syncs, reads the whole file back and compares it with what was in memory.
-  CheckpointShard seal(const SaveHook& hook);
+  CheckpointShard seal(const SaveHook& hook, bool from_disk = true);
 
  private:
   void create(const std::string& path, const Schema& schema);

@@ -21,8 +21,17 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-Snapshot::Snapshot(ParamStore& store, Stream& main, int64_t buffer_bytes)
-    : store_(store), main_(main), schema_(StoreState(store, main).schema()) {
+int64_t Snapshot::elements(const ParamStore& store) {
+  int64_t n = 0;
+  for (int u = 0; u < store.unit_count(); ++u) {
+    const UnitRange own = store.owned(u);
+    n += static_cast<int64_t>(state_kinds.size()) * (own.end - own.begin);
+  }
+  return n;
+}
+
+Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<float> copy)
+    : store_(store), main_(main), schema_(StoreState(store, main).schema()), copy_(copy) {
   for (size_t k = 0; k < state_kinds.size(); ++k) {
     for (int u = 0; u < store.unit_count(); ++u) {
       first_.push_back(total_);
@@ -30,8 +39,7 @@ Snapshot::Snapshot(ParamStore& store, Stream& main, int64_t buffer_bytes)
       total_ += own.end - own.begin;
     }
   }
-  live_ = std::max<int64_t>(0, total_ - buffer_bytes / state_bytes);
-  copy_ = std::make_unique<float[]>(static_cast<size_t>(total_ - live_));  // touched now, not in the first save
+  live_ = std::max<int64_t>(0, total_ - static_cast<int64_t>(copy.size()));
 }
 
 int64_t Snapshot::position(int64_t unit, StateKind kind, int64_t element) const {
@@ -47,7 +55,7 @@ void Snapshot::take() {
       const int64_t at = position(u, kind, own.begin);
       const int64_t skipped = std::clamp<int64_t>(live_ - at, 0, own.end - own.begin);
       const int64_t count = own.end - own.begin - skipped;
-      if (count > 0) state.read(u, kind, own.begin + skipped, count, copy_.get() + (at + skipped - live_));
+      if (count > 0) state.read(u, kind, own.begin + skipped, count, copy_.data() + (at + skipped - live_));
     }
   }
   const std::lock_guard lock(mutex_);
@@ -59,7 +67,7 @@ void Snapshot::read(int64_t unit, StateKind kind, int64_t begin, int64_t count, 
   const int64_t live = std::clamp<int64_t>(live_ - at, 0, count);
   if (live > 0) StoreState(store_, writer_).read(unit, kind, begin, live, out);
   if (at + live >= live_) release();
-  if (live < count) std::copy_n(copy_.get() + (at + live - live_), count - live, out + live);
+  if (live < count) std::copy_n(copy_.data() + (at + live - live_), count - live, out + live);
 }
 
 void Snapshot::release() const {
@@ -77,12 +85,12 @@ void Snapshot::wait_for_live() const {
 }
 
 Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
-             Communicator& communicator, RunLog& log, int64_t resumed)
+             std::span<float> buffer, Communicator& communicator, RunLog& log, int64_t resumed)
     : config_(config),
       folder_(std::move(folder)),
       communicator_(communicator),
       log_(log),
-      snapshot_(store, stream, config.buffer),
+      snapshot_(store, stream, buffer),
       staging_(staging_elements),
       resumed_(resumed) {
   if (resumed >= 0) verified_.insert(resumed);

@@ -6,8 +6,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,7 +23,11 @@ namespace llmtrain {
 /// what the copy has no room for from the parameters themselves, which must not change before live_is_read().
 class Snapshot : public StateSource {
  public:
-  Snapshot(ParamStore& store, Stream& main, int64_t buffer_bytes);
+  /// `copy`: host memory of elements() or fewer.
+  Snapshot(ParamStore& store, Stream& main, std::span<float> copy);
+
+  /// fp32 numbers that this rank saves. Known as soon as the store is made.
+  static int64_t elements(const ParamStore& store);
 
   /// Elements of this rank's state that the buffer does not hold.
   int64_t live_elements() const { return live_; }
@@ -49,7 +53,7 @@ class Snapshot : public StateSource {
   std::vector<int64_t> first_;  ///< position of each kind and unit's first element, plus the total
   int64_t total_ = 0;
   int64_t live_ = 0;
-  std::unique_ptr<float[]> copy_;
+  std::span<float> copy_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable bool live_read_ = true;
@@ -58,8 +62,8 @@ class Snapshot : public StateSource {
 /// One save at a time. All calls but hold_update and written are collective.
 class Saver {
  public:
-  /// `resumed`: step of the checkpoint that the run goes on from, or -1.
-  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
+  /// `resumed`: step of the checkpoint that the run goes on from, or -1. `buffer`: see Snapshot.
+  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream, std::span<float> buffer,
         Communicator& communicator, RunLog& log, int64_t resumed);
   ~Saver();
   Saver(const Saver&) = delete;

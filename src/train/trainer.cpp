@@ -124,6 +124,10 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
   arena_.add(statistics_.lse, MemoryCategory::activations, "statistics.lse", DType::f32, {rows});
   arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
+  copied_elements_ = std::min(Snapshot::elements(params_), config.checkpoint.buffer / state_bytes);
+  if (device_memory_is_host() && copied_elements_ > 0) {
+    arena_.add(state_copy_, MemoryCategory::workspace, "checkpoint.buffer", DType::f32, {copied_elements_});
+  }
   arena_.add(sample_logits_, MemoryCategory::activations, "sample_logits", DType::f32, {1, config.model.vocab_size});
 }
 

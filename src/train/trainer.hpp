@@ -97,6 +97,8 @@ class Trainer {
   TokenStatistics statistics_;  ///< fp32 [N]
   TokenCotangents cotangents_;  ///< fp32 [N]
   Tensor sample_logits_;        ///< fp32 [1, V]
+  int64_t copied_elements_;     ///< of this rank's state, in the copy that a save makes
+  Tensor state_copy_;           ///< fp32 [copied_elements_], where device memory is the host's
 };
 
 }  // namespace llmtrain

@@ -90,6 +90,7 @@ void Trainer::save(Run& run, int64_t completed) {
   const std::string version = version_text();
   request.program = version.substr(0, version.find('\n'));
   request.best = run.best_step == completed;
+  request.from_disk = config_.checkpoint.verify;
   if (request.best) run.best_saved = completed;
   const uint64_t hash = hash_after(run, completed);
   LogState log;
@@ -135,7 +136,14 @@ int64_t Trainer::attend(Run& run, int64_t completed) {
 
 void Trainer::start_run(Run& run, const ResumePoint* from) {
   Communicator& communicator = run.runtime.communicator();
-  run.saver.emplace(config_.checkpoint, RunDirectory::path_of(config_) + "/checkpoints", params_, run.ctx.stream,
+  std::span<float> copy;
+  if (!state_copy_.empty()) {
+    copy = {state_copy_.as<float>(), static_cast<size_t>(copied_elements_)};
+  } else if (copied_elements_ > 0) {
+    run.host_copy.resize(static_cast<size_t>(copied_elements_));
+    copy = run.host_copy;
+  }
+  run.saver.emplace(config_.checkpoint, RunDirectory::path_of(config_) + "/checkpoints", params_, run.ctx.stream, copy,
                     communicator, run.log, from != nullptr && from->own ? from->manifest.step : -1);
   raise_together(communicator, [&] {
     if (communicator.rank() == 0) run.data = fingerprint(*train_source_);

@@ -33,6 +33,7 @@ struct Trainer::Run {
   bool stop = false;
 
   Interruption interruption;
+  std::vector<float> host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
   std::optional<Saver> saver;
   std::pair<int64_t, uint64_t> hashed{-1, 0};  ///< step, and the parameters' hash after it
   int64_t saved_step = -1;                     ///< the newest save was begun after it, or the run resumed from it

@@ -23,6 +23,7 @@ TEST_P(Memory, OfARunIsTheEstimate) {
                                         "batch.global=" + std::to_string(ranks),
                                         "parallel.zero=" + std::to_string(stage),
                                         "evaluation.at_end=false",
+                                        "checkpoint.at_end=false",
                                         "log.every_steps=1",
                                         "log.samples_every_steps=0"};
   const Outcome run = llmtrain({ranks, 1, arguments});

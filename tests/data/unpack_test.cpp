@@ -17,7 +17,6 @@ namespace llmtrain {
 namespace {
 
 using test::all_tokens;
-using test::content_of;
 using test::Folder;
 using test::gzipped;
 using test::refusal;

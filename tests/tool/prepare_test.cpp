@@ -26,6 +26,7 @@ struct Outcome {
 Outcome llmtool(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "llmtool");
   std::vector<const char*> argv;
+  argv.reserve(arguments.size());
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -34,10 +35,11 @@ Outcome llmtool(std::vector<std::string> arguments) {
 }
 
 class Prepare : public testing::Test {
- protected:
+ public:
   Prepare() { std::filesystem::create_directories(folder_); }
   ~Prepare() override { std::filesystem::remove_all(folder_); }
 
+ protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string file(const std::string& name, const std::string& content) const {
     std::ofstream(path(name), std::ios::binary) << content;

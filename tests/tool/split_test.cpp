@@ -30,6 +30,7 @@ struct Outcome {
 Outcome llmtool(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "llmtool");
   std::vector<const char*> argv;
+  argv.reserve(arguments.size());
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -38,10 +39,11 @@ Outcome llmtool(std::vector<std::string> arguments) {
 }
 
 class DataTools : public testing::Test {
- protected:
+ public:
   DataTools() { std::filesystem::create_directories(folder_); }
   ~DataTools() override { std::filesystem::remove_all(folder_); }
 
+ protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string file(const std::string& name, const std::string& content) const {
     std::ofstream(path(name), std::ios::binary) << content;

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# For sites that do not allow requeueing: N jobs, each of which begins when the one before has ended, however it ended.
+# Each goes on where the run is; what is left of the chain after its end finds a finished run and ends at once.
+#
+#   jobs/chain.sh 5 inputs/medium.ini [section.key=value ...]
+#   OPTIONS="--time=12:00:00 --nodes=4" jobs/chain.sh 5 my.ini      options of sbatch
+set -euo pipefail
+
+[[ $# -ge 2 && $1 =~ ^[1-9][0-9]*$ ]] || { echo "usage: jobs/chain.sh N DECK [section.key=value ...]" >&2 && exit 64; }
+count=$1
+shift
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+read -ra options <<<"${OPTIONS:-}"
+job=
+for ((i = 0; i < count; ++i)); do
+  # MOST_RESTARTS=0: the script ends with the run's exit code instead of requeueing.
+  job=$(MOST_RESTARTS=0 sbatch --parsable --export=ALL --no-requeue "${options[@]}" ${job:+--dependency=afterany:$job} \
+    "$here/train.sbatch" "$@")
+  job=${job%%;*}
+  echo "job $job"
+done

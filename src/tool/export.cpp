@@ -1,4 +1,4 @@
-// llmtool export: a model as a Hugging Face folder, with other types or sizes of files.
+// llmtool export: a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
 
 #include <fmt/format.h>
 
@@ -6,8 +6,12 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "hf/export_model.hpp"
+#include "hf/model_folder.hpp"
+#include "text/tokenizer_files.hpp"
+#include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -21,13 +25,35 @@ struct Options {
   bool force = false;
 };
 
-void export_folder(const Options& o) {
+/// The weights of a checkpoint; what belongs to them comes from the folder that the run began with, if it did.
+void export_checkpoint(const std::string& path, ExportOptions options) {
+  LoadedModel loaded(path, DType::f32);
+  loaded.start([](Arena&) {});
+  const Tokenizer* tokenizer = loaded.tokenizer();
+  const std::string& origin = loaded.config().path;
+  bool save = tokenizer != nullptr && !tokenizer->files().empty();
+  if (!origin.empty()) {
+    options.texts = model_texts(origin);
+    const bool same = save && has_tokenizer(FolderHandle::open(origin)) &&
+                      load_tokenizer(origin)->serialized() == tokenizer->serialized();
+    save = save && !same;
+  }
+  options.ids = loaded.ids();
+  if (save) options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer, folder); };
+  export_model(options, loaded.shape(), loaded.params(), loaded.communicator());
+}
+
+void export_any(const Options& o) {
   ExportOptions options;
   options.output = o.output;
   options.overwrite = o.force;
   options.file_bytes = parse_count_option("--file-size", o.file_size, between(1 << 10, 1e18));
   if (!o.dtype.empty()) options.type = parse_weight_type_option(o.dtype);
-  convert_model(o.source, options);
+  if (CheckpointModel::is_checkpoint(o.source)) {
+    export_checkpoint(o.source, std::move(options));
+  } else {
+    convert_model(o.source, std::move(options));
+  }
   std::cout << o.output << '\n';
 }
 
@@ -41,14 +67,16 @@ StoredType parse_weight_type_option(const std::string& text) {
 
 Subcommand add_export(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "export", "write a model as a Hugging Face folder: checked, in files of another type or size");
+      "export",
+      "write a checkpoint, or a Hugging Face folder in files of another type or size, as a Hugging Face folder");
   const auto o = std::make_shared<Options>();
-  app->add_option("source", o->source, "Hugging Face folder")->required();
+  app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
   app->add_option("--output", o->output, "folder to write")->required();
-  app->add_option("--dtype", o->dtype, "of the weights: fp32, bf16 or fp16; as they are unless given");
+  app->add_option("--dtype", o->dtype,
+                  "of the weights: fp32, bf16 or fp16; as they are unless given (of a checkpoint fp32)");
   app->add_option("--file-size", o->file_size, "bytes of weights before another file is begun")->capture_default_str();
   app->add_flag("--force", o->force, "replace the folder");
-  return {app, [o] { export_folder(*o); }};
+  return {app, [o] { export_any(*o); }};
 }
 
 }  // namespace llmtrain

@@ -37,7 +37,9 @@ void LoadedModel::read_folder() {
 }
 
 int64_t LoadedModel::vocabulary() const {
-  return checkpoint_ && tokenizer_ ? tokenizer_->vocabulary_size() : config_.model.vocab_size;
+  // A published model has no rows that are padding to it, whatever its tokenizer.
+  const bool padded = checkpoint_ && tokenizer_ && config_.model.path.empty();
+  return padded ? tokenizer_->vocabulary_size() : config_.model.vocab_size;
 }
 
 const Tokenizer& LoadedModel::required_tokenizer() const {

@@ -10,7 +10,7 @@
 #include "core/arena.hpp"
 #include "device/device.hpp"
 #include "hf/config_json.hpp"
-#include "models/model.hpp"
+#include "models/models.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
 #include "tool/checkpoint_model.hpp"
@@ -36,6 +36,9 @@ class LoadedModel {
   void start(const std::function<void(Arena&)>& plan);
   /// After start().
   Context context();
+  /// With the rows that are tokens.
+  DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
+  Communicator& communicator() { return *communicator_; }
   ParamStore& params() { return *params_; }
   Arena& arena() { return arena_; }
   Stream& stream() { return *stream_; }

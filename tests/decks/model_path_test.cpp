@@ -163,6 +163,37 @@ TEST_F(ModelPath, TheBestModelIsExportedNotTheLast) {
   EXPECT_FALSE(best_is_the_first({"run.overwrite=true", "data.train=" + (folder / "said.jsonl").string()}));
 }
 
+TEST_F(ModelPath, ACheckpointIsExportedAsTheRunExportsItself) {
+  run(2, (models() / "phi3").string(), {"parallel.zero=2"});
+  const Outcome outcome = llmtool({"export", (folder / (name + "/checkpoints/step-00000004")).string(), "--output",
+                                   (folder / "exported").string()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* file : {"model.safetensors", "config.json", "generation_config.json"}) {
+    EXPECT_TRUE(read_file(folder / "exported" / file) == read_file(folder / (name + "/export") / file)) << file;
+  }
+  EXPECT_FALSE(weights(folder / "exported") == weights(models() / "phi3"));
+}
+
+// From new weights, with rows of the embedding that only pad: they stay behind.
+TEST_F(ModelPath, NewWeightsAreExportedWithoutPaddingRows) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += i * i % 7 < 3 ? "a" : "b";
+  write_file(folder / "text.txt", text);
+  const Outcome outcome =
+      llmtrain({2,
+                1,
+                {(folder / "deck.ini").string(), "data.train=" + (folder / "text.txt").string(), "data.packing=wrap",
+                 "run.name=new", "model.family=llama", "model.d_model=16", "model.n_layers=1", "model.n_heads=2",
+                 "model.vocab_size=64", "checkpoint.export=last", "checkpoint.export_dtype=bf16"}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  const nlohmann::json config = nlohmann::json::parse(read_file(folder / "new/export/config.json"));
+  EXPECT_EQ(config["vocab_size"], 3) << "a, b and the end of a text";
+  EXPECT_EQ(config["architectures"][0], "LlamaForCausalLM");
+  const Outcome scored =
+      llmtool({"logprobs", "--model", (folder / "new/export").string()}, "{\"input_ids\": [0, 1, 2]}");
+  EXPECT_EQ(scored.exit_code, 0) << scored.output;
+}
+
 TEST_F(ModelPath, CheckPrintsADeckThatIsValidAgain) {
   const std::string model = (models() / "gpt2").string();
   const Outcome first = start(1, model, {"--check"});

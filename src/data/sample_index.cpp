@@ -10,36 +10,58 @@
 namespace llmtrain {
 
 SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch)
-    : documents_(file.documents()), packing_(data.packing), length_(batch.sequence_length) {
+    : documents_(file.documents()),
+      packing_(data.packing),
+      length_(batch.sequence_length),
+      stride_(data.stride),
+      tokens_(file.tokens()) {
   LLMTRAIN_CHECK(length_ >= 1 && length_ < int64_t{1} << 31, "sequence length");
   if (packing_ == DataConfig::Packing::wrap) {
-    index_windows(file);
+    index_windows(file, data.keep_rest);
   } else {
     index_documents(file, data.overflow);
     if (packing_ != DataConfig::Packing::none) index_packs(packing_, data.overflow);
   }
 }
 
-void SampleIndex::index_windows(const TokenFile& file) {
-  counts_.samples = (file.tokens() - 1) / length_;
-  counts_.unused_tokens = file.tokens() - 1 - counts_.samples * length_;
+void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
+  if (stride_ > 0) {  // the last window ends with the tokens; one of a single token would have no target
+    LLMTRAIN_CHECK(stride_ <= length_ && length_ >= 2, "windows overlap or touch");
+    counts_.samples = tokens_ < 2 ? 0 : 1 + (std::max<int64_t>(0, tokens_ - length_) + stride_ - 1) / stride_;
+    if (counts_.samples > 0 && window(counts_.samples - 1).inputs == 0) --counts_.samples;
+  } else {
+    counts_.samples = (tokens_ - 1 + (keep_rest ? length_ - 1 : 0)) / length_;
+  }
   if (counts_.samples == 0) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} tokens are fewer than one sample needs (batch.sequence_length + 1 = {}): give "
-                                "more text, another share of it (data.validation_fraction) or a shorter sequence",
-                                file.info().path, file.tokens(), length_ + 1));
+                    fmt::format("{}: {} tokens are fewer than one sample needs ({}): give more text, another share of "
+                                "it (data.validation_fraction) or a shorter sequence",
+                                file.info().path, tokens_, keep_rest || stride_ > 0 ? 2 : length_ + 1));
   }
-  longest_ = length_;
-  counts_.inputs = counts_.samples * length_;
-  int64_t window = 0, starts = 0;  // documents that begin inside the window, not at its start
-  for (size_t d = 1; d + 1 < documents_.size(); ++d) {
-    const int64_t begin = static_cast<int64_t>(documents_[d]);
-    if (begin / length_ != window) starts = 0;
-    window = begin / length_;
-    if (window >= counts_.samples) break;
-    if (begin % length_ != 0) ++starts;
-    most_documents_ = std::max(most_documents_, starts + 1);
+  const SamplePlace last = window(counts_.samples - 1);
+  counts_.unused_tokens = tokens_ - 1 - (last.begin + last.inputs);
+  longest_ = window(0).inputs;
+  size_t first = 1, end = 1;  // documents that begin inside the window, not at its start
+  for (int64_t sample = 0; sample < counts_.samples; ++sample) {
+    const SamplePlace place = window(sample);
+    counts_.inputs += place.inputs;
+    const auto inside = [&](size_t d, int64_t border) {
+      return d + 1 < documents_.size() && static_cast<int64_t>(documents_[d]) < border;
+    };
+    while (inside(first, place.begin + 1)) ++first;
+    end = std::max(end, first);
+    while (inside(end, place.begin + place.inputs)) ++end;
+    most_documents_ = std::max(most_documents_, static_cast<int64_t>(end - first) + 1);
   }
+}
+
+/// With a stride as in Transformers' guide "Perplexity of fixed-length models": a window is `length_` tokens, the last
+/// of which is a target only.
+SamplePlace SampleIndex::window(int64_t sample) const {
+  if (stride_ == 0) return {sample * length_, std::min(length_, tokens_ - 1 - sample * length_)};
+  const int64_t begin = sample * stride_, before = begin - stride_ + length_;  // where the window before it ends
+  return {begin, std::min(begin + length_, tokens_) - begin - 1,
+          sample == 0 ? 0 : std::max<int64_t>(0, before - 1 - begin)};
 }
 
 void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow overflow) {
@@ -103,7 +125,7 @@ void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow 
 }
 
 SamplePlace SampleIndex::whole_place(int64_t sample) const {
-  if (packing_ == DataConfig::Packing::wrap) return {sample * length_, length_};
+  if (packing_ == DataConfig::Packing::wrap) return window(sample);
   const auto next = std::upper_bound(first_sample_.begin(), first_sample_.end(), sample);
   const size_t d = static_cast<size_t>(next - first_sample_.begin()) - 1;
   const int64_t begin = static_cast<int64_t>(documents_[d]) + (sample - first_sample_[d]) * length_;

@@ -11,10 +11,12 @@
 
 namespace llmtrain {
 
-/// Tokens [begin, begin + inputs] of the file: the first `inputs` are inputs, the last `inputs` targets.
+/// Tokens [begin, begin + inputs] of the file: the first `inputs` are inputs, the last `inputs` targets, of which the
+/// first `context` do not count.
 struct SamplePlace {
   int64_t begin;
   int64_t inputs;
+  int64_t context = 0;
 };
 
 class SampleIndex {
@@ -30,7 +32,8 @@ class SampleIndex {
   int64_t most_documents() const { return most_documents_; }  ///< that the inputs of a sample touch
 
  private:
-  void index_windows(const TokenFile& file);
+  void index_windows(const TokenFile& file, bool keep_rest);
+  SamplePlace window(int64_t sample) const;
   void index_documents(const TokenFile& file, DataConfig::Overflow overflow);
   void index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow);
   SamplePlace whole_place(int64_t sample) const;
@@ -38,6 +41,8 @@ class SampleIndex {
   std::span<const uint64_t> documents_;
   DataConfig::Packing packing_;
   int64_t length_;                     // T
+  int64_t stride_;                     // wrap: see DataConfig
+  int64_t tokens_;                     // of the file
   std::vector<int64_t> first_sample_;  // none: of each document, n + 1 entries
   // Packed: parts of sample s are [part_range_[s], part_range_[s + 1]) of the two lists.
   std::vector<int64_t> part_range_;

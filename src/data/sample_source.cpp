@@ -42,7 +42,9 @@ std::span<const uint64_t> SampleSource::borders_in(const SamplePlace& place) con
 int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
   int64_t count = 0;
   for (size_t number = 0; number < index_.parts(sample); ++number) {
-    const SamplePlace place = index_.part(sample, number);
+    SamplePlace place = index_.part(sample, number);
+    place.begin += place.context;  // the rest counts
+    place.inputs -= place.context;
     const std::span<const uint64_t> borders = borders_in(place);
     if (!file_->info().has_mask) {
       count += place.inputs - static_cast<int64_t>(borders.size());
@@ -77,6 +79,7 @@ void SampleSource::append_part(const SamplePlace& place, HostBatch& out) const {
     out.targets[row + i] = ignore_target;
     out.loss_weights[row + i] = 0;
   };
+  for (size_t i = 0; i < static_cast<size_t>(place.context); ++i) drop(i);
   if (file_->info().has_mask) {
     out.window_mask.resize(n);
     file_->read_mask(place.begin + 1, place.inputs, out.window_mask.data());

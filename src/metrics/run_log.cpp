@@ -115,6 +115,7 @@ struct RunLog::State {
   }
 
   void write_interval(const StepRecord& r);
+  void print_training();
   std::string progress(const StepRecord& r) const;
   nlohmann::ordered_json interval_json(const StepRecord& r) const;
 
@@ -328,28 +329,31 @@ void RunLog::finish(const std::string& reason) {
   s.write_hdf5();
   s.console.print("");
   s.console.print(reason);
-  s.console.print(fmt::format("  training loss       {:.4f} at the last step", s.last_step.loss));
-  if (s.evaluated != 0) {
-    s.console.print(
-        fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", s.last_validation, s.best, s.best_step));
-    if (s.options.optimum > 0) {
-      s.console.print(
-          fmt::format("  known optimum       {:.4f} nats per token: the validation loss is {:+.1f} % from it",
-                      s.options.optimum, 100 * (s.last_validation / s.options.optimum - 1)));
-    }
-  }
-  const double wall = seconds_since(s.start);
-  s.console.print(fmt::format("  speed               {}, {}", with_unit(s.all.rate(), "tok/s"),
-                              with_unit(s.all.rate() * s.options.flops_per_token, "FLOP/s")));
-  s.console.print(
-      fmt::format("  time                {}: forward and backward {}, reduction {}, optimizer {}, data {}, "
-                  "evaluation {}{}",
-                  duration(wall), duration(s.all.phases.forward_backward), duration(s.all.phases.reduction),
-                  duration(s.all.phases.optimizer), duration(s.all.phases.data), duration(s.evaluation_seconds),
-                  s.sample_seconds > 0 ? ", samples " + duration(s.sample_seconds) : std::string()));
+  if (s.options.total_steps > 0) s.print_training();
   if (!s.options.directory.empty()) s.console.print(fmt::format("  results             {}", s.options.directory));
   if (s.ledger) s.ledger->sync();
   if (s.metrics) s.metrics->sync();
+}
+
+void RunLog::State::print_training() {
+  console.print(fmt::format("  training loss       {:.4f} at the last step", last_step.loss));
+  if (evaluated != 0) {
+    console.print(
+        fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", last_validation, best, best_step));
+    if (options.optimum > 0) {
+      console.print(fmt::format("  known optimum       {:.4f} nats per token: the validation loss is {:+.1f} % from it",
+                                options.optimum, 100 * (last_validation / options.optimum - 1)));
+    }
+  }
+  const double wall = seconds_since(start);
+  console.print(fmt::format("  speed               {}, {}", with_unit(all.rate(), "tok/s"),
+                            with_unit(all.rate() * options.flops_per_token, "FLOP/s")));
+  console.print(
+      fmt::format("  time                {}: forward and backward {}, reduction {}, optimizer {}, data {}, "
+                  "evaluation {}{}",
+                  duration(wall), duration(all.phases.forward_backward), duration(all.phases.reduction),
+                  duration(all.phases.optimizer), duration(all.phases.data), duration(evaluation_seconds),
+                  sample_seconds > 0 ? ", samples " + duration(sample_seconds) : std::string()));
 }
 
 }  // namespace llmtrain

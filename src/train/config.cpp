@@ -91,19 +91,41 @@ void check_lengths(DeckLoader& deck, const Config& config) {
 
 /// Whether a task has a use for a key.
 bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
-  if (task != RunConfig::Task::tokenizer) return true;
+  if (task == RunConfig::Task::pretrain) return true;
   constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
   constexpr std::array<std::string_view, 8> of_data = {
       "train", "tokenizer", "vocab_size", "document_separator", "text_column", "add_bos", "unpacked_limit", "cache"};
   if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
+  if (task == RunConfig::Task::evaluate) {
+    constexpr std::array<std::string_view, 5> sections = {"optimizer", "schedule", "checkpoint", "tokenizer", "log"};
+    constexpr std::array<std::string_view, 10> others = {"data.vocab_size",
+                                                         "data.shuffle",
+                                                         "model.dropout",
+                                                         "model.attention_dropout",
+                                                         "parallel.reduction_groups",
+                                                         "parallel.reduction_blocks",
+                                                         "evaluation.every_steps",
+                                                         "evaluation.at_start",
+                                                         "evaluation.early_stopping_patience",
+                                                         "evaluation.early_stopping_threshold"};
+    if (key.section == "log") return key.name == "sinks";
+    if (key.full_name() == "evaluation.at_end") return false;
+    return std::ranges::find(sections, key.section) == sections.end() &&
+           std::ranges::find(others, key.full_name()) == others.end();
+  }
   if (key.section == "data") return std::ranges::find(of_data, key.name) != of_data.end();
   return key.section == "tokenizer";
 }
 
-void resolve_tokenizer_task(DeckLoader& deck, const DeckKeys& keys, Config& config) {
+/// Keys of other tasks are no mistake: one deck may serve several.
+void mark_unheeded(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
-    if (!heeds(config.run.task, key)) deck.unused(key.full_name(), "no effect with run.task = tokenizer");
+    if (heeds(task, key)) continue;
+    deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
   }
+}
+
+void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   if (!deck.given("data.tokenizer")) {
     config.data.tokenizer = "bpe";
     deck.set("data.tokenizer", Origin::automatic, "run.task = tokenizer");
@@ -113,18 +135,49 @@ void resolve_tokenizer_task(DeckLoader& deck, const DeckKeys& keys, Config& conf
   config.data.resolve(deck, config.run.output);
 }
 
+void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
+  if (!deck.given("model.path")) {
+    deck.fail("model.path", "is required with run.task = evaluate: the folder of the model");
+  }
+  if (!config.data.validation.empty()) {
+    deck.set("data.train", Origin::unused, "data.validation is evaluated");
+  } else if (!deck.given("data.train") && deck.sound({"data.validation"})) {
+    deck.fail("data.validation",
+              "is required with run.task = evaluate (or data.train, of which the last "
+              "validation_fraction is evaluated)");
+  }
+}
+
 /// Reports what is wrong with the data files and returns the vocabulary that they need, 0 = not known yet.
 int64_t examine_files(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
-  if (config.data.train.empty()) return 0;  // reported as missing
+  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing
+  const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+  const bool alone = evaluates && !config.data.validation.empty();  // validation files take the place of training files
   const int64_t vocabulary = check_data_files(
-      config.data, [&](const char* key, const UserError& error) { deck.fail(key, error.what(), error.code()); });
+      evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
+        deck.fail(alone && key == "data.train" ? "data.validation" : key, error.what(), error.code());
+      });
   const int64_t rows = config.model.vocab_size;
   deck.check(rows == 0 || rows >= vocabulary, {"model.vocab_size"}, too_few_rows(rows, vocabulary));
   return vocabulary;
 }
 
 }  // namespace
+
+DType compute_dtype(const PrecisionConfig& precision) {
+  LLMTRAIN_CHECK(precision.compute != PrecisionConfig::Compute::automatic, "precision.compute is not resolved");
+  return precision.compute == PrecisionConfig::Compute::bf16 ? DType::bf16 : DType::f32;
+}
+
+DataConfig evaluated_data(const DataConfig& data) {
+  DataConfig evaluated = data;
+  if (data.validation.empty()) return evaluated;
+  evaluated.train = data.validation;
+  evaluated.validation.clear();
+  evaluated.validation_fraction = 0;
+  return evaluated;
+}
 
 std::string too_few_rows(int64_t rows, int64_t vocabulary) {
   return fmt::format("{} is too small: the tokenizer has {} tokens, and the embedding needs a row for each", rows,
@@ -135,9 +188,12 @@ void RunConfig::visit(DeckKeys& keys) {
   keys.section("run", "What the job does, and where its results go.");
   keys.key<RunNameCodec>("name", name,
                          {.doc = "Of the run: results lie in <output>/<name>/.", .automatic = "the deck's file name"});
-  keys.key("task", task,
-           {.doc = "pretrain: learn to predict the next token of text; tokenizer: learn data.tokenizer = bpe "
-                   "from data.train, as tokenizer.json in the run's folder."});
+  keys.key(
+      "task", task,
+      {.doc =
+           "pretrain: learn to predict the next token of text; evaluate: how well model.path predicts the "
+           "validation data (loss, perplexity, bits per byte, token accuracy); tokenizer: learn data.tokenizer = bpe "
+           "from data.train, as tokenizer.json in the run's folder."});
   keys.key("output", output, {.doc = "Folder of run directories."});
   keys.key("seed", seed,
            {.range = at_least(0), .doc = "Of all random numbers: initial weights, sample order, dropout."});
@@ -156,10 +212,10 @@ void RunConfig::visit(DeckKeys& keys) {
 
 void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
   if (!deck.given("run.name")) {
-    name = run_name_of(deck_name);
+    name = run_name_of(deck_name) + (task == Task::evaluate ? "-evaluate" : "");
     deck.set("run.name", Origin::automatic, "the deck's file name");
   }
-  if (task == Task::tokenizer) return;
+  if (task != Task::pretrain) return;
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
   if (!steps) deck.unused("run.max_steps", "epochs is given");
   if (!passes) deck.unused("run.epochs", "max_steps is given");
@@ -182,9 +238,27 @@ void EvaluationConfig::visit(DeckKeys& keys) {
            {.unit = "nats",
             .range = at_least(0),
             .doc = "A loss is better if it is lower than the best by more than this."});
+  keys.key("stride", stride,
+           {.unit = "tokens",
+            .range = at_least(0),
+            .doc = "With run.task = evaluate and packing = wrap: windows of sequence_length tokens begin this far "
+                   "apart, and every token is scored once, with all of its window before it. 0 = windows do not "
+                   "overlap."});
 }
 
-void EvaluationConfig::resolve(DeckLoader& deck, const DataConfig& data) const {
+void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
+  const DataConfig& data = config.data;
+  if (config.run.task == RunConfig::Task::evaluate) {
+    deck.check(stride == 0 || data.packing == DataConfig::Packing::wrap, {"evaluation.stride", "data.packing"},
+               "windows are cut from a stream of tokens: they need data.packing = wrap");
+    const int64_t length = config.batch.sequence_length;
+    deck.check(stride <= length, {"evaluation.stride", "batch.sequence_length"},
+               fmt::format("windows of batch.sequence_length = {} would leave tokens out between them", length));
+    deck.check(stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
+               "windows need batch.sequence_length = 2 or more: their last token is a target only");
+    return;
+  }
+  deck.unused("evaluation.stride", "only for run.task = evaluate");
   if (early_stopping_patience == 0) return;
   deck.check(every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
              "early stopping needs evaluation.every_steps above 0");
@@ -263,25 +337,28 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   DeckKeys keys;
   config.visit(keys);
   DeckLoader deck(keys, deck_name);
-  deck.load(deck_text, overrides, exclusive_keys,
-            [&](const DeckKeys::Key& key) { return heeds(config.run.task, key); });
+  deck.load(deck_text, overrides, exclusive_keys, [&](const DeckKeys::Key& key) {
+    const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+    return heeds(config.run.task, key) && !(evaluates && key.full_name() == "data.train");
+  });
   config.run.resolve(deck, deck_name);
-  const bool trains = config.run.task == RunConfig::Task::pretrain;
   std::optional<ModelConfig> loaded;
-  if (trains) {
+  if (config.run.task == RunConfig::Task::tokenizer) {
+    resolve_tokenizer_task(deck, config);
+  } else {
     config.batch.resolve(deck);
     loaded = load_model_path(deck, config.model.path, config.data, folders != nullptr ? *folders : own_folders);
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     config.data.resolve(deck, config.run.output);
-    config.schedule.resolve(deck);
-  } else {
-    resolve_tokenizer_task(deck, keys, config);
+    config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
+    config.evaluation.resolve(deck, config);
   }
+  if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
+  mark_unheeded(deck, keys, config.run.task);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run would lie in data.cache, the folder of token files: choose another name");
-  if (trains) {
-    config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
-    config.evaluation.resolve(deck, config.data);
+  if (config.run.task == RunConfig::Task::pretrain) {
+    config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
     check_lengths(deck, config);
   }
@@ -307,7 +384,8 @@ void each_difference(const Config& config, std::string_view resolved_deck, const
   for (const DeckKeys::Key& key : here_keys.keys()) {
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;
-    if (std::ranges::find(sections_without_effect, key.section) != sections_without_effect.end() ||
+    const bool of_evaluation = config.run.task == RunConfig::Task::evaluate && key.section == "evaluation";
+    if ((!of_evaluation && std::ranges::find(sections_without_effect, key.section) != sections_without_effect.end()) ||
         std::ranges::find(keys_without_effect, name) != keys_without_effect.end())
       continue;
     if (origin == Origin::unused) continue;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/deck.hpp"
+#include "core/dtype.hpp"
 #include "core/named_enum.hpp"
 #include "data/data_config.hpp"
 #include "models/model_config.hpp"
@@ -16,9 +17,11 @@
 
 namespace llmtrain {
 
+struct Config;
+
 /// [run]
 struct RunConfig {
-  enum class Task : uint8_t { pretrain, tokenizer };
+  enum class Task : uint8_t { pretrain, evaluate, tokenizer };
 
   std::string name;  ///< of the run directory; the deck's file name without .ini when not given
   Task task = Task::pretrain;
@@ -42,9 +45,10 @@ struct EvaluationConfig {
   int64_t batches = 0;                  ///< of batch.global sequences each; 0 = all
   int64_t early_stopping_patience = 0;  ///< evaluations without a better value; 0 = off
   double early_stopping_threshold = 0;  ///< better means lower by more than this
+  int64_t stride = 0;                   ///< tokens from window to window of task = evaluate; 0 = no overlap
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const DataConfig& data) const;  ///< checks only
+  void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only
 };
 
 /// [log]; every ..._steps = 0 means never.
@@ -65,7 +69,7 @@ struct LogConfig {
 };
 
 template <>
-inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "tokenizer");
+inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "evaluate", "tokenizer");
 template <>
 inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl");
 
@@ -92,6 +96,13 @@ struct Config {
   void set_vocab_size(int64_t size);
   void set_compute(PrecisionConfig::Compute compute);
 };
+
+/// Of a resolved configuration.
+DType compute_dtype(const PrecisionConfig& precision);
+
+/// What run.task = evaluate reads: data.validation alone where it is named, else data.train with its last part set
+/// apart.
+DataConfig evaluated_data(const DataConfig& data);
 
 /// What is wrong with model.vocab_size = rows.
 std::string too_few_rows(int64_t rows, int64_t vocabulary);

@@ -8,26 +8,20 @@
 
 namespace llmtrain {
 
-namespace {
-
-/// fp32 master weights and both moments.
-int64_t checkpoint_bytes(const Trainer& trainer) { return 12 * trainer.parameter_count(); }
-
-}  // namespace
-
 std::string estimate_text(const Estimate& e) {
-  const Arena& plan = e.trainer->plan();
-  std::string text = fmt::format("memory of one rank of {} ({} on a node), {} parameters\n", e.ranks, e.ranks_per_node,
-                                 e.trainer->parameter_count());
+  const Arena& plan = *e.plan;
+  std::string text =
+      fmt::format("memory of one rank of {} ({} on a node), {} parameters\n", e.ranks, e.ranks_per_node, e.parameters);
   for (int c = 0; c < memory_category_count; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name_of(category), plan.bytes(category),
                         bytes_text(static_cast<double>(plan.bytes(category))));
   }
-  const int64_t node = plan.bytes() * e.ranks_per_node, disk = checkpoint_bytes(*e.trainer);
+  const int64_t node = plan.bytes() * e.ranks_per_node, disk = e.state_bytes;
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", plan.bytes(),
                       bytes_text(static_cast<double>(plan.bytes())));
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
+  if (disk == 0) return text;
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk", disk,
                       bytes_text(static_cast<double>(disk)));
   return text;
@@ -35,17 +29,17 @@ std::string estimate_text(const Estimate& e) {
 
 std::string estimate_json(const Estimate& e) {
   nlohmann::ordered_json j;
-  const Arena& plan = e.trainer->plan();
+  const Arena& plan = *e.plan;
   j["ranks"] = e.ranks;
   j["ranks_per_node"] = e.ranks_per_node;
-  j["parameters"] = e.trainer->parameter_count();
+  j["parameters"] = e.parameters;
   for (int c = 0; c < memory_category_count; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
     j["bytes_per_rank"][std::string(name_of(category))] = plan.bytes(category);
   }
   j["bytes_per_rank"]["total"] = plan.bytes();
   j["bytes_per_node"] = plan.bytes() * e.ranks_per_node;
-  j["checkpoint_bytes"] = checkpoint_bytes(*e.trainer);
+  j["checkpoint_bytes"] = e.state_bytes;
   return j.dump(2) + "\n";
 }
 

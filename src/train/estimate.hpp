@@ -2,13 +2,14 @@
 #include <string>
 
 #include "core/arena.hpp"
-#include "train/trainer.hpp"
 
 namespace llmtrain {
 
 /// What --estimate says: bytes of one rank by category, and of a node.
 struct Estimate {
-  const Trainer* trainer = nullptr;
+  const Arena* plan = nullptr;
+  int64_t parameters = 0;
+  int64_t state_bytes = 0;  ///< of a checkpoint, all ranks
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
 };

@@ -11,7 +11,9 @@
 #include "data/data_sources.hpp"
 #include "metrics/console.hpp"
 #include "train/estimate.hpp"
+#include "train/evaluation_task.hpp"
 #include "train/interruption.hpp"
+#include "train/job.hpp"
 #include "train/resume.hpp"
 #include "train/run_directory.hpp"
 #include "train/tokenizer_task.hpp"
@@ -84,46 +86,6 @@ bool agreed_fast_bf16(Communicator& communicator) {
   return fast != 0;
 }
 
-Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
-  Dataset data = open_dataset(config.data, config.batch, communicator, report);
-  if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
-  if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
-      !config.provenance.given("data.tokenizer")) {
-    config.notes.push_back(fmt::format(
-        "{}: {} has no tokenizer, so every character of the text is a token of its own (data.tokenizer = char): the "
-        "model has not learned these ids. Name the tokenizer that it was trained with",
-        config.provenance.where("data.tokenizer"), config.model.path));
-  }
-  if (config.model.vocab_size < data.vocabulary_size) {
-    raise_together(communicator, [&] {
-      throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
-                                                  too_few_rows(config.model.vocab_size, data.vocabulary_size)));
-    });
-  }
-  return data;
-}
-
-std::string count_text(int64_t n) {
-  std::string digits = std::to_string(n), out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
-
-/// What of the training data is not trained on.
-void print_left_out(RunLog& log, const SampleCounts& counts) {
-  std::vector<std::string> parts;
-  if (counts.too_long > 0)
-    parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
-  if (counts.without_target > 0) {
-    parts.push_back(fmt::format("{} documents of one token left out", count_text(counts.without_target)));
-  }
-  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens left out", count_text(counts.unused_tokens)));
-  if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
-}
-
 /// The sources of a mixture, and how documents become samples.
 void print_sources(RunLog& log, const Config& config, const DataStream& stream, int64_t steps) {
   const std::vector<SourceShare> sources = stream.sources();
@@ -143,17 +105,6 @@ void print_sources(RunLog& log, const Config& config, const DataStream& stream, 
   print_left_out(log, stream.counts());
 }
 
-/// A run's bits depend on the kind of processor.
-void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
-  const std::vector<std::string> all = communicator.gather_all(device_description());
-  const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
-  if (other == all.end()) return;
-  log.warn(
-      fmt::format("rank {} runs on another kind of device ({}): the last bits of the results depend on it, and "
-                  "differ from a job on equal nodes",
-                  other - all.begin(), *other));
-}
-
 void print_resume(RunLog& log, const ResumePoint& from) {
   log.print(fmt::format("{}    {}, step {}, written by {} rank{}", from.own ? "resumed" : "started", from.path,
                         from.manifest.step, from.manifest.shards.size(), from.manifest.shards.size() == 1 ? "" : "s"));
@@ -164,25 +115,14 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   const Communicator& c = runtime.communicator();
   const DataStream& stream = trainer.training_data();
   const int64_t ranks = c.size();
-  log.print(version_text().substr(0, version_text().find('\n')));
-  log.print(fmt::format("device     {}", device_description()));
-  const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
-  log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", ranks, runtime.threads(),
-                        runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
-  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
-                        name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
-                        count_text(config.model.vocab_size), count_text(trainer.parameter_count()),
-                        name_of(config.precision.compute)));
+  print_machine(log, runtime);
+  print_model(log, config, trainer.parameter_count());
   log.print(fmt::format(
       "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
       "group{}",
       config.parallel.zero, config.batch.micro, config.batch.global, config.batch.sequence_length,
       config.batch.gradient_accumulation_steps, trainer.groups(), trainer.groups() == 1 ? "" : "s"));
-  const DeviceMemory memory = device_memory();
-  log.print(fmt::format("memory     {} per rank, {} on this node of {} available",
-                        bytes_text(static_cast<double>(trainer.plan().bytes())),
-                        bytes_text(static_cast<double>(trainer.plan().bytes() * c.node_size())),
-                        bytes_text(static_cast<double>(memory.available))));
+  print_memory(log, trainer.plan(), c);
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
                         count_text(stream.steps_per_epoch()),
@@ -197,21 +137,33 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
         "a smaller batch.micro or fewer ranks use all of them",
         ranks - trainer.groups(), ranks));
   }
-  for (const std::string& note : config.notes) log.warn(note);
-  if (runtime.cores_lost()) log.warn(runtime.thread_note());
-  warn_of_mixed_devices(log, runtime.communicator());
+  print_warnings(log, config, runtime);
 }
 
+/// Of the last rank, which has the largest shards.
 int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   examine(deck_text, command, communicator);
-  const Dataset data = load_data(config, communicator, [](const std::string&) {});
-  const int64_t ranks = command.ranks > 0 ? command.ranks : communicator.size();
-  const int64_t per_node = command.ranks_per_node > 0 ? command.ranks_per_node
-                           : command.ranks > 0        ? ranks
-                                                      : communicator.node_size();
-  const Trainer trainer(config, data, static_cast<int>(ranks) - 1, static_cast<int>(ranks));  // has the largest shards
-  const Estimate e{&trainer, ranks, std::min(per_node, ranks)};
+  const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+  const Dataset data = evaluates ? load_evaluated_data(config, communicator, [](const std::string&) {})
+                                 : load_data(config, communicator, [](const std::string&) {});
+  Estimate e;
+  e.ranks = command.ranks > 0 ? command.ranks : communicator.size();
+  e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
+                                                : command.ranks > 0        ? e.ranks
+                                                                           : communicator.node_size());
+  const int size = static_cast<int>(e.ranks);
+  std::optional<EvaluationTask> task;
+  std::optional<Trainer> trainer;
+  if (evaluates) {
+    task.emplace(config, data, size - 1, size);
+    e.parameters = task->parameter_count();
+  } else {
+    trainer.emplace(config, data, size - 1, size);
+    e.parameters = trainer->parameter_count();
+    e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
+  }
+  e.plan = evaluates ? &task->plan() : &trainer->plan();
   if (communicator.rank() == 0) {
     const std::string text = command.json ? estimate_json(e) : estimate_text(e);
     std::fputs(text.c_str(), stdout);
@@ -234,57 +186,28 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   const bool root = communicator.rank() == 0;
   if (config.checkpoint.signal_save) note_signals();
   std::optional<RunDirectory> directory;
-  int64_t found = 0;
-  raise_together(communicator, [&] {
-    if (!root) return;
-    directory.emplace(config);
-    found = static_cast<int64_t>(directory->found());
-  });
-  communicator.broadcast(&found, sizeof(found));
-  if (found == static_cast<int64_t>(RunDirectory::Found::finished)) {
-    if (root) {
-      std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
-                             "run.overwrite=true to run it again\n",
-                             RunDirectory::path_of(config))
-                     .c_str(),
-                 stdout);
-    }
-    return 0;
-  }
+  if (open_directory(directory, config, communicator)) return 0;
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   settle_precision(config, agreed_fast_bf16(communicator));
   examine(deck_text, command, communicator);
   Console progress("", root);
-  RunLogOptions options;
+  std::vector<std::string> earlier;
   const Dataset data = load_data(config, communicator, [&](const std::string& text) {
     progress.print(text);
-    options.earlier.push_back(text);
+    earlier.push_back(text);
   });
   std::unique_ptr<Trainer> trainer;
   raise_together(communicator,
                  [&] { trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size()); });
-  // The largest rank and the smallest share decide, for all alike.
-  std::array<int64_t, 2> memory = {trainer->plan().bytes(), -device_memory().available / communicator.node_size()};
-  communicator.maximum(memory);
-  raise_together(communicator, [&] {
-    check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
-  });
+  check_plan(trainer->plan(), config, communicator);
   raise_together(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);
   });
-  options.directory = root ? directory->path() : "";
-  options.active = root;
+  RunLogOptions options = log_options(config, root ? &*directory : nullptr, trainer->plan(), communicator);
+  options.earlier = earlier;
   options.total_steps = trainer->total_steps();
-  options.every_steps = config.log.every_steps;
-  options.jsonl = options.hdf5 = false;
-  for (LogConfig::Sink sink : config.log.sinks) {
-    options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
-    options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
-  }
-  options.ranks = communicator.size();
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;
-  options.memory_bytes = trainer->plan().bytes();
   if (from) {
     options.resumed = LogState{from->manifest.run.counters, from->manifest.run.values};
     options.resumed_step = from->manifest.step;
@@ -321,6 +244,11 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     }
     examine(text, command, communicator);
     return run_tokenizer_task(config, communicator);
+  }
+  if (config.run.task == RunConfig::Task::evaluate) {
+    settle_precision(config, agreed_fast_bf16(communicator));
+    if (command.estimate) return estimate(command, text, config, runtime);
+    return run_evaluation_task(config, runtime, [&] { examine(text, command, communicator); });
   }
   if (!command.estimate) return train(command, text, config, runtime);
   settle_precision(config, agreed_fast_bf16(communicator));

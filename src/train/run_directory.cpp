@@ -24,10 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Everything this program writes into a run directory; an overwritten run loses these and nothing else.
-constexpr std::array<const char*, 13> own_names = {
-    "tokenizer.json", "tokenizer_config.json", "deck.ini", "ledger.jsonl",  "restarts",    "metrics.jsonl",
-    "metrics.h5",     "metrics.h5.tmp",        "log.txt",  "finished.json", "tensorboard", "checkpoints",
-    "export"};
+constexpr std::array<const char*, 14> own_names = {
+    "evaluation.json", "tokenizer.json", "tokenizer_config.json", "deck.ini", "ledger.jsonl",  "restarts",
+    "metrics.jsonl",   "metrics.h5",     "metrics.h5.tmp",        "log.txt",  "finished.json", "tensorboard",
+    "checkpoints",     "export"};
 
 std::string owner_of_this_job() {
   std::array<char, 256> host{};
@@ -169,6 +169,10 @@ void RunDirectory::lock() {
 
 RunDirectory::~RunDirectory() {
   if (lock_ >= 0) close(lock_);
+}
+
+void RunDirectory::write_file(const std::string& name, const std::string& text) const {
+  write_whole(path_ + "/" + name, text);
 }
 
 void RunDirectory::mark_finished(int64_t steps) const {

@@ -28,6 +28,8 @@ class RunDirectory {
   void start(const std::string& resolved_deck) const;
   /// Instead of start() for a run that goes on: what killed jobs left behind goes, deck.ini is written anew.
   void go_on(const std::string& resolved_deck) const;
+  /// A small file of results, whole or not at all.
+  void write_file(const std::string& name, const std::string& text) const;
   /// Leaves the mark that the run reached its end, after everything else is on disk.
   void mark_finished(int64_t steps) const;
 

@@ -21,11 +21,6 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-DType compute_dtype(const PrecisionConfig& precision) {
-  LLMTRAIN_CHECK(precision.compute != PrecisionConfig::Compute::automatic, "precision.compute is not resolved");
-  return precision.compute == PrecisionConfig::Compute::bf16 ? DType::bf16 : DType::f32;
-}
-
 /// Rows of the embedding that the softmax is over. A published model has no rows that are padding to it, whatever its
 /// tokenizer.
 int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {

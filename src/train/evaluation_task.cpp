@@ -1,0 +1,226 @@
+#include "train/evaluation_task.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <span>
+#include <vector>
+
+#include "hf/load_weights.hpp"
+#include "metrics/console.hpp"
+#include "models/models.hpp"
+#include "train/job.hpp"
+
+namespace llmtrain {
+
+double EvaluationReport::perplexity() const { return std::exp(loss); }
+
+double EvaluationReport::token_accuracy() const { return static_cast<double>(correct) / static_cast<double>(tokens); }
+
+double EvaluationReport::bits_per_byte() const {
+  if (bytes == 0) return 0;
+  return loss * static_cast<double>(tokens) / std::numbers::ln2 / static_cast<double>(bytes);
+}
+
+int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch) {
+  int64_t bytes = 0;
+  std::vector<int32_t> run;  // consecutive scored tokens behind the one before them: some decoders drop a first space
+  const auto close = [&] {
+    if (run.empty()) return;
+    const size_t before = tokenizer.decode(std::span(run).first(1)).size();
+    bytes += static_cast<int64_t>(tokenizer.decode(run).size() - before);
+    run.clear();
+  };
+  for (size_t i = 0; i < batch.ids.size(); ++i) {
+    if (!run.empty() && batch.ids[i] != run.back()) close();
+    if (batch.targets[i] == ignore_target) {
+      close();
+      continue;
+    }
+    if (run.empty()) run.push_back(batch.ids[i]);
+    run.push_back(batch.targets[i]);
+  }
+  close();
+  return bytes;
+}
+
+namespace {
+
+ParamStoreOptions store_options(const Config& config, int rank, int size) {
+  ParamStoreOptions options;
+  options.compute = compute_dtype(config.precision);
+  options.zero_stage = static_cast<int>(config.parallel.zero);
+  options.rank = rank;
+  options.size = size;
+  options.trained = false;
+  return options;
+}
+
+/// Nothing of the text is left out, and with evaluation.stride windows overlap.
+DataStream evaluation_stream(const Config& config, const Dataset& data) {
+  DataConfig rules = config.data;
+  rules.keep_rest = true;
+  rules.stride = config.evaluation.stride;
+  const auto& tokens = data.validation != nullptr ? data.validation : data.train;
+  return {tokens, rules, config.batch, static_cast<uint64_t>(config.run.seed), false};
+}
+
+int64_t first_steps(const Config& config, const DataStream& data) {
+  const int64_t all = data.steps_per_epoch(), wanted = config.evaluation.batches;
+  return wanted > 0 ? std::min(all, wanted) : all;
+}
+
+}  // namespace
+
+EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int rank, int size)
+    : path_(config.model.path),
+      tokenizer_(data.tokenizer),
+      data_(evaluation_stream(config, data)),
+      steps_(first_steps(config, data_)),
+      shape_(decoder_shape(config.model, config.model.vocab_size)),
+      model_(make_model(config.model, shape_.tokens)),
+      params_(model_->units(), store_options(config, rank, size)) {
+  const int64_t rows = data_.max_rows();
+  params_.plan(arena_);
+  model_->plan(arena_, compute_dtype(config.precision), rows, false);
+  batch_.plan(arena_, rows, data_.max_segments());
+  arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
+  arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
+}
+
+EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
+  Communicator& communicator = runtime.communicator();
+  Stream& stream = runtime.stream();
+  const DeviceBuffer memory(arena_.bytes());
+  arena_.commit(memory.data());
+  params_.start(communicator, stream);
+  const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
+  log.print(fmt::format("weights    {}: {}", path_, load_text(loaded)));
+  model_->start(stream);
+
+  Context ctx{params_, arena_, stream};
+  std::array<int64_t, 2> counts = {0, 0};  // correct, bytes
+  std::vector<int32_t> argmax;
+  const auto count = [&](const HostBatch& batch, const TokenStatistics& statistics) {
+    argmax.resize(batch.targets.size());
+    copy_to_host(argmax.data(), statistics.argmax.data, static_cast<int64_t>(argmax.size() * sizeof(int32_t)), stream);
+    stream.synchronize();
+    for (size_t i = 0; i < argmax.size(); ++i) counts[0] += argmax[i] == batch.targets[i] ? 1 : 0;
+    if (tokenizer_ != nullptr) counts[1] += scored_bytes(*tokenizer_, batch);
+  };
+  const EvaluationResult result = evaluate(*model_, ctx, data_, steps_, {batch_, statistics_}, communicator, count);
+  communicator.sum(counts);
+  return {result.loss, result.tokens, counts[0], counts[1]};
+}
+
+namespace {
+
+void print_opening(RunLog& log, const Config& config, const EvaluationTask& task, Runtime& runtime) {
+  print_machine(log, runtime);
+  print_model(log, config, task.parameter_count());
+  print_memory(log, task.plan(), runtime.communicator());
+  const SampleCounts& counts = task.data().counts();
+  const int64_t stride = config.evaluation.stride;
+  log.print(fmt::format("data       {} samples of at most {} tokens{}", count_text(counts.samples),
+                        count_text(config.batch.sequence_length),
+                        stride > 0 ? fmt::format(", one every {} tokens", count_text(stride)) : std::string()));
+  print_left_out(log, counts);
+  if (task.steps() < task.data().steps_per_epoch()) {
+    log.print(
+        fmt::format("           the first {} samples are scored", count_text(task.steps() * config.batch.global)));
+  }
+  log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
+  print_warnings(log, config, runtime);
+}
+
+std::string report_json(const EvaluationReport& report, const Config& config) {
+  nlohmann::ordered_json j;
+  j["model"] = config.model.path;
+  j["loss"] = report.loss;
+  j["perplexity"] = report.perplexity();
+  if (report.bytes > 0) j["bits_per_byte"] = report.bits_per_byte();
+  j["token_accuracy"] = report.token_accuracy();
+  j["tokens"] = report.tokens;
+  if (report.bytes > 0) j["bytes"] = report.bytes;
+  j["sequence_length"] = config.batch.sequence_length;
+  j["stride"] = config.evaluation.stride;
+  return j.dump(2) + "\n";
+}
+
+void print_report(RunLog& log, const EvaluationReport& report) {
+  log.print("");
+  log.print(fmt::format("{} tokens scored", count_text(report.tokens)));
+  log.print(fmt::format("  loss                {:.6f} nats per token", report.loss));
+  log.print(fmt::format("  perplexity          {:.6g}", report.perplexity()));
+  log.print(report.bytes > 0 ? fmt::format("  bits per byte       {:.6f} over {} bytes", report.bits_per_byte(),
+                                           count_text(report.bytes))
+                             : "  bits per byte       unknown: token ids without a tokenizer");
+  log.print(fmt::format("  token accuracy      {:.2f} %", 100 * report.token_accuracy()));
+}
+
+}  // namespace
+
+Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report) {
+  const DataConfig as_given = config.data;
+  config.data = evaluated_data(as_given);
+  Dataset data = load_data(config, communicator, report);
+  config.data = as_given;
+  return data;
+}
+
+int run_evaluation_task(Config& config, Runtime& runtime, const std::function<void()>& examine) {
+  Communicator& communicator = runtime.communicator();
+  const bool root = communicator.rank() == 0;
+  std::optional<RunDirectory> directory;
+  if (open_directory(directory, config, communicator)) return 0;
+  examine();
+  Console progress("", root);
+  std::vector<std::string> earlier;
+  const Dataset data = load_evaluated_data(config, communicator, [&](const std::string& text) {
+    progress.print(text);
+    earlier.push_back(text);
+  });
+  std::unique_ptr<EvaluationTask> task;
+  raise_together(communicator, [&] {
+    task = std::make_unique<EvaluationTask>(config, data, communicator.rank(), communicator.size());
+  });
+  check_plan(task->plan(), config, communicator);
+  raise_together(communicator, [&] {
+    if (root) directory->start(write_deck(config));
+  });
+  RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
+  options.earlier = earlier;
+  std::optional<RunLog> log;
+  raise_together(communicator, [&] { log.emplace(options); });
+  print_opening(*log, config, *task, runtime);
+
+  const auto begin = std::chrono::steady_clock::now();
+  const EvaluationReport report = task->run(runtime, *log);
+  EvaluationRecord record;
+  record.loss = report.loss;
+  record.tokens = report.tokens;
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  log->evaluation(record);
+  print_report(*log, report);
+  if (!std::isfinite(report.loss)) {
+    throw UserError(ExitCode::diverged, config.model.path +
+                                            ": the loss is not finite: the weights, or products of "
+                                            "them in this precision.compute, overflow");
+  }
+  raise_together(communicator, [&] {
+    if (root) directory->write_file("evaluation.json", report_json(report, config));
+  });
+  log->finish("finished");
+  raise_together(communicator, [&] {
+    if (root) directory->mark_finished(0);
+  });
+  return 0;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,66 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/arena.hpp"
+#include "data/dataset.hpp"
+#include "metrics/run_log.hpp"
+#include "models/decoder.hpp"
+#include "parallel/runtime.hpp"
+#include "train/config.hpp"
+#include "train/evaluate.hpp"
+
+namespace llmtrain {
+
+/// How well a model predicts a text.
+struct EvaluationReport {
+  double loss = 0;      ///< mean negative log-likelihood, nats per token
+  int64_t tokens = 0;   ///< scored
+  int64_t correct = 0;  ///< of them those that the model found most probable
+  int64_t bytes = 0;    ///< of text that the scored tokens stand for; 0 = unknown (token ids without a tokenizer)
+
+  double perplexity() const;
+  double token_accuracy() const;
+  double bits_per_byte() const;  ///< 0 = unknown
+};
+
+/// Bytes of text that the scored targets of a batch stand for. Special tokens have none.
+int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch);
+
+/// run.task = evaluate: planned for any number of ranks, then run once.
+class EvaluationTask {
+ public:
+  /// The deck must be resolved, with a model.path.
+  EvaluationTask(const Config& config, const Dataset& data, int rank, int size);
+
+  const Arena& plan() const { return arena_; }
+  int64_t parameter_count() const { return params_.parameter_count(); }
+  const DataStream& data() const { return data_; }
+  int64_t steps() const { return steps_; }
+
+  /// Allocates, reads the weights and scores. Collective.
+  EvaluationReport run(Runtime& runtime, RunLog& log);
+
+ private:
+  std::string path_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  DataStream data_;
+  int64_t steps_;  ///< of batch.global samples
+  DecoderShape shape_;
+  std::unique_ptr<Model> model_;
+  ParamStore params_;
+  Arena arena_;
+  BatchBuffers batch_;
+  TokenStatistics statistics_;
+};
+
+/// evaluated_data() of the deck. Collective.
+Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
+
+/// The whole job, in the run directory: deck.ini, log.txt, ledger and metrics, and evaluation.json. `examine` reports
+/// what is wrong with the files that the deck names. Collective.
+int run_evaluation_task(Config& config, Runtime& runtime, const std::function<void()>& examine);
+
+}  // namespace llmtrain

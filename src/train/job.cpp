@@ -1,0 +1,142 @@
+#include "train/job.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "metrics/console.hpp"
+#include "train/estimate.hpp"
+#include "train/program.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// A run's bits depend on the kind of processor.
+void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
+  const std::vector<std::string> all = communicator.gather_all(device_description());
+  const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
+  if (other == all.end()) return;
+  log.warn(
+      fmt::format("rank {} runs on another kind of device ({}): the last bits of the results depend on it, and "
+                  "differ from a job on equal nodes",
+                  other - all.begin(), *other));
+}
+
+}  // namespace
+
+bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator) {
+  const bool root = communicator.rank() == 0;
+  int64_t finished = 0;
+  raise_together(communicator, [&] {
+    if (!root) return;
+    directory.emplace(config);
+    finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
+  });
+  communicator.broadcast(&finished, sizeof(finished));
+  if (finished != 0 && root) {
+    std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
+                           "run.overwrite=true to run it again\n",
+                           RunDirectory::path_of(config))
+                   .c_str(),
+               stdout);
+  }
+  return finished != 0;
+}
+
+Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
+  Dataset data = open_dataset(config.data, config.batch, communicator, report);
+  if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
+  if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
+      !config.provenance.given("data.tokenizer")) {
+    config.notes.push_back(fmt::format(
+        "{}: {} has no tokenizer, so every character of the text is a token of its own (data.tokenizer = char): the "
+        "model has not learned these ids. Name the tokenizer that it was trained with",
+        config.provenance.where("data.tokenizer"), config.model.path));
+  }
+  if (config.model.vocab_size < data.vocabulary_size) {
+    raise_together(communicator, [&] {
+      throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
+                                                  too_few_rows(config.model.vocab_size, data.vocabulary_size)));
+    });
+  }
+  return data;
+}
+
+void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
+  // The largest rank and the smallest share decide, for all alike.
+  std::array<int64_t, 2> memory = {plan.bytes(), -device_memory().available / communicator.node_size()};
+  communicator.maximum(memory);
+  raise_together(communicator, [&] {
+    check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
+  });
+}
+
+RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
+                          const Communicator& communicator) {
+  RunLogOptions options;
+  options.directory = directory != nullptr ? directory->path() : "";
+  options.active = communicator.rank() == 0;
+  options.every_steps = config.log.every_steps;
+  options.jsonl = options.hdf5 = false;
+  for (LogConfig::Sink sink : config.log.sinks) {
+    options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
+    options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
+  }
+  options.ranks = communicator.size();
+  options.memory_bytes = plan.bytes();
+  return options;
+}
+
+void print_machine(RunLog& log, Runtime& runtime) {
+  const Communicator& c = runtime.communicator();
+  log.print(version_text().substr(0, version_text().find('\n')));
+  log.print(fmt::format("device     {}", device_description()));
+  const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
+  log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", c.size(), runtime.threads(),
+                        runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
+}
+
+void print_model(RunLog& log, const Config& config, int64_t parameters) {
+  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
+                        name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
+                        count_text(config.model.vocab_size), count_text(parameters),
+                        name_of(config.precision.compute)));
+}
+
+void print_memory(RunLog& log, const Arena& plan, const Communicator& communicator) {
+  const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  log.print(fmt::format("memory     {} per rank, {} on this node of {} available", text(plan.bytes()),
+                        text(plan.bytes() * communicator.node_size()), text(device_memory().available)));
+}
+
+void print_left_out(RunLog& log, const SampleCounts& counts) {
+  std::vector<std::string> parts;
+  if (counts.too_long > 0)
+    parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
+  if (counts.without_target > 0) {
+    parts.push_back(fmt::format("{} documents of one token left out", count_text(counts.without_target)));
+  }
+  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens left out", count_text(counts.unused_tokens)));
+  if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
+}
+
+void print_warnings(RunLog& log, const Config& config, Runtime& runtime) {
+  for (const std::string& note : config.notes) log.warn(note);
+  if (runtime.cores_lost()) log.warn(runtime.thread_note());
+  warn_of_mixed_devices(log, runtime.communicator());
+}
+
+std::string count_text(int64_t n) {
+  std::string digits = std::to_string(n), out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,42 @@
+#pragma once
+// What the tasks with a model have in common: how they begin.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "data/dataset.hpp"
+#include "metrics/run_log.hpp"
+#include "parallel/runtime.hpp"
+#include "train/config.hpp"
+#include "train/run_directory.hpp"
+
+namespace llmtrain {
+
+/// Opens the run directory on rank 0. True, and said on the console, when the run is finished. Collective.
+bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator);
+
+/// The data of the deck, and the vocabulary settled by it. Collective.
+Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
+
+/// UserError(deck) on all ranks when the plan is too large for one of them. Collective.
+void check_plan(const Arena& plan, const Config& config, Communicator& communicator);
+
+/// Of the files and the console: `directory` is null on ranks other than 0.
+RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
+                          const Communicator& communicator);
+
+// Lines of the opening block.
+void print_machine(RunLog& log, Runtime& runtime);
+void print_model(RunLog& log, const Config& config, int64_t parameters);
+void print_memory(RunLog& log, const Arena& plan, const Communicator& communicator);
+/// What of the data is not used.
+void print_left_out(RunLog& log, const SampleCounts& counts);
+/// Collective: what the user should know of the deck and the machines.
+void print_warnings(RunLog& log, const Config& config, Runtime& runtime);
+
+/// 1234567 -> "1,234,567"
+std::string count_text(int64_t n);
+
+}  // namespace llmtrain

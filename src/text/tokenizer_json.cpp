@@ -204,7 +204,7 @@ Vocabulary read_vocabulary(const JsonNode& node) {
   Vocabulary vocabulary;
   const int64_t most = static_cast<int64_t>(node.object().size()) + most_unused_ids;
   for (const auto& [token, id] : node.value().items()) {
-    const auto refuse = [&](const std::string& what) {
+    const auto refuse = [&, &token = token](const std::string& what) {
       node.refuse(fmt::format("the token \"{}\" {}", token.substr(0, 60), what));
     };
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(most)) {

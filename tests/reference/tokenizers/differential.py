@@ -117,7 +117,7 @@ def references():
     yield "llama3/tokenizer.model", llama3
     folder = os.path.dirname(os.path.abspath(__file__))
     for name in sorted(os.listdir(os.path.join(folder, "synthetic"))) if os.path.isdir(os.path.join(folder, "synthetic")) else []:
-        if name.endswith(".json") and name != "texts.json":
+        if name.endswith(".json") and name != "goldens.json":
             yield os.path.join(folder, "synthetic", name), hugging_face
         if name.endswith(".model"):
             yield os.path.join(folder, "synthetic", name), sentence_piece

@@ -62,7 +62,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         probe = folder / "probe.txt"
-        probe.write_bytes((HERE / "synthetic" / "texts.json").read_bytes() if (HERE / "synthetic" / "texts.json").exists()
+        probe.write_bytes((HERE / "synthetic" / "goldens.json").read_bytes() if (HERE / "synthetic" / "goldens.json").exists()
                           else (DATA / "tokenizer/fixtures/texts.inp").read_bytes())
         for number, path in enumerate(files):
             text = folder / "text.txt"

@@ -5,16 +5,13 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/whole_file.hpp"
 #include "data/dataset.hpp"
-#include "data/token_file_writer.hpp"
 
 namespace llmtrain {
 namespace {
@@ -77,18 +74,7 @@ std::string open_cache_folder(const std::string& folder) {
 std::string store_text(const std::string& folder, const std::string& name, std::string_view content) {
   std::string path = fmt::format("{}/{}-{}.txt", folder, name, short_hash(content));
   if (holds(path, content)) return path;
-  const std::string temporary = fmt::format("{}.{}.tmp", path, unique_suffix());
-  try {
-    const FileHandle file = FileHandle::create(temporary);
-    file.write(0, static_cast<int64_t>(content.size()), content.data());
-    file.sync();
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-      throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
-    }
-  } catch (const UserError&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  write_whole_file(path, content);
   return path;
 }
 

@@ -1,19 +1,14 @@
 #include "data/file_digest.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <vector>
 
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/whole_file.hpp"
 #include "data/shared_work.hpp"
-#include "data/token_file_writer.hpp"
 
 namespace llmtrain {
 namespace {
@@ -48,17 +43,7 @@ std::string file_digest(const std::string& path, Communicator& communicator) {
   return fmt::format("{} {}", bytes, hex(digest_of(all.data(), all.size())));
 }
 
-void write_digest(const std::string& path, const std::string& digest) {
-  const std::string temporary = fmt::format("{}.{}.tmp", digest_path(path), unique_suffix());
-  const FileHandle file = FileHandle::create(temporary);
-  file.write(0, static_cast<int64_t>(digest.size()), digest.data());
-  file.sync();
-  if (std::rename(temporary.c_str(), digest_path(path).c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary.c_str());
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(reason)));
-  }
-}
+void write_digest(const std::string& path, const std::string& digest) { write_whole_file(digest_path(path), digest); }
 
 StoredFile check_digest(const std::string& path, Communicator& communicator) {
   std::string expected;

@@ -4,15 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <vector>
 
 #include "core/error.hpp"
 #include "core/hdf5_handle.hpp"
+#include "core/whole_file.hpp"
 
 namespace llmtrain {
 namespace {
@@ -103,21 +100,13 @@ class TokenFileCreator {
 
 }  // namespace
 
-std::string unique_suffix() {
-  static std::atomic<int> counter{0};
-  char host[64] = {};
-  gethostname(host, sizeof(host) - 1);
-  const int64_t now = std::chrono::system_clock::now().time_since_epoch().count();
-  return fmt::format("{}-{}-{:x}-{}", host, getpid(), now, counter++);
-}
-
 TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& info,
                                  std::span<const uint64_t> documents)
     : path_(path) {
   namespace format = token_format;
   LLMTRAIN_CHECK(documents.size() >= 2 && documents.back() == static_cast<uint64_t>(info.tokens),
                  "documents must cover the tokens");
-  place_.path = fmt::format("{}.{}.tmp", path, unique_suffix());
+  place_.path = temporary_path(path);
   token_format::Region offsets;
   try {
     const Hdf5Silence silence;
@@ -151,11 +140,8 @@ TokenFileWriter::~TokenFileWriter() {
 
 void TokenFileWriter::publish() {
   FileHandle::open_to_write(place_.path).sync();
-  if (std::rename(place_.path.c_str(), path_.c_str()) != 0) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path_, std::strerror(errno)));
-  }
+  publish_file(place_.path, path_);
   published_ = true;
-  sync_folder(folder_of(path_));
 }
 
 void TokenRegionWriter::write(int64_t begin, std::span<const int32_t> ids) const {

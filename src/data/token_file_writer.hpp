@@ -55,7 +55,4 @@ class TokenFileWriter {
 void write_token_file(const std::string& path, TokenFileInfo info, std::span<const int32_t> ids,
                       std::span<const uint8_t> mask, std::span<const uint64_t> documents);
 
-/// <host>-<process>-<counter>: distinct among everything that writes into a shared folder.
-std::string unique_suffix();
-
 }  // namespace llmtrain

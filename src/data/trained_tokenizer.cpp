@@ -1,37 +1,19 @@
 #include "data/trained_tokenizer.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/whole_file.hpp"
 #include "data/file_digest.hpp"
-#include "data/token_file_writer.hpp"
 #include "parallel/runtime.hpp"
 
 namespace llmtrain {
 namespace {
 
 constexpr int training_version = 1;  // raised when the same text and settings give another tokenizer
-
-void write_whole(const std::string& path, const std::string& temporary, const std::string& text) {
-  try {
-    const FileHandle file = FileHandle::create(temporary);
-    file.write(0, static_cast<int64_t>(text.size()), text.data());
-    file.sync();
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-      throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
-    }
-  } catch (const UserError&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-}
 
 /// Everything that the tokenizer is a function of.
 std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, const TokenizerTraining& training) {
@@ -49,10 +31,9 @@ std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, 
 
 }  // namespace
 
-void write_tokenizer_files(const TrainedTokenizer& trained, const std::string& folder, const std::string& temporary) {
-  write_whole(folder + "/tokenizer_config.json", fmt::format("{}.{}.tmp", temporary, unique_suffix()),
-              trained.tokenizer_config_json);
-  write_whole(folder + "/tokenizer.json", fmt::format("{}.{}.tmp", temporary, unique_suffix()), trained.tokenizer_json);
+void write_tokenizer_files(const TrainedTokenizer& trained, const std::string& folder) {
+  write_whole_file(folder + "/tokenizer_config.json", trained.tokenizer_config_json);
+  write_whole_file(folder + "/tokenizer.json", trained.tokenizer_json);
 }
 
 std::string open_trained_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
@@ -68,7 +49,7 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
     std::error_code error;
     std::filesystem::create_directories(own, error);
     if (error) throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", own, error.message()));
-    write_tokenizer_files(trained, own, own);
+    write_tokenizer_files(trained, own);
   });
   const std::string digest = file_digest(own + "/tokenizer.json", communicator);
   raise_together(communicator, [&] {

@@ -13,9 +13,8 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
                                    const TokenizerTraining& training, const std::string& folder,
                                    Communicator& communicator, const ProgressReport& report);
 
-/// Writes both files of a tokenizer into a folder that is there; `temporary` is the beginning of names for the time
-/// being. Each file appears whole or not at all.
-void write_tokenizer_files(const TrainedTokenizer& trained, const std::string& folder, const std::string& temporary);
+/// Writes both files of a tokenizer into a folder that is there, each whole or not at all.
+void write_tokenizer_files(const TrainedTokenizer& trained, const std::string& folder);
 
 /// "32000 tokens learnt from 2301712 words, 51364 of them distinct", and when it is less than was asked for.
 std::string describe(const TrainedTokenizer& trained, const TokenizerTraining& training);

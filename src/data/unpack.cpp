@@ -1,19 +1,15 @@
 #include "data/unpack.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/whole_file.hpp"
 #include "data/compressed_file.hpp"
 #include "data/file_digest.hpp"
 #include "data/shared_work.hpp"
-#include "data/token_file_writer.hpp"
 
 namespace llmtrain {
 namespace {
@@ -21,28 +17,19 @@ namespace {
 constexpr int64_t piece = int64_t{1} << 20;
 
 void unpack(const InputFile& input, const std::string& target, int64_t limit) {
-  const std::string temporary = fmt::format("{}.{}.tmp", target, unique_suffix());
-  try {
-    const FileHandle from = FileHandle::open_to_read(input.path);
-    CompressedReader reader(from, input.compression, limit);
-    const FileHandle to = FileHandle::create(temporary);
-    std::string buffer(static_cast<size_t>(piece), '\0');
-    int64_t written = 0;
-    for (int64_t n = reader.read(buffer.data(), piece); n > 0; n = reader.read(buffer.data(), piece)) {
-      to.write(written, n, buffer.data());
-      written += n;
-    }
-    to.sync();
-    if (from.size() != input.bytes) {
-      throw UserError(ExitCode::io, input.path + ": the file was changed while it was read; start again");
-    }
-    if (std::rename(temporary.c_str(), target.c_str()) != 0) {
-      throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", target, std::strerror(errno)));
-    }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+  const FileHandle from = FileHandle::open_to_read(input.path);
+  CompressedReader reader(from, input.compression, limit);
+  WholeFile to(target);
+  std::string buffer(static_cast<size_t>(piece), '\0');
+  int64_t written = 0;
+  for (int64_t n = reader.read(buffer.data(), piece); n > 0; n = reader.read(buffer.data(), piece)) {
+    to.file().write(written, n, buffer.data());
+    written += n;
   }
+  if (from.size() != input.bytes) {
+    throw UserError(ExitCode::io, input.path + ": the file was changed while it was read; start again");
+  }
+  to.publish();
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "text/base64.hpp"
 #include "text/json_node.hpp"
 #include "text/pipeline_tokenizer.hpp"
+#include "text/plain_files.hpp"
 #include "text/sentencepiece_model.hpp"
 #include "text/tokenizer_json.hpp"
 #include "text/tokenizer_readers.hpp"
@@ -306,10 +307,7 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::vector<TokenizerFile> files = tokenizer.files();
-  if (files.empty()) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("a tokenizer of kind {} has no files that other programs read", tokenizer.kind()));
-  }
+  if (files.empty()) files = plain_tokenizer_files(tokenizer);
   // A file that was named by itself may have any name; in a folder it is looked for under the usual one.
   TokenizerFile& main = files.front();
   const bool usual = main.name == vocab_json || std::ranges::find(model_names, main.name) != model_names.end();

@@ -23,7 +23,7 @@ bool is_tokenizer_path(std::string_view name);
 std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized);
 
 /// Writes the files that a tokenizer was read from, unchanged, into a folder that is there, and tokenizer_config.json
-/// when it came without one. UserError(bad_content) for char and bytes, which have no such files; io.
+/// when it came without one; char and bytes get files (plain_files.hpp). UserError(io).
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
 /// UserError(bad_content) that says how to name one, when the tokenizer has no EOS.

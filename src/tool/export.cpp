@@ -31,7 +31,7 @@ void export_checkpoint(const std::string& path, ExportOptions options) {
   loaded.start([](Arena&) {});
   const Tokenizer* tokenizer = loaded.tokenizer();
   const std::string& origin = loaded.config().path;
-  bool save = tokenizer != nullptr && !tokenizer->files().empty();
+  bool save = tokenizer != nullptr;
   if (!origin.empty()) {
     options.texts = model_texts(origin);
     const bool same = save && has_tokenizer(FolderHandle::open(origin)) &&

@@ -162,7 +162,7 @@ void info(const TokenizerOptions& options) {
   line("pad", named(tokenizer->pad_id()));
   std::vector<int32_t> around;
   tokenizer->add_special_tokens(around, nullptr);
-  line("around a text", fmt::format("{}", fmt::join(around, " ")));
+  line("around a text", around.empty() ? "nothing" : fmt::format("{}", fmt::join(around, " ")));
   line("long texts", tokenizer->works_on_parts() ? "in parts, by all threads" : "as wholes, each by one thread");
   for (const TokenizerFile& file : tokenizer->files()) {
     line("file", fmt::format("{}, {} bytes", file.name, file.bytes.size()));

@@ -91,7 +91,7 @@ void train(const TrainOptions& options) {
   folder.unpack(files, *alone, report);
   const SourceScan scan = scan_sources(files, *alone, percent_report(report, "reading"));
   const TrainedTokenizer trained = train_tokenizer(files, scan, training, *alone, report);
-  write_tokenizer_files(trained, options.output, options.output + "/tokenizer");
+  write_tokenizer_files(trained, options.output);
   std::cout << fmt::format("{}: {}\n", options.output, describe(trained, training));
 }
 

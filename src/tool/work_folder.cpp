@@ -5,13 +5,13 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/whole_file.hpp"
 #include "data/data_config.hpp"
-#include "data/token_file_writer.hpp"
 #include "data/unpack.hpp"
 
 namespace llmtrain {
 
-WorkFolder::WorkFolder(const std::string& output) : path_(fmt::format("{}.unpacked-{}", output, unique_suffix())) {}
+WorkFolder::WorkFolder(const std::string& output) : path_(temporary_path(output + ".unpacked")) {}
 
 WorkFolder::~WorkFolder() {
   std::error_code ignored;

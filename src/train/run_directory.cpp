@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/error.hpp"
+#include "core/whole_file.hpp"
 
 namespace llmtrain {
 
@@ -35,25 +37,6 @@ std::string owner_of_this_job() {
   const char* job = std::getenv("SLURM_JOB_ID");
   return fmt::format("host {}, process {}{}", host.data(), getpid(),
                      job != nullptr ? fmt::format(", job {}", job) : "");
-}
-
-/// Writes a small file so that it is there whole or not at all.
-void write_whole(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-  size_t done = 0;
-  while (file >= 0 && done < text.size()) {
-    const ssize_t n = write(file, text.data() + done, text.size() - done);
-    if (n < 0 && errno != EINTR) break;
-    done += n > 0 ? static_cast<size_t>(n) : 0;
-  }
-  const bool written = file >= 0 && done == text.size() && fsync(file) == 0;
-  const int cause = errno;
-  if (file >= 0) close(file);
-  if (!written) throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(cause)));
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, strerror(errno)));
-  }
 }
 
 }  // namespace
@@ -130,11 +113,23 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
                               path_, what, changes));
 }
 
+/// Files that a killed job was writing.
+void RunDirectory::sweep_temporary() const {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) {
+    const std::string name = entry.path().filename();
+    const bool ours = std::ranges::any_of(
+        own_names, [&](const char* own) { return name.starts_with(own + std::string(".")) && name.ends_with(".tmp"); });
+    if (ours) fs::remove(entry.path(), ignored);
+  }
+}
+
 void RunDirectory::go_on(const std::string& resolved_deck) const {
   sweep_leftovers(checkpoints());
+  sweep_temporary();
   std::error_code ignored;
   fs::remove(path_ + "/finished.json", ignored);
-  write_whole(path_ + "/deck.ini", resolved_deck);
+  write_whole_file(path_ + "/deck.ini", resolved_deck);
 }
 
 void RunDirectory::start(const std::string& resolved_deck) const {
@@ -143,7 +138,8 @@ void RunDirectory::start(const std::string& resolved_deck) const {
     fs::remove_all(path_ + "/" + name, error);
     if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));
   }
-  write_whole(path_ + "/deck.ini", resolved_deck);
+  sweep_temporary();
+  write_whole_file(path_ + "/deck.ini", resolved_deck);
 }
 
 void RunDirectory::lock() {
@@ -172,13 +168,13 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::write_file(const std::string& name, const std::string& text) const {
-  write_whole(path_ + "/" + name, text);
+  write_whole_file(path_ + "/" + name, text);
 }
 
 void RunDirectory::mark_finished(int64_t steps) const {
   nlohmann::ordered_json j;
   j["steps"] = steps;
-  write_whole(path_ + "/finished.json", j.dump() + "\n");
+  write_whole_file(path_ + "/finished.json", j.dump() + "\n");
 }
 
 }  // namespace llmtrain

@@ -35,6 +35,7 @@ class RunDirectory {
 
  private:
   void lock();
+  void sweep_temporary() const;
   bool is_finished(const Config& config) const;
   void refuse_another_deck(const Config& config, const std::string& what) const;
 

@@ -35,7 +35,7 @@ int run_tokenizer_task(const Config& config, Communicator& communicator) {
   raise_together(communicator, [&] {
     if (!root) return;
     directory->start(write_deck(config));
-    write_tokenizer_files(trained, directory->path(), directory->path() + "/tokenizer");
+    write_tokenizer_files(trained, directory->path());
     directory->mark_finished(0);
   });
   const TokenizerTraining training = config.data.bpe.training(config.data.vocab_size, config.data.add_bos);

@@ -37,9 +37,7 @@ void Trainer::export_weights(Run& run) {
   if (tokenizer_ != nullptr && config_.data.tokenizer != config_.model.path) {
     options.ids.bos = tokenizer_->bos_id();
     if (tokenizer_->eos_id() >= 0) options.ids.eos = {tokenizer_->eos_id()};
-    if (!tokenizer_->files().empty()) {
-      options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer_, folder); };
-    }
+    options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer_, folder); };
   }
   export_model(options, shape_, params_, run.runtime.communicator());
   run.log.print("exported   " + options.output);

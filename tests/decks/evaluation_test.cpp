@@ -11,7 +11,7 @@
 namespace llmtrain::test {
 namespace {
 
-const std::string reference = std::string(LLMTRAIN_SOURCE_DIR) + "/tests/reference/";
+const std::string reference = (source_folder() / "tests/reference").string() + "/";
 
 class Evaluation : public ::testing::Test {
  protected:

@@ -66,15 +66,4 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 
 std::filesystem::path source_folder() { return LLMTRAIN_SOURCE_DIR; }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "llmtrain-test-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot create a temporary folder");
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace llmtrain::test

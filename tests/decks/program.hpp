@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "harness/temporary_folder.hpp"
+
 namespace llmtrain::test {
 
 struct Outcome {
@@ -28,19 +30,5 @@ Outcome llmtool(const std::vector<std::string>& arguments, const std::string& in
 std::string read_file(const std::filesystem::path& path);
 void write_file(const std::filesystem::path& path, const std::string& text);
 std::filesystem::path source_folder();
-
-/// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::string text() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace llmtrain::test

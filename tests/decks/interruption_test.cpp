@@ -36,9 +36,11 @@ class Interruption : public ::testing::Test {
   }
   /// Runs in the background; once the ledger has `lines` lines, `action` (with the job's id in $job) is done; ends with
   /// the job's exit code.
-  Outcome run_and(const std::string& name, int ranks, const std::string& action, int lines = 4) const {
+  Outcome run_and(const std::string& name, int ranks, const std::string& action, int lines = 4,
+                  const std::string& more = "") const {
     const std::string file = (folder / (name + "/ledger.jsonl")).string();
-    return shell("ulimit -c 0; (export OMP_NUM_THREADS=1; " + command(name, ranks).replace(0, limit_of_test, "exec ") +
+    return shell("ulimit -c 0; (export OMP_NUM_THREADS=1; " +
+                 command(name, ranks, more).replace(0, limit_of_test, "exec ") +
                  ") & job=$!; for i in $(seq 600); do [ \"$(cat " + file + " 2>/dev/null | wc -l)\" -ge " +
                  std::to_string(lines) + " ] && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
                  "; wait $job; code=$?; exit $code");
@@ -48,6 +50,12 @@ class Interruption : public ::testing::Test {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     EXPECT_EQ(ledger(name), ledger("whole"));
   }
+  void expect_stopped(const std::string& name, const std::string& reason, const Outcome& outcome) const {
+    EXPECT_EQ(outcome.exit_code, 75) << reason << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("stopped by " + reason));
+    EXPECT_TRUE(fs::exists(folder / (name + "/checkpoints/latest/manifest.json"))) << outcome.output;
+    EXPECT_FALSE(fs::exists(folder / (name + "/finished.json")));
+  }
   void SetUp() override {
     const Outcome outcome = shell(command("whole", 1));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -56,26 +64,30 @@ class Interruption : public ::testing::Test {
   TemporaryFolder folder;
 };
 
-TEST_F(Interruption, SignalsAndTheFileStopEndWithACheckpoint) {
+TEST_F(Interruption, SignalsEndWithACheckpoint) {
   const std::pair<const char*, const char*> ways[] = {
       {"SIGUSR1", "kill -USR1 $job"},
       {"SIGTERM", "kill -TERM $job"},
       {"SIGINT", "kill -INT $job"},
-      {"SIGUSR2", "kill -USR2 $job; kill -USR2 $job; sleep 0.02; kill -USR2 $job"},
-      {"the file STOP", "touch STOP"}};
+      {"SIGUSR2", "kill -USR2 $job; kill -USR2 $job; sleep 0.02; kill -USR2 $job"}};
   int runs = 0;
   for (const auto& [reason, action] : ways) {
     const std::string name = "stopped" + std::to_string(++runs);
-    std::string todo = action;
-    if (todo == "touch STOP") todo = "touch " + (folder / (name + "/STOP")).string();
-    const Outcome outcome = run_and(name, 1, todo);
-    EXPECT_EQ(outcome.exit_code, 75) << reason << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr(std::string("stopped by ") + reason));
-    EXPECT_TRUE(fs::exists(folder / (name + "/checkpoints/latest/manifest.json"))) << outcome.output;
-    EXPECT_FALSE(fs::exists(folder / (name + "/STOP")));
-    EXPECT_FALSE(fs::exists(folder / (name + "/finished.json")));
+    expect_stopped(name, reason, run_and(name, 1, action));
     expect_whole(name, runs % 3 + 1);
   }
+}
+
+// Files are looked for twice a second, so these runs are longer.
+constexpr const char* longer = "run.max_steps=2000 evaluation.every_steps=500 checkpoint.every_steps=500";
+
+TEST_F(Interruption, TheFileStopEndsWithACheckpoint) {
+  const std::string file = (folder / "stopped/STOP").string();
+  expect_stopped("stopped", "the file STOP", run_and("stopped", 2, "touch " + file, 4, longer));
+  EXPECT_FALSE(fs::exists(file));
+  ASSERT_EQ(shell(command("stopped", 1, longer)).exit_code, 0);
+  ASSERT_EQ(shell(command("long", 1, longer)).exit_code, 0);
+  EXPECT_EQ(ledger("stopped"), ledger("long"));
 }
 
 TEST_F(Interruption, OneSignalledRankStopsAll) {
@@ -117,10 +129,17 @@ TEST_F(Interruption, ATimeLimitIsKept) {
 }
 
 TEST_F(Interruption, TheFileSaveSavesOnce) {
-  const Outcome outcome = run_and("saved", 1, "touch " + (folder / "saved/SAVE").string(), 2);
+  const std::string file = (folder / "saved/SAVE").string();
+  const Outcome outcome = run_and("saved", 1, "touch " + file, 2, longer);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_FALSE(fs::exists(folder / "saved/SAVE"));
-  EXPECT_EQ(ledger("saved"), ledger("whole"));
+  EXPECT_FALSE(fs::exists(file));
+  size_t saves = 0;
+  for (size_t at = outcome.output.find("\nsaved "); at != std::string::npos;
+       at = outcome.output.find("\nsaved ", at + 1))
+    ++saves;
+  EXPECT_EQ(saves, 5U) << "four of the deck's and one that was asked for\n" << outcome.output;
+  ASSERT_EQ(shell(command("long", 1, longer)).exit_code, 0);
+  EXPECT_EQ(ledger("saved"), ledger("long"));
 }
 
 TEST_F(Interruption, WithoutSignalSaveASignalIsDeadly) {

@@ -124,10 +124,7 @@ class SpecialIds {
 
 int32_t usual_eos(const FindToken& find) {
   for (const std::string_view name : {"<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>",
-                                      "<\xEF\xBD\x9C"
-                                      "end\xE2\x96\x81of"
-                                      "\xE2\x96\x81sentence\xEF\xBD\x9C>",
-                                      "[SEP]"}) {
+                                      "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "[SEP]"}) {
     const int32_t id = find(name);
     if (id >= 0) return id;
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/whole_file.hpp"
 #include "data/token_file.hpp"
 #include "data/token_file_writer.hpp"
 
@@ -21,9 +22,7 @@ namespace llmtrain::test {
 /// Removed at the end of the test.
 class Folder {
  public:
-  Folder() : path_(testing::TempDir() + "llmtrain-data-" + unique_suffix()) {
-    std::filesystem::create_directories(path_);
-  }
+  Folder() : path_(temporary_path(testing::TempDir() + "llmtrain-data")) { std::filesystem::create_directories(path_); }
   ~Folder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);

@@ -17,7 +17,7 @@ struct BlockShape {
   int n = 0;
   int k = 0;
   bool accumulate = false;
-  auto operator<=>(const BlockShape&) const = default;
+  auto operator<=>(const BlockShape&) const = default;  // NOLINT(modernize-use-nullptr): not written here
 };
 
 class BlockProduct {

@@ -14,6 +14,7 @@ namespace {
 /// out[i] = in[i] + scale[i] * delta[i]
 template <class T>
 void add_row(float* out, const float* in, const T* delta, const float* scale, int64_t count) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): they differ, but clang-tidy does not look behind the pragmas
   if (scale == nullptr) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) out[i] = in[i] + host::load(delta + i);
@@ -25,6 +26,7 @@ void add_row(float* out, const float* in, const T* delta, const float* scale, in
 
 template <class T>
 void scale_row(T* out, const float* in, const float* scale, int64_t count) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): as above
   if (scale == nullptr) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) host::store(out + i, in[i]);

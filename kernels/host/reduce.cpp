@@ -48,7 +48,7 @@ uint64_t hash_chunk(const char* bytes, int64_t count, uint64_t index) {
   const int64_t whole = count / 8;
   uint64_t sum = 0;
   for (int64_t i = 0; i < whole; ++i) {
-    uint64_t word;
+    uint64_t word = 0;
     std::memcpy(&word, bytes + i * 8, sizeof word);
     sum += word_hash(word, static_cast<uint64_t>(i));
   }

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Encodes 10 MB of mixed text with `llmtool tokenizer encode` and with the Python packages, and decodes it again; every
-difference is printed, and the exit status is 1 when there is one. Run by hand:
+"""Encodes 10 MB of mixed text with `llmtool tokenizer encode` and with the Python packages, and decodes it again: ids, the
+bytes of the text that each token stands for, and the text must be the same. Every difference is printed, and the exit
+status is 1 when there is one. (For texts that are no UTF-8: bytes_differential.py.) Run by hand:
 
     pip install tokenizers==0.23.3 sentencepiece==0.2.3 tiktoken==0.14.0
     LLMTRAIN_DATA=.../data python differential.py build/host/llmtool [megabytes] [tokenizer ...]
 """
 
+import array
+import bisect
+import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,19 +82,31 @@ def corpus(size):
 
 
 def references():
-    """name, path, encode, decode; encode gives ids and, where it can, byte ranges."""
+    """name, make; make(path) gives encode and decode; encode gives ids and flat byte ranges, None where it has none."""
     import sentencepiece
     import tiktoken
     import tokenizers
 
     def hugging_face(path):
         tokenizer = tokenizers.Tokenizer.from_file(path)
-        return (lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
-                lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+
+        def encode(text):
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+            starts = array.array("q", itertools.accumulate((len(c.encode()) for c in text), initial=0))
+            ranges = array.array("q", itertools.chain.from_iterable(encoding.offsets))
+            # Ranges of pieces that the library gives back unconverted (of a normalized text) are no ranges of the text.
+            if max(ranges, default=0) > len(text):
+                return encoding.ids, None
+            return encoding.ids, array.array("q", (starts[i] for i in ranges))
+        return encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
 
     def sentence_piece(path):
         processor = sentencepiece.SentencePieceProcessor(model_file=path)
-        return processor.encode, processor.decode
+
+        def encode(text):
+            pieces = processor.encode(text, return_type="proto").pieces
+            return processor.encode(text), array.array("q", itertools.chain.from_iterable((p.begin, p.end) for p in pieces))
+        return encode, processor.decode
 
     def llama3(path):
         regex = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
@@ -107,7 +124,14 @@ def references():
                     end += 1
                 ids += encoding.encode_ordinary(text[begin:end])
                 begin = end
-            return ids
+            # As in the tokenizers package, a part of a character stands for the whole of it.
+            ends = itertools.accumulate((len(encoding.decode_single_token_bytes(i)) for i in ids), initial=0)
+            starts = array.array("q", itertools.accumulate((len(c.encode()) for c in text), initial=0))
+            ranges = array.array("q")
+            for a, b in itertools.pairwise(ends):
+                ranges.append(starts[bisect.bisect_right(starts, a) - 1])
+                ranges.append(starts[bisect.bisect_left(starts, b)])
+            return ids, ranges
         return encode, encoding.decode
 
     yield "gpt2/tokenizer.json", hugging_face
@@ -127,12 +151,48 @@ def first_difference(got, want):
     return next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
 
 
+def run(tool, *arguments):
+    return subprocess.run([tool, "tokenizer", *arguments], check=True, capture_output=True).stdout
+
+
+def compare(tool, tokenizer, text, file, encode, decode):
+    """What is different, as lines, and a summary."""
+    begin = time.time()
+    want, want_ranges = encode(text)
+    python = time.time() - begin
+    begin = time.time()
+    raw = run(tool, "encode", "--ids", "--tokenizer", tokenizer, "--input", file)
+    ours = time.time() - begin
+    got = [int(x) for x in raw.split()]
+    problems = []
+    if got != want:
+        i = first_difference(got, want)
+        problems.append(f"ids at {i}: {got[i - 3:i + 8]} {want[i - 3:i + 8]} {json.dumps(decode(want[max(0, i - 5):i + 8]))}")
+    table = run(tool, "encode", "--tokenizer", tokenizer, "--input", file)
+    rows = array.array("q", map(int, itertools.chain.from_iterable(
+        m.groups() for m in re.finditer(rb"^ *(\d+) +(\d+)-(\d+) ", table, re.M))))
+    if list(rows[::3]) != got:
+        problems.append("ids with ranges are not those without")
+    if want_ranges is not None:
+        got_ranges = array.array("q", itertools.chain.from_iterable(zip(rows[1::3], rows[2::3])))
+        if got_ranges != want_ranges:
+            i = first_difference(got_ranges, want_ranges) // 2 * 2
+            problems.append(f"ranges at token {i // 2}: {list(got_ranges[i:i + 6])} {list(want_ranges[i:i + 6])}")
+    ids = file + ".ids"
+    with open(ids, "wb") as out:
+        out.write(raw)
+    if run(tool, "decode", "--tokenizer", tokenizer, "--input", ids).decode("utf-8", errors="replace") != decode(want):
+        problems.append("text")
+    return problems, (f"{len(text.encode())} bytes, {len(want)} tokens, python {python:.1f} s, ours {ours:.1f} s, "
+                      f"ranges {'not compared' if want_ranges is None else 'compared'}")
+
+
 def main():
     tool = sys.argv[1]
     size = int(float(sys.argv[2]) * 1e6) if len(sys.argv) > 2 else 10_000_000
     chosen = sys.argv[3:]
     text = corpus(size)
-    status = 0
+    status, count = 0, 0
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "text")
         with open(file, "wb") as out:
@@ -141,28 +201,13 @@ def main():
             if chosen and not any(c in path for c in chosen):
                 continue
             full = os.path.normpath(os.path.join(TOKENIZERS, path))
-            encode, decode = make(full)
-            begin = time.time()
-            want = encode(text)
-            python = time.time() - begin
-            begin = time.time()
-            raw = subprocess.run([tool, "tokenizer", "encode", "--ids", "--tokenizer", full, "--input", file], check=True,
-                                 capture_output=True).stdout
-            ours = time.time() - begin
-            got = [int(x) for x in raw.split()]
-            ids = os.path.join(folder, "ids")
-            with open(ids, "wb") as out:
-                out.write(raw)
-            back = subprocess.run([tool, "tokenizer", "decode", "--tokenizer", full, "--input", ids], check=True,
-                                  capture_output=True).stdout
-            same = back.decode("utf-8", errors="replace") == decode(want)
-            print(f"{path}: {len(text.encode())} bytes, {len(want)} tokens, python {python:.1f} s, ours {ours:.1f} s, "
-                  f"ids {'equal' if got == want else 'DIFFER'}, text {'equal' if same else 'DIFFERS'}", flush=True)
-            if got != want:
-                i = first_difference(got, want)
-                print("  at", i, got[i - 3:i + 8], want[i - 3:i + 8], json.dumps(decode(want[max(0, i - 5):i + 8])))
-            if got != want or not same:
+            problems, summary = compare(tool, full, text, file, *make(full))
+            count += 1
+            print(f"{os.path.relpath(full, TOKENIZERS)}: {summary}: {'DIFFERS' if problems else 'equal'}", flush=True)
+            for problem in problems:
+                print("  " + problem, flush=True)
                 status = 1
+    print(f"{count} tokenizers compared, {'DIFFERENCES' if status else 'no difference'}")
     sys.exit(status)
 
 

@@ -1,5 +1,6 @@
 // llmtrain: one deck in, one SPMD job, results on disk.
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -12,6 +13,7 @@
 using namespace llmtrain;
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, with a message
   CommandLine command;
   try {
     command = parse_command_line(argc, argv);

@@ -41,6 +41,8 @@ class CheckpointSave {
   void begin(const Schema& schema, const SaveRequest& request);
   /// The state, by way of `buffer`, to the disk and back. Keeps its failure for publish.
   void write(const StateSource& source, std::span<float> buffer);
+  /// After write: it failed, here. What it keeps is thrown by publish.
+  bool failed() const { return failure_ != nullptr; }
   /// Agrees that all was written, then view, manifest and rename. Gives the checkpoint's path.
   std::string publish();
 

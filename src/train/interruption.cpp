@@ -52,7 +52,6 @@ void note_signals() {
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, with a message
   for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(number, &action, nullptr);
 }
 

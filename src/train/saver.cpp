@@ -19,6 +19,11 @@ constexpr size_t staging_elements = size_t{1} << 18;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+/// A second is long for a wait.
+std::string time_text(double seconds) {
+  return seconds < 0.9995 ? fmt::format("{:.3g} ms", 1e3 * seconds) : duration(seconds);
+}
+
 }  // namespace
 
 int64_t Snapshot::elements(const ParamStore& store) {
@@ -142,10 +147,10 @@ void Saver::finish() {
   seconds_ = now() - began_;
   int64_t bytes[] = {snapshot_.bytes()};
   communicator_.sum(bytes);
-  log_.print(fmt::format("saved      {}/{}: {} in {}, {:.2f} GB/s; training waited {}", folder_,
-                         checkpoint_name(request_.step), bytes_text(static_cast<double>(bytes[0])), duration(seconds_),
-                         static_cast<double>(bytes[0]) / 1e9 / std::max(seconds_, 1e-9),
-                         duration(blocked_ + held_ + (now() - begin))));
+  log_.print(fmt::format("saved      {}/{}: {} in {}, {}; training waited {}", folder_, checkpoint_name(request_.step),
+                         bytes_text(static_cast<double>(bytes[0])), time_text(seconds_),
+                         with_unit(static_cast<double>(bytes[0]) / std::max(seconds_, 1e-9), "B/s"),
+                         time_text(blocked_ + held_ + (now() - begin))));
 }
 
 void Saver::keep_what_is_needed() {

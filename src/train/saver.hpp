@@ -76,6 +76,8 @@ class Saver {
   /// A save is under way, and this rank has written its part (and if none is under way).
   bool under_way() const { return save_ != nullptr; }
   bool written() const { return done_.load(); }
+  /// Writing failed on this rank: there is no use in waiting for the others.
+  bool failed() const { return under_way() && written() && save_->failed(); }
   /// Waits for the writers, publishes, removes what need not be kept. UserError on all ranks if it failed.
   void finish();
 

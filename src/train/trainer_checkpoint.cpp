@@ -123,10 +123,10 @@ int64_t Trainer::attend(Run& run, int64_t completed) {
   Saver& saver = *run.saver;
   const double needed = 2 * (run.step_seconds + run.evaluation_seconds + saver.seconds());
   const Interruption::Wish wish = run.interruption.wish(needed);
-  int64_t facts[] = {wish.stop, wish.save, saver.written() ? 0 : 1};
+  int64_t facts[] = {wish.stop, wish.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
   run.runtime.communicator().maximum(facts);
   const int64_t stop = facts[0];
-  if (saver.under_way() && facts[2] == 0) saver.finish();
+  if (saver.under_way() && (facts[2] == 0 || facts[3] != 0)) saver.finish();
   const bool end = completed >= total_steps_ || run.stop;
   const bool wanted = facts[1] != 0 || stop != 0 || due(config_.checkpoint.every_steps, completed) ||
                       (end && config_.checkpoint.at_end);

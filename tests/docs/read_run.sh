@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# read_run.sh ROOT LLMTRAIN LLMTOOL MPIRUN...: docs/read_run.py on a run of two ranks: it finds parameters, moments and
+# metrics, and the parameters are, to the bit, those that llmtool exports; of another step they are not (control).
+set -euo pipefail
+root=$1 llmtrain=$2 llmtool=$3
+shift 3
+python=
+for candidate in "${LLMTRAIN_PYTHON:-python3}" /usr/bin/python3; do
+  if "$candidate" -c 'import h5py, numpy' 2>/dev/null; then python=$candidate && break; fi
+done
+[[ -n $python ]] || { echo "skipped: no python3 with h5py (Debian: python3-h5py; or LLMTRAIN_PYTHON=...)" && exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+for ((i = 0; i < 40; ++i)); do echo "Line $((i * i % 71)) has some words to train on."; done >text.txt
+cat >deck.ini <<END
+[run]
+max_steps = 6
+output = $work/runs
+[model]
+d_model = 16
+n_layers = 2
+n_heads = 2
+[data]
+train = $work/text.txt
+[batch]
+sequence_length = 16
+global = 4
+[evaluation]
+every_steps = 3
+[log]
+every_steps = 2
+[checkpoint]
+every_steps = 3
+END
+"$@" "$llmtrain" deck.ini run.name=a >log.txt || { cat log.txt && exit 1; }
+last=runs/a/checkpoints/step-00000006
+"$llmtool" export "$last" --output exported >export.txt
+
+read_run() { PYTHONDONTWRITEBYTECODE=1 "$python" "$root/docs/read_run.py" "$@"; }
+read_run runs/a | tee summary.txt
+grep -q "^$last: step 6," summary.txt
+grep -q '  transformer.h.1.mlp.c_fc.weight \[16, 64\]: rms .*, m .*, v ' summary.txt
+grep -q '^metrics.h5: train: 3 rows of .*loss.*tokens_per_second' summary.txt
+grep -q '^metrics.h5: validation: 2 rows' summary.txt
+read_run "$last" --tensor transformer.ln_f.weight | grep -q '^v:'
+read_run runs/a --compare exported
+if read_run runs/a/checkpoints/step-00000003 --compare exported 2>control.txt; then
+  echo "control: the parameters of step 3 were taken for those of step 6" && exit 1
+fi
+grep -q 'different: .*transformer.wte.weight' control.txt

@@ -1,0 +1,97 @@
+#pragma once
+// What the campaigns share: a small run, the faults that happen to it, and what must hold afterwards.
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+
+/// Counts what was tried; says what went wrong.
+class Score {
+ public:
+  void count(const std::string& kind) { ++kinds_[kind]; }
+  void fail(const std::string& what);
+  int64_t tried() const;
+  int64_t failures() const { return failures_; }
+  /// "40 publish, 90 write"
+  std::string kinds() const;
+
+  std::string note;  ///< goes into the table
+
+ private:
+  std::map<std::string, int64_t> kinds_;
+  int64_t failures_ = 0;
+};
+
+/// One fault of inject.cpp.
+struct Injection {
+  std::string how;
+  int64_t at = 0;
+  int rank = -1;  ///< -1: all
+  std::string calls = {};
+  std::string path = {};  ///< none: anything in the run's folder
+  int64_t milliseconds = 0;
+};
+
+/// A deck of 20 steps with a checkpoint after every fifth, and its runs.
+class Rig {
+ public:
+  Rig();
+  /// The command as a user gives it, `fault` in its ranks.
+  Outcome run(const std::string& name, int ranks = 1, const std::string& arguments = "",
+              const Injection& fault = {}) const;
+  /// Shell text of the same.
+  std::string command(const std::string& name, int ranks, const std::string& arguments, const Injection& fault) const;
+  /// Counted calls of each rank in a run without fault.
+  std::vector<int64_t> counted(int ranks, const std::string& arguments, const Injection& what) const;
+
+  std::string folder_of(const std::string& name) const { return (folder / ("runs/" + name)).string(); }
+  std::string checkpoints_of(const std::string& name) const { return folder_of(name) + "/checkpoints"; }
+  std::string ledger(const std::string& name) const;
+  /// Of an undisturbed run with these arguments (kept).
+  const std::string& undisturbed(const std::string& arguments);
+  std::vector<std::string> published(const std::string& name) const;  ///< names, oldest first
+  void copy(const std::string& from, const std::string& to) const;
+  void remove(const std::string& name) const;
+  /// Every published checkpoint of the run verifies.
+  void expect_whole_checkpoints(const std::string& name, const std::string& what, Score& score) const;
+  /// The same command ends the run, with the ledger of an undisturbed one; the run is removed. Gives its output.
+  std::string expect_recovery(const std::string& name, int ranks, const std::string& arguments, const std::string& what,
+                              Score& score);
+
+  TemporaryFolder folder;
+
+ private:
+  std::map<std::string, std::string> undisturbed_;
+};
+
+/// LLMTRAIN_FAULT_PATIENCE (1): limits of time times this, on a machine that has other work.
+double patience();
+/// Last of the ledger's steps; 0: none.
+int64_t last_step(const std::string& ledger);
+/// Step that a run went on from; 0: it started anew.
+int64_t resumed_step(const std::string& output);
+bool contains(const std::string& text, const std::string& part);
+
+using Random = std::mt19937_64;
+inline int64_t random_below(Random& random, int64_t n) {
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+}
+
+// The campaigns; the numbers are those of the table in docs/reliability.md.
+void kills(int64_t count, Score& score);
+void crash_points(int64_t count, Score& score);
+void full_disks(int64_t count, Score& score);
+void disk_errors(int64_t count, Score& score);
+void bit_flips(int64_t count, Score& score);
+void all_damaged(int64_t count, Score& score);
+void slow_writer(int64_t count, Score& score);
+void rank_faults(int64_t count, Score& score);
+void no_memory(int64_t count, Score& score);
+
+}  // namespace llmtrain::test

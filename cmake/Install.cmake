@@ -1,11 +1,32 @@
-# Programs are installed by llmtrain_program; here is what travels with them, as far as it is there.
+# Programs are installed by llmtrain_program; here is what travels with them: decks, jobs, module files and documents. No
+# path of the build is in it, so the installed folder can be moved as a whole; the libraries stay where they are.
 set(data_directory ${CMAKE_INSTALL_DATADIR}/llmtrain)
-foreach(folder inputs jobs modules)
-  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
-    install(DIRECTORY ${folder} DESTINATION ${data_directory} USE_SOURCE_PERMISSIONS)
-  endif()
+foreach(folder inputs jobs)
+  install(DIRECTORY ${folder} DESTINATION ${data_directory} USE_SOURCE_PERMISSIONS)
 endforeach()
-if(EXISTS ${PROJECT_SOURCE_DIR}/docs)
-  install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR})
-endif()
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} USE_SOURCE_PERMISSIONS)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+
+# Module files find the prefix from where they lie: modules/tcl/llmtrain/VERSION and modules/lua/llmtrain/VERSION.lua.
+set(module_directory ${data_directory}/modules)
+file(RELATIVE_PATH module_to_prefix /${module_directory}/tcl/llmtrain /)
+string(REGEX MATCHALL "[^/]+" parts ${module_directory}/lua/llmtrain/file)
+list(LENGTH parts module_depth)
+foreach(kind tcl lua)
+  set(name ${PROJECT_VERSION})
+  if(kind STREQUAL "lua")
+    string(APPEND name .lua)
+  endif()
+  configure_file(modules/llmtrain.${kind}.in ${PROJECT_BINARY_DIR}/modules/${kind}/${name} @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/modules/${kind}/${name} DESTINATION ${module_directory}/${kind}/llmtrain)
+endforeach()
+
+# `cpack` in the build folder: a tarball to unpack anywhere.
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_NAME llmtrain)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_FILE_NAME llmtrain-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}-${LLMTRAIN_DEVICE})
+set(CPACK_PACKAGE_CHECKSUM SHA256)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+include(CPack)

@@ -115,6 +115,7 @@ void Trainer::save(Run& run, int64_t completed) {
   request.run.parameters = hash_text(hash);
   run.saver->begin(request);
   run.saver->set_best(run.best_saved);
+  if (!config_.checkpoint.asynchronous) run.saver->finish();
   run.saved_step = completed;
   run.interruption.saved();
 }

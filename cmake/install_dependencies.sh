@@ -53,7 +53,8 @@ fail() {
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
   libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev libgtest-dev libgmock-dev googletest binutils procps)
-developer_only=(clang-format clang-tidy shellcheck python3-h5py environment-modules)
+# clang-tidy reads the omp.h of its own compiler
+developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules)
 # package=oldest version that will do
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
 from_sid=(libkokkos-dev=4.6 libdnnl-dev=3.6)

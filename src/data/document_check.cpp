@@ -12,25 +12,38 @@
 namespace llmtrain {
 namespace {
 
-/// Characters that the tokenizer does not cover are stepped over and counted.
+/// Up to `most` bytes of whole characters from the front of a text.
+std::string_view front_of(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 1 && is_utf8_continuation(text[most])) --most;
+  return text.substr(0, most);
+}
+
+/// Characters that the tokenizer does not cover are stepped over and counted. Each costs an encoding of what follows
+/// it, so a text that has some is counted in short pieces.
 void count_tokens(std::string_view text, const CheckOptions& options, PartFacts& facts) {
-  const Tokenizer& tokenizer = *options.tokenizer;
+  constexpr size_t short_piece = 256;
   thread_local std::vector<int32_t> ids;
-  while (!text.empty()) {
+  const auto count = [&](std::string_view piece) {
     ids.clear();
+    options.tokenizer->encode(piece, ids);
+    facts.tokens += static_cast<int64_t>(ids.size());
+    facts.unknown += std::count(ids.begin(), ids.end(), options.unknown_id);
+  };
+  for (size_t most = text.size(); !text.empty();) {
+    const std::string_view piece = front_of(text, most);
     try {
-      tokenizer.encode(text, ids);
-      facts.tokens += static_cast<int64_t>(ids.size());
-      facts.unknown += std::count(ids.begin(), ids.end(), options.unknown_id);
-      return;
+      count(piece);
+      text.remove_prefix(piece.size());
     } catch (const EncodeError& error) {
-      const size_t at = std::min(error.byte(), text.size() - 1);
-      ids.clear();
-      if (at > 0) tokenizer.encode(text.substr(0, at), ids);
-      facts.tokens += static_cast<int64_t>(ids.size()) + 1;
-      ++facts.unknown;
+      most = short_piece;
+      if (piece.size() > most) continue;
+      const size_t at = std::min(error.byte(), piece.size() - 1);
       size_t next = at + 1;
       while (next < text.size() && is_utf8_continuation(text[next])) ++next;
+      if (at > 0) count(piece.substr(0, at));
+      ++facts.tokens;
+      ++facts.unknown;
       text.remove_prefix(next);
     }
   }

@@ -26,7 +26,7 @@ const SplitPattern& find_split(const std::string& name) {
   return *SplitPattern::find_name(name);
 }
 
-BpeOptions options_of(const TokenizerTraining& training) {
+BpeTrainingOptions options_of(const TokenizerTraining& training) {
   return {.vocabulary_size = training.vocabulary_size,
           .min_frequency = training.min_frequency,
           .special_tokens = training.special_tokens,
@@ -99,13 +99,13 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
   work_on_root(
       communicator,
       [&] {
-        BpeOptions options = options_of(training);
+        BpeTrainingOptions options = options_of(training);
         options.threads = worker_threads(communicator);
         options.progress = [&](double share) { done = share; };
         const BpeVocabulary vocabulary = train_bpe(words, options);
         trained.tokens = static_cast<int64_t>(vocabulary.tokens.size());
         trained.merges = static_cast<int64_t>(vocabulary.merges.size());
-        trained.tokenizer_json = bpe_tokenizer_json(vocabulary, split);
+        trained.tokenizer_json = bpe_tokenizer_json(vocabulary, split, training.bos);
         trained.tokenizer_config_json = bpe_tokenizer_config({training.eos, training.bos});
         done = 1;
       },

@@ -20,7 +20,7 @@ struct TokenizerTraining {
   std::string bos = {};                              ///< likewise
   std::string split = "gpt2";                        ///< name of a SplitPattern
   TrainingUnit unit = TrainingUnit::line;
-  BpeOptions::Ties ties = BpeOptions::Ties::ids;
+  BpeTrainingOptions::Ties ties = BpeTrainingOptions::Ties::ids;
 };
 
 struct TrainedTokenizer {

@@ -28,6 +28,10 @@ struct HfConfig {
 /// Of v4 and v5 style. `place` is the file's path, for messages. UserError(bad_content) with everything that is wrong.
 HfConfig parse_hf_config(std::string_view text, const std::string& place);
 
+/// The ids in generation_config.json, which Transformers' generate() takes rather than config.json's; `otherwise` those
+/// that it does not name. UserError(bad_content).
+TokenIds parse_generation_ids(std::string_view text, const std::string& place, const TokenIds& otherwise);
+
 /// "LlamaForCausalLM"
 std::string_view architecture_name(ModelConfig::Family family);
 

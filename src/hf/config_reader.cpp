@@ -10,6 +10,7 @@
 #include "hf/config_json.hpp"
 #include "hf/config_rope.hpp"
 #include "hf/json_keys.hpp"
+#include "kernels/attention.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -213,6 +214,17 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
   keys.no_effect({"pretraining_tp", "cache_implementation"});
 }
 
+/// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
+void check_heads(JsonKeys& keys, const ModelConfig& c) {
+  const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
+  if (c.head_dim > largest_head_dim) {
+    keys.problem(key, fmt::format("heads of {} elements are wider than {}", c.head_dim, largest_head_dim));
+  }
+  if (c.positions == ModelConfig::Positions::rope && (c.rotary_dim() % 2 != 0 || c.rotary_dim() == 0)) {
+    keys.problem(key, fmt::format("rope turns pairs of elements, and {} of a head are odd or none", c.rotary_dim()));
+  }
+}
+
 /// Keys of one family or two.
 void read_special_parts(JsonKeys& keys, ModelConfig& c) {
   const bool biases = c.family == Family::llama || c.family == Family::qwen3 || c.family == Family::gemma2;
@@ -223,11 +235,22 @@ void read_special_parts(JsonKeys& keys, ModelConfig& c) {
   }
   if (c.family == Family::llama) {
     c.mlp_bias = keys.boolean("mlp_bias", false);
+    keys.only("rope_interleaved", false, "rope turns the halves of a head, not neighbours");
   } else {
     keys.only("mlp_bias", false, "this family has no biases in its MLP");
   }
+  if (c.family == Family::qwen2) keys.only("use_mrope", false, "positions are numbers, not triples of them");
+  if (c.family == Family::phi3) {  // of files whose makers generalised the model, with the values of the stock one
+    keys.only("full_attn_mod", 1, "attention is whole in every layer");
+    keys.only("interpolate_factor", 1, "positions are not interpolated so");
+    keys.only("lm_head_bias", false, "the head has no bias");
+    keys.only("mup_use_scaling", false, "scaled widths are not known");
+  }
   c.query_pre_attn_scalar = static_cast<double>(c.head_dim);
   if (c.family == Family::gemma2) {
+    if (c.sliding_window > 0) {
+      keys.only("sliding_window_size", c.sliding_window, "sliding_window says otherwise");
+    }
     c.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
     const auto cap = [&](std::string_view key, double otherwise) {
       return keys.number(key, keys.has_key(key) ? 0.0 : otherwise);
@@ -329,6 +352,13 @@ void skip_common_keys(JsonKeys& keys) {
                   "typical_p",
                   "max_new_tokens",
                   "generation_config",
+                  "output_past",
+                  "n_special",
+                  "predict_special_tokens",
+                  "_num_labels",
+                  "max_sequence_length",
+                  "is_llama_config",
+                  "transformers.js_config",
                   "unsloth_version",
                   "unsloth_fixed"});
 }
@@ -371,12 +401,26 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
     read_llama_like(keys, c, problems);
   }
   read_special_parts(keys, c);
+  check_heads(keys, c);
   c.initializer_std = keys.number("initializer_range", 0.02);
   config.ids = read_ids(keys);
   skip_common_keys(keys);
   keys.finish();
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));
   return config;
+}
+
+TokenIds parse_generation_ids(std::string_view text, const std::string& place, const TokenIds& otherwise) {
+  const nlohmann::json document = parse_json(text, place);
+  if (!document.is_object()) refuse(place, "not an object of keys");
+  std::vector<std::string> problems;
+  JsonKeys keys(&document, "", problems);
+  TokenIds ids = read_ids(keys);
+  if (!problems.empty()) refuse(place, joined(problems, "\n  "));
+  if (ids.bos < 0) ids.bos = otherwise.bos;
+  if (ids.pad < 0) ids.pad = otherwise.pad;
+  if (ids.eos.empty()) ids.eos = otherwise.eos;
+  return ids;
 }
 
 }  // namespace llmtrain

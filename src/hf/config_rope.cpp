@@ -59,13 +59,22 @@ void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
   }
 }
 
+/// Without what only rope_parameters holds, and with the newer name of the kind.
+nlohmann::json scaling_alone(nlohmann::json rope) {
+  if (!rope.is_object()) return rope;
+  for (const char* key : {"rope_theta", "partial_rotary_factor"}) rope.erase(key);
+  if (!rope.contains("rope_type") && rope.contains("type")) rope["rope_type"] = rope["type"];
+  rope.erase("type");
+  return rope;
+}
+
 }  // namespace
 
 void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& problems) {
   const nlohmann::json* older = keys.value("rope_scaling");
   const nlohmann::json* newer = keys.value("rope_parameters");
-  if (older != nullptr && newer != nullptr && *older != *newer) {
-    keys.problem("rope_scaling", "differs from rope_parameters: one of the two must go");
+  if (older != nullptr && newer != nullptr && scaling_alone(*older) != scaling_alone(*newer)) {
+    keys.problem("rope_scaling", "means something else than rope_parameters: one of the two must go");
   }
   JsonKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const double theta = keys.number("rope_theta", 10000.0);

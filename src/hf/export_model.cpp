@@ -21,13 +21,6 @@ namespace {
 constexpr int64_t piece_elements = int64_t{1} << 22;
 constexpr int64_t most_text = int64_t{256} << 20;  ///< bytes of a tokenizer's file
 
-// What belongs to a model beside its weights and shape.
-constexpr std::array<const char*, 10> tokenizer_files = {"tokenizer.json",     "tokenizer_config.json",
-                                                         "tokenizer.model",    "special_tokens_map.json",
-                                                         "added_tokens.json",  "vocab.json",
-                                                         "merges.txt",         "chat_template.jinja",
-                                                         "chat_template.json", "spiece.model"};
-
 std::map<std::string, std::string> texts_of(const ExportOptions& options, const ModelConfig& model, StoredType type) {
   std::map<std::string, std::string> texts = options.texts;
   std::string& config = texts["config.json"];
@@ -41,7 +34,7 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   }
   texts.try_emplace("generation_config.json", write_generation_config(model, ids));
   if (options.save_tokenizer) {
-    for (const char* name : tokenizer_files) texts.erase(name);
+    for (const char* name : tokenizer_file_names) texts.erase(name);
   }
   return texts;
 }
@@ -170,7 +163,7 @@ std::map<std::string, std::string> model_texts(const std::string& folder) {
   texts["config.json"] = source.open_to_read("config.json").read_text(most_config_bytes);
   const std::string generation = "generation_config.json";
   if (source.has(generation)) texts[generation] = source.open_to_read(generation).read_text(most_config_bytes);
-  for (const char* name : tokenizer_files) {
+  for (const char* name : tokenizer_file_names) {
     if (source.has(name)) texts[name] = source.open_to_read(name).read_text(most_text);
   }
   return texts;

@@ -52,7 +52,10 @@ class GptState {
 
   std::vector<float> values(const ParamSpec& param, const ParamSlice& slice) {
     const auto count = static_cast<size_t>(slice.rows * param.columns);
-    if (!has_bias_ && slice.name.ends_with(".bias")) return std::vector<float>(count);
+    if (!has_bias_ && slice.name.ends_with(".bias")) {
+      if (has(slice.name)) refuse(slice.name + ": it is there, and config.bias is false");
+      return std::vector<float>(count);
+    }
     const std::vector<int64_t> expected =
         param.columns == 1 ? std::vector<int64_t>{slice.rows} : std::vector<int64_t>{slice.rows, param.columns};
     if (value(slice.name, "shape") != nlohmann::json(expected)) {

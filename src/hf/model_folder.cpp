@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/json_reader.hpp"
 #include "hf/weight_index.hpp"
 
 namespace llmtrain {
@@ -46,6 +47,35 @@ void remove_leftovers(const std::string& path) {
     const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, process);
     const bool dead = error == std::errc() && stop == end && process > 0 && kill(process, 0) != 0 && errno == ESRCH;
     if (dead) fs::remove_all(entry.path(), ignored);
+  }
+}
+
+bool is_model_file(const std::string& name) {
+  return name == "config.json" || name == "generation_config.json" || name == weights_index_name ||
+         (name.starts_with("model") && name.ends_with(".safetensors")) ||
+         std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
+}
+
+void check_replaceable(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (name.empty() || name == "." || name == "..") cannot_create(path, "give the folder by its name");
+  if (fs::is_symlink(path)) cannot_create(path, "it is a symbolic link: give the folder that it leads to");
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.is_regular_file()) continue;
+    cannot_create(path, fmt::format("it holds {}, so it is no folder of one model: it is not replaced; choose another",
+                                    printable(entry.path().filename().string())));
+  }
+}
+
+/// Takes over what is no file of the model that was replaced.
+void keep_foreign_files(const std::string& former, const std::string& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(former, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (is_model_file(name)) continue;
+    if (std::rename(entry.path().c_str(), (folder + "/" + name).c_str()) != 0) {
+      cannot_create(folder + "/" + name, fmt::format("{}; it is still in {}", std::strerror(errno), former));
+    }
   }
 }
 
@@ -87,6 +117,7 @@ ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(pla
   const bool there = fs::exists(plan_.path, error);
   if (there && !fs::is_directory(plan_.path, error)) cannot_create(plan_.path, "a file of that name is there");
   if (there && !plan_.overwrite && !fs::is_empty(plan_.path, error)) cannot_create(plan_.path, "it is there already");
+  if (there) check_replaceable(plan_.path);
   remove_leftovers(plan_.path);
   partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());
   if (mkdir(partial_.c_str(), 0750) != 0) cannot_create(partial_, std::strerror(errno));
@@ -151,14 +182,26 @@ void ModelFolderWriter::publish() {
   sync_folder(partial_);
   const std::string& path = plan_.path;
   std::error_code ignored;
-  const bool replace = plan_.overwrite && fs::exists(path, ignored);
-  if (replace && renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(partial_, ignored);  // the former one
+  const auto rename_or_refuse = [](const std::string& from, const std::string& to) {
+    if (std::rename(from.c_str(), to.c_str()) != 0) cannot_create(to, std::strerror(errno));
+  };
+  std::string former;
+  if (fs::exists(path, ignored) && !fs::is_empty(path, ignored)) {
+    if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+      former = partial_;
+    } else {  // the file system cannot exchange names
+      former = partial_ + ".former";
+      rename_or_refuse(path, former);
+      rename_or_refuse(partial_, path);
+    }
   } else {
-    if (replace) fs::remove_all(path, ignored);  // where the file system cannot exchange names
-    if (std::rename(partial_.c_str(), path.c_str()) != 0) cannot_create(path, std::strerror(errno));
+    rename_or_refuse(partial_, path);
   }
   partial_.clear();
+  if (!former.empty()) {
+    keep_foreign_files(former, path);
+    fs::remove_all(former, ignored);
+  }
   sync_folder(folder_of(path));
 }
 

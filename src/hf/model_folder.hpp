@@ -2,6 +2,7 @@
 // Writing a Hugging Face folder: config.json, weights in one file or several, and whatever texts belong to them. It
 // appears whole under its name or not at all.
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,9 +15,23 @@
 
 namespace llmtrain {
 
+/// Files of a tokenizer in such a folder.
+inline constexpr std::array<const char*, 12> tokenizer_file_names = {"tokenizer.json",
+                                                                     "tokenizer_config.json",
+                                                                     "tokenizer.model",
+                                                                     "special_tokens_map.json",
+                                                                     "added_tokens.json",
+                                                                     "vocab.json",
+                                                                     "merges.txt",
+                                                                     "chat_template.jinja",
+                                                                     "chat_template.json",
+                                                                     "spiece.model",
+                                                                     "sentencepiece.bpe.model",
+                                                                     "tokenizer_model"};
+
 struct ModelFolderPlan {
   std::string path;
-  bool overwrite = false;                    ///< a folder that is there is replaced
+  bool overwrite = false;                    ///< the model in a folder that is there is replaced; other files stay
   std::vector<StoredTensor> tensors;         ///< name, type and shape, in the order of the model
   int64_t file_bytes = 5'000'000'000;        ///< of weights, before another file is begun
   std::map<std::string, std::string> texts;  ///< name -> content of further files
@@ -29,7 +44,8 @@ bool has_tokenizer(const FolderHandle& folder);
 
 class ModelFolderWriter {
  public:
-  /// UserError(cannot_create) when the folder is there and may not be replaced, or cannot be made.
+  /// UserError(cannot_create) when the folder is there and may not be replaced, holds folders (it may be the one of all
+  /// models), or cannot be made.
   explicit ModelFolderWriter(ModelFolderPlan plan);
   /// Removes what was not published.
   ~ModelFolderWriter();

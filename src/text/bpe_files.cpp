@@ -86,7 +86,23 @@ void append_merges(const BpeVocabulary& vocabulary, std::string& text) {
 
 }  // namespace
 
-std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split) {
+nlohmann::json bos_post_processor(const std::string& bos, int32_t id) {
+  using Json = nlohmann::json;
+  const auto special = [&] { return Json{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}}; };
+  const auto sequence = [](const char* name, int type) {
+    return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
+  };
+  Json processor;
+  processor["type"] = "TemplateProcessing";
+  processor["single"] = Json::array({special(), sequence("A", 0)});
+  processor["pair"] = Json::array({special(), sequence("A", 0), sequence("B", 1)});
+  processor["special_tokens"][bos] = {{"id", bos}, {"ids", {id}}, {"tokens", {bos}}};
+  return processor;
+}
+
+std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split, const std::string& bos) {
+  size_t bos_id = 0;
+  while (!bos.empty() && bos_id < vocabulary.tokens.size() && vocabulary.tokens[bos_id] != bos) ++bos_id;
   std::string text = fmt::format(R"({{
   "version": "1.0",
   "truncation": null,
@@ -94,7 +110,7 @@ std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPatte
   "added_tokens": {},
   "normalizer": null,
   "pre_tokenizer": {},
-  "post_processor": null,
+  "post_processor": {},
   "decoder": {{
     "type": "ByteLevel",
     "add_prefix_space": true,
@@ -111,7 +127,8 @@ std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPatte
     "byte_fallback": false,
     "ignore_merges": false,
     "vocab": )",
-                                 added_tokens(vocabulary), pre_tokenizer(split));
+                                 added_tokens(vocabulary), pre_tokenizer(split),
+                                 bos.empty() ? "null" : bos_post_processor(bos, static_cast<int32_t>(bos_id)).dump());
   append_vocabulary(vocabulary, text);
   text += ",\n    \"merges\": ";
   append_merges(vocabulary, text);

@@ -1,6 +1,8 @@
 #pragma once
 // What a trained vocabulary is kept as: the files that Transformers and the tokenizers package read.
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "text/bpe_train.hpp"
@@ -8,9 +10,12 @@
 
 namespace llmtrain {
 
+/// The post_processor of tokenizer.json that puts a token before every text.
+nlohmann::json bos_post_processor(const std::string& bos, int32_t id);
+
 /// tokenizer.json, byte for byte as the tokenizers package writes the same tokenizer: byte-level BPE, no normalizer,
-/// `split` as pre-tokenizer, every special token added as such.
-std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split);
+/// `split` as pre-tokenizer, every special token added as such. A text begins with `bos`, unless that is empty.
+std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split, const std::string& bos = "");
 
 /// tokenizer_config.json, which names the special tokens by what they are for; empty: none.
 struct BpeSpecialTokens {

@@ -59,7 +59,7 @@ struct Alphabet {
 
 }  // namespace
 
-void check_bpe_options(const BpeOptions& options) {
+void check_bpe_options(const BpeTrainingOptions& options) {
   std::set<std::string> seen;
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) refuse("a special token is empty");
@@ -76,7 +76,7 @@ void check_bpe_options(const BpeOptions& options) {
 
 namespace {
 
-Alphabet make_alphabet(const BpeOptions& options) {
+Alphabet make_alphabet(const BpeTrainingOptions& options) {
   check_bpe_options(options);
   Alphabet alphabet{TokenList(static_cast<size_t>(options.vocabulary_size)), std::vector<int32_t>(256)};
   for (const std::string& token : options.special_tokens) alphabet.tokens.add(token);
@@ -91,7 +91,7 @@ Alphabet make_alphabet(const BpeOptions& options) {
 template <class Id>
 class Trainer {
  public:
-  Trainer(WordCounts& counts, const BpeOptions& options, Alphabet alphabet)
+  Trainer(WordCounts& counts, const BpeTrainingOptions& options, Alphabet alphabet)
       : options_(options),
         tokens_(std::move(alphabet.tokens)),
         words_(counts, alphabet.id_of_byte),
@@ -148,7 +148,7 @@ class Trainer {
 
   bool is_before(const Candidate& a, const Candidate& b) const {
     if (a.count != b.count) return a.count > b.count;
-    if (options_.ties == BpeOptions::Ties::ids) return a.pair < b.pair;
+    if (options_.ties == BpeTrainingOptions::Ties::ids) return a.pair < b.pair;
     const std::string &left = strings_[left_of(a.pair)], &other_left = strings_[left_of(b.pair)];
     if (left != other_left) return left > other_left;
     return strings_[right_of(a.pair)] > strings_[right_of(b.pair)];
@@ -181,7 +181,7 @@ class Trainer {
     std::string bytes;
     from_byte_level(tokens_[id], bytes);  // special tokens never stand in a word, unless they read like bytes
     bytes_.push_back(static_cast<uint32_t>(bytes.size()));
-    if (options_.ties == BpeOptions::Ties::bytes) strings_.push_back(bytes);
+    if (options_.ties == BpeTrainingOptions::Ties::bytes) strings_.push_back(bytes);
   }
 
   void merge_everywhere(const BpePairTable::Record& record) {
@@ -261,7 +261,7 @@ class Trainer {
     merges_.assign(kept.rbegin(), kept.rend());
   }
 
-  const BpeOptions& options_;
+  const BpeTrainingOptions& options_;
   TokenList tokens_;
   BpeWords<Id> words_;
   HotPairs hot_;
@@ -278,7 +278,7 @@ class Trainer {
 
 }  // namespace
 
-BpeVocabulary train_bpe(WordCounts& words, const BpeOptions& options) {
+BpeVocabulary train_bpe(WordCounts& words, const BpeTrainingOptions& options) {
   Alphabet alphabet = make_alphabet(options);
   if (options.vocabulary_size < BpeWords<uint16_t>::interior) {
     return Trainer<uint16_t>(words, options, std::move(alphabet)).run();

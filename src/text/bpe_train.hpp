@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-struct BpeOptions {
+struct BpeTrainingOptions {
   /// Which of several pairs that occur equally often is merged.
   enum class Ties : uint8_t {
     ids,    ///< the smallest pair of ids, as the tokenizers package does
@@ -59,10 +59,10 @@ inline constexpr int64_t most_bpe_tokens = int64_t{1} << 24;
 
 /// UserError(command_line) for a vocabulary that has no room for bytes and special tokens, a special token that is
 /// empty, named twice or not UTF-8.
-void check_bpe_options(const BpeOptions& options);
+void check_bpe_options(const BpeTrainingOptions& options);
 
 /// The vocabulary, and the same for every order of the words and number of threads. It is smaller than asked for when
 /// no pair is left. Takes the words' memory. UserError as check_bpe_options.
-BpeVocabulary train_bpe(WordCounts& words, const BpeOptions& options);
+BpeVocabulary train_bpe(WordCounts& words, const BpeTrainingOptions& options);
 
 }  // namespace llmtrain

@@ -27,8 +27,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      LLMTRAIN_CHECK(id >= 0 && id < vocabulary_size(), "token id outside the vocabulary");
-      if (id < byte_count) text += static_cast<char>(id);
+      if (id >= 0 && id < byte_count) text += static_cast<char>(id);
     }
     return text;
   }

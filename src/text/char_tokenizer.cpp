@@ -40,8 +40,7 @@ class CharTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      LLMTRAIN_CHECK(id >= 0 && id < vocabulary_size(), "token id outside the vocabulary");
-      if (id < characters()) append_code_point(text, code_points_[static_cast<size_t>(id)]);
+      if (id >= 0 && id < characters()) append_code_point(text, code_points_[static_cast<size_t>(id)]);
     }
     return text;
   }

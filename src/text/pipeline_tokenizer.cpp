@@ -36,10 +36,17 @@ class PipelineTokenizer final : public Tokenizer {
   int32_t bos_id() const override { return origin_.bos; }
   int32_t pad_id() const override { return origin_.pad; }
 
-  void encode(std::string_view text, std::vector<int32_t>& ids) const override { run(text, false, ids, nullptr); }
+  void encode(std::string_view text, std::vector<int32_t>& ids) const override { encode_part(text, true, ids); }
 
   void encode_part(std::string_view text, bool begins, std::vector<int32_t>& ids) const override {
-    run(text, !begins, ids, nullptr);
+    const size_t before = ids.size();
+    try {
+      run(text, !begins, ids, nullptr);
+    } catch (const EncodeError&) {  // once more, to know where in the text it is
+      ids.resize(before);
+      Ranges ranges;
+      run(text, !begins, ids, &ranges);
+    }
   }
 
   void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
@@ -151,7 +158,12 @@ class PipelineTokenizer final : public Tokenizer {
     }
     std::vector<TextRange> places;
     const size_t before = state.ids.size();
-    parts_.model->tokenize(piece.text, {state.ids, &places});
+    try {
+      parts_.model->tokenize(piece.text, {state.ids, &places});
+    } catch (const EncodeError& error) {
+      const bool known = piece.origins != nullptr && error.byte() < piece.text.size();
+      throw EncodeError(known ? piece.origins[error.byte()].begin : error.byte(), error.reason());
+    }
     for (size_t i = 0; i < places.size(); ++i) {
       put_range(piece, places[i], std::string(parts_.model->vocabulary().token(state.ids[before + i])), *state.ranges);
     }
@@ -168,7 +180,6 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<std::string> tokens;
     const Vocabulary& vocabulary = parts_.model->vocabulary();
     for (const int32_t id : ids) {
-      LLMTRAIN_CHECK(id >= 0 && id < size_, "token id outside the vocabulary");
       const auto added = added_.find(id);
       if (added != added_.end()) {
         if (with_special || !special_.contains(added->second.found)) tokens.push_back(added->second.found);

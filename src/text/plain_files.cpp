@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "text/bpe_files.hpp"
 #include "text/byte_level.hpp"
 
 namespace llmtrain {
@@ -48,7 +49,7 @@ Json tokenizer_json(const Tokenizer& tokenizer) {
   json["added_tokens"] = added;
   json["normalizer"] = nullptr;
   json["pre_tokenizer"] = bytes ? byte_level() : Json();
-  json["post_processor"] = nullptr;
+  json["post_processor"] = tokenizer.bos_id() >= 0 ? bos_post_processor(bos_name, tokenizer.bos_id()) : Json();
   json["decoder"] = bytes ? byte_level() : Json{{"type", "Fuse"}};
   json["model"] = {{"type", "BPE"},
                    {"dropout", nullptr},

@@ -141,7 +141,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool begins = true;  // a space here is the one that encoding adds
     bool space_taken = false;
     for (const int32_t id : ids) {
-      LLMTRAIN_CHECK(id >= 0 && id < vocabulary_size(), "token id outside the vocabulary");
+      if (id < 0 || id >= vocabulary_size()) continue;
       const SentencePieceModel::Piece& piece = model_.pieces[static_cast<size_t>(id)];
       if (piece.type == Type::byte) {
         text += static_cast<char>(byte_of_token(piece.text));

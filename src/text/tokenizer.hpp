@@ -57,6 +57,7 @@ class Tokenizer {
   /// null.
   virtual void add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const;
   /// Bytes of the ids; special tokens give nothing.
+  /// Ids without a token give nothing: a model may have more rows than its tokenizer has tokens.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   /// When tokens follow, only the last so many bytes of decode() may change; when the first tokens are left out, the
   /// same bytes come, but for the first so many. npos: no such number is known.

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +12,8 @@
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
+#include "core/whole_file.hpp"
+#include "text/added_token_files.hpp"
 #include "text/base64.hpp"
 #include "text/json_node.hpp"
 #include "text/pipeline_tokenizer.hpp"
@@ -29,7 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t largest_config = int64_t{1} << 20;  ///< bytes
-constexpr std::string_view main_json = "tokenizer.json", vocab_json = "vocab.json", merges_txt = "merges.txt";
+constexpr std::string_view main_json = "tokenizer.json", vocab_json = "vocab.json", merges_txt = "merges.txt",
+                           added_json = "added_tokens.json";
 constexpr std::array<std::string_view, 4> model_names = {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
                                                          "tokenizer_model"};
 constexpr std::array<std::string_view, 4> config_names = {"tokenizer_config.json", "special_tokens_map.json",
@@ -62,6 +62,44 @@ Kind kind_of(const FileSet& set) {
   return Kind::sentencepiece;
 }
 
+/// Tokens that files beside the main one add.
+std::vector<AddedToken> tokens_beside(const FileSet& set) {
+  std::vector<AddedToken> tokens;
+  const auto read = [&](std::string_view name, const auto& reader) {
+    const TokenizerFile* file = set.find(name);
+    if (file == nullptr || !tokens.empty()) return;
+    const nlohmann::json document = parse_json(file->bytes, set.path(*file));
+    tokens = reader(JsonNode(document, set.path(*file)));
+  };
+  read(config_names[0], read_added_tokens_decoder);
+  read(added_json, read_added_tokens_json);
+  return tokens;
+}
+
+Gpt2Options gpt2_options(const FileSet& set) {
+  Gpt2Options options;
+  options.beside = tokens_beside(set);
+  for (const std::string_view name : {config_names[0], config_names[1]}) {
+    const TokenizerFile* file = set.find(name);
+    if (file == nullptr) continue;
+    const nlohmann::json document = parse_json(file->bytes, set.path(*file));
+    const JsonNode root(document, set.path(*file));
+    if (name == config_names[0]) {
+      options.add_prefix_space = root.boolean_or("add_prefix_space", false);
+      const std::string kind = root.text_or("tokenizer_class", "GPT2Tokenizer");
+      if (kind != "GPT2Tokenizer" && kind != "GPT2TokenizerFast") {
+        root.at("tokenizer_class")
+            .refuse(
+                fmt::format("{}: how it splits text is not in vocab.json and merges.txt, which are read as GPT-2's: "
+                            "its tokenizer.json is needed",
+                            printable(kind)));
+      }
+    }
+    for (std::string& special : read_special_token_names(root)) options.special_names.push_back(std::move(special));
+  }
+  return options;
+}
+
 using FindToken = std::function<int32_t(std::string_view)>;
 
 /// Ids with a meaning, from the files beside a tokenizer.
@@ -81,13 +119,6 @@ class SpecialIds {
       if (id) return *id;
     }
     return -1;
-  }
-
-  bool flag(std::string_view key, bool otherwise) const {
-    const TokenizerFile* file = set_.find(config_names[0]);
-    if (file == nullptr) return otherwise;
-    const nlohmann::json document = parse_json(file->bytes, set_.path(*file));
-    return JsonNode(document, set_.path(*file)).boolean_or(key, otherwise);
   }
 
  private:
@@ -163,8 +194,7 @@ std::unique_ptr<Tokenizer> build(FileSet set, const std::string& eos_token, cons
     } else {
       const TokenizerFile* merges = set.find(merges_txt);
       if (merges == nullptr) throw UserError(ExitCode::missing_input, set.folder + "merges.txt: there is no such file");
-      const bool prefix = SpecialIds(set, find, 0).flag("add_prefix_space", false);
-      parts = read_gpt2_files(set.files.front().bytes, merges->bytes, name, set.path(*merges), prefix);
+      parts = read_gpt2_files(set.files.front().bytes, merges->bytes, name, set.path(*merges), gpt2_options(set));
     }
     id_limit = parts.model->vocabulary().id_limit();
     for (const AddedToken& token : parts.added.tokens()) id_limit = std::max(id_limit, int64_t{token.id} + 1);
@@ -174,6 +204,16 @@ std::unique_ptr<Tokenizer> build(FileSet set, const std::string& eos_token, cons
       }
       return parts.model->vocabulary().find(token);
     };
+  }
+
+  if (kind == Kind::sentencepiece || kind == Kind::tiktoken) {
+    for (const AddedToken& token : tokens_beside(set)) {
+      if (find(token.content) == token.id) continue;
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: a file beside it adds the token \"{}\" with the id {}, which it does not have: "
+                                  "such tokens are read from a tokenizer.json",
+                                  name, token.content.substr(0, 60), token.id));
+    }
   }
 
   TokenizerOrigin origin;
@@ -268,6 +308,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, const std::st
   for (const std::string_view name : config_names) {
     if (is_file(set.folder + std::string(name))) add_file(set.folder, name, largest_config, set);
   }
+  const bool complete = kind_of(set) == Kind::json;  // with all that is added
+  if (!complete && is_file(set.folder + std::string(added_json))) add_file(set.folder, added_json, largest_config, set);
   return build(std::move(set), eos_token, nullptr);
 }
 
@@ -323,11 +365,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
     files.push_back({std::string(config_names[0]), config.dump(2) + "\n"});
   }
   for (const TokenizerFile& file : files) {
-    const std::string path = folder + "/" + file.name;
-    std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-    stream.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
-    stream.close();
-    if (!stream) throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+    write_whole_file(folder + "/" + file.name, file.bytes);
   }
 }
 

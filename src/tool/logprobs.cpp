@@ -1,10 +1,13 @@
 // llmtool logprobs: how probable a model finds rows of token ids.
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/json_reader.hpp"
@@ -22,7 +25,7 @@ struct LogprobsOptions {
   std::string compute = "fp32";
 };
 
-std::vector<int32_t> parse_row(const std::string& line, int64_t number, const ModelConfig& config) {
+std::vector<int32_t> parse_row(std::string_view line, int64_t number, const ModelConfig& config) {
   const std::string place = "standard input:" + std::to_string(number);
   const auto refuse = [&](const std::string& what) -> UserError {
     return {ExitCode::bad_content, place + ": " + what};
@@ -61,22 +64,22 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
   return host;
 }
 
+/// A model with room for rows of some length; for a longer one it is loaded again with more.
 class Scorer {
  public:
-  Scorer(LoadedModel& loaded, int64_t rows) : loaded_(loaded) {
-    loaded.start([&](Arena& arena) {
-      loaded.model().plan(arena, loaded.compute(), rows, false);
-      batch_.plan(arena, rows, 1);
-      arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {rows});
-    });
-  }
+  explicit Scorer(const LogprobsOptions& options)
+      : options_(options),
+        loaded_(std::make_unique<LoadedModel>(options.model, parse_compute_option(options.compute))) {}
+
+  const ModelConfig& config() const { return loaded_->config(); }
 
   std::vector<float> score(const std::vector<int32_t>& ids) {
-    Context ctx = loaded_.context();
-    const Batch batch = batch_.upload(batch_of(ids), ctx.stream);
+    make_room(static_cast<int64_t>(ids.size()));
+    Context ctx = loaded_->context();
+    const Batch batch = batch_->upload(batch_of(ids), ctx.stream);
     const TokenStatistics statistics{first_rows(logp_, batch.tokens), {}, {}, {}};
-    loaded_.model().forward(ctx, &batch);
-    loaded_.model().score(ctx, &batch, statistics);
+    loaded_->model().forward(ctx, &batch);
+    loaded_->model().score(ctx, &batch, statistics);
     std::vector<float> values(ids.size() - 1);
     copy_to_host(values.data(), logp_.data, static_cast<int64_t>(values.size() * sizeof(float)), ctx.stream);
     ctx.stream.synchronize();
@@ -84,35 +87,59 @@ class Scorer {
   }
 
  private:
-  LoadedModel& loaded_;
-  BatchBuffers batch_;
+  void make_room(int64_t tokens) {
+    if (tokens <= room_) return;
+    if (room_ > 0) {
+      batch_.reset();
+      loaded_.reset();  // before the next one takes its memory
+      loaded_ = std::make_unique<LoadedModel>(options_.model, parse_compute_option(options_.compute));
+    }
+    room_ = std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, config().max_seq_len));
+    batch_.emplace();
+    loaded_->start([&](Arena& arena) {
+      loaded_->model().plan(arena, loaded_->compute(), room_, false);
+      batch_->plan(arena, room_, 1);
+      arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {room_});
+    });
+  }
+
+  const LogprobsOptions& options_;
+  std::unique_ptr<LoadedModel> loaded_;
+  std::optional<BatchBuffers> batch_;
   Tensor logp_;  ///< fp32 [N]
+  int64_t room_ = 0;
 };
 
-void logprobs(const LogprobsOptions& options) {
-  LoadedModel loaded(options.model, parse_compute_option(options.compute));
-  std::vector<std::vector<int32_t>> rows;
-  size_t longest = 1;
-  std::string line;
-  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
-    if (static_cast<int64_t>(line.size()) > most_line_bytes) {
-      throw UserError(ExitCode::bad_content, "standard input:" + std::to_string(number) + ": longer than 16 MiB");
-    }
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    rows.push_back(parse_row(line, number, loaded.config()));
-    longest = std::max(longest, rows.back().size());
+/// False at the end. A line of any length takes bounded memory.
+bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& line, int64_t number) {
+  in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+  if (in.gcount() == 0) return false;
+  if (in.fail()) {
+    throw UserError(ExitCode::bad_content, "standard input:" + std::to_string(number) + ": longer than 16 MiB");
   }
-  Scorer scorer(loaded, static_cast<int64_t>(longest));
-  for (const std::vector<int32_t>& ids : rows) {
-    const std::vector<float> values = scorer.score(ids);
+  line = std::string_view(buffer.data(), static_cast<size_t>(in.gcount()) - (in.eof() ? 0 : 1));
+  return true;
+}
+
+void logprobs(const LogprobsOptions& options) {
+  Scorer scorer(options);
+  std::vector<char> buffer(static_cast<size_t>(most_line_bytes) + 2);
+  std::string_view line;
+  for (int64_t number = 1; read_line(std::cin, buffer, line, number); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::vector<float> values = scorer.score(parse_row(line, number, scorer.config()));
     nlohmann::ordered_json out;
     out["logprobs"] = values;
     double sum = 0;
     for (const float value : values) sum += double{value};
+    if (!std::isfinite(sum)) {
+      throw UserError(ExitCode::diverged, "standard input:" + std::to_string(number) +
+                                              ": a log-probability is no finite number: the model's weights are not "
+                                              "sound, or overflow in this --compute");
+    }
     out["sum"] = sum;
-    std::cout << out.dump() << '\n';
+    std::cout << out.dump() << std::endl;  // whoever reads it need not wait for the next
   }
-  std::cout.flush();
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TokenizerTraining training_of(const TrainOptions& options) {
   training.bos = options.bos;
   training.split = options.split;
   training.unit = static_cast<TrainingUnit>(choose("--unit", options.unit, units));
-  training.ties = static_cast<BpeOptions::Ties>(choose("--ties", options.ties, tie_rules));
+  training.ties = static_cast<BpeTrainingOptions::Ties>(choose("--ties", options.ties, tie_rules));
   return training;
 }
 

@@ -138,7 +138,10 @@ std::string parse_separator_option(const std::string& text) {
 
 int run_tool(int argc, const char* const* argv) {
   try {
-    return parse_and_run(argc, argv);
+    const int code = parse_and_run(argc, argv);
+    std::cout.flush();
+    if (!std::cout) throw UserError(ExitCode::io, "standard output: it cannot be written: is a disk full?");
+    return code;
   } catch (const UserError& error) {
     std::cerr << "llmtool: " << error.what() << '\n';
     return static_cast<int>(error.code());

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "decks/program.hpp"
+#include "harness/temporary_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -78,6 +81,70 @@ INSTANTIATE_TEST_SUITE_P(Families, HuggingFace,
                                          "qwen3", "gemma2", "phi3"),
                          [](const auto& test) { return std::string(test.param); });
 
+std::string three_tokens() {
+  return R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,
+             "decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]}})";
+}
+
+// Published models have more rows than tokens; Transformers decodes the ids between to nothing.
+TEST(HuggingFaceTokens, RowsWithoutATokenAreNoText) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(golden_model("llama"), folder / "model", std::filesystem::copy_options::recursive);
+  write_file(folder / "model/tokenizer.json", three_tokens());
+  const std::string model = (folder / "model").string();
+  const Outcome ids = llmtool({"generate", "--model", model, "--prompt-ids", "5", "--ids", "--greedy"});
+  EXPECT_EQ(ids.exit_code, 0) << ids.output;
+  const Outcome text = llmtool({"generate", "--model", model, "--prompt", "a", "--greedy", "--max-new-tokens", "8"});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_EQ(text.output.find_first_not_of("abc \n"), std::string::npos) << text.output;
+}
+
+TEST(HuggingFaceTokens, GenerationConfigSaysWhatEndsAText) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(golden_model("llama"), folder / "model", std::filesystem::copy_options::recursive);
+  const std::string model = (folder / "model").string();
+  const auto generate = [&] {
+    const Outcome outcome =
+        llmtool({"generate", "--model", model, "--prompt-ids", "5", "--ids", "--greedy", "--max-new-tokens", "6"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::vector<int> ids;
+    std::istringstream words(outcome.output);
+    for (int id = 0; words >> id;) ids.push_back(id);
+    return ids;
+  };
+  write_file(folder / "model/generation_config.json", "{}");
+  const std::vector<int> all = generate();
+  ASSERT_GE(all.size(), 3U);
+  write_file(folder / "model/generation_config.json", json({{"eos_token_id", {40, all[2]}}}).dump());
+  EXPECT_LE(generate().size(), 3U);
+}
+
+// The programs hold more code than the tests of the library: what ends in an exception there must do so here.
+TEST(HuggingFaceErrors, BrokenTokenizersEndWithAMessage) {
+  const auto info = [](const std::string& path) { return llmtool({"tokenizer", "info", "--tokenizer", path}); };
+  const TemporaryFolder folder;
+  write_file(folder / "vocab.json", R"({"a":0})");
+  write_file(folder / "merges.txt", "");
+  EXPECT_THAT(info(folder.text()).output, HasSubstr("vocab.json: it has no token for some bytes"));
+  EXPECT_EQ(info(folder.text()).exit_code, 65);
+  int files = 0;
+  for (const char* kind : {"tokenizer_json", "sentencepiece", "tiktoken"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(source_folder() / "tests/fuzz/corpus" / kind)) {
+      const Outcome outcome = info(entry.path().string());
+      EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 65) << entry.path() << '\n' << outcome.output;
+      ++files;
+    }
+  }
+  EXPECT_GT(files, 5);
+}
+
+TEST(HuggingFaceErrors, OutputThatCannotBeWrittenIsNoSuccess) {
+  EXPECT_EQ(shell(LLMTOOL_PROGRAM " tokenizer info --tokenizer bytes > /dev/null").exit_code, 0);
+  const Outcome full = shell(LLMTOOL_PROGRAM " tokenizer info --tokenizer bytes 2>&1 > /dev/full");
+  EXPECT_EQ(full.exit_code, 74);
+  EXPECT_THAT(full.output, HasSubstr("standard output: it cannot be written"));
+}
+
 TEST(HuggingFaceErrors, AreNamed) {
   const auto expect = [](int code, const std::string& what, const std::vector<std::string>& arguments,
                          const std::string& input = "") {
@@ -94,6 +161,8 @@ TEST(HuggingFaceErrors, AreNamed) {
          "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 41]}\n");
   expect(65, "33 ids are more than the model's context of 32", {"logprobs", "--model", model},
          json({{"input_ids", std::vector<int>(33, 1)}}).dump());
+  expect(65, "standard input:1: longer than 16 MiB", {"logprobs", "--model", model},
+         std::string(size_t{17} << 20, ' ') + "\n");
 }
 
 }  // namespace

@@ -182,8 +182,12 @@ TEST(Sampling, MinPKeepsWhatIsNearlyAsProbable) {
     ++counts[static_cast<size_t>(sample_token(logits, options, random_bits(3, 0, i)))];
   EXPECT_EQ(counts[2] + counts[3], 0);
   EXPECT_NEAR(counts[0], 4000.0 * 2 / 3, 150);
-  options.min_p = 0;
-  EXPECT_GT(std::count_if(counts.begin(), counts.end(), [](int n) { return n > 0; }), 1);
+  options.min_p = 0.1;  // the control: the third is probable enough, the fourth is not
+  counts.assign(4, 0);
+  for (uint64_t i = 0; i < 4000; ++i)
+    ++counts[static_cast<size_t>(sample_token(logits, options, random_bits(3, 0, i)))];
+  EXPECT_NEAR(counts[2], 4000.0 * 0.2 / 1.7, 100);
+  EXPECT_EQ(counts[3], 0);
 }
 
 }  // namespace

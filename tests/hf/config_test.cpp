@@ -158,7 +158,7 @@ TEST(HfConfig, RopeOfBothStyles) {
               HasSubstr("rope_scaling.factor"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":[1])")), HasSubstr("rope_scaling: must be an object"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"type":"linear","factor":2},"rope_parameters":{})")),
-              HasSubstr("differs from rope_parameters"));
+              HasSubstr("means something else than rope_parameters"));
   EXPECT_THAT(refusal(with(small, R"("partial_rotary_factor":0.5)")), HasSubstr("only phi3"));
 }
 
@@ -219,6 +219,47 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
                            R"("modeling_phi3.Phi3ForCausalLM"})";
   EXPECT_EQ(refusal(with(phi3(small), code)), "accepted");
   EXPECT_THAT(refusal(with(small, code)), HasSubstr("auto_map"));
+}
+
+TEST(HfConfig, PublishedKeysWithoutEffectAreTakenWithTheirPublishedValueOnly) {
+  struct Case {
+    std::string model;
+    std::string published;
+    std::string changed;
+  };
+  const std::string gemma = with(gemma2(small), R"("head_dim":12,"sliding_window":4096)");
+  const std::vector<Case> cases = {
+      {qwen2(small), R"("use_mrope":false)", R"("use_mrope":true)"},
+      {phi3(small), R"("full_attn_mod":1)", R"("full_attn_mod":2)"},
+      {phi3(small), R"("interpolate_factor":1,"lm_head_bias":false)", R"("lm_head_bias":true)"},
+      {gemma, R"("sliding_window_size":4096)", R"("sliding_window_size":2048)"},
+      {small, R"("is_llama_config":true,"rope_interleaved":false)", R"("rope_interleaved":true)"},
+      {gpt2(48, 2, 4), R"("n_special":0,"predict_special_tokens":true,"output_past":true,"_num_labels":1)",
+       R"("n_specials":0)"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(refusal(with(c.model, c.published)), "accepted") << c.published;
+    EXPECT_NE(refusal(with(c.model, c.changed)), "accepted") << c.changed;
+  }
+}
+
+TEST(HfConfig, HeadsThatTheKernelsCannotDoAreRefused) {
+  EXPECT_EQ(refusal(llama(64, 2048, 80, 2, 2, 2)), "accepted");
+  EXPECT_THAT(refusal(llama(64, 4096, 80, 2, 2, 2)), HasSubstr("heads of 2048 elements are wider than 1024"));
+  EXPECT_THAT(refusal(with(small, R"("head_dim":7)")), HasSubstr("head_dim: rope turns pairs of elements, and 7"));
+  EXPECT_EQ(refusal(gpt2(12, 2, 4)), "accepted");  // three elements, and no rope
+}
+
+TEST(HfConfig, GenerationConfigDecidesWhatEndsAText) {
+  const TokenIds of_config = parse(with(small, R"("bos_token_id":1,"eos_token_id":2)")).ids;
+  const auto ids = [&](const std::string& text) {
+    return parse_generation_ids(text, "generation_config.json", of_config);
+  };
+  EXPECT_THAT(ids(R"({"eos_token_id":[3,4],"pad_token_id":5,"do_sample":true,"top_p":0.8})").eos, ElementsAre(3, 4));
+  EXPECT_EQ(ids(R"({"eos_token_id":[3,4],"pad_token_id":5})").pad, 5);
+  EXPECT_EQ(ids(R"({"eos_token_id":7})").bos, 1);
+  EXPECT_THAT(ids("{}").eos, ElementsAre(2));
+  EXPECT_THAT(test::verdict(ExitCode::bad_content, [&] { ids(R"({"eos_token_id":"x"})"); }), HasSubstr("eos_token_id"));
 }
 
 TEST(HfConfig, TokenIds) {

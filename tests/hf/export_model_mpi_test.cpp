@@ -102,14 +102,38 @@ TEST_F(ExportModel, WhatBelongsToTheSourceIsTakenOver) {
                             [&] { export_model(options, started.shape, started.store, communicator()); }),
               HasSubstr("it is there already"));
   communicator().barrier();
+  if (root) folder_.write("out/README.md", "what a person wrote about it");
+  communicator().barrier();
   options.overwrite = true;
   options.texts.clear();
   options.save_tokenizer = [](const std::string& folder) { std::ofstream(folder + "/tokenizer.model") << "x"; };
   export_model(options, started.shape, started.store, communicator());
   communicator().barrier();
-  EXPECT_EQ(names_in(folder_.at("out")),
-            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors", "tokenizer.model"}));
+  EXPECT_EQ(names_in(folder_.at("out")), (std::set<std::string>{"README.md", "config.json", "generation_config.json",
+                                                                "model.safetensors", "tokenizer.model"}));
   EXPECT_EQ(names_in(folder_.path()), (std::set<std::string>{"in", "out"}));  // nothing is left behind
+}
+
+TEST_F(ExportModel, AFolderOfFoldersIsNeverReplaced) {
+  Started started(small_model("llama"), DType::f32, 1);
+  started.set();
+  if (communicator().rank() == 0) {
+    std::filesystem::create_directories(folder_.at("out/other"));
+    folder_.write("out/other/model.safetensors", "another model");
+  }
+  communicator().barrier();
+  ExportOptions options;
+  options.output = folder_.at("out");
+  options.overwrite = true;
+  const auto refusal = [&] {
+    return test::verdict(ExitCode::cannot_create,
+                         [&] { export_model(options, started.shape, started.store, communicator()); });
+  };
+  EXPECT_THAT(refusal(), HasSubstr("it holds 'other', so it is no folder of one model"));
+  options.output = folder_.at("out/.");
+  EXPECT_THAT(refusal(), HasSubstr("give the folder by its name"));
+  communicator().barrier();
+  EXPECT_EQ(folder_.read("out/other/model.safetensors"), "another model");
 }
 
 TEST_F(ExportModel, AModelThatTransformersDoesNotHaveIsRefusedOnEveryRank) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # sources.sh ROOT: every source of the project is ASCII, ends with a newline, has no tabs or trailing blanks and at most
-# 500 lines; scripts are executable. Looks at what git knows or would add.
+# 500 lines; scripts are executable; no two headers define one name. Looks at what git knows or would add.
 set -euo pipefail
 # shellcheck source=tests/style/files.sh
 . "$(dirname "$(readlink -f "$0")")/files.sh"
@@ -24,5 +24,10 @@ for file in "${files[@]}"; do
 done
 if LC_ALL=C grep -nP '[^\x00-\x7F]' "${files[@]}" | cut -c1-120; then blame "the lines above hold bytes that are not ASCII"; fi
 if LC_ALL=C grep -nP '\t|[ \t]+$' "${files[@]}" | cut -c1-120; then blame "the lines above hold tabs or end in blanks"; fi
+# The linker takes either of two types with one name, and says nothing.
+headers=()
+for file in "${files[@]}"; do if [[ $file =~ ^(src|kernels)/.*\.hpp$ ]]; then headers+=("$file"); fi; done
+twice=$(sed -nE 's/^(class|struct|enum class) ([A-Za-z0-9_]+)( final)?( :[^:].*)? \{.*/\2/p' "${headers[@]}" | sort | uniq -d)
+if [[ -n $twice ]]; then blame "types defined in more than one header: $(tr '\n' ' ' <<<"$twice")"; fi
 if ((status == 0)); then echo "${#files[@]} sources are tidy"; fi
 exit $status

@@ -118,7 +118,7 @@ bool equal(const BpeVocabulary& a, const BpeVocabulary& b) {
   return hash_of_tokens(a) == hash_of_tokens(b) && a.merges == b.merges;
 }
 
-BpeVocabulary train(const std::string& text, const std::string& split, bool whole, const BpeOptions& options) {
+BpeVocabulary train(const std::string& text, const std::string& split, bool whole, const BpeTrainingOptions& options) {
   WordCounts counts;
   count_words(text, split, whole, counts);
   return train_bpe(counts, options);
@@ -135,10 +135,10 @@ bool check_goldens(const std::string& prefix, int threads) {
     if (made != prefix.empty() || (!made && !std::filesystem::exists(prefix + name))) continue;
     found = true;
     const std::string text = name == "made:words" ? made_words() : made ? made_ab() : read_file(prefix + name);
-    const BpeOptions options{.vocabulary_size = golden.at("size"),
-                             .min_frequency = golden.at("least"),
-                             .special_tokens = golden.at("special").get<std::vector<std::string>>(),
-                             .threads = threads};
+    const BpeTrainingOptions options{.vocabulary_size = golden.at("size"),
+                                     .min_frequency = golden.at("least"),
+                                     .special_tokens = golden.at("special").get<std::vector<std::string>>(),
+                                     .threads = threads};
     const BpeVocabulary vocabulary = train(text, golden.at("split"), golden.at("whole"), options);
     const auto number = [&](const char* key) {
       return std::stoull(golden.at(key).at(1).get<std::string>(), nullptr, 16);
@@ -174,7 +174,8 @@ TEST(BpeTrain, TiesByBytesAsTheReferenceMerges) {
   const char* data = std::getenv("LLMTRAIN_DATA");
   const std::string folder = std::string(data == nullptr ? "" : data) + "/tokenizer/bpe_training/";
   if (!std::filesystem::exists(folder + "corpus.en")) GTEST_SKIP() << "LLMTRAIN_DATA has no bpe_training";
-  BpeOptions options{.vocabulary_size = 500, .special_tokens = {"<|endoftext|>"}, .ties = BpeOptions::Ties::bytes};
+  BpeTrainingOptions options{
+      .vocabulary_size = 500, .special_tokens = {"<|endoftext|>"}, .ties = BpeTrainingOptions::Ties::bytes};
   const auto merges = [&] {
     const BpeVocabulary vocabulary = train(read_file(folder + "corpus.en"), "gpt2", true, options);
     std::string lines;
@@ -186,7 +187,7 @@ TEST(BpeTrain, TiesByBytesAsTheReferenceMerges) {
   };
   const std::string expected = read_file(folder + "reference-merges.txt");
   EXPECT_EQ(merges(), expected);
-  options.ties = BpeOptions::Ties::ids;
+  options.ties = BpeTrainingOptions::Ties::ids;
   EXPECT_NE(merges(), expected);
 }
 
@@ -241,7 +242,7 @@ TEST(BpeTrain, VocabularyOfMoreThanSixteenBits) {
 /// Neither the order in which words come, nor threads, nor how a text is read change anything.
 TEST(BpeTrain, OrderOfWordsDoesNotMatter) {
   const std::string text = made_words();
-  const BpeOptions options{.vocabulary_size = 900, .special_tokens = {"<|endoftext|>"}};
+  const BpeTrainingOptions options{.vocabulary_size = 900, .special_tokens = {"<|endoftext|>"}};
   const BpeVocabulary expected = train(text, "gpt2", true, options);
   WordCounts other;
   other.add("  ", 1);
@@ -250,7 +251,7 @@ TEST(BpeTrain, OrderOfWordsDoesNotMatter) {
   parallel_for(2, 2, [&](size_t i) {
     count_words(i == 0 ? text.substr(half) : text.substr(0, half), "gpt2", true, other, i == 0 ? 1 : 77);
   });
-  BpeOptions threaded = options;
+  BpeTrainingOptions threaded = options;
   threaded.threads = 4;
   const BpeVocabulary found = train_bpe(other, threaded);
   EXPECT_TRUE(equal(found, expected));
@@ -272,7 +273,7 @@ TEST(BpeTrain, LongWords) {
   EXPECT_EQ(vocabulary.tokens[256], "zz");
 }
 
-void expect_refusal(const BpeOptions& options, const std::string& part) {
+void expect_refusal(const BpeTrainingOptions& options, const std::string& part) {
   WordCounts counts;
   try {
     train_bpe(counts, options);

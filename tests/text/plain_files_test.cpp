@@ -33,6 +33,12 @@ void expect_the_same(const Tokenizer& tokenizer, const std::string& text) {
   EXPECT_EQ(encoded(*loaded, text), ids);
   EXPECT_EQ(loaded->decode(ids), text);
   EXPECT_NE(encoded(*loaded, text + "a"), ids) << "control";
+  // A prompt begins as the documents of the training did.
+  std::vector<int32_t> prompt = ids, of_loaded = ids;
+  tokenizer.add_special_tokens(prompt, nullptr);
+  loaded->add_special_tokens(of_loaded, nullptr);
+  EXPECT_EQ(of_loaded, prompt);
+  EXPECT_EQ(prompt.size() > ids.size(), tokenizer.bos_id() >= 0);
 }
 
 TEST(PlainFiles, OfCharactersGiveTheSameTokens) {

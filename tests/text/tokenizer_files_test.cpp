@@ -9,9 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "text/base64.hpp"
+#include "text/byte_level.hpp"
 #include "text/sentencepiece_model.hpp"
 #include "text/tokenizer_json.hpp"
 
@@ -294,6 +296,55 @@ TEST(TokenizerFiles, MissingOnes) {
               HasSubstr("x.json"));
   folder.write("vocab.json", "{\"a\":0}");
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path()); }, ExitCode::missing_input), HasSubstr("merges.txt"));
+}
+
+/// GPT-2's files with a token for every byte, and one merge.
+void write_gpt2_files(const Folder& folder) {
+  nlohmann::json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[to_byte_level(std::string(1, static_cast<char>(byte)))] = byte;
+  vocabulary["ab"] = 256;
+  vocabulary["<s>"] = 257;
+  folder.write("vocab.json", vocabulary.dump());
+  folder.write("merges.txt", "#version: 0.2\na b\n");
+}
+
+// Ids as Transformers 5.23 gives them for the same files.
+TEST(TokenizerFiles, TokensAddedBesideAVocabulary) {
+  const Folder folder;
+  write_gpt2_files(folder);
+  const auto encode = [&](const std::string& text) {
+    std::vector<int32_t> ids;
+    load_tokenizer(folder.path(), "ab")->encode(text, ids);
+    return ids;
+  };
+  EXPECT_EQ(encode("ab <p>").size(), 5U);  // the control: they are text
+  folder.write("added_tokens.json", R"({"<p>":258})");
+  EXPECT_THAT(encode("ab <p>"), ElementsAre(256, ' ', 258));
+  folder.write("tokenizer_config.json",
+               R"({"tokenizer_class":"GPT2Tokenizer","bos_token":"<s>","pad_token":"<pad>","added_tokens_decoder":{
+                   "258":{"content":"<pad>","special":true,"lstrip":true},
+                   "259":{"content":"frob","special":false,"single_word":true}}})");
+  EXPECT_THAT(encode("ab  <pad>frobs frob<s>"), ElementsAre(256, 258, 'f', 'r', 'o', 'b', 's', ' ', 259, 257));
+  EXPECT_EQ(load_tokenizer(folder.path(), "ab")->pad_id(), 258);
+
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"7":{"content":"<p>"}}})");
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }),
+              HasSubstr("\"<p>\" has the id 7 of another token"));
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"258":{"content":"ab"}}})");
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }),
+              HasSubstr("has the id 258, in the vocabulary 256"));
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"ab"}}})");
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("the key is no id of a token"));
+}
+
+TEST(TokenizerFiles, AVocabularyOfAnotherSplitIsNotTakenForGpt2s) {
+  const Folder folder;
+  write_gpt2_files(folder);
+  folder.write("tokenizer_config.json", R"({"tokenizer_class":"GPT2TokenizerFast"})");
+  load_tokenizer(folder.path(), "ab");
+  folder.write("tokenizer_config.json", R"({"tokenizer_class":"Qwen2Tokenizer"})");
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }),
+              HasSubstr("'Qwen2Tokenizer': how it splits text is not in vocab.json"));
 }
 
 TEST(TokenizerFiles, WithoutEosSaysHowToNameOne) {

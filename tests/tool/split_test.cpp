@@ -240,5 +240,24 @@ TEST_F(DataTools, ValidateTextAndUnknownCharacters) {
   EXPECT_THAT(bad.out, AllOf(HasSubstr("not UTF-8 1"), HasSubstr("b.txt:3: byte 7: 0xff is not part")));
 }
 
+// A tokenizer that changes the text before it fails: the place is one of the text that was given.
+TEST_F(DataTools, ValidateCountsWhatAUnigramModelDoesNotKnow) {
+  file("tokenizer.json", R"({"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,
+    "pre_tokenizer":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always","split":true},
+    "model":{"type":"Unigram","unk_id":null,"vocab":[["\u2581",-1.0],["x",-1.5],["y",-2.0],["</s>",0.0]]}})");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "\u2603x y\u4e00 ";
+  file("a.txt", "\u2603x");
+  file("b.txt", text);
+  const auto count = [&](const std::string& name) {
+    const Outcome outcome = llmtool({"validate", path(name), "--json", "--tokenizer", path("tokenizer.json")});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const nlohmann::json report = nlohmann::json::parse(outcome.out);
+    return report["unknown"].get<int64_t>();
+  };
+  EXPECT_EQ(count("a.txt"), 1);
+  EXPECT_EQ(count("b.txt"), 400);
+}
+
 }  // namespace
 }  // namespace llmtrain

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 
 namespace llmtrain {
@@ -93,6 +94,7 @@ int64_t FileHandle::modified() const {
 int64_t FileHandle::read_some(int64_t offset, int64_t count, void* data) const {
   int64_t done = 0;
   while (done < count) {
+    const FileCall call;
     const ssize_t n =
         pread(descriptor_, static_cast<char*>(data) + done, static_cast<size_t>(count - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
@@ -126,6 +128,7 @@ void FileHandle::expect_scattered_reads() const {
 void FileHandle::write(int64_t offset, int64_t count, const void* data) const {
   int64_t done = 0;
   while (done < count) {
+    const FileCall call;
     const ssize_t n =
         pwrite(descriptor_, static_cast<const char*>(data) + done, static_cast<size_t>(count - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
@@ -138,12 +141,14 @@ void FileHandle::write(int64_t offset, int64_t count, const void* data) const {
 }
 
 void FileHandle::sync() const {
+  const FileCall call;
   if (fsync(descriptor_) != 0) {
     throw UserError(ExitCode::io, fmt::format("{}: writing failed: {}", path_, std::strerror(errno)));
   }
 }
 
 bool FileHandle::reserve(int64_t bytes) const {
+  const FileCall call;
   int result = 0;
   do {
     result = ::fallocate(descriptor_, 0, 0, bytes);

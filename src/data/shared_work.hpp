@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/communicator.hpp"
@@ -45,7 +46,10 @@ void share_work(Communicator& communicator, ItemRange own, const Process& proces
     try {
       while (next < own.end && !error && Clock::now() < round_end) {
         const size_t n = static_cast<size_t>(std::min(batch, own.end - next));
-        parallel_for(n, threads, [&](size_t i) { results[i] = process(next + static_cast<int64_t>(i)); });
+        parallel_for(n, threads, [&](size_t i) {
+          results[i] = process(next + static_cast<int64_t>(i));
+          note_progress();
+        });
         for (size_t i = 0; i < n; ++i) collect(next + static_cast<int64_t>(i), results[i]);
         next += static_cast<int64_t>(n);
       }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/activity.hpp"
 #include "core/philox.hpp"
 #include "data/data_stream.hpp"
 #include "generate/sampler.hpp"
@@ -32,6 +33,7 @@ std::vector<int32_t> generate_tokens(Model& model, Context& ctx, BatchBuffers& b
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   std::vector<float> row(static_cast<size_t>(logits.numel()));
   for (int64_t i = 0; i < options.new_tokens; ++i) {
+    note_progress();
     const auto length = std::min<size_t>(text.size(), static_cast<size_t>(options.context));
     const std::span<const int32_t> window(text.data() + text.size() - length, length);
     const Batch batch = buffers.upload(batch_of(window), ctx.stream);

@@ -1,5 +1,6 @@
 // The device plane over MPI: host memory, nonblocking point-to-point messages on a communicator of its own.
 
+#include "core/activity.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/host_plane.hpp"
 #include "parallel/mpi_transfer.hpp"
@@ -9,6 +10,9 @@ namespace llmtrain {
 
 struct Transfer::State {
   MpiRequests requests;
+  const char* operation;
+  int64_t bytes;  ///< of the whole buffer
+  uint64_t sequence = begin_collective();
 };
 
 Transfer::Transfer() = default;
@@ -18,7 +22,10 @@ Transfer& Transfer::operator=(Transfer&&) noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 void Transfer::wait(Stream& /*stream*/) {
-  if (state_) state_->requests.wait();
+  if (state_) {
+    const CollectiveScope scope(state_->operation, state_->bytes, state_->sequence);
+    state_->requests.wait();
+  }
   state_.reset();
 }
 
@@ -38,7 +45,7 @@ class MpiCommunicator final : public HostPlane {
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& /*stream*/) override {
     check_borders(buffer, borders, size());
-    auto state = std::make_unique<Transfer::State>(Transfer::State{MpiRequests(device_)});
+    auto state = std::make_unique<Transfer::State>(Transfer::State{MpiRequests(device_), "all-gather", buffer.bytes()});
     // Receives first, so that messages find their place; each rank starts with another peer, so that none is swamped.
     for (int i = 1; i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
@@ -56,7 +63,7 @@ class MpiCommunicator final : public HostPlane {
                            std::span<const uint8_t> contributes, Stream& /*stream*/) override {
     if (contributes[static_cast<size_t>(rank())] != 0) check_borders(send, borders, size());
     check_exchange(borders, received, contributes, rank(), send.dtype);
-    auto state = std::make_unique<Transfer::State>(Transfer::State{MpiRequests(device_)});
+    auto state = std::make_unique<Transfer::State>(Transfer::State{MpiRequests(device_), "exchange", send.bytes()});
     for (int i = 1; i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
       if (contributes[static_cast<size_t>(from)] == 0) continue;

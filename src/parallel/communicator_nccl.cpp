@@ -10,6 +10,7 @@
 #include <array>
 #include <utility>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "parallel/host_plane.hpp"
 #include "parallel/shard_range.hpp"
@@ -155,6 +156,7 @@ class NcclCommunicator final : public HostPlane {
   /// Runs grouped NCCL calls on the own stream, behind everything that `stream` holds now.
   template <class F>
   Transfer enqueue(Stream& stream, const F& calls) {
+    const CollectiveScope scope("transfer between GPUs", 0);
     session_->poll();
     ready_.record(stream);
     ready_.wait(stream_);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -16,7 +17,9 @@
 #include <optional>
 #include <thread>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
+#include "parallel/end_claim.hpp"
 #include "parallel/host_plane.hpp"
 #include "parallel/mpi_transfer.hpp"
 
@@ -32,7 +35,7 @@ constexpr auto patience = std::chrono::seconds(5);
 constexpr unsigned abort_seconds = 10;
 
 struct Session {
-  bool active = false;
+  std::atomic<bool> active = false;
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
@@ -50,6 +53,7 @@ void print(const char* text) {
 [[noreturn]] void abort_job(int code) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(abort_seconds);
+  claim_end(code);
   session.active = false;
   MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
@@ -118,6 +122,7 @@ std::optional<std::vector<Outcome>> agree(const Outcome& own, std::optional<stea
       return result;
     }
     if (limit && steady_clock::now() - begin > *limit) return std::nullopt;
+    if (limit) note_progress();
     if (tries > 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // others may have long work to do
   }
 }
@@ -195,6 +200,7 @@ void raise_together(const GatherAll& gather, const std::function<void()>& work) 
 
 int finish_job(int code) {
   std::fflush(nullptr);  // the launcher may end this process when another exits with an error
+  const CollectiveScope scope("end of the job", 0);
   return common_code(*agree({0, code, 0}, std::nullopt));
 }
 
@@ -220,6 +226,16 @@ int end_job(int code, const std::string& message) {
 void fail_job(const char* message) {
   print_with_rank(message);
   abort_job(static_cast<int>(ExitCode::internal));
+}
+
+void abort_with_report(int code, const std::string& text) {
+  // Not through stderr's buffer: the thread that is stuck may hold its lock.
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  abort_job(code);
 }
 
 void abort_if_unwinding() {

@@ -27,6 +27,8 @@ int end_job(int code, const std::string& message);
 
 /// Prints rank, host and message, and aborts the job.
 [[noreturn]] void fail_job(const char* message);
+/// Any thread, whatever the others are stuck in: prints `text` as it is and aborts the job.
+[[noreturn]] void abort_with_report(int code, const std::string& text);
 
 /// Leaving Runtime's scope by an exception that nobody caught must not wait for the other ranks.
 void abort_if_unwinding();

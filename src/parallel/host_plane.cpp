@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "core/activity.hpp"
 #include "parallel/mpi_transfer.hpp"
 
 namespace llmtrain {
@@ -19,6 +20,7 @@ NodePlace find_node_place(MPI_Comm comm) {
 }
 
 std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm) {
+  const CollectiveScope scope("gather", static_cast<int64_t>(mine.size()));
   int rank = 0, size = 1;
   mpi_check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
@@ -70,26 +72,45 @@ HostPlane::HostPlane() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
 
 HostPlane::~HostPlane() { MPI_Comm_free(&host_); }
 
-void HostPlane::broadcast(void* data, int64_t bytes, int root) { mpi_broadcast(data, bytes, root, host_); }
+void HostPlane::broadcast(void* data, int64_t bytes, int root) {
+  const CollectiveScope scope("broadcast", bytes);
+  mpi_broadcast(data, bytes, root, host_);
+}
 
 void HostPlane::broadcast(std::string& text, int root) {
   int64_t length = static_cast<int64_t>(text.size());
+  const CollectiveScope scope("broadcast", length);
   mpi_broadcast(&length, sizeof length, root, host_);
   text.resize(static_cast<size_t>(length));
   mpi_broadcast(text.data(), length, root, host_);
 }
 
-void HostPlane::sum(std::span<int64_t> values) { mpi_all_reduce(values, MPI_SUM, host_); }
-void HostPlane::maximum(std::span<int64_t> values) { mpi_all_reduce(values, MPI_MAX, host_); }
-void HostPlane::sum(std::span<uint64_t> values) { mpi_all_reduce(values, MPI_SUM, host_); }
+void HostPlane::sum(std::span<int64_t> values) {
+  const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
+  mpi_all_reduce(values, MPI_SUM, host_);
+}
+
+void HostPlane::maximum(std::span<int64_t> values) {
+  const CollectiveScope scope("maximum", static_cast<int64_t>(values.size_bytes()));
+  mpi_all_reduce(values, MPI_MAX, host_);
+}
+
+void HostPlane::sum(std::span<uint64_t> values) {
+  const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
+  mpi_all_reduce(values, MPI_SUM, host_);
+}
 
 void HostPlane::sum(ExactSum& value) {
   value.carry();
+  const CollectiveScope scope("sum", static_cast<int64_t>(value.limbs().size_bytes()));
   mpi_all_reduce(value.limbs(), MPI_SUM, host_);
 }
 
 std::vector<std::string> HostPlane::gather_all(const std::string& mine) { return mpi_gather_all(mine, host_); }
 
-void HostPlane::barrier() { mpi_check(MPI_Barrier(host_), "MPI_Barrier"); }
+void HostPlane::barrier() {
+  const CollectiveScope scope("barrier", 0);
+  mpi_check(MPI_Barrier(host_), "MPI_Barrier");
+}
 
 }  // namespace llmtrain

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "core/deck_value.hpp"
 #include "core/named_enum.hpp"
 
 namespace llmtrain {
@@ -32,6 +33,17 @@ struct MemoryConfig {
   int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what the node has
 
   void visit(DeckKeys& keys);
+};
+
+/// [watchdog]; see watchdog.hpp.
+struct WatchdogConfig {
+  bool enabled = true;
+  Duration lost_after{2 * 60};       ///< without a sign of life
+  Duration stuck_after{15 * 60};     ///< without progress
+  Duration io_stuck_after{30 * 60};  ///< without progress where files are read or written
+
+  void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck) const;  ///< checks only
 };
 
 template <>

@@ -47,7 +47,19 @@ Runtime::~Runtime() {
   MPI_Finalize();
 }
 
+std::string Runtime::watch(const WatchOptions& options) {
+  LLMTRAIN_CHECK(!watchdog_, "one watchdog per job");
+  watchdog_ = std::make_unique<Watchdog>(options, *communicator_);
+  return watchdog_->note();
+}
+
 int Runtime::guard(const std::function<int()>& body) {
+  const int code = run_guarded(body);
+  watchdog_.reset();
+  return code;
+}
+
+int Runtime::run_guarded(const std::function<int()>& body) {
   try {
     return finish_job(body());
   } catch (const UserError& error) {

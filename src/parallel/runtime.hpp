@@ -7,6 +7,7 @@
 
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/watchdog.hpp"
 
 namespace llmtrain {
 
@@ -30,10 +31,17 @@ class Runtime {
   /// rank, host and message, then MPI_Abort: never a hang in MPI_Finalize, never 0 after a partial run.
   int guard(const std::function<int()>& body);
 
+  /// Collective, once: from here to the end of guard() a rank that is lost or stuck ends the job. Gives what the user
+  /// should know; mostly nothing.
+  std::string watch(const WatchOptions& options);
+
  private:
+  int run_guarded(const std::function<int()>& body);
+
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Watchdog> watchdog_;
   int threads_ = 1;
   std::string thread_note_;
   bool cores_lost_ = false;

@@ -25,7 +25,7 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
 constexpr std::array<std::string_view, 8> keys_without_effect = {"run.name",       "run.output",  "run.overwrite",
                                                                  "run.time_limit", "data.cache",  "data.unpacked_limit",
                                                                  "parallel.zero",  "memory.limit"};
-constexpr std::array<std::string_view, 3> sections_without_effect = {"log", "evaluation", "checkpoint"};
+constexpr std::array<std::string_view, 4> sections_without_effect = {"log", "evaluation", "checkpoint", "watchdog"};
 
 /// auto, none or a duration, as seconds.
 struct TimeLimitCodec {
@@ -95,6 +95,7 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
   constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
   constexpr std::array<std::string_view, 8> of_data = {
       "train", "tokenizer", "vocab_size", "document_separator", "text_column", "add_bos", "unpacked_limit", "cache"};
+  if (key.section == "watchdog") return true;
   if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
   if (task == RunConfig::Task::evaluate) {
     constexpr std::array<std::string_view, 5> sections = {"optimizer", "schedule", "checkpoint", "tokenizer", "log"};
@@ -300,6 +301,7 @@ void Config::visit(DeckKeys& keys) {
   precision.visit(keys);
   parallel.visit(keys);
   memory.visit(keys);
+  watchdog.visit(keys);
   checkpoint.visit(keys);
   evaluation.visit(keys);
   log.visit(keys);
@@ -342,6 +344,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     return heeds(config.run.task, key) && !(evaluates && key.full_name() == "data.train");
   });
   config.run.resolve(deck, deck_name);
+  config.watchdog.resolve(deck);
   std::optional<ModelConfig> loaded;
   if (config.run.task == RunConfig::Task::tokenizer) {
     resolve_tokenizer_task(deck, config);

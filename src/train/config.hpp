@@ -84,6 +84,7 @@ struct Config {
   PrecisionConfig precision;
   ParallelConfig parallel;
   MemoryConfig memory;
+  WatchdogConfig watchdog;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   LogConfig log;

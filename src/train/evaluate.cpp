@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/activity.hpp"
 #include "kernels/reduce.hpp"
 
 namespace llmtrain {
@@ -25,6 +26,7 @@ EvaluationResult evaluate(Model& model, Context& ctx, const DataStream& data, in
   const auto run_pending = [&] {
     for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
       const size_t mine = first + static_cast<size_t>(communicator.rank());
+      note_progress();
       if (mine >= pending.size()) {
         model.forward(ctx, nullptr);
         model.score(ctx, nullptr, {});

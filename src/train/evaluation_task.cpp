@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "core/activity.hpp"
 #include "hf/load_weights.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
@@ -179,6 +180,7 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
+  watch_ranks(config, runtime);
   examine();
   Console progress("", root);
   std::vector<std::string> earlier;
@@ -201,7 +203,11 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
   print_opening(*log, config, *task, runtime);
 
   const auto begin = std::chrono::steady_clock::now();
-  const EvaluationReport report = task->run(runtime, *log);
+  EvaluationReport report;
+  {
+    const SectionScope section(Section::evaluation);
+    report = task->run(runtime, *log);
+  }
   EvaluationRecord record;
   record.loss = report.loss;
   record.tokens = report.tokens;

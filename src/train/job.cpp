@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 
+#include "core/activity.hpp"
 #include "metrics/console.hpp"
 #include "train/estimate.hpp"
+#include "train/interruption.hpp"
 #include "train/program.hpp"
 
 namespace llmtrain {
@@ -47,7 +50,18 @@ bool open_directory(std::optional<RunDirectory>& directory, const Config& config
   return finished != 0;
 }
 
+void watch_ranks(Config& config, Runtime& runtime) {
+  const WatchdogConfig& w = config.watchdog;
+  if (!w.enabled) return;
+  const auto seconds = [](Duration d) { return static_cast<double>(d.seconds); };
+  const std::string note = runtime.watch({RunDirectory::path_of(config) + "/status",
+                                          {seconds(w.lost_after), seconds(w.stuck_after), seconds(w.io_stuck_after)},
+                                          [] { return noted_signal() == SIGTERM; }});
+  if (!note.empty()) config.notes.push_back(note);
+}
+
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
+  const SectionScope section(Section::data);
   Dataset data = open_dataset(config.data, config.batch, communicator, report);
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&

@@ -17,6 +17,9 @@ namespace llmtrain {
 /// Opens the run directory on rank 0. True, and said on the console, when the run is finished. Collective.
 bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator);
 
+/// Begins to watch over the ranks of this run; what there is to say of it goes to config.notes. Collective.
+void watch_ranks(Config& config, Runtime& runtime);
+
 /// The data of the deck, and the vocabulary settled by it. Collective.
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
 

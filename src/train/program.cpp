@@ -187,6 +187,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   if (config.checkpoint.signal_save) note_signals();
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
+  watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   settle_precision(config, agreed_fast_bf16(communicator));
   examine(deck_text, command, communicator);
@@ -243,7 +244,7 @@ int run_program(const CommandLine& command, Runtime& runtime) {
       throw UserError(ExitCode::command_line, "--estimate: run.task = tokenizer has no model to estimate");
     }
     examine(text, command, communicator);
-    return run_tokenizer_task(config, communicator);
+    return run_tokenizer_task(config, runtime);
   }
   if (config.run.task == RunConfig::Task::evaluate) {
     settle_precision(config, agreed_fast_bf16(communicator));

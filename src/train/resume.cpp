@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/shard_file.hpp"
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
 #include "parallel/runtime.hpp"
@@ -78,6 +79,7 @@ void cut_metrics(const std::string& path, int64_t step) {
 }  // namespace
 
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
+  const SectionScope section(Section::resuming);
   const std::string& how = config.checkpoint.resume;
   std::optional<ResumePoint> point;
   std::optional<FoundCheckpoint> found;

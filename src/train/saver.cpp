@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/retention.hpp"
+#include "core/activity.hpp"
 #include "metrics/console.hpp"
 #include "parallel/runtime.hpp"
 
@@ -116,6 +117,7 @@ void Saver::begin(const SaveRequest& request) {
   save_ = std::move(save);
   done_ = false;
   const auto write = [this] {
+    const WriterScope scope;
     save_->write(snapshot_, staging_);
     snapshot_.release();
     done_ = true;
@@ -131,6 +133,7 @@ void Saver::begin(const SaveRequest& request) {
 void Saver::hold_update() {
   if (!under_way()) return;
   const double begin = now();
+  const WriterWait wait;
   snapshot_.wait_for_live();
   held_ += now() - begin;
 }
@@ -138,7 +141,11 @@ void Saver::hold_update() {
 void Saver::finish() {
   if (!under_way()) return;
   const double begin = now();
-  if (writer_.joinable()) writer_.join();
+  if (writer_.joinable()) {
+    const WriterWait wait;
+    writer_.join();
+  }
+  const SectionScope section(Section::saving);
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
   save->publish();
   published_ = request_.step;

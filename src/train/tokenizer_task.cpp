@@ -4,15 +4,17 @@
 
 #include <optional>
 
+#include "core/activity.hpp"
 #include "data/dataset.hpp"
 #include "data/trained_tokenizer.hpp"
 #include "metrics/console.hpp"
-#include "parallel/runtime.hpp"
+#include "train/job.hpp"
 #include "train/run_directory.hpp"
 
 namespace llmtrain {
 
-int run_tokenizer_task(const Config& config, Communicator& communicator) {
+int run_tokenizer_task(Config& config, Runtime& runtime) {
+  Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
   Console console("", root);
   std::optional<RunDirectory> directory;
@@ -30,6 +32,8 @@ int run_tokenizer_task(const Config& config, Communicator& communicator) {
                     RunDirectory::path_of(config)));
     return 0;
   }
+  watch_ranks(config, runtime);
+  const SectionScope section(Section::data);
   const TrainedTokenizer trained =
       learn_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
   raise_together(communicator, [&] {

@@ -1,11 +1,11 @@
 #pragma once
-#include "parallel/communicator.hpp"
+#include "parallel/runtime.hpp"
 #include "train/config.hpp"
 
 namespace llmtrain {
 
 /// run.task = tokenizer: all ranks learn data.tokenizer = bpe; tokenizer.json and tokenizer_config.json lie in the
 /// run's directory then, the files that `llmtool tokenizer train` writes. Returns the exit code. Collective.
-int run_tokenizer_task(const Config& config, Communicator& communicator);
+int run_tokenizer_task(Config& config, Runtime& runtime);
 
 }  // namespace llmtrain

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/activity.hpp"
 #include "generate/sampler.hpp"
 #include "kernels/reduce.hpp"
 #include "models/models.hpp"
@@ -159,6 +160,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, const ResumePoint* 
 }
 
 Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
+  const SectionScope section(Section::ending);
   steps_done_ = completed;
   run.saver->finish();
   if (stop != 0) {
@@ -189,6 +191,8 @@ void Trainer::prepare(Run& run, int64_t n) {
 }
 
 void Trainer::step(Run& run, int64_t n) {
+  const SectionScope section(Section::step);
+  activity().step = n + 1;
   const double begin = now();
   StepRecord record;
   record.step = n + 1;
@@ -253,6 +257,7 @@ void Trainer::run_rounds(Run& run, StepRecord& record) {
 void Trainer::micro_batch(Run& run, StepRecord& record) {
   Context& ctx = run.ctx;
   const double begin = now();
+  note_progress();
   const Batch batch = batch_.upload(run.feed.take(), ctx.stream);
   if (++run.taken < run.mine.size()) {
     run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine[run.taken])]);
@@ -273,6 +278,7 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
 
 void Trainer::evaluate(Run& run, int64_t completed) {
   if (!validation_) return;
+  const SectionScope section(Section::evaluation);
   const double begin = now();
   Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
   int64_t steps = validation_->steps_per_epoch();
@@ -303,6 +309,7 @@ void Trainer::evaluate(Run& run, int64_t completed) {
 }
 
 void Trainer::write_samples(Run& run, int64_t completed) {
+  const SectionScope section(Section::sampling);
   GenerationOptions options;
   options.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
   options.new_tokens = config_.log.sample_length;

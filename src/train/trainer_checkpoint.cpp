@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "checkpoint/checkpoint_reader.hpp"
+#include "core/activity.hpp"
 #include "core/file_handle.hpp"
 #include "train/program.hpp"
 #include "train/run_directory.hpp"
@@ -46,6 +47,7 @@ uint64_t Trainer::hash_after(Run& run, int64_t completed) {
 }
 
 int64_t Trainer::restore(Run& run, const ResumePoint& from) {
+  const SectionScope section(Section::resuming);
   Communicator& communicator = run.runtime.communicator();
   const Manifest& manifest = from.manifest;
   const RunState& saved = manifest.run;
@@ -85,6 +87,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
 }
 
 void Trainer::save(Run& run, int64_t completed) {
+  const SectionScope section(Section::saving);
   SaveRequest request;
   request.step = completed;
   const std::string version = version_text();

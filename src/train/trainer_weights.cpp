@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/activity.hpp"
 #include "hf/export_model.hpp"
 #include "hf/load_weights.hpp"
 #include "text/tokenizer_files.hpp"
@@ -27,6 +28,7 @@ void Trainer::read_texts(Run& run) {
 }
 
 void Trainer::export_weights(Run& run) {
+  const SectionScope section(Section::exporting);
   const CheckpointConfig& checkpoint = config_.checkpoint;
   ExportOptions options;
   options.output = RunDirectory::path_of(config_) + "/export";

@@ -1,5 +1,8 @@
 // A job whose ranks end in the way that the first argument names; run by job_ends.sh under mpirun.
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -8,12 +11,29 @@
 #include <string>
 #include <thread>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "parallel/runtime.hpp"
 
 namespace {
 
 using namespace llmtrain;
+
+std::atomic<bool> terminated = false;
+
+/// As the program does: the signal to end is heeded later, or never.
+void catch_termination() {
+  std::signal(SIGTERM, [](int) { terminated = true; });
+}
+
+/// Works for `seconds`; `moves`: and says so.
+void work(double seconds, bool moves) {
+  const SectionScope section(Section::step);
+  for (double done = 0; done < seconds; done += 0.02) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (moves) note_progress();
+  }
+}
 
 /// The others of `rank` wait for it in a collective, for ever if nobody ends them.
 template <class F>
@@ -46,6 +66,59 @@ int run(Communicator& c, const std::string& way) {
          });
          return 0;
        }},
+      {"killed", [&] { return on_rank(c, last, [] { std::raise(SIGKILL); }); }},
+      {"segfault", [&] { return on_rank(c, last, [] { std::raise(SIGSEGV); }); }},
+      {"stopped_process", [&] { return on_rank(c, last, [] { std::raise(SIGSTOP); }); }},
+      {"two_stopped",
+       [&] {
+         if (c.rank() == 0) std::raise(SIGSTOP);
+         return on_rank(c, last, [] { std::raise(SIGSTOP); });
+       }},
+      {"stuck", [&] { return on_rank(c, last, [] { work(60, false); }); }},
+      {"stuck_in_file",
+       [&] {
+         return on_rank(c, last, [] {
+           const FileCall call;
+           work(60, false);
+         });
+       }},
+      {"stuck_writer",
+       [&] {
+         return on_rank(c, last, [] {
+           std::thread writer([] {
+             const WriterScope scope;
+             work(60, false);
+           });
+           work(20, true);
+           const WriterWait wait;
+           writer.join();
+         });
+       }},
+      {"nobody_moves",
+       [&] {
+         if (c.rank() == last) c.barrier();
+         return on_rank(c, last, [&] { c.barrier(); });
+       }},
+      {"slow", [&] { return on_rank(c, last, [] { work(8, true); }); }},
+      {"slow_writer",
+       [&] {
+         return on_rank(c, last, [] {
+           std::thread writer([] {
+             const WriterScope scope;
+             work(8, true);
+           });
+           const WriterWait wait;
+           writer.join();
+         });
+       }},
+      {"twice_as_slow",  // as its longest piece of work so far, which was slow already
+       [&] {
+         return on_rank(c, last, [] {
+           work(0.9, false);
+           note_progress();
+           work(3, false);
+         });
+       }},
   };
   return ways.at(way)();
 }
@@ -57,5 +130,10 @@ int main(int argc, char** argv) {
   if (argc < 2) return 64;
   const std::string way = argv[1];
   if (way == "unguarded") throw Error("nobody guards this");
-  return runtime.guard([&] { return run(runtime.communicator(), way); });
+  catch_termination();
+  return runtime.guard([&] {
+    // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read.
+    if (argc > 2) runtime.watch({argv[2], {2, 1, 2}, [] { return terminated.load(); }});
+    return run(runtime.communicator(), way);
+  });
 }

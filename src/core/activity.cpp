@@ -1,0 +1,83 @@
+#include "core/activity.hpp"
+
+#include <chrono>
+
+namespace llmtrain {
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+thread_local Lane lane_of_thread = Lane::main;
+
+LaneActivity& own_lane() { return activity().lane(lane_of_thread); }
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Activity& activity() {
+  static Activity activity;
+  return activity;
+}
+
+void note_progress() { own_lane().ticks.fetch_add(1, relaxed); }
+
+SectionScope::SectionScope(Section section) : before_(own_lane().section.exchange(section, relaxed)) {
+  note_progress();
+}
+
+SectionScope::~SectionScope() {
+  own_lane().section.store(before_, relaxed);
+  note_progress();
+}
+
+WriterScope::WriterScope() : before_(lane_of_thread) {
+  lane_of_thread = Lane::writer;
+  own_lane().section.store(Section::saving, relaxed);
+  own_lane().active.store(true, relaxed);
+  note_progress();
+}
+
+WriterScope::~WriterScope() {
+  note_progress();
+  own_lane().active.store(false, relaxed);
+  lane_of_thread = before_;
+}
+
+WriterWait::WriterWait() { activity().waits_for_writer.store(true, relaxed); }
+
+WriterWait::~WriterWait() {
+  activity().waits_for_writer.store(false, relaxed);
+  note_progress();
+}
+
+FileCall::FileCall() : lane_(own_lane()) { lane_.file_calls.fetch_add(1, relaxed); }
+
+FileCall::~FileCall() {
+  lane_.file_calls.fetch_sub(1, relaxed);
+  lane_.ticks.fetch_add(1, relaxed);
+}
+
+uint64_t begin_collective() { return activity().collectives.fetch_add(1, relaxed) + 1; }
+
+CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence) {
+  CollectiveActivity& collective = activity().collective;
+  collective.operation.store(operation, relaxed);
+  collective.sequence.store(sequence, relaxed);
+  collective.bytes.store(bytes, relaxed);
+  collective.since.store(now(), relaxed);
+  collective.inside.store(true, relaxed);
+  note_progress();
+}
+
+CollectiveScope::~CollectiveScope() {
+  CollectiveActivity& collective = activity().collective;
+  collective.inside.store(false, relaxed);
+  collective.since.store(now(), relaxed);
+  note_progress();
+}
+
+}  // namespace llmtrain

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/activity.hpp"
 #include "kernels/elementwise.hpp"
 #include "parallel/param_store_state.hpp"
 
@@ -86,6 +87,7 @@ void ParamStore::prefetch(int unit) {
 }
 
 void ParamStore::acquire(int unit) {
+  note_progress();
   State& s = *state_;
   UnitState& u = s.at(unit);
   s.complete_arrived();

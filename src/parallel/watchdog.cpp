@@ -117,7 +117,7 @@ struct Watchdog::State {
   RankStatus own_status();
   void look_at_others(double seconds);
   std::optional<Verdict> conclude(const LaneWatch& main, const LaneWatch& writer);
-  [[noreturn]] void end_with(Verdict verdict);
+  [[noreturn]] void end_with(const Verdict& verdict);
   template <class Condition>
   bool wait(double seconds, const Condition& condition) {
     std::unique_lock lock(mutex);
@@ -251,7 +251,7 @@ void Watchdog::State::watch() {
   }
 }
 
-void Watchdog::State::end_with(Verdict verdict) {
+void Watchdog::State::end_with(const Verdict& verdict) {
   if (with_files) {
     {
       const std::lock_guard lock(mutex);

@@ -19,7 +19,8 @@ namespace llmtrain {
 FolderHandle FolderHandle::open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
-    const char* what = errno == ENOTDIR ? "not a folder" : std::strerror(errno);
+    const char* what =
+        errno == ENOTDIR ? "it is a file, not a folder: give the one that it lies in" : std::strerror(errno);
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, what));
   }
   return FolderHandle(descriptor, path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "core/error.hpp"
@@ -32,7 +33,8 @@ Json length_facts(std::vector<uint32_t> lengths) {
   if (lengths.empty()) return facts;
   std::sort(lengths.begin(), lengths.end());
   const auto at = [&](double share) {
-    return lengths[static_cast<size_t>(share * static_cast<double>(lengths.size() - 1))];
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(lengths.size())));  // from 1
+    return lengths[std::max<size_t>(rank, 1) - 1];
   };
   const double sum = std::accumulate(lengths.begin(), lengths.end(), 0.0);
   facts["shortest"] = lengths.front();

@@ -132,8 +132,8 @@ class PieceMerger final : public PieceSegmenter {
   LiteralMatcher user_defined_;
 };
 
-/// Sums of scores are kept in single precision from the beginning of the text, as in the reference: their rounding
-/// decides between divisions that are nearly as good.
+/// Sums of scores are taken, kept and compared in single precision from the beginning of the text, as in the reference:
+/// their rounding decides between divisions that are nearly as good.
 class PieceLattice final : public PieceSegmenter {
  public:
   PieceLattice(const SentencePieceModel& model, const PieceTable& table) : unknown_(table.unknown()) {
@@ -147,8 +147,9 @@ class PieceLattice final : public PieceSegmenter {
     for (size_t id = 0; id < model.pieces.size(); ++id) {
       const auto& piece = model.pieces[id];
       // A user-defined piece is always worth taking.
-      scores_.push_back(piece.type == Type::user_defined ? static_cast<float>(piece.text.size()) * highest - 0.1
-                                                         : double{piece.score});
+      const bool user_defined = piece.type == Type::user_defined;
+      scores_.push_back(user_defined ? static_cast<float>(static_cast<float>(piece.text.size()) * highest - 0.1)
+                                     : piece.score);
       if (piece.type == Type::normal || piece.type == Type::user_defined) {
         trie_.add(piece.text, static_cast<int32_t>(id));
       }
@@ -161,13 +162,13 @@ class PieceLattice final : public PieceSegmenter {
     for (size_t begin = 0; begin < text.size();) {
       const float so_far = best[begin].score;
       const size_t length = character_at(text, begin).length;
-      const auto offer = [&](size_t end, double candidate, int32_t id) {
+      const auto offer = [&](size_t end, float candidate, int32_t id) {
         Best& there = best[end];
-        if (there.begin == unreached || candidate > there.score) there = {static_cast<float>(candidate), id, begin};
+        if (there.begin == unreached || candidate > there.score) there = {candidate, id, begin};
       };
       bool single = false;
       trie_.prefixes(text.substr(begin), [&](size_t n, int32_t id) {
-        offer(begin + n, scores_[static_cast<size_t>(id)] + double{so_far}, id);
+        offer(begin + n, scores_[static_cast<size_t>(id)] + so_far, id);
         single = single || n == length;
       });
       if (!single) offer(begin + length, unknown_score_ + so_far, unknown_);
@@ -190,7 +191,7 @@ class PieceLattice final : public PieceSegmenter {
 
   int32_t unknown_;
   float unknown_score_ = 0;
-  std::vector<double> scores_;  // by id
+  std::vector<float> scores_;  // by id
   TokenTrie trie_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -99,6 +100,12 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
       if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
       if (ids.empty()) throw UserError(ExitCode::bad_content, "an empty prompt has no token to begin with");
     }
+  }
+  for (const double number : {options.temperature, options.top_p, options.min_p, options.repetition_penalty}) {
+    if (!std::isfinite(number)) refuse_command_line("--temperature and the like are finite numbers");
+  }
+  for (const std::string& stop : options.stop) {
+    if (stop.empty()) refuse_command_line("--stop wants a text that is not empty");
   }
   request.sampling = {options.greedy ? 0 : options.temperature, options.top_k, options.top_p, options.min_p,
                       options.repetition_penalty};
@@ -235,10 +242,10 @@ Subcommand add_generate(CLI::App& program) {
       ->capture_default_str();
   app->add_flag("--greedy", o->greedy, "always the most probable token");
   app->add_option("--temperature", o->temperature, "logits are divided by it; 0 is greedy")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app->add_option("--top-k", o->top_k, "only the k most probable tokens; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   app->add_option("--top-p", o->top_p, "only the most probable tokens that reach p together; 1 = all")
       ->check(CLI::Range(0.0, 1.0))

@@ -5,16 +5,19 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 #include "core/registry.hpp"
 #include "data/foreign_tokens.hpp"
 #include "data/token_file.hpp"
 #include "hf/import_model.hpp"
+#include "hf/weight_index.hpp"
 #include "text/tokenizer_files.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
@@ -37,6 +40,19 @@ struct Options {
   bool force = false;
 };
 
+/// PyTorch's files: a zip archive, or before 1.6 a bare pickle.
+void refuse_pickle(const std::string& path) {
+  std::array<char, 4> first{};
+  FileHandle::open_to_read(path).read_some(0, 4, first.data());
+  const std::string_view bytes(first.data(), 4);
+  if (bytes != std::string_view("PK\x03\x04", 4) && !bytes.starts_with("\x80\x02")) return;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: a PyTorch file: reading such a file runs code that it contains, so it is not read. "
+                              "Where you trust it and its config.json lies beside it, convert it once:\n  {}",
+                              path, pickle_way_out(folder.empty() ? "." : folder)));
+}
+
 Format choose_format(const Options& o) {
   const auto named = static_cast<Format>(std::find(formats.begin(), formats.end(), o.format) - formats.begin());
   if (named != Format::automatic) return named;
@@ -50,6 +66,7 @@ Format choose_format(const Options& o) {
     case ModelFormat::none:
       break;
   }
+  refuse_pickle(o.input);
   refuse_command_line(fmt::format("{}: it does not say what it is: name its --format ({})", o.input,
                                   joined(std::span(formats).subspan(1))));
 }

@@ -25,6 +25,11 @@ struct LogprobsOptions {
   std::string compute = "fp32";
 };
 
+/// Dynamic rope begins where the context ends.
+int64_t longest_sequence(const ModelConfig& config) {
+  return config.rope_scaling.kind == RopeScaling::Kind::dynamic ? INT32_MAX : config.max_seq_len;
+}
+
 std::vector<int32_t> parse_row(std::string_view line, int64_t number, const ModelConfig& config) {
   const std::string place = "standard input:" + std::to_string(number);
   const auto refuse = [&](const std::string& what) -> UserError {
@@ -42,9 +47,9 @@ std::vector<int32_t> parse_row(std::string_view line, int64_t number, const Mode
     ids.push_back(id.get<int32_t>());
   }
   if (ids.empty()) throw refuse("input_ids is empty");
-  if (static_cast<int64_t>(ids.size()) > config.max_seq_len) {
-    throw refuse(std::to_string(ids.size()) + " ids are more than the model's context of " +
-                 std::to_string(config.max_seq_len));
+  const int64_t most = longest_sequence(config);
+  if (static_cast<int64_t>(ids.size()) > most) {
+    throw refuse(std::to_string(ids.size()) + " ids are more than the model's context of " + std::to_string(most));
   }
   return ids;
 }

@@ -161,6 +161,12 @@ TEST(HuggingFaceErrors, AreNamed) {
          "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 41]}\n");
   expect(65, "33 ids are more than the model's context of 32", {"logprobs", "--model", model},
          json({{"input_ids", std::vector<int>(33, 1)}}).dump());
+  expect(66, "it is a file, not a folder", {"logprobs", "--model", model + "/config.json"});
+  expect(64, "--stop wants a text", {"generate", "--model", model, "--prompt-ids", "1", "--stop", ""});
+  expect(64, "--temperature", {"generate", "--model", model, "--prompt-ids", "1", "--temperature", "nan"});
+  const TemporaryFolder folder;
+  write_file(folder / "model.pt", std::string("PK\x03\x04", 4) + "data.pkl");
+  expect(65, "reading such a file runs code", {"import", (folder / "model.pt").string(), "--output", "none"});
   expect(65, "standard input:1: longer than 16 MiB", {"logprobs", "--model", model},
          std::string(size_t{17} << 20, ' ') + "\n");
 }

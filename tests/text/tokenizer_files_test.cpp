@@ -337,6 +337,21 @@ TEST(TokenizerFiles, TokensAddedBesideAVocabulary) {
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("the key is no id of a token"));
 }
 
+// As the tokenizers package: the first takes the white space of the second, which is then nothing.
+TEST(TokenizerFiles, AnAddedTokenOfWhiteSpaceTakesAllOfIt) {
+  const Folder folder;
+  write_gpt2_files(folder);
+  const auto encode = [&](const char* strips) {
+    folder.write("tokenizer_config.json",
+                 std::string(R"({"added_tokens_decoder":{"258":{"content":"  ",)") + strips + R"("special":false}}})");
+    std::vector<int32_t> ids;
+    load_tokenizer(folder.path(), "ab")->encode("a    b", ids);
+    return ids;
+  };
+  EXPECT_THAT(encode(R"("lstrip":true,"rstrip":true,)"), ElementsAre('a', 258, 'b'));
+  EXPECT_THAT(encode(""), ElementsAre('a', 258, 258, 'b'));
+}
+
 TEST(TokenizerFiles, AVocabularyOfAnotherSplitIsNotTakenForGpt2s) {
   const Folder folder;
   write_gpt2_files(folder);

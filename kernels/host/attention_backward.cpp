@@ -3,6 +3,7 @@
 // give it, in descending order of keys: an item waits until the one after it has added. Items start in that order and
 // each visits its query blocks from the diagonal on, so that the wait is short.
 
+#include <algorithm>
 #include <atomic>
 #include <numbers>
 #include <thread>

@@ -1,6 +1,7 @@
 // Forward pass. A work item is up to four (query head, query block) pairs that read the same keys and values: these
 // are packed once and serve all pairs. Softmax is computed online (Milakov & Gimelshein 2018), in powers of two.
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <numbers>

@@ -1,5 +1,6 @@
 #include "kernels/head_norm.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/host/column_sum.hpp"

@@ -301,4 +301,12 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
                          sliding_window_layers.empty() ? 0 : sliding_window_layers.back(), n_layers));
 }
 
+int64_t ModelConfig::longest_sequence() const {
+  if (positions != Positions::rope) return max_seq_len;
+  if (rope_scaling.kind == RopeScaling::Kind::dynamic) return INT32_MAX;
+  if (rope_scaling.factor <= 1 || rope_scaling.original_max_position_embeddings <= 0) return max_seq_len;
+  const double scaled = rope_scaling.factor * static_cast<double>(rope_scaling.original_max_position_embeddings);
+  return std::max(max_seq_len, static_cast<int64_t>(std::min(scaled, 1e9)));
+}
+
 }  // namespace llmtrain

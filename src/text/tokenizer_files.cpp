@@ -356,6 +356,15 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   if (std::none_of(files.begin(), files.end(), [](const auto& file) { return file.name == config_names[0]; })) {
     nlohmann::ordered_json config;
     if (files.front().name == main_json) config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
+      std::vector<int32_t> around;
+      tokenizer.add_special_tokens(around, nullptr);
+      config["tokenizer_class"] = "LlamaTokenizer";
+      config["add_bos_token"] = !around.empty() && around.front() == tokenizer.bos_id();
+      config["add_eos_token"] = false;
+      config["legacy"] = true;
+      if (tokenizer.token(0) == "<unk>") config["unk_token"] = "<unk>";
+    }
     const auto name = [&](const char* key, int32_t id) {
       if (id >= 0) config[key] = tokenizer.token(id);
     };

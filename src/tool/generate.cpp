@@ -67,11 +67,11 @@ std::vector<std::string> read_prompts(const std::string& path) {
     std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.ends_with('\r')) line.pop_back();
-    if (line.empty()) continue;
     if (!rows) {
       prompts.push_back(std::move(line));
       continue;
     }
+    if (line.empty()) continue;
     const std::string place = path + ":" + std::to_string(number);
     nlohmann::json row = parse_json(line, place, {most_prompt_bytes});
     if (row.is_object() && row.contains("prompt")) row = row["prompt"];
@@ -186,7 +186,9 @@ void generate(const GenerateOptions& options) {
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
   for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
-  const int64_t most = loaded.config().max_seq_len;
+  // Keys in the cache keep the angles that they were given, so dynamic rope has no further reach here.
+  const bool dynamic = loaded.config().rope_scaling.kind == RopeScaling::Kind::dynamic;
+  const int64_t most = dynamic ? loaded.config().max_seq_len : loaded.config().longest_sequence();
   if (static_cast<int64_t>(longest) > most) {
     throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}: "
                                                        "shorten it",
@@ -225,6 +227,11 @@ void generate(const GenerateOptions& options) {
     print_ids(all);
   }
   std::cout.flush();
+  const auto cut = std::ranges::count(all, GenerationEnd::context, &Continuation::end);
+  if (cut > 0) {
+    std::cerr << fmt::format("llmtool: {} of {} texts ended where the model's context of {} tokens does\n", cut,
+                             all.size(), most);
+  }
 }
 
 }  // namespace

@@ -54,14 +54,20 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
 }
 
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {
+  if (params_) {
+    params_.reset();
+    memory_.reset();
+    arena_ = Arena();
+    model_ = std::make_unique<Decoder>(shape());
+  }
   ParamStoreOptions options;
   options.compute = compute_;
   options.trained = false;
   params_ = std::make_unique<ParamStore>(model_->units(), options);
   params_->plan(arena_);
   plan(arena_);
-  device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);
-  stream_ = std::make_unique<Stream>();
+  if (!device_) device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);
+  if (!stream_) stream_ = std::make_unique<Stream>();
   memory_.emplace(arena_.bytes());
   arena_.commit(memory_->data());
   params_->start(*communicator_, *stream_);

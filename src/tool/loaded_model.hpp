@@ -32,7 +32,8 @@ class LoadedModel {
   Model& model() { return *model_; }
   DType compute() const { return compute_; }
 
-  /// Plans the parameters and what `plan` adds, allocates, and reads the weights.
+  /// Plans the parameters and what `plan` adds, allocates, and reads the weights. A second time, in place of the first:
+  /// with another plan.
   void start(const std::function<void(Arena&)>& plan);
   /// After start().
   Context context();

@@ -25,11 +25,6 @@ struct LogprobsOptions {
   std::string compute = "fp32";
 };
 
-/// Dynamic rope begins where the context ends.
-int64_t longest_sequence(const ModelConfig& config) {
-  return config.rope_scaling.kind == RopeScaling::Kind::dynamic ? INT32_MAX : config.max_seq_len;
-}
-
 std::vector<int32_t> parse_row(std::string_view line, int64_t number, const ModelConfig& config) {
   const std::string place = "standard input:" + std::to_string(number);
   const auto refuse = [&](const std::string& what) -> UserError {
@@ -47,7 +42,7 @@ std::vector<int32_t> parse_row(std::string_view line, int64_t number, const Mode
     ids.push_back(id.get<int32_t>());
   }
   if (ids.empty()) throw refuse("input_ids is empty");
-  const int64_t most = longest_sequence(config);
+  const int64_t most = config.longest_sequence();
   if (static_cast<int64_t>(ids.size()) > most) {
     throw refuse(std::to_string(ids.size()) + " ids are more than the model's context of " + std::to_string(most));
   }
@@ -69,22 +64,20 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
   return host;
 }
 
-/// A model with room for rows of some length; for a longer one it is loaded again with more.
+/// A model with room for rows of some length; for a longer one it is started again with more.
 class Scorer {
  public:
-  explicit Scorer(const LogprobsOptions& options)
-      : options_(options),
-        loaded_(std::make_unique<LoadedModel>(options.model, parse_compute_option(options.compute))) {}
+  explicit Scorer(const LogprobsOptions& options) : loaded_(options.model, parse_compute_option(options.compute)) {}
 
-  const ModelConfig& config() const { return loaded_->config(); }
+  const ModelConfig& config() const { return loaded_.config(); }
 
   std::vector<float> score(const std::vector<int32_t>& ids) {
     make_room(static_cast<int64_t>(ids.size()));
-    Context ctx = loaded_->context();
+    Context ctx = loaded_.context();
     const Batch batch = batch_->upload(batch_of(ids), ctx.stream);
     const TokenStatistics statistics{first_rows(logp_, batch.tokens), {}, {}, {}};
-    loaded_->model().forward(ctx, &batch);
-    loaded_->model().score(ctx, &batch, statistics);
+    loaded_.model().forward(ctx, &batch);
+    loaded_.model().score(ctx, &batch, statistics);
     std::vector<float> values(ids.size() - 1);
     copy_to_host(values.data(), logp_.data, static_cast<int64_t>(values.size() * sizeof(float)), ctx.stream);
     ctx.stream.synchronize();
@@ -94,22 +87,16 @@ class Scorer {
  private:
   void make_room(int64_t tokens) {
     if (tokens <= room_) return;
-    if (room_ > 0) {
-      batch_.reset();
-      loaded_.reset();  // before the next one takes its memory
-      loaded_ = std::make_unique<LoadedModel>(options_.model, parse_compute_option(options_.compute));
-    }
-    room_ = std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, config().max_seq_len));
+    room_ = std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, config().longest_sequence()));
     batch_.emplace();
-    loaded_->start([&](Arena& arena) {
-      loaded_->model().plan(arena, loaded_->compute(), room_, false);
+    loaded_.start([&](Arena& arena) {
+      loaded_.model().plan(arena, loaded_.compute(), room_, false);
       batch_->plan(arena, room_, 1);
       arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {room_});
     });
   }
 
-  const LogprobsOptions& options_;
-  std::unique_ptr<LoadedModel> loaded_;
+  LoadedModel loaded_;
   std::optional<BatchBuffers> batch_;
   Tensor logp_;  ///< fp32 [N]
   int64_t room_ = 0;

@@ -17,6 +17,7 @@
 #include "data/token_file.hpp"
 #include "data/token_file_writer.hpp"
 #include "tool/output_file.hpp"
+#include "tool/terminal_report.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -64,7 +65,7 @@ bool is_empty(const DocumentPart& part, InputKind kind) {
 
 void split_text(const InputFile& input, const SplitOptions& options) {
   const int64_t limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
-  const auto report = [](const std::string& line) { std::cerr << line << '\n'; };
+  const ProgressReport report = terminal_report();
   DocumentPart part;
   int64_t documents = 0;
   {
@@ -149,7 +150,7 @@ void split_tokens_of(const SplitOptions& options) {
   const auto documents = static_cast<int64_t>(all.size()) - 1;
   const Selection selection(documents, options);
   TokenSide train(*file, options.train, selection, false), validation(*file, options.validation, selection, true);
-  const auto progress = percent_report([](const std::string& line) { std::cerr << line << '\n'; }, "writing");
+  const auto progress = percent_report(terminal_report(), "writing");
   for (int64_t begin = 0; begin < documents;) {  // runs of documents of one side
     int64_t end = begin + 1;
     while (end < documents && selection(end) == selection(begin)) ++end;

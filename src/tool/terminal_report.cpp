@@ -24,7 +24,9 @@ int percent_of(std::string_view line) {
 
 ProgressReport terminal_report() {
   if (isatty(STDERR_FILENO) == 0) {
-    return [](const std::string& line) { std::cerr << line << '\n'; };
+    return [](const std::string& line) {
+      if (percent_of(line) < 0) std::cerr << line << '\n';
+    };
   }
   return [](const std::string& line) {
     const int percent = percent_of(line);

@@ -3,7 +3,8 @@
 
 namespace llmtrain {
 
-/// Lines on the standard error stream; on a terminal "what: 40 %" is a bar in one line that moves.
+/// Lines on the standard error stream. "what: 40 %" is for people who wait: a bar in one line on a terminal, else
+/// nothing.
 ProgressReport terminal_report();
 
 }  // namespace llmtrain

@@ -86,6 +86,28 @@ std::string three_tokens() {
              "decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]}})";
 }
 
+// A row that is longer than all before it wants more memory, and changes nothing else.
+TEST(HuggingFaceTokens, LogProbabilitiesAreThoseOfTheRowAlone) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(golden_model("llama"), folder / "model", std::filesystem::copy_options::recursive);
+  json config = json::parse(read_file(folder / "model/config.json"));
+  config["max_position_embeddings"] = 2000;
+  write_file(folder / "model/config.json", config.dump());
+  const auto row = [](int length) {
+    std::vector<int> ids;
+    for (int i = 0; i < length; ++i) ids.push_back(1 + (i * i) % 40);
+    return json({{"input_ids", ids}}).dump() + "\n";
+  };
+  const auto logprobs = [&](const std::string& rows) {
+    const Outcome outcome = llmtool({"logprobs", "--model", (folder / "model").string()}, rows);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  const std::string together = logprobs(row(5) + row(700) + row(9) + row(1500));
+  EXPECT_EQ(together, logprobs(row(5)) + logprobs(row(700)) + logprobs(row(9)) + logprobs(row(1500)));
+  EXPECT_NE(logprobs(row(5)), logprobs(row(6)));  // the control
+}
+
 // Published models have more rows than tokens; Transformers decodes the ids between to nothing.
 TEST(HuggingFaceTokens, RowsWithoutATokenAreNoText) {
   const TemporaryFolder folder;

@@ -10,6 +10,8 @@
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/registry.hpp"
+#include "core/stop_request.hpp"
+#include "data/shared_work.hpp"
 #include "parallel/runtime.hpp"
 #include "parallel/worker_threads.hpp"
 #include "text/bpe_files.hpp"
@@ -53,15 +55,18 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
 }
 
 /// Rank 0 works on a thread of its own; the ranks meet every half second, so that nobody waits long inside a
-/// collective.
+/// collective. `stop` is set when a signal has come to any of them.
 template <class Work>
-void work_on_root(Communicator& communicator, const Work& work, const std::function<void()>& each_round) {
+void work_on_root(Communicator& communicator, const Work& work, const std::function<void()>& each_round,
+                  std::atomic<bool>& stop) {
   std::future<void> result;
   if (communicator.rank() == 0) result = std::async(std::launch::async, work);
-  for (int64_t busy[] = {1}; busy[0] != 0;) {
+  for (int64_t busy[] = {1, 0}; busy[0] != 0;) {
     busy[0] = result.valid() && result.wait_for(std::chrono::milliseconds(500)) != std::future_status::ready ? 1 : 0;
     if (communicator.rank() == 0) each_round();
+    busy[1] = requested_stop();
     communicator.sum(busy);
+    if (busy[1] != 0) stop = true;
   }
   raise_together(communicator, [&] {
     if (result.valid()) result.get();
@@ -95,13 +100,17 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
   trained.distinct_words = static_cast<int64_t>(words.size());
   trained.words = static_cast<int64_t>(words.total());
   std::atomic<double> done{0};
+  std::atomic<bool> stop{false};
   const auto progress = percent_report(root_report, "merging pairs");
   work_on_root(
       communicator,
       [&] {
         BpeTrainingOptions options = options_of(training);
         options.threads = worker_threads(communicator);
-        options.progress = [&](double share) { done = share; };
+        options.progress = [&](double share) {
+          done = share;
+          if (stop) stop_reading();
+        };
         const BpeVocabulary vocabulary = train_bpe(words, options);
         trained.tokens = static_cast<int64_t>(vocabulary.tokens.size());
         trained.merges = static_cast<int64_t>(vocabulary.merges.size());
@@ -109,7 +118,7 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
         trained.tokenizer_config_json = bpe_tokenizer_config({training.eos, training.bos});
         done = 1;
       },
-      [&] { progress(done); });
+      [&] { progress(done); }, stop);
   share(trained, communicator);
   return trained;
 }

@@ -29,6 +29,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr double ending_seconds = 5;    // between the request to end and the kill, launchers leave 1 to 30
 constexpr double patience = 3;          // for the file system, when everything else is decided
 constexpr double others_patience = 10;  // for the rank that reports
+constexpr double quick_period = 0.02;   // while every moment counts
 constexpr double longest_pause = 1;     // beyond this the watch itself did not run, and nobody's time counts
 
 std::string status_path(const std::string& folder, int64_t rank) { return fmt::format("{}/rank-{:05}", folder, rank); }
@@ -106,8 +107,8 @@ struct Watchdog::State {
   State(const WatchOptions& options_in, int rank_in, int size_in)
       : options(options_in), rank(rank_in), size(size_in), process(own_identity()), seen(static_cast<size_t>(size_in)) {
     const WatchdogLimits& l = options.limits;
-    beat = std::clamp(l.lost_after / 24, 0.05, 5.0);
-    period = std::clamp(std::min({l.lost_after, l.stuck_after, l.io_stuck_after}) / 10, 0.02, 0.25);
+    beat = std::clamp(l.lost_after / 24, 0.05, 2.0);
+    period = std::clamp(std::min({l.lost_after, l.stuck_after, l.io_stuck_after}) / 10, 0.02, 0.1);
     // Of many ranks a few look at the others, lest the file system has to serve all of them at once.
     looks = size <= 16 || rank % (size / 8) == 0;
   }
@@ -200,7 +201,7 @@ void Watchdog::State::report_status() {
     files_idle = 0;
     if (ending && claim == Claim::open) claim = ours ? Claim::ours : Claim::others;
     wake.notify_all();
-    wake.wait_for(lock, Seconds(hurry ? std::min(beat, 0.1) : beat),
+    wake.wait_for(lock, Seconds(hurry ? quick_period : beat),
                   [&] { return stop || (look && !looking) || (end_wanted && claim == Claim::open); });
     if (stop) return;
   }
@@ -226,7 +227,7 @@ void Watchdog::State::watch() {
   LaneWatch main(Lane::main), writer(Lane::writer);
   double ending_for = 0;
   Clock::time_point last = Clock::now();
-  while (!wait(period, [this] { return stop; })) {
+  while (!wait(hurry ? quick_period : period, [this] { return stop; })) {
     const Clock::time_point now = Clock::now();
     const double seconds = std::min(Seconds(now - last).count(), longest_pause);
     last = now;

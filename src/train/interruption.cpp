@@ -12,6 +12,8 @@
 #include <ctime>
 #include <utility>
 
+#include "core/stop_request.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -19,9 +21,7 @@ enum Code : int64_t { none, signal_base = 1, stop_file = 1000, time_is_up = 1001
 constexpr double look_seconds = 0.5;         // between two looks for files
 constexpr double slurm_margin_seconds = 20;  // for the end of the job itself, and clocks that differ
 
-volatile std::sig_atomic_t signal_seen = 0;
-
-extern "C" void note_signal(int number) { signal_seen = number; }
+extern "C" void note_signal(int number) { request_stop(number); }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -55,7 +55,7 @@ void note_signals() {
   for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(number, &action, nullptr);
 }
 
-int noted_signal() { return signal_seen; }
+int noted_signal() { return requested_stop(); }
 
 Interruption::Interruption(const Config& config, std::string folder, bool root)
     : folder_(std::move(folder)),

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
@@ -38,6 +41,16 @@ std::string owner_of_this_job() {
   return fmt::format("host {}, process {}{}", host.data(), getpid(),
                      job != nullptr ? fmt::format(", job {}", job) : "");
 }
+
+[[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: another job writes here ({}). Wait for it, or choose another run.name", path, owner));
+}
+
+// An owner on another node whose status file is older is not looked for; clocks of nodes may differ by less.
+constexpr auto longest_silence = std::chrono::minutes(5);
+constexpr auto look_for_owner = std::chrono::milliseconds(4500);
 
 }  // namespace
 
@@ -148,14 +161,18 @@ void RunDirectory::lock() {
   if (lock_ < 0) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be opened: {}", file, strerror(errno)));
   }
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    std::array<char, 512> owner{};
-    const ssize_t length = pread(lock_, owner.data(), owner.size() - 1, 0);
+  std::array<char, 512> earlier{};
+  const ssize_t length = pread(lock_, earlier.data(), earlier.size() - 1, 0);
+  try {
+    // EWOULDBLOCK: held. Other errors: this file system has no locks, or not across nodes.
+    if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      refuse_owner(path_, length > 0 ? earlier.data() : "its name is not readable");
+    }
+    if (length > 0) refuse_living_owner(earlier.data());
+  } catch (const UserError&) {
     close(lock_);
     lock_ = -1;
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: another job writes here ({}). Wait for it, or choose another run.name", path_,
-                                length > 0 ? owner.data() : "its name is not readable"));
+    throw;
   }
   const std::string owner = owner_of_this_job();
   if (ftruncate(lock_, 0) != 0 || pwrite(lock_, owner.data(), owner.size(), 0) < 0) {
@@ -163,8 +180,30 @@ void RunDirectory::lock() {
   }
 }
 
+/// On file systems whose locks hold on one node only: an owner on another node that lives is seen by its status file,
+/// which changes every second or two (see parallel/watchdog.hpp).
+void RunDirectory::refuse_living_owner(const std::string& owner) const {
+  if (owner.starts_with(owner_of_this_job().substr(0, owner_of_this_job().find(',') + 1))) return;  // this host's
+  const std::string file = path_ + "/status/rank-00000";
+  const auto content = [&] {
+    std::ifstream stream(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  std::error_code error;
+  const auto changed = fs::last_write_time(file, error);
+  if (error || fs::file_time_type::clock::now() - changed > longest_silence) return;
+  const std::string before = content();
+  const auto end = std::chrono::steady_clock::now() + look_for_owner;
+  while (std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (content() != before) refuse_owner(path_, owner);
+  }
+}
+
 RunDirectory::~RunDirectory() {
-  if (lock_ >= 0) close(lock_);
+  if (lock_ < 0) return;
+  if (ftruncate(lock_, 0) != 0) errno = 0;  // a name that stays costs the next job a look at whether its owner lives
+  close(lock_);
 }
 
 void RunDirectory::write_file(const std::string& name, const std::string& text) const {

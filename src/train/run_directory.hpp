@@ -35,6 +35,7 @@ class RunDirectory {
 
  private:
   void lock();
+  void refuse_living_owner(const std::string& owner) const;
   void sweep_temporary() const;
   bool is_finished(const Config& config) const;
   void refuse_another_deck(const Config& config, const std::string& what) const;

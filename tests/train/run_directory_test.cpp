@@ -1,10 +1,17 @@
 #include "train/run_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "core/error.hpp"
 
@@ -118,6 +125,82 @@ TEST_F(RunDirectoryTest, TheSecondJobNamesTheFirst) {
   const std::string message = refusal(config());
   EXPECT_NE(message.find("another job writes here"), std::string::npos);
   EXPECT_NE(message.find("process " + std::to_string(getpid())), std::string::npos) << message;
+}
+
+/// A process that owns the run until it is killed.
+class Owner {
+ public:
+  explicit Owner(const Config& config) {
+    std::array<int, 2> ready{};
+    EXPECT_EQ(pipe(ready.data()), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const RunDirectory directory(config);
+      if (write(ready[1], "x", 1) != 1) _exit(1);
+      while (true) pause();
+    }
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~Owner() { end(); }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+  void end() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    pid_ = -1;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST_F(RunDirectoryTest, ADeadOwnerIsReplacedAndALivingOneIsNot) {
+  for (int round = 0; round < 20; ++round) {
+    Owner owner(config());
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(refusal(config()).find("process " + std::to_string(owner.pid())), std::string::npos);
+    owner.end();
+    const RunDirectory directory(config());
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  }
+}
+
+// What a file system with locks of one node only shows: the lock is free, and the name of another host stands there.
+TEST_F(RunDirectoryTest, AnOwnerOnAnotherHostIsSeenByItsStatus) {
+  fs::create_directories(folder / "a/status");
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder / "a" / name) << text;
+  };
+  write("lock", "host elsewhere, process 17, job 4");
+  write("status/rank-00000", "beat 0");
+  {
+    std::atomic<bool> alive = true;
+    std::thread owner([&] {
+      for (int beat = 1; alive; ++beat) {
+        write("status/rank-00000", "beat " + std::to_string(beat));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      }
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(refusal(config()).find("host elsewhere, process 17, job 4"), std::string::npos);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    alive = false;
+    owner.join();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const RunDirectory dead(config());  // it no longer moves
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
+}
+
+TEST_F(RunDirectoryTest, AJobThatEndedIsNotLookedFor) {
+  { const RunDirectory directory(config()); }
+  EXPECT_EQ(fs::file_size(folder / "a/lock"), 0U);
 }
 
 TEST_F(RunDirectoryTest, APlaceThatCannotBeCreatedIsAnError) {

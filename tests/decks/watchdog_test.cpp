@@ -1,0 +1,152 @@
+// Ranks that are killed, stopped, stuck or slow in whole runs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Watchdog : public ::testing::Test {
+ protected:
+  Watchdog() {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
+    write_file(folder / "text.txt", text);
+    write_file(folder / "deck.ini", "[run]\nmax_steps = 120\noutput = " + folder.text() +
+                                        "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\n[data]\ntrain = " +
+                                        (folder / "text.txt").string() +
+                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[precision]\ncompute = fp32\n"
+                                        "[checkpoint]\nevery_steps = 20\n[watchdog]\nlost_after = 3s\n"
+                                        "stuck_after = 5s\nio_stuck_after = 5s\n");
+  }
+  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
+  std::string command(const std::string& name, int ranks, const std::string& more) const {
+    return (ranks > 1 ? LLMTRAIN_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + LLMTRAIN_PROGRAM " " +
+           (folder / "deck.ini").string() + " run.name=" + name + " " + more;
+  }
+  /// Runs in the background; when `condition` (a command) is true, `action` is done; ends with the job's exit code.
+  /// `pid N` gives the process of rank N.
+  Outcome run_and(const std::string& name, int ranks, const std::string& condition, const std::string& action,
+                  const std::string& more = "", const std::string& environment = "") const {
+    const std::string run = (folder / name).string();
+    return shell(
+        "ulimit -c 0; run=" + run +
+        "; pid() { sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/' $run/status/rank-0000$1; }; (export OMP_NUM_THREADS=1 " +
+        environment + "; exec timeout 200 " + command(name, ranks, more) + ") & job=$!; for i in $(seq 2000); do { " +
+        condition + "; } 2>/dev/null && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
+        "; wait $job; code=$?; exit $code");
+  }
+  static std::string steps(int n) { return "[ $(wc -l <$run/ledger.jsonl) -ge " + std::to_string(n) + " ]"; }
+
+  void expect_nothing_left(const std::string& name) const {
+    const Outcome left = shell("for i in $(seq 150); do pgrep -f 'run.name=" + name +
+                               "( |$)' | grep -vw $$ || exit 0; sleep 0.1; done; exit 1");
+    EXPECT_EQ(left.exit_code, 0) << "processes are left: " << left.output;
+  }
+  void expect_whole(const std::string& name, int ranks) const {
+    const Outcome outcome = shell("OMP_NUM_THREADS=1 timeout 200 " + command(name, ranks, ""));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(ledger(name), whole());
+    EXPECT_FALSE(fs::exists(folder / (name + "/status"))) << "left behind by a run that ended well";
+  }
+  std::string whole() const {
+    if (!fs::exists(folder / "whole")) {
+      const Outcome outcome = shell("OMP_NUM_THREADS=1 timeout 200 " + command("whole", 1, ""));
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    }
+    return ledger("whole");
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(Watchdog, AStoppedRankEndsTheJob) {
+  for (const int at : {1, 25}) {  // before the first checkpoint, and behind it
+    const std::string name = "stopped" + std::to_string(at);
+    const Outcome outcome = run_and(name, 3, steps(at), "kill -STOP $(pid 1); date +%s >$run/../since");
+    const Outcome seconds = shell("echo $(($(date +%s) - $(cat " + (folder / "since").string() + ")))");
+    EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
+    EXPECT_LE(std::stoi(seconds.output), 3 + 10) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is lost: no sign of life for "));
+    EXPECT_THAT(outcome.output, HasSubstr("the process is stopped"));
+    EXPECT_THAT(outcome.output, HasSubstr(" #")) << "the number of the last collective";
+    EXPECT_EQ(outcome.output.find("is lost"), outcome.output.rfind("is lost")) << "said once\n" << outcome.output;
+    expect_nothing_left(name);
+    expect_whole(name, 2);
+  }
+}
+
+TEST_F(Watchdog, NobodyNoticesAStoppedRankWithoutIt) {
+  const Outcome outcome = run_and("off", 2, steps(1),
+                                  "sleep 1; p=$(pgrep -n -f 'run.name=off ' ); kill -STOP $p; sleep "
+                                  "15; kill -0 $job && echo still there; kill -CONT $p; kill -USR1 $p",
+                                  "watchdog.enabled=false run.max_steps=100000");
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("still there"));
+}
+
+TEST_F(Watchdog, AKilledRankEndsTheJobWithAReport) {
+  const Outcome outcome =
+      run_and("killed", 3, steps(25), "kill -KILL $(pid 2)", "", "PRTE_MCA_odls_base_sigkill_timeout=10");
+  EXPECT_EQ(outcome.exit_code, 137) << "mpirun's, which sees it first\n" << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 2 is gone"));
+  expect_nothing_left("killed");
+  expect_whole("killed", 2);
+}
+
+TEST_F(Watchdog, ARankThatIsSlowButMovesIsLeftAlone) {
+  const Outcome outcome =
+      run_and("slow", 2, steps(1),
+              "p=$(pid 1); while kill -STOP $p 2>/dev/null; do sleep 0.1; kill -CONT $p 2>/dev/null; sleep 0.02; done");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(ledger("slow"), whole());
+}
+
+#ifdef LLMTRAIN_FAULT_LIBRARY
+constexpr const char* one_write =
+    "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY " LLMTRAIN_FAULT_PATH=shard- LLMTRAIN_FAULT_RANK=1 LLMTRAIN_FAULT_CALLS=";
+
+TEST_F(Watchdog, AHungWriteEndsTheJob) {
+  const Outcome outcome =
+      run_and("hung", 2, "true", "true", "",
+              std::string(one_write) + "write LLMTRAIN_FAULT_AT=2 LLMTRAIN_FAULT_HOW=delay LLMTRAIN_FAULT_MS=120000");
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is stuck: no progress for "));
+  EXPECT_THAT(outcome.output, HasSubstr("saving"));
+  expect_nothing_left("hung");
+  expect_whole("hung", 3);
+}
+
+TEST_F(Watchdog, ADiskThatIsSlowButMovesIsLeftAlone) {
+  const Outcome outcome =
+      run_and("slow", 2, "true", "true", "run.max_steps=20",
+              std::string(one_write) + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+#endif
+
+TEST_F(Watchdog, ASignalWhileTheDataAreReadStopsAllRanks) {
+  std::string text;
+  for (int i = 0; text.size() < 6'000'000; ++i) {
+    text += "word" + std::to_string(uint64_t{2654435761} * static_cast<uint64_t>(i) % 1'000'003) + " and ";
+  }
+  write_file(folder / "long.txt", text);
+  const std::string more = "data.train=" + (folder / "long.txt").string() +
+                           " data.tokenizer=bpe data.vocab_size=20000 run.max_steps=2 evaluation.at_end=false";
+  const Outcome outcome =
+      run_and("read", 2, "grep -q '\"section\":\"reading data\"' $run/status/rank-00001", "kill -USR1 $(pid 1)", more);
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by a signal while the data were read"));
+  EXPECT_FALSE(fs::exists(folder / "read/ledger.jsonl"));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

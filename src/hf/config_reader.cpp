@@ -17,6 +17,7 @@ namespace llmtrain {
 namespace {
 
 using Family = ModelConfig::Family;
+using Windows = HuggingFaceFamily::Windows;
 using Activation = ModelConfig::Activation;
 
 constexpr int64_t most_width = int64_t{1} << 18, most_tokens = int64_t{1} << 30, most_positions = int64_t{1} << 24;
@@ -143,73 +144,51 @@ void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwi
   c.sliding_window_layers = layers;
 }
 
-void read_windows(JsonKeys& keys, ModelConfig& c) {
+void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   c.sliding_window = 0;
   c.sliding_window_layers.clear();
-  switch (c.family) {
-    case Family::mistral:
-    case Family::gemma2:
-      // Absent is not null: these two have a window unless it is taken away.
-      c.sliding_window = keys.integer("sliding_window", keys.has_key("sliding_window") ? 0 : 4096, 1, most_positions);
-      break;
-    case Family::phi3:
-      c.sliding_window = keys.integer("sliding_window", 0, 1, most_positions);
-      break;
-    case Family::qwen2:
-    case Family::qwen3: {
-      const bool used = keys.boolean("use_sliding_window", false);
-      const int64_t window =
-          keys.integer("sliding_window", keys.has_key("sliding_window") ? 0 : 4096, 0, most_positions);
-      if (used) c.sliding_window = window;
-      const int64_t first = keys.integer("max_window_layers", 28, 0, 4096);
-      return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer >= first; });
-    }
-    default:
-      keys.only("sliding_window", 0, "this family has none");
+  if (hf.windows == Windows::none) return keys.only("sliding_window", 0, "this family has none");
+  const int64_t otherwise = keys.has_key("sliding_window") ? 0 : hf.window;  // absent is not null
+  if (hf.windows == Windows::last_layers) {
+    const bool used = keys.boolean("use_sliding_window", false);
+    const int64_t window = keys.integer("sliding_window", otherwise, 0, most_positions);
+    if (used) c.sliding_window = window;
+    const int64_t first = keys.integer("max_window_layers", 28, 0, 4096);
+    return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer >= first; });
   }
-  if (c.family == Family::gemma2) {
-    return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer % 2 == 0; });
+  c.sliding_window = keys.integer("sliding_window", otherwise, 1, most_positions);
+  if (hf.windows == Windows::even_layers) {
+    read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer % 2 == 0; });
   }
 }
 
 void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems) {
-  const Family f = c.family;
+  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   c.d_model = keys.integer("hidden_size", {}, 1, most_width);
   c.n_layers = keys.integer("num_hidden_layers", {}, 1, 4096);
   c.n_heads = keys.integer("num_attention_heads", {}, 1, 4096);
-  const int64_t kv_heads = keys.has_key("num_key_value_heads")        ? c.n_heads
-                           : f == Family::mistral                     ? 8
-                           : f == Family::gemma2                      ? 4
-                           : f == Family::qwen2 || f == Family::qwen3 ? 32
-                                                                      : c.n_heads;
+  const int64_t kv_heads = keys.has_key("num_key_value_heads") || hf.n_kv_heads == 0 ? c.n_heads : hf.n_kv_heads;
   c.n_kv_heads = keys.integer("num_key_value_heads", kv_heads, 1, 4096);
   if (c.n_heads % c.n_kv_heads != 0) {
     keys.problem("num_key_value_heads", fmt::format("{} does not divide {} heads", c.n_kv_heads, c.n_heads));
   }
-  family_entry(f).defaults(c);
+  family_entry(c.family).defaults(c);
   c.d_ff = keys.integer("intermediate_size", {}, 1, most_width * 4);
-  const int64_t head_dim = f == Family::qwen3    ? 128
-                           : f == Family::gemma2 ? 256
-                                                 : std::max<int64_t>(c.d_model / c.n_heads, 1);
-  if (head_dim * c.n_heads != c.d_model && !keys.has("head_dim") && f != Family::qwen3 && f != Family::gemma2) {
+  const int64_t head_dim = hf.head_dim > 0 ? hf.head_dim : std::max<int64_t>(c.d_model / c.n_heads, 1);
+  if (hf.head_dim == 0 && head_dim * c.n_heads != c.d_model && !keys.has("head_dim")) {
     keys.problem("num_attention_heads", fmt::format("{} heads do not divide hidden_size", c.n_heads));
   }
   c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
-  const int64_t positions = f == Family::llama     ? 2048
-                            : f == Family::mistral ? 131072
-                            : f == Family::gemma2  ? 8192
-                            : f == Family::phi3    ? 4096
-                                                   : 32768;
-  c.max_seq_len = keys.integer("max_position_embeddings", positions, 1, most_positions);
-  c.norm_epsilon = keys.number("rms_norm_eps", f == Family::phi3 ? 1e-5 : 1e-6);
-  c.tie_embeddings = keys.boolean("tie_word_embeddings", f == Family::gemma2);
-  if (f == Family::gemma2) {
+  c.max_seq_len = keys.integer("max_position_embeddings", hf.max_seq_len, 1, most_positions);
+  c.norm_epsilon = keys.number("rms_norm_eps", hf.norm_epsilon);
+  c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
+  if (c.family == Family::gemma2) {
     c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
     keys.no_effect({"hidden_act"});  // of older files; hidden_activation decides
   } else {
     c.activation = gated_activation(keys, "hidden_act", "silu");
   }
-  read_windows(keys, c);
+  read_windows(keys, c, hf);
   read_rope(keys, c, problems);
   keys.no_effect({"pretraining_tp", "cache_implementation"});
 }
@@ -227,17 +206,19 @@ void check_heads(JsonKeys& keys, const ModelConfig& c) {
 
 /// Keys of one family or two.
 void read_special_parts(JsonKeys& keys, ModelConfig& c) {
-  const bool biases = c.family == Family::llama || c.family == Family::qwen3 || c.family == Family::gemma2;
-  if (biases) {
+  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
+  if (hf.attention_bias) {
     c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
   } else {
     keys.only("attention_bias", c.qkv_bias, "this family has no such choice");
   }
-  if (c.family == Family::llama) {
+  if (hf.mlp_bias) {
     c.mlp_bias = keys.boolean("mlp_bias", false);
-    keys.only("rope_interleaved", false, "rope turns the halves of a head, not neighbours");
   } else {
     keys.only("mlp_bias", false, "this family has no biases in its MLP");
+  }
+  if (c.family == Family::llama) {
+    keys.only("rope_interleaved", false, "rope turns the halves of a head, not neighbours");
   }
   if (c.family == Family::qwen2) keys.only("use_mrope", false, "positions are numbers, not triples of them");
   if (c.family == Family::phi3) {  // of files whose makers generalised the model, with the values of the stock one
@@ -366,23 +347,7 @@ void skip_common_keys(JsonKeys& keys) {
 }  // namespace
 
 std::string_view architecture_name(ModelConfig::Family family) {
-  switch (family) {
-    case Family::gpt2:
-      return "GPT2LMHeadModel";
-    case Family::llama:
-      return "LlamaForCausalLM";
-    case Family::mistral:
-      return "MistralForCausalLM";
-    case Family::qwen2:
-      return "Qwen2ForCausalLM";
-    case Family::qwen3:
-      return "Qwen3ForCausalLM";
-    case Family::gemma2:
-      return "Gemma2ForCausalLM";
-    case Family::phi3:
-      return "Phi3ForCausalLM";
-  }
-  throw Error("unknown family");
+  return family_entry(family).hugging_face.architecture;
 }
 
 HfConfig parse_hf_config(std::string_view text, const std::string& place) {

@@ -11,11 +11,13 @@
 #include "core/json_reader.hpp"
 #include "hf/config_json.hpp"
 #include "hf/config_rope.hpp"
+#include "models/models.hpp"
 
 namespace llmtrain {
 namespace {
 
 using Family = ModelConfig::Family;
+using Windows = HuggingFaceFamily::Windows;
 using Activation = ModelConfig::Activation;
 
 /// As Transformers names it; gated kinds by what is gated.
@@ -50,11 +52,11 @@ void write_gpt2(nlohmann::json& j, const ModelConfig& c) {
   j["attn_pdrop"] = c.attention_dropout;
 }
 
-void write_windows(nlohmann::json& j, const ModelConfig& c) {
+void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
   const bool all = c.sliding_window_layers.empty();
   j["sliding_window"] = nullptr;
   if (c.sliding_window > 0) j["sliding_window"] = c.sliding_window;
-  if (c.family == Family::mistral || c.family == Family::phi3) return;
+  if (windows == Windows::all_layers) return;
   nlohmann::json types = nlohmann::json::array();
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const bool listed = std::find(c.sliding_window_layers.begin(), c.sliding_window_layers.end(), layer) !=
@@ -62,7 +64,7 @@ void write_windows(nlohmann::json& j, const ModelConfig& c) {
     types.push_back(c.sliding_window > 0 && (all || listed) ? "sliding_attention" : "full_attention");
   }
   j["layer_types"] = types;
-  if (c.family == Family::gemma2) return;
+  if (windows == Windows::even_layers) return;
   j["use_sliding_window"] = c.sliding_window > 0;
   j["max_window_layers"] = all && c.sliding_window > 0 ? 0 : c.n_layers;
   // Where only the last layers have it, readers that know no layer_types find them too.
@@ -82,11 +84,10 @@ void write_llama_like(nlohmann::json& j, const ModelConfig& c) {
   j["rms_norm_eps"] = c.norm_epsilon;
   j[c.family == Family::gemma2 ? "hidden_activation" : "hidden_act"] = activation_name(c.activation, c.family);
   j["attention_dropout"] = c.attention_dropout;
-  if (c.family != Family::llama) write_windows(j, c);
-  if (c.family == Family::llama || c.family == Family::qwen3 || c.family == Family::gemma2) {
-    j["attention_bias"] = c.qkv_bias;
-  }
-  if (c.family == Family::llama) j["mlp_bias"] = c.mlp_bias;
+  const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
+  if (hf.windows != Windows::none) write_windows(j, c, hf.windows);
+  if (hf.attention_bias) j["attention_bias"] = c.qkv_bias;
+  if (hf.mlp_bias) j["mlp_bias"] = c.mlp_bias;
   if (c.family == Family::phi3) {
     j["resid_pdrop"] = c.dropout;
     j["embd_pdrop"] = c.dropout;

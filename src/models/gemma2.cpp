@@ -36,7 +36,15 @@ FamilyEntry family_gemma2() {
   return {
       "rope, rmsnorm of 1 + weight before and after each branch, geglu_tanh, tied head, embedding_scale = "
       "sqrt(d_model), softcaps 50 and 30, a window of 4096 in even layers",
-      defaults, shape};
+      defaults,
+      shape,
+      {.architecture = "Gemma2ForCausalLM",
+       .max_seq_len = 8192,
+       .n_kv_heads = 4,
+       .head_dim = 256,
+       .tie_embeddings = true,
+       .windows = HuggingFaceFamily::Windows::even_layers,
+       .attention_bias = true}};
 }
 
 }  // namespace llmtrain

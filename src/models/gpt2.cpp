@@ -43,7 +43,10 @@ void shape(DecoderShape& s) {
 }  // namespace
 
 FamilyEntry family_gpt2() {
-  return {"layernorm, gelu_tanh, learned positions, biases, tied head, d_ff = 4 d_model", defaults, shape};
+  return {"layernorm, gelu_tanh, learned positions, biases, tied head, d_ff = 4 d_model",
+          defaults,
+          shape,
+          {.architecture = "GPT2LMHeadModel", .norm_epsilon = 1e-5, .tie_embeddings = true}};
 }
 
 }  // namespace llmtrain

@@ -14,7 +14,13 @@ void defaults(ModelConfig& c) {
 }  // namespace
 
 FamilyEntry family_mistral() {
-  return {"llama with a sliding_window of 4096", defaults, [](DecoderShape& shape) { shape.names = llama_names(); }};
+  return {"llama with a sliding_window of 4096",
+          defaults,
+          [](DecoderShape& shape) { shape.names = llama_names(); },
+          {.architecture = "MistralForCausalLM",
+           .max_seq_len = 131072,
+           .n_kv_heads = 8,
+           .windows = HuggingFaceFamily::Windows::all_layers}};
 }
 
 }  // namespace llmtrain

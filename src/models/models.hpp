@@ -16,10 +16,31 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens);
 /// Rotation of a config with rope.
 Rope make_rope(const ModelConfig& config);
 
+/// What Transformers calls the family, and what its configuration class says where config.json says nothing.
+struct HuggingFaceFamily {
+  enum class Windows : uint8_t {
+    none,
+    all_layers,   ///< a key without a value: none; no key: `window`
+    even_layers,  ///< the same
+    last_layers,  ///< from max_window_layers on, with use_sliding_window
+  };
+  std::string_view architecture;  ///< "LlamaForCausalLM"
+  int64_t max_seq_len = 2048;
+  int64_t n_kv_heads = 0;  ///< 0: as many as heads
+  int64_t head_dim = 0;    ///< 0: d_model / n_heads
+  double norm_epsilon = 1e-6;
+  bool tie_embeddings = false;
+  Windows windows = Windows::none;
+  int64_t window = 4096;
+  bool attention_bias = false;  ///< there is such a key
+  bool mlp_bias = false;        ///< likewise
+};
+
 struct FamilyEntry {
   std::string_view doc;                   ///< what it is, for --help
   void (*defaults)(ModelConfig& config);  ///< sets every field that a deck may leave to the family; sizes are known
   void (*shape)(DecoderShape& shape);     ///< names, and what follows from the config alone
+  HuggingFaceFamily hugging_face;
 };
 
 const FamilyEntry& family_entry(ModelConfig::Family family);

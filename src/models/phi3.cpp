@@ -15,6 +15,15 @@ void shape(DecoderShape& s) {
 
 }  // namespace
 
-FamilyEntry family_phi3() { return {"llama with fused q, k, v and gate, up in files", llama_defaults, shape}; }
+FamilyEntry family_phi3() {
+  return {"llama with fused q, k, v and gate, up in files",
+          llama_defaults,
+          shape,
+          {.architecture = "Phi3ForCausalLM",
+           .max_seq_len = 4096,
+           .norm_epsilon = 1e-5,
+           .windows = HuggingFaceFamily::Windows::all_layers,
+           .window = 0}};
+}
 
 }  // namespace llmtrain

@@ -16,8 +16,13 @@ void defaults(ModelConfig& c) {
 }  // namespace
 
 FamilyEntry family_qwen2() {
-  return {"llama with qkv_bias, rope_theta = 1e6, norm_epsilon = 1e-6", defaults,
-          [](DecoderShape& shape) { shape.names = llama_names(); }};
+  return {"llama with qkv_bias, rope_theta = 1e6, norm_epsilon = 1e-6",
+          defaults,
+          [](DecoderShape& shape) { shape.names = llama_names(); },
+          {.architecture = "Qwen2ForCausalLM",
+           .max_seq_len = 32768,
+           .n_kv_heads = 32,
+           .windows = HuggingFaceFamily::Windows::last_layers}};
 }
 
 }  // namespace llmtrain

@@ -16,8 +16,15 @@ void defaults(ModelConfig& c) {
 }  // namespace
 
 FamilyEntry family_qwen3() {
-  return {"llama with qk_norm, rope_theta = 1e6, norm_epsilon = 1e-6", defaults,
-          [](DecoderShape& shape) { shape.names = llama_names(); }};
+  return {"llama with qk_norm, rope_theta = 1e6, norm_epsilon = 1e-6",
+          defaults,
+          [](DecoderShape& shape) { shape.names = llama_names(); },
+          {.architecture = "Qwen3ForCausalLM",
+           .max_seq_len = 32768,
+           .n_kv_heads = 32,
+           .head_dim = 128,
+           .windows = HuggingFaceFamily::Windows::last_layers,
+           .attention_bias = true}};
 }
 
 }  // namespace llmtrain

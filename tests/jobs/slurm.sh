@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # slurm.sh ROOT LLMTRAIN: jobs/ on a real Slurm with at least 3 nodes: USR1 and requeue, `scontrol requeue` from outside, a
-# time limit, other node counts, a lost step; every ledger is that of a run of one process to which nothing happened.
+# time limit, other node counts, a lost step, a stopped rank; every ledger is that of a run of one process to which
+# nothing happened.
 # Exit code 77 where there is no cluster.
 set -euo pipefail
 root=$1 program=$2
@@ -32,6 +33,8 @@ every_steps = 70
 compute = fp32
 [checkpoint]
 every_steps = 50
+[watchdog]
+lost_after = 15s
 END
 
 export LLMTRAIN=$program SLURM_PMIX_FENCE=ring
@@ -67,6 +70,16 @@ pkill -KILL -n -f "^$program $work/deck.ini run.name=lost" || true
 wait_until 300 finished lost
 expect lost 'requeued'
 same lost
+
+# One rank is stopped: the watchdog of another node ends the step, the script requeues.
+submit stopped --nodes=2
+wait_until 60 steps stopped 70
+pkill -STOP -n -f "^$program $work/deck.ini run.name=stopped" || true
+wait_until 300 finished stopped
+expect stopped 'is lost: no sign of life'
+expect stopped 'exit code 76, requeued'
+expect stopped 'resumed '
+same stopped
 
 # A signal to the ranks; the script requeues; the job comes back by itself.
 submit signalled --nodes=2

@@ -37,8 +37,8 @@ void expect_steps_go_on(Rig& rig, int rank, int64_t milliseconds, Score& score) 
   rig.run("hit", 2, "", fault);
   const std::string what = fmt::format("a sync of {} ms in rank {}", milliseconds, rank);
   const std::vector<std::string> left = attempts(rig.checkpoints_of("hit"));
-  if (const int64_t reached = last_step(rig.ledger("hit")); reached != 10) {
-    score.fail(fmt::format("{}: the run was at step {} and not at that of the next save", what, reached));
+  if (const int64_t reached = last_step(rig.ledger("hit")); reached < 7 || reached > 10) {
+    score.fail(fmt::format("{}: the run was at step {}, not between the save and the next", what, reached));
   }
   if (left.size() != 1 || !left[0].starts_with(".attempt-step-00000005") || !rig.published("hit").empty()) {
     score.fail(what + ": not one save under way");
@@ -120,7 +120,7 @@ void expect_end_of_job(Rig& rig, const std::string& how, int64_t point, int64_t 
 
 void slow_writer(int64_t count, Score& score) {
   Rig rig;
-  const int64_t milliseconds = count < 10 ? 2500 : 10000;
+  const auto milliseconds = static_cast<int64_t>((count < 10 ? 2500 : 10000) * patience());
   for (int64_t i = 0; i < count; ++i) {
     const int rank = static_cast<int>(i / 3 % 2);
     score.count("runs");

@@ -219,5 +219,15 @@ TEST_F(RunDirectoryTest, ADamagedMarkIsNotAFinishedRun) {
   EXPECT_NE(refusal(config()), "");
 }
 
+TEST_F(RunDirectoryTest, TheCountOfTheJobScriptIsNoRunAndStays) {
+  fs::create_directories(folder / "a");
+  touch("restarts");
+  const RunDirectory directory(config());
+  EXPECT_EQ(directory.found(), RunDirectory::Found::empty);
+  directory.start("[run]\n");
+  EXPECT_TRUE(fs::exists(folder / "a/restarts"));
+  EXPECT_TRUE(fs::exists(folder / "a/deck.ini"));
+}
+
 }  // namespace
 }  // namespace llmtrain

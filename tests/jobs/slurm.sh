@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # slurm.sh ROOT LLMTRAIN: jobs/ on a real Slurm with at least 3 nodes: a lost rank, a lost node's step, a stopped rank, a
-# node that goes down, USR1, a time limit, preemption, `scontrol requeue`, other node counts, and a fault at every start; every ledger is
-# that of a run of one process to which nothing happened. LLMTRAIN_SLURM_CASES names some of the cases. Exit code 77 where
-# there is no cluster. Preemption needs partitions `low`, which `urgent` preempts by requeueing; a node that goes down needs
-# an operator of the cluster.
+# node that goes down, USR1, a time limit, preemption, `scontrol requeue`, other node counts, and a fault at every start;
+# every ledger is that of a run of one process to which nothing happened. LLMTRAIN_SLURM_CASES names some of the cases.
+# Exit code 77 where there is no cluster. Preemption needs partitions `low`, which `urgent` preempts by requeueing; a node
+# that goes down needs an operator of the cluster.
 set -euo pipefail
 root=$1 program=$2
 nodes=$(sinfo --noheader --format=%D 2>/dev/null | head -n 1) || nodes=0

@@ -16,6 +16,7 @@ constexpr std::string_view before_hash = R"({"hash":")";
 constexpr std::string_view after_hash = R"(","manifest":)";
 constexpr std::string_view ending = "}\n";
 constexpr int64_t most_shards = 1'000'000;
+constexpr int64_t most_steps = int64_t{1} << 53;
 
 Json file_to_json(const CheckpointFile& file) {
   return {{"name", file.name}, {"bytes", file.bytes}, {"hash", hex(file.hash)}};
@@ -93,7 +94,10 @@ RunState run_from(const JsonField& field) {
   const JsonField skipped = field["skipped"];
   for (size_t i = 0; i < skipped.size(); ++i) {
     if (skipped[i].size() != 2) skipped[i].refuse("a pair of steps is expected");
-    run.skipped.emplace_back(skipped[i][size_t{0}].count(), skipped[i][1].count());
+    const int64_t first = skipped[i][size_t{0}].count(most_steps), last = skipped[i][1].count(most_steps);
+    if (last <= first || (i > 0 && first < run.skipped.back().second))
+      skipped[i].refuse("not a range after the others");
+    run.skipped.emplace_back(first, last);
   }
   return run;
 }
@@ -183,7 +187,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   field.check_keys(
       {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"});
   Manifest manifest;
-  manifest.step = field["step"].count(int64_t{1} << 53);
+  manifest.step = field["step"].count(most_steps);
   manifest.program = field["program"].text();
   manifest.deck = field["deck"].text();
   field["ledger"].check_keys({"bytes", "hash"});

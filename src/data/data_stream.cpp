@@ -156,6 +156,12 @@ std::vector<SourceShare> DataStream::sources() const {
   return all;
 }
 
+std::vector<int64_t> StepPlan::samples() const {
+  std::vector<int64_t> all;
+  for (const MicroBatchPlan& micro : micro_batches) all.insert(all.end(), micro.samples.begin(), micro.samples.end());
+  return all;
+}
+
 StepPlan DataStream::plan(int64_t step) const {
   LLMTRAIN_CHECK(step >= 0, "steps count from 0");
   const State& state = *state_;

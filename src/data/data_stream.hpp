@@ -28,6 +28,8 @@ struct StepPlan {
   std::vector<MicroBatchPlan> micro_batches;
   int64_t trained_tokens = 0;  ///< targets that count, in the whole step
   uint64_t samples_hash = 0;   ///< of all sample numbers in order: the ledger's "samples"
+
+  std::vector<int64_t> samples() const;
 };
 
 /// A batch in host memory.

@@ -13,6 +13,7 @@
 #include "core/error.hpp"
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
+#include "metrics/ledger.hpp"
 #include "metrics/metrics_hdf5.hpp"
 
 namespace llmtrain {
@@ -34,33 +35,33 @@ int64_t proportional_bytes() {
   return 0;
 }
 
-std::string ledger_line(const StepRecord& r) {
-  std::string line = fmt::format(
-      R"({{"step":{},"learning_rate":"{:a}","loss":"{:a}","grad_norm":"{:a}","tokens":{},"samples":"{:016x}")", r.step,
-      r.learning_rate, r.loss, r.grad_norm, r.tokens, r.samples);
-  if (r.parameters) line += fmt::format(R"(,"parameters":"{:016x}")", *r.parameters);
-  return line + "}\n";
-}
-
 /// Sums since the last line of the console.
 struct Interval {
   int64_t steps = 0;
   int64_t tokens = 0;
-  double loss = 0;  ///< weighted by tokens
+  int64_t left_out = 0;  ///< tokens of bad steps
+  double loss = 0;       ///< of good steps, weighted by tokens
   double seconds = 0;
   StepRecord::Phases phases;
 
   void add(const StepRecord& r) {
     ++steps;
     tokens += r.tokens;
-    loss += r.loss * static_cast<double>(r.tokens);
+    if (r.bad_steps > 0) {
+      left_out += r.tokens;
+    } else {
+      loss += r.loss * static_cast<double>(r.tokens);
+    }
     seconds += r.seconds;
     phases.data += r.phases.data;
     phases.forward_backward += r.phases.forward_backward;
     phases.reduction += r.phases.reduction;
     phases.optimizer += r.phases.optimizer;
   }
-  double mean_loss() const { return loss / static_cast<double>(std::max<int64_t>(tokens, 1)); }
+  double mean_loss() const {
+    if (left_out > 0 && left_out == tokens) return std::numeric_limits<double>::quiet_NaN();
+    return loss / static_cast<double>(std::max<int64_t>(tokens - left_out, 1));
+  }
   double rate() const { return static_cast<double>(tokens) / std::max(seconds, 1e-9); }
 };
 
@@ -78,6 +79,8 @@ struct RunLog::State {
   }
 
   void resume();
+  void restore_numbers(const LogState& from);
+  void cut_tables(int64_t step);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
   /// Calls see(name, field) for all that a checkpoint keeps of the log.
   template <class See>
@@ -97,6 +100,7 @@ struct RunLog::State {
   void each_count(const See& see) {
     see("interval_steps", interval.steps);
     see("interval_tokens", interval.tokens);
+    see("interval_left_out", interval.left_out);
     see("best_step", best_step);
     see("evaluated", evaluated);
   }
@@ -203,6 +207,7 @@ void RunLog::step(const StepRecord& r) {
   State& s = *state_;
   if (!s.options.active) return;
   if (s.ledger) s.ledger->append(ledger_line(r));
+  if (r.bad_steps > 0) s.console.warn(problem_text(r));
   s.interval.add(r);
   s.all.add(r);
   s.last_step = r;
@@ -236,7 +241,7 @@ void RunLog::evaluation(const EvaluationRecord& r) {
     s.best = r.loss;
     s.best_step = r.step;
   }
-  if (s.ledger) s.ledger->append(fmt::format("{{\"step\":{},\"validation_loss\":\"{:a}\"}}\n", r.step, r.loss));
+  if (s.ledger) s.ledger->append(ledger_line(r));
   const double wall = s.wall_time();
   if (s.metrics) {
     nlohmann::ordered_json j;
@@ -256,8 +261,7 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   s.write_hdf5_sometimes();
 }
 
-void RunLog::State::resume() {
-  const LogState& from = *options.resumed;
+void RunLog::State::restore_numbers(const LogState& from) {
   each_number([&](const char* name, double& field) {
     if (const auto value = from.values.find(std::string("log_") + name); value != from.values.end())
       field = value->second;
@@ -266,6 +270,19 @@ void RunLog::State::resume() {
     if (const auto count = from.counters.find(std::string("log_") + name); count != from.counters.end())
       field = count->second;
   });
+}
+
+/// Rows of steps behind this one go.
+void RunLog::State::cut_tables(int64_t step) {
+  for (MetricsTable* table : {&train, &validation}) {
+    const std::vector<double>& steps = table->columns.front().values;
+    const auto end = std::ranges::find_if(steps, [&](double s) { return !(s <= static_cast<double>(step)); });
+    table->cut(static_cast<size_t>(end - steps.begin()));
+  }
+}
+
+void RunLog::State::resume() {
+  restore_numbers(*options.resumed);
   const std::string path = options.directory + "/metrics.h5";
   if (options.hdf5 && std::filesystem::exists(path)) {
     for (MetricsTable* table : {&train, &validation}) {
@@ -274,12 +291,8 @@ void RunLog::State::resume() {
       } catch (const UserError& error) {
         console.warn(fmt::format("{}; /{} begins again at step {}", error.what(), table->name, options.resumed_step));
       }
-      const std::vector<double>& steps = table->columns.front().values;
-      table->cut(static_cast<size_t>(
-          std::find_if(steps.begin(), steps.end(),
-                       [&](double s) { return !(s <= static_cast<double>(options.resumed_step)); }) -
-          steps.begin()));
     }
+    cut_tables(options.resumed_step);
   }
   if (metrics) {
     nlohmann::ordered_json j;
@@ -288,6 +301,26 @@ void RunLog::State::resume() {
     j["ranks"] = options.ranks;
     metrics->append(j.dump() + "\n");
   }
+}
+
+void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
+  State& s = *state_;
+  if (!s.options.active) return;
+  const double wall = s.wall_time();
+  s.console.warn(problem_text(r));
+  if (s.ledger) s.ledger->append(ledger_line(r));
+  s.interval = {};
+  s.fresh.reset();
+  s.restore_numbers(from);
+  s.earlier_seconds = wall - seconds_since(s.start);
+  s.cut_tables(r.step);
+  if (!s.metrics) return;
+  nlohmann::ordered_json j;
+  j["rolled_back_to_step"] = r.step;
+  j["from_step"] = r.from;
+  j["wall_time"] = wall;
+  j["reason"] = r.reason;
+  s.metrics->append(j.dump() + "\n");
 }
 
 double RunLog::wall_time() const { return state_->wall_time(); }

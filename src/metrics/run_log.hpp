@@ -20,6 +20,9 @@ struct StepRecord {
   int64_t tokens = 0;                  ///< trained
   uint64_t samples = 0;                ///< hash of the sample numbers
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps
+  int64_t bad_steps = 0;               ///< in a row up to this one, whose update was left out; 0: a good step
+  std::string problem;                 ///< of a bad step: what is wrong
+  std::vector<int64_t> sample_ids;     ///< of a bad step
   double seconds = 0;                  ///< wall time of the step
   struct Phases {
     double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
@@ -32,6 +35,14 @@ struct EvaluationRecord {
   int64_t tokens = 0;
   double seconds = 0;
   bool best = false;
+};
+
+/// The run goes back to a checkpoint and leaves data out.
+struct RollbackRecord {
+  int64_t step = 0;                             ///< of the checkpoint
+  int64_t from = 0;                             ///< steps completed until then
+  int64_t first_skipped = 0, last_skipped = 0;  ///< steps of the data [first, last)
+  std::string reason;
 };
 
 /// What the log of a resumed run goes on from; kept in checkpoints.
@@ -71,6 +82,8 @@ class RunLog {
   /// values and the interval's mean loss, tokens/s, FLOP/s, time left.
   void step(const StepRecord& record);
   void evaluation(const EvaluationRecord& record);
+  /// What is for people is cut back to the checkpoint, whose state is `state`; the ledger keeps what happened.
+  void roll_back(const RollbackRecord& record, const LogState& state);
   /// Seconds of training in this job and those before it.
   double wall_time() const;
   /// As of now; everything so far is on the disk, metrics.h5 included, when it returns.

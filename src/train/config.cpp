@@ -42,7 +42,7 @@ struct TimeLimitCodec {
 
 /// Keys that a run may change when it goes on: nothing of its state depends on them.
 bool may_change(std::string_view section, std::string_view name) {
-  if (section == "schedule") return true;
+  if (section == "schedule" || section == "divergence") return true;
   if (section == "optimizer") return name != "optimizer.name";
   constexpr std::array<std::string_view, 4> others = {"run.max_steps", "run.epochs", "model.dropout",
                                                       "model.attention_dropout"};
@@ -98,7 +98,8 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
   if (key.section == "watchdog") return true;
   if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
   if (task == RunConfig::Task::evaluate) {
-    constexpr std::array<std::string_view, 5> sections = {"optimizer", "schedule", "checkpoint", "tokenizer", "log"};
+    constexpr std::array<std::string_view, 6> sections = {"optimizer",  "schedule",  "divergence",
+                                                          "checkpoint", "tokenizer", "log"};
     constexpr std::array<std::string_view, 10> others = {"data.vocab_size",
                                                          "data.shuffle",
                                                          "model.dropout",
@@ -302,6 +303,7 @@ void Config::visit(DeckKeys& keys) {
   parallel.visit(keys);
   memory.visit(keys);
   watchdog.visit(keys);
+  divergence.visit(keys);
   checkpoint.visit(keys);
   evaluation.visit(keys);
   log.visit(keys);

@@ -13,6 +13,7 @@
 #include "optim/optimizer_config.hpp"
 #include "parallel/parallel_config.hpp"
 #include "train/checkpoint_config.hpp"
+#include "train/divergence.hpp"
 #include "train/model_path.hpp"
 
 namespace llmtrain {
@@ -85,6 +86,7 @@ struct Config {
   ParallelConfig parallel;
   MemoryConfig memory;
   WatchdogConfig watchdog;
+  DivergenceConfig divergence;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   LogConfig log;

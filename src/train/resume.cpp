@@ -58,24 +58,6 @@ bool cut_ledger(const std::string& path, const Manifest& manifest) {
   return digest_file(FileHandle::open_to_read(path), "ledger").hash == manifest.ledger_hash;
 }
 
-/// Lines up to the step stay; lines of steps behind it, and half of a line, go.
-void cut_metrics(const std::string& path, int64_t step) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return;
-  int64_t keep = 0;
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    const auto found = json.is_object() ? json.find("step") : json.end();
-    if (json.is_discarded()) break;
-    if (json.is_object() && found != json.end() && found->is_number() &&
-        found->get<double>() > static_cast<double>(step))
-      break;
-    keep += static_cast<int64_t>(line.size()) + 1;
-  }
-  file.close();
-  cut_file(path, keep);
-}
-
 }  // namespace
 
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
@@ -109,6 +91,24 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
   return point;
 }
 
+void cut_metrics(const std::string& folder, int64_t step) {
+  const std::string path = folder + "/metrics.jsonl";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return;
+  int64_t keep = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto found = json.is_object() ? json.find("step") : json.end();
+    if (json.is_discarded()) break;
+    if (json.is_object() && found != json.end() && found->is_number() &&
+        found->get<double>() > static_cast<double>(step))
+      break;
+    keep += static_cast<int64_t>(line.size()) + 1;
+  }
+  file.close();
+  cut_file(path, keep);
+}
+
 std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from) {
   std::vector<std::string> notes;
   const std::string ledger = folder + "/ledger.jsonl";
@@ -123,7 +123,7 @@ std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& 
     notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
                                 ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
   }
-  if (from.own) cut_metrics(folder + "/metrics.jsonl", from.manifest.step);
+  if (from.own) cut_metrics(folder, from.manifest.step);
   return notes;
 }
 

@@ -28,5 +28,7 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
 /// Cuts ledger.jsonl and metrics.jsonl in `folder` back to the checkpoint, or begins a ledger from that of the other
 /// run that it is of. Gives notes for the user.
 std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from);
+/// The same of metrics.jsonl alone: lines up to the step stay; lines of steps behind it, and half of a line, go.
+void cut_metrics(const std::string& folder, int64_t step);
 
 }  // namespace llmtrain

@@ -160,11 +160,24 @@ void Saver::finish() {
                          time_text(blocked_ + held_ + (now() - begin))));
 }
 
+void Saver::forget_after(int64_t step) {
+  LLMTRAIN_CHECK(!under_way(), "a save is under way");
+  raise_together(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    for (const int64_t later : published_steps(folder_)) {
+      if (later > step) remove_checkpoint(folder_, later, nullptr);
+    }
+    if (best_ >= 0 && best_ <= step) link_checkpoint(folder_, "best", best_, nullptr);
+  });
+  verified_.erase(verified_.upper_bound(step), verified_.end());
+  verified_.insert(step);
+}
+
 void Saver::keep_what_is_needed() {
   raise_together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     RetentionRules rules{config_.keep, {}, verified_, {}};
-    for (const int64_t step : {best_, resumed_}) {
+    for (const int64_t step : {best_, resumed_, target_}) {
       if (step >= 0) rules.pinned.insert(step);
     }
     apply_retention(folder_, rules);

@@ -85,6 +85,10 @@ class Saver {
   double seconds() const { return seconds_; }
   int64_t published_step() const { return published_; }
   void set_best(int64_t step) { best_ = step; }
+  /// The checkpoint that the run would go back to, or -1: it stays.
+  void set_target(int64_t step) { target_ = step; }
+  /// Removes checkpoints of later steps: the run has gone back to this one. Collective, while no save is under way.
+  void forget_after(int64_t step);
 
  private:
   void keep_what_is_needed();
@@ -100,7 +104,7 @@ class Saver {
   std::atomic<bool> done_ = true;
   SaveRequest request_;
   std::set<int64_t> verified_;
-  int64_t resumed_, best_ = -1, published_ = -1;
+  int64_t resumed_, best_ = -1, target_ = -1, published_ = -1;
   double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0;
 };
 

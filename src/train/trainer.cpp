@@ -14,6 +14,7 @@
 #include "optim/schedule.hpp"
 #include "train/evaluate.hpp"
 #include "train/run_directory.hpp"
+#include "train/step_hook.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {
@@ -68,12 +69,6 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tok
   return prompts;
 }
 
-[[noreturn]] void diverged(int64_t step, const std::string& what) {
-  throw UserError(ExitCode::diverged, fmt::format("step {}: {}. A lower schedule.learning_rate, a longer warm-up or "
-                                                  "precision.compute = fp32 usually helps",
-                                                  step, what));
-}
-
 }  // namespace
 
 ReductionGroups::ReductionGroups(int64_t micro_batches_in, int64_t count_in)
@@ -90,6 +85,7 @@ Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in)
       log(log_in),
       ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
       feed(trainer.train_),
+      guard(trainer.config_.divergence),
       interruption(trainer.config_, RunDirectory::path_of(trainer.config_), runtime_in.communicator().rank() == 0) {}
 
 Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
@@ -144,16 +140,19 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, const ResumePoint* 
 
   const EvaluationConfig& evaluation = config_.evaluation;
   if (evaluation.at_start && from == nullptr) evaluate(run, 0);
+  if (run.guard.must_roll_back() && completed == 0) roll_back(run, 0);
   if (completed < total_steps_) prepare(run, completed);
   int64_t stop = attend(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
     step(run, completed);
     ++completed;
     const bool last = completed == total_steps_;
-    if (due(evaluation.every_steps, completed) || (last && evaluation.at_end)) evaluate(run, completed);
-    if (due(config_.log.samples_every_steps, completed) || (last && config_.log.samples_every_steps > 0)) {
-      write_samples(run, completed);
-    }
+    const bool evaluates = due(evaluation.every_steps, completed) || (last && evaluation.at_end);
+    const bool samples =
+        due(config_.log.samples_every_steps, completed) || (last && config_.log.samples_every_steps > 0);
+    if (evaluates && !run.guard.must_roll_back()) evaluate(run, completed);
+    if (samples && !run.guard.must_roll_back()) write_samples(run, completed);
+    if (run.guard.must_roll_back()) completed = roll_back(run, completed);
     stop = attend(run, completed);
   }
   return finish(run, completed, stop);
@@ -165,8 +164,10 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
   run.saver->finish();
   if (stop != 0) {
     run.interruption.stopped();
-    run.log.stop(fmt::format("stopped by {} after {} of {} steps; the same command goes on from there",
-                             Interruption::reason(stop), completed, total_steps_));
+    run.log.stop(fmt::format(
+        "stopped by {} after {} of {} steps; the same command goes on from {}", Interruption::reason(stop), completed,
+        total_steps_,
+        run.saved_step == completed ? "there" : fmt::format("step {}", std::max<int64_t>(run.saved_step, 0))));
     return Ended::stopped;
   }
   if (config_.checkpoint.export_model == CheckpointConfig::Export::last) export_weights(run);
@@ -177,7 +178,7 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
 }
 
 void Trainer::prepare(Run& run, int64_t n) {
-  run.plan = train_.plan(n);
+  run.plan = train_.plan(run.guard.data_step(n));
   run.mine.clear();
   run.taken = 0;
   const Communicator& communicator = run.runtime.communicator();
@@ -207,20 +208,22 @@ void Trainer::step(Run& run, int64_t n) {
   if (n + 1 < total_steps_) prepare(run, n + 1);
   const double reduced = now();
   params_.finish_gradients();
+  if (step_hook != nullptr) {
+    step_hook({n, run.guard.data_step(n), run.runtime.communicator().rank(), params_, run.loss, record.learning_rate});
+  }
   run.runtime.communicator().sum(run.loss);
   const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   record.loss = -run.loss.value() / tokens;
   record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / tokens;
   const double normed = now();
   record.phases.reduction += normed - reduced;
-  if (!std::isfinite(record.loss)) diverged(record.step, "the loss is not finite; the update was not applied");
-  if (!std::isfinite(record.grad_norm)) {
-    diverged(record.step, "the gradient norm is not finite; the update was not applied");
+  record.problem = run.guard.judge(n, record.loss, record.grad_norm);
+  record.bad_steps = run.guard.bad_in_row();
+  if (record.bad_steps == 0) {
+    update(run, record, tokens);
+  } else {
+    record.sample_ids = train_.plan(run.guard.data_step(n)).samples();
   }
-  const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
-  run.saver->hold_update();
-  optimizer_->update(params_, {record.step, record.learning_rate, clip / tokens}, run.ctx.stream);
-  params_.publish_weights();
   if (due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step)) {
     record.parameters = hash_after(run, record.step);
   }
@@ -229,6 +232,13 @@ void Trainer::step(Run& run, int64_t n) {
   record.seconds = end - begin;
   run.step_seconds = std::max(run.step_seconds, record.seconds);
   run.log.step(record);
+}
+
+void Trainer::update(Run& run, const StepRecord& record, double tokens) {
+  const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
+  run.saver->hold_update();
+  optimizer_->update(params_, {run.guard.updates(record.step), record.learning_rate, clip / tokens}, run.ctx.stream);
+  params_.publish_weights();
 }
 
 void Trainer::run_rounds(Run& run, StepRecord& record) {
@@ -290,7 +300,11 @@ void Trainer::evaluate(Run& run, int64_t completed) {
   record.step = completed;
   record.tokens = result.tokens;
   record.loss = result.loss;
-  if (!std::isfinite(record.loss)) diverged(completed, "the validation loss is not finite");
+  if (!std::isfinite(record.loss)) {
+    run.log.evaluation(record);
+    run.guard.lose(completed, "the validation loss is not finite");
+    return;
+  }
   record.best = record.loss < run.best;
   if (record.best) run.best_step = completed;
   run.best = std::min(run.best, record.loss);

@@ -61,6 +61,7 @@ class Trainer {
   void evaluate(Run& run, int64_t completed);
   void write_samples(Run& run, int64_t completed);
   uint64_t parameter_hash(Run& run);
+  void update(Run& run, const StepRecord& record, double tokens);
   Ended finish(Run& run, int64_t completed, int64_t stop);
 
   // trainer_checkpoint.cpp
@@ -69,8 +70,15 @@ class Trainer {
   /// Gives the steps completed.
   int64_t restore(Run& run, const ResumePoint& from);
   void save(Run& run, int64_t completed);
-  /// Between two steps: publishes what was written, saves what is due. Gives the reason to stop, or 0.
-  int64_t attend(Run& run, int64_t completed);
+  /// Between two steps: publishes what was written, saves what is due. Gives the reason to stop, or 0. A state that is
+  /// not fit to be saved is given up for that of an earlier step.
+  int64_t attend(Run& run, int64_t& completed);
+
+  // trainer_divergence.cpp
+  bool state_is_finite(Run& run);
+  /// To the checkpoint that the guard chooses. Gives the steps completed there.
+  int64_t roll_back(Run& run, int64_t completed);
+  ResumePoint rollback_point(Run& run, int64_t completed);
 
   // trainer_weights.cpp
   void set_weights(Run& run);

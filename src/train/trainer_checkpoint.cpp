@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
@@ -61,6 +62,10 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
                                   from.path));
     }
   });
+  run.hashed = {-1, 0};
+  run.best = run.reference = std::numeric_limits<double>::infinity();
+  run.best_step = run.best_saved = -1;
+  run.without_improvement = 0;
   std::vector<float> buffer(buffer_elements);
   StoreState state(params_, run.ctx.stream);
   load_checkpoint(from.path, manifest, state, buffer, communicator);
@@ -78,11 +83,17 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   take(saved.counters, "without_improvement", run.without_improvement);
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
-  if (!from.own) return completed;
+  run.guard.restore(saved, from.own);
+  if (!from.own) {
+    run.start_path = from.path;
+    return completed;
+  }
   take(saved.counters, "best_step", run.best_step);
   take(saved.counters, "best_saved", run.best_saved);
   run.saved_step = completed;
+  if (run.guard.target() < 0) run.guard.saved(completed, due(config_.checkpoint.every_steps, completed));
   run.saver->set_best(run.best_saved);
+  run.saver->set_target(run.guard.target());
   return completed;
 }
 
@@ -116,6 +127,9 @@ void Trainer::save(Run& run, int64_t completed) {
   request.run.values["best_validation"] = run.best;
   request.run.values["early_stopping_reference"] = run.reference;
   request.run.parameters = hash_text(hash);
+  run.guard.saved(completed, due(config_.checkpoint.every_steps, completed));
+  run.guard.save(request.run);
+  run.saver->set_target(run.guard.target());
   run.saver->begin(request);
   run.saver->set_best(run.best_saved);
   if (!config_.checkpoint.asynchronous) run.saver->finish();
@@ -123,7 +137,7 @@ void Trainer::save(Run& run, int64_t completed) {
   run.interruption.saved();
 }
 
-int64_t Trainer::attend(Run& run, int64_t completed) {
+int64_t Trainer::attend(Run& run, int64_t& completed) {
   Saver& saver = *run.saver;
   const double needed = 2 * (run.step_seconds + run.evaluation_seconds + saver.seconds());
   const Interruption::Wish wish = run.interruption.wish(needed);
@@ -132,10 +146,19 @@ int64_t Trainer::attend(Run& run, int64_t completed) {
   const int64_t stop = facts[0];
   if (saver.under_way() && (facts[2] == 0 || facts[3] != 0)) saver.finish();
   const bool end = completed >= total_steps_ || run.stop;
-  const bool wanted = facts[1] != 0 || stop != 0 || due(config_.checkpoint.every_steps, completed) ||
-                      (end && config_.checkpoint.at_end);
-  if (wanted && completed > 0 && completed != run.saved_step) save(run, completed);
-  return end ? 0 : stop;
+  const bool scheduled = due(config_.checkpoint.every_steps, completed) && run.guard.sound();
+  const bool wanted = facts[1] != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
+  if (completed > 0 && completed != run.saved_step && (wanted || end)) {
+    const bool finite = state_is_finite(run);
+    if (finite && wanted) save(run, completed);
+    if (!finite && (scheduled || end)) {
+      run.guard.lose(completed, "the parameters or moments are not finite");
+      completed = roll_back(run, completed);
+    } else if (!finite) {  // whoever goes back does so where a run without this wish would
+      run.log.warn(fmt::format("step {}: the parameters or moments are not finite; they are not saved", completed));
+    }
+  }
+  return completed >= total_steps_ || run.stop ? 0 : stop;
 }
 
 void Trainer::start_run(Run& run, const ResumePoint* from) {

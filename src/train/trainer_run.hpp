@@ -32,6 +32,9 @@ struct Trainer::Run {
   int64_t without_improvement = 0;
   bool stop = false;
 
+  DivergenceGuard guard;
+  std::string start_path;  ///< of the checkpoint of another run that this one began with
+
   Interruption interruption;
   std::vector<float> host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
   std::optional<Saver> saver;

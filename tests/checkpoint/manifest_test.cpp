@@ -95,6 +95,7 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"h.0.k\"", "\"h.0.q\""), HasSubstr("there twice"));
   EXPECT_THAT(forged("\"h.0.k\"", "\"../k\""), HasSubstr("not the name of a tensor"));
   EXPECT_THAT(forged("\"offset\": 256", "\"offset\": 255"), HasSubstr("not where it can be"));
+  EXPECT_THAT(forged("   3,\n", "   9,\n"), HasSubstr("not a range after the others"));
   EXPECT_THAT(forged("\"hash\": \"0000", "\"hash\": \"00 0"), HasSubstr("32 hexadecimal digits"));
 }
 

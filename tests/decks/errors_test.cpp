@@ -96,7 +96,7 @@ TEST_F(Errors, NotEnoughMemory) {
   expect_error(78, {"not enough memory"}, {"model.d_model=65536", "model.n_layers=64", "model.n_heads=512"});
 }
 TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {
-  expect_error(79, {"not finite"},
+  expect_error(79, {"the update was not applied, and there is no checkpoint to go back to"},
                {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0", "run.overwrite=true"});
 }
 TEST_F(Errors, ADivergedRunIsNotFinishedByItsEvaluation) {

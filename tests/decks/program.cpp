@@ -34,9 +34,10 @@ Outcome shell(const std::string& command) {
 }
 
 Outcome llmtrain(const Launch& launch) {
-  std::string command = "OMP_NUM_THREADS=" + std::to_string(launch.threads) + " timeout 500 ";
+  std::string command =
+      "OMP_NUM_THREADS=" + std::to_string(launch.threads) + " " + launch.environment + " timeout 500 ";
   if (launch.ranks > 1) command += LLMTRAIN_MPIRUN " " + std::to_string(launch.ranks) + " ";
-  command += quoted(LLMTRAIN_PROGRAM);
+  command += quoted(launch.program.empty() ? LLMTRAIN_PROGRAM : launch.program);
   for (const std::string& argument : launch.arguments) command += " " + quoted(argument);
   return shell(command);
 }

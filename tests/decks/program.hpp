@@ -21,6 +21,8 @@ struct Launch {
   int ranks = 1;
   int threads = 1;
   std::vector<std::string> arguments;  ///< deck, overrides, options
+  std::string program = {};            ///< instead of llmtrain
+  std::string environment = {};        ///< NAME='value' for its shell
 };
 /// One rank starts without mpirun.
 Outcome llmtrain(const Launch& launch);

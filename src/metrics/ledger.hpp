@@ -1,0 +1,17 @@
+#pragma once
+// Lines of ledger.jsonl, and what the console says of numbers that go wrong.
+
+#include <string>
+
+#include "metrics/run_log.hpp"
+
+namespace llmtrain {
+
+std::string ledger_line(const StepRecord& record);
+std::string ledger_line(const EvaluationRecord& record);
+std::string ledger_line(const RollbackRecord& record);
+
+std::string problem_text(const StepRecord& record);
+std::string problem_text(const RollbackRecord& record);
+
+}  // namespace llmtrain

@@ -1,0 +1,99 @@
+// The part of the trainer that goes back to a checkpoint when numbers have gone wrong.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/checkpoint_reader.hpp"
+#include "core/activity.hpp"
+#include "kernels/reduce.hpp"
+#include "train/resume.hpp"
+#include "train/run_directory.hpp"
+#include "train/trainer_run.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr const char* remedy =
+    "A lower schedule.learning_rate, a longer warm-up, a lower optimizer.max_grad_norm or precision.compute = fp32 "
+    "usually helps";
+
+[[noreturn]] void diverged(int64_t step, const std::string& what, const std::string& to_do) {
+  throw UserError(ExitCode::diverged, fmt::format("step {}: {}. {}", step, what, to_do));
+}
+
+}  // namespace
+
+bool Trainer::state_is_finite(Run& run) {
+  ExactSum squares;
+  for (int unit = 0; unit < params_.unit_count(); ++unit) {
+    const ParamStore::Shard shard = params_.shard(unit);
+    const UnitRange own = params_.owned(unit);
+    if (own.begin == own.end) continue;
+    for (const Tensor* part : {&shard.master, &shard.m, &shard.v}) {
+      sum_of_squares(squares, part->rows(own.begin - shard.begin, own.end - own.begin), run.ctx.stream);
+    }
+  }
+  run.runtime.communicator().sum(squares);
+  return std::isfinite(squares.value());
+}
+
+ResumePoint Trainer::rollback_point(Run& run, int64_t completed) {
+  Communicator& communicator = run.runtime.communicator();
+  const int64_t target = run.guard.target();
+  if (target < 0) {
+    if (!run.start_path.empty()) {
+      return {run.start_path, verify_checkpoint(run.start_path, communicator), false, {}};
+    }
+    diverged(completed, run.guard.reason() + "; the update was not applied, and there is no checkpoint to go back to",
+             remedy);
+  }
+  const std::string folder = RunDirectory::path_of(config_) + "/checkpoints";
+  const std::string path = folder + "/" + checkpoint_name(target);
+  try {
+    return {path, verify_checkpoint(path, communicator), true, {}};
+  } catch (const UserError& error) {  // on all ranks
+    run.log.warn(fmt::format("step {} is refused: {}", target, error.what()));
+  }
+  std::optional<FoundCheckpoint> found = find_checkpoint(folder, communicator);
+  if (!found) diverged(completed, run.guard.reason() + ", and its checkpoints are gone", remedy);
+  return {found->path, std::move(found->manifest), true, {}};
+}
+
+int64_t Trainer::roll_back(Run& run, int64_t completed) {
+  const DivergenceGuard before = run.guard;
+  if (!before.may_roll_back() && (before.target() >= 0 || !run.start_path.empty())) {
+    diverged(completed,
+             before.rollbacks() == 0
+                 ? before.reason()
+                 : fmt::format("{}, {} time{} after the run had gone back to a checkpoint and left "
+                               "data out (divergence.max_rollbacks)",
+                               before.reason(), before.rollbacks(), before.rollbacks() == 1 ? "" : "s"),
+             fmt::format("{}; with one of them changed, the same command goes on from step {}", remedy,
+                         std::max<int64_t>(before.target(), 0)));
+  }
+  const SectionScope section(Section::resuming);
+  run.saver->finish();
+  if (run.taken < run.mine.size()) run.feed.take();  // of a step that will not be
+  run.mine.clear();
+  const ResumePoint point = rollback_point(run, completed);
+  const int64_t step = restore(run, point);
+  const DivergenceGuard::Range left_out = run.guard.roll_back(before, step);
+  run.saver->forget_after(step);
+  const RollbackRecord record{step, completed, left_out.first, left_out.last, before.reason()};
+  raise_together(run.runtime.communicator(), [&] {
+    if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), step);
+    run.log.roll_back(record, {point.manifest.run.counters, point.manifest.run.values});
+  });
+  // At once: whoever goes on from here leaves out the same data.
+  save(run, step);
+  run.saver->finish();
+  if (step < total_steps_) prepare(run, step);
+  return step;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,256 @@
+// Numbers that go wrong: bad steps change nothing but their lines in the ledger, the run goes back and leaves data out,
+// and not one byte of the ledger depends on ranks, stages or interruptions.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Lines = std::vector<nlohmann::json>;
+
+constexpr const char* deck_text = R"([run]
+max_steps = 16
+[model]
+d_model = 36
+n_layers = 1
+n_heads = 3
+dropout = 0.1
+[data]
+train = TEXT
+tokenizer = char
+packing = none
+document_separator = blank_line
+validation_fraction = 0.2
+[batch]
+sequence_length = 96
+micro = 2
+global = 6
+[schedule]
+name = cosine
+learning_rate = 3e-3
+warmup_steps = 2
+[precision]
+compute = fp32
+[evaluation]
+every_steps = 6
+[divergence]
+max_bad_steps = 2
+skip_steps = 0
+[checkpoint]
+every_steps = 4
+keep = 100
+[log]
+every_steps = 2
+parameter_hash_every_steps = 1
+)";
+
+class Divergence : public ::testing::Test {
+ protected:
+  Divergence() {
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      text += "Document " + std::to_string(i * 7919 % 1000) + " says";
+      for (int w = 0; w <= i * 13 % 11; ++w) text += " word" + std::to_string((i * 31 + w * w) % 17);
+      text += ".\n\n";
+    }
+    write_file(folder / "text.txt", text);
+    std::string deck = deck_text;
+    deck.replace(deck.find("TEXT"), 4, (folder / "text.txt").string());
+    write_file(folder / "deck.ini", deck);
+  }
+
+  /// With faults, in the form that tests/decks/faulty describes.
+  Outcome run(const std::string& name, const std::string& faults, int ranks = 1,
+              const std::vector<std::string>& overrides = {}) {
+    Launch launch{ranks, 1, {(folder / "deck.ini").string(), "run.name=" + name, "run.output=" + folder.text()}};
+    launch.arguments.insert(launch.arguments.end(), overrides.begin(), overrides.end());
+    if (!faults.empty()) {
+      launch.program = LLMTRAIN_FAULTY_PROGRAM;
+      launch.environment = "LLMTRAIN_TEST_FAULTS='" + faults + "'";
+    }
+    return llmtrain(launch);
+  }
+  /// The ledger of a run that ends well.
+  std::string ledger_of(const std::string& name, const std::string& faults, int ranks = 1,
+                        const std::vector<std::string>& overrides = {}) {
+    outcome = run(name, faults, ranks, overrides);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return ledger(name);
+  }
+  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
+  static Lines lines(const std::string& ledger) {
+    Lines all;
+    std::istringstream text(ledger);
+    for (std::string line; std::getline(text, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+  /// The last line of a step.
+  static nlohmann::json line_of(const Lines& all, int64_t step) {
+    nlohmann::json found;
+    for (const auto& line : all) {
+      if (line["step"] == step && line.contains("samples")) found = line;
+    }
+    return found;
+  }
+  fs::path checkpoint(const std::string& name, int64_t step) const {
+    const std::string digits = std::to_string(step);
+    return folder / (name + "/checkpoints/step-" + std::string(8 - digits.size(), '0') + digits);
+  }
+  nlohmann::json manifest(const std::string& name, int64_t step) const {
+    return nlohmann::json::parse(read_file(checkpoint(name, step) / "manifest.json"))["manifest"];
+  }
+  /// As a job leaves it that is killed before the next checkpoint is published.
+  void cut_off(const std::string& from, const std::string& to, int64_t step) const {
+    fs::remove_all(folder / to);
+    fs::copy(folder / from, folder / to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    fs::remove(folder / (to + "/finished.json"));
+    for (int64_t s = step + 1; s <= 16; ++s) fs::remove_all(checkpoint(to, s));
+  }
+
+  TemporaryFolder folder;
+  Outcome outcome;
+};
+
+TEST_F(Divergence, ABadStepChangesNothingAndIsTheSameOnAllRanks) {
+  const std::string clean = ledger_of("clean", "");
+  const std::string expected = ledger_of("bad", "gradient step 5 0 nan");
+  const Lines all = lines(expected);
+  const nlohmann::json bad = line_of(all, 6), before = line_of(all, 5);
+  EXPECT_EQ(bad["grad_norm"], "nan");
+  EXPECT_EQ(bad["loss"], line_of(lines(clean), 6)["loss"]) << "the loss was right";
+  EXPECT_EQ(bad["samples"], line_of(lines(clean), 6)["samples"]);
+  EXPECT_EQ(bad["bad_steps"], 1);
+  EXPECT_EQ(bad["sample_ids"].size(), 2u) << "the last step of an epoch is short";
+  EXPECT_EQ(bad["parameters"], before["parameters"]) << "the update is left out";
+  EXPECT_NE(line_of(lines(clean), 6)["parameters"], before["parameters"]) << "a control";
+  EXPECT_NE(line_of(all, 16)["parameters"], line_of(lines(clean), 16)["parameters"]);
+  EXPECT_FALSE(line_of(all, 7).contains("bad_steps"));
+  EXPECT_THAT(outcome.output, HasSubstr("warning: step 6: the gradient norm is not finite"));
+  EXPECT_EQ(expected.substr(0, expected.find("{\"step\":6,")), clean.substr(0, clean.find("{\"step\":6,")));
+  int runs = 0;
+  for (const int ranks : {2, 3, 5}) {
+    for (const int where : {0, ranks - 1}) {
+      const std::string fault = "gradient step 5 " + std::to_string(where) + (where == 0 ? " inf" : " nan");
+      std::string got =
+          ledger_of("bad" + std::to_string(++runs), fault, ranks, {"parallel.zero=" + std::to_string(runs % 4)});
+      if (where == 0) got.replace(got.find("\"inf\""), 5, "\"nan\"");
+      EXPECT_EQ(got, expected) << fault << " of " << ranks;
+    }
+  }
+  const Lines loss = lines(ledger_of("loss", "loss step 5 2 nan", 3));
+  EXPECT_EQ(line_of(loss, 6)["loss"], "nan");
+  EXPECT_EQ(line_of(loss, 16)["parameters"], line_of(all, 16)["parameters"]) << "the same updates";
+}
+
+TEST_F(Divergence, GoesBackAndLeavesDataOut) {
+  const std::string clean = ledger_of("clean", "");
+  const std::string faults = "gradient data 6 0 nan;loss data 7 0 inf";
+  const std::string expected = ledger_of("whole", faults);
+  const Lines all = lines(expected), good = lines(clean);
+  std::vector<nlohmann::json> back;
+  for (const auto& line : all) {
+    if (line.contains("rolled_back_from")) back.push_back(line);
+  }
+  ASSERT_EQ(back.size(), 1u) << expected;
+  EXPECT_EQ(back[0].dump(), R"({"rolled_back_from":8,"skipped_data":[4,8],"step":4})");
+  EXPECT_THAT(outcome.output, HasSubstr("back to the checkpoint of step 4; the data of 4 steps from there on"));
+  for (int64_t step = 5; step <= 12; ++step) {
+    EXPECT_EQ(line_of(all, step)["samples"], line_of(good, step + 4)["samples"]) << step;
+    EXPECT_NE(line_of(all, step)["samples"], line_of(good, step)["samples"]) << step;
+    EXPECT_EQ(line_of(all, step)["learning_rate"], line_of(good, step)["learning_rate"]) << step;
+  }
+  EXPECT_EQ(manifest("whole", 16)["run"]["skipped"], nlohmann::json::parse("[[4,8]]"));
+  EXPECT_EQ(llmtool({"verify", checkpoint("whole", 4).string()}).exit_code, 0);
+  EXPECT_EQ(fs::read_symlink(folder / "whole/checkpoints/latest").filename(), "step-00000016");
+  // metrics.jsonl has every step once.
+  int64_t last = 0;
+  std::istringstream metrics(read_file(folder / "whole/metrics.jsonl"));
+  for (std::string text; std::getline(metrics, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (!line.contains("tokens_per_second")) continue;
+    EXPECT_EQ(line["step"], last + 2);
+    EXPECT_TRUE(line["loss_mean"].is_number()) << text;
+    last = line["step"];
+  }
+  EXPECT_EQ(last, 16);
+  for (const int ranks : {2, 4}) {
+    EXPECT_EQ(ledger_of("whole" + std::to_string(ranks), faults, ranks, {"parallel.zero=3"}), expected) << ranks;
+  }
+  EXPECT_NE(ledger_of("more", faults, 1, {"divergence.skip_steps=6"}), expected);
+  EXPECT_EQ(manifest("more", 16)["run"]["skipped"], nlohmann::json::parse("[[4,10]]"));
+}
+
+TEST_F(Divergence, WhatIsLeftOutStaysSoWhereverTheRunIsCutOff) {
+  const std::string faults = "gradient data 6 0 nan;gradient data 7 0 nan";
+  const std::string expected = ledger_of("whole", faults, 2, {"checkpoint.every_steps=2"});
+  ASSERT_THAT(expected, HasSubstr("{\"step\":6,\"rolled_back_from\":8,\"skipped_data\":[6,8]}"));
+  const std::vector<std::string> often = {"checkpoint.every_steps=2"};
+  for (const int step : {6, 8, 10, 14}) {  // without the faults: what is left out must be known from the checkpoint
+    cut_off("whole", "cut", step);
+    EXPECT_EQ(ledger_of("cut", "", step % 3 + 1, often), expected) << "from step " << step;
+    EXPECT_THAT(outcome.output, Not(HasSubstr("back to the checkpoint")));
+  }
+  for (const int step : {2, 4}) {  // with them: everything comes again
+    cut_off("whole", "cut", step);
+    EXPECT_EQ(ledger_of("cut", faults, step, often), expected) << "from step " << step;
+  }
+  cut_off("whole", "cut", 4);  // a control: without them from before the fault
+  EXPECT_NE(ledger_of("cut", "", 1, often), expected);
+}
+
+TEST_F(Divergence, AStopAmongBadStepsChangesNothing) {
+  const std::string faults = "gradient data 6 0 nan;gradient data 7 0 nan";
+  const std::string expected = ledger_of("whole", faults);
+  for (const int step : {5, 6, 9}) {
+    const std::string name = "stopped" + std::to_string(step);
+    const Outcome stopped = run(name, faults + ";signal step " + std::to_string(step) + " 0 10", 2);
+    ASSERT_EQ(stopped.exit_code, 75) << stopped.output;
+    EXPECT_EQ(ledger_of(name, faults, 3, {"checkpoint.keep=1"}), expected) << step;
+  }
+}
+
+TEST_F(Divergence, AStateThatBlowsUpIsNotSaved) {
+  // The update of step 8 makes the parameters infinite; its loss and gradient were sound.
+  const std::string faults = "rate data 7 -1 1e60";
+  const std::string expected = ledger_of("whole", faults, 2, {"optimizer.max_grad_norm=0"});
+  EXPECT_THAT(expected, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[4,8]}"));
+  EXPECT_THAT(outcome.output, HasSubstr("the parameters or moments are not finite"));
+  cut_off("whole", "cut", 8);
+  EXPECT_EQ(ledger_of("cut", "", 3, {"optimizer.max_grad_norm=0"}), expected)
+      << "nothing of the bad numbers stays in the memory of the process that went back";
+}
+
+TEST_F(Divergence, GivesUpAfterSoManyTimes) {
+  const std::string faults = "loss step 6 0 nan;loss step 7 0 nan";  // whatever the data
+  const Outcome given_up = run("run", faults, 2, {"divergence.max_rollbacks=2"});
+  EXPECT_EQ(given_up.exit_code, 79) << given_up.output;
+  EXPECT_THAT(given_up.output, HasSubstr("2 times after the run had gone back"));
+  EXPECT_THAT(given_up.output, HasSubstr("the same command goes on from step 4"));
+  const std::string text = ledger("run");
+  EXPECT_THAT(text, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[4,8]}"));
+  EXPECT_THAT(text, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[8,12]}"));
+  EXPECT_EQ(manifest("run", 4)["run"]["skipped"], nlohmann::json::parse("[[4,8],[8,12]]"));
+  EXPECT_FALSE(fs::exists(checkpoint("run", 8)));
+  EXPECT_FALSE(fs::exists(folder / "run/finished.json"));
+  EXPECT_EQ(run("run", "", 1, {"divergence.max_rollbacks=2"}).exit_code, 0) << "the cause is gone";
+  const Outcome early = run("early", "loss step 1 0 nan;loss step 2 0 nan");
+  EXPECT_EQ(early.exit_code, 79);
+  EXPECT_THAT(early.output, HasSubstr("step 3: the loss is not finite, as one of 2 bad steps in a row"));
+  EXPECT_THAT(early.output, HasSubstr("no checkpoint to go back to"));
+  EXPECT_THAT(early.output, HasSubstr("schedule.learning_rate"));
+  const Outcome never = run("never", faults, 1, {"divergence.max_rollbacks=0"});
+  EXPECT_EQ(never.exit_code, 79);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

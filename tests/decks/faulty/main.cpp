@@ -1,0 +1,83 @@
+// llmtrain with faults in its numbers. LLMTRAIN_TEST_FAULTS lists them, separated by semicolons: what, by what it is
+// chosen, number, rank (-1: all), value.
+//
+//   gradient data 7 1 nan   one element of the gradient on rank 1 in the step that takes step 7 of the data (from 0)
+//   loss step 3 0 inf       the same of the loss on rank 0 in step 3 (from 0), whatever its data
+//   rate data 7 -1 10       the learning rate times 10
+//   signal step 3 0 10      signal 10 to the process itself
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "parallel/runtime.hpp"
+#include "train/command_line.hpp"
+#include "train/program.hpp"
+#include "train/step_hook.hpp"
+
+using namespace llmtrain;
+
+namespace {
+
+struct Fault {
+  std::string what, by, value;
+  int64_t number = 0;
+  int rank = 0;
+};
+
+std::vector<Fault>& faults() {
+  static std::vector<Fault> all;
+  return all;
+}
+
+void change_gradient(ParamStore& params, float value) {
+  for (int unit = 0; unit < params.unit_count(); ++unit) {
+    const ParamStore::Shard shard = params.shard(unit);
+    const UnitRange own = params.owned(unit);
+    if (own.begin == own.end) continue;
+    shard.gradient.as<float>()[own.begin - shard.begin] = value;
+    return;
+  }
+}
+
+void apply(const StepUnderWay& step) {
+  for (const Fault& fault : faults()) {
+    if (fault.number != (fault.by == "data" ? step.data_step : step.step)) continue;
+    if (fault.rank >= 0 && fault.rank != step.rank) continue;
+    const double value = std::strtod(fault.value.c_str(), nullptr);
+    if (fault.what == "gradient") change_gradient(step.params, static_cast<float>(value));
+    if (fault.what == "loss") step.loss.add(value);
+    if (fault.what == "rate") step.learning_rate *= value;
+    if (fault.what == "signal") std::raise(static_cast<int>(value));
+  }
+}
+
+void read_faults(const char* text) {
+  std::istringstream list(text != nullptr ? text : "");
+  for (std::string item; std::getline(list, item, ';');) {
+    std::istringstream words(item);
+    Fault fault;
+    words >> fault.what >> fault.by >> fault.number >> fault.rank >> fault.value;
+    if (words.fail()) throw UserError(ExitCode::command_line, "LLMTRAIN_TEST_FAULTS: " + item);
+    faults().push_back(fault);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    read_faults(std::getenv("LLMTRAIN_TEST_FAULTS"));
+    step_hook = apply;
+    const CommandLine command = parse_command_line(argc, argv);
+    Runtime runtime(argc, argv);
+    return runtime.guard([&] { return run_program(command, runtime); });
+  } catch (const UserError& error) {
+    print_as_first_process(std::string("llmtrain: ") + error.what() + "\n");
+    return static_cast<int>(error.code());
+  }
+}

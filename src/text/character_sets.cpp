@@ -110,10 +110,14 @@ char32_t lowercase(char32_t c) {
 // Unicode annex 29. Its rule for Indic conjuncts is left out: what it joins is longer than the clusters that the one
 // user of this treats as wholes, whether joined or not.
 size_t grapheme_end(std::string_view text, size_t i) {
+  // The property knows line ends as kinds of their own.
+  const auto stands_alone = [](char32_t code) {
+    return code == '\r' || code == '\n' || is_in_set(code, character_set::grapheme_control);
+  };
   Character last = character_at(text, i);
   i += last.length;
-  if (last.code == '\r') return i < text.size() && text[i] == '\n' ? i + 1 : i;
-  if (is_in_set(last.code, character_set::grapheme_control)) return i;
+  if (last.code == '\r' && i < text.size() && text[i] == '\n') return i + 1;
+  if (stands_alone(last.code)) return i;
   int regional = is_regional(last.code) ? 1 : 0;
   bool picture = is_in_set(last.code, character_set::pictographic);
   while (i < text.size()) {
@@ -122,7 +126,7 @@ size_t grapheme_end(std::string_view text, size_t i) {
     const bool after_joiner = last.code == 0x200D;
     if ((sets & extends) != 0 || next.code == 0x200D) {
       picture = picture && (sets & character_set::grapheme_spacing_mark) == 0;
-    } else if (is_in_set(last.code, character_set::grapheme_prepend) && (sets & character_set::grapheme_control) == 0) {
+    } else if (is_in_set(last.code, character_set::grapheme_prepend) && !stands_alone(next.code)) {
       picture = (sets & character_set::pictographic) != 0;
     } else if (picture && after_joiner && (sets & character_set::pictographic) != 0) {
       picture = true;

@@ -36,10 +36,21 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<int32_t> before)
 
 void TextStream::add(int32_t token) {
   tokens_.push_back(token);
+  stale_ = reach_ == unbounded;
+  if (stale_) return;
   const std::string decoded = tokenizer_.decode(tokens_);
   text_.resize(kept_);
   if (decoded.size() > begin_) text_.append(decoded, begin_);
   if (tokens_.size() > most_tokens_) forget_old_tokens(decoded);
+}
+
+const std::string& TextStream::text() const {
+  if (stale_) {
+    const std::string decoded = tokenizer_.decode(tokens_);
+    text_.assign(decoded, std::min(decoded.size(), begin_));
+    stale_ = false;
+  }
+  return text_;
 }
 
 /// The first tokens of a text may give other bytes than the same tokens within it, within reach_, and the last ones may

@@ -10,7 +10,8 @@ namespace llmtrain {
 
 /// The text of tokens that come one by one: at all times what decode() gives for all of them together, less what it
 /// gives for the ones before. Only the last few tokens are decoded, so that a token costs the same however long the
-/// text is; where a tokenizer's decoding has no bound (Tokenizer::decode_reach) all of them are.
+/// text is; where a tokenizer's decoding has no bound (Tokenizer::decode_reach) all of them are, when text() is asked
+/// for.
 class TextStream {
  public:
   /// `before`: tokens whose text is not wanted, a prompt.
@@ -18,7 +19,7 @@ class TextStream {
 
   void add(int32_t token);
   /// Bytes that are no UTF-8 stay as they are.
-  const std::string& text() const { return text_; }
+  const std::string& text() const;
   /// Bytes of text() that no later token changes; the beginning of a character is not among them.
   size_t certain() const;
 
@@ -31,7 +32,8 @@ class TextStream {
   size_t most_tokens_;           // when there are more, old ones are forgotten
   size_t begin_ = 0;             // where in the text of `tokens_` text_[kept_] is
   size_t kept_ = 0;
-  std::string text_;
+  mutable std::string text_;
+  mutable bool stale_ = false;  // text_ is without the latest tokens
 };
 
 }  // namespace llmtrain

@@ -18,8 +18,6 @@ namespace llmtrain {
 inline constexpr int64_t checkpoint_version = 1;
 inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* view_name = "view.h5";
-inline constexpr const char* tokenizer_name = "tokenizer.txt";  ///< Tokenizer::serialized(), where there is one
-inline constexpr int64_t most_tokenizer_bytes = int64_t{1} << 30;
 inline constexpr int64_t most_manifest_bytes = int64_t{64} << 20;
 
 struct CheckpointFile {

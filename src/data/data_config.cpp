@@ -92,6 +92,8 @@ void DataConfig::visit(DeckKeys& keys) {
   bpe.visit(keys);
 }
 
+bool DataConfig::has_tokenizer_files() const { return !tokenizer_from.empty() || is_tokenizer_path(tokenizer); }
+
 void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
   deck.check(text_column != "input_ids" && text_column != "labels", {"data.text_column"},
              text_column + " holds token ids, not text");
@@ -99,7 +101,7 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
     cache = output + "/cache";
     deck.set("data.cache", Origin::automatic, "run.output");
   }
-  if (!is_tokenizer_path(tokenizer)) {
+  if (!has_tokenizer_files()) {
     deck.unused("data.eos_token", "char, bytes and bpe have their own");
     eos_token.clear();
   }

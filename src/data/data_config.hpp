@@ -36,7 +36,11 @@ struct DataConfig {
   int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may give
   std::string cache;                           ///< folder of token files; resolved to <run.output>/cache
 
-  // No keys: how packing = wrap cuts the tokens for an evaluation of its own.
+  // No keys. Where the tokenizer is read instead of `tokenizer`, the folder of which is gone: a checkpoint.
+  std::string tokenizer_from;
+  bool has_tokenizer_files() const;
+  const std::string& tokenizer_path() const { return tokenizer_from.empty() ? tokenizer : tokenizer_from; }
+  // How packing = wrap cuts the tokens for an evaluation of its own.
   bool keep_rest = false;  ///< the last window may be shorter
   int64_t stride = 0;      ///< above 0: windows of sequence_length tokens begin this far apart, each target counts once
 

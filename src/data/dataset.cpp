@@ -137,7 +137,7 @@ class DatasetOpener {
     }
     if (scanned_.empty()) return;
     const bool encoded = is_encoded(scanned_.front().kind);
-    if (encoded && is_tokenizer_path(config_.tokenizer)) share_tokenizer(config_.tokenizer);
+    if (encoded && config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path());
     scan_ = scan_sources(scanned_, communicator_, percent_report(report_, "reading"));
     if (encoded && config_.tokenizer == "bpe") {
       const std::vector<InputFile> files = training_text();
@@ -375,8 +375,8 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   const bool known = guarded("data.validation", [&] { built_in_validation = names_built_in(config.validation); });
   sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (is_tokenizer_path(config.tokenizer) && opened.empty()) {
-    sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config.tokenizer, config); }) && sound;
+  if (config.has_tokenizer_files() && opened.empty()) {
+    sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config.tokenizer_path(), config); }) && sound;
   }
   if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
   const std::vector<InputFile> files = sets.all();

@@ -14,6 +14,7 @@
 #include "hf/read_slice.hpp"
 #include "models/models.hpp"
 #include "parallel/runtime.hpp"
+#include "parallel/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {
@@ -53,42 +54,52 @@ ModelFolderPlan plan_of(const ExportOptions& options, std::map<std::string, std:
 /// write is kept: the other ranks count on this one in the gathers that follow.
 class SliceWriter {
  public:
-  SliceWriter(ParamStore& params, ModelFolderWriter* writer) : params_(params), writer_(writer) {}
+  SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer) : gather_(gather), writer_(writer) {}
 
-  void write(int unit, int number, const ParamSlice& slice) {
-    const ParamSpec& param = params_.spec(unit).params[static_cast<size_t>(number)];
-    const int64_t offset = params_.layout(unit).offset(number) + slice.first_row * param.columns;
+  /// `offset`: of the parameter in its unit.
+  void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
+    offset += slice.first_row * param.columns;
     const int64_t elements = slice.rows * param.columns;
-    const int64_t step = slice.transposed ? elements : piece_elements;
-    for (int64_t at = 0; at < elements; at += step) {
-      const int64_t count = std::min(step, elements - at);
+    if (slice.transposed && writer_ != nullptr) turned_.resize(static_cast<size_t>(elements));
+    for (int64_t at = 0; at < elements; at += piece_elements) {
+      const int64_t count = std::min(piece_elements, elements - at);
       values_.resize(static_cast<size_t>(count));
-      params_.gather_range(unit, offset + at, offset + at + count, values_.data());
-      if (writer_ == nullptr || failure_) continue;
-      try {
-        if (slice.transposed) transpose(slice.rows, param.columns);
-        writer_->write(slice.name, at, values_.data(), count);
-      } catch (const UserError&) {
-        failure_ = std::current_exception();
+      gather_(unit, offset + at, offset + at + count, values_.data());
+      if (writer_ == nullptr) continue;
+      if (slice.transposed) {
+        turn(at, slice.rows, param.columns);
+      } else {
+        save(slice.name, at, values_);
       }
     }
+    if (slice.transposed && writer_ != nullptr) save(slice.name, 0, turned_);
   }
   void raise() const {
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
-  void transpose(int64_t rows, int64_t columns) {
-    turned_.resize(values_.size());
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) {
-        turned_[static_cast<size_t>(c * rows + r)] = values_[static_cast<size_t>(r * columns + c)];
-      }
+  void save(const std::string& name, int64_t first, const std::vector<float>& values) {
+    if (failure_) return;
+    try {
+      writer_->write(name, first, values.data(), static_cast<int64_t>(values.size()));
+    } catch (const UserError&) {
+      failure_ = std::current_exception();
     }
-    values_.swap(turned_);
   }
 
-  ParamStore& params_;
+  /// values_ are elements of a [rows, columns] from `at` on.
+  void turn(int64_t at, int64_t rows, int64_t columns) {
+    int64_t r = at / columns, c = at % columns;
+    for (const float value : values_) {
+      turned_[static_cast<size_t>(c * rows + r)] = value;
+      if (++c < columns) continue;
+      c = 0;
+      ++r;
+    }
+  }
+
+  const GatherWeights& gather_;
   ModelFolderWriter* writer_;
   std::vector<float> values_, turned_;
   std::exception_ptr failure_;
@@ -122,8 +133,8 @@ std::optional<StoredType> weight_type_of(std::string_view name) {
   return std::nullopt;
 }
 
-void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
-                  Communicator& communicator) {
+void export_model(const ExportOptions& options, const DecoderShape& shape, const std::vector<UnitSpec>& units,
+                  const GatherWeights& gather, Communicator& communicator) {
   const StoredType type = options.type.value_or(StoredType::F32);
   ModelConfig model = shape.config;
   model.vocab_size = shape.tokens;
@@ -133,8 +144,8 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
     const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
     if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
     ModelFolderPlan plan = plan_of(options, texts_of(options, model, type));
-    for (int unit = 0; unit < params.unit_count(); ++unit) {
-      for (const ParamSpec& param : params.spec(unit).params) {
+    for (const UnitSpec& unit : units) {
+      for (const ParamSpec& param : unit.params) {
         for (const ParamSlice& slice : param.slices) {
           plan.tensors.push_back({slice.name, type, stored_shape(param, exported_slice(shape, slice)), 0, 0});
         }
@@ -142,12 +153,14 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
     }
     writer = std::make_unique<ModelFolderWriter>(std::move(plan));
   });
-  SliceWriter slices(params, writer.get());
-  for (int unit = 0; unit < params.unit_count(); ++unit) {
-    const std::vector<ParamSpec>& specs = params.spec(unit).params;
+  SliceWriter slices(gather, writer.get());
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const UnitLayout layout(units[unit]);
+    const std::vector<ParamSpec>& specs = units[unit].params;
     for (size_t p = 0; p < specs.size(); ++p) {
       for (const ParamSlice& slice : specs[p].slices) {
-        slices.write(unit, static_cast<int>(p), exported_slice(shape, slice));
+        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p],
+                     exported_slice(shape, slice));
       }
     }
   }
@@ -155,6 +168,17 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
     slices.raise();
     if (writer) writer->publish();
   });
+}
+
+void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
+                  Communicator& communicator) {
+  std::vector<UnitSpec> units;
+  units.reserve(static_cast<size_t>(params.unit_count()));
+  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
+  const auto gather = [&params](int unit, int64_t begin, int64_t end, float* out) {
+    params.gather_range(unit, begin, end, out);
+  };
+  export_model(options, shape, units, gather, communicator);
 }
 
 std::map<std::string, std::string> model_texts(const std::string& folder) {

@@ -28,9 +28,14 @@ struct ExportOptions {
 /// config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);
 
+/// Where weights come from: elements [begin, end) of a unit, fp32, on all ranks that call it.
+using GatherWeights = std::function<void(int unit, int64_t begin, int64_t end, float* out)>;
+
 /// The model that `shape` describes: with rows for its tokens, without those that only pad. Collective; rank 0 writes,
-/// tensor by tensor, and nobody holds more than the largest one. UserError(deck) when no config.json describes the
-/// model: see hf_config_obstacle.
+/// piece by piece, and holds no more than 16 MiB, but the whole of a matrix that is stored transposed. UserError(deck)
+/// when no config.json describes the model: see hf_config_obstacle.
+void export_model(const ExportOptions& options, const DecoderShape& shape, const std::vector<UnitSpec>& units,
+                  const GatherWeights& gather, Communicator& communicator);
 void export_model(const ExportOptions& options, const DecoderShape& shape, ParamStore& params,
                   Communicator& communicator);
 

@@ -18,6 +18,7 @@
 #include "core/error.hpp"
 #include "core/json_reader.hpp"
 #include "hf/weight_index.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -107,8 +108,9 @@ std::string file_name(size_t file, size_t count) {
 
 bool has_tokenizer(const FolderHandle& folder) {
   const auto there = [&](const char* name) { return folder.has(name); };
-  return std::ranges::any_of(
-      std::array{"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json"}, there);
+  return std::ranges::any_of(std::array<const char*, 6>{"tokenizer.json", "tokenizer.model", "spiece.model",
+                                                        "sentencepiece.bpe.model", "vocab.json", stored_tokenizer_name},
+                             there);
 }
 
 ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(plan)) {

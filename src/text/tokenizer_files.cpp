@@ -302,7 +302,29 @@ bool is_tokenizer_path(std::string_view name) {
          fs::exists(fs::path(name), ignored);
 }
 
+namespace {
+
+/// Nothing when the folder holds none. Its ids are settled.
+std::unique_ptr<Tokenizer> load_stored_tokenizer(const std::string& path, const std::string& eos_token) {
+  const std::string file = path + "/" + stored_tokenizer_name;
+  for (const std::string_view name : {main_json, vocab_json, model_names[0], model_names[1], model_names[2]}) {
+    if (is_file(path + "/" + std::string(name))) return nullptr;
+  }
+  if (!is_file(file)) return nullptr;
+  std::unique_ptr<Tokenizer> tokenizer =
+      make_tokenizer_from(FileHandle::open_to_read(file).read_text(most_stored_tokenizer_bytes));
+  if (eos_token.empty() || (tokenizer->eos_id() >= 0 && tokenizer->token(tokenizer->eos_id()) == eos_token)) {
+    return tokenizer;
+  }
+  throw UserError(ExitCode::bad_content, fmt::format("{}: the run that it is of ended texts with another token than "
+                                                     "\"{}\"",
+                                                     file, eos_token.substr(0, 60)));
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, const std::string& eos_token) {
+  if (auto stored = load_stored_tokenizer(path, eos_token)) return stored;
   FileSet set;
   find_main_files(path, set);
   for (const std::string_view name : config_names) {

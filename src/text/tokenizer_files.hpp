@@ -1,7 +1,8 @@
 #pragma once
 // Tokenizers as they are published: a tokenizer.json, GPT-2's vocab.json and merges.txt, a SentencePiece model, a
-// ranked file of tiktoken's, or a folder with one of them.
+// ranked file of tiktoken's, or a folder with one of them; or the one that a checkpoint holds.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,10 +11,14 @@
 
 namespace llmtrain {
 
-/// `path`: a file or a folder; in a folder tokenizer.json comes first. Ids of EOS, BOS and padding come from
-/// tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json beside it, in this order;
-/// else the usual names are looked for. `eos_token` names the EOS instead, when not empty. A tokenizer without an EOS
-/// has eos_id() -1. UserError: missing_input, bad_content "file: ...".
+/// In a checkpoint: Tokenizer::serialized().
+inline constexpr const char* stored_tokenizer_name = "tokenizer.txt";
+inline constexpr int64_t most_stored_tokenizer_bytes = int64_t{1} << 30;
+
+/// `path`: a file or a folder; in a folder tokenizer.json comes first, a stored tokenizer last. Ids of EOS, BOS and
+/// padding come from tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json beside it,
+/// in this order; else the usual names are looked for. `eos_token` names the EOS instead, when not empty. A tokenizer
+/// without an EOS has eos_id() -1. UserError: missing_input, bad_content "file: ...".
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, const std::string& eos_token = {});
 
 /// Whether a name in a deck or on a command line means a file or folder, not a kind of tokenizer.

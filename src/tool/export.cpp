@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "checkpoint/checkpoint_weights.hpp"
 #include "hf/export_model.hpp"
 #include "hf/model_folder.hpp"
 #include "text/tokenizer_files.hpp"
@@ -25,22 +27,32 @@ struct Options {
   bool force = false;
 };
 
-/// The weights of a checkpoint; what belongs to them comes from the folder that the run began with, if it did.
+/// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
+/// with, if it did, or from the checkpoint where that is gone.
 void export_checkpoint(const std::string& path, ExportOptions options) {
   LoadedModel loaded(path, DType::f32);
-  loaded.start([](Arena&) {});
   const Tokenizer* tokenizer = loaded.tokenizer();
   const std::string& origin = loaded.config().path;
   bool save = tokenizer != nullptr;
-  if (!origin.empty()) {
+  std::error_code ignored;
+  if (!origin.empty() && std::filesystem::exists(origin + "/config.json", ignored)) {
     options.texts = model_texts(origin);
     const bool same = save && has_tokenizer(FolderHandle::open(origin)) &&
                       load_tokenizer(origin)->serialized() == tokenizer->serialized();
     save = save && !same;
+  } else if (!origin.empty()) {
+    options.texts = CheckpointModel::texts(path);
   }
   options.ids = loaded.ids();
   if (save) options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer, folder); };
-  export_model(options, loaded.shape(), loaded.params(), loaded.communicator());
+  const Manifest& manifest = loaded.checkpoint()->manifest();
+  const std::vector<UnitSpec>& units = loaded.model().units();
+  if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors are not those of its deck: {}", path, what));
+  }
+  CheckpointWeights weights(path, manifest);
+  const auto read = [&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); };
+  export_model(options, loaded.shape(), units, read, loaded.communicator());
 }
 
 void export_any(const Options& o) {
@@ -49,8 +61,8 @@ void export_any(const Options& o) {
   options.overwrite = o.force;
   options.file_bytes = parse_count_option("--file-size", o.file_size, between(1 << 10, 1e18));
   if (!o.dtype.empty()) options.type = parse_weight_type_option(o.dtype);
-  if (CheckpointModel::is_checkpoint(o.source)) {
-    export_checkpoint(o.source, std::move(options));
+  if (const std::string checkpoint = CheckpointModel::find(o.source); !checkpoint.empty()) {
+    export_checkpoint(checkpoint, std::move(options));
   } else {
     convert_model(o.source, std::move(options));
   }

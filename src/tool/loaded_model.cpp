@@ -13,8 +13,8 @@ namespace llmtrain {
 
 LoadedModel::LoadedModel(const std::string& path, DType compute)
     : folder_(path), compute_(compute), communicator_(make_local_communicator()) {
-  if (CheckpointModel::is_checkpoint(path)) {
-    checkpoint_.emplace(path, *communicator_, tokenizer_);
+  if (const std::string checkpoint = CheckpointModel::find(path); !checkpoint.empty()) {
+    checkpoint_.emplace(checkpoint, *communicator_, tokenizer_);
     config_ = checkpoint_->config();
   } else {
     read_folder();
@@ -40,11 +40,7 @@ void LoadedModel::read_folder() {
   if (has_tokenizer(folder)) tokenizer_ = load_tokenizer(folder.path());
 }
 
-int64_t LoadedModel::vocabulary() const {
-  // A published model has no rows that are padding to it, whatever its tokenizer.
-  const bool padded = checkpoint_ && tokenizer_ && config_.model.path.empty();
-  return padded ? tokenizer_->vocabulary_size() : config_.model.vocab_size;
-}
+int64_t LoadedModel::vocabulary() const { return checkpoint_ ? checkpoint_->tokens() : config_.model.vocab_size; }
 
 const Tokenizer& LoadedModel::required_tokenizer() const {
   if (tokenizer_) return *tokenizer_;

@@ -13,7 +13,7 @@
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
-#include "tool/checkpoint_model.hpp"
+#include "train/checkpoint_model.hpp"
 
 namespace llmtrain {
 
@@ -41,6 +41,8 @@ class LoadedModel {
   DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
   Communicator& communicator() { return *communicator_; }
   ParamStore& params() { return *params_; }
+  /// Null: a Hugging Face folder.
+  const CheckpointModel* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
   Arena& arena() { return arena_; }
   Stream& stream() { return *stream_; }
 

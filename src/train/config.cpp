@@ -352,7 +352,11 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     resolve_tokenizer_task(deck, config);
   } else {
     config.batch.resolve(deck);
-    loaded = load_model_path(deck, config.model.path, config.data, folders != nullptr ? *folders : own_folders);
+    if (files != DeckFiles::recorded) {
+      loaded = load_model_path(deck, config, folders != nullptr ? *folders : own_folders);
+    } else if (!config.model.path.empty()) {
+      loaded = config.model;
+    }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     config.data.resolve(deck, config.run.output);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
@@ -367,8 +371,9 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.checkpoint.resolve(deck, config);
     check_lengths(deck, config);
   }
-  const int64_t vocabulary = files == DeckFiles::trust ? 0 : examine_files(deck, config);
-  if (files == DeckFiles::examine && loaded) examine_weights(deck, config.model);
+  const bool examines = files == DeckFiles::examine || files == DeckFiles::examine_data;
+  const int64_t vocabulary = examines ? examine_files(deck, config) : 0;
+  if (files == DeckFiles::examine && loaded) examine_weights(deck, config);
   deck.finish();
   config.provenance = deck.provenance();
   if (config.model.vocab_size == 0 && vocabulary > 0) config.set_vocab_size(vocabulary);
@@ -382,7 +387,7 @@ namespace {
 template <class See>
 void each_difference(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
                      const See& see) {
-  Config here = config, there = load_config(resolved_deck, deck_name);
+  Config here = config, there = load_config(resolved_deck, deck_name, {}, DeckFiles::recorded);
   DeckKeys here_keys, there_keys;
   here.visit(here_keys);
   there.visit(there_keys);

@@ -74,6 +74,13 @@ inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "evalu
 template <>
 inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl");
 
+/// What model.path turned out to be. No keys.
+struct ModelSource {
+  std::string checkpoint;  ///< the folder of one or of a run: this checkpoint holds the weights
+  int64_t tokens = 0;      ///< of that: rows of the embedding that are tokens
+  std::string instead;     ///< the folder is gone, and this checkpoint of the run holds what is needed to go on
+};
+
 /// Everything a deck says.
 struct Config {
   RunConfig run;
@@ -91,6 +98,7 @@ struct Config {
   EvaluationConfig evaluation;
   LogConfig log;
 
+  ModelSource source;
   Provenance provenance;           ///< of every key; where() begins an error message about one
   std::vector<std::string> notes;  ///< what the user should know although it is no error, such as keys without effect
 
@@ -113,9 +121,9 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary);
 /// The file's text. UserError 66 when it cannot be read, 78 when it is too long for a deck.
 std::string read_deck_file(const std::string& path);
 
-/// Whether load_config also looks at the data, or at all files that the deck names. (A model's config.json is always
-/// read.)
-enum class DeckFiles : uint8_t { trust, examine_data, examine };
+/// Whether load_config also looks at the data, or at all files that the deck names. A model's config.json is always
+/// read, but for the deck that a run was recorded with, which says all of it.
+enum class DeckFiles : uint8_t { recorded, trust, examine_data, examine };
 
 /// The resolved configuration of a deck. `deck_name` is its path, for messages and the name of the run; `overrides` are
 /// arguments section.key=value. All errors are collected in one UserError. With `examine` those of data files are among

@@ -16,6 +16,7 @@
 #include "hf/load_weights.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
+#include "train/checkpoint_model.hpp"
 #include "train/job.hpp"
 
 namespace llmtrain {
@@ -81,10 +82,11 @@ int64_t first_steps(const Config& config, const DataStream& data) {
 
 EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int rank, int size)
     : path_(config.model.path),
+      checkpoint_(config.source.checkpoint),
       tokenizer_(data.tokenizer),
       data_(evaluation_stream(config, data)),
       steps_(first_steps(config, data_)),
-      shape_(decoder_shape(config.model, config.model.vocab_size)),
+      shape_(decoder_shape(config.model, checkpoint_.empty() ? config.model.vocab_size : config.source.tokens)),
       model_(make_model(config.model, shape_.tokens)),
       params_(model_->units(), store_options(config, rank, size)) {
   const int64_t rows = data_.max_rows();
@@ -101,8 +103,15 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   const DeviceBuffer memory(arena_.bytes());
   arena_.commit(memory.data());
   params_.start(communicator, stream);
-  const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
-  log.print(fmt::format("weights    {}: {}", path_, load_text(loaded)));
+  if (checkpoint_.empty()) {
+    const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
+    log.print(fmt::format("weights    {}: {}", path_, load_text(loaded)));
+  } else {
+    std::unique_ptr<Tokenizer> unused;
+    const CheckpointModel checkpoint(checkpoint_, communicator, unused);
+    checkpoint.load(params_, communicator, stream);
+    log.print(fmt::format("weights    {}, step {}", checkpoint_, checkpoint.manifest().step));
+  }
   model_->start(stream);
 
   Context ctx{params_, arena_, stream};
@@ -143,6 +152,7 @@ void print_opening(RunLog& log, const Config& config, const EvaluationTask& task
 std::string report_json(const EvaluationReport& report, const Config& config) {
   nlohmann::ordered_json j;
   j["model"] = config.model.path;
+  if (!config.source.checkpoint.empty()) j["checkpoint"] = config.source.checkpoint;
   j["loss"] = report.loss;
   j["perplexity"] = report.perplexity();
   if (report.bytes > 0) j["bits_per_byte"] = report.bits_per_byte();

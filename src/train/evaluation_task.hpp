@@ -44,7 +44,7 @@ class EvaluationTask {
   EvaluationReport run(Runtime& runtime, RunLog& log);
 
  private:
-  std::string path_;
+  std::string path_, checkpoint_;  ///< the model's folder; or the checkpoint, where it is of a run
   std::shared_ptr<const Tokenizer> tokenizer_;
   DataStream data_;
   int64_t steps_;  ///< of batch.global samples

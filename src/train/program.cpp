@@ -34,9 +34,9 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
 }
 
 /// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result. Memory can
-/// be estimated without weights.
-Config examine(const std::string& text, const CommandLine& command, Communicator& communicator) {
-  const DeckFiles files = command.estimate ? DeckFiles::examine_data : DeckFiles::examine;
+/// be estimated without weights, and a run that goes on has them in its checkpoint.
+Config examine(const std::string& text, const CommandLine& command, Communicator& communicator, bool weights = true) {
+  const DeckFiles files = command.estimate || !weights ? DeckFiles::examine_data : DeckFiles::examine;
   Config config;
   raise_together(communicator, [&] {
     if (communicator.rank() == 0) config = load_config(text, command.deck, command.overrides, files);
@@ -190,7 +190,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   settle_precision(config, agreed_fast_bf16(communicator));
-  examine(deck_text, command, communicator);
+  examine(deck_text, command, communicator, !from);
   Console progress("", root);
   std::vector<std::string> earlier;
   const Dataset data = load_data(config, communicator, [&](const std::string& text) {

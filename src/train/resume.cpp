@@ -38,7 +38,7 @@ void reconcile(Config& config, ResumePoint& point) {
     point.notes.push_back(fmt::format("changed since the checkpoint, takes effect from here on: {}", change));
   }
   if (config.precision.compute == PrecisionConfig::Compute::automatic) {
-    config.set_compute(load_config(point.manifest.deck, name).precision.compute);
+    config.set_compute(load_config(point.manifest.deck, name, {}, DeckFiles::recorded).precision.compute);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "core/file_handle.hpp"
+#include "text/tokenizer_files.hpp"
 #include "train/program.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer_run.hpp"
@@ -116,7 +117,8 @@ void Trainer::save(Run& run, int64_t completed) {
     request.ledger_bytes = digest.bytes;
     request.ledger_hash = digest.hash;
     request.deck = write_deck(config_);
-    if (tokenizer_) request.texts = {{tokenizer_name, tokenizer_->serialized()}};
+    request.texts = run.kept_texts;
+    if (tokenizer_) request.texts[stored_tokenizer_name] = tokenizer_->serialized();
   });
   request.run.counters = std::move(log.counters);
   request.run.values = std::move(log.values);

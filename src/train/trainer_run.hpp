@@ -47,6 +47,7 @@ struct Trainer::Run {
 
   /// Of the folder that the weights come from, by file, on rank 0: read at the start, since it may be gone at the end.
   std::map<std::string, std::string> texts;
+  std::map<std::string, std::string> kept_texts;  ///< of them, what every checkpoint holds
 };
 
 }  // namespace llmtrain

@@ -6,6 +6,7 @@
 #include "hf/export_model.hpp"
 #include "hf/load_weights.hpp"
 #include "text/tokenizer_files.hpp"
+#include "train/checkpoint_model.hpp"
 #include "train/run_directory.hpp"
 #include "train/trainer_run.hpp"
 
@@ -20,10 +21,16 @@ void Trainer::set_weights(Run& run) {
 }
 
 void Trainer::read_texts(Run& run) {
-  const ModelConfig& model = config_.model;
-  if (model.path.empty() || config_.checkpoint.export_model == CheckpointConfig::Export::none) return;
+  const std::string& path = config_.model.path;
+  const std::string& instead = config_.source.instead;
+  if (path.empty()) return;
   raise_together(run.runtime.communicator(), [&] {
-    if (run.runtime.communicator().rank() == 0) run.texts = model_texts(model.path);
+    if (run.runtime.communicator().rank() != 0) return;
+    run.texts = instead.empty() ? model_texts(path) : CheckpointModel::texts(instead);
+    for (const char* name : {"config.json", "generation_config.json"}) {
+      if (const auto text = run.texts.find(name); text != run.texts.end()) run.kept_texts.insert(*text);
+    }
+    if (config_.checkpoint.export_model == CheckpointConfig::Export::none) run.texts.clear();
   });
 }
 
@@ -36,7 +43,9 @@ void Trainer::export_weights(Run& run) {
   options.type = weight_type_of(name_of(checkpoint.export_dtype));
   options.file_bytes = checkpoint.export_file_size;
   options.texts = run.texts;
-  if (tokenizer_ != nullptr && config_.data.tokenizer != config_.model.path) {
+  const bool in_texts =
+      config_.source.instead.empty() && config_.data.tokenizer == tokenizer_of_model(config_.model.path);
+  if (tokenizer_ != nullptr && !in_texts) {
     options.ids.bos = tokenizer_->bos_id();
     if (tokenizer_->eos_id() >= 0) options.ids.eos = {tokenizer_->eos_id()};
     options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer_, folder); };

@@ -14,9 +14,9 @@
 #include <array>
 #include <bit>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,12 +69,24 @@ class Bench {
       : runtime_(runtime), communicator_(runtime.communicator()), threads_(worker_threads(communicator_)), path_(path) {
     const FolderHandle folder = FolderHandle::open(path);
     const std::string text = folder.open_to_read("config.json").read_text(most_config_bytes);
-    config_ = parse_hf_config(text, "config.json").model;
+    const ModelConfig config = parse_hf_config(text, "config.json").model;
+    shape_ = decoder_shape(config, config.vocab_size);
+    ParamStoreOptions options;
+    options.zero_stage = 3;
+    options.rank = communicator_.rank();
+    options.size = communicator_.size();
+    options.trained = false;
+    params_ = std::make_unique<ParamStore>(Decoder(shape_).units(), options);
+    params_->plan(arena_);
+    memory_.emplace(arena_.bytes());
+    arena_.commit(memory_->data());
+    params_->start(communicator_, runtime_.stream());
     for (const std::string& name : folder.names()) {
       if (!name.ends_with(".safetensors")) continue;
       files_.push_back(folder.open_to_read(name));
       bytes_ += files_.back().size();
     }
+    kept_ = std::make_unique<DeviceBuffer>(bytes_ / communicator_.size() + static_cast<int64_t>(files_.size()));
   }
 
   void run(int rounds) {
@@ -107,21 +119,7 @@ class Bench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
-  void load() {
-    const DecoderShape shape = decoder_shape(config_, config_.vocab_size);
-    ParamStoreOptions options;
-    options.zero_stage = 3;
-    options.rank = communicator_.rank();
-    options.size = communicator_.size();
-    options.trained = false;
-    ParamStore params(Decoder(shape).units(), options);
-    Arena arena;
-    params.plan(arena);
-    const DeviceBuffer memory(arena.bytes());
-    arena.commit(memory.data());
-    params.start(communicator_, runtime_.stream());
-    load_weights(path_, shape, params, communicator_, runtime_.stream());
-  }
+  void load() { load_weights(path_, shape_, *params_, communicator_, runtime_.stream()); }
 
   /// This rank's part of every file.
   void read_plainly(bool keep) const {
@@ -131,19 +129,16 @@ class Bench {
       char* place;
     };
     std::vector<Piece> pieces;
-    int64_t total = 0;
     for (const FileHandle& file : files_) {
       const int64_t ranks = communicator_.size(), rank = communicator_.rank(), size = file.size();
       const int64_t last = size * (rank + 1) / ranks;
       for (int64_t at = size * rank / ranks; at < last; at += piece_bytes) {
         pieces.push_back({&file, at, std::min(at + piece_bytes, last), nullptr});
-        total += pieces.back().end - at;
       }
     }
-    const std::unique_ptr<char[]> kept(keep ? new char[static_cast<size_t>(total)] : nullptr);  // not touched yet
     int64_t next = 0;
     for (Piece& piece : pieces) {
-      if (keep) piece.place = kept.get() + next;
+      if (keep) piece.place = static_cast<char*>(kept_->data()) + next;
       next += piece.end - piece.begin;
     }
     parallel_for(pieces.size(), threads_, [&](size_t i) {
@@ -171,7 +166,11 @@ class Bench {
   Communicator& communicator_;
   int threads_;
   std::string path_;
-  ModelConfig config_;
+  DecoderShape shape_;
+  std::unique_ptr<ParamStore> params_;
+  Arena arena_;
+  std::optional<DeviceBuffer> memory_;
+  std::unique_ptr<DeviceBuffer> kept_;
   std::vector<FileHandle> files_;
   int64_t bytes_ = 0;
 };

@@ -120,7 +120,7 @@ class Counted final : public Tokenizer {
 };
 
 TEST(TextStream, EachTokenCostsTheSame) {
-  const auto cost = [](size_t tokens, size_t reach) {
+  const auto cost = [](size_t tokens, size_t reach, bool asks) {
     const Counted tokenizer(load_tokenizer(folder + "llama2.json"), reach);
     std::vector<int32_t> ids;
     std::string text;
@@ -128,13 +128,19 @@ TEST(TextStream, EachTokenCostsTheSame) {
     tokenizer.encode(text, ids);
     ids.resize(tokens);
     TextStream stream(tokenizer, {});
-    for (const int32_t id : ids) stream.add(id);
+    size_t bytes = 0;
+    for (const int32_t id : ids) {
+      stream.add(id);
+      if (asks) bytes += stream.text().size();
+    }
+    EXPECT_GT(bytes + stream.text().size(), 0u);
     return tokenizer.decoded();
   };
   const size_t reach = load_tokenizer(folder + "llama2.json")->decode_reach();
   EXPECT_GT(reach, 0u);
-  EXPECT_LT(cost(2000, reach), size_t{2000 * 48});
-  EXPECT_EQ(cost(2000, std::string::npos), size_t{2000 * 2001 / 2});  // all again and again
+  EXPECT_LT(cost(2000, reach, true), size_t{2000 * 48});
+  EXPECT_EQ(cost(2000, std::string::npos, true), size_t{2000 * 2001 / 2});  // all again and again
+  EXPECT_EQ(cost(2000, std::string::npos, false), size_t{2000});            // the text is asked for once
 }
 
 TEST(TextStream, CharactersAreCertainWhenWhole) {

@@ -44,8 +44,9 @@ class Error : public std::runtime_error {
 
 }  // namespace llmtrain
 
-/// An invariant of the program; throws Error with file and line. `message` is anything std::string takes.
-#define LLMTRAIN_CHECK(condition, message)                                             \
-  do {                                                                                 \
-    if (!(condition)) ::llmtrain::fail_check(#condition, __FILE__, __LINE__, message); \
+/// An invariant of the program; throws Error with file and line (no folder of the build stands in the program).
+/// `message` is anything std::string takes.
+#define LLMTRAIN_CHECK(condition, message)                                                  \
+  do {                                                                                      \
+    if (!(condition)) ::llmtrain::fail_check(#condition, __FILE_NAME__, __LINE__, message); \
   } while (false)

@@ -81,7 +81,7 @@ fi
 
 if $all; then
   step "clang-tidy over everything"
-  tests/style/tidy.sh "$root" "$root/build/host" all || failed+=("clang-tidy")
+  tests/style/tidy.sh "$root" "$root/build/host" all || (($? == 77)) || failed+=("clang-tidy")
   for campaign in tests/*/campaign.sh; do
     [[ -x $campaign ]] || continue
     step "$campaign"

@@ -4,6 +4,13 @@
 # as many as LLMTRAIN_TIDY_SECONDS (300) allow, the program's before the tests'.
 set -euo pipefail
 cd "$1"
+# Every version has other checks, and finds other things with the same ones.
+readonly VERSION=14
+found=$(clang-tidy --version | sed -nE 's/.*version ([0-9]+).*/\1/p' | head -1)
+if [[ $found != "$VERSION" ]]; then
+  echo "left out: the sources are held to what clang-tidy $VERSION finds, and this is $found"
+  exit 77
+fi
 build=$2
 seconds=${LLMTRAIN_TIDY_SECONDS:-300}
 

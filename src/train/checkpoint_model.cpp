@@ -23,6 +23,7 @@ bool holds(const Manifest& manifest, std::string_view name) {
 
 std::string CheckpointModel::find(const std::string& folder) {
   std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) return "";
   if (std::filesystem::is_regular_file(folder + "/" + manifest_name, ignored)) return folder;
   const std::string checkpoints = folder + "/checkpoints";
   const std::vector<int64_t> steps = published_steps(checkpoints);

@@ -135,7 +135,7 @@ TEST_F(Watchdog, ADiskThatIsSlowButMovesIsLeftAlone) {
 
 TEST_F(Watchdog, ASignalWhileTheDataAreReadStopsAllRanks) {
   std::string text;
-  for (int i = 0; text.size() < 6'000'000; ++i) {
+  for (int i = 0; text.size() < 40'000'000; ++i) {
     text += "word" + std::to_string(uint64_t{2654435761} * static_cast<uint64_t>(i) % 1'000'003) + " and ";
   }
   write_file(folder / "long.txt", text);

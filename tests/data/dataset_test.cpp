@@ -11,6 +11,7 @@
 
 #include "data/text_source.hpp"
 #include "data_files.hpp"
+#include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/stories.hpp"
 
@@ -21,7 +22,9 @@ using test::all_of_mask;
 using test::all_tokens;
 using test::Folder;
 using test::offsets_of;
+using test::peak_memory;
 using test::refusal;
+using test::with_sanitizer;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -354,14 +357,11 @@ TEST_F(DatasetTest, ALineWithoutEndIsRefusedInBoundedMemory) {
   const std::string path = folder_.file("a.jsonl", "{\"input_ids\":[1]}\n");
   std::filesystem::resize_file(path, uintmax_t{4} << 30);  // sparse: zeros without a newline
   config_.train = {path};
-  rusage before{};
-  getrusage(RUSAGE_SELF, &before);
+  const int64_t before = peak_memory();
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:2: "), HasSubstr("longer than 16 MiB")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
-  rusage after{};
-  getrusage(RUSAGE_SELF, &after);
-  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 80 << 10);  // KiB
+  EXPECT_LT(peak_memory() - before, with_sanitizer(int64_t{80} << 20));
 }
 
 TEST_F(DatasetTest, TokenFilesAreUsedAsTheyAre) {

@@ -2,12 +2,12 @@
 // is, the end is a message that names it, in bounded memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "compressed_data.hpp"
 #include "data/dataset.hpp"
 #include "data/jsonl.hpp"
 #include "data_files.hpp"
+#include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"
 
 namespace llmtrain {
@@ -15,7 +15,9 @@ namespace {
 
 using test::Folder;
 using test::gzipped;
+using test::peak_memory;
 using test::refusal;
+using test::with_sanitizer;
 using test::zstd_packed;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -169,18 +171,12 @@ class Hostile : public testing::TestWithParam<HostileFile> {
   Folder folder_;
 };
 
-int64_t peak_memory() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} << 10;
-}
-
 TEST_P(Hostile, IsRefusedAndItsTwinIsTaken) {
   const HostileFile& file = GetParam();
   const std::string name = std::string(file.name) + file.ending, content = file.hostile();
   const int64_t before = peak_memory();
   EXPECT_THAT(verdict(name, content), AllOf(StartsWith("65 "), HasSubstr(name), HasSubstr(file.message)));
-  EXPECT_LT(peak_memory() - before, int64_t{160} << 20) << "bytes more at the peak";
+  EXPECT_LT(peak_memory() - before, with_sanitizer(int64_t{160} << 20)) << "bytes more at the peak";
   if (file.twin == nullptr) return;
   EXPECT_EQ(verdict("right_" + name, file.twin()), "nothing was thrown");
 }

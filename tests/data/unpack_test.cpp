@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <random>
 
@@ -11,6 +10,7 @@
 #include "data/compressed_file.hpp"
 #include "data/dataset.hpp"
 #include "data_files.hpp"
+#include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"
 
 namespace llmtrain {
@@ -19,7 +19,9 @@ namespace {
 using test::all_tokens;
 using test::Folder;
 using test::gzipped;
+using test::peak_memory;
 using test::refusal;
+using test::with_sanitizer;
 using test::zstd_packed;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -101,13 +103,10 @@ TEST(CompressedReader, ABombEndsInBoundedMemory) {
   const std::string zeros(256 << 20, '\0');
   const std::string gz = folder.file("a.gz", gzipped(zeros, 1)), zst = folder.file("a.zst", zstd_packed(zeros));
   EXPECT_LT(std::filesystem::file_size(zst), 100'000U);
-  struct rusage before {};
-  getrusage(RUSAGE_SELF, &before);
+  const int64_t before = peak_memory();
   EXPECT_THAT(refusal([&] { unpacked(gz, 1 << 20); }), AllOf(StartsWith("65 "), HasSubstr("more than 1048576 bytes")));
   EXPECT_THAT(refusal([&] { unpacked(zst, 1 << 20); }), AllOf(StartsWith("65 "), HasSubstr("data.unpacked_limit")));
-  struct rusage after {};
-  getrusage(RUSAGE_SELF, &after);
-  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10);  // KiB
+  EXPECT_LT(peak_memory() - before, with_sanitizer(int64_t{64} << 20));
   EXPECT_EQ(unpacked(gz, 256 << 20).size(), zeros.size());
 }
 

@@ -34,6 +34,7 @@ class Decks : public ::testing::Test {
   TemporaryFolder folder;
 };
 
+constexpr const char* too_large = "sanitizers need several times its memory";
 const std::vector<std::string> short_evaluation = {"evaluation.batches=1", "log.samples_every_steps=0"};
 
 TEST_F(Decks, QuickstartRuns) {
@@ -45,10 +46,12 @@ TEST_F(Decks, QuickstartRuns) {
 TEST_F(Decks, ShakespeareCharRuns) { expect_run("shakespeare_char.ini", 1, 5, short_evaluation); }
 TEST_F(Decks, SmallRuns) { expect_run("small.ini", 2, 2, short_evaluation); }
 TEST_F(Decks, MediumRuns) {
+  if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << too_large;
   expect_run("medium.ini", 2, 1,
              {"batch.global=2", "batch.micro=1", "evaluation.at_end=false", "log.samples_every_steps=0"});
 }
 TEST_F(Decks, LargeRuns) {
+  if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << too_large;
   expect_run("large.ini", 1, 1,
              {"batch.global=1", "batch.micro=1", "evaluation.at_end=false", "log.samples_every_steps=0"});
 }

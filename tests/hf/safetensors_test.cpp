@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <map>
 
+#include "harness/peak_memory.hpp"
 #include "hf/convert.hpp"
 #include "hf/files.hpp"
 #include "hf/safetensors_writer.hpp"
@@ -16,8 +16,10 @@
 namespace llmtrain {
 namespace {
 
+using test::peak_memory;
 using test::safetensors_bytes;
 using test::ScratchFolder;
+using test::with_sanitizer;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -153,14 +155,7 @@ TEST_F(Safetensors, BombsTakeNoMemory) {
     header += fmt::format("{}\"t{}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", i == 0 ? "" : ",", i);
   EXPECT_EQ(read(safetensors_bytes(header + "}", 0)), "accepted");
   EXPECT_EQ(header_.tensors.size(), 300000u);
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-#ifdef __SANITIZE_ADDRESS__
-  constexpr int64_t limit = 512;  // MiB; freed memory is kept back
-#else
-  constexpr int64_t limit = 256;
-#endif
-  EXPECT_LT(usage.ru_maxrss / 1024, limit);
+  EXPECT_LT(peak_memory(), with_sanitizer(int64_t{256} << 20));
 }
 
 TEST_F(Safetensors, WritesWhatTheReferenceImplementationWrites) {

@@ -1,0 +1,29 @@
+#pragma once
+// Bounds on the memory of this process.
+
+#include <sys/resource.h>
+
+#include <cstdint>
+
+namespace llmtrain::test {
+
+/// Peak resident memory of this process so far, bytes.
+inline int64_t peak_memory() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
+}
+
+/// What `bytes` of our own may become in the peak: the address sanitizer keeps freed memory back, the thread sanitizer
+/// has a shadow of four times what is touched.
+inline constexpr int64_t with_sanitizer(int64_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  return 2 * bytes + (int64_t{256} << 20);
+#elif defined(__SANITIZE_THREAD__)
+  return 6 * bytes;
+#else
+  return bytes;
+#endif
+}
+
+}  // namespace llmtrain::test

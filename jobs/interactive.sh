@@ -3,11 +3,17 @@
 #
 #   jobs/interactive.sh inputs/small.ini [section.key=value ...]
 #   NODES=2 TASKS=4 CORES=4 TIME=00:30:00 jobs/interactive.sh my.ini
+#   OPTIONS="--partition=debug --account=mine" jobs/interactive.sh my.ini      more options of srun
 #
-# Ctrl-C once: srun tells how the ranks are; twice within a second: they get SIGINT, save and end with exit code 75.
+# Ctrl-C: the ranks get SIGINT, save and end with exit code 75; the same command goes on. Twice within a second: all ends
+# at once (--disable-status; without it the first Ctrl-C tells how the ranks are, and the second ends them unsaved).
+# Inside an allocation of salloc it uses that one.
 set -euo pipefail
 
 [[ $# -ge 1 ]] || { echo "usage: jobs/interactive.sh DECK [section.key=value ...]" >&2 && exit 64; }
 export OMP_NUM_THREADS=${CORES:-2}
-exec srun --nodes="${NODES:-1}" --ntasks-per-node="${TASKS:-2}" --cpus-per-task="$OMP_NUM_THREADS" \
-  --time="${TIME:-01:00:00}" --kill-on-bad-exit=1 "${LLMTRAIN:-llmtrain}" "$@"
+export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring} # see train.sbatch
+read -ra options <<<"${OPTIONS:-}"
+exec srun --nodes="${NODES:-1}" --ntasks-per-node="${TASKS:-2}" --cpus-per-task="$OMP_NUM_THREADS" --cpu-bind=cores \
+  --time="${TIME:-01:00:00}" --kill-on-bad-exit=1 --disable-status \
+  "${options[@]}" "${LLMTRAIN:-llmtrain}" "$@"

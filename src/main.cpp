@@ -8,11 +8,13 @@
 #include "parallel/runtime.hpp"
 #include "train/command_line.hpp"
 #include "train/config.hpp"
+#include "train/interruption.hpp"
 #include "train/program.hpp"
 
 using namespace llmtrain;
 
 int main(int argc, char** argv) {
+  note_signals();                 // until the deck says whether they are to be deadly
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, with a message
   CommandLine command;
   try {

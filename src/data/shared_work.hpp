@@ -30,13 +30,14 @@ inline ItemRange own_items(int64_t items, const Communicator& communicator) {
   return {items * communicator.rank() / communicator.size(), items * (communicator.rank() + 1) / communicator.size()};
 }
 
-/// On every rank: a signal asked some rank to stop.
-[[noreturn]] inline void stop_reading() {
-  throw UserError(ExitCode::stopped, "stopped by a signal while the data were read; the same command begins again");
+/// On every rank, `code` agreed.
+[[noreturn]] inline void stop_reading(int64_t code) {
+  throw UserError(ExitCode::stopped,
+                  "stopped by " + stop_reason(code) + " while the data were read; the same command begins again");
 }
 
 /// Collective. process(item) -> Result runs on threads for the items [begin, end) of this rank, collect(item, result)
-/// on the calling thread in item order. After a UserError on any rank, or a signal to stop, all stop, and every rank
+/// on the calling thread in item order. After a UserError on any rank, or a wish to stop, all stop, and every rank
 /// throws. `progress` gets the share of all ranks' items that is done, on rank 0.
 template <class Result, class Process, class Collect>
 void share_work(Communicator& communicator, ItemRange own, const Process& process, const Collect& collect,
@@ -62,8 +63,10 @@ void share_work(Communicator& communicator, ItemRange own, const Process& proces
     } catch (const UserError&) {
       error = std::current_exception();
     }
-    int64_t state[] = {error ? 1 : 0, next - own.begin, own.end - own.begin, requested_stop() != 0 ? 1 : 0};
+    int64_t state[] = {error ? 1 : 0, next - own.begin, own.end - own.begin};
+    int64_t stop[] = {look_for_stop()};
     communicator.sum(state);
+    communicator.maximum(stop);
     if (state[0] > 0) {
       raise_together(communicator, [&] {
         if (error) std::rethrow_exception(error);
@@ -73,7 +76,7 @@ void share_work(Communicator& communicator, ItemRange own, const Process& proces
       progress(static_cast<double>(state[1]) / static_cast<double>(state[2]));
     }
     if (state[1] == state[2]) return;
-    if (state[3] > 0) stop_reading();
+    if (stop[0] > 0) stop_reading(stop[0]);
   }
 }
 

@@ -55,18 +55,18 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
 }
 
 /// Rank 0 works on a thread of its own; the ranks meet every half second, so that nobody waits long inside a
-/// collective. `stop` is set when a signal has come to any of them.
+/// collective. `stop` becomes the code of a wish to stop that has come to any of them.
 template <class Work>
 void work_on_root(Communicator& communicator, const Work& work, const std::function<void()>& each_round,
-                  std::atomic<bool>& stop) {
+                  std::atomic<int64_t>& stop) {
   std::future<void> result;
   if (communicator.rank() == 0) result = std::async(std::launch::async, work);
   for (int64_t busy[] = {1, 0}; busy[0] != 0;) {
     busy[0] = result.valid() && result.wait_for(std::chrono::milliseconds(500)) != std::future_status::ready ? 1 : 0;
     if (communicator.rank() == 0) each_round();
-    busy[1] = requested_stop();
-    communicator.sum(busy);
-    if (busy[1] != 0) stop = true;
+    busy[1] = look_for_stop();
+    communicator.maximum(busy);
+    if (busy[1] != 0) stop = busy[1];
   }
   raise_together(communicator, [&] {
     if (result.valid()) result.get();
@@ -100,7 +100,7 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
   trained.distinct_words = static_cast<int64_t>(words.size());
   trained.words = static_cast<int64_t>(words.total());
   std::atomic<double> done{0};
-  std::atomic<bool> stop{false};
+  std::atomic<int64_t> stop{0};
   const auto progress = percent_report(root_report, "merging pairs");
   work_on_root(
       communicator,
@@ -109,7 +109,7 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
         options.threads = worker_threads(communicator);
         options.progress = [&](double share) {
           done = share;
-          if (stop) stop_reading();
+          if (stop != 0) stop_reading(stop);
         };
         const BpeVocabulary vocabulary = train_bpe(words, options);
         trained.tokens = static_cast<int64_t>(vocabulary.tokens.size());

@@ -33,6 +33,7 @@ std::vector<int32_t> generate_tokens(Model& model, Context& ctx, BatchBuffers& b
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   std::vector<float> row(static_cast<size_t>(logits.numel()));
   for (int64_t i = 0; i < options.new_tokens; ++i) {
+    if (options.interrupted && options.interrupted()) break;
     note_progress();
     const auto length = std::min<size_t>(text.size(), static_cast<size_t>(options.context));
     const std::span<const int32_t> window(text.data() + text.size() - length, length);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct GenerationOptions {
   int32_t eos = -1;     ///< ends the text; -1 = never
   int64_t vocabulary = 0;
   uint64_t key = 0;  ///< random_key(seed, sampling, step, index)
+  /// Asked before each token, by all ranks alike: whether to leave off. May be null.
+  std::function<bool()> interrupted = nullptr;
 };
 
 class BatchBuffers;

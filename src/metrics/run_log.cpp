@@ -80,7 +80,7 @@ struct RunLog::State {
 
   void resume();
   void restore_numbers(const LogState& from);
-  void cut_tables(int64_t step);
+  void cut_tables(int64_t step, bool evaluation_owed);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
   /// Calls see(name, field) for all that a checkpoint keeps of the log.
   template <class See>
@@ -272,11 +272,12 @@ void RunLog::State::restore_numbers(const LogState& from) {
   });
 }
 
-/// Rows of steps behind this one go.
-void RunLog::State::cut_tables(int64_t step) {
+/// Rows of steps behind this one go, and the evaluation after it that is owed.
+void RunLog::State::cut_tables(int64_t step, bool evaluation_owed) {
   for (MetricsTable* table : {&train, &validation}) {
+    const auto last = static_cast<double>(table == &validation && evaluation_owed ? step - 1 : step);
     const std::vector<double>& steps = table->columns.front().values;
-    const auto end = std::ranges::find_if(steps, [&](double s) { return !(s <= static_cast<double>(step)); });
+    const auto end = std::ranges::find_if(steps, [&](double s) { return !(s <= last); });
     table->cut(static_cast<size_t>(end - steps.begin()));
   }
 }
@@ -292,7 +293,7 @@ void RunLog::State::resume() {
         console.warn(fmt::format("{}; /{} begins again at step {}", error.what(), table->name, options.resumed_step));
       }
     }
-    cut_tables(options.resumed_step);
+    cut_tables(options.resumed_step, options.resumed->evaluation_owed);
   }
   if (metrics) {
     nlohmann::ordered_json j;
@@ -313,7 +314,7 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   s.fresh.reset();
   s.restore_numbers(from);
   s.earlier_seconds = wall - seconds_since(s.start);
-  s.cut_tables(r.step);
+  s.cut_tables(r.step, from.evaluation_owed);
   if (!s.metrics) return;
   nlohmann::ordered_json j;
   j["rolled_back_to_step"] = r.step;

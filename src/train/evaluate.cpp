@@ -17,15 +17,17 @@ TokenStatistics first_rows(const TokenStatistics& statistics, int64_t n) {
 
 }  // namespace
 
-EvaluationResult evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
-                          const EvaluationBuffers& buffers, Communicator& communicator, const ScoredBatch& scored) {
+std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
+                                         const EvaluationBuffers& buffers, Communicator& communicator,
+                                         const Interrupted& interrupted, const ScoredBatch& scored) {
   EvaluationResult result;
   ExactSum sum;
   HostBatch host;
   std::vector<MicroBatchPlan> pending;  // consecutive micro-batches
-  const auto run_pending = [&] {
+  const auto run_pending = [&] {        // true: all of them
     for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
       const size_t mine = first + static_cast<size_t>(communicator.rank());
+      if (interrupted()) return false;
       note_progress();
       if (mine >= pending.size()) {
         model.forward(ctx, nullptr);
@@ -41,14 +43,15 @@ EvaluationResult evaluate(Model& model, Context& ctx, const DataStream& data, in
       if (scored) scored(host, statistics);
     }
     pending.clear();
+    return true;
   };
   for (int64_t step = 0; step < steps; ++step) {
     const StepPlan plan = data.plan(step);
     result.tokens += plan.trained_tokens;
     pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
-    if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size()) run_pending();
+    if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size() && !run_pending()) return std::nullopt;
   }
-  run_pending();
+  if (!run_pending()) return std::nullopt;
   communicator.sum(sum);
   result.loss = -sum.value() / static_cast<double>(std::max<int64_t>(result.tokens, 1));
   return result;

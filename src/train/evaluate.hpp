@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "data/data_stream.hpp"
 #include "models/model.hpp"
@@ -22,10 +23,14 @@ struct EvaluationResult {
   double loss = 0;     ///< mean negative log-likelihood, nats per token
 };
 
+/// Asked by all ranks alike before each piece of work: whether to leave the rest. Collective.
+using Interrupted = std::function<bool()>;
+
 /// Scores the first `steps` steps of the data in canonical order, its micro-batches dealt to the ranks in turn. The sum
-/// over tokens is exact, so that the result does not depend on the number of ranks. Collective.
-EvaluationResult evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
-                          const EvaluationBuffers& buffers, Communicator& communicator,
-                          const ScoredBatch& scored = nullptr);
+/// over tokens is exact, so that the result does not depend on the number of ranks. None if it was interrupted.
+/// Collective.
+std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
+                                         const EvaluationBuffers& buffers, Communicator& communicator,
+                                         const Interrupted& interrupted, const ScoredBatch& scored = nullptr);
 
 }  // namespace llmtrain

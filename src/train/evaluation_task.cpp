@@ -17,6 +17,7 @@
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "train/checkpoint_model.hpp"
+#include "train/interruption.hpp"
 #include "train/job.hpp"
 
 namespace llmtrain {
@@ -124,7 +125,12 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
     for (size_t i = 0; i < argmax.size(); ++i) counts[0] += argmax[i] == batch.targets[i] ? 1 : 0;
     if (tokenizer_ != nullptr) counts[1] += scored_bytes(*tokenizer_, batch);
   };
-  const EvaluationResult result = evaluate(*model_, ctx, data_, steps_, {batch_, statistics_}, communicator, count);
+  const auto interrupted = [&] {
+    leave_if_asked(communicator, "while it was evaluating");
+    return false;
+  };
+  const auto result =
+      evaluate(*model_, ctx, data_, steps_, {batch_, statistics_}, communicator, interrupted, count).value();
   communicator.sum(counts);
   return {result.loss, result.tokens, counts[0], counts[1]};
 }
@@ -190,6 +196,7 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
+  const Interruption interruption(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   examine();
   Console progress("", root);

@@ -17,9 +17,10 @@
 namespace llmtrain {
 namespace {
 
-enum Code : int64_t { none, signal_base = 1, stop_file = 1000, time_is_up = 1001 };
 constexpr double look_seconds = 0.5;         // between two looks for files
 constexpr double slurm_margin_seconds = 20;  // for the end of the job itself, and clocks that differ
+
+constexpr std::array signals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 
 extern "C" void note_signal(int number) { request_stop(number); }
 
@@ -52,19 +53,32 @@ void note_signals() {
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(number, &action, nullptr);
+  for (const int number : signals) sigaction(number, &action, nullptr);
+}
+
+void let_signals_kill() {
+  for (const int number : signals) std::signal(number, SIG_DFL);
+  if (noted_signal() != 0) std::raise(noted_signal());
 }
 
 int noted_signal() { return requested_stop(); }
 
+void leave_if_asked(Communicator& communicator, const std::string& where) {
+  int64_t stop[] = {look_for_stop()};
+  communicator.maximum(stop);
+  if (stop[0] == 0) return;
+  throw UserError(ExitCode::stopped,
+                  fmt::format("stopped by {} {}; the same command begins again", stop_reason(stop[0]), where));
+}
+
 Interruption::Interruption(const Config& config, std::string folder, bool root)
     : folder_(std::move(folder)),
       root_(root),
-      signals_(config.checkpoint.signal_save),
       every_seconds_(config.checkpoint.every_minutes * 60),
       start_(now()),
       last_save_(start_) {
-  if (!root) return;
+  set_stop_source([this] { return static_cast<int>(wish(0).stop); });
+  if (!root || config.run.task != RunConfig::Task::pretrain) return;  // others have nothing to save in time
   if (config.run.time_limit > 0) {
     end_ = start_ + static_cast<double>(config.run.time_limit);
   } else if (config.run.time_limit == RunConfig::limit_of_job) {
@@ -72,48 +86,36 @@ Interruption::Interruption(const Config& config, std::string folder, bool root)
   }
 }
 
-Interruption::Wish Interruption::wish(double needed) {
-  Wish wish;
-  if (signals_ && noted_signal() != 0) wish.stop = signal_base + noted_signal();
-  if (!root_) return wish;
-  const double time = now();
-  if (time - last_look_ > look_seconds) {
-    last_look_ = time;
-    files_.stop = access((folder_ + "/STOP").c_str(), F_OK) == 0 ? stop_file : none;
-    files_.save = access((folder_ + "/SAVE").c_str(), F_OK) == 0 ? 1 : 0;
-  }
-  wish.stop = std::max(wish.stop, files_.stop);
-  wish.save = files_.save;
-  if (every_seconds_ > 0 && time - last_save_ >= every_seconds_) wish.save = 1;
-  if (end_ > 0 && time + needed > end_) wish.stop = time_is_up;
-  return wish;
+Interruption::~Interruption() {
+  set_stop_source({});
+  if (files_.stop != 0) ::unlink((folder_ + "/STOP").c_str());
 }
 
-std::string Interruption::reason(int64_t stop) {
-  if (stop == stop_file) return "the file STOP";
-  if (stop == time_is_up) return "the time limit";
-  switch (stop - signal_base) {
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGINT:
-      return "SIGINT";
-    case SIGUSR1:
-      return "SIGUSR1";
-    default:
-      return "SIGUSR2";
-  }
+void Interruption::look_for_files() {
+  const double time = now();
+  if (time - last_look_ <= look_seconds) return;
+  last_look_ = time;
+  files_.stop = access((folder_ + "/STOP").c_str(), F_OK) == 0 ? stop_by_file : 0;
+  files_.save = access((folder_ + "/SAVE").c_str(), F_OK) == 0 ? 1 : 0;
+}
+
+Interruption::Wish Interruption::wish(double needed) {
+  Wish wish{requested_stop(), 0};
+  if (!root_) return wish;
+  look_for_files();
+  wish.stop = std::max(wish.stop, files_.stop);
+  wish.save = files_.save;
+  const double time = now();
+  if (every_seconds_ > 0 && time - last_save_ >= every_seconds_) wish.save = 1;
+  if (end_ > 0 && time + needed > end_) wish.stop = stop_by_time;
+  return wish;
 }
 
 void Interruption::saved() {
   last_save_ = now();
-  if (root_ && files_.save != 0) {
-    ::unlink((folder_ + "/SAVE").c_str());
-    files_.save = 0;
-  }
-}
-
-void Interruption::stopped() const {
-  if (root_) ::unlink((folder_ + "/STOP").c_str());
+  if (files_.save == 0) return;
+  ::unlink((folder_ + "/SAVE").c_str());
+  files_.save = 0;
 }
 
 }  // namespace llmtrain

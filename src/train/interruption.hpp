@@ -4,38 +4,47 @@
 #include <cstdint>
 #include <string>
 
+#include "parallel/communicator.hpp"
 #include "train/config.hpp"
 
 namespace llmtrain {
 
 /// From now on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are noted rather than deadly; again and again does no harm.
 void note_signals();
+/// They are as deadly again as before, one that came in the meantime, too.
+void let_signals_kill();
 /// The signal that came, or 0.
 int noted_signal();
 
+/// UserError(stopped) on all ranks where one is asked to stop: for work that leaves nothing to go on from. Collective.
+/// `where`: "while the weights were read".
+void leave_if_asked(Communicator& communicator, const std::string& where);
+
+/// One per job. While it lives, look_for_stop() sees files and clock, too.
 class Interruption {
  public:
   /// `folder`: of the run. Rank 0 looks for files there and at the clock.
   Interruption(const Config& config, std::string folder, bool root);
+  /// Removes the file STOP if it was seen, so that the next job does not find it.
+  ~Interruption();
+  Interruption(const Interruption&) = delete;
+  Interruption& operator=(const Interruption&) = delete;
 
-  /// Codes that ranks agree on by their maximum; 0: nothing is asked for.
+  /// Ranks agree on both by their maximum; 0: nothing is asked for.
   struct Wish {
-    int64_t stop = 0;
+    int64_t stop = 0;  ///< see StopCode
     int64_t save = 0;
   };
-  /// `needed`: seconds that one more step and a save would take.
+  /// `needed`: seconds from now until the next look and a save after it are over.
   Wish wish(double needed);
-  /// The text for a stop of this code, e.g. "SIGTERM", "the file STOP".
-  static std::string reason(int64_t stop);
   /// A save began (for whatever cause), so that the clock for every_minutes starts again and the file SAVE is gone.
   void saved();
-  /// Removes the file STOP, so that the next job does not find it.
-  void stopped() const;
 
  private:
+  void look_for_files();
+
   std::string folder_;
   bool root_;
-  bool signals_;
   double every_seconds_;
   double start_, last_save_, last_look_ = -1e9;
   double end_ = 0;  ///< in seconds of the steady clock; 0: none

@@ -184,9 +184,9 @@ void prepare_directory(const RunDirectory& directory, const Config& config, std:
 int train(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
-  if (config.checkpoint.signal_save) note_signals();
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
+  Interruption interruption(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   settle_precision(config, agreed_fast_bf16(communicator));
@@ -210,14 +210,14 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;
   if (from) {
-    options.resumed = LogState{from->manifest.run.counters, from->manifest.run.values};
+    options.resumed = log_state(from->manifest);
     options.resumed_step = from->manifest.step;
   }
   std::optional<RunLog> log;
   raise_together(communicator, [&] { log.emplace(options); });
   print_opening(*log, config, *trainer, data, runtime);
   if (from) print_resume(*log, *from);
-  if (trainer->train(runtime, *log, from ? &*from : nullptr) == Trainer::Ended::stopped) {
+  if (trainer->train(runtime, *log, interruption, from ? &*from : nullptr) == Trainer::Ended::stopped) {
     return static_cast<int>(ExitCode::stopped);
   }
   raise_together(communicator, [&] {
@@ -231,6 +231,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
 int run_program(const CommandLine& command, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const std::string text = read_deck(command, communicator);
+  if (command.check || command.estimate) let_signals_kill();
   if (command.check) {  // everything but the text itself, which a big corpus takes long to read
     Config config = examine(text, command, communicator);
     if (communicator.rank() != 0) return 0;
@@ -239,6 +240,8 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     return 0;
   }
   Config config = load(text, command, communicator);
+  if (!config.checkpoint.signal_save) let_signals_kill();
+  leave_if_asked(communicator, "before it began");
   if (config.run.task == RunConfig::Task::tokenizer) {
     if (command.estimate) {
       throw UserError(ExitCode::command_line, "--estimate: run.task = tokenizer has no model to estimate");

@@ -60,6 +60,10 @@ bool cut_ledger(const std::string& path, const Manifest& manifest) {
 
 }  // namespace
 
+LogState log_state(const Manifest& manifest) {
+  return {manifest.run.counters, manifest.run.values, owes(manifest.run, owed_evaluation)};
+}
+
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
   const SectionScope section(Section::resuming);
   const std::string& how = config.checkpoint.resume;
@@ -91,18 +95,20 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
   return point;
 }
 
-void cut_metrics(const std::string& folder, int64_t step) {
+void cut_metrics(const std::string& folder, const Manifest& manifest) {
   const std::string path = folder + "/metrics.jsonl";
   std::ifstream file(path, std::ios::binary);
   if (!file) return;
+  const auto step = static_cast<double>(manifest.step);
   int64_t keep = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    const auto found = json.is_object() ? json.find("step") : json.end();
     if (json.is_discarded()) break;
-    if (json.is_object() && found != json.end() && found->is_number() &&
-        found->get<double>() > static_cast<double>(step))
-      break;
+    if (const auto found = json.is_object() ? json.find("step") : json.end();
+        found != json.end() && found->is_number()) {
+      const bool evaluated = json.contains("validation_loss") && owes(manifest.run, owed_evaluation);
+      if (evaluated ? *found >= step : *found > step) break;
+    }
     keep += static_cast<int64_t>(line.size()) + 1;
   }
   file.close();
@@ -123,7 +129,7 @@ std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& 
     notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
                                 ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
   }
-  if (from.own) cut_metrics(folder, from.manifest.step);
+  if (from.own) cut_metrics(folder, from.manifest);
   return notes;
 }
 

@@ -6,10 +6,16 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
+#include "metrics/run_log.hpp"
 #include "parallel/communicator.hpp"
 #include "train/config.hpp"
 
 namespace llmtrain {
+
+/// Counters of a checkpoint that was saved inside of what its step ends with: this is still to be done.
+inline constexpr const char* owed_evaluation = "owed_evaluation";
+inline constexpr const char* owed_samples = "owed_samples";
+inline bool owes(const RunState& state, const char* what) { return state.counters.contains(what); }
 
 /// A verified checkpoint.
 struct ResumePoint {
@@ -18,6 +24,9 @@ struct ResumePoint {
   bool own = true;                 ///< in this run's folder; otherwise the start of a new run
   std::vector<std::string> notes;  ///< what the user should know: refused checkpoints, keys that changed
 };
+
+/// What a run's log goes on from.
+LogState log_state(const Manifest& manifest);
 
 /// Collective: the checkpoint that [checkpoint] resume chooses in the run directory `folder`, if any (with
 /// run.overwrite none of that folder). Settles what the
@@ -28,7 +37,7 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
 /// Cuts ledger.jsonl and metrics.jsonl in `folder` back to the checkpoint, or begins a ledger from that of the other
 /// run that it is of. Gives notes for the user.
 std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from);
-/// The same of metrics.jsonl alone: lines up to the step stay; lines of steps behind it, and half of a line, go.
-void cut_metrics(const std::string& folder, int64_t step);
+/// The same of metrics.jsonl alone: lines up to the checkpoint stay; lines behind it, and half of a line, go.
+void cut_metrics(const std::string& folder, const Manifest& manifest);
 
 }  // namespace llmtrain

@@ -21,4 +21,7 @@ struct StepUnderWay {
 /// Called on every rank in every step, where it is not null.
 inline void (*step_hook)(const StepUnderWay&) = nullptr;
 
+/// Called on every rank before each piece of an evaluation or of samples during training.
+inline void (*poll_hook)(bool evaluation, int rank) = nullptr;
+
 }  // namespace llmtrain

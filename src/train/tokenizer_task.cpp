@@ -8,6 +8,7 @@
 #include "data/dataset.hpp"
 #include "data/trained_tokenizer.hpp"
 #include "metrics/console.hpp"
+#include "train/interruption.hpp"
 #include "train/job.hpp"
 #include "train/run_directory.hpp"
 
@@ -32,6 +33,7 @@ int run_tokenizer_task(Config& config, Runtime& runtime) {
                     RunDirectory::path_of(config)));
     return 0;
   }
+  const Interruption interruption(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =

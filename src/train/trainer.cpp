@@ -8,12 +8,10 @@
 #include <limits>
 
 #include "core/activity.hpp"
-#include "generate/sampler.hpp"
+#include "core/stop_request.hpp"
 #include "kernels/reduce.hpp"
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
-#include "train/evaluate.hpp"
-#include "train/run_directory.hpp"
 #include "train/step_hook.hpp"
 #include "train/trainer_run.hpp"
 
@@ -80,13 +78,13 @@ int64_t ReductionGroups::used(int64_t present) const {
   return n;
 }
 
-Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in)
+Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interruption& interruption_in)
     : runtime(runtime_in),
       log(log_in),
       ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
       feed(trainer.train_),
       guard(trainer.config_.divergence),
-      interruption(trainer.config_, RunDirectory::path_of(trainer.config_), runtime_in.communicator().rank() == 0) {}
+      interruption(interruption_in) {}
 
 Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
     : config_(config),
@@ -123,8 +121,8 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
   arena_.add(sample_logits_, MemoryCategory::activations, "sample_logits", DType::f32, {1, config.model.vocab_size});
 }
 
-Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, const ResumePoint* from) {
-  Run run(*this, runtime, log);
+Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from) {
+  Run run(*this, runtime, log, interruption);
   run.memory = DeviceBuffer(arena_.bytes());
   arena_.commit(run.memory.data());
   params_.start(runtime.communicator(), runtime.stream());
@@ -134,28 +132,35 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, const ResumePoint* 
     completed = restore(run, *from);
   } else {
     set_weights(run);
+    run.owed.evaluation = config_.evaluation.at_start;
   }
   read_texts(run);
   model_->start(runtime.stream());
 
-  const EvaluationConfig& evaluation = config_.evaluation;
-  if (evaluation.at_start && from == nullptr) evaluate(run, 0);
-  if (run.guard.must_roll_back() && completed == 0) roll_back(run, 0);
   if (completed < total_steps_) prepare(run, completed);
-  int64_t stop = attend(run, completed);
+  int64_t stop = settle(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
     step(run, completed);
     ++completed;
     const bool last = completed == total_steps_;
-    const bool evaluates = due(evaluation.every_steps, completed) || (last && evaluation.at_end);
-    const bool samples =
-        due(config_.log.samples_every_steps, completed) || (last && config_.log.samples_every_steps > 0);
-    if (evaluates && !run.guard.must_roll_back()) evaluate(run, completed);
-    if (samples && !run.guard.must_roll_back()) write_samples(run, completed);
-    if (run.guard.must_roll_back()) completed = roll_back(run, completed);
-    stop = attend(run, completed);
+    const int64_t samples = config_.log.samples_every_steps;
+    run.owed.evaluation = due(config_.evaluation.every_steps, completed) || (last && config_.evaluation.at_end);
+    run.owed.samples = due(samples, completed) || (last && samples > 0);
+    stop = settle(run, completed);
   }
   return finish(run, completed, stop);
+}
+
+int64_t Trainer::settle(Run& run, int64_t& completed) {
+  int64_t stop = 0;
+  do {
+    if (run.guard.must_roll_back()) completed = roll_back(run, completed);
+    if (run.owed.evaluation) stop = evaluate(run, completed);
+    if (run.owed.samples && stop == 0 && !run.guard.must_roll_back()) stop = write_samples(run, completed);
+    if (stop == 0 && run.guard.must_roll_back()) continue;
+    stop = attend(run, completed, stop);
+  } while (stop == 0 && (run.guard.must_roll_back() || run.owed.evaluation || run.owed.samples));
+  return stop;
 }
 
 Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
@@ -163,9 +168,9 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
   steps_done_ = completed;
   run.saver->finish();
   if (stop != 0) {
-    run.interruption.stopped();
+    const std::string place = run.owed.evaluation ? " in an evaluation" : run.owed.samples ? " in sampling" : "";
     run.log.stop(fmt::format(
-        "stopped by {} after {} of {} steps; the same command goes on from {}", Interruption::reason(stop), completed,
+        "stopped by {}{} after {} of {} steps; the same command goes on from {}", stop_reason(stop), place, completed,
         total_steps_,
         run.saved_step == completed ? "there" : fmt::format("step {}", std::max<int64_t>(run.saved_step, 0))));
     return Ended::stopped;
@@ -284,72 +289,6 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
   model_->backward(ctx, &batch);
   record.phases.data += loaded - begin;
   record.phases.forward_backward += now() - loaded;
-}
-
-void Trainer::evaluate(Run& run, int64_t completed) {
-  if (!validation_) return;
-  const SectionScope section(Section::evaluation);
-  const double begin = now();
-  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
-  int64_t steps = validation_->steps_per_epoch();
-  if (config_.evaluation.batches > 0) steps = std::min(steps, config_.evaluation.batches);
-  const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, {}}};
-  const EvaluationResult result =
-      llmtrain::evaluate(*model_, ctx, *validation_, steps, buffers, run.runtime.communicator());
-  EvaluationRecord record;
-  record.step = completed;
-  record.tokens = result.tokens;
-  record.loss = result.loss;
-  if (!std::isfinite(record.loss)) {
-    run.log.evaluation(record);
-    run.guard.lose(completed, "the validation loss is not finite");
-    return;
-  }
-  record.best = record.loss < run.best;
-  if (record.best) run.best_step = completed;
-  run.best = std::min(run.best, record.loss);
-  if (record.loss < run.reference - config_.evaluation.early_stopping_threshold) {
-    run.reference = record.loss;
-    run.without_improvement = 0;
-  } else {
-    ++run.without_improvement;
-  }
-  const int64_t patience = config_.evaluation.early_stopping_patience;
-  run.stop = patience > 0 && run.without_improvement >= patience;
-  record.seconds = now() - begin;
-  run.evaluation_seconds = std::max(run.evaluation_seconds, record.seconds);
-  run.log.evaluation(record);
-  if (record.best && config_.checkpoint.export_model == CheckpointConfig::Export::best) export_weights(run);
-}
-
-void Trainer::write_samples(Run& run, int64_t completed) {
-  const SectionScope section(Section::sampling);
-  GenerationOptions options;
-  options.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
-  options.new_tokens = config_.log.sample_length;
-  options.context = std::min(config_.batch.sequence_length, train_.max_rows());
-  options.eos = tokenizer_->eos_id();
-  options.vocabulary = tokenizer_->vocabulary_size();
-  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
-  for (size_t i = 0; i < prompts_.size(); ++i) {
-    options.key = random_key(run.ctx.seed, RandomPurpose::sampling, static_cast<uint64_t>(completed), i);
-    const double begin = now();
-    std::vector<int32_t> prompt = prompts_[i];
-    if (prompt.empty()) {  // begin as some sequence of the data begins
-      HostBatch host;
-      MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
-      plan.samples.resize(1);
-      train_.load(plan, host);
-      prompt.push_back(host.ids.front());
-    }
-    const std::vector<int32_t> tokens = generate_tokens(*model_, ctx, batch_, sample_logits_, prompt, options);
-    // Together: a token in the middle of a text may mean a space that it does not mean at the beginning.
-    const std::string given = tokenizer_->decode(prompt);
-    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
-    const std::string whole = tokenizer_->decode(prompt);
-    const bool goes_on = whole.starts_with(given);
-    run.log.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer_->decode(tokens), now() - begin);
-  }
 }
 
 uint64_t Trainer::parameter_hash(Run& run) {

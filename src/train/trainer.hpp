@@ -12,6 +12,7 @@
 #include "parallel/runtime.hpp"
 #include "train/config.hpp"
 #include "train/feed.hpp"
+#include "train/interruption.hpp"
 #include "train/resume.hpp"
 
 namespace llmtrain {
@@ -48,7 +49,7 @@ class Trainer {
   /// How training ended: at its end, or before it on request, with a checkpoint to go on from.
   enum class Ended : uint8_t { finished, stopped };
   /// Allocates, takes the state of `from` or initialises, and trains. Collective.
-  Ended train(Runtime& runtime, RunLog& log, const ResumePoint* from);
+  Ended train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from);
   int64_t steps_done() const { return steps_done_; }
 
  private:
@@ -58,11 +59,15 @@ class Trainer {
   void prepare(Run& run, int64_t n);
   void run_rounds(Run& run, StepRecord& record);
   void micro_batch(Run& run, StepRecord& record);
-  void evaluate(Run& run, int64_t completed);
-  void write_samples(Run& run, int64_t completed);
   uint64_t parameter_hash(Run& run);
   void update(Run& run, const StepRecord& record, double tokens);
   Ended finish(Run& run, int64_t completed, int64_t stop);
+  /// What is owed after `completed` steps, and what there is to do between two steps. Gives the reason to stop, or 0.
+  int64_t settle(Run& run, int64_t& completed);
+
+  // trainer_evaluation.cpp: what is owed, until a reason to stop comes, which is given (else 0): then it stays owed.
+  int64_t evaluate(Run& run, int64_t completed);
+  int64_t write_samples(Run& run, int64_t completed);
 
   // trainer_checkpoint.cpp
   void start_run(Run& run, const ResumePoint* from);
@@ -70,9 +75,17 @@ class Trainer {
   /// Gives the steps completed.
   int64_t restore(Run& run, const ResumePoint& from);
   void save(Run& run, int64_t completed);
-  /// Between two steps: publishes what was written, saves what is due. Gives the reason to stop, or 0. A state that is
+  bool is_scheduled(const Run& run, int64_t completed) const;
+  /// Publishes what was written, and agrees on what is asked for: reason to stop, save.
+  struct Asked {
+    int64_t stop, save;
+  };
+  Asked ask(Run& run);
+  /// Inside of what is owed: saves when asked to. Gives the reason to stop, or 0.
+  int64_t poll(Run& run, int64_t completed);
+  /// Between two steps: saves what is due. Gives the reason to stop (`stop`, if one is known), or 0. A state that is
   /// not fit to be saved is given up for that of an earlier step.
-  int64_t attend(Run& run, int64_t& completed);
+  int64_t attend(Run& run, int64_t& completed, int64_t stop);
 
   // trainer_divergence.cpp
   bool state_is_finite(Run& run);

@@ -12,6 +12,7 @@
 #include "text/tokenizer_files.hpp"
 #include "train/program.hpp"
 #include "train/run_directory.hpp"
+#include "train/step_hook.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {
@@ -42,6 +43,11 @@ void take(const Map& from, const char* name, T& field) {
 }
 
 }  // namespace
+
+/// Whether every run of the deck has this checkpoint, whatever interrupts it.
+bool Trainer::is_scheduled(const Run& run, int64_t completed) const {
+  return !run.owed.evaluation && due(config_.checkpoint.every_steps, completed);
+}
 
 uint64_t Trainer::hash_after(Run& run, int64_t completed) {
   if (run.hashed.first != completed) run.hashed = {completed, parameter_hash(run)};
@@ -82,6 +88,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   take(saved.values, "best_validation", run.best);
   take(saved.values, "early_stopping_reference", run.reference);
   take(saved.counters, "without_improvement", run.without_improvement);
+  run.owed = {owes(saved, owed_evaluation), owes(saved, owed_samples)};
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
   run.guard.restore(saved, from.own);
@@ -92,7 +99,8 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   take(saved.counters, "best_step", run.best_step);
   take(saved.counters, "best_saved", run.best_saved);
   run.saved_step = completed;
-  if (run.guard.target() < 0) run.guard.saved(completed, due(config_.checkpoint.every_steps, completed));
+  run.saved_owing = run.owed.evaluation;
+  if (run.guard.target() < 0) run.guard.saved(completed, is_scheduled(run, completed));
   run.saver->set_best(run.best_saved);
   run.saver->set_target(run.guard.target());
   return completed;
@@ -129,38 +137,58 @@ void Trainer::save(Run& run, int64_t completed) {
   request.run.values["best_validation"] = run.best;
   request.run.values["early_stopping_reference"] = run.reference;
   request.run.parameters = hash_text(hash);
-  run.guard.saved(completed, due(config_.checkpoint.every_steps, completed));
+  if (run.owed.evaluation) request.run.counters[owed_evaluation] = 1;
+  if (run.owed.samples) request.run.counters[owed_samples] = 1;
+  run.guard.saved(completed, is_scheduled(run, completed));
   run.guard.save(request.run);
   run.saver->set_target(run.guard.target());
   run.saver->begin(request);
   run.saver->set_best(run.best_saved);
   if (!config_.checkpoint.asynchronous) run.saver->finish();
   run.saved_step = completed;
+  run.saved_owing = run.owed.evaluation;
   run.interruption.saved();
 }
 
-int64_t Trainer::attend(Run& run, int64_t& completed) {
+Trainer::Asked Trainer::ask(Run& run) {
   Saver& saver = *run.saver;
-  const double needed = 2 * (run.step_seconds + run.evaluation_seconds + saver.seconds());
-  const Interruption::Wish wish = run.interruption.wish(needed);
+  // A piece of an evaluation takes less than a step.
+  const Interruption::Wish wish = run.interruption.wish(2 * (run.step_seconds + saver.seconds()));
   int64_t facts[] = {wish.stop, wish.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
   run.runtime.communicator().maximum(facts);
-  const int64_t stop = facts[0];
   if (saver.under_way() && (facts[2] == 0 || facts[3] != 0)) saver.finish();
-  const bool end = completed >= total_steps_ || run.stop;
-  const bool scheduled = due(config_.checkpoint.every_steps, completed) && run.guard.sound();
-  const bool wanted = facts[1] != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
-  if (completed > 0 && completed != run.saved_step && (wanted || end)) {
+  return {facts[0], facts[1]};
+}
+
+int64_t Trainer::poll(Run& run, int64_t completed) {
+  if (poll_hook != nullptr) poll_hook(run.owed.evaluation, run.runtime.communicator().rank());
+  const Asked asked = ask(run);
+  const bool save_now = asked.save != 0 && asked.stop == 0 && completed > 0 && completed != run.saved_step;
+  if (save_now && state_is_finite(run)) save(run, completed);
+  return asked.stop;
+}
+
+int64_t Trainer::attend(Run& run, int64_t& completed, int64_t stop) {
+  const Asked asked = ask(run);
+  if (stop == 0) stop = asked.stop;
+  const bool settled = !run.owed.evaluation;
+  const bool end = settled && (completed >= total_steps_ || run.stop);
+  const bool scheduled = settled && due(config_.checkpoint.every_steps, completed) && run.guard.sound();
+  const bool wanted = asked.save != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
+  const bool saved = completed == run.saved_step && !(settled && run.saved_owing);
+  if (completed > 0 && !saved && (wanted || end)) {
     const bool finite = state_is_finite(run);
     if (finite && wanted) save(run, completed);
     if (!finite && (scheduled || end)) {
       run.guard.lose(completed, "the parameters or moments are not finite");
       completed = roll_back(run, completed);
-    } else if (!finite) {  // whoever goes back does so where a run without this wish would
+      return stop;
+    }
+    if (!finite) {  // whoever goes back does so where a run without this wish would
       run.log.warn(fmt::format("step {}: the parameters or moments are not finite; they are not saved", completed));
     }
   }
-  return completed >= total_steps_ || run.stop ? 0 : stop;
+  return end && !run.owed.samples ? 0 : stop;
 }
 
 void Trainer::start_run(Run& run, const ResumePoint* from) {

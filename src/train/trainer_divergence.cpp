@@ -86,8 +86,8 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
   run.saver->forget_after(step);
   const RollbackRecord record{step, completed, left_out.first, left_out.last, before.reason()};
   raise_together(run.runtime.communicator(), [&] {
-    if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), step);
-    run.log.roll_back(record, {point.manifest.run.counters, point.manifest.run.values});
+    if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), point.manifest);
+    run.log.roll_back(record, log_state(point.manifest));
   });
   // At once: whoever goes on from here leaves out the same data.
   save(run, step);

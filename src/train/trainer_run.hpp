@@ -15,7 +15,7 @@
 namespace llmtrain {
 
 struct Trainer::Run {
-  Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in);
+  Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interruption& interruption_in);
 
   Runtime& runtime;
   RunLog& log;
@@ -31,19 +31,23 @@ struct Trainer::Run {
   int64_t best_step = -1;
   int64_t without_improvement = 0;
   bool stop = false;
+  /// Of the current step, not done yet. Kept in checkpoints: a job may be asked to stop inside.
+  struct Owed {
+    bool evaluation = false, samples = false;
+  } owed;
 
   DivergenceGuard guard;
   std::string start_path;  ///< of the checkpoint of another run that this one began with
 
-  Interruption interruption;
+  Interruption& interruption;
   std::vector<float> host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
   std::optional<Saver> saver;
   std::pair<int64_t, uint64_t> hashed{-1, 0};  ///< step, and the parameters' hash after it
   int64_t saved_step = -1;                     ///< the newest save was begun after it, or the run resumed from it
+  bool saved_owing = false;                    ///< it owes an evaluation
   int64_t best_saved = -1;                     ///< the newest save after which no evaluation was better
   uint64_t data = 0;                           ///< fingerprint, on rank 0
   double step_seconds = 0;                     ///< of the longest step
-  double evaluation_seconds = 0;               ///< of the longest evaluation
 
   /// Of the folder that the weights come from, by file, on rank 0: read at the start, since it may be gone at the end.
   std::map<std::string, std::string> texts;

@@ -11,6 +11,8 @@
 namespace llmtrain::test {
 namespace {
 
+namespace fs = std::filesystem;
+
 const std::string reference = (source_folder() / "tests/reference").string() + "/";
 
 class Evaluation : public ::testing::Test {
@@ -80,6 +82,20 @@ TEST_F(Evaluation, TakesTheHeldOutPartOfTrainingDataWhereNothingIsNamed) {
   EXPECT_NE(outcome.output.find("29 tokens scored"), std::string::npos) << outcome.output;
   evaluate({}, 2, 78);
   EXPECT_NE(outcome.output.find("data.validation: is required"), std::string::npos) << outcome.output;
+}
+
+TEST_F(Evaluation, StopsWhenAskedAndBeginsAgain) {
+  evaluate({});
+  const std::string report = file("evaluation.json");
+  fs::create_directories(folder / "runs/2");
+  write_file(folder / "runs/2/STOP", "");
+  evaluate({}, 2, 75);
+  EXPECT_NE(outcome.output.find("stopped by the file STOP while it was evaluating"), std::string::npos)
+      << outcome.output;
+  EXPECT_FALSE(fs::exists(folder / "runs/2/evaluation.json"));
+  runs = 1;
+  evaluate({}, 2);
+  EXPECT_EQ(file("evaluation.json"), report);
 }
 
 TEST_F(Evaluation, RefusesWhatCannotBeEvaluated) {

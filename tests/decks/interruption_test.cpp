@@ -20,7 +20,7 @@ class Interruption : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
     write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 250\noutput = " + folder.text() +
+    write_file(folder / "deck.ini", "[run]\nmax_steps = 400\noutput = " + folder.text() +
                                         "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\ndropout = 0.1\n[data]\n"
                                         "train = " +
                                         (folder / "text.txt").string() +
@@ -140,6 +140,28 @@ TEST_F(Interruption, TheFileSaveSavesOnce) {
   EXPECT_EQ(saves, 5U) << "four of the deck's and one that was asked for\n" << outcome.output;
   ASSERT_EQ(shell(command("long", 1, longer)).exit_code, 0);
   EXPECT_EQ(ledger("saved"), ledger("long"));
+}
+
+/// The deck is a pipe: the signal comes while the program waits for it, as soon as it notes signals at all.
+TEST_F(Interruption, ASignalBeforeTheDeckIsReadIsNoted) {
+  const std::string pipe = (folder / "pipe.ini").string();
+  const auto signalled = [&](const std::string& arguments) {
+    write_file(folder / "early.sh",
+               "cd " + folder.text() +
+                   "; rm -f pipe.ini; mkfifo pipe.ini; export OMP_NUM_THREADS=1\n" LLMTRAIN_PROGRAM
+                   " pipe.ini run.name=early " +
+                   arguments +
+                   " & job=$!\n"
+                   "until [ $((0x$(sed -n 's/SigCgt:.//p' /proc/$job/status) & 0x4a02)) = $((0x4a02)) ]; do :; done\n"
+                   "kill -TERM $job; cat deck.ini >pipe.ini; wait $job\n");
+    return shell("timeout 60 bash " + (folder / "early.sh").string());
+  };
+  const Outcome stopped = signalled("");
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
+  EXPECT_THAT(stopped.output, HasSubstr("stopped by SIGTERM before it began"));
+  EXPECT_FALSE(fs::exists(folder / "early"));
+  EXPECT_EQ(signalled("checkpoint.signal_save=false").exit_code, 143);
+  EXPECT_EQ(signalled("--check").exit_code, 143) << "leaves nothing to go on from";
 }
 
 TEST_F(Interruption, WithoutSignalSaveASignalIsDeadly) {

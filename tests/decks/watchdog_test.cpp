@@ -133,7 +133,7 @@ TEST_F(Watchdog, ADiskThatIsSlowButMovesIsLeftAlone) {
 }
 #endif
 
-TEST_F(Watchdog, ASignalWhileTheDataAreReadStopsAllRanks) {
+TEST_F(Watchdog, ASignalOrTheFileStopWhileTheDataAreReadStopsAllRanks) {
   std::string text;
   for (int i = 0; text.size() < 40'000'000; ++i) {
     text += "word" + std::to_string(uint64_t{2654435761} * static_cast<uint64_t>(i) % 1'000'003) + " and ";
@@ -144,8 +144,14 @@ TEST_F(Watchdog, ASignalWhileTheDataAreReadStopsAllRanks) {
   const Outcome outcome =
       run_and("read", 2, "grep -q '\"section\":\"reading data\"' $run/status/rank-00001", "kill -USR1 $(pid 1)", more);
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("stopped by a signal while the data were read"));
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGUSR1 while the data were read"));
   EXPECT_FALSE(fs::exists(folder / "read/ledger.jsonl"));
+  fs::create_directories(folder / "file");
+  write_file(folder / "file/STOP", "");
+  const Outcome file = run_and("file", 2, "true", "true", more);
+  EXPECT_EQ(file.exit_code, 75) << file.output;
+  EXPECT_THAT(file.output, HasSubstr("stopped by the file STOP while the data were read"));
+  EXPECT_FALSE(fs::exists(folder / "file/STOP")) << "the next job would find it";
 }
 
 }  // namespace

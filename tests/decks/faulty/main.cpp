@@ -5,17 +5,24 @@
 //   loss step 3 0 inf       the same of the loss on rank 0 in step 3 (from 0), whatever its data
 //   rate data 7 -1 10       the learning rate times 10
 //   signal step 3 0 10      signal 10 to the process itself
+//   signal evaluation 3 0 10  the same before the fourth piece of all evaluations in training; sampling: of samples
+//   save sampling 3 0 FILE  makes the file
+//   wait sampling 3 0 500   waits so many milliseconds
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/error.hpp"
 #include "parallel/runtime.hpp"
 #include "train/command_line.hpp"
+#include "train/interruption.hpp"
 #include "train/program.hpp"
 #include "train/step_hook.hpp"
 
@@ -46,6 +53,7 @@ void change_gradient(ParamStore& params, float value) {
 
 void apply(const StepUnderWay& step) {
   for (const Fault& fault : faults()) {
+    if (fault.by != "data" && fault.by != "step") continue;
     if (fault.number != (fault.by == "data" ? step.data_step : step.step)) continue;
     if (fault.rank >= 0 && fault.rank != step.rank) continue;
     const double value = std::strtod(fault.value.c_str(), nullptr);
@@ -53,6 +61,17 @@ void apply(const StepUnderWay& step) {
     if (fault.what == "loss") step.loss.add(value);
     if (fault.what == "rate") step.learning_rate *= value;
     if (fault.what == "signal") std::raise(static_cast<int>(value));
+  }
+}
+
+void apply_between(bool evaluation, int rank) {
+  static int64_t pieces[2] = {0, 0};
+  const int64_t number = pieces[evaluation ? 0 : 1]++;
+  for (const Fault& fault : faults()) {
+    if (fault.by != (evaluation ? "evaluation" : "sampling") || fault.number != number || fault.rank != rank) continue;
+    if (fault.what == "signal") std::raise(std::atoi(fault.value.c_str()));
+    if (fault.what == "save") std::ofstream(fault.value).put('\n');
+    if (fault.what == "wait") std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(fault.value.c_str())));
   }
 }
 
@@ -70,9 +89,11 @@ void read_faults(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  note_signals();
   try {
     read_faults(std::getenv("LLMTRAIN_TEST_FAULTS"));
     step_hook = apply;
+    poll_hook = apply_between;
     const CommandLine command = parse_command_line(argc, argv);
     Runtime runtime(argc, argv);
     return runtime.guard([&] { return run_program(command, runtime); });

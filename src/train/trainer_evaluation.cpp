@@ -1,0 +1,104 @@
+// The part of the trainer that looks at the model on the way: evaluations and samples. A stop does not wait for their
+// end; they are owed then, and done when the run goes on.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/activity.hpp"
+#include "generate/sampler.hpp"
+#include "train/evaluate.hpp"
+#include "train/trainer_run.hpp"
+
+namespace llmtrain {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+int64_t Trainer::evaluate(Run& run, int64_t completed) {
+  if (!validation_) {
+    run.owed.evaluation = false;
+    return 0;
+  }
+  const SectionScope section(Section::evaluation);
+  const double begin = now();
+  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
+  int64_t steps = validation_->steps_per_epoch();
+  if (config_.evaluation.batches > 0) steps = std::min(steps, config_.evaluation.batches);
+  const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, {}}};
+  int64_t stop = 0;
+  const auto interrupted = [&] { return (stop = poll(run, completed)) != 0; };
+  const auto result =
+      llmtrain::evaluate(*model_, ctx, *validation_, steps, buffers, run.runtime.communicator(), interrupted);
+  if (!result) return stop;
+  run.owed.evaluation = false;
+  EvaluationRecord record;
+  record.step = completed;
+  record.tokens = result->tokens;
+  record.loss = result->loss;
+  if (!std::isfinite(record.loss)) {
+    run.log.evaluation(record);
+    run.guard.lose(completed, "the validation loss is not finite");
+    return 0;
+  }
+  record.best = record.loss < run.best;
+  if (record.best) run.best_step = completed;
+  run.best = std::min(run.best, record.loss);
+  if (record.loss < run.reference - config_.evaluation.early_stopping_threshold) {
+    run.reference = record.loss;
+    run.without_improvement = 0;
+  } else {
+    ++run.without_improvement;
+  }
+  const int64_t patience = config_.evaluation.early_stopping_patience;
+  run.stop = patience > 0 && run.without_improvement >= patience;
+  record.seconds = now() - begin;
+  run.log.evaluation(record);
+  if (record.best && config_.checkpoint.export_model == CheckpointConfig::Export::best) export_weights(run);
+  return 0;
+}
+
+int64_t Trainer::write_samples(Run& run, int64_t completed) {
+  const SectionScope section(Section::sampling);
+  int64_t stop = 0;
+  GenerationOptions options;
+  options.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
+  options.new_tokens = config_.log.sample_length;
+  options.context = std::min(config_.batch.sequence_length, train_.max_rows());
+  options.eos = tokenizer_->eos_id();
+  options.vocabulary = tokenizer_->vocabulary_size();
+  options.interrupted = [&] { return (stop = poll(run, completed)) != 0; };
+  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
+  struct Sample {
+    std::string given, continuation;
+    double seconds;
+  };
+  std::vector<Sample> samples;  // shown when all are there, so that none is shown twice
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    options.key = random_key(run.ctx.seed, RandomPurpose::sampling, static_cast<uint64_t>(completed), i);
+    const double begin = now();
+    std::vector<int32_t> prompt = prompts_[i];
+    if (prompt.empty()) {  // begin as some sequence of the data begins
+      HostBatch host;
+      MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
+      plan.samples.resize(1);
+      train_.load(plan, host);
+      prompt.push_back(host.ids.front());
+    }
+    const std::vector<int32_t> tokens = generate_tokens(*model_, ctx, batch_, sample_logits_, prompt, options);
+    if (stop != 0) return stop;
+    // Together: a token in the middle of a text may mean a space that it does not mean at the beginning.
+    const std::string given = tokenizer_->decode(prompt);
+    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
+    const std::string whole = tokenizer_->decode(prompt);
+    const bool goes_on = whole.starts_with(given);
+    samples.push_back({given, goes_on ? whole.substr(given.size()) : tokenizer_->decode(tokens), now() - begin});
+  }
+  for (const Sample& sample : samples) run.log.sample(completed, sample.given, sample.continuation, sample.seconds);
+  run.owed.samples = false;
+  return 0;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,153 @@
+// Requests that come in the middle of an evaluation or of samples: a stop does not wait for their end, and what is owed
+// is done when the run goes on, so that its files are those of a run that nobody interrupted.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Owed : public ::testing::Test {
+ protected:
+  Owed() {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
+    write_file(folder / "text.txt", text);
+    write_file(folder / "deck.ini", "[run]\nmax_steps = 10\noutput = " + folder.text() +
+                                        "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\ndropout = 0.1\n[data]\n"
+                                        "train = " +
+                                        (folder / "text.txt").string() +
+                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[evaluation]\nevery_steps = 4\n"
+                                        "[precision]\ncompute = fp32\n[log]\nevery_steps = 3\nsamples_every_steps = 4\n"
+                                        "sample_prompts = Line 1, Line 2\nsample_length = 5\n"
+                                        "[checkpoint]\nevery_steps = 8\n");
+  }
+  /// `faults`: see faulty/main.cpp.
+  Outcome run(const std::string& name, int ranks, const std::string& faults,
+              const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> all = {(folder / "deck.ini").string(), "run.name=" + name};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return llmtrain({ranks, 1, all, LLMTRAIN_FAULTY_PROGRAM, "LLMTRAIN_TEST_FAULTS='" + faults + "'"});
+  }
+  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
+  /// Lines of metrics.jsonl about evaluations, without times.
+  std::string evaluations(const std::string& name) const {
+    std::string all;
+    std::istringstream text(read_file(folder / (name + "/metrics.jsonl")));
+    for (std::string line; std::getline(text, line);) {
+      nlohmann::json json = nlohmann::json::parse(line);
+      if (!json.contains("validation_loss")) continue;
+      for (const char* key : {"wall_time", "seconds"}) json.erase(key);
+      all += json.dump() + "\n";
+    }
+    return all;
+  }
+  std::string rows_of_metrics_h5(const std::string& name) const {
+    std::istringstream text(llmtool({"inspect", (folder / (name + "/metrics.h5")).string()}).output);
+    std::string rows;
+    for (std::string line; std::getline(text, line);) {
+      if (line.find("perplexity") != std::string::npos) rows += line;
+    }
+    return rows;
+  }
+  int samples_shown(const std::string& name) const {
+    int shown = 0;
+    std::istringstream text(read_file(folder / (name + "/log.txt")));
+    for (std::string line; std::getline(text, line);) shown += line.ends_with("  sample") ? 1 : 0;
+    return shown;
+  }
+  std::string best(const std::string& name) const {
+    const fs::path link = folder / (name + "/checkpoints/best");
+    return fs::is_symlink(link) ? fs::read_symlink(link).string() : "none";
+  }
+  std::string latest(const std::string& name) const {
+    return fs::read_symlink(folder / (name + "/checkpoints/latest")).filename().string();
+  }
+  void expect_stopped(const std::string& name, const Outcome& outcome, const std::string& where,
+                      const std::string& checkpoint) const {
+    EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGUSR1 in " + where));
+    EXPECT_EQ(latest(name), checkpoint);
+    EXPECT_FALSE(fs::exists(folder / (name + "/finished.json")));
+  }
+  void expect_goes_on(const std::string& name, int ranks, const std::string& whole,
+                      const std::vector<std::string>& overrides = {}) const {
+    const Outcome outcome = run(name, ranks, "", overrides);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(ledger(name), ledger(whole));
+    EXPECT_EQ(evaluations(name), evaluations(whole));
+    EXPECT_EQ(rows_of_metrics_h5(name), rows_of_metrics_h5(whole));
+    EXPECT_EQ(samples_shown(name), samples_shown(whole));
+    EXPECT_EQ(best(name), best(whole));
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(Owed, AStopInsideAnEvaluationIsMadeUpFor) {
+  ASSERT_EQ(run("whole", 1, "").exit_code, 0);
+  EXPECT_THAT(ledger("whole"), HasSubstr("{\"step\":8,\"validation_loss\""));
+  EXPECT_EQ(samples_shown("whole"), 6);
+  EXPECT_THAT(rows_of_metrics_h5("whole"), HasSubstr(" 3 ")) << "the rows that are compared";
+
+  // Rank 1 of two; each has three pieces of an evaluation.
+  expect_stopped("cut", run("cut", 2, "signal evaluation 4 1 10"), "an evaluation after 8 of", "step-00000008");
+  EXPECT_THAT(ledger("cut"), HasSubstr("{\"step\":8,\"learning_rate\""));
+  EXPECT_THAT(ledger("cut"), Not(HasSubstr("{\"step\":8,\"validation_loss\""))) << "it was left";
+  // The same evaluation once more, then samples behind it.
+  expect_stopped("cut", run("cut", 1, "signal evaluation 0 0 10"), "an evaluation after 8 of", "step-00000008");
+  expect_stopped("cut", run("cut", 1, "signal sampling 1 0 10"), "sampling after 8 of", "step-00000008");
+  EXPECT_THAT(ledger("cut"), HasSubstr("{\"step\":8,\"validation_loss\""));
+  EXPECT_EQ(samples_shown("cut"), 2);
+  // And the last.
+  expect_stopped("cut", run("cut", 3, "signal evaluation 1 2 10"), "an evaluation after 10 of", "step-00000010");
+  expect_goes_on("cut", 1, "whole");
+  // A checkpoint of a step without one.
+  expect_stopped("early", run("early", 1, "signal evaluation 3 0 10"), "an evaluation after 4 of", "step-00000004");
+  expect_goes_on("early", 2, "whole");
+}
+
+TEST_F(Owed, EarlyStoppingIsDecidedAlike) {
+  const std::vector<std::string> bad = {"schedule.learning_rate=3", "evaluation.early_stopping_patience=1",
+                                        "optimizer.max_grad_norm=0"};
+  const Outcome whole = run("whole", 1, "", bad);
+  EXPECT_EQ(whole.exit_code, 0);
+  EXPECT_THAT(whole.output, HasSubstr("stopped early after 8 steps"));
+  expect_stopped("cut", run("cut", 1, "signal evaluation 10 0 10", bad), "an evaluation after 8 of", "step-00000008");
+  expect_goes_on("cut", 2, "whole", bad);
+}
+
+TEST_F(Owed, TheFileSaveDoesNotWaitForTheEndOfAnEvaluation) {
+  ASSERT_EQ(run("whole", 1, "").exit_code, 0);
+  fs::create_directories(folder / "saved");
+  const std::string file = (folder / "saved/SAVE").string();
+  const std::vector<std::string> alone = {"checkpoint.every_steps=0", "checkpoint.at_end=false"};
+  const auto run_on = [&](const std::string& faults) { return run("saved", 1, faults, alone); };
+  // Looked for twice a second: the wish is there from the first piece of the evaluation on, and seen at the latest in
+  // one that a long time passes in.
+  const Outcome saved = run_on("save evaluation 0 0 " + file + ";wait evaluation 2 0 600");
+  EXPECT_EQ(saved.exit_code, 0) << saved.output;
+  EXPECT_EQ(latest("saved"), "step-00000004");
+  EXPECT_FALSE(fs::exists(file));
+  // As if the job had been killed then, and at any moment since.
+  fs::remove(folder / "saved/finished.json");
+  const Outcome again = run_on("");
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_THAT(again.output, HasSubstr("step-00000004, step 4"));
+  EXPECT_THAT(again.output, HasSubstr("\nstep 4  validation loss")) << "it was saved before the evaluation had ended";
+  for (const char* where : {"\"step\":4,\"val", "\"step\":8,\"val"}) EXPECT_THAT(ledger("saved"), HasSubstr(where));
+  EXPECT_EQ(evaluations("saved"), evaluations("whole"));
+  EXPECT_EQ(rows_of_metrics_h5("saved"), rows_of_metrics_h5("whole"));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

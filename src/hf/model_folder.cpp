@@ -74,8 +74,9 @@ void keep_foreign_files(const std::string& former, const std::string& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(former, ignored)) {
     const std::string name = entry.path().filename().string();
     if (is_model_file(name)) continue;
-    if (std::rename(entry.path().c_str(), (folder + "/" + name).c_str()) != 0) {
-      cannot_create(folder + "/" + name, fmt::format("{}; it is still in {}", std::strerror(errno), former));
+    const std::string place = fmt::format("{}/{}", folder, name);
+    if (std::rename(entry.path().c_str(), place.c_str()) != 0) {
+      cannot_create(place, fmt::format("{}; it is still in {}", std::strerror(errno), former));
     }
   }
 }

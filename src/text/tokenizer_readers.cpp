@@ -126,6 +126,7 @@ TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name
   options.ignore_merges = true;
   if (!can_take_bytes(vocabulary, options)) refuse("some bytes have no token");
   std::vector<AddedToken> special;  // as in tiktoken, text that looks like one is text
+  special.reserve(llama3_special_tokens);
   for (int32_t i = 0; i < llama3_special_tokens; ++i) {
     special.push_back({.content = llama3_special_name(i),
                        .id = static_cast<int32_t>(llama3_ranks) + i,

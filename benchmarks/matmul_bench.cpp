@@ -1,4 +1,5 @@
-// Matrix products of linear layers: kernels/matmul.hpp against one oneDNN matmul primitive over all threads.
+// Matrix products of linear layers: kernels/matmul.hpp against one oneDNN matmul primitive over all threads, and in
+// bf16 the native product against the one of widened operands (kernels/host/product_path.hpp).
 // usage: matmul_bench [threads ...]   (default: 1 and OMP_NUM_THREADS)
 
 #include <fmt/core.h>
@@ -14,6 +15,7 @@
 
 #include "core/philox.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/host/product_path.hpp"
 #include "kernels/matmul.hpp"
 
 namespace llmtrain {
@@ -104,21 +106,36 @@ void run_case(const Case& c, DType dtype, Stream& stream) {
   };
   ours();
   stock.run();
+  if (dtype == DType::bf16) {  // kernels are made in the first call
+    for (const auto path : {host::ProductPath::native, host::ProductPath::wide}) {
+      const host::ForcedProductPath forced(path);
+      ours();
+    }
+  }
   const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
   const int rounds = std::clamp(static_cast<int>(2e10 / flops), 3, 500);
-  std::vector<double> own, other;
+  std::vector<double> own, other, native, wide;
+  const auto on_path = [&](host::ProductPath forced) {
+    const host::ForcedProductPath path(forced);
+    return seconds(ours);
+  };
   for (int i = 0; i < rounds; ++i) {  // alternating, so that both sides see the same machine
     own.push_back(seconds(ours));
     other.push_back(seconds([&] { stock.run(); }));
+    if (dtype != DType::bf16) continue;
+    native.push_back(on_path(host::ProductPath::native));
+    wide.push_back(on_path(host::ProductPath::wide));
   }
   const auto median = [](std::vector<double>& v) {
     std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
     return v[v.size() / 2];
   };
   const double t_own = median(own), t_other = median(other);
-  fmt::print("{:24} {:5} {} threads {:9.1f} us {:8.1f} GFLOP/s   oneDNN {:8.1f} GFLOP/s   ratio {:.2f}\n", c.name,
+  fmt::print("{:24} {:5} {} threads {:9.1f} us {:8.1f} GFLOP/s   oneDNN {:8.1f} GFLOP/s   ratio {:.2f}", c.name,
              name_of(dtype), omp_get_max_threads(), t_own * 1e6, flops / t_own * 1e-9, flops / t_other * 1e-9,
              t_other / t_own);
+  if (dtype == DType::bf16) fmt::print("   native / wide {:.2f}", median(wide) / median(native));
+  fmt::print("\n");
   std::fflush(stdout);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/host/attention_plan.hpp"
 #include "kernels/host/block_product.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/product_path.hpp"
 
 namespace llmtrain::host {
 
@@ -18,7 +19,7 @@ void dispatch_operands(DType storage, const F& f) {
   bf16* half = nullptr;
   if (storage == DType::f32) {
     f(single, single);
-  } else if (bf16_block_products()) {
+  } else if (product_kernels(storage, attention_block).operands == DType::bf16) {
     f(half, half);
   } else {
     f(half, single);

@@ -1,6 +1,5 @@
 #include "kernels/host/block_product.hpp"
 
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,12 +10,11 @@
 
 #include "core/error.hpp"
 #include "kernels/host/lanes.hpp"
+#include "kernels/host/product_path.hpp"
 
 namespace llmtrain::host {
 
 namespace {
-
-std::atomic<int> plain_requests{0};
 
 bool cpu_has(dnnl::cpu_isa isa) {
   // The values are sets of features, one bit each.
@@ -103,28 +101,16 @@ class PlainProduct final : public BlockProduct {
 
 }  // namespace
 
-bool bf16_block_products() {
-  static const bool available = [] {
-    using dnnl::memory;
-    using dnnl::ukernel::brgemm;
-    const auto type = memory::data_type::bf16;
-    return cpu_has(dnnl::cpu_isa::avx512_core_bf16) &&
-           brgemm::get_B_pack_type(type, type) == dnnl::ukernel::pack_type::pack32 &&
-           MicroKernel::make({.dtype = DType::bf16, .m = 64, .n = 64, .k = 64, .accumulate = true}) != nullptr;
-  }();
-  return available && plain_requests.load() == 0;
-}
-
 const BlockProduct& BlockProduct::get(const BlockShape& shape) {
   LLMTRAIN_CHECK(
       shape.m > 0 && shape.m % 16 == 0 && shape.n > 0 && shape.n % 16 == 0 && shape.k > 0 && shape.k % 2 == 0,
       "block products want multiples of 16");
   static std::mutex mutex;
   static std::map<std::pair<bool, BlockShape>, std::unique_ptr<BlockProduct>> made;
-  const bool plain = plain_requests.load() != 0;
+  const bool plain = !product_kernels(DType::f32, shape.m).micro;
   const std::lock_guard lock(mutex);
   std::unique_ptr<BlockProduct>& product = made[{plain, shape}];
-  if (!product && !plain) product = MicroKernel::make(shape);
+  if (!product && (!plain || shape.dtype == DType::bf16)) product = MicroKernel::make(shape);
   if (!product) {
     LLMTRAIN_CHECK(shape.dtype == DType::f32, "no product of bf16 blocks on this processor");
     product = std::make_unique<PlainProduct>(shape);
@@ -135,8 +121,5 @@ const BlockProduct& BlockProduct::get(const BlockShape& shape) {
 void end_block_products() {
   if (cpu_has(dnnl::cpu_isa::avx512_core_amx)) dnnl_brgemm_release_hw_context();
 }
-
-PlainBlockProducts::PlainBlockProducts() { ++plain_requests; }
-PlainBlockProducts::~PlainBlockProducts() { --plain_requests; }
 
 }  // namespace llmtrain::host

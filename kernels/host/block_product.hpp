@@ -25,26 +25,15 @@ class BlockProduct {
   /// Scratch memory a call may use; 64-byte aligned, one per thread.
   static constexpr int64_t scratch_bytes = 64 << 10;
 
-  /// Made once per shape and kept. A bf16 shape is an error unless bf16_block_products().
+  /// Made once per shape and kept, on the path of product_path.hpp. A bf16 shape is an error where there is no native
+  /// product.
   static const BlockProduct& get(const BlockShape& shape);
 
   virtual ~BlockProduct() = default;
   virtual void run(const void* a, const void* b, float* c, void* scratch) const = 0;
 };
 
-/// Whether products of bf16 blocks exist here and are faster than fp32 ones.
-bool bf16_block_products();
-
 /// Gives the matrix unit back; every thread calls it after its last product.
 void end_block_products();
-
-/// While one lives, products are the plain C++ ones of machines without AVX-512. For tests.
-class PlainBlockProducts {
- public:
-  PlainBlockProducts();
-  ~PlainBlockProducts();
-  PlainBlockProducts(const PlainBlockProducts&) = delete;
-  PlainBlockProducts& operator=(const PlainBlockProducts&) = delete;
-};
 
 }  // namespace llmtrain::host

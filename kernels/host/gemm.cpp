@@ -14,6 +14,7 @@
 #include "kernels/host/element.hpp"
 #include "kernels/host/gemm_pack.hpp"
 #include "kernels/host/gemm_tile.hpp"
+#include "kernels/host/product_path.hpp"
 
 namespace llmtrain::host {
 
@@ -31,8 +32,6 @@ constexpr int64_t long_row_bytes = 4096;             ///< rows of A farther apar
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-std::atomic<GemmPath> forced_path{GemmPath::automatic};
-
 /// Buffers of one calling thread and its team.
 struct Buffers {
   Buffer packed_a;
@@ -45,7 +44,7 @@ struct Buffers {
 /// (packed at a time) of chunks (one micro-kernel call). Along n: groups of panels; along m: bands of tile rows.
 class Plan {
  public:
-  Plan(const GemmShape& shape, GemmPath path);
+  Plan(const GemmShape& shape, const ProductKernels& kernels);
   void run(const void* a, const void* b, void* c, const void* bias, Buffers& buffers);
 
  private:
@@ -106,7 +105,7 @@ class Plan {
   void finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column, int64_t columns) const;
 
   GemmShape shape_;
-  DType panel_type_ = DType::f32;
+  DType panel_type_;
   int64_t panel_element_ = 4;  ///< bytes
   int64_t padded_k_ = 0;       ///< even for bf16 panels
   int64_t chunk_ = 0;          ///< elements
@@ -127,15 +126,11 @@ class Plan {
   std::array<std::unique_ptr<TileKernel>, 16> kernels_;
 };
 
-Plan::Plan(const GemmShape& shape, GemmPath path) : shape_(shape) {
-  static const bool micro_f32 = have_micro_kernels(DType::f32);
-  static const bool micro_bf16 = have_micro_kernels(DType::bf16);
-  const bool native = path == GemmPath::automatic && shape.input == DType::bf16 && micro_bf16;
-  panel_type_ = native ? DType::bf16 : DType::f32;
+Plan::Plan(const GemmShape& shape, const ProductKernels& kernels) : shape_(shape), panel_type_(kernels.operands) {
   panel_element_ = static_cast<int64_t>(size_of(panel_type_));
-  padded_k_ = native ? divide_up(shape.k, 2) * 2 : shape.k;
+  padded_k_ = panel_type_ == DType::bf16 ? divide_up(shape.k, 2) * 2 : shape.k;
   cut(shape.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
-  make_kernels(micro_f32 && path != GemmPath::primitives);
+  make_kernels(kernels.micro);
 }
 
 void Plan::cut(bool must_pack_a) {
@@ -350,7 +345,7 @@ void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers&
 
 struct PlanKey {
   GemmShape shape;
-  GemmPath path;
+  ProductPath path;
   bool operator==(const PlanKey&) const = default;
 };
 
@@ -367,16 +362,14 @@ struct PlanHash {
 
 }  // namespace
 
-void set_gemm_path(GemmPath path) { forced_path = path; }
-
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
   // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself keeps generated code per process.
   static thread_local std::unordered_map<PlanKey, std::unique_ptr<Plan>, PlanHash> plans;
   static thread_local Buffers buffers;
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
-  std::unique_ptr<Plan>& plan = plans[{shape, forced_path}];
-  if (!plan) plan = std::make_unique<Plan>(shape, forced_path);
+  std::unique_ptr<Plan>& plan = plans[{shape, forced_product_path()}];
+  if (!plan) plan = std::make_unique<Plan>(shape, product_kernels(shape.input, shape.m));
   plan->run(a, b, c, bias, buffers);
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // Blocked matrix product on the host. C is cut into tiles by shape alone; a tile is computed by one thread from packed
 // panels, chunk after chunk along k, by oneDNN's brgemm micro-kernel (oneapi/dnnl/dnnl_ukernel.h) or, on processors
-// without one, by a matmul primitive of tile size. So the bits depend on the shape, never on the threads.
+// without one, by a matmul primitive of tile size (product_path.hpp says which). So the bits depend on the shape, never
+// on the threads.
 
 #include <cstdint>
 
@@ -28,10 +29,5 @@ struct GemmShape {
 /// The first call of a shape makes its kernels and grows the calling thread's buffers; later calls allocate nothing.
 /// Callable from several threads at once.
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
-
-/// How tiles are computed: native panels by micro-kernels; fp32 panels (processors without bf16 products); matmul
-/// primitives (processors without micro-kernels). `automatic` takes the first that works; tests force the others.
-enum class GemmPath : uint8_t { automatic, wide_panels, primitives };
-void set_gemm_path(GemmPath path);
 
 }  // namespace llmtrain::host

@@ -10,6 +10,7 @@
 #include "kernels/attention_reference.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/block_product.hpp"
+#include "kernels/host/product_path.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -93,9 +94,12 @@ TEST(AttentionBlocks, OnlyVisibleOnesAreComputed) {
   }
 }
 
-TEST(AttentionBlocks, PlainProductsAgreeToo) {
-  const auto products = std::make_unique<host::PlainBlockProducts>();
-  EXPECT_FALSE(host::bf16_block_products());
+class AttentionPaths : public ::testing::TestWithParam<host::ProductPath> {
+ protected:
+  const host::ForcedProductPath path{GetParam()};
+};
+
+TEST_P(AttentionPaths, AgreeWithDouble) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const AttentionCase c = mixed_case(dtype);
     const auto qkv = random_values(c.rows() * c.qkv_width(), 1, dtype, 1);
@@ -107,6 +111,10 @@ TEST(AttentionBlocks, PlainProductsAgreeToo) {
     EXPECT_LT(mean_error(kernel.result.dqkv, naive.result().dqkv), bound);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Paths, AttentionPaths,
+                         ::testing::Values(host::ProductPath::native, host::ProductPath::wide,
+                                           host::ProductPath::plain));
 
 void check_product(const host::BlockShape& s) {
   const auto a = random_values(int64_t{s.m} * s.k, 1, s.dtype, 1);
@@ -140,14 +148,15 @@ void check_product(const host::BlockShape& s) {
 }
 
 TEST(BlockProduct, AgreesWithNaiveLoops) {
-  for (const bool plain : {false, true}) {
-    const auto products = plain ? std::make_unique<host::PlainBlockProducts>() : nullptr;
+  for (const auto forced : {host::ProductPath::native, host::ProductPath::plain}) {
+    const host::ForcedProductPath path(forced);
+    const bool half = host::product_kernels(DType::bf16, host::attention_block).operands == DType::bf16;
     for (const int m : {16, 64, 80}) {
       for (const int n : {16, 48, 64, 256}) {
         for (const int k : {16, 64, 80}) {
           for (const bool accumulate : {false, true}) {
             check_product({DType::f32, m, n, k, accumulate});
-            if (host::bf16_block_products()) check_product({DType::bf16, m, n, k, accumulate});
+            if (half) check_product({DType::bf16, m, n, k, accumulate});
           }
         }
       }

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "kernels/host/gemm.hpp"
+#include "kernels/host/product_path.hpp"
 #include "kernels/kernel_test.hpp"
 
 namespace llmtrain {
 namespace {
 
-using host::GemmPath;
 using host::GemmShape;
+using host::ProductPath;
 using test::Values;
 
 Values transposed(const Values& v, int64_t rows, int64_t columns) {
@@ -24,10 +25,9 @@ Values transposed(const Values& v, int64_t rows, int64_t columns) {
   return t;
 }
 
-class Gemm : public testing::TestWithParam<GemmPath> {
+class Gemm : public testing::TestWithParam<ProductPath> {
  protected:
-  void SetUp() override { host::set_gemm_path(GetParam()); }
-  void TearDown() override { host::set_gemm_path(GemmPath::automatic); }
+  const host::ForcedProductPath path{GetParam()};
 
   /// Whole numbers, so that the result must be exact on every path.
   static void check(GemmShape s) {
@@ -133,7 +133,44 @@ TEST_P(Gemm, BitsDoNotDependOnThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, Gemm,
-                         testing::Values(GemmPath::automatic, GemmPath::wide_panels, GemmPath::primitives));
+                         testing::Values(ProductPath::automatic, ProductPath::native, ProductPath::wide,
+                                         ProductPath::plain));
+
+TEST(ProductPath, ThinProductsStayNativeAndForcedPathsAreTaken) {
+  using host::product_kernels;
+  const bool native = [] {
+    const host::ForcedProductPath path(ProductPath::native);
+    return product_kernels(DType::bf16, 4096).operands == DType::bf16;
+  }();
+  EXPECT_EQ(product_kernels(DType::bf16, 32).operands == DType::bf16, native);
+  EXPECT_EQ(product_kernels(DType::bf16, 33).operands == DType::bf16, native && device_fast_bf16());
+  EXPECT_EQ(product_kernels(DType::f32, 4096).operands, DType::f32);
+  const bool micro = product_kernels(DType::f32, 4096).micro;
+  {
+    const host::ForcedProductPath path(ProductPath::wide);
+    EXPECT_EQ(product_kernels(DType::bf16, 32).operands, DType::f32);
+    EXPECT_EQ(product_kernels(DType::bf16, 32).micro, micro);
+  }
+  const host::ForcedProductPath path(ProductPath::plain);
+  EXPECT_EQ(product_kernels(DType::bf16, 32).operands, DType::f32);
+  EXPECT_FALSE(product_kernels(DType::f32, 4096).micro);
+}
+
+// Products of fractions: paths that really are different ones round differently.
+TEST(ProductPath, PathsDifferInTheLastBits) {
+  const GemmShape s{.m = 70, .n = 80, .k = 600, .input = DType::bf16};
+  const test::Array a(DType::bf16, {s.m, s.k}, test::random_values(s.m * s.k, 31));
+  const test::Array b(DType::bf16, {s.k, s.n}, test::random_values(s.k * s.n, 32));
+  const auto bytes = [&](ProductPath forced) {
+    const host::ForcedProductPath path(forced);
+    const test::Array result(DType::f32, {s.m, s.n});
+    gemm(s, a.tensor().data, b.tensor().data, result.tensor().data, nullptr);
+    return result.bytes();
+  };
+  const auto native = bytes(ProductPath::native), wide = bytes(ProductPath::wide);
+  const host::ForcedProductPath path(ProductPath::native);
+  EXPECT_EQ(native == wide, host::product_kernels(DType::bf16, s.m).operands == DType::f32);
+}
 
 }  // namespace
 }  // namespace llmtrain

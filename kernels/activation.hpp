@@ -16,6 +16,9 @@ constexpr bool is_gated(Activation a) {
 /// On return h holds the derivative of y by each of its elements: what f costs is paid once, not again backward.
 void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);
 
+/// The same y; h stays as it is.
+void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);
+
 /// dh = dy[N, F] times the derivatives that the forward pass left ([N, F], gated [N, 2F]). dh may be them.
 void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream& stream);
 

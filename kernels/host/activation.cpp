@@ -62,18 +62,19 @@ void by_eights(int64_t begin, int64_t end, const Step& step) {
   if (i < end) step(i, end - i);
 }
 
-template <class F, class T>
+/// Slopes: whether h becomes the derivatives. y has the same bits either way.
+template <class F, bool Slopes, class T>
 void plain_forward(T* y, T* h, int64_t n) {
   parallel_blocks(n, elementwise_block, [=](int64_t begin, int64_t end) {
     by_eights(begin, end, [=](int64_t i, int64_t k) {
       const ValueAndSlope f = F::at(load_up_to(h + i, k));
       store_up_to(y + i, f.value, k);
-      store_up_to(h + i, f.slope, k);
+      if constexpr (Slopes) store_up_to(h + i, f.slope, k);
     });
   });
 }
 
-template <class F, class T>
+template <class F, bool Slopes, class T>
 void gated_forward(T* y, T* h, int64_t rows, int64_t width) {
   parallel_for(rows, [=](int64_t r) {
     T* gate = h + r * 2 * width;
@@ -83,8 +84,10 @@ void gated_forward(T* y, T* h, int64_t rows, int64_t width) {
       const ValueAndSlope f = F::at(load_up_to(gate + i, k));
       const Float8 u = load_up_to(up + i, k);
       store_up_to(out + i, f.value * u, k);
-      store_up_to(gate + i, f.slope * u, k);
-      store_up_to(up + i, f.value, k);
+      if constexpr (Slopes) {
+        store_up_to(gate + i, f.slope * u, k);
+        store_up_to(up + i, f.value, k);
+      }
     });
   });
 }
@@ -127,9 +130,8 @@ void with_function(Activation activation, const F& f) {
   }
 }
 
-}  // namespace
-
-void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+template <bool Slopes>
+void forward(Activation activation, const Tensor& y, const Tensor& h) {
   LLMTRAIN_CHECK(y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&
                      h.dim(1) == (is_gated(activation) ? 2 : 1) * y.dim(1),
                  "activation: y [N, F] and h [N, F] (gated: [N, 2 F]) of one dtype");
@@ -138,12 +140,22 @@ void activation_forward(Activation activation, const Tensor& y, const Tensor& h,
     with_function(activation, [&](auto function) {
       using F = decltype(function);
       if (is_gated(activation)) {
-        gated_forward<F>(y.as<T>(), h.as<T>(), y.dim(0), y.dim(1));
+        gated_forward<F, Slopes>(y.as<T>(), h.as<T>(), y.dim(0), y.dim(1));
       } else {
-        plain_forward<F>(y.as<T>(), h.as<T>(), y.numel());
+        plain_forward<F, Slopes>(y.as<T>(), h.as<T>(), y.numel());
       }
     });
   });
+}
+
+}  // namespace
+
+void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+  forward<true>(activation, y, h);
+}
+
+void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+  forward<false>(activation, y, h);
 }
 
 void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream&) {

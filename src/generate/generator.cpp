@@ -37,7 +37,7 @@ Generator::Generator(Model& model, DType compute, int64_t vocabulary_rows, int64
 
 void Generator::plan(Arena& arena) {
   const int64_t rows = std::max(context_, sequences_);
-  model_.plan(arena, compute_, rows, false);
+  model_.plan(arena, {compute_, rows, false});
   if (model_.can_cache()) model_.plan_cache(arena, cache_, compute_, sequences_, context_);
   batch_.plan(arena, rows, rows);
   arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32, {1, rows_of_table_});

@@ -12,18 +12,6 @@ Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t 
 
 }  // namespace
 
-void Attention::plan_saved(Arena& arena, AttentionSaved& saved, DType compute, int64_t rows,
-                           const std::string& name) const {
-  arena.add(saved.qkv, MemoryCategory::activations, name + ".qkv", compute, {rows, qkv.out});
-  if (query_norm.exists()) {
-    const int64_t width = normed_heads() * shape.head_dim;
-    arena.add(saved.raw, MemoryCategory::activations, name + ".raw", compute, {rows, width});
-    arena.add(saved.rstd, MemoryCategory::activations, name + ".rstd", DType::f32, {rows, normed_heads()});
-  }
-  arena.add(saved.out, MemoryCategory::activations, name + ".out", compute, {rows, projection.in});
-  arena.add(saved.lse, MemoryCategory::activations, name + ".lse", DType::f32, {shape.heads, rows});
-}
-
 int64_t Attention::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t element = static_cast<int64_t>(size_of(compute));
   return Arena::aligned(attention_workspace_bytes(shape, rows)) + Arena::aligned(rows * projection.in * element) +
@@ -42,6 +30,12 @@ Dropout Attention::probability_dropout(const Context& ctx) const {
 
 void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
                         const AttentionSaved& saved) const {
+  forward_heads(ctx, batch, x, rope, saved);
+  projection.forward(ctx, y, first_rows(saved.out, batch.tokens));
+}
+
+void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
+                              const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   const Tensor rows = first_rows(saved.qkv, n);
   qkv.forward(ctx, rows, x);
@@ -63,7 +57,6 @@ void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const
     attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, shape, probability_dropout(ctx),
                       workspace, ctx.stream);
   }
-  projection.forward(ctx, y, first_rows(saved.out, n));
 }
 
 void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,

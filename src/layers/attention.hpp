@@ -5,6 +5,7 @@
 #include "kernels/head_norm.hpp"
 #include "layers/linear.hpp"
 #include "layers/rope.hpp"
+#include "layers/saved.hpp"
 
 namespace llmtrain {
 
@@ -29,13 +30,26 @@ struct Attention {
   double dropout = 0;
   int layer = 0;
 
-  void plan_saved(Arena& arena, AttentionSaved& saved, DType compute, int64_t rows, const std::string& name) const;
+  template <class F>
+  void visit_saved(AttentionSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
+    constexpr auto again = Recompute::attention;
+    f(s.qkv, {part, ".qkv", compute, rows, qkv.out, again});
+    if (query_norm.exists()) {
+      f(s.raw, {part, ".raw", compute, rows, normed_heads() * shape.head_dim, again});
+      f(s.rstd, {part, ".rstd", DType::f32, rows, normed_heads(), again});
+    }
+    f(s.out, {part, ".out", compute, rows, projection.in, again});
+    f(s.lse, {part, ".lse", DType::f32, shape.heads, rows, again});
+  }
   /// Scratch of forward and backward together.
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 
   /// x [N, C] -> y [N, C], x in the compute dtype, y too or fp32.
   void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
                const AttentionSaved& saved) const;
+  /// forward up to the output projection, which reads saved.out.
+  void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
+                     const AttentionSaved& saved) const;
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x, const Rope& rope,
                 const AttentionSaved& saved) const;
 

@@ -6,33 +6,11 @@
 
 namespace llmtrain {
 
-void Block::plan_saved(Arena& arena, BlockSaved& saved, DType compute, int64_t rows, const std::string& name) const {
-  const auto residual = [&](Tensor& t, const char* what) {
-    arena.add(t, MemoryCategory::activations, name + what, DType::f32, {rows, channels});
-  };
-  const auto branch = [&](Tensor& t, const char* what) {
-    arena.add(t, MemoryCategory::activations, name + what, compute, {rows, channels});
-  };
-  residual(saved.input, ".input");
-  branch(saved.attention_input, ".attention_input");
-  attention.plan_saved(arena, saved.attention, compute, rows, name + ".attention");
-  residual(saved.middle, ".middle");
-  branch(saved.mlp_input, ".mlp_input");
-  mlp.plan_saved(arena, saved.mlp, compute, rows, name + ".mlp");
-  if (!pre_norm) residual(saved.sum, ".sum");
-  saved.norm1.plan(arena, norm1.kind, rows, name + ".norm1");
-  saved.norm2.plan(arena, norm2.kind, rows, name + ".norm2");
-  if (!sandwich) return;
-  residual(saved.attention_output, ".attention_output");
-  residual(saved.mlp_output, ".mlp_output");
-  saved.post_attention.plan(arena, post_attention.kind, rows, name + ".post_attention");
-  saved.post_mlp.plan(arena, post_mlp.kind, rows, name + ".post_mlp");
-}
-
-int64_t Block::scratch_bytes(DType compute, int64_t rows) const {
+int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const {
   const int64_t residual = pre_norm && !sandwich ? 0 : Arena::aligned(rows * channels * 4);
   const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
-  return residual + branches + std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
+  return dropped_bytes<BlockSaved>(*this, compute, rows, level) + residual + branches +
+         std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
 }
 
 Dropout Block::residual_dropout(const Context& ctx, int branch) const {
@@ -44,36 +22,44 @@ Dropout Block::residual_dropout(const Context& ctx, int branch) const {
 
 void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
                     const BlockSaved& saved) const {
-  if (!pre_norm) return forward_post_norm(ctx, batch, output, rope, saved);
+  Arena::Frame frame(ctx.arena);
+  run_forward(ctx, batch, rope, {saved, with_room(frame, *this, saved, compute_type(ctx), batch.tokens), output});
+}
+
+void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
+  if (!pre_norm) return forward_post_norm(ctx, batch, rope, pass);
+  const BlockSaved &kept = pass.kept, &all = pass.all;
   const int64_t n = batch.tokens;
-  const Tensor input = first_rows(saved.input, n), middle = first_rows(saved.middle, n);
-  const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
+  const Tensor input = first_rows(all.input, n), middle = first_rows(all.middle, n);
+  const Tensor attention_input = first_rows(all.attention_input, n), mlp_input = first_rows(all.mlp_input, n);
   Arena::Frame frame(ctx.arena);
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
-  norm1.forward(ctx, attention_input, input, saved.norm1);
-  forward_attention(ctx, batch, delta, rope, saved);
-  residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
-  norm2.forward(ctx, mlp_input, middle, saved.norm2);
-  forward_mlp(ctx, batch, delta, saved);
-  residual_add(output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
+  if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1);
+  if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
+  if (pass.computes(kept.middle)) {
+    project_attention(ctx, delta, all);
+    residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
+  }
+  if (pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, middle, all.norm2);
+  mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());
+  if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, delta, all);
+  if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
 }
 
-void Block::forward_attention(Context& ctx, const Batch& batch, const Tensor& delta, const Rope& rope,
-                              const BlockSaved& saved) const {
-  const Tensor x = first_rows(saved.attention_input, batch.tokens);
-  if (!sandwich) return attention.forward(ctx, batch, delta, x, rope, saved.attention);
-  const Tensor output = first_rows(saved.attention_output, batch.tokens);
-  attention.forward(ctx, batch, output, x, rope, saved.attention);
-  post_attention.forward(ctx, delta, output, saved.post_attention);
+/// delta [N, C]: what attention adds to the residual stream, before dropout.
+void Block::project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const {
+  const int64_t n = delta.dim(0);
+  const Tensor output = sandwich ? first_rows(all.attention_output, n) : delta;
+  attention.projection.forward(ctx, output, first_rows(all.attention.out, n));
+  if (sandwich) post_attention.forward(ctx, delta, output, all.post_attention);
 }
 
-void Block::forward_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& saved) const {
-  const Tensor x = first_rows(saved.mlp_input, batch.tokens);
-  if (!sandwich) return mlp.forward(ctx, delta, x, saved.mlp);
-  const Tensor output = first_rows(saved.mlp_output, batch.tokens);
-  mlp.forward(ctx, output, x, saved.mlp);
-  post_mlp.forward(ctx, delta, output, saved.post_mlp);
+void Block::project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all) const {
+  const int64_t n = delta.dim(0);
+  const Tensor output = sandwich ? first_rows(all.mlp_output, n) : delta;
+  mlp.down.forward(ctx, output, first_rows(all.mlp.activated, n));
+  if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
 }
 
 /// ddelta: gradient behind the norm on entry, before it on return.
@@ -87,11 +73,13 @@ void Block::backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddel
 }
 
 void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
-                     const BlockSaved& saved) const {
-  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved);
+                     const BlockSaved& kept) const {
   const int64_t n = batch.tokens;
-  const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   Arena::Frame frame(ctx.arena);
+  const BlockSaved saved = with_room(frame, *this, kept, compute_type(ctx), n);
+  run_forward(ctx, batch, rope, {kept, saved, Tensor()});
+  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved);
+  const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   const Tensor ddelta = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
@@ -105,24 +93,31 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
 }
 
-void Block::forward_post_norm(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
-                              const BlockSaved& saved) const {
+void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
+  const BlockSaved &kept = pass.kept, &all = pass.all;
   const int64_t n = batch.tokens;
-  const Tensor input = first_rows(saved.input, n), middle = first_rows(saved.middle, n);
-  const Tensor sum = first_rows(saved.sum, n);
-  const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
+  const Tensor input = first_rows(all.input, n), middle = first_rows(all.middle, n), sum = first_rows(all.sum, n);
+  const Tensor attention_input = first_rows(all.attention_input, n), mlp_input = first_rows(all.mlp_input, n);
   Arena::Frame frame(ctx.arena);
   const Tensor normed = frame.take(DType::f32, {n, channels});
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
-  cast(attention_input, input, ctx.stream);
-  attention.forward(ctx, batch, delta, attention_input, rope, saved.attention);
-  residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
-  norm1.forward(ctx, normed, middle, saved.norm1);
-  cast(mlp_input, normed, ctx.stream);
-  mlp.forward(ctx, delta, mlp_input, saved.mlp);
-  residual_add(sum, normed, delta, batch, residual_dropout(ctx, 1), ctx.stream);
-  norm2.forward(ctx, output, sum, saved.norm2);
+  if (pass.computes(kept.attention_input)) cast(attention_input, input, ctx.stream);
+  if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
+  if (pass.computes(kept.middle)) {
+    project_attention(ctx, delta, all);
+    residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
+  }
+  if (pass.computes(kept.mlp_input)) {
+    norm1.forward(ctx, normed, middle, all.norm1);
+    cast(mlp_input, normed, ctx.stream);
+  }
+  mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());
+  if (pass.computes(kept.sum)) {
+    project_mlp(ctx, delta, all);
+    residual_add(sum, normed, delta, batch, residual_dropout(ctx, 1), ctx.stream);
+  }
+  if (!pass.again()) norm2.forward(ctx, pass.output, sum, all.norm2);
 }
 
 void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,

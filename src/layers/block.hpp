@@ -40,23 +40,54 @@ struct Block {
   int layer = 0;
   int64_t channels = 0;
 
-  void plan_saved(Arena& arena, BlockSaved& saved, DType compute, int64_t rows, const std::string& name) const;
-  int64_t scratch_bytes(DType compute, int64_t rows) const;
+  template <class F>
+  void visit_saved(BlockSaved& s, DType compute, int64_t rows, const F& f) const {
+    const auto residual = [&](Tensor& t, const char* what) {
+      f(t, SavedSpec{"", what, DType::f32, rows, channels, Recompute::block});
+    };
+    const auto branch = [&](Tensor& t, const char* what) {
+      f(t, SavedSpec{"", what, compute, rows, channels, Recompute::activation});
+    };
+    f(s.input, SavedSpec{"", ".input", DType::f32, rows, channels});
+    branch(s.attention_input, ".attention_input");
+    attention.visit_saved(s.attention, compute, rows, f, ".attention");
+    residual(s.middle, ".middle");
+    branch(s.mlp_input, ".mlp_input");
+    mlp.visit_saved(s.mlp, compute, rows, f, ".mlp");
+    if (!pre_norm) residual(s.sum, ".sum");
+    norm1.visit_saved(s.norm1, compute, rows, f, ".norm1");
+    norm2.visit_saved(s.norm2, compute, rows, f, ".norm2");
+    if (!sandwich) return;
+    residual(s.attention_output, ".attention_output");
+    residual(s.mlp_output, ".mlp_output");
+    post_attention.visit_saved(s.post_attention, compute, rows, f, ".post_attention");
+    post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
+  }
+  int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
 
-  /// saved.input -> output (fp32 [N, C]).
+  /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, is what plan_kept has left.
   void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved) const;
   /// dx fp32 [N, C]: gradient of the output on entry, of the input on return.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved) const;
 
  private:
   Dropout residual_dropout(const Context& ctx, int branch) const;
-  void forward_attention(Context& ctx, const Batch& batch, const Tensor& delta, const Rope& rope,
-                         const BlockSaved& saved) const;
-  void forward_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& saved) const;
+  /// One pass forward: `all` has every tensor, `kept` those that outlive the pass. An empty output says that this is
+  /// the second pass, which only fills what `kept` lacks.
+  struct ForwardPass {
+    const BlockSaved& kept;
+    const BlockSaved& all;
+    const Tensor& output;
+    bool again() const { return output.empty(); }
+    bool computes(const Tensor& kept_tensor) const { return !again() || kept_tensor.empty(); }
+  };
+  DType compute_type(const Context& ctx) const { return mlp.up.weight.weight(ctx).dtype; }
+  void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
+  void project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
+  void project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
-  void forward_post_norm(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope,
-                         const BlockSaved& saved) const;
+  void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
   void backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
                           const BlockSaved& saved) const;
 };

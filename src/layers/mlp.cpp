@@ -2,21 +2,25 @@
 
 namespace llmtrain {
 
-void Mlp::plan_saved(Arena& arena, MlpSaved& saved, DType compute, int64_t rows, const std::string& name) const {
-  arena.add(saved.hidden, MemoryCategory::activations, name + ".hidden", compute, {rows, up.out});
-  arena.add(saved.activated, MemoryCategory::activations, name + ".activated", compute, {rows, down.in});
-}
-
 int64_t Mlp::scratch_bytes(DType compute, int64_t rows) const {
   return Arena::aligned(rows * down.in * static_cast<int64_t>(size_of(compute)));
 }
 
 void Mlp::forward(Context& ctx, const Tensor& y, const Tensor& x, const MlpSaved& saved) const {
+  forward_hidden(ctx, x, saved, saved, false);
+  down.forward(ctx, y, first_rows(saved.activated, x.dim(0)));
+}
+
+void Mlp::forward_hidden(Context& ctx, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept, bool again) const {
   const int64_t n = x.dim(0);
   const Tensor hidden = first_rows(saved.hidden, n), activated = first_rows(saved.activated, n);
-  up.forward(ctx, hidden, x);
-  activation_forward(activation, activated, hidden, ctx.stream);
-  down.forward(ctx, y, activated);
+  const bool activates_again = kept.activated.empty();
+  if (!again || kept.hidden.empty()) up.forward(ctx, hidden, x);
+  if (!again && activates_again) {
+    activation_value(activation, activated, hidden, ctx.stream);
+  } else if (again == activates_again) {
+    activation_forward(activation, activated, hidden, ctx.stream);
+  }
 }
 
 void Mlp::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const MlpSaved& saved) const {

@@ -3,6 +3,7 @@
 
 #include "kernels/activation.hpp"
 #include "layers/linear.hpp"
+#include "layers/saved.hpp"
 
 namespace llmtrain {
 
@@ -17,10 +18,17 @@ struct Mlp {
   Linear up;
   Linear down;
 
-  void plan_saved(Arena& arena, MlpSaved& saved, DType compute, int64_t rows, const std::string& name) const;
+  template <class F>
+  void visit_saved(MlpSaved& s, DType compute, int64_t rows, const F& f, const char* part = "") const {
+    f(s.hidden, {part, ".hidden", compute, rows, up.out, Recompute::block});
+    f(s.activated, {part, ".activated", compute, rows, down.in, Recompute::activation});
+  }
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 
   void forward(Context& ctx, const Tensor& y, const Tensor& x, const MlpSaved& saved) const;
+  /// forward up to `down`, which reads saved.activated. What `kept` lacks will be computed again before the backward
+  /// pass (`again`), which has what is in `kept` already.
+  void forward_hidden(Context& ctx, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept, bool again) const;
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const MlpSaved& saved) const;
 };
 

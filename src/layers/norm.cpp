@@ -2,13 +2,6 @@
 
 namespace llmtrain {
 
-void NormSaved::plan(Arena& arena, NormKind kind, int64_t rows, const std::string& name) {
-  if (kind == NormKind::layernorm) {
-    arena.add(mean, MemoryCategory::activations, name + ".mean", DType::f32, {rows});
-  }
-  arena.add(rstd, MemoryCategory::activations, name + ".rstd", DType::f32, {rows});
-}
-
 Norm Norm::declare(UnitBuilder& unit, const std::string& name, const NormShape& shape) {
   Norm norm;
   norm.kind = shape.kind;

@@ -3,6 +3,7 @@
 
 #include "kernels/norm.hpp"
 #include "layers/context.hpp"
+#include "layers/saved.hpp"
 
 namespace llmtrain {
 
@@ -10,7 +11,6 @@ namespace llmtrain {
 struct NormSaved {
   Tensor mean;
   Tensor rstd;
-  void plan(Arena& arena, NormKind kind, int64_t rows, const std::string& name);
 };
 
 /// What the norms of a model have in common.
@@ -30,6 +30,12 @@ struct Norm {
   float weight_offset = 0;
   ParamRef weight;
   ParamRef bias;
+
+  template <class F>
+  void visit_saved(NormSaved& s, DType /*compute*/, int64_t rows, const F& f, const char* part = "") const {
+    if (kind == NormKind::layernorm) f(s.mean, {part, ".mean", DType::f32, rows, 0});
+    f(s.rstd, {part, ".rstd", DType::f32, rows, 0});
+  }
 
   static Norm declare(UnitBuilder& unit, const std::string& name, const NormShape& shape);
 

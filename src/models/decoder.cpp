@@ -162,21 +162,24 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
   return mlp;
 }
 
-void Decoder::plan(Arena& arena, DType compute, int64_t max_rows, bool training) {
+void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
+  const auto [compute, max_rows, training, recompute] = passes;
   saved_.resize(training ? blocks_.size() : 1);
   int64_t scratch = head_.scratch_bytes(compute, max_rows);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (layer < saved_.size()) {
-      blocks_[layer].plan_saved(arena, saved_[layer], compute, max_rows, fmt::format("block.{}", layer));
+      plan_kept(arena, blocks_[layer], saved_[layer], compute, max_rows, recompute, fmt::format("block.{}", layer));
     }
-    scratch = std::max(scratch, blocks_[layer].scratch_bytes(compute, max_rows));
+    scratch = std::max(scratch, blocks_[layer].scratch_bytes(compute, max_rows, recompute));
   }
   arena.reserve_scratch(scratch);
   arena.add(output_, MemoryCategory::activations, "output", DType::f32, {max_rows, c.d_model});
   arena.add(hidden_, MemoryCategory::activations, "hidden", compute, {max_rows, c.d_model});
   if (training) arena.add(gradient_, MemoryCategory::activations, "gradient", DType::f32, {max_rows, c.d_model});
-  if (shape_.final_norm) final_saved_.plan(arena, final_norm_.kind, max_rows, "final_norm");
+  if (shape_.final_norm) {
+    plan_kept(arena, final_norm_, final_saved_, compute, max_rows, Recompute::none, "final_norm");
+  }
   rope_.plan(arena, max_rows);
   const auto scale = static_cast<float>(c.embedding_scale);
   embedding_.scale = compute == DType::bf16 ? static_cast<float>(bf16(scale)) : scale;

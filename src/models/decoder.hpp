@@ -35,7 +35,7 @@ class Decoder : public Model {
   explicit Decoder(DecoderShape shape);
 
   std::vector<UnitSpec> units() const override { return units_; }
-  void plan(Arena& arena, DType compute, int64_t max_rows, bool training) override;
+  void plan(Arena& arena, const PassPlan& passes) override;
   void start(Stream& stream) override;
   void forward(Context& ctx, const Batch* batch) override;
   void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) override;

@@ -2,11 +2,20 @@
 #include <memory>
 #include <vector>
 
+#include "core/recompute.hpp"
 #include "kernels/logprob.hpp"
 #include "layers/context.hpp"
 #include "models/model_config.hpp"
 
 namespace llmtrain {
+
+/// What a model's activations must be enough for.
+struct PassPlan {
+  DType compute;
+  int64_t max_rows;  ///< tokens of a batch
+  bool training;     ///< false: one block's activations serve all
+  Recompute recompute = Recompute::none;
+};
 
 /// A language model: parameters by unit, and the chain of its passes over one batch. Where weights are sharded every
 /// rank must run the same passes; a null batch is an idle pass, which only takes part in gathers and reductions.
@@ -17,8 +26,8 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual std::vector<UnitSpec> units() const = 0;
-  /// Registers activations for batches of at most `max_rows` tokens; `training` false keeps one block's only.
-  virtual void plan(Arena& arena, DType compute, int64_t max_rows, bool training) = 0;
+  /// Registers activations.
+  virtual void plan(Arena& arena, const PassPlan& passes) = 0;
   /// Fills constant tables once the arena is committed.
   virtual void start(Stream& stream) = 0;
 

@@ -3,6 +3,7 @@
 
 #include "core/deck_value.hpp"
 #include "core/named_enum.hpp"
+#include "core/recompute.hpp"
 
 namespace llmtrain {
 
@@ -30,6 +31,7 @@ struct PrecisionConfig {
 
 /// [memory]
 struct MemoryConfig {
+  Recompute recompute = Recompute::none;
   int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what the node has
 
   void visit(DeckKeys& keys);

@@ -90,7 +90,7 @@ class Scorer {
     room_ = std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, config().longest_sequence()));
     batch_.emplace();
     loaded_.start([&](Arena& arena) {
-      loaded_.model().plan(arena, loaded_.compute(), room_, false);
+      loaded_.model().plan(arena, {loaded_.compute(), room_, false});
       batch_->plan(arena, room_, 1);
       arena.add(logp_, MemoryCategory::activations, "logp", DType::f32, {room_});
     });

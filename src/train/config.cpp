@@ -22,10 +22,10 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
 }};
 
 /// Keys that change no result.
-constexpr std::array<std::string_view, 8> keys_without_effect = {"run.name",       "run.output",  "run.overwrite",
-                                                                 "run.time_limit", "data.cache",  "data.unpacked_limit",
-                                                                 "parallel.zero",  "memory.limit"};
-constexpr std::array<std::string_view, 4> sections_without_effect = {"log", "evaluation", "checkpoint", "watchdog"};
+constexpr std::array<std::string_view, 7> keys_without_effect = {
+    "run.name", "run.output", "run.overwrite", "run.time_limit", "data.cache", "data.unpacked_limit", "parallel.zero"};
+constexpr std::array<std::string_view, 5> sections_without_effect = {"log", "evaluation", "checkpoint", "watchdog",
+                                                                     "memory"};
 
 /// auto, none or a duration, as seconds.
 struct TimeLimitCodec {

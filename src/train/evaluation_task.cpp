@@ -92,7 +92,7 @@ EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int ra
       params_(model_->units(), store_options(config, rank, size)) {
   const int64_t rows = data_.max_rows();
   params_.plan(arena_);
-  model_->plan(arena_, compute_dtype(config.precision), rows, false);
+  model_->plan(arena_, {compute_dtype(config.precision), rows, false});
   batch_.plan(arena_, rows, data_.max_segments());
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
   arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});

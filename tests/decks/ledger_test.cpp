@@ -158,6 +158,21 @@ TEST_F(Ledger, IsIdenticalForAGemmaWithEverything) {
                     "model.partial_rotary_factor=0.5"});
 }
 
+// What the backward pass computes again has the bits that it would have kept.
+TEST_F(Ledger, IsIdenticalForEveryLevelOfRecomputation) {
+  const std::vector<std::string> base = {"precision.compute=bf16", "batch.global=6"};
+  const std::string expected = run(1, 1, base);
+  int stage = 0;
+  for (const char* level : {"activation", "attention", "block"}) {
+    for (const int ranks : {1, 2, 3}) {
+      std::vector<std::string> all = base;
+      all.push_back("memory.recompute=" + std::string(level));
+      all.push_back("parallel.zero=" + std::to_string(++stage % 4));
+      EXPECT_EQ(run(ranks, 1, all), expected) << level << ", " << ranks << " ranks, stage " << stage % 4;
+    }
+  }
+}
+
 TEST_F(Ledger, DiffersWhereTheMathematicsDiffers) {
   const std::string base = run(1, 1, {"precision.compute=fp32", "batch.global=12"});
   EXPECT_EQ(run(1, 1, {"precision.compute=fp32", "batch.global=12"}), base);

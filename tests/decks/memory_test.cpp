@@ -10,11 +10,16 @@
 namespace llmtrain::test {
 namespace {
 
-class Memory : public ::testing::TestWithParam<std::pair<int, int>> {};  // ranks, ZeRO stage
+struct Layout {
+  int ranks, stage;
+  const char* recompute;
+};
+
+class Memory : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(Memory, OfARunIsTheEstimate) {
   if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
-  const auto [ranks, stage] = GetParam();
+  const auto [ranks, stage, recompute] = GetParam();
   const TemporaryFolder folder;
   std::vector<std::string> arguments = {(source_folder() / "inputs/medium.ini").string(),
                                         "run.output=" + folder.text(),
@@ -23,6 +28,7 @@ TEST_P(Memory, OfARunIsTheEstimate) {
                                         "batch.micro=1",
                                         "batch.global=" + std::to_string(ranks),
                                         "parallel.zero=" + std::to_string(stage),
+                                        "memory.recompute=" + std::string(recompute),
                                         "evaluation.at_end=false",
                                         "checkpoint.at_end=false",
                                         "log.every_steps=1",
@@ -44,10 +50,11 @@ TEST_P(Memory, OfARunIsTheEstimate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RanksAndStages, Memory,
-                         ::testing::Values(std::pair{1, 1}, std::pair{2, 0}, std::pair{2, 2}, std::pair{2, 3}),
+                         ::testing::Values(Layout{1, 1, "none"}, Layout{2, 0, "none"}, Layout{2, 2, "none"},
+                                           Layout{2, 3, "none"}, Layout{1, 1, "block"}),
                          [](const auto& test) {
-                           return "ranks" + std::to_string(test.param.first) + "zero" +
-                                  std::to_string(test.param.second);
+                           return "ranks" + std::to_string(test.param.ranks) + "zero" +
+                                  std::to_string(test.param.stage) + test.param.recompute;
                          });
 
 }  // namespace

@@ -56,7 +56,11 @@ TEST_P(ActivationTest, ForwardAndBackwardAgreeWithDouble) {
   const Array h(dtype, {rows, inner()}, test::random_values(rows * inner(), 1, 6.0));
   const Array y(dtype, {rows, width});
   const Values x = h.values();
+  activation_value(activation, y, h, test::stream());
+  EXPECT_EQ(h.values(), x) << "untouched";
+  const auto value = y.bytes();
   activation_forward(activation, y, h, test::stream());
+  EXPECT_EQ(y.bytes(), value);
   const Values expected = naive_forward(activation, x, rows, width);
   const double unit = 4 * 0x1p-23 + test::rounding(dtype);
   test::expect_close(

@@ -37,7 +37,7 @@ struct AttentionUnderTest {
       attention.projection = Linear::declare(unit, {{"o", channels}}, 24, bias, 0.02);
     };
     c.plan = [this](Arena& arena, int64_t n) {
-      attention.plan_saved(arena, saved, DType::f32, n, "attention");
+      plan_kept(arena, attention, saved, DType::f32, n, Recompute::none, "attention");
       rope.plan(arena, n);
       return attention.scratch_bytes(DType::f32, n);
     };

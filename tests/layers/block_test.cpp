@@ -15,6 +15,7 @@ struct BlockUnderTest {
   BlockSaved saved;
   Rope rope = rope_for(4);
   double dropout = 0;
+  Recompute recompute = Recompute::none;
 
   LayerCase layer(Norms norms, NormKind kind) {
     constexpr int64_t channels = 12;
@@ -39,9 +40,9 @@ struct BlockUnderTest {
       block.mlp.down = Linear::declare(unit, {{"down", channels}}, 9, true, 0.02);
     };
     c.plan = [this](Arena& arena, int64_t n) {
-      block.plan_saved(arena, saved, DType::f32, n, "block");
+      plan_kept(arena, block, saved, DType::f32, n, recompute, "block");
       rope.plan(arena, n);
-      return block.scratch_bytes(DType::f32, n);
+      return block.scratch_bytes(DType::f32, n, recompute);
     };
     c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
       ctx.training = dropout > 0;
@@ -72,6 +73,15 @@ TEST_P(BlockLayer, GradientUnderDropout) {
   BlockUnderTest test;
   test.dropout = 0.3;
   expect_right_gradients(test.layer(GetParam(), NormKind::rmsnorm));
+}
+
+TEST_P(BlockLayer, GradientWithRecomputation) {
+  for (const Recompute level : {Recompute::activation, Recompute::attention, Recompute::block}) {
+    BlockUnderTest test;
+    test.recompute = level;
+    test.dropout = 0.3;
+    expect_right_gradients(test.layer(GetParam(), NormKind::layernorm));
+  }
 }
 
 TEST_P(BlockLayer, AMistakeIsSeen) {

@@ -22,7 +22,7 @@ struct MlpUnderTest {
       mlp.down = Linear::declare(unit, {{"down", channels}}, width, true, 0.02);
     };
     c.plan = [this](Arena& arena, int64_t n) {
-      mlp.plan_saved(arena, saved, DType::f32, n, "mlp");
+      plan_kept(arena, mlp, saved, DType::f32, n, Recompute::none, "mlp");
       return mlp.scratch_bytes(DType::f32, n);
     };
     c.forward = [this](Context& ctx, const Batch&, const Tensor& y, const Tensor& x) { mlp.forward(ctx, y, x, saved); };

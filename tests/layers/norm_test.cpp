@@ -11,7 +11,7 @@ LayerCase norm_case(Norm& norm, NormSaved& saved, const NormShape& shape) {
   LayerCase layer{.documents = {23}, .x_columns = shape.channels, .y_rows = 23, .y_columns = shape.channels};
   layer.declare = [&norm, shape](UnitBuilder& unit) { norm = Norm::declare(unit, "norm", shape); };
   layer.plan = [&](Arena& arena, int64_t rows) {
-    saved.plan(arena, norm.kind, rows, "norm");
+    plan_kept(arena, norm, saved, DType::f32, rows, Recompute::none, "norm");
     return int64_t{0};
   };
   layer.forward = [&](Context& ctx, const Batch&, const Tensor& y, const Tensor& x) { norm.forward(ctx, y, x, saved); };

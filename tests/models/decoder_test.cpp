@@ -171,6 +171,27 @@ TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
   EXPECT_GT(ours.gradients, 0.1 * theirs.gradients) << "bf16 must show, or it was not used";
 }
 
+// What is computed again has the bits of what would have been kept, in every family and with dropout.
+TEST_P(DecoderGolden, RecomputationChangesNoBit) {
+  DecoderShape shape = shape_of(golden);
+  shape.config.dropout = shape.config.attention_dropout = 0.2;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto differentiated = [&](Recompute recompute, int64_t step) {
+      TestModel m(shape, dtype, count, recompute);
+      m.set(parameters());
+      m.context().training = true;
+      m.context().step = step;
+      const double loss = m.differentiate({rows});
+      return std::pair(loss, m.gradients());
+    };
+    const auto expected = differentiated(Recompute::none, 0);
+    for (const Recompute level : {Recompute::activation, Recompute::attention, Recompute::block}) {
+      EXPECT_TRUE(differentiated(level, 0) == expected) << name_of(level) << ' ' << name_of(dtype);
+    }
+    EXPECT_NE(differentiated(Recompute::block, 1), expected) << "control: other dropout";
+  }
+}
+
 TEST_P(DecoderGolden, PackedEqualsUnpacked) {
   if (rows.segments.size() < 3) GTEST_SKIP() << "one document: nothing is packed";
   TestModel packed(shape_of(golden), DType::f32, count), single(shape_of(golden), DType::f32, count);

@@ -78,7 +78,7 @@ Rows document_of(const Rows& rows, size_t document) {
   return {cut(rows.ids), cut(rows.positions), cut(rows.targets), {0, end - begin}};
 }
 
-TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows)
+TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute)
     : shape_(shape), model_(std::make_unique<Decoder>(shape)) {
   ParamStoreOptions options;
   options.compute = compute;
@@ -87,7 +87,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows)
   options.size = communicator().size();
   params_ = std::make_unique<ParamStore>(model_->units(), options);
   params_->plan(arena_);
-  model_->plan(arena_, compute, max_rows, true);
+  model_->plan(arena_, {compute, max_rows, true, recompute});
   const auto add = [&](Tensor& t, const char* name, DType dtype, int64_t n) {
     arena_.add(t, MemoryCategory::data, name, dtype, {n});
   };

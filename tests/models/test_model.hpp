@@ -25,7 +25,7 @@ Rows document_of(const Rows& rows, size_t document);
 
 class TestModel {
  public:
-  TestModel(const DecoderShape& shape, DType compute, int64_t max_rows);
+  TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute = Recompute::none);
 
   /// Sets every parameter, by outer name; all must be given.
   void set(const std::map<std::string, std::vector<float>>& values);
@@ -43,6 +43,8 @@ class TestModel {
 
   ParamStore& params() { return *params_; }
   Context& context() { return *ctx_; }
+  /// All memory by category.
+  const Arena& arena() const { return arena_; }
   static int64_t trained(const std::vector<Rows>& batches);
 
  private:

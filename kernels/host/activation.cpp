@@ -1,5 +1,6 @@
 #include "kernels/activation.hpp"
 
+#include "core/profile.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/special_functions.hpp"
@@ -151,14 +152,17 @@ void forward(Activation activation, const Tensor& y, const Tensor& h) {
 }  // namespace
 
 void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+  const ProfileSpan span("activation_forward", [&] { return traffic({&y, &h, &h}); });
   forward<true>(activation, y, h);
 }
 
 void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream&) {
+  const ProfileSpan span("activation_value", [&] { return traffic({&y, &h}); });
   forward<false>(activation, y, h);
 }
 
 void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream&) {
+  const ProfileSpan span("activation_backward", [&] { return traffic({&dh, &dy, &slope}); });
   const bool gated = slope.rank == 2 && dy.rank == 2 && slope.dim(1) == 2 * dy.dim(1);
   LLMTRAIN_CHECK(dy.dtype == slope.dtype && dh.dtype == slope.dtype && dh.shape == slope.shape && dy.rank == 2 &&
                      dy.dim(0) == slope.dim(0) && (gated || dy.dim(1) == slope.dim(1)),

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/profile.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -45,6 +46,9 @@ void update_range(float* p, float* m, float* v, const float* g, W* weights, cons
 
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& /*stream*/) {
+  const ProfileSpan span("adamw_update", [&] {
+    return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
+  });
   const int64_t n = master.numel();
   LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/profile.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
@@ -269,6 +270,9 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
                        const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace,
                        Stream& /*stream*/) {
   host::check_attention(qkv, batch, shape, dropout);
+  const ProfileSpan span("attention_forward", [&] {
+    return traffic({&qkv, &out}, 2 * host::product_flops(batch, shape));
+  });
   LLMTRAIN_CHECK(out.dtype == qkv.dtype && out.numel() == batch.tokens * shape.heads * shape.head_dim,
                  "out must be [N, H D] in qkv's dtype");
   LLMTRAIN_CHECK(lse.numel() == shape.heads * batch.tokens, "lse must be [H, N]");

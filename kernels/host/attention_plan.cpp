@@ -59,6 +59,17 @@ void check_attention(const Tensor& qkv, const Batch& batch, const AttentionShape
   LLMTRAIN_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability must be in [0, 1)");
 }
 
+double product_flops(const Batch& batch, const AttentionShape& shape) {
+  const int32_t* segments = batch.segments.as<int32_t>();
+  double pairs = 0;
+  for (int64_t s = 0; s < batch.segment_count; ++s) {
+    const double length = segments[s + 1] - segments[s];
+    const double window = shape.window == 0 ? length : std::min(length, static_cast<double>(shape.window));
+    pairs += window * (length - window) + window * (window + 1) / 2;
+  }
+  return 2 * pairs * static_cast<double>(shape.heads * shape.head_dim);
+}
+
 ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_chunk) {
   const int32_t* segments = batch.segments.as<int32_t>();
   const int64_t count = batch.segment_count;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/profile.hpp"
 #include "kernels/host/dropout_row.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
@@ -48,6 +49,7 @@ constexpr int64_t rows_per_task = 8;
 
 void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, const Batch& batch, const Dropout& dropout,
                   Stream&) {
+  const ProfileSpan span("residual_add", [&] { return traffic({&out, &in, &delta}); });
   check_rows(in, delta, batch);
   check_rows(out, delta, batch);
   const int64_t width = in.dim(1);
@@ -67,6 +69,7 @@ void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, cons
 
 void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch& batch, const Dropout& dropout,
                            Stream&) {
+  const ProfileSpan span("residual_add_backward", [&] { return traffic({&ddelta, &dout}); });
   check_rows(dout, ddelta, batch);
   const int64_t width = dout.dim(1);
   host::dispatch(ddelta.dtype, [&](auto* tag) {
@@ -83,6 +86,7 @@ void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch
 }
 
 void cast(const Tensor& out, const Tensor& in, Stream& stream) {
+  const ProfileSpan span("cast", [&] { return traffic({&out, &in}); });
   LLMTRAIN_CHECK(out.numel() == in.numel(), "cast: one element for each");
   if (out.dtype == in.dtype) {
     copy_on_device(out.data, in.data, in.bytes(), stream);
@@ -97,6 +101,7 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
 }
 
 void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream) {
+  const ProfileSpan span("add_into", [&] { return first ? traffic({&out, &in}) : traffic({&out, &out, &in}); });
   LLMTRAIN_CHECK(out.numel() == in.numel() && out.dtype == DType::f32 && in.dtype == DType::f32,
                  "add_into: fp32, one element for each");
   if (first) {

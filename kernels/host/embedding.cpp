@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/profile.hpp"
 #include "kernels/host/dropout_row.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
@@ -19,6 +20,7 @@ constexpr int64_t columns_per_task = 64;  // a multiple of every cache line: thr
 
 void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, float scale,
                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/) {
+  const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
   const int64_t rows = x.dim(0), channels = x.dim(1);
   LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
   float* out = x.as<float>();
@@ -47,6 +49,7 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
 
 void embedding_backward(const Tensor& dtable, const Tensor& dposition, const Tensor& dx, float scale,
                         const Batch& batch, const Dropout& dropout, Stream& /*stream*/) {
+  const ProfileSpan span("embedding_backward", [&] { return traffic({&dx, &dx, &dx}); });
   const int64_t rows = dx.dim(0), channels = dx.dim(1);
   const float* from = dx.as<float>();
   float* tokens = dtable.empty() ? nullptr : dtable.as<float>();

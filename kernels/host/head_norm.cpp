@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/profile.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
@@ -56,6 +57,7 @@ void head_gradient(T* dy, float* dweight, const T* raw, float rstd, const W* wei
 }  // namespace
 
 void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream& /*stream*/) {
+  const ProfileSpan span("head_norm_forward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   check_shapes(a.qkv, a.raw, a.rstd, s);
   const int64_t rows = a.qkv.dim(0), width = a.qkv.dim(1), normed = s.heads + s.kv_heads;
   float* rstds = a.rstd.as<float>();
@@ -75,6 +77,7 @@ void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream&
 }
 
 void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Stream& /*stream*/) {
+  const ProfileSpan span("head_norm_backward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   check_shapes(a.dqkv, a.raw, a.rstd, s);
   const int64_t rows = a.dqkv.dim(0), width = a.dqkv.dim(1), normed = s.heads + s.kv_heads;
   const float* rstds = a.rstd.as<float>();

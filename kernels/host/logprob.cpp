@@ -5,6 +5,7 @@
 #include <limits>
 #include <numbers>
 
+#include "core/profile.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/parallel.hpp"
@@ -118,6 +119,7 @@ void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatis
 }  // namespace
 
 void softcap_logits(const Tensor& logits, float cap, Stream& /*stream*/) {
+  const ProfileSpan span("softcap_logits", [&] { return traffic({&logits, &logits}); });
   LLMTRAIN_CHECK(logits.dtype == DType::f32 && cap > 0, "fp32 logits and a positive cap");
   float* x = logits.as<float>();
   host::parallel_blocks(logits.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
@@ -132,6 +134,9 @@ void softcap_logits(const Tensor& logits, float cap, Stream& /*stream*/) {
 
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
                      Stream& /*stream*/) {
+  const ProfileSpan span("logprob_forward", [&] {
+    return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
+  });
   check_logits(logits, targets, statistics, vocabulary);
   const int64_t stride = logits.dim(1);
   const float* x0 = logits.as<float>();
@@ -192,6 +197,7 @@ void row_backward(T* d, const float* x, int64_t count, int64_t stride, const Row
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
                       const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
                       float softcap, Stream& /*stream*/) {
+  const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
   check_logits(logits, targets, statistics, vocabulary);
   const int64_t rows = logits.dim(0);
   for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_rows(*t, rows, DType::f32);

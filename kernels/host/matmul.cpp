@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/profile.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/lanes.hpp"
@@ -16,6 +17,10 @@ constexpr int64_t few_rows = 4;
 
 bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
   return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
+}
+
+double product_flops(int64_t n, int64_t m, int64_t k) {
+  return 2.0 * static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k);
 }
 
 void check_types(const Tensor& a, const Tensor& b, const Tensor& result) {
@@ -86,6 +91,7 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
   LLMTRAIN_CHECK(bias.empty() || bias.numel() == m, "a bias has one element per output");
   check_types(x, w, y);
   if (n == 0 || m == 0) return;
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product_flops(n, m, k)); });
   if (n <= few_rows) {
     host::dispatch(x.dtype, [&](auto* tag) {
       host::dispatch(y.dtype, [&](auto* out) {
@@ -107,6 +113,7 @@ void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, 
   LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
   check_types(dy, w, dx);
   if (n == 0) return;
+  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product_flops(n, m, k)); });
   host::gemm({.m = n, .n = k, .k = m, .accumulate = accumulate, .input = dy.dtype, .output = dx.dtype}, dy.data, w.data,
              dx.data, nullptr);
 }
@@ -116,6 +123,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
   LLMTRAIN_CHECK(is_matrix(dw, m, k) && is_matrix(x, n, k) && is_matrix(dy, n, m), "dw[M, K] = dy[N, M]^T x[N, K]");
   LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
   check_types(dy, x, dw);
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product_flops(n, m, k)); });
   if (n == 0) {
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
@@ -126,6 +134,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {
   LLMTRAIN_CHECK(dy.rank == 2 && db.numel() == dy.dim(1) && db.dtype == DType::f32, "db[M] = sum of rows of dy[N, M]");
+  const ProfileSpan span("linear_backward_bias", [&] { return traffic({&dy}); });
   host::dispatch(dy.dtype, [&](auto* tag) {
     const auto* in = static_cast<decltype(tag)>(dy.data);
     const int64_t columns = dy.dim(1);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/profile.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
@@ -122,6 +123,7 @@ void backward_rows(const NormBackward& a, const D* dy, const W* weight) {
 }  // namespace
 
 void norm_forward(const NormForward& a, Stream& /*stream*/) {
+  const ProfileSpan span("norm_forward", [&] { return traffic({&a.x, &a.y}); });
   const int64_t rows = a.x.dim(0), channels = a.x.dim(1);
   LLMTRAIN_CHECK(a.y.numel() == a.x.numel() && a.weight.numel() == channels && a.rstd.numel() >= rows,
                  "shapes of a norm");
@@ -143,6 +145,9 @@ void norm_forward(const NormForward& a, Stream& /*stream*/) {
 }
 
 void norm_backward(const NormBackward& a, Stream& /*stream*/) {
+  const ProfileSpan span("norm_backward", [&] {
+    return a.accumulate_dx ? traffic({&a.x, &a.dy, &a.dx, &a.dx}) : traffic({&a.x, &a.dy, &a.dx});
+  });
   LLMTRAIN_CHECK(a.dx.numel() == a.x.numel() && a.dy.numel() == a.x.numel() && a.rstd.numel() >= a.x.dim(0) &&
                      a.dweight.numel() == a.x.dim(1),
                  "shapes of a norm's gradient");

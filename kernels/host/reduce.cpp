@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/params.hpp"
+#include "core/profile.hpp"
 #include "kernels/chunk_hash.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -63,6 +64,7 @@ uint64_t hash_chunk(const char* bytes, int64_t count, uint64_t index) {
 }  // namespace
 
 void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& /*stream*/) {
+  const ProfileSpan span("sum_of_squares", [&] { return traffic({&x}); });
   const float* data = x.as<float>();
   const int64_t n = x.numel();
   const int64_t chunks = (n + chunk_elements - 1) / chunk_elements;
@@ -83,6 +85,7 @@ void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& /*stream*/) {
 }
 
 void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& /*stream*/) {
+  const ProfileSpan span("sum_of_products", [&] { return traffic({&x, &weights}); });
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == x.numel(), "one weight for each element");
   const float* data = x.as<float>();
   const float* factors = weights.empty() ? nullptr : weights.as<float>();
@@ -95,6 +98,7 @@ void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stre
 }
 
 uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& /*stream*/) {
+  const ProfileSpan span("chunked_hash", [&] { return traffic({&x}); });
   LLMTRAIN_CHECK(first_element % chunk_elements == 0, "a hashed shard starts at a whole chunk");
   const auto* bytes = static_cast<const char*>(x.data);
   const auto chunk_bytes = chunk_elements * static_cast<int64_t>(size_of(x.dtype));

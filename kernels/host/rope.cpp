@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/profile.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -58,6 +59,7 @@ void rope_table_by_length(const Tensor& table, const RopeByLength& f, const Batc
 
 void rope_apply(const Tensor& qkv, const Tensor& table, const Tensor& positions, int64_t rotated_heads,
                 int64_t head_dim, bool inverse, Stream& /*stream*/) {
+  const ProfileSpan span("rope_apply", [&] { return traffic({&qkv, &qkv}); });
   const int64_t rows = qkv.dim(0), width = qkv.dim(1), rotated = table.dim(1), half = rotated / 2;
   LLMTRAIN_CHECK(rotated % 2 == 0 && rotated <= head_dim && rotated_heads * head_dim <= width, "shapes of rope");
   LLMTRAIN_CHECK(positions.empty() ? table.dim(0) >= rows : positions.numel() == rows, "rows of rope");

@@ -61,9 +61,15 @@ FileCall::~FileCall() {
   lane_.ticks.fetch_add(1, relaxed);
 }
 
-uint64_t begin_collective() { return activity().collectives.fetch_add(1, relaxed) + 1; }
+uint64_t begin_collective() {
+  const uint64_t sequence = activity().collectives.fetch_add(1, relaxed) + 1;
+  if (Recorder* recorder = Recorder::current(); recorder != nullptr) recorder->post(sequence);
+  return sequence;
+}
 
-CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence) {
+CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence)
+    : span_(SpanKind::communication, operation) {
+  span_.set_collective(sequence, bytes);
   CollectiveActivity& collective = activity().collective;
   collective.operation.store(operation, relaxed);
   collective.sequence.store(sequence, relaxed);

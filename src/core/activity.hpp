@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/named_enum.hpp"
+#include "core/profile.hpp"
 
 namespace llmtrain {
 
@@ -108,6 +109,9 @@ class CollectiveScope {
   ~CollectiveScope();
   CollectiveScope(const CollectiveScope&) = delete;
   CollectiveScope& operator=(const CollectiveScope&) = delete;
+
+ private:
+  ProfileSpan span_;
 };
 
 }  // namespace llmtrain

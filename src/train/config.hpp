@@ -65,6 +65,7 @@ struct LogConfig {
   int64_t sample_top_k = 0;                 ///< 0 = off
   double sample_top_p = 1;                  ///< 1 = off
   int64_t parameter_hash_every_steps = 0;
+  int64_t profile = 0;  ///< steps
 
   void visit(DeckKeys& keys);
 };

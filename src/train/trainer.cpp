@@ -8,11 +8,14 @@
 #include <limits>
 
 #include "core/activity.hpp"
+#include "core/profile.hpp"
 #include "core/stop_request.hpp"
 #include "kernels/reduce.hpp"
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
+#include "train/run_directory.hpp"
 #include "train/step_hook.hpp"
+#include "train/step_profile.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {
@@ -138,9 +141,15 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
   model_->start(runtime.stream());
 
   if (completed < total_steps_) prepare(run, completed);
+  StepProfile profile(config_.log.profile, total_steps_ - completed);
   int64_t stop = settle(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
+    profile.begin_step(completed);
     step(run, completed);
+    profile.end_step();
+    if (profile.due()) {
+      run.log.print(profile.report(runtime, compute_dtype(config_.precision), RunDirectory::path_of(config_)));
+    }
     ++completed;
     const bool last = completed == total_steps_;
     const int64_t samples = config_.log.samples_every_steps;
@@ -198,6 +207,7 @@ void Trainer::prepare(Run& run, int64_t n) {
 
 void Trainer::step(Run& run, int64_t n) {
   const SectionScope section(Section::step);
+  const ProfileSpan whole(SpanKind::phase, "step");
   activity().step = n + 1;
   const double begin = now();
   StepRecord record;
@@ -212,6 +222,7 @@ void Trainer::step(Run& run, int64_t n) {
   run_rounds(run, record);
   if (n + 1 < total_steps_) prepare(run, n + 1);
   const double reduced = now();
+  ProfileSpan phase(SpanKind::phase, "reduction");
   params_.finish_gradients();
   if (step_hook != nullptr) {
     step_hook({n, run.guard.data_step(n), run.runtime.communicator().rank(), params_, run.loss, record.learning_rate});
@@ -221,6 +232,7 @@ void Trainer::step(Run& run, int64_t n) {
   record.loss = -run.loss.value() / tokens;
   record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / tokens;
   const double normed = now();
+  phase.next("update");
   record.phases.reduction += normed - reduced;
   record.problem = run.guard.judge(n, record.loss, record.grad_norm);
   record.bad_steps = run.guard.bad_in_row();
@@ -229,6 +241,7 @@ void Trainer::step(Run& run, int64_t n) {
   } else {
     record.sample_ids = train_.plan(run.guard.data_step(n)).samples();
   }
+  phase.next("log");
   if (due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step)) {
     record.parameters = hash_after(run, record.step);
   }
@@ -259,6 +272,7 @@ void Trainer::run_rounds(Run& run, StepRecord& record) {
       if (mine) {
         micro_batch(run, record);
       } else {
+        const ProfileSpan phase(SpanKind::phase, "idle pass");
         const double begin = now();
         model_->forward(run.ctx, nullptr);
         model_->score_and_differentiate(run.ctx, nullptr, {}, {});
@@ -271,6 +285,7 @@ void Trainer::run_rounds(Run& run, StepRecord& record) {
 
 void Trainer::micro_batch(Run& run, StepRecord& record) {
   Context& ctx = run.ctx;
+  ProfileSpan phase(SpanKind::phase, "data");
   const double begin = now();
   note_progress();
   const Batch batch = batch_.upload(run.feed.take(), ctx.stream);
@@ -282,10 +297,13 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
       first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}};
   const TokenCotangents cotangents{first_rows(cotangents_.logp, batch.tokens), {}, {}};
   LLMTRAIN_CHECK(objective_->cotangents_known(), "this objective needs two passes over the head");
+  phase.next("forward");
   model_->forward(ctx, &batch);
+  phase.next("head");
   objective_->cotangents(batch, statistics, cotangents, ctx.stream);
   model_->score_and_differentiate(ctx, &batch, statistics, cotangents);
   sum_of_products(run.loss, statistics.logp, batch.loss_weights, ctx.stream);
+  phase.next("backward");
   model_->backward(ctx, &batch);
   record.phases.data += loaded - begin;
   record.phases.forward_backward += now() - loaded;

@@ -1,0 +1,51 @@
+#include "core/profile.hpp"
+
+#include <chrono>
+
+namespace llmtrain {
+
+namespace {
+
+constexpr size_t spans_of_a_few_steps = size_t{1} << 16;  ///< so that recording seldom allocates
+
+}  // namespace
+
+constinit thread_local Recorder* Recorder::current_ = nullptr;
+
+Work traffic(std::initializer_list<const Tensor*> tensors, double flops) {
+  Work work{flops, 0};
+  for (const Tensor* t : tensors) work.bytes += t->empty() ? 0 : static_cast<double>(t->bytes());
+  return work;
+}
+
+int64_t Recorder::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void Recorder::start() {
+  spans.reserve(spans_of_a_few_steps);
+  posts.reserve(spans_of_a_few_steps / 16);
+  innermost_ = -1;
+  current_ = this;
+}
+
+void Recorder::stop() {
+  if (current_ == this) current_ = nullptr;
+}
+
+size_t Recorder::open(SpanKind kind, const char* name) {
+  spans.push_back({name, kind, innermost_, now(), 0, {}, 0});
+  innermost_ = static_cast<int32_t>(spans.size()) - 1;
+  return spans.size() - 1;
+}
+
+void Recorder::close(size_t index) {
+  Span& span = spans[index];
+  span.end = now();
+  innermost_ = span.parent;
+}
+
+void Recorder::post(uint64_t sequence) { posts.push_back({sequence, now()}); }
+
+}  // namespace llmtrain

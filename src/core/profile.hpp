@@ -1,0 +1,103 @@
+#pragma once
+// What a thread spends its time on, as nested spans. Code marks spans where they happen; while nothing records, a mark
+// is one branch.
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "core/named_enum.hpp"
+#include "core/tensor.hpp"
+
+namespace llmtrain {
+
+enum class SpanKind : uint8_t { phase, kernel, communication };
+template <>
+inline constexpr auto enum_names<SpanKind> = name_list("phase", "kernel", "communication");
+
+/// What a kernel has to do at least: arithmetic, and bytes between processor and memory.
+struct Work {
+  double flops = 0;
+  double bytes = 0;
+};
+/// Of tensors that are each read or written once.
+Work traffic(std::initializer_list<const Tensor*> tensors, double flops = 0);
+
+struct Span {
+  const char* name = "";  ///< a literal
+  SpanKind kind = SpanKind::phase;
+  int32_t parent = -1;  ///< index of the span around it
+  int64_t begin = 0;    ///< nanoseconds of the steady clock
+  int64_t end = 0;
+  Work work;
+  uint64_t sequence = 0;  ///< of a collective: its number, the same on every rank
+};
+
+/// When this rank had given its part of a collective.
+struct Post {
+  uint64_t sequence;
+  int64_t time;
+};
+
+/// Records the spans of the thread that calls start(), until stop().
+class Recorder {
+ public:
+  Recorder() = default;
+  ~Recorder() { stop(); }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void start();
+  void stop();
+  /// Of the calling thread, or null.
+  static Recorder* current() { return current_; }
+  static int64_t now();  ///< nanoseconds of the steady clock
+
+  size_t open(SpanKind kind, const char* name);
+  void close(size_t index);
+  void post(uint64_t sequence);
+
+  std::vector<Span> spans;  ///< in the order of their beginnings
+  std::vector<Post> posts;
+
+ private:
+  static constinit thread_local Recorder* current_;
+  int32_t innermost_ = -1;
+};
+
+/// A span from here to the end of the scope.
+class ProfileSpan {
+ public:
+  ProfileSpan(SpanKind kind, const char* name) : recorder_(Recorder::current()) {
+    if (recorder_ != nullptr) index_ = recorder_->open(kind, name);
+  }
+  /// A kernel; work() is asked only while somebody records.
+  template <class F>
+  ProfileSpan(const char* name, const F& work) : ProfileSpan(SpanKind::kernel, name) {
+    if (recorder_ != nullptr) recorder_->spans[index_].work = work();
+  }
+  ~ProfileSpan() {
+    if (recorder_ != nullptr) recorder_->close(index_);
+  }
+  ProfileSpan(const ProfileSpan&) = delete;
+  ProfileSpan& operator=(const ProfileSpan&) = delete;
+
+  /// Ends here, and a phase begins.
+  void next(const char* phase) {
+    if (recorder_ == nullptr) return;
+    recorder_->close(index_);
+    index_ = recorder_->open(SpanKind::phase, phase);
+  }
+  void set_collective(uint64_t sequence, int64_t bytes) {
+    if (recorder_ == nullptr) return;
+    recorder_->spans[index_].sequence = sequence;
+    recorder_->spans[index_].work.bytes = static_cast<double>(bytes);
+  }
+
+ private:
+  Recorder* recorder_;
+  size_t index_ = 0;
+};
+
+}  // namespace llmtrain

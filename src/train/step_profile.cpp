@@ -1,0 +1,242 @@
+#include "train/step_profile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "core/whole_file.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/matmul.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr size_t traced_ranks = 16;  ///< of a larger job: the trace stays a file that a browser opens
+
+/// The shortest of some calls, in seconds.
+template <class F>
+double shortest(const F& call) {
+  constexpr int calls = 6;
+  int64_t best = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < calls; ++i) {
+    const int64_t begin = Recorder::now();
+    call();
+    best = std::min(best, Recorder::now() - begin);
+  }
+  return static_cast<double>(best) * 1e-9;
+}
+
+struct Exclusive {
+  std::vector<int64_t> time;          ///< without the spans inside
+  std::vector<const char*> phase_of;  ///< the innermost phase around, or the span itself
+};
+
+Exclusive exclusive(std::span<const Span> spans) {
+  Exclusive e;
+  for (const Span& s : spans) {
+    e.time.push_back(s.end - s.begin);
+    const bool inside = s.parent >= 0;
+    if (inside) e.time[static_cast<size_t>(s.parent)] -= s.end - s.begin;
+    e.phase_of.push_back(s.kind == SpanKind::phase || !inside ? s.name : e.phase_of[static_cast<size_t>(s.parent)]);
+  }
+  return e;
+}
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+template <class T>
+std::vector<T> values_of(const std::string& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
+std::string speed_text(double amount, double seconds) {
+  return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds * 1e-9) : "";
+}
+
+std::string limit_text(const ProfileRow& row, double seconds, const MachineLimits& limits) {
+  if (row.kind != SpanKind::kernel || seconds <= 0 || limits.flops <= 0 || limits.bytes <= 0) return "";
+  const double least = std::max(row.work.flops / limits.flops, row.work.bytes / limits.bytes);
+  return least > 0 ? fmt::format("{:.0f} %", 100 * least / seconds) : "";
+}
+
+std::string table(std::span<const Span> spans, int64_t steps, const MachineLimits& limits) {
+  const std::vector<ProfileRow> rows = profile_rows(spans);
+  int64_t total = 0;
+  for (const ProfileRow& row : rows) total += row.nanoseconds;
+  const auto line = [](const auto&... cells) {
+    return fmt::format("  {:<14} {:<24} {:>7} {:>10} {:>7} {:>9} {:>7} {:>8}\n", cells...);
+  };
+  const auto per_step = [&](int64_t ns) {
+    return fmt::format("{:.3f}", static_cast<double>(ns) * 1e-6 / static_cast<double>(steps));
+  };
+  const auto share = [&](int64_t ns) {
+    return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(std::max<int64_t>(total, 1)));
+  };
+  std::string text = line("phase", "part", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of limit");
+  for (const ProfileRow& row : rows) {
+    const double seconds = static_cast<double>(row.nanoseconds) * 1e-9;
+    text +=
+        line(row.phase, row.part, fmt::format("{:.4g}", static_cast<double>(row.calls) / static_cast<double>(steps)),
+             per_step(row.nanoseconds), share(row.nanoseconds), speed_text(row.work.flops, seconds),
+             speed_text(row.work.bytes, seconds), limit_text(row, seconds, limits));
+  }
+  return text + line("total", "", "", per_step(total), share(total), "", "", "");
+}
+
+}  // namespace
+
+MachineLimits measure_limits(DType compute, Stream& stream) {
+  constexpr int64_t n = 1024, long_side = 4096;
+  constexpr int64_t elements = int64_t{8} << 20;  // 32 MiB each: more than a core's share of the caches
+  const auto element = static_cast<int64_t>(size_of(compute));
+  MachineLimits limits;
+  {
+    const DeviceBuffer x_memory(n * n * element), w_memory(long_side * n * element), y_memory(n * long_side * element);
+    const Tensor x(x_memory.data(), compute, {n, n}), w(w_memory.data(), compute, {long_side, n});
+    const Tensor y(y_memory.data(), compute, {n, long_side});
+    fill(x, 0.5f, stream);
+    fill(w, 0.25f, stream);
+    limits.flops = 2.0 * n * n * long_side / shortest([&] {
+                     linear_forward(y, x, w, Tensor(), stream);
+                     stream.synchronize();
+                   });
+  }
+  const DeviceBuffer to_memory(elements * 4), from_memory(elements * 4);
+  const Tensor to(to_memory.data(), DType::f32, {elements}), from(from_memory.data(), DType::f32, {elements});
+  limits.bytes = 3.0 * elements * 4 / shortest([&] {
+                   add_into(to, from, false, stream);
+                   stream.synchronize();
+                 });
+  return limits;
+}
+
+std::vector<ProfileRow> profile_rows(std::span<const Span> spans) {
+  const Exclusive e = exclusive(spans);
+  std::vector<ProfileRow> rows;
+  std::map<std::pair<std::string, std::string>, size_t> places;
+  std::map<std::string, size_t> phases;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Span& s = spans[i];
+    const std::string phase = e.phase_of[i], part = s.kind == SpanKind::phase ? "other" : s.name;
+    phases.emplace(phase, phases.size());
+    const auto [place, fresh] = places.emplace(std::pair(phase, part), rows.size());
+    if (fresh) rows.push_back({phase, part, s.kind, 0, 0, {}});
+    ProfileRow& row = rows[place->second];
+    ++row.calls;
+    row.nanoseconds += e.time[i];
+    row.work.flops += s.work.flops;
+    row.work.bytes += s.work.bytes;
+  }
+  std::ranges::stable_sort(rows, [&](const ProfileRow& a, const ProfileRow& b) {
+    return std::pair(phases[a.phase], -a.nanoseconds) < std::pair(phases[b.phase], -b.nanoseconds);
+  });
+  return rows;
+}
+
+CommunicationTime communication_time(std::span<const Span> spans, std::span<const Post> posts) {
+  std::map<uint64_t, int64_t> last;
+  for (const Post& p : posts) last[p.sequence] = std::max(last.try_emplace(p.sequence, p.time).first->second, p.time);
+  const Exclusive e = exclusive(spans);
+  CommunicationTime time;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Span& s = spans[i];
+    if (s.kind != SpanKind::communication) continue;
+    time.exposed += e.time[i];
+    if (const auto found = last.find(s.sequence); found != last.end()) {
+      time.waiting += std::clamp<int64_t>(found->second - s.begin, 0, e.time[i]);
+    }
+  }
+  return time;
+}
+
+std::string trace_events(std::span<const Span> spans, int rank, int64_t origin) {
+  std::string text;
+  for (const Span& s : spans) {
+    if (!text.empty()) text += ",\n";
+    text += fmt::format(R"({{"name":"{}","cat":"{}","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":0,)", s.name,
+                        name_of(s.kind), static_cast<double>(s.begin - origin) * 1e-3,
+                        static_cast<double>(s.end - s.begin) * 1e-3, rank);
+    text += fmt::format(R"("args":{{"flops":{:.0f},"bytes":{:.0f},"sequence":{}}}}})", s.work.flops, s.work.bytes,
+                        s.sequence);
+  }
+  return text;
+}
+
+void StepProfile::begin_step(int64_t step) {
+  if (skip_ > 0 || recorded_ == wanted_) return;
+  if (recorded_ == 0) first_ = step;
+  last_ = step;
+  recorder_.start();
+}
+
+void StepProfile::end_step() {
+  if (Recorder::current() == &recorder_) {
+    recorder_.stop();
+    ++recorded_;
+  } else if (skip_ > 0) {
+    --skip_;
+  }
+}
+
+std::string StepProfile::report(Runtime& runtime, DType compute, const std::string& directory) {
+  reported_ = true;
+  Communicator& communicator = runtime.communicator();
+  communicator.barrier();  // all ranks of a node measure at once, as they compute at once
+  const MachineLimits limits = measure_limits(compute, runtime.stream());
+  communicator.barrier();
+  const int64_t meeting = Recorder::now();
+  // Clocks of nodes differ: times travel as distances from the moment at which all ranks left the barrier.
+  std::vector<Post> mine = recorder_.posts;
+  for (Post& p : mine) p.time -= meeting;
+  std::vector<Post> posts;
+  for (const std::string& bytes : communicator.gather_all(bytes_of(mine))) {
+    const std::vector<Post> others = values_of<Post>(bytes);
+    posts.insert(posts.end(), others.begin(), others.end());
+  }
+  for (Post& p : posts) p.time += meeting;
+  const std::vector<std::string> times =
+      communicator.gather_all(bytes_of(std::vector{communication_time(recorder_.spans, posts)}));
+  std::array<int64_t, 1> longest = {meeting - recorder_.spans.front().begin};
+  communicator.maximum(longest);
+  std::vector<std::string> events =
+      communicator.gather_all(communicator.rank() < static_cast<int>(traced_ranks)
+                                  ? trace_events(recorder_.spans, communicator.rank(), meeting - longest[0])
+                                  : "");
+  if (communicator.rank() != 0) return "";
+
+  std::string trace = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  std::string text =
+      fmt::format("profile    steps {} to {}, rank 0; measured here: {:.0f} GFLOP/s in matrix products, {:.1f} GB/s\n",
+                  first_ + 1, last_ + 1, limits.flops * 1e-9, limits.bytes * 1e-9) +
+      table(recorder_.spans, recorded_, limits);
+  const double steps_ms = static_cast<double>(recorded_) * 1e6;
+  for (size_t r = 0; r < std::min(events.size(), traced_ranks); ++r) {
+    trace += fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"tid":0,"args":{{"name":"rank {}"}}}},)", r, r) +
+             "\n" + events[r] + (r + 1 < std::min(events.size(), traced_ranks) ? ",\n" : "\n]}\n");
+  }
+  for (size_t r = 0; r < times.size() && times.size() > 1; ++r) {
+    const CommunicationTime time = values_of<CommunicationTime>(times[r]).front();
+    text += fmt::format(
+        "  rank {}: {:.3f} ms a step in exposed communication, {:.3f} of them waiting for the slowest "
+        "rank\n",
+        r, static_cast<double>(time.exposed) / steps_ms, static_cast<double>(time.waiting) / steps_ms);
+  }
+  if (!directory.empty()) {
+    write_whole_file(directory + "/trace.json", trace);
+    text += fmt::format("  {}/trace.json shows every span (https://ui.perfetto.dev, chrome://tracing)\n", directory);
+  }
+  text.pop_back();  // the console ends its lines itself
+  return text;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,67 @@
+#pragma once
+// log.profile: where the time of some steps goes, as a table and as a trace file.
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/profile.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+
+/// What this rank reaches while the others of its node do the same: the yardstick of the table.
+struct MachineLimits {
+  double flops = 0;  ///< a second, of a matrix product in the compute dtype
+  double bytes = 0;  ///< a second, from and to memory
+};
+MachineLimits measure_limits(DType compute, Stream& stream);
+
+/// Equal parts of equal phases together, without the time of the spans inside them. The rows add up to the outermost
+/// spans. Phases in the order of their beginnings, the longest part first.
+struct ProfileRow {
+  std::string phase;
+  std::string part;  ///< a kernel or collective, or "other"
+  SpanKind kind = SpanKind::phase;
+  int64_t calls = 0;
+  int64_t nanoseconds = 0;
+  Work work;
+};
+std::vector<ProfileRow> profile_rows(std::span<const Span> spans);
+
+/// Of one rank, in nanoseconds.
+struct CommunicationTime {
+  int64_t exposed = 0;  ///< inside collectives, when nothing else was done
+  int64_t waiting = 0;  ///< of that: until the last rank had given its part
+};
+/// posts: of all ranks on this rank's clock.
+CommunicationTime communication_time(std::span<const Span> spans, std::span<const Post> posts);
+
+/// Chrome's trace events, comma-separated, one a span; times in microseconds after `origin`.
+std::string trace_events(std::span<const Span> spans, int rank, int64_t origin);
+
+/// Records `wanted` steps: the first of a job is left out where there are others, since it makes kernels and plans.
+class StepProfile {
+ public:
+  StepProfile(int64_t wanted, int64_t steps_to_come)
+      : wanted_(std::min(wanted, steps_to_come)), skip_(steps_to_come > wanted_ ? 1 : 0) {}
+
+  void begin_step(int64_t step);
+  void end_step();
+  /// All wanted steps are recorded, and the report is due. The same on every rank.
+  bool due() const { return recorded_ > 0 && recorded_ == wanted_ && !reported_; }
+  /// Collective. The table's lines, on rank 0, which also writes <directory>/trace.json.
+  std::string report(Runtime& runtime, DType compute, const std::string& directory);
+
+ private:
+  int64_t wanted_;
+  int64_t skip_;
+  int64_t recorded_ = 0;
+  int64_t first_ = 0, last_ = 0;  ///< steps recorded
+  bool reported_ = false;
+  Recorder recorder_;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Trains a decoder with PyTorch and with llmtrain in turn (A B A B ...) from the same weights on the same rows, checks
+that the losses agree, and prints the ratios of tokens/s and of peak memory.
+
+    benchmarks/training.py LLMTRAIN [--model gpt2-124m] [--length 1024] [--batch 1] [--accumulate 1]
+        [--precision bf16] [--peer autocast,bf16,compile+autocast,...] [--rounds 5] [--steps 8] [--threads N]
+        [--ranks 1] [--option section.key=value ...] [--markdown]
+
+Of several peers the fastest counts. Speed is the median over the rounds of a round's median step, without its first
+two; memory is the largest resident set of a process. A peer is [compile+]fp32|autocast|bf16; see
+peers/train_decoder.py. Environment: PYTHON (this interpreter; needs torch and safetensors), MPIRUN (mpirun). PyTorch
+gets tcmalloc where the loader finds it (PRELOAD names another library), else a malloc that keeps its memory.
+"""
+
+import argparse
+import ctypes.util
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PEER = os.path.join(HERE, "peers", "train_decoder.py")
+PYTHON = os.environ.get("PYTHON", sys.executable)
+WARM = 2  # steps that are not timed: kernels, plans, compilation
+BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}  # of a loss, relative to the peer's
+
+
+def processor():
+    with open("/proc/cpuinfo") as f:
+        names = [line.split(":")[1].strip() for line in f if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} cores" if names else "unknown processor"
+
+
+def checked(command, environment):
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f"failed: {' '.join(command)}\n{done.stdout[-4000:]}")
+
+
+def median_speed(seconds, tokens):
+    return tokens / statistics.median(seconds[WARM:])
+
+
+def make_model(args, work):
+    checked([PYTHON, PEER, "make", os.path.join(work, "model"), "--model", args.model, "--rows",
+             str(args.steps * args.batch * args.accumulate), "--length", str(args.length)], os.environ)
+
+
+def run_peer(args, work, peer, tokens):
+    precision = peer.removeprefix("compile+")
+    result = os.path.join(work, "peer.json")
+    command = [PYTHON, PEER, "train", os.path.join(work, "model"), "--steps", str(args.steps), "--batch",
+               str(args.batch), "--accumulate", str(args.accumulate), "--precision", precision, "--json", result,
+               "--threads", str(args.threads * args.ranks)] + ["--compile"] * (precision != peer)
+    # Memory that is given back and touched again costs PyTorch up to half its speed: the best settings known.
+    environment = dict(os.environ, THP_MEM_ALLOC_ENABLE="1", MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40))
+    library = os.environ.get("PRELOAD") or ctypes.util.find_library("tcmalloc_minimal") or \
+        ctypes.util.find_library("tcmalloc")
+    if library:
+        environment["LD_PRELOAD"] = library
+    checked(command, environment)
+    with open(result) as f:
+        facts = json.load(f)
+    return dict(losses=facts["losses"], speed=median_speed(facts["seconds"], tokens), peak=facts["peak"],
+                version=facts["torch"])
+
+
+def run_llmtrain(args, work, tokens):
+    shutil.rmtree(os.path.join(work, "runs"), ignore_errors=True)
+    deck = os.path.join(work, "deck.ini")
+    model = os.path.join(work, "model")
+    with open(deck, "w") as f:
+        f.write(f"""[run]
+output = {work}/runs
+name = run
+max_steps = {args.steps}
+[model]
+path = {model}
+[data]
+train = {model}/rows.jsonl
+packing = none
+shuffle = false
+validation_fraction = 0
+cache = {work}/cache
+[batch]
+sequence_length = {args.length}
+micro = {args.batch}
+gradient_accumulation_steps = {args.accumulate}
+[optimizer]
+beta1 = 0.9
+beta2 = 0.95
+epsilon = 1e-8
+weight_decay = 0.1
+max_grad_norm = 1.0
+[schedule]
+learning_rate = 1e-4
+[precision]
+compute = {args.precision}
+[evaluation]
+every_steps = 0
+at_end = false
+[checkpoint]
+every_steps = 0
+at_end = false
+[log]
+every_steps = 1
+sinks = jsonl
+""")
+    launch = []
+    if args.ranks > 1:
+        launch = os.environ.get("MPIRUN", "mpirun").split() + ["--oversubscribe", "--bind-to", "none", "-n",
+                                                              str(args.ranks)]
+    environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads), OMPI_ALLOW_RUN_AS_ROOT="1",
+                       OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    checked(launch + [os.path.abspath(args.program), deck] + args.option, environment)
+    with open(os.path.join(work, "runs", "run", "metrics.jsonl")) as f:
+        lines = [line for line in map(json.loads, f) if "tokens_per_second" in line]
+    if any(line["tokens"] != tokens for line in lines):
+        sys.exit(f"a step of llmtrain has {lines[0]['tokens']} tokens instead of {tokens}")
+    return dict(losses=[line["loss"] for line in lines],
+                speed=median_speed([line["tokens"] / line["tokens_per_second"] for line in lines], tokens),
+                peak=max(line["memory"] for line in lines))
+
+
+def check_losses(ours, theirs, precision):
+    for step, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if not math.isclose(a, b, rel_tol=BOUNDS[precision]):
+            sys.exit(f"step {step + 1}: the losses differ, llmtrain {a}, PyTorch {b}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--model", default="gpt2-124m")
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--precision", choices=list(BOUNDS), default="bf16")
+    parser.add_argument("--peer", help="comma-separated; default: the precision's, eager and compiled")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
+    parser.add_argument("--markdown", action="store_true", help="the last line is a row of docs/performance.md")
+    args = parser.parse_args()
+    if args.steps <= WARM:
+        parser.error(f"--steps: more than {WARM}")
+    args.threads = args.threads or max(1, os.cpu_count() // args.ranks)
+    plain = ["fp32"] if args.precision == "fp32" else ["autocast", "bf16"]
+    peers = args.peer.split(",") if args.peer else plain + ["compile+" + p for p in plain]
+    tokens = args.batch * args.accumulate * args.length
+
+    with tempfile.TemporaryDirectory() as work:
+        make_model(args, work)
+        results = {name: [] for name in peers + ["llmtrain"]}
+        print(f"{args.model}, {tokens} tokens a step ({args.accumulate} x {args.batch} x {args.length}), "
+              f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}")
+        print(f"{'round':<6} {'program':<18} {'tokens/s':>10} {'peak GiB':>9}   losses of the first and last step")
+        for number in range(1, args.rounds + 1):
+            for name in results:
+                r = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
+                results[name].append(r)
+                print(f"{number:<6} {name:<18} {r['speed']:10.1f} {r['peak'] / 2**30:9.2f}   "
+                      f"{r['losses'][0]:.5f} {r['losses'][-1]:.5f}", flush=True)
+            if number == 1:
+                # Weights and moments in bf16 round their updates away: only the first losses can be equal then.
+                for name in peers:
+                    count = 1 if name.endswith("bf16") else None
+                    check_losses(results["llmtrain"][0]["losses"][:count], results[name][0]["losses"][:count],
+                                 args.precision)
+                print("the losses agree", flush=True)
+
+    median = lambda name, key: statistics.median(r[key] for r in results[name])
+    best = max(peers, key=lambda name: median(name, "speed"))
+    ours, theirs = median("llmtrain", "speed"), median(best, "speed")
+    same_state = [p for p in peers if not p.endswith("bf16")] or peers
+    least = min(median(name, "peak") for name in same_state)
+    version = results[best][0]["version"]
+    print(f"\nmedians; PyTorch {version}, fastest: {best}")
+    print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")
+    print(f"peak memory   llmtrain {median('llmtrain', 'peak') / 2**30:.2f} / PyTorch with the same state "
+          f"{least / 2**30:.2f} GiB = {median('llmtrain', 'peak') / least:.2f}")
+    if args.markdown:
+        what = f"{args.model}, {args.precision}, {args.accumulate} x {args.batch} x {args.length} tokens"
+        if args.ranks > 1:
+            what += f", {args.ranks} ranks"
+        print(f"| {what} | {ours:.0f} | {theirs:.0f} ({best}) | {ours / theirs:.2f} | "
+              f"{median('llmtrain', 'peak') / least:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -250,14 +250,17 @@ void RunLog::evaluation(const EvaluationRecord& r) {
     j["validation_loss"] = r.loss;
     j["perplexity"] = std::exp(r.loss);
     j["validation_tokens"] = r.tokens;
+    if (r.token_accuracy) j["validation_token_accuracy"] = *r.token_accuracy;
     j["best"] = r.best;
     j["seconds"] = r.seconds;
     s.metrics->append(j.dump() + "\n");
   }
   s.validation.add(
       {static_cast<double>(r.step), wall, r.loss, std::exp(r.loss), static_cast<double>(r.tokens), r.best ? 1.0 : 0.0});
-  s.console.print(fmt::format("step {}  validation loss {:.4f}  perplexity {:.3f}{}  ({} tokens in {})", r.step, r.loss,
-                              std::exp(r.loss), r.best ? "  best" : "", r.tokens, duration(r.seconds)));
+  s.console.print(fmt::format("step {}  validation loss {:.4f}  perplexity {:.3f}{}{}  ({} tokens in {})", r.step,
+                              r.loss, std::exp(r.loss),
+                              r.token_accuracy ? fmt::format("  accuracy {:.2f} %", 100 * *r.token_accuracy) : "",
+                              r.best ? "  best" : "", r.tokens, duration(r.seconds)));
   s.write_hdf5_sometimes();
 }
 

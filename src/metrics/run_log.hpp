@@ -35,6 +35,7 @@ struct EvaluationRecord {
   int64_t tokens = 0;
   double seconds = 0;
   bool best = false;
+  std::optional<double> token_accuracy = {};  ///< where it is wanted
 };
 
 /// The run goes back to a checkpoint and leaves data out.

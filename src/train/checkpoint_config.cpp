@@ -28,9 +28,13 @@ void CheckpointConfig::visit(DeckKeys& keys) {
   keys.key(
       "signal_save", signal_save,
       {.doc = "SIGTERM, SIGINT, SIGUSR1, SIGUSR2 end the run with a checkpoint and exit code 75; false: at once."});
-  keys.key("export", export_model,
-           {.doc = "A Hugging Face folder in <run>/export: of the last weights, or of those with the best validation "
-                   "loss, written anew at each better one."});
+  keys.key("best_metric", best_metric,
+           {.doc = "What makes an evaluation the best: the lowest loss, or the highest share of tokens that the model "
+                   "finds most probable. Early stopping goes by it, too."});
+  keys.key(
+      "export", export_model,
+      {.doc = "A Hugging Face folder in <run>/export, written once at the end: of the last weights, or of the best "
+              "by best_metric. With best every better evaluation is followed by a checkpoint."});
   keys.key("export_dtype", export_dtype, {.doc = "Of the exported weights; what is trained is always fp32."});
   keys.key("export_file_size", export_file_size,
            {.unit = "bytes",
@@ -38,20 +42,28 @@ void CheckpointConfig::visit(DeckKeys& keys) {
             .doc = "Weights of an export beyond this go into a further file."});
 }
 
+namespace {
+
+/// `what` of `key` needs a best evaluation.
+void check_best(DeckLoader& deck, const Config& config, std::string_view key, const std::string& what) {
+  const EvaluationConfig& e = config.evaluation;
+  deck.check(e.every_steps > 0 || e.at_end, {key, "evaluation.every_steps", "evaluation.at_end"},
+             what + " needs evaluations: evaluation.every_steps above 0, or at_end = true");
+  deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0,
+             {key, "data.validation", "data.validation_fraction"},
+             what + " needs validation data: data.validation, or data.validation_fraction above 0");
+}
+
+}  // namespace
+
 void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) const {
+  if (config.evaluation.load_best_at_end) check_best(deck, config, "evaluation.load_best_at_end", "the best");
   if (export_model == Export::none) {
     deck.unused("checkpoint.export_dtype", "no effect with export = none");
     deck.unused("checkpoint.export_file_size", "no effect with export = none");
     return;
   }
-  if (export_model == Export::best) {
-    const EvaluationConfig& e = config.evaluation;
-    deck.check(e.every_steps > 0 || e.at_end, {"checkpoint.export", "evaluation.every_steps", "evaluation.at_end"},
-               "best needs evaluations: evaluation.every_steps above 0, or at_end = true");
-    deck.check(!config.data.validation.empty() || config.data.validation_fraction > 0,
-               {"checkpoint.export", "data.validation", "data.validation_fraction"},
-               "best needs validation data: data.validation, or data.validation_fraction above 0");
-  }
+  if (export_model == Export::best) check_best(deck, config, "checkpoint.export", "best");
   if (!config.model.path.empty() || !deck.sound({"model.d_model", "model.n_layers", "model.n_heads"})) return;
   ModelConfig model = config.model;
   if (model.vocab_size == 0) model.vocab_size = 1;

@@ -14,6 +14,7 @@ struct Config;
 struct CheckpointConfig {
   enum class Export : uint8_t { none, last, best };
   enum class ExportType : uint8_t { fp32, bf16, fp16 };
+  enum class Metric : uint8_t { loss, token_accuracy };
 
   int64_t every_steps = 500;
   double every_minutes = 0;
@@ -24,6 +25,8 @@ struct CheckpointConfig {
   int64_t buffer = int64_t{256} << 20;  ///< bytes
   bool verify = true;
   bool signal_save = true;
+
+  Metric best_metric = Metric::loss;
 
   Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
   ExportType export_dtype = ExportType::fp32;
@@ -41,6 +44,8 @@ struct CheckpointConfig {
 
 template <>
 inline constexpr auto enum_names<CheckpointConfig::Export> = name_list("none", "last", "best");
+template <>
+inline constexpr auto enum_names<CheckpointConfig::Metric> = name_list("validation/loss", "validation/token_accuracy");
 template <>
 inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
 

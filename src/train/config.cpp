@@ -100,7 +100,7 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
   if (task == RunConfig::Task::evaluate) {
     constexpr std::array<std::string_view, 6> sections = {"optimizer",  "schedule",  "divergence",
                                                           "checkpoint", "tokenizer", "log"};
-    constexpr std::array<std::string_view, 10> others = {"data.vocab_size",
+    constexpr std::array<std::string_view, 11> others = {"data.vocab_size",
                                                          "data.shuffle",
                                                          "model.dropout",
                                                          "model.attention_dropout",
@@ -109,7 +109,8 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
                                                          "evaluation.every_steps",
                                                          "evaluation.at_start",
                                                          "evaluation.early_stopping_patience",
-                                                         "evaluation.early_stopping_threshold"};
+                                                         "evaluation.early_stopping_threshold",
+                                                         "evaluation.load_best_at_end"};
     if (key.section == "log") return key.name == "sinks";
     if (key.full_name() == "evaluation.at_end") return false;
     return std::ranges::find(sections, key.section) == sections.end() &&
@@ -235,11 +236,13 @@ void EvaluationConfig::visit(DeckKeys& keys) {
   keys.key("early_stopping_patience", early_stopping_patience,
            {.unit = "evaluations",
             .range = at_least(0),
-            .doc = "The run ends after this many evaluations in a row without a better loss; 0 = off."});
+            .doc = "The run ends after this many evaluations in a row without a better one by checkpoint.best_metric; "
+                   "0 = off."});
   keys.key("early_stopping_threshold", early_stopping_threshold,
-           {.unit = "nats",
-            .range = at_least(0),
-            .doc = "A loss is better if it is lower than the best by more than this."});
+           {.range = at_least(0), .doc = "Better is better by more than this (nats, or a share of tokens)."});
+  keys.key("load_best_at_end", load_best_at_end,
+           {.doc = "The run ends with the weights of its best evaluation, by checkpoint.best_metric: what is exported "
+                   "are these. Every better evaluation is followed by a checkpoint."});
   keys.key("stride", stride,
            {.unit = "tokens",
             .range = at_least(0),

@@ -45,8 +45,9 @@ struct EvaluationConfig {
   bool at_end = true;
   int64_t batches = 0;                  ///< of batch.global sequences each; 0 = all
   int64_t early_stopping_patience = 0;  ///< evaluations without a better value; 0 = off
-  double early_stopping_threshold = 0;  ///< better means lower by more than this
-  int64_t stride = 0;                   ///< tokens from window to window of task = evaluate; 0 = no overlap
+  double early_stopping_threshold = 0;  ///< better means by more than this
+  bool load_best_at_end = false;
+  int64_t stride = 0;  ///< tokens from window to window of task = evaluate; 0 = no overlap
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only
@@ -107,6 +108,10 @@ struct Config {
   /// Values that follow from the data and the device, once they are known: shown as automatic in the resolved deck.
   void set_vocab_size(int64_t size);
   void set_compute(PrecisionConfig::Compute compute);
+  /// The best weights are wanted at the end, so each better evaluation is followed by a checkpoint.
+  bool needs_best() const {
+    return checkpoint.export_model == CheckpointConfig::Export::best || evaluation.load_best_at_end;
+  }
 };
 
 /// Of a resolved configuration.

@@ -99,16 +99,18 @@ std::string DivergenceGuard::reason() const {
   return bad_in_row_ > 1 ? fmt::format("{}, as one of {} bad steps in a row", bad_, bad_in_row_) : bad_;
 }
 
-void DivergenceGuard::saved(int64_t step, bool scheduled) {
+void DivergenceGuard::saved(int64_t step, bool scheduled, int64_t best) {
   if (!sound() || (target_scheduled_ && !scheduled)) return;
   if (step != target_) rollbacks_ = 0;
   target_ = step;
+  best_of_target_ = best;
   target_scheduled_ = scheduled;
 }
 
-DivergenceGuard::Range DivergenceGuard::roll_back(const DivergenceGuard& before, int64_t step) {
+DivergenceGuard::Range DivergenceGuard::roll_back(const DivergenceGuard& before, int64_t step, int64_t best) {
   rollbacks_ = before.rollbacks_ + 1;
   target_ = step;
+  best_of_target_ = best;
   const int64_t first = data_step(step);
   const Range range{first, std::max({first + config_.skip_steps, before.bad_data_end_, first})};
   if (range.last > range.first) skipped_.emplace_back(range.first, range.last);
@@ -124,6 +126,7 @@ void DivergenceGuard::save(RunState& state) const {
   if (target_ >= 0) {
     state.counters["rollback_step"] = target_;
     state.counters["rollback_step_scheduled"] = target_scheduled_ ? 1 : 0;
+    if (best_of_target_ >= 0) state.counters["rollback_best"] = best_of_target_;
   }
   for (size_t i = 0; i < losses_.size(); ++i) state.values[loss_name(i)] = losses_[i];
 }
@@ -138,6 +141,7 @@ void DivergenceGuard::restore(const RunState& state, bool own) {
     rollbacks_ = count_of(state, "rollbacks", 0);
     target_ = count_of(state, "rollback_step", -1);
     target_scheduled_ = count_of(state, "rollback_step_scheduled", 0) != 0;
+    best_of_target_ = count_of(state, "rollback_best", -1);
   }
   for (size_t i = 0;; ++i) {
     const auto found = state.values.find(loss_name(i));

@@ -48,18 +48,20 @@ class DivergenceGuard {
   /// Why it must go back.
   std::string reason() const;
 
-  /// A sound state is being saved. `scheduled`: as it is in every run of the deck, whatever interrupts it.
-  void saved(int64_t step, bool scheduled);
+  /// A sound state is being saved. `scheduled`: as it is in every run of the deck, whatever interrupts it. `best`: the
+  /// checkpoint that is the best so far, or -1.
+  void saved(int64_t step, bool scheduled, int64_t best = -1);
   /// The checkpoint to go back to: the last scheduled one, so that interruptions do not change what follows; before the
   /// first of these the last of any kind; -1 if there is none.
   int64_t target() const { return target_; }
+  int64_t best_of_target() const { return best_of_target_; }
 
   struct Range {
     int64_t first, last;  ///< steps of the data [first, last)
   };
-  /// After restore() from the checkpoint of `step`, with the guard as it was `before`. What is left out reaches at
-  /// least over the last bad step: with the same data everything would come again.
-  Range roll_back(const DivergenceGuard& before, int64_t step);
+  /// After restore() from the checkpoint of `step`, with the guard as it was `before`; `best` as in saved(). What is
+  /// left out reaches at least over the last bad step: with the same data everything would come again.
+  Range roll_back(const DivergenceGuard& before, int64_t step, int64_t best = -1);
   /// Without a new checkpoint between them.
   int64_t rollbacks() const { return rollbacks_; }
   bool may_roll_back() const { return rollbacks_ < config_.max_rollbacks; }
@@ -79,6 +81,7 @@ class DivergenceGuard {
   int64_t bad_data_end_ = 0;  ///< behind the data of the last bad step
   int64_t rollbacks_ = 0;
   int64_t target_ = -1;
+  int64_t best_of_target_ = -1;
   bool target_scheduled_ = false;
   std::string bad_, lost_;  ///< what was wrong, for messages
 };

@@ -1,6 +1,7 @@
 #include "train/evaluate.hpp"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "core/activity.hpp"
@@ -9,6 +10,16 @@
 namespace llmtrain {
 
 namespace {
+
+int64_t count_correct(const HostBatch& batch, const Tensor& argmax, Stream& stream) {
+  if (argmax.empty()) return 0;
+  std::vector<int32_t> found(batch.targets.size());
+  copy_to_host(found.data(), argmax.data, static_cast<int64_t>(found.size() * sizeof(int32_t)), stream);
+  stream.synchronize();
+  int64_t correct = 0;
+  for (size_t i = 0; i < found.size(); ++i) correct += found[i] == batch.targets[i] ? 1 : 0;
+  return correct;
+}
 
 TokenStatistics first_rows(const TokenStatistics& statistics, int64_t n) {
   return {first_rows(statistics.logp, n), first_rows(statistics.lse, n), first_rows(statistics.entropy, n),
@@ -40,7 +51,8 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
       model.forward(ctx, &batch);
       model.score(ctx, &batch, statistics);
       sum_of_products(sum, statistics.logp, batch.loss_weights, ctx.stream);
-      if (scored) scored(host, statistics);
+      result.correct += count_correct(host, statistics.argmax, ctx.stream);
+      if (scored) scored(host);
     }
     pending.clear();
     return true;
@@ -53,6 +65,7 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
   }
   if (!run_pending()) return std::nullopt;
   communicator.sum(sum);
+  communicator.sum(std::span(&result.correct, 1));
   result.loss = -sum.value() / static_cast<double>(std::max<int64_t>(result.tokens, 1));
   return result;
 }

@@ -15,12 +15,13 @@ struct EvaluationBuffers {
   TokenStatistics statistics;  ///< logp, fp32 [N]; others as far as they are wanted
 };
 
-/// Told each scored micro-batch of this rank; the statistics have its rows.
-using ScoredBatch = std::function<void(const HostBatch& batch, const TokenStatistics& statistics)>;
+/// Told each scored micro-batch of this rank.
+using ScoredBatch = std::function<void(const HostBatch& batch)>;
 
 struct EvaluationResult {
-  int64_t tokens = 0;  ///< scored, of all ranks
-  double loss = 0;     ///< mean negative log-likelihood, nats per token
+  int64_t tokens = 0;   ///< scored, of all ranks
+  int64_t correct = 0;  ///< of them those that the model found most probable, where argmax is wanted
+  double loss = 0;      ///< mean negative log-likelihood, nats per token
 };
 
 /// Asked by all ranks alike before each piece of work: whether to leave the rest. Collective.

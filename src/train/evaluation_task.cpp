@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -116,14 +115,9 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   model_->start(stream);
 
   Context ctx{params_, arena_, stream};
-  std::array<int64_t, 2> counts = {0, 0};  // correct, bytes
-  std::vector<int32_t> argmax;
-  const auto count = [&](const HostBatch& batch, const TokenStatistics& statistics) {
-    argmax.resize(batch.targets.size());
-    copy_to_host(argmax.data(), statistics.argmax.data, static_cast<int64_t>(argmax.size() * sizeof(int32_t)), stream);
-    stream.synchronize();
-    for (size_t i = 0; i < argmax.size(); ++i) counts[0] += argmax[i] == batch.targets[i] ? 1 : 0;
-    if (tokenizer_ != nullptr) counts[1] += scored_bytes(*tokenizer_, batch);
+  int64_t bytes[] = {0};
+  const auto count = [&](const HostBatch& batch) {
+    if (tokenizer_ != nullptr) bytes[0] += scored_bytes(*tokenizer_, batch);
   };
   const auto interrupted = [&] {
     leave_if_asked(communicator, "while it was evaluating");
@@ -131,8 +125,8 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   };
   const auto result =
       evaluate(*model_, ctx, data_, steps_, {batch_, statistics_}, communicator, interrupted, count).value();
-  communicator.sum(counts);
-  return {result.loss, result.tokens, counts[0], counts[1]};
+  communicator.sum(bytes);
+  return {result.loss, result.tokens, result.correct, bytes[0]};
 }
 
 namespace {

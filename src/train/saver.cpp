@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.hpp"
@@ -167,7 +168,12 @@ void Saver::forget_after(int64_t step) {
     for (const int64_t later : published_steps(folder_)) {
       if (later > step) remove_checkpoint(folder_, later, nullptr);
     }
-    if (best_ >= 0 && best_ <= step) link_checkpoint(folder_, "best", best_, nullptr);
+    if (pinned_.best >= 0) {
+      link_checkpoint(folder_, "best", pinned_.best, nullptr);
+    } else {
+      std::error_code ignored;
+      std::filesystem::remove(folder_ + "/best", ignored);
+    }
   });
   verified_.erase(verified_.upper_bound(step), verified_.end());
   verified_.insert(step);
@@ -177,7 +183,7 @@ void Saver::keep_what_is_needed() {
   raise_together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     RetentionRules rules{config_.keep, {}, verified_, {}};
-    for (const int64_t step : {best_, resumed_, target_}) {
+    for (const int64_t step : {pinned_.best, pinned_.target, pinned_.best_of_target, resumed_}) {
       if (step >= 0) rules.pinned.insert(step);
     }
     apply_retention(folder_, rules);

@@ -84,9 +84,11 @@ class Saver {
   /// Of the newest save; 0 before the first.
   double seconds() const { return seconds_; }
   int64_t published_step() const { return published_; }
-  void set_best(int64_t step) { best_ = step; }
-  /// The checkpoint that the run would go back to, or -1: it stays.
-  void set_target(int64_t step) { target_ = step; }
+  /// Checkpoints that stay; -1: none. The best; the one that the run would go back to, and what was the best there.
+  struct Pinned {
+    int64_t best = -1, target = -1, best_of_target = -1;
+  };
+  void set_pinned(const Pinned& pinned) { pinned_ = pinned; }
   /// Removes checkpoints of later steps: the run has gone back to this one. Collective, while no save is under way.
   void forget_after(int64_t step);
 
@@ -104,7 +106,8 @@ class Saver {
   std::atomic<bool> done_ = true;
   SaveRequest request_;
   std::set<int64_t> verified_;
-  int64_t resumed_, best_ = -1, target_ = -1, published_ = -1;
+  Pinned pinned_;
+  int64_t resumed_, published_ = -1;
   double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0;
 };
 

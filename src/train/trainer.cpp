@@ -116,6 +116,9 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
   batch_.plan(arena_, rows, segments);
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
   arena_.add(statistics_.lse, MemoryCategory::activations, "statistics.lse", DType::f32, {rows});
+  if (config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy) {
+    arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
+  }
   arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
   copied_elements_ = std::min(Snapshot::elements(params_), config.checkpoint.buffer / state_bytes);
   if (device_memory_is_host() && copied_elements_ > 0) {
@@ -184,9 +187,10 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
         run.saved_step == completed ? "there" : fmt::format("step {}", std::max<int64_t>(run.saved_step, 0))));
     return Ended::stopped;
   }
-  if (config_.checkpoint.export_model == CheckpointConfig::Export::last) export_weights(run);
-  run.log.finish(run.stop ? fmt::format("stopped early after {} steps: {} evaluations without a better validation loss",
-                                        completed, run.without_improvement)
+  if (config_.needs_best()) load_best(run, completed);
+  if (config_.checkpoint.export_model != CheckpointConfig::Export::none) export_weights(run);
+  run.log.finish(run.stop ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed,
+                                        run.without_improvement, name_of(config_.checkpoint.best_metric))
                           : "finished");
   return Ended::finished;
 }

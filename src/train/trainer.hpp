@@ -68,6 +68,8 @@ class Trainer {
   // trainer_evaluation.cpp: what is owed, until a reason to stop comes, which is given (else 0): then it stays owed.
   int64_t evaluate(Run& run, int64_t completed);
   int64_t write_samples(Run& run, int64_t completed);
+  /// Whether it is the best so far.
+  bool judge(Run& run, const EvaluationRecord& record);
 
   // trainer_checkpoint.cpp
   void start_run(Run& run, const ResumePoint* from);
@@ -97,6 +99,7 @@ class Trainer {
   void set_weights(Run& run);
   void read_texts(Run& run);
   void export_weights(Run& run);
+  void load_best(Run& run, int64_t completed);
   bool due(int64_t every, int64_t completed) const { return every > 0 && completed % every == 0; }
 
   Config config_;

@@ -37,6 +37,17 @@ uint64_t fingerprint(const TokenFile& file) {
 
 std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
+/// Names of the best values by a metric. (Those of the loss are as they were before there were others.)
+struct BestNames {
+  explicit BestNames(CheckpointConfig::Metric metric) {
+    if (metric == CheckpointConfig::Metric::loss) return;
+    best = "best_negative_token_accuracy";
+    reference = "early_stopping_negative_token_accuracy";
+  }
+  const char* best = "best_validation";
+  const char* reference = "early_stopping_reference";
+};
+
 template <class Map, class T>
 void take(const Map& from, const char* name, T& field) {
   if (const auto found = from.find(name); found != from.end()) field = found->second;
@@ -85,9 +96,11 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
                                 "is not reliable",
                                 from.path, hash_text(hash), saved.parameters));
   });
-  take(saved.values, "best_validation", run.best);
-  take(saved.values, "early_stopping_reference", run.reference);
-  take(saved.counters, "without_improvement", run.without_improvement);
+  const BestNames names(config_.checkpoint.best_metric);
+  const bool same_metric = saved.values.contains(names.best);
+  if (from.own) take(saved.values, names.best, run.best);
+  take(saved.values, names.reference, run.reference);
+  if (same_metric) take(saved.counters, "without_improvement", run.without_improvement);
   run.owed = {owes(saved, owed_evaluation), owes(saved, owed_samples)};
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
@@ -96,13 +109,12 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
     run.start_path = from.path;
     return completed;
   }
-  take(saved.counters, "best_step", run.best_step);
-  take(saved.counters, "best_saved", run.best_saved);
+  if (same_metric) take(saved.counters, "best_step", run.best_step);
+  if (same_metric) take(saved.counters, "best_saved", run.best_saved);
   run.saved_step = completed;
   run.saved_owing = run.owed.evaluation;
-  if (run.guard.target() < 0) run.guard.saved(completed, is_scheduled(run, completed));
-  run.saver->set_best(run.best_saved);
-  run.saver->set_target(run.guard.target());
+  if (run.guard.target() < 0) run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
+  run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   return completed;
 }
 
@@ -134,16 +146,16 @@ void Trainer::save(Run& run, int64_t completed) {
   request.run.counters["without_improvement"] = run.without_improvement;
   if (run.best_step >= 0) request.run.counters["best_step"] = run.best_step;
   if (run.best_saved >= 0) request.run.counters["best_saved"] = run.best_saved;
-  request.run.values["best_validation"] = run.best;
-  request.run.values["early_stopping_reference"] = run.reference;
+  const BestNames names(config_.checkpoint.best_metric);
+  request.run.values[names.best] = run.best;
+  request.run.values[names.reference] = run.reference;
   request.run.parameters = hash_text(hash);
   if (run.owed.evaluation) request.run.counters[owed_evaluation] = 1;
   if (run.owed.samples) request.run.counters[owed_samples] = 1;
-  run.guard.saved(completed, is_scheduled(run, completed));
+  run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
   run.guard.save(request.run);
-  run.saver->set_target(run.guard.target());
-  run.saver->begin(request);
-  run.saver->set_best(run.best_saved);
+  run.saver->begin(request);  // publishes the one before, by whose pins it goes
+  run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   if (!config_.checkpoint.asynchronous) run.saver->finish();
   run.saved_step = completed;
   run.saved_owing = run.owed.evaluation;
@@ -174,9 +186,10 @@ int64_t Trainer::attend(Run& run, int64_t& completed, int64_t stop) {
   const bool settled = !run.owed.evaluation;
   const bool end = settled && (completed >= total_steps_ || run.stop);
   const bool scheduled = settled && due(config_.checkpoint.every_steps, completed) && run.guard.sound();
-  const bool wanted = asked.save != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
+  const bool best = settled && run.best_step == completed && config_.needs_best();
+  const bool wanted = best || asked.save != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
   const bool saved = completed == run.saved_step && !(settled && run.saved_owing);
-  if (completed > 0 && !saved && (wanted || end)) {
+  if ((completed > 0 || best) && !saved && (wanted || end)) {
     const bool finite = state_is_finite(run);
     if (finite && wanted) save(run, completed);
     if (!finite && (scheduled || end)) {

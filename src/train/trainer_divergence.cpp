@@ -82,7 +82,7 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
   run.mine.clear();
   const ResumePoint point = rollback_point(run, completed);
   const int64_t step = restore(run, point);
-  const DivergenceGuard::Range left_out = run.guard.roll_back(before, step);
+  const DivergenceGuard::Range left_out = run.guard.roll_back(before, step, run.best_saved);
   run.saver->forget_after(step);
   const RollbackRecord record{step, completed, left_out.first, left_out.last, before.reason()};
   raise_together(run.runtime.communicator(), [&] {

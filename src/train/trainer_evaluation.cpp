@@ -27,7 +27,7 @@ int64_t Trainer::evaluate(Run& run, int64_t completed) {
   Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
   int64_t steps = validation_->steps_per_epoch();
   if (config_.evaluation.batches > 0) steps = std::min(steps, config_.evaluation.batches);
-  const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, {}}};
+  const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, statistics_.argmax}};
   int64_t stop = 0;
   const auto interrupted = [&] { return (stop = poll(run, completed)) != 0; };
   const auto result =
@@ -38,26 +38,36 @@ int64_t Trainer::evaluate(Run& run, int64_t completed) {
   record.step = completed;
   record.tokens = result->tokens;
   record.loss = result->loss;
+  if (!statistics_.argmax.empty()) {
+    record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
+  }
   if (!std::isfinite(record.loss)) {
     run.log.evaluation(record);
     run.guard.lose(completed, "the validation loss is not finite");
     return 0;
   }
-  record.best = record.loss < run.best;
-  if (record.best) run.best_step = completed;
-  run.best = std::min(run.best, record.loss);
-  if (record.loss < run.reference - config_.evaluation.early_stopping_threshold) {
-    run.reference = record.loss;
+  record.best = judge(run, record);
+  record.seconds = now() - begin;
+  run.log.evaluation(record);
+  return 0;
+}
+
+bool Trainer::judge(Run& run, const EvaluationRecord& record) {
+  const double cost = record.token_accuracy ? -*record.token_accuracy : record.loss;
+  const bool best = cost < run.best;
+  if (best) {
+    run.best = cost;
+    run.best_step = record.step;
+  }
+  if (cost < run.reference - config_.evaluation.early_stopping_threshold) {
+    run.reference = cost;
     run.without_improvement = 0;
   } else {
     ++run.without_improvement;
   }
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
-  record.seconds = now() - begin;
-  run.log.evaluation(record);
-  if (record.best && config_.checkpoint.export_model == CheckpointConfig::Export::best) export_weights(run);
-  return 0;
+  return best;
 }
 
 int64_t Trainer::write_samples(Run& run, int64_t completed) {

@@ -25,8 +25,8 @@ struct Trainer::Run {
   StepPlan plan;              ///< of the current step
   std::vector<int64_t> mine;  ///< its micro-batches of this rank, in the order of the rounds
   size_t taken = 0;
-  ExactSum loss;  ///< of the step so far, this rank's micro-batches
-  double best = std::numeric_limits<double>::infinity();
+  ExactSum loss;                                               ///< of the step so far, this rank's micro-batches
+  double best = std::numeric_limits<double>::infinity();       ///< evaluation by best_metric: lower is better
   double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
   int64_t best_step = -1;
   int64_t without_improvement = 0;

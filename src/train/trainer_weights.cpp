@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "hf/export_model.hpp"
 #include "hf/load_weights.hpp"
@@ -32,6 +33,34 @@ void Trainer::read_texts(Run& run) {
     }
     if (config_.checkpoint.export_model == CheckpointConfig::Export::none) run.texts.clear();
   });
+}
+
+namespace {
+
+struct Parameters : StoreState {
+  using StoreState::StoreState;
+  bool wants(StateKind kind) const override { return kind == StateKind::master; }
+};
+
+}  // namespace
+
+/// Its checkpoint is there: whatever is better is saved at once, and stays. The moments are those of the last step.
+void Trainer::load_best(Run& run, int64_t completed) {
+  if (run.best_saved != run.best_step) {  // evaluated before the deck asked for the best
+    run.log.warn(fmt::format("the best evaluation, after step {}, has no checkpoint: {}", run.best_step,
+                             run.best_saved < 0 ? "the last weights take its place"
+                                                : fmt::format("that of step {} takes its place", run.best_saved)));
+  }
+  if (run.best_saved < 0 || run.best_saved == completed) return;
+  const SectionScope section(Section::resuming);
+  Communicator& communicator = run.runtime.communicator();
+  const std::string path = RunDirectory::path_of(config_) + "/checkpoints/" + checkpoint_name(run.best_saved);
+  const Manifest manifest = verify_checkpoint(path, communicator);
+  std::vector<float> buffer(size_t{1} << 18);
+  Parameters parameters(params_, run.ctx.stream);
+  load_checkpoint(path, manifest, parameters, buffer, communicator);
+  run.log.print(fmt::format("weights    of the best evaluation, after step {} ({})", run.best_saved,
+                            name_of(config_.checkpoint.best_metric)));
 }
 
 void Trainer::export_weights(Run& run) {

@@ -1,0 +1,129 @@
+// The best model of a run: by which metric, that its checkpoint stays, and that it is what is exported.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Best : public ::testing::Test {
+ protected:
+  Best() {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
+    write_file(folder / "text.txt", text);
+    write_file(folder / "deck.ini", "[run]\nmax_steps = 8\noutput = " + folder.text() +
+                                        "\n[model]\nfamily = llama\nd_model = 24\nn_layers = 2\nn_heads = 2\n[data]\n"
+                                        "train = " +
+                                        (folder / "text.txt").string() +
+                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[evaluation]\nevery_steps = 1\n"
+                                        "[precision]\ncompute = fp32\n[optimizer]\nmax_grad_norm = 0\n"
+                                        "[divergence]\nskip_steps = 2\n[checkpoint]\nevery_steps = 4\nkeep = 2\n");
+  }
+  /// `faults`: see faulty/main.cpp.
+  Outcome run(const std::string& name, const std::string& faults, const std::vector<std::string>& overrides,
+              int ranks = 1) const {
+    std::vector<std::string> all = {(folder / "deck.ini").string(), "run.name=" + name};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return llmtrain({ranks, 1, all, LLMTRAIN_FAULTY_PROGRAM, "LLMTRAIN_TEST_FAULTS='" + faults + "'"});
+  }
+  void run_to_end(const std::string& name, const std::string& faults, const std::vector<std::string>& overrides,
+                  int ranks = 1) const {
+    const Outcome outcome = run(name, faults, overrides, ranks);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+  std::string exported(const std::string& name) const {
+    return read_file(folder / (name + "/export/model.safetensors"));
+  }
+  std::string best(const std::string& name) const {
+    return fs::read_symlink(folder / (name + "/checkpoints/best")).filename().string();
+  }
+  std::vector<nlohmann::json> evaluations(const std::string& name) const {
+    std::vector<nlohmann::json> all;
+    std::istringstream text(read_file(folder / (name + "/metrics.jsonl")));
+    for (std::string line; std::getline(text, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("validation_loss")) all.push_back(json);
+    }
+    return all;
+  }
+
+  TemporaryFolder folder;
+  /// From the fourth step on every step makes the model worse.
+  static constexpr const char* worse =
+      "rate step 3 -1 -30;rate step 4 -1 -30;rate step 5 -1 -30;rate step 6 -1 -30;rate step 7 -1 -30";
+};
+
+TEST_F(Best, ItsWeightsAreExportedWhateverIsBehindIt) {
+  run_to_end("three", worse, {"run.max_steps=3", "checkpoint.export=last"});
+  const std::string expected = exported("three");
+  run_to_end("last", worse, {"checkpoint.export=last"});
+  EXPECT_FALSE(exported("last") == expected) << "control";
+  run_to_end("best", worse, {"checkpoint.export=best"}, 2);
+  EXPECT_TRUE(exported("best") == expected);
+  EXPECT_EQ(best("best"), "step-00000003") << "which no schedule has saved";
+  run_to_end("loaded", worse, {"checkpoint.export=last", "evaluation.load_best_at_end=true"});
+  EXPECT_TRUE(exported("loaded") == expected);
+  EXPECT_EQ(read_file(folder / "loaded/ledger.jsonl"), read_file(folder / "last/ledger.jsonl"));
+  // Stopped behind it.
+  const std::string stopped = std::string(worse) + ";signal step 5 0 10";
+  EXPECT_EQ(run("cut", stopped, {"checkpoint.export=best"}, 2).exit_code, 75);
+  EXPECT_FALSE(fs::exists(folder / "cut/export"));
+  run_to_end("cut", worse, {"checkpoint.export=best"});
+  EXPECT_TRUE(exported("cut") == expected);
+}
+
+TEST_F(Best, IsNeverOfStepsThatWereGivenUp) {
+  // Step 4, to which the run goes back, is not the best before it; steps behind it are better than all, but given up.
+  const std::string faults =
+      "rate step 3 -1 -0.1;gradient data 6 0 nan;gradient data 7 0 nan;gradient data 8 0 nan;rate data 9 -1 -30;"
+      "rate data 10 -1 -30";
+  const std::vector<std::string> rules = {"checkpoint.export=best", "schedule.learning_rate=3e-3"};
+  run_to_end("three", faults, {"run.max_steps=3", "checkpoint.export=last", rules[1]});
+  run_to_end("six", faults, {"run.max_steps=6", rules[0], rules[1]});
+  EXPECT_EQ(best("six"), "step-00000006") << "the best before it is given up";
+  EXPECT_FALSE(exported("six") == exported("three"));
+  const Outcome outcome = run("back", faults + ";rate data 11 -1 -30;rate data 12 -1 -30;rate data 13 -1 -30",
+                              {rules[0], rules[1], "run.max_steps=9"}, 2);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("back to the checkpoint of step 4"));
+  EXPECT_EQ(best("back"), "step-00000003") << outcome.output;
+  EXPECT_TRUE(exported("back") == exported("three"));
+}
+
+TEST_F(Best, ByTokenAccuracyWhereItIsAskedFor) {
+  const std::vector<std::string> rules = {"checkpoint.best_metric=validation/token_accuracy", "checkpoint.keep=100",
+                                          "evaluation.load_best_at_end=true"};
+  run_to_end("one", "", rules);
+  run_to_end("three", "", rules, 3);
+  double highest = 0;
+  int64_t best_step = 0;
+  const auto one = evaluations("one"), three = evaluations("three");
+  ASSERT_EQ(one.size(), 8U);
+  for (size_t i = 0; i < one.size(); ++i) {
+    const auto accuracy = one[i].at("validation_token_accuracy").get<double>();
+    EXPECT_EQ(three[i].at("validation_token_accuracy"), accuracy);
+    EXPECT_EQ(one[i]["best"], accuracy > highest);
+    if (accuracy > highest) best_step = one[i]["step"];
+    highest = std::max(highest, accuracy);
+    EXPECT_EQ(fs::exists(folder / ("one/checkpoints/step-0000000" + std::to_string(i + 1))),
+              one[i]["best"] || i % 4 == 3);
+  }
+  EXPECT_GT(highest, 0);
+  EXPECT_EQ(best("one"), "step-0000000" + std::to_string(best_step));
+  EXPECT_EQ(read_file(folder / "one/ledger.jsonl"), read_file(folder / "three/ledger.jsonl"));
+  run_to_end("loss", "", {});
+  EXPECT_FALSE(evaluations("loss").front().contains("validation_token_accuracy")) << "it costs time";
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -85,7 +85,7 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
   file.sync();
   file.drop_cached();
   call(hook, "read back manifest");
-  if (file.read_text(most_manifest_bytes) != text || parse_manifest(text, path) != manifest) {
+  if (file.read_text(most_manifest_bytes) != text || to_text(parse_manifest(text, path)) != text) {
     throw UserError(ExitCode::io, path + ": the disk does not give back what was written");
   }
   call(hook, "sync attempt");

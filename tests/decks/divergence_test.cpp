@@ -230,6 +230,12 @@ TEST_F(Divergence, AStateThatBlowsUpIsNotSaved) {
       << "nothing of the bad numbers stays in the memory of the process that went back";
 }
 
+TEST_F(Divergence, TheLastStepMayBeBad) {
+  const std::string expected = ledger_of("last", "loss step 15 0 nan");
+  EXPECT_EQ(manifest("last", 16)["run"]["counters"]["bad_steps"], 1) << "its checkpoint is published";
+  EXPECT_EQ(ledger_of("ranks", "loss step 15 1 nan", 2), expected);
+}
+
 TEST_F(Divergence, GivesUpAfterSoManyTimes) {
   const std::string faults = "loss step 6 0 nan;loss step 7 0 nan";  // whatever the data
   const Outcome given_up = run("run", faults, 2, {"divergence.max_rollbacks=2"});

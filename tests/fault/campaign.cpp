@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 
@@ -55,11 +56,16 @@ std::string Rig::command(const std::string& name, int ranks, const std::string& 
         "LLMTRAIN_FAULT_CALLS={} LLMTRAIN_FAULT_JOB={} ",
         LLMTRAIN_FAULT_LIBRARY, fault.how, fault.at, fault.path.empty() ? folder_of(name) : fault.path,
         fault.milliseconds, fault.calls, (folder / "job").string());
+    if (fault.signal != 0) {
+      command += fmt::format("LLMTRAIN_FAULT_SIGNAL={} LLMTRAIN_FAULT_AGAIN={} ", fault.signal, fault.again);
+    }
     if (fault.rank >= 0) command += fmt::format("LLMTRAIN_FAULT_RANK={} ", fault.rank);
     if (fault.how == "count") command += fmt::format("LLMTRAIN_FAULT_COUNT={} ", (folder / "count").string());
   }
-  return command +
-         fmt::format("{} {} run.name={} {}", LLMTRAIN_PROGRAM, (folder / "deck.ini").string(), name, arguments);
+  if (!fault.numbers.empty()) command += fmt::format("env LLMTRAIN_TEST_FAULTS='{}' ", fault.numbers);
+  return command + fmt::format("{} {} run.name={} {}",
+                               fault.numbers.empty() ? LLMTRAIN_PROGRAM : LLMTRAIN_FAULTY_PROGRAM,
+                               (folder / "deck.ini").string(), name, arguments);
 }
 
 Outcome Rig::run(const std::string& name, int ranks, const std::string& arguments, const Injection& fault) const {
@@ -86,14 +92,15 @@ std::string Rig::ledger(const std::string& name) const {
   return fs::exists(path) ? read_file(path) : "";
 }
 
-const std::string& Rig::undisturbed(const std::string& arguments) {
-  const auto found = undisturbed_.find(arguments);
+const std::string& Rig::undisturbed(const std::string& arguments, const std::string& numbers) {
+  const std::string key = arguments + '\n' + numbers;
+  const auto found = undisturbed_.find(key);
   if (found != undisturbed_.end()) return found->second;
-  const Outcome outcome = run("undisturbed", 1, arguments);
+  const Outcome outcome = run("undisturbed", 1, arguments, {.numbers = numbers});
   if (outcome.exit_code != 0) throw std::runtime_error("a run without faults failed:\n" + outcome.output);
   std::string text = ledger("undisturbed");
   remove("undisturbed");
-  return undisturbed_[arguments] = std::move(text);
+  return undisturbed_[key] = std::move(text);
 }
 
 std::vector<std::string> Rig::published(const std::string& name) const {
@@ -121,17 +128,25 @@ void Rig::expect_whole_checkpoints(const std::string& name, const std::string& w
 }
 
 std::string Rig::expect_recovery(const std::string& name, int ranks, const std::string& arguments,
-                                 const std::string& what, Score& score) {
-  const Outcome again = run(name, ranks, arguments);
+                                 const std::string& what, Score& score, const std::string& numbers) {
+  const Outcome again = run(name, ranks, arguments, {.numbers = numbers});
   if (again.exit_code != 0) {
     score.fail(fmt::format("{}: the same command ends with exit code {}:\n{}", what, again.exit_code, again.output));
-  } else if (ledger(name) != undisturbed(arguments)) {
+  } else if (ledger(name) != undisturbed(arguments, numbers)) {
     score.fail(what + ": another ledger than that of an undisturbed run");
   } else if (contains(again.output, "is refused")) {
     score.fail(what + ": a published checkpoint was refused:\n" + again.output);
   }
   remove(name);
   return again.output;
+}
+
+void Rig::expect_nothing_runs(const std::string& name, const std::string& what, Score& score) const {
+  const Outcome left =
+      shell(fmt::format("for i in $(seq {}); do pgrep -f '{} run.name={}( |$)' | grep -vw $$ || exit 0; "
+                        "sleep 0.1; done; exit 1",
+                        static_cast<int>(150 * patience()), (folder / "deck.ini").string(), name));
+  if (left.exit_code != 0) score.fail(what + ": processes are left: " + left.output);
 }
 
 double patience() {
@@ -150,6 +165,8 @@ int64_t resumed_step(const std::string& output) {
   const size_t line = output.find("\nresumed "), at = output.find(", step ", line);
   return line == std::string::npos || at == std::string::npos ? 0 : std::atoll(output.c_str() + at + 7);
 }
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

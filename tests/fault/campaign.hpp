@@ -28,14 +28,17 @@ class Score {
   int64_t failures_ = 0;
 };
 
-/// One fault of inject.cpp.
+/// One fault of inject.cpp, and those of tests/decks/faulty.
 struct Injection {
-  std::string how;
+  std::string how = {};
   int64_t at = 0;
   int rank = -1;  ///< -1: all
   std::string calls = {};
   std::string path = {};  ///< none: anything in the run's folder
   int64_t milliseconds = 0;
+  int signal = 0;
+  int again = 0;             ///< at so many calls more
+  std::string numbers = {};  ///< faults in the form that tests/decks/faulty describes
 };
 
 /// A deck of 20 steps with a checkpoint after every fifth, and its runs.
@@ -53,8 +56,8 @@ class Rig {
   std::string folder_of(const std::string& name) const { return (folder / ("runs/" + name)).string(); }
   std::string checkpoints_of(const std::string& name) const { return folder_of(name) + "/checkpoints"; }
   std::string ledger(const std::string& name) const;
-  /// Of an undisturbed run with these arguments (kept).
-  const std::string& undisturbed(const std::string& arguments);
+  /// Of an undisturbed run with these arguments, and these faults in its numbers (kept).
+  const std::string& undisturbed(const std::string& arguments, const std::string& numbers = "");
   std::vector<std::string> published(const std::string& name) const;  ///< names, oldest first
   void copy(const std::string& from, const std::string& to) const;
   void remove(const std::string& name) const;
@@ -62,7 +65,9 @@ class Rig {
   void expect_whole_checkpoints(const std::string& name, const std::string& what, Score& score) const;
   /// The same command ends the run, with the ledger of an undisturbed one; the run is removed. Gives its output.
   std::string expect_recovery(const std::string& name, int ranks, const std::string& arguments, const std::string& what,
-                              Score& score);
+                              Score& score, const std::string& numbers = "");
+  /// No process of the run is left after some seconds.
+  void expect_nothing_runs(const std::string& name, const std::string& what, Score& score) const;
 
   TemporaryFolder folder;
 
@@ -77,6 +82,8 @@ int64_t last_step(const std::string& ledger);
 /// Step that a run went on from; 0: it started anew.
 int64_t resumed_step(const std::string& output);
 bool contains(const std::string& text, const std::string& part);
+/// Seconds of a clock.
+double now();
 
 using Random = std::mt19937_64;
 inline int64_t random_below(Random& random, int64_t n) {
@@ -93,5 +100,12 @@ void all_damaged(int64_t count, Score& score);
 void slow_writer(int64_t count, Score& score);
 void rank_faults(int64_t count, Score& score);
 void no_memory(int64_t count, Score& score);
+void stop_signals(int64_t count, Score& score);
+void ended_by_launcher(int64_t count, Score& score);
+void stopped_ranks(int64_t count, Score& score);
+void slow_disks(int64_t count, Score& score);
+void two_owners(int64_t count, Score& score);
+void bad_numbers(int64_t count, Score& score);
+void loss_spikes(int64_t count, Score& score);
 
 }  // namespace llmtrain::test

@@ -22,7 +22,7 @@ struct Campaign {
   const char* title;
   void (*run)(int64_t count, Score& score);
 };
-constexpr std::array<Campaign, 9> campaigns = {
+constexpr std::array<Campaign, 16> campaigns = {
     {{"kills", "SIGKILL in runs of 4 ranks, of one rank or all", llmtrain::test::kills},
      {"crash_points", "SIGKILL at every operation of one save", llmtrain::test::crash_points},
      {"full_disks", "Disk too small, then larger", llmtrain::test::full_disks},
@@ -31,7 +31,14 @@ constexpr std::array<Campaign, 9> campaigns = {
      {"all_damaged", "All checkpoints damaged", llmtrain::test::all_damaged},
      {"slow_writer", "Slow and failing background saves", llmtrain::test::slow_writer},
      {"rank_faults", "One of 3 ranks goes wrong", llmtrain::test::rank_faults},
-     {"no_memory", "One allocation fails", llmtrain::test::no_memory}}};
+     {"no_memory", "One allocation fails", llmtrain::test::no_memory},
+     {"stop_signals", "SIGUSR1 and SIGTERM at any moment", llmtrain::test::stop_signals},
+     {"ended_by_launcher", "SIGTERM to mpirun, which kills all after a second", llmtrain::test::ended_by_launcher},
+     {"stopped_ranks", "SIGSTOP of one of 3 ranks", llmtrain::test::stopped_ranks},
+     {"slow_disks", "A disk that is slow, or hangs", llmtrain::test::slow_disks},
+     {"two_owners", "Two jobs with one run", llmtrain::test::two_owners},
+     {"bad_numbers", "NaN and infinity in one rank", llmtrain::test::bad_numbers},
+     {"loss_spikes", "Ten times the learning rate in one step", llmtrain::test::loss_spikes}}};
 
 int run(const Campaign& campaign, int64_t count, const char* file) {
   using Clock = std::chrono::steady_clock;

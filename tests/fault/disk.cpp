@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 #include "fault/campaign.hpp"
 
@@ -45,8 +44,6 @@ int64_t needed_kilobytes(const Rig& rig) {
   }
   return high;
 }
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void expect_disk_message(const std::string& what, const Outcome& outcome, const std::string& path, double seconds,
                          Score& score) {

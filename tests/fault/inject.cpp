@@ -15,6 +15,8 @@
 //                         delay   it takes LLMTRAIN_FAULT_MS longer; slow: it and all later ones; stall: and then
 //                                 the process is killed
 //                         abort, segv, exit, throw, badalloc   what a wrong program does
+//                         signal  the process gets signal LLMTRAIN_FAULT_SIGNAL, also at as many of the next calls as
+//                                 LLMTRAIN_FAULT_AGAIN says; launcher: the process that started it gets it
 //   LLMTRAIN_FAULT_HOW=later   the process is killed LLMTRAIN_FAULT_MS after its start
 //   LLMTRAIN_FAULT_JOB    file to which every process adds its number
 //   LLMTRAIN_FAULT_COUNT  file (with .RANK behind it) that gets the number of counted calls when the program ends
@@ -183,6 +185,11 @@ Fault strike(bool needs_space) {
   const auto is = [&](const char* name) { return std::strcmp(how, name) == 0; };
   if (at > 0 && now > at && needs_space && is("full")) return failed(ENOSPC);
   if (at > 0 && now >= at && is("slow")) wait_a_while();
+  if (now >= at && now <= at + std::atol(variable("LLMTRAIN_FAULT_AGAIN"))) {
+    const int number = std::atoi(variable("LLMTRAIN_FAULT_SIGNAL"));
+    if (is("signal")) kill(getpid(), number);
+    if (is("launcher")) kill(getppid(), number);
+  }
   if (now != at) return Fault::none;
   if (is("kill")) kill(getpid(), SIGKILL);
   if (is("killjob")) kill_job();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 #include "fault/campaign.hpp"
 
@@ -12,8 +11,6 @@ namespace llmtrain::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int64_t occurrences(const std::string& text, const std::string& part) {
   int64_t n = 0;

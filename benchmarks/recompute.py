@@ -3,14 +3,17 @@
 one ledger; time of a step and planned memory as ratios to `none`.
 
     benchmarks/recompute.py LLMTRAIN [--model gpt2-124m] [--length 1024] [--batch 1] [--precision bf16] [--rounds 5]
-        [--steps 5] [--threads N] [--option section.key=value ...]
+        [--steps 5] [--threads N] [--processor-time] [--option section.key=value ...]
 
+--processor-time counts the seconds that a thread computed, from the difference between runs of --steps and of two
+steps, instead of those that passed: for one thread, on a machine that is busy with other things.
 Environment: as for training.py.
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -28,6 +31,23 @@ def planned(args, work):
     return plan["activations"], plan["total"]
 
 
+def processor_seconds(args, work, tokens):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    result = training.run_llmtrain(args, work, tokens)
+    return result, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def step_seconds(args, work, tokens):
+    """Of a step, with the run's results."""
+    if not args.processor_time:
+        result = training.run_llmtrain(args, work, tokens)
+        return result, tokens / result["speed"]
+    result, many = processor_seconds(args, work, tokens)
+    short = argparse.Namespace(**vars(args))
+    short.steps = training.WARM
+    return result, (many - processor_seconds(short, work, tokens)[1]) / (args.steps - training.WARM)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
@@ -38,9 +58,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
     args = parser.parse_args()
     args.accumulate = args.ranks = 1
+    if args.processor_time and args.threads != 1:
+        parser.error("--processor-time: threads that wait for each other compute, too; give --threads 1")
+    if args.steps <= training.WARM:
+        parser.error(f"--steps: more than {training.WARM}")
     given = args.option
     tokens = args.batch * args.length
 
@@ -51,11 +76,11 @@ def main():
         for _ in range(args.rounds):
             for level in LEVELS:
                 args.option = given + ["memory.recompute=" + level]
-                result = training.run_llmtrain(args, work, tokens)
+                result, of_a_step = step_seconds(args, work, tokens)
                 losses = losses or result["losses"]
                 if result["losses"] != losses:
                     raise SystemExit(f"{level}: the losses differ from those of none")
-                seconds[level].append(tokens / result["speed"])
+                seconds[level].append(of_a_step)
                 memory[level] = planned(args, work)
     print(f"{args.model}, {args.batch} x {args.length} tokens, {args.precision}, {args.threads} thread(s); "
           f"{training.processor()}")

@@ -43,7 +43,7 @@ def checked(command, environment):
 
 
 def median_speed(seconds, tokens):
-    return tokens / statistics.median(seconds[WARM:])
+    return tokens / statistics.median(seconds[WARM:] or seconds)
 
 
 def make_model(args, work):

@@ -23,7 +23,7 @@ void check_size(const FileHandle& file, int64_t expected) {
   }
 }
 
-/// Which tensor of a damaged shard is not what was saved.
+/// Which tensor of a shard is not what was saved; empty: none.
 std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_t shard) {
   ShardIndex index;
   try {
@@ -45,7 +45,7 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
                        name_of(entry.part.state), manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)].name,
                        entry.part.begin, entry.part.end, hex(hash.digest()), hex(entry.hash));
   }
-  return "in what HDF5 keeps between the tensors";
+  return {};
 }
 
 /// The share of this rank in the pieces of all files, and what is wrong with files on the way.
@@ -104,7 +104,13 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
     std::string where;
     try {
       const FileHandle handle = FolderHandle::open(path).open_to_read(files[f].name);
-      if (f < manifest.shards.size()) where = "; " + find_damage(handle, manifest, static_cast<int64_t>(f));
+      for (size_t shard = 0; shard < manifest.shards.size() && where.empty(); ++shard) {
+        if (manifest.shards[shard].file.name != files[f].name) continue;
+        if (const std::string damage = find_damage(handle, manifest, static_cast<int64_t>(shard)); !damage.empty()) {
+          where = "; " + damage;
+        }
+      }
+      if (where.empty() && files[f].name.starts_with("shard-")) where = "; in what HDF5 keeps between the tensors";
     } catch (const UserError& error) {
       where = fmt::format("; {}", error.what());
     }

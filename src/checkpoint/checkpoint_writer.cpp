@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -13,26 +14,25 @@
 namespace llmtrain {
 namespace {
 
-std::string message_of(const CheckpointShard& shard) {
+/// `hashes`: of the file, or of a share of its pieces.
+std::string message_of(const CheckpointShard& shard, const std::vector<Digest>& hashes) {
   Message message;
   message.put(shard.file.name);
   message.put(std::vector<int64_t>{shard.file.bytes, shard.index_offset, shard.index_bytes});
-  message.put(std::vector<Digest>{shard.file.hash});
+  message.put(hashes);
   return message.bytes();
 }
 
-CheckpointShard shard_of(const std::string& bytes) {
+CheckpointShard shard_of(const std::string& bytes, std::vector<Digest>& hashes) {
   Message message(bytes);
   CheckpointShard shard;
   std::vector<int64_t> numbers;
-  std::vector<Digest> hashes;
   message.take(shard.file.name);
   message.take(numbers);
   message.take(hashes);
   shard.file.bytes = numbers.at(0);
   shard.index_offset = numbers.at(1);
   shard.index_bytes = numbers.at(2);
-  shard.file.hash = hashes.at(0);
   return shard;
 }
 
@@ -64,9 +64,8 @@ CheckpointFile write_text(const std::string& folder, const std::string& name, co
 
 void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,
                       std::vector<CheckpointShard> shards, const SaveHook& hook) {
-  const auto count = static_cast<int64_t>(shards.size());
   call(hook, "write view");
-  write_view(attempt, schema, request.step, count);
+  write_view(attempt, schema, request.step, shards);
   const FileHandle view = FileHandle::open_to_write(attempt + "/" + view_name);
   call(hook, "sync view");
   view.sync();
@@ -118,22 +117,43 @@ void CheckpointSave::begin(const Schema& schema, const SaveRequest& request) {
     if (communicator_.rank() == 0) attempt_ = create_attempt(folder_, request.step, hook_);
   });
   communicator_.broadcast(attempt_);
-  run_phase([&] {
-    call(hook_, "create shard");
-    shard_ = std::make_unique<ShardFile>(attempt_, schema_, request.step, communicator_.rank(), communicator_.size());
-  });
+  create_shard();
   reserve();
 }
 
+void CheckpointSave::create_shard() {
+  const int64_t rank = communicator_.rank(), size = communicator_.size();
+  const std::vector<int64_t>& files = request_.file_of_rank;
+  const int64_t count = files.empty() ? size : *std::ranges::max_element(files) + 1;
+  if (count == size) {
+    return run_phase([&] {
+      call(hook_, "create shard");
+      shard_ = std::make_unique<ShardFile>(attempt_, schema_, request_.step, rank, size);
+    });
+  }
+  shared_ = {files[static_cast<size_t>(rank)], count, {}};
+  for (int64_t r = 0; r < size; ++r) {
+    if (files[static_cast<size_t>(r)] == shared_.file) shared_.shards.push_back(r);
+  }
+  run_phase([&] {
+    call(hook_, "create shard");
+    if (shared_.shards.front() == rank) {
+      ShardFile::create_shared(attempt_, shared_, schema_, request_.step, size);
+    }
+  });
+  run_phase([&] { shard_ = std::make_unique<ShardFile>(attempt_, shared_, schema_, request_.step, rank, size); });
+}
+
 void CheckpointSave::reserve() {
-  int64_t needed[] = {shard_->bytes()};
+  const bool first = shared_.files == 0 || shared_.shards.front() == communicator_.rank();
+  int64_t needed[] = {first ? shard_->bytes() : 0};
   communicator_.sum(needed);
   int64_t available = free_bytes(folder_);
   communicator_.broadcast(&available, sizeof(available));
   int64_t full[] = {available < needed[0] ? 1 : 0};
   run_phase([&] {
     call(hook_, "reserve");
-    if (full[0] == 0 && !shard_->reserve()) full[0] = 1;
+    if (full[0] == 0 && first && !shard_->reserve()) full[0] = 1;
   });
   communicator_.sum(full);
   run_phase([&] {
@@ -150,21 +170,58 @@ void CheckpointSave::write(const StateSource& source, std::span<float> buffer) {
   }
 }
 
-void CheckpointSave::gather_shards() {
-  const std::vector<std::string> all = communicator_.gather_all(message_of(sealed_));
-  if (communicator_.rank() != 0) return;
-  for (const std::string& one : all) shards_.push_back(shard_of(one));
+void CheckpointSave::digest() {
+  digested_ = true;
+  if (failed()) return;
+  const auto members = static_cast<int64_t>(shared_.shards.size());
+  const auto mine = std::ranges::find(shared_.shards, communicator_.rank()) - shared_.shards.begin();
+  const int64_t pieces = (shard_->bytes() + hash_piece - 1) / hash_piece;
+  try {
+    pieces_ = shard_->digest_pieces(pieces * mine / members, pieces * (mine + 1) / members);
+  } catch (const UserError&) {
+    failure_ = std::current_exception();
+  }
 }
 
-std::string CheckpointSave::publish() {
+void CheckpointSave::gather_shards() {
+  const std::vector<Digest> own{sealed_.file.hash};
+  const auto all = communicator_.gather_all(message_of(sealed_, shared_.files > 0 ? pieces_ : own));
+  if (communicator_.rank() != 0) return;
+  std::map<std::string, std::vector<Digest>> of_file;
+  for (const std::string& one : all) {
+    std::vector<Digest> hashes;
+    shards_.push_back(shard_of(one, hashes));
+    std::vector<Digest>& so_far = of_file[shards_.back().file.name];
+    so_far.insert(so_far.end(), hashes.begin(), hashes.end());
+  }
+  for (CheckpointShard& shard : shards_) {
+    const std::vector<Digest>& hashes = of_file[shard.file.name];
+    shard.file.hash = shared_.files > 0 ? combine(hashes) : hashes.front();
+  }
+}
+
+void CheckpointSave::gather() {
   run_phase([&] {
     if (failure_) std::rethrow_exception(failure_);
   });
   shard_.reset();
   gather_shards();
-  run_phase([&] {
-    if (communicator_.rank() != 0) return;
+  gathered_ = true;
+}
+
+void CheckpointSave::complete() {
+  if (communicator_.rank() != 0) return;
+  try {
     complete_attempt(attempt_, schema_, request_, shards_, hook_);
+  } catch (const UserError&) {
+    failure_ = std::current_exception();
+  }
+}
+
+std::string CheckpointSave::publish() {
+  run_phase([&] {
+    if (failure_) std::rethrow_exception(failure_);
+    if (communicator_.rank() != 0) return;
     publish_attempt(folder_, attempt_, request_.step, hook_);
     link_checkpoint(folder_, "latest", request_.step, hook_);
     if (request_.best) link_checkpoint(folder_, "best", request_.step, hook_);
@@ -177,6 +234,12 @@ std::string save_checkpoint(const std::string& folder, const StateSource& source
   CheckpointSave save(folder, communicator, hook);
   save.begin(source.schema(), request);
   save.write(source, buffer);
+  if (save.needs_digest()) {
+    communicator.barrier();
+    save.digest();
+  }
+  save.gather();
+  save.complete();
   return save.publish();
 }
 

@@ -29,27 +29,39 @@ struct SaveRequest {
   bool best = false;      ///< the link `best` comes to point here
   bool from_disk = true;  ///< what was written is read back from there, if the system can be brought to it
   std::map<std::string, std::string> texts = {};  ///< further files by name, e.g. the tokenizer
+  /// The file of every rank, numbered in the order of their first ranks; empty: one each.
+  std::vector<int64_t> file_of_rank = {};
 };
 
-/// One save. begin, publish and abandon are collective and for the main thread; write calls neither MPI nor HDF5 and
-/// may run on another thread between them.
+/// One save: begin, write, digest where it is needed, gather, complete, publish. begin, gather and publish are
+/// collective and for the main thread; the others call no MPI and may run on another thread between them. They keep a
+/// failure for the next collective one, which throws it on all ranks.
 class CheckpointSave {
  public:
   CheckpointSave(std::string folder, Communicator& communicator, SaveHook hook = nullptr);
 
   /// Attempt, files and their space on the disk.
   void begin(const Schema& schema, const SaveRequest& request);
-  /// The state, by way of `buffer`, to the disk and back. Keeps its failure for publish.
+  /// The state, by way of `buffer`, to the disk and back.
   void write(const StateSource& source, std::span<float> buffer);
-  /// After write: it failed, here. What it keeps is thrown by publish.
+  /// Ranks share files: when all have written, each has its share of their hashes to make.
+  bool needs_digest() const { return shared_.files > 0 && !digested_; }
+  void digest();
+  /// It failed, here.
   bool failed() const { return failure_ != nullptr; }
-  /// Agrees that all was written, then view, manifest and rename. Gives the checkpoint's path.
+  /// Agrees that all was written.
+  void gather();
+  bool is_gathered() const { return gathered_; }
+  /// View, texts and manifest, on rank 0.
+  void complete();
+  /// Gives the checkpoint's path.
   std::string publish();
 
  private:
   void run_phase(const std::function<void()>& work);
   void reserve();
   void write_manifest();
+  void create_shard();
   void gather_shards();
 
   std::string folder_;
@@ -59,6 +71,9 @@ class CheckpointSave {
   Schema schema_;
   std::string attempt_;
   std::unique_ptr<ShardFile> shard_;
+  SharedFile shared_{0, 0, {}};  ///< files: 0 where every rank has its own
+  std::vector<Digest> pieces_;   ///< of the shared file, this rank's share
+  bool digested_ = false, gathered_ = false;
   CheckpointShard sealed_;
   std::vector<CheckpointShard> shards_;  ///< of all ranks, on rank 0
   std::exception_ptr failure_;

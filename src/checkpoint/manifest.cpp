@@ -102,16 +102,29 @@ RunState run_from(const JsonField& field) {
   return run;
 }
 
+/// Files have numbers in the order of their first shards, and each is the same wherever it is named.
+void check_shard_files(const JsonField& field, const std::vector<CheckpointShard>& shards) {
+  const int64_t files = count_files(shards);
+  std::map<std::string, CheckpointFile> seen;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const CheckpointFile& file = shards[i].file;
+    const auto number = static_cast<int64_t>(seen.size());
+    const auto [found, is_new] = seen.emplace(file.name, file);
+    if (is_new && file.name != shard_name(number, files)) field[i].refuse("not the name of this shard's file");
+    if (found->second != file) field[i].refuse("another size or hash than the same file has before");
+  }
+}
+
 void read_files(const JsonField& shards, const JsonField& files, Manifest& manifest) {
   const auto count = static_cast<int64_t>(shards.size());
   if (count < 1 || count > most_shards) shards.refuse("an impossible number of shards");
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].check_keys({"name", "bytes", "hash", "index_offset", "index_bytes"});
     const CheckpointFile file = file_from(shards[i]);
-    if (file.name != shard_name(static_cast<int64_t>(i), count)) shards[i].refuse("not the name of this shard");
     const int64_t offset = shards[i]["index_offset"].count(file.bytes);
     manifest.shards.push_back({file, offset, shards[i]["index_bytes"].count(file.bytes - offset)});
   }
+  check_shard_files(shards, manifest.shards);
   std::set<std::string> names{manifest_name};
   for (size_t i = 0; i < files.size(); ++i) {
     files[i].check_keys({"name", "bytes", "hash"});
@@ -141,12 +154,25 @@ std::string_view hashed_part(std::string_view text, const std::string& source) {
 
 std::vector<CheckpointFile> Manifest::all_files() const {
   std::vector<CheckpointFile> all;
-  for (const CheckpointShard& shard : shards) all.push_back(shard.file);
+  std::set<std::string_view> seen;
+  for (const CheckpointShard& shard : shards) {
+    if (seen.insert(shard.file.name).second) all.push_back(shard.file);
+  }
   all.insert(all.end(), files.begin(), files.end());
   return all;
 }
 
-std::string shard_name(int64_t shard, int64_t shards) { return fmt::format("shard-{:05}-of-{:05}.h5", shard, shards); }
+std::string shard_name(int64_t file, int64_t files) { return fmt::format("shard-{:05}-of-{:05}.h5", file, files); }
+
+std::string group_of_shard(int64_t shard, int64_t shards, int64_t files) {
+  return files == shards ? std::string() : fmt::format("/rank-{:05}", shard);
+}
+
+int64_t count_files(const std::vector<CheckpointShard>& shards) {
+  std::set<std::string_view> names;
+  for (const CheckpointShard& shard : shards) names.insert(shard.file.name);
+  return static_cast<int64_t>(names.size());
+}
 
 std::string to_text(const Manifest& manifest) {
   Json shards = Json::array(), files = Json::array();

@@ -27,7 +27,7 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// A shard and where its index lies, so that it is read without HDF5.
+/// A shard, which is of one rank, and where its index lies, so that it is read without HDF5. Shards may share a file.
 struct CheckpointShard {
   CheckpointFile file;
   int64_t index_offset = 0;
@@ -57,12 +57,16 @@ struct Manifest {
   RunState run;
   bool operator==(const Manifest&) const = default;
 
-  /// Shards first.
+  /// Those of shards first, each once.
   std::vector<CheckpointFile> all_files() const;
 };
 
-/// "shard-00000-of-00004.h5"
-std::string shard_name(int64_t shard, int64_t shards);
+/// "shard-00000-of-00004.h5": a file of one shard or more.
+std::string shard_name(int64_t file, int64_t files);
+/// Where the datasets of a shard are in its file: "", or "/rank-00003" where shards share files.
+std::string group_of_shard(int64_t shard, int64_t shards, int64_t files);
+/// Files that hold these shards.
+int64_t count_files(const std::vector<CheckpointShard>& shards);
 
 std::string to_text(const Manifest& manifest);
 /// UserError(bad_content) beginning with `source`; the text may be hostile.

@@ -31,6 +31,29 @@ Hdf5Handle create_dataset(hid_t parent, const std::string& name, hid_t type, hid
                  path);
 }
 
+Hdf5Handle create_group(hid_t parent, const std::string& name, const std::string& path) {
+  return checked(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, path);
+}
+
+void create_file(const std::string& path, const std::function<void(hid_t)>& fill) {
+  const Hdf5Silence silence;
+  const Hdf5Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
+  if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail(path);
+  Hdf5Handle file = checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
+  fill(file.get());
+  if (!file.reset()) fail(path);
+}
+
+[[noreturn]] void refuse_part(const std::string& path, const StatePart& part) {
+  throw UserError(ExitCode::io,
+                  fmt::format("{}: the disk does not give back what was written ({} of elements {} to {})", path,
+                              name_of(part.state), part.begin, part.end));
+}
+
+[[noreturn]] void refuse_index(const std::string& path) {
+  throw UserError(ExitCode::io, path + ": the disk does not give back what was written (index or size)");
+}
+
 int64_t offset_of(const Hdf5Handle& dataset, const std::string& path) {
   const haddr_t offset = H5Dget_offset(dataset.get());
   if (offset == HADDR_UNDEF) fail(path);
@@ -39,42 +62,70 @@ int64_t offset_of(const Hdf5Handle& dataset, const std::string& path) {
 
 }  // namespace
 
-ShardFile::ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, int64_t shards)
-    : name_(shard_name(shard, shards)) {
-  index_ = {step, shard, shards, {}};
+ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t shards)
+    : index_{step, shard, shards, {}} {
   for (const StatePart& part : parts_of_shard(schema, shard, shards)) {
     index_.entries.push_back({part, 0, {}});
     units_.push_back(schema.tensors[static_cast<size_t>(part.tensor)].unit);
   }
+}
+
+ShardFile::ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, int64_t shards)
+    : ShardFile(schema, step, shard, shards) {
+  name_ = shard_name(shard, shards);
+  create_file(folder + "/" + name_, [&](hid_t file) { lay_out(file, schema, true); });
+  open(folder + "/" + name_);
+}
+
+ShardFile::ShardFile(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
+                     int64_t shard, int64_t shards)
+    : ShardFile(schema, step, shard, shards) {
+  shared_ = true;
+  name_ = shard_name(shared.file, shared.files);
   const std::string path = folder + "/" + name_;
-  create(path, schema);
+  {
+    const Hdf5Silence silence;
+    const Hdf5Handle file = checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, path);
+    const std::string group = group_of_shard(shard, shards, shared.files);
+    lay_out(checked(H5Gopen2(file.get(), group.c_str(), H5P_DEFAULT), H5Gclose, path).get(), schema, false);
+  }
+  open(path);
+}
+
+void ShardFile::create_shared(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
+                              int64_t shards) {
+  const std::string path = folder + "/" + shard_name(shared.file, shared.files);
+  create_file(path, [&](hid_t file) {
+    for (const int64_t shard : shared.shards) {
+      const Hdf5Handle group = create_group(file, group_of_shard(shard, shards, shared.files), path);
+      ShardFile(schema, step, shard, shards).lay_out(group.get(), schema, true);
+    }
+  });
+}
+
+void ShardFile::open(const std::string& path) {
   file_ = FileHandle::open_to_write(path);
   bytes_ = file_.size();
 }
 
-void ShardFile::create(const std::string& path, const Schema& schema) {
-  const Hdf5Silence silence;
-  const Hdf5Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
-  if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail(path);
-  Hdf5Handle file = checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
-  lay_out(file.get(), schema);
-  if (!file.reset()) fail(path);
-}
-
-void ShardFile::lay_out(int64_t hdf5_file, const Schema& schema) {
+void ShardFile::lay_out(int64_t group, const Schema& schema, bool create) {
+  const auto dataset_of = [&](hid_t parent, const std::string& name, hid_t type, hid_t space) {
+    return create ? create_dataset(parent, name, type, space, name_)
+                  : checked(H5Dopen2(parent, name.c_str(), H5P_DEFAULT), H5Dclose, name_);
+  };
   size_t e = 0;
   for (const StateKind kind : state_kinds) {
-    const Hdf5Handle group =
-        checked(H5Gcreate2(hdf5_file, std::string(name_of(kind)).c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
-                H5Gclose, name_);
+    const std::string name(name_of(kind));
+    const Hdf5Handle of_kind = create ? create_group(group, name, name_)
+                                      : checked(H5Gopen2(group, name.c_str(), H5P_DEFAULT), H5Gclose, name_);
     while (e < index_.entries.size() && index_.entries[e].part.state == kind) {
       size_t end = e;
       while (end < units_.size() && units_[end] == units_[e] && index_.entries[end].part.state == kind) ++end;
       const int64_t begin = index_.entries[e].part.begin;
       const auto elements = static_cast<hsize_t>(index_.entries[end - 1].part.end - begin);
       const Hdf5Handle space = checked(H5Screate_simple(1, &elements, nullptr), H5Sclose, name_);
-      const Hdf5Handle dataset = create_dataset(group.get(), schema.units[static_cast<size_t>(units_[e])].name,
-                                                H5T_IEEE_F32LE, space.get(), name_);
+      const Hdf5Handle dataset =
+          dataset_of(of_kind.get(), schema.units[static_cast<size_t>(units_[e])].name, H5T_IEEE_F32LE, space.get());
       const int64_t offset = offset_of(dataset, name_);
       for (; e < end; ++e) index_.entries[e].offset = offset + (index_.entries[e].part.begin - begin) * state_bytes;
     }
@@ -84,7 +135,7 @@ void ShardFile::lay_out(int64_t hdf5_file, const Schema& schema) {
     fail(name_);
   }
   const Hdf5Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose, name_);
-  index_offset_ = offset_of(create_dataset(hdf5_file, "index", type.get(), space.get(), name_), name_);
+  index_offset_ = offset_of(dataset_of(group, "index", type.get(), space.get()), name_);
 }
 
 void ShardFile::write_state(const StateSource& source, std::span<float> buffer, const SaveHook& hook) {
@@ -112,6 +163,38 @@ CheckpointShard ShardFile::seal(const SaveHook& hook, bool from_disk) {
   file_.sync();
   if (from_disk) file_.drop_cached();
   if (hook) hook("read back " + name_);
+  return shared_ ? seal_part(text) : seal_whole(text);
+}
+
+CheckpointShard ShardFile::seal_part(const std::string& text) {
+  std::vector<char> buffer(static_cast<size_t>(hash_piece));
+  for (const IndexEntry& entry : index_.entries) {
+    StreamHash hash;
+    for (int64_t at = 0; at < entry.part.bytes(); at += hash_piece) {
+      const int64_t count = std::min(hash_piece, entry.part.bytes() - at);
+      file_.read(entry.offset + at, count, buffer.data());
+      hash.update(buffer.data(), static_cast<size_t>(count));
+    }
+    if (hash.digest() != entry.hash) refuse_part(file_.path(), entry.part);
+  }
+  std::string index(text.size(), '\0');
+  file_.read(index_offset_, static_cast<int64_t>(index.size()), index.data());
+  if (file_.size() != bytes_ || index != text) refuse_index(file_.path());
+  return {{name_, bytes_, {}}, index_offset_, static_cast<int64_t>(text.size())};
+}
+
+std::vector<Digest> ShardFile::digest_pieces(int64_t first, int64_t last) const {
+  std::vector<char> buffer(static_cast<size_t>(hash_piece));
+  std::vector<Digest> digests;
+  for (int64_t piece = first; piece < last; ++piece) {
+    const int64_t count = std::min(hash_piece, bytes_ - piece * hash_piece);
+    file_.read(piece * hash_piece, count, buffer.data());
+    digests.push_back(digest_of(buffer.data(), static_cast<size_t>(count)));
+  }
+  return digests;
+}
+
+CheckpointShard ShardFile::seal_whole(const std::string& text) {
   // Parts and index lie in any order: HDF5 puts small datasets where it has room.
   std::vector<StreamHash> hashes(index_.entries.size());
   std::vector<size_t> order(index_.entries.size());
@@ -133,15 +216,9 @@ CheckpointShard ShardFile::seal(const SaveHook& hook, bool from_disk) {
     see(index_hash, index_offset_, index_offset_ + static_cast<int64_t>(text.size()), offset, data, bytes);
   });
   for (size_t e = 0; e < hashes.size(); ++e) {
-    if (hashes[e].digest() == index_.entries[e].hash) continue;
-    throw UserError(
-        ExitCode::io,
-        fmt::format("{}: the disk does not give back what was written ({} of elements {} to {})", file_.path(),
-                    name_of(index_.entries[e].part.state), index_.entries[e].part.begin, index_.entries[e].part.end));
+    if (hashes[e].digest() != index_.entries[e].hash) refuse_part(file_.path(), index_.entries[e].part);
   }
-  if (found.bytes != bytes_ || index_hash.digest() != digest_of(text.data(), text.size())) {
-    throw UserError(ExitCode::io, file_.path() + ": the disk does not give back what was written (index or size)");
-  }
+  if (found.bytes != bytes_ || index_hash.digest() != digest_of(text.data(), text.size())) refuse_index(file_.path());
   return {found, index_offset_, static_cast<int64_t>(text.size())};
 }
 

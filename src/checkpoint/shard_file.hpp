@@ -1,7 +1,7 @@
 #pragma once
 // The HDF5 file of one rank: a contiguous dataset per kind of state and unit, /master/<unit>, /m/<unit>, /v/<unit>, and
 // /index. HDF5 lays the file out on the main thread and is closed; the bytes are then written at the datasets' offsets
-// with pwrite, by any thread.
+// with pwrite, by any thread. Or the file of several ranks, with the same in a group each, /rank-00003/master/<unit>.
 
 #include <functional>
 #include <span>
@@ -17,11 +17,23 @@ namespace llmtrain {
 /// Called before each file operation with its name: tests stop there. What it throws ends the save.
 using SaveHook = std::function<void(const std::string& operation)>;
 
+/// Which shards share a file.
+struct SharedFile {
+  int64_t file = 0, files = 1;
+  std::vector<int64_t> shards;  ///< of this file
+};
+
 class ShardFile {
  public:
   /// Creates `folder`/shard-... with all datasets. Main thread only.
   ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, int64_t shards);
+  /// One of several in a file that create_shared has made. Main thread only.
+  ShardFile(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step, int64_t shard,
+            int64_t shards);
+  static void create_shared(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
+                            int64_t shards);
 
+  /// Of the whole file.
   int64_t bytes() const { return bytes_; }
   /// False when the disk has no room for the file.
   bool reserve() const { return file_.reserve(bytes_); }
@@ -29,12 +41,19 @@ class ShardFile {
   // Any thread.
   /// Copies the state through `buffer` into the file and keeps its hashes.
   void write_state(const StateSource& source, std::span<float> buffer, const SaveHook& hook);
-  /// Writes the index, syncs, reads the whole file back and compares it with what was in memory.
+  /// Writes the index, syncs, reads the whole file back and compares it with what was in memory. Of a shared file it
+  /// reads its own part, and leaves the file's hash to who knows that all is written.
   CheckpointShard seal(const SaveHook& hook, bool from_disk = true);
+  /// Digests of the pieces [first, last) of 1 MiB of the whole file.
+  std::vector<Digest> digest_pieces(int64_t first, int64_t last) const;
 
  private:
-  void create(const std::string& path, const Schema& schema);
-  void lay_out(int64_t hdf5_file, const Schema& schema);
+  ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t shards);
+  /// Creates or finds the datasets of this shard in a group of the file.
+  void lay_out(int64_t group, const Schema& schema, bool create);
+  void open(const std::string& path);
+  CheckpointShard seal_whole(const std::string& index);
+  CheckpointShard seal_part(const std::string& index);
 
   ShardIndex index_;
   std::vector<int64_t> units_;  ///< of each entry
@@ -42,6 +61,7 @@ class ShardFile {
   int64_t bytes_ = 0;
   int64_t index_offset_ = 0;
   std::string name_;
+  bool shared_ = false;
 };
 
 /// Reads a file in pieces of 1 MiB and gives its size and hash; `see(offset, data, bytes)` gets each piece.

@@ -11,8 +11,8 @@ namespace {
 
 class ViewWriter {
  public:
-  ViewWriter(std::string path, const Schema& schema, int64_t shards)
-      : path_(std::move(path)), schema_(schema), shards_(shards) {}
+  ViewWriter(std::string path, const Schema& schema, const std::vector<CheckpointShard>& shards)
+      : path_(std::move(path)), schema_(schema), shards_(shards), files_(count_files(shards)) {}
 
   void write(int64_t step) {
     Hdf5Handle file = checked(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
@@ -63,13 +63,14 @@ class ViewWriter {
   void unit_view(hid_t parent, const std::string& kind, const UnitSchema& unit) const {
     const Hdf5Handle layout = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     const Hdf5Handle space = line(unit.elements);
-    const std::string source = "/" + kind + "/" + unit.name;
-    for (int64_t s = 0; s < shards_; ++s) {
-      const ShardBorders own = borders_of_shard(unit.elements, s, shards_);
+    const auto shards = static_cast<int64_t>(shards_.size());
+    for (int64_t s = 0; s < shards; ++s) {
+      const ShardBorders own = borders_of_shard(unit.elements, s, shards);
       if (own.begin == own.end) continue;
       select(space, own.begin, own.end - own.begin);
       const Hdf5Handle from = line(own.end - own.begin);
-      const std::string file = shard_name(s, shards_);
+      const std::string& file = shards_[static_cast<size_t>(s)].file.name;
+      const std::string source = group_of_shard(s, shards, files_) + "/" + kind + "/" + unit.name;
       if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0) fail();
     }
     create(parent, unit.name, space, layout);
@@ -90,13 +91,16 @@ class ViewWriter {
 
   std::string path_;
   const Schema& schema_;
-  int64_t shards_;
+  const std::vector<CheckpointShard>& shards_;
+  int64_t files_;
   hid_t file_ = -1;
 };
 
 }  // namespace
 
-void write_view(const std::string& folder, const Schema& schema, int64_t step, int64_t shards) {
+void write_view(const std::string& folder, const Schema& schema, int64_t step,
+                const std::vector<CheckpointShard>& shards) {
+  const std::lock_guard lock(hdf5_mutex());
   const Hdf5Silence silence;
   ViewWriter(folder + "/" + view_name, schema, shards).write(step);
 }

@@ -1,14 +1,22 @@
 #pragma once
-// Owners of HDF5 identifiers. The library is called on the main thread only: Debian's build is not thread-safe.
+// Owners of HDF5 identifiers.
 
 #include <hdf5.h>
 
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "core/error.hpp"
 
 namespace llmtrain {
+
+/// The library is used by one thread at a time (Debian's build has no locks of its own): the training thread, and
+/// beside it the writer of checkpoints for their view.
+inline std::mutex& hdf5_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 /// Keeps the library from printing its error stack; our own messages say what the user can do.
 class Hdf5Silence {

@@ -71,6 +71,7 @@ void MetricsTable::cut(size_t rows) {
 }
 
 void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables) {
+  const std::lock_guard lock(hdf5_mutex());
   const std::string temporary = path + ".tmp";
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   {

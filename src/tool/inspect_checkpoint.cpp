@@ -25,7 +25,8 @@ void inspect_checkpoint(const std::string& path) {
   line("written by", printable(manifest.program));
   line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters,
                                  manifest.schema.tensors.size(), manifest.schema.units.size()));
-  line("files", fmt::format("{} shards, {} bytes in all", manifest.shards.size(), bytes));
+  line("files", fmt::format("{} shards in {} files, {} bytes in all", manifest.shards.size(),
+                            count_files(manifest.shards), bytes));
   line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
   if (!manifest.run.parameters.empty()) line("parameter hash", printable(manifest.run.parameters));
   for (const auto& [name, count] : manifest.run.counters) line(printable(name), std::to_string(count));

@@ -28,6 +28,10 @@ void CheckpointConfig::visit(DeckKeys& keys) {
   keys.key(
       "signal_save", signal_save,
       {.doc = "SIGTERM, SIGINT, SIGUSR1, SIGUSR2 end the run with a checkpoint and exit code 75; false: at once."});
+  keys.key(
+      "files", files,
+      {.doc = "How many files the state is in: one per rank, or one per node, for file systems that mind many. Any "
+              "number of ranks goes on from either."});
   keys.key("best_metric", best_metric,
            {.doc = "What makes an evaluation the best: the lowest loss, or the highest share of tokens that the model "
                    "finds most probable. Early stopping goes by it, too."});

@@ -14,6 +14,7 @@ struct Config;
 struct CheckpointConfig {
   enum class Export : uint8_t { none, last, best };
   enum class ExportType : uint8_t { fp32, bf16, fp16 };
+  enum class Files : uint8_t { rank, node };
   enum class Metric : uint8_t { loss, token_accuracy };
 
   int64_t every_steps = 500;
@@ -26,6 +27,7 @@ struct CheckpointConfig {
   bool verify = true;
   bool signal_save = true;
 
+  Files files = Files::rank;
   Metric best_metric = Metric::loss;
 
   Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
@@ -44,6 +46,8 @@ struct CheckpointConfig {
 
 template <>
 inline constexpr auto enum_names<CheckpointConfig::Export> = name_list("none", "last", "best");
+template <>
+inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("rank", "node");
 template <>
 inline constexpr auto enum_names<CheckpointConfig::Metric> = name_list("validation/loss", "validation/token_accuracy");
 template <>

@@ -1,10 +1,13 @@
 #include "train/saver.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.hpp"
@@ -20,6 +23,18 @@ namespace {
 constexpr size_t staging_elements = size_t{1} << 18;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// The number of each rank's node, in the order of their first ranks.
+std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  std::map<std::string, int64_t> numbers;
+  std::vector<int64_t> nodes;
+  for (const std::string& name : communicator.gather_all(host.data())) {
+    nodes.push_back(numbers.emplace(name, static_cast<int64_t>(numbers.size())).first->second);
+  }
+  return nodes;
+}
 
 /// A second is long for a wait.
 std::string time_text(double seconds) {
@@ -101,6 +116,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& sto
       staging_(staging_elements),
       resumed_(resumed) {
   if (resumed >= 0) verified_.insert(resumed);
+  if (config.files == CheckpointConfig::Files::node) file_of_rank_ = nodes_of_ranks(communicator);
 }
 
 Saver::~Saver() {
@@ -112,23 +128,44 @@ void Saver::begin(const SaveRequest& request) {
   began_ = now();
   held_ = 0;
   request_ = request;
+  request_.file_of_rank = file_of_rank_;
   auto save = std::make_unique<CheckpointSave>(folder_, communicator_);
-  save->begin(snapshot_.schema(), request);
+  save->begin(snapshot_.schema(), request_);
   snapshot_.take();
   save_ = std::move(save);
-  done_ = false;
-  const auto write = [this] {
-    const WriterScope scope;
+  start([this] {
     save_->write(snapshot_, staging_);
     snapshot_.release();
+  });
+  blocked_ = now() - began_;
+}
+
+void Saver::start(const std::function<void()>& work) {
+  done_ = false;
+  const auto run = [this, work] {
+    const WriterScope scope;
+    work();
     done_ = true;
   };
   if (config_.asynchronous) {
-    writer_ = std::thread(write);
+    writer_ = std::thread(run);
   } else {
-    write();
+    run();
   }
-  blocked_ = now() - began_;
+}
+
+void Saver::join() {
+  if (!writer_.joinable()) return;
+  const WriterWait wait;
+  writer_.join();
+}
+
+void Saver::advance() {
+  if (save_->is_gathered()) return finish();
+  join();
+  if (save_->needs_digest()) return start([this] { save_->digest(); });
+  save_->gather();
+  start([this] { save_->complete(); });
 }
 
 void Saver::hold_update() {
@@ -142,11 +179,16 @@ void Saver::hold_update() {
 void Saver::finish() {
   if (!under_way()) return;
   const double begin = now();
-  if (writer_.joinable()) {
-    const WriterWait wait;
-    writer_.join();
+  join();
+  if (save_->needs_digest()) {
+    communicator_.barrier();
+    save_->digest();
   }
   const SectionScope section(Section::saving);
+  if (!save_->is_gathered()) {
+    save_->gather();
+    save_->complete();
+  }
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
   save->publish();
   published_ = request_.step;

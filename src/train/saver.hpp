@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -78,6 +79,8 @@ class Saver {
   bool written() const { return done_.load(); }
   /// Writing failed on this rank: there is no use in waiting for the others.
   bool failed() const { return under_way() && written() && save_->failed(); }
+  /// When all ranks are through with what they do in the background: what comes next, at last the end.
+  void advance();
   /// Waits for the writers, publishes, removes what need not be kept. UserError on all ranks if it failed.
   void finish();
 
@@ -93,6 +96,8 @@ class Saver {
   void forget_after(int64_t step);
 
  private:
+  void start(const std::function<void()>& work);
+  void join();
   void keep_what_is_needed();
 
   CheckpointConfig config_;
@@ -101,6 +106,7 @@ class Saver {
   RunLog& log_;
   Snapshot snapshot_;
   std::vector<float> staging_;
+  std::vector<int64_t> file_of_rank_;
   std::unique_ptr<CheckpointSave> save_;
   std::thread writer_;
   std::atomic<bool> done_ = true;

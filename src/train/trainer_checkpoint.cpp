@@ -168,7 +168,8 @@ Trainer::Asked Trainer::ask(Run& run) {
   const Interruption::Wish wish = run.interruption.wish(2 * (run.step_seconds + saver.seconds()));
   int64_t facts[] = {wish.stop, wish.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
   run.runtime.communicator().maximum(facts);
-  if (saver.under_way() && (facts[2] == 0 || facts[3] != 0)) saver.finish();
+  if (saver.under_way() && facts[3] != 0) saver.finish();
+  if (saver.under_way() && facts[2] == 0) saver.advance();
   return {facts[0], facts[1]};
 }
 

@@ -93,10 +93,13 @@ class Checkpoint : public testing::Test {
   test::ToyFolder folder_{"llmtrain_checkpoint_mpi_test"};
   Schema schema_ = make_schema(test::toy_specs());
   std::vector<float> buffer_ = std::vector<float>(700);
+  std::vector<int64_t> file_of_rank_;
 
   void save(ToyStore& store, int64_t step, const SaveHook& hook = nullptr) {
     const StoreState state(store.store, stream());
-    save_checkpoint(folder_.path(), state, test::toy_request(step), buffer_, communicator(), hook);
+    SaveRequest request = test::toy_request(step);
+    request.file_of_rank = file_of_rank_;
+    save_checkpoint(folder_.path(), state, request, buffer_, communicator(), hook);
   }
   int64_t load(ToyStore& store) {
     const auto found = find_checkpoint(folder_.path(), communicator());
@@ -147,6 +150,53 @@ TEST_F(Checkpoint, AnyNumberOfShardsIsReadByAnyNumberOfRanks) {
       EXPECT_EQ(target.right, target.wanted_elements());
       EXPECT_EQ(target.wrong, 0);
       EXPECT_TRUE(target.finished);
+    }
+  }
+}
+
+/// Ranks of a node share a file, wherever the launcher puts them.
+TEST_F(Checkpoint, RanksThatShareFilesSaveTheSame) {
+  const int64_t size = communicator().size();
+  ToyStore saved(2, DType::f32);
+  int64_t step = 0;
+  for (const int64_t files : {int64_t{1}, std::min<int64_t>(2, size), size}) {
+    file_of_rank_.clear();
+    for (int64_t r = 0; r < size; ++r) file_of_rank_.push_back(r % files);
+    saved.set(++step);
+    save(saved, step);
+    const std::string path = folder_ / checkpoint_name(step);
+    const Manifest manifest = verify_checkpoint(path, communicator());
+    EXPECT_EQ(manifest.shards.size(), static_cast<size_t>(size));
+    EXPECT_EQ(count_files(manifest.shards), files);
+    EXPECT_EQ(manifest.all_files().size(), static_cast<size_t>(files) + 1);
+    EXPECT_EQ(load(saved), step);
+    for (const int64_t ranks : {1, 3}) {
+      for (int64_t r = 0; r < ranks; ++r) {
+        test::ToyTarget target(schema_, step, r, ranks);
+        load_checkpoint(path, manifest, target, buffer_, communicator());
+        EXPECT_EQ(target.right, target.wanted_elements());
+        EXPECT_EQ(target.wrong, 0);
+      }
+    }
+    ToyStore loaded(3, DType::bf16);
+    EXPECT_EQ(load(loaded), step);
+    EXPECT_EQ(loaded.wrong(step), 0);
+    EXPECT_GT(loaded.wrong(step + 1), 1000);
+    // What is damaged is named, whosever it is.
+    communicator().barrier();
+    if (communicator().rank() == 0) {
+      const ShardIndex index =
+          read_shard_index(FileHandle::open_to_read(path + "/" + manifest.shards.back().file.name), manifest, size - 1);
+      std::string bytes = test::bytes_of(path + "/" + manifest.shards.back().file.name);
+      bytes[static_cast<size_t>(index.entries.back().offset)] ^= 2;
+      test::put_bytes(path + "/" + manifest.shards.back().file.name, bytes);
+    }
+    communicator().barrier();
+    try {
+      verify_checkpoint(path, communicator());
+      ADD_FAILURE() << "damage was not seen";
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("v of tensor ln_f.weight"));
     }
   }
 }

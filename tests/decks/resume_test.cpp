@@ -242,6 +242,29 @@ TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
   EXPECT_EQ(ledger("whole"), expected);
 }
 
+TEST_F(Resume, AFilePerNodeIsTheSame) {
+  run_to_end("ranks", 2, {"checkpoint.every_steps=4"});
+  run_to_end("node", 3, {"checkpoint.every_steps=4", "checkpoint.files=node"});
+  EXPECT_EQ(ledger("node"), ledger("ranks"));
+  EXPECT_TRUE(fs::exists(checkpoint("node", 8) / "shard-00000-of-00001.h5"));
+  EXPECT_FALSE(fs::exists(checkpoint("node", 8) / "shard-00001-of-00003.h5"));
+  EXPECT_EQ(llmtool({"verify", checkpoint("node", 8).string()}).exit_code, 0);
+  const auto score_of = [&](const std::string& name) {
+    return shell("echo '{\"input_ids\": [1, 9, 4, 2]}' | " LLMTOOL_PROGRAM " logprobs --model " +
+                 checkpoint(name, 8).string());
+  };
+  EXPECT_EQ(score_of("node").exit_code, 0) << score_of("node").output;
+  EXPECT_EQ(score_of("node").output, score_of("ranks").output);
+  for (const auto& [ranks, files] : {std::pair(1, "rank"), {2, "node"}, {4, "rank"}}) {
+    fs::remove_all(folder / "cut");
+    fs::copy(folder / "node", folder / "cut", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    fs::remove(folder / "cut/finished.json");
+    fs::remove_all(checkpoint("cut", 12));
+    run_to_end("cut", ranks, {"checkpoint.every_steps=4", std::string("checkpoint.files=") + files});
+    EXPECT_EQ(ledger("cut"), ledger("ranks"));
+  }
+}
+
 TEST_F(Resume, AnotherRunCanStartFromACheckpoint) {
   run_to_end("whole", 2);
   const Outcome outcome = run("branch", 3, {"checkpoint.resume=" + checkpoint("whole", 6).string()});

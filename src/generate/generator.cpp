@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/philox.hpp"
 
@@ -15,6 +16,8 @@ struct Generator::Text {
   size_t prompt_length = 0;
   GenerationEnd end = GenerationEnd::length;
   bool running = true;
+
+  int64_t made() const { return static_cast<int64_t>(ids.size() - prompt_length); }
 };
 
 namespace {
@@ -28,40 +31,50 @@ void append_row(HostBatch& host, int32_t id, int64_t position, int64_t slot) {
   host.sequence_offsets.push_back(static_cast<int32_t>(position));
 }
 
+void end_segment(HostBatch& host) { host.segments.push_back(static_cast<int32_t>(host.ids.size())); }
+
 }  // namespace
 
-Generator::Generator(Model& model, DType compute, int64_t vocabulary_rows, int64_t sequences, int64_t context)
-    : model_(model), compute_(compute), rows_of_table_(vocabulary_rows), sequences_(sequences), context_(context) {
-  LLMTRAIN_CHECK(sequences > 0 && context > 0, "generation needs room for a token");
+Generator::Generator(Model& model, const GeneratorRoom& room) : model_(model), room_(room) {
+  LLMTRAIN_CHECK(room.sequences > 0 && room.context > 0, "generation needs room for a token");
+  room_.cache = room.cache && model.can_cache();
 }
 
-void Generator::plan(Arena& arena) {
-  const int64_t rows = std::max(context_, sequences_);
-  model_.plan(arena, {compute_, rows, false});
-  if (model_.can_cache()) model_.plan_cache(arena, cache_, compute_, sequences_, context_);
-  batch_.plan(arena, rows, rows);
-  arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32, {1, rows_of_table_});
+int64_t Generator::rows() const { return std::max(room_.context, room_.sequences); }
+
+void Generator::plan(Arena& arena, DType compute) {
+  if (room_.cache) model_.plan_cache(arena, cache_, compute, room_.sequences, room_.context);
+  batch_.plan(arena, rows(), rows());
+  arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32,
+            {room_.sequences, room_.vocabulary_rows});
 }
 
 std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
                                          const GenerationRequest& request) {
+  LLMTRAIN_CHECK(!(request.slides && room_.cache), "the cache of a text has its first tokens");
   std::vector<Continuation> results(request.prompts.size());
-  Context ctx{params, arena, stream, request.seed, 0, false};
-  if (model_.can_cache()) ctx.cache = &cache_;
-  for (size_t first = 0; first < request.prompts.size(); first += static_cast<size_t>(sequences_)) {
+  Context ctx{params, arena, stream, request.seed, request.step, false};
+  if (room_.cache) ctx.cache = &cache_;
+  const auto sequences = static_cast<size_t>(room_.sequences);
+  for (size_t first = 0; first < request.prompts.size(); first += sequences) {
     std::vector<Text> texts;
-    for (size_t p = first; p < std::min(request.prompts.size(), first + static_cast<size_t>(sequences_)); ++p) {
+    for (size_t p = first; p < std::min(request.prompts.size(), first + sequences); ++p) {
       LLMTRAIN_CHECK(!request.prompts[p].empty(), "a continuation needs at least one token");
       texts.push_back({p, static_cast<int64_t>(p - first), request.prompts[p], request.prompts[p].size()});
     }
-    begin_texts(ctx, texts, request);
-    for (;;) {
+    for (bool begun = false;; begun = true) {
       std::vector<Text*> running;
       for (Text& text : texts) {
-        if (text.running) running.push_back(&text);
+        if (text.running && text.made() < request.max_new_tokens) running.push_back(&text);
       }
       if (running.empty()) break;
-      step_texts(ctx, running, request);
+      if (request.interrupted && request.interrupted()) return results;
+      note_progress();
+      if (begun && room_.cache) {
+        run_last_tokens(ctx, running, request);
+      } else {
+        run_whole_texts(ctx, running, request);
+      }
     }
     for (Text& text : texts) {
       text.ids.erase(text.ids.begin(), text.ids.begin() + static_cast<std::ptrdiff_t>(text.prompt_length));
@@ -71,41 +84,36 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   return results;
 }
 
-/// Whole prompts, as many at a time as rows were planned for; the first new token of each.
-void Generator::begin_texts(Context& ctx, std::span<Text> texts, const GenerationRequest& request) {
+/// One more token of each text, of which as many are run at a time as there are rows for.
+void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = false;
   for (size_t next = 0; next < texts.size();) {
     HostBatch host;
     host.segments.push_back(0);
     std::vector<int64_t> last_rows;
-    std::vector<Text*> begun;
-    while (next < texts.size()) {
-      Text& text = texts[next];
-      const auto length = static_cast<int64_t>(text.ids.size());
-      if (length > context_) {
+    const size_t first = next;
+    for (; next < texts.size(); ++next) {
+      const Text& text = *texts[next];
+      auto window = static_cast<int64_t>(text.ids.size());
+      if (request.slides) window = std::min(window, room_.context);
+      if (window > room_.context) {
         throw UserError(ExitCode::bad_content, "prompt " + std::to_string(text.prompt + 1) + " has " +
-                                                   std::to_string(length) + " tokens, more than the context of " +
-                                                   std::to_string(context_) + ": shorten it");
+                                                   std::to_string(window) + " tokens, more than the context of " +
+                                                   std::to_string(room_.context) + ": shorten it");
       }
-      if (static_cast<int64_t>(host.ids.size()) + length > std::max(context_, sequences_)) break;
-      for (int64_t i = 0; i < length; ++i) append_row(host, text.ids[static_cast<size_t>(i)], i, text.slot);
-      host.segments.push_back(static_cast<int32_t>(host.ids.size()));
+      if (static_cast<int64_t>(host.ids.size()) + window > rows()) break;
+      for (int64_t i = 0; i < window; ++i) append_row(host, *(text.ids.end() - window + i), i, text.slot);
+      end_segment(host);
       last_rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
-      begun.push_back(&text);
-      ++next;
     }
     const Batch batch = batch_.upload(host, ctx.stream);
     model_.forward(ctx, &batch);
-    draw(ctx, batch, last_rows, begun, request);
+    draw(ctx, batch, last_rows, texts.subspan(first, next - first), request);
   }
 }
 
-/// One more token of each text.
-void Generator::step_texts(Context& ctx, const std::vector<Text*>& texts, const GenerationRequest& request) {
-  if (ctx.cache == nullptr) {  // without a cache every text is run from its beginning
-    for (Text* text : texts) begin_texts(ctx, std::span(text, 1), request);
-    return;
-  }
+/// One more token of each text, all but its last one being in the cache.
+void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = true;
   HostBatch host;
   host.segments.push_back(0);
@@ -113,7 +121,7 @@ void Generator::step_texts(Context& ctx, const std::vector<Text*>& texts, const 
   for (const Text* text : texts) {
     rows.push_back(static_cast<int64_t>(host.ids.size()));
     append_row(host, text->ids.back(), static_cast<int64_t>(text->ids.size()) - 1, text->slot);
-    host.segments.push_back(static_cast<int32_t>(host.ids.size()));
+    end_segment(host);
   }
   const Batch batch = batch_.upload(host, ctx.stream);
   model_.forward(ctx, &batch);
@@ -122,39 +130,38 @@ void Generator::step_texts(Context& ctx, const std::vector<Text*>& texts, const 
 
 void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
                      const GenerationRequest& request) {
-  std::vector<float> logits(static_cast<size_t>(rows_of_table_));
+  // Rows that follow each other, as all of last tokens do, are one product.
+  for (size_t begin = 0, end = 1; begin < rows.size(); begin = end++) {
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
+    model_.logits(ctx, &batch, rows[begin],
+                  logits_.rows(static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)));
+  }
+  const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
+  host_logits_.resize(static_cast<size_t>(drawn_from.numel()));
+  copy_to_host(host_logits_.data(), drawn_from.data, drawn_from.bytes(), ctx.stream);
+  ctx.stream.synchronize();
   for (size_t i = 0; i < texts.size(); ++i) {
     Text& text = *texts[i];
-    if (static_cast<int64_t>(text.ids.size() - text.prompt_length) >= request.max_new_tokens) {
-      text.running = false;
-      continue;
-    }
-    model_.logits(ctx, &batch, rows[i], logits_);
-    copy_to_host(logits.data(), logits_.data, logits_.bytes(), ctx.stream);
-    ctx.stream.synchronize();
-    const std::span<float> choices(logits.data(), static_cast<size_t>(request.vocabulary));
+    const std::span<float> choices(host_logits_.data() + i * static_cast<size_t>(room_.vocabulary_rows),
+                                   static_cast<size_t>(request.vocabulary));
     penalize_repetition(choices, text.ids, request.sampling.repetition_penalty);
-    const uint64_t key = random_key(request.seed, RandomPurpose::sampling, 0, text.prompt);
-    const int32_t token =
-        sample_token(choices, request.sampling, random_bits(key, 0, text.ids.size() - text.prompt_length));
-    if (std::find(request.eos.begin(), request.eos.end(), token) != request.eos.end()) {
-      text.running = false;
-      text.end = GenerationEnd::eos;
-      continue;
-    }
-    text.ids.push_back(token);
-    const auto made = static_cast<int64_t>(text.ids.size() - text.prompt_length);
-    if (request.on_token && !request.on_token(text.prompt, token)) {
-      text.running = false;
-      text.end = GenerationEnd::stopped;
-    } else if (made >= request.max_new_tokens) {
-      text.running = false;
-      text.end = GenerationEnd::length;
-    } else if (static_cast<int64_t>(text.ids.size()) >= context_) {
-      text.running = false;
-      text.end = GenerationEnd::context;
-    }
+    const uint64_t key =
+        random_key(request.seed, RandomPurpose::sampling, static_cast<uint64_t>(request.step), text.prompt);
+    append(text, sample_token(choices, request.sampling, random_bits(key, 0, static_cast<uint64_t>(text.made()))),
+           request);
   }
+}
+
+void Generator::append(Text& text, int32_t token, const GenerationRequest& request) const {
+  const auto end = [&](GenerationEnd why) {
+    text.running = false;
+    text.end = why;
+  };
+  if (std::find(request.eos.begin(), request.eos.end(), token) != request.eos.end()) return end(GenerationEnd::eos);
+  text.ids.push_back(token);
+  if (request.on_token && !request.on_token(text.prompt, token)) return end(GenerationEnd::stopped);
+  if (text.made() >= request.max_new_tokens) return end(GenerationEnd::length);
+  if (!request.slides && static_cast<int64_t>(text.ids.size()) >= room_.context) end(GenerationEnd::context);
 }
 
 }  // namespace llmtrain

@@ -1,5 +1,5 @@
 #pragma once
-// Continuing several prompts at once, with a cache of keys and values.
+// Continuing several prompts at once.
 
 #include <cstdint>
 #include <functional>
@@ -28,34 +28,47 @@ struct GenerationRequest {
   std::vector<int32_t> eos;  ///< any of them ends a text
   int64_t vocabulary = 0;    ///< tokens that may be drawn
   uint64_t seed = 0;
+  int64_t step = 0;     ///< of training; another one gives other draws
+  bool slides = false;  ///< the oldest tokens of a text longer than the context are not read; else it ends there
   /// Told each new token of prompt p; false ends that text. May be null.
   std::function<bool(size_t p, int32_t token)> on_token;
+  /// Asked before each token of all texts, by all ranks alike: whether to leave off, as they are. May be null.
+  std::function<bool()> interrupted;
 };
 
-/// Holds a model's buffers for generation on one rank: `sequences` at a time, each of at most `context` tokens. What a
-/// prompt is continued with is a function of (weights, prompt, request, its index), whatever runs beside it.
+/// For what a Generator has room.
+struct GeneratorRoom {
+  int64_t vocabulary_rows = 0;  ///< of the embedding
+  int64_t sequences = 1;        ///< at a time
+  int64_t context = 0;          ///< tokens of each that the model reads
+  bool cache = true;            ///< of keys and values; without one the whole text is run for each token
+};
+
+/// The loop of generation and its buffers. What a prompt is continued with is a function of (weights, prompt, request,
+/// its index), whatever runs beside it. Where weights are sharded, all ranks call it alike and compute the same.
 class Generator {
  public:
-  Generator(Model& model, DType compute, int64_t vocabulary_rows, int64_t sequences, int64_t context);
-  void plan(Arena& arena);
+  Generator(Model& model, const GeneratorRoom& room);
+  /// Rows that the model must have been planned for.
+  int64_t rows() const;
+  void plan(Arena& arena, DType compute);
   /// The arena is committed, the model started.
   std::vector<Continuation> run(ParamStore& params, Arena& arena, Stream& stream, const GenerationRequest& request);
 
  private:
   struct Text;
-  void begin_texts(Context& ctx, std::span<Text> texts, const GenerationRequest& request);
-  void step_texts(Context& ctx, const std::vector<Text*>& texts, const GenerationRequest& request);
+  void run_whole_texts(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request);
+  void run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request);
   void draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
             const GenerationRequest& request);
+  void append(Text& text, int32_t token, const GenerationRequest& request) const;
 
   Model& model_;
-  DType compute_;
-  int64_t rows_of_table_;
-  int64_t sequences_;
-  int64_t context_;
+  GeneratorRoom room_;
   BatchBuffers batch_;
   KvCache cache_;
-  Tensor logits_;  ///< fp32 [1, V]
+  Tensor logits_;  ///< fp32 [sequences, V]
+  std::vector<float> host_logits_;
 };
 
 }  // namespace llmtrain

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "core/error.hpp"
@@ -10,8 +11,41 @@ namespace llmtrain {
 
 namespace {
 
-int32_t highest(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+/// The id of the highest logit.
+size_t highest(std::span<const float> logits) {
+  LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false for NaN, too
+    throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
+  }
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+float kth_highest(std::span<const float> logits, size_t k) {
+  std::vector<float> copy(logits.begin(), logits.end());
+  const auto kth = copy.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(copy.begin(), kth, copy.end(), std::greater<>());
+  return *kth;
+}
+
+/// Of the tokens with a weight, only those that are needed, the most probable first, to reach `p` of the mass. A heap
+/// orders no more of them than are kept.
+void keep_mass(std::span<double> weights, std::span<const float> logits, double p) {
+  std::vector<size_t> left;
+  double mass = 0;
+  for (size_t id = 0; id < weights.size(); ++id) {
+    if (weights[id] <= 0) continue;
+    left.push_back(id);
+    mass += weights[id];
+  }
+  const auto less_probable = [&](size_t a, size_t b) { return logits[a] != logits[b] ? logits[a] < logits[b] : a > b; };
+  std::make_heap(left.begin(), left.end(), less_probable);
+  double reached = 0;
+  do {
+    std::pop_heap(left.begin(), left.end(), less_probable);
+    reached += weights[left.back()];
+    left.pop_back();
+  } while (!left.empty() && reached < p * mass);
+  for (const size_t id : left) weights[id] = 0;
 }
 
 }  // namespace
@@ -29,52 +63,39 @@ void penalize_repetition(std::span<float> logits, std::span<const int32_t> occur
   }
 }
 
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint32_t bits) {
-  LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
-  const int32_t best = highest(logits);
-  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false for NaN, too
-    throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
+std::vector<double> token_weights(std::span<const float> logits, const SamplingOptions& options) {
+  const double top = logits[highest(logits)];
+  float lowest_kept = -INFINITY;
+  if (options.top_k > 0 && static_cast<size_t>(options.top_k) < logits.size()) {
+    lowest_kept = kth_highest(logits, static_cast<size_t>(options.top_k));
   }
-  if (options.temperature <= 0) return best;
-
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](int32_t a, int32_t b) {
-    const float la = logits[static_cast<size_t>(a)], lb = logits[static_cast<size_t>(b)];
-    return la != lb ? la > lb : a < b;
-  };
-  size_t kept = order.size();
-  if (options.top_k > 0) kept = std::min(kept, static_cast<size_t>(options.top_k));
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), likelier);
-
-  std::vector<double> weight(kept);
-  const double top = logits[static_cast<size_t>(best)];
-  for (size_t i = 0; i < kept; ++i) {
-    weight[i] = std::exp((double{logits[static_cast<size_t>(order[i])]} - top) / options.temperature);
+  std::vector<double> weights(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] >= lowest_kept) weights[id] = std::exp((double{logits[id]} - top) / options.temperature);
   }
-  double mass = std::accumulate(weight.begin(), weight.end(), 0.0);
-  if (options.top_p < 1) {
-    const double wanted = options.top_p * mass;
-    double reached = 0;
-    size_t n = 0;
-    while (n < kept && (n == 0 || reached < wanted)) reached += weight[n++];
-    kept = n;
-    mass = reached;
-  }
+  if (options.top_p < 1) keep_mass(weights, logits, options.top_p);
   if (options.min_p > 0) {
-    size_t n = 0;
-    double left = 0;
-    while (n < kept && weight[n] >= options.min_p) left += weight[n++];  // the first weight is 1
-    kept = n;
-    mass = left;
+    for (double& weight : weights) {
+      if (weight < options.min_p) weight = 0;
+    }
   }
+  return weights;
+}
+
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint32_t bits) {
+  if (options.temperature <= 0) return static_cast<int32_t>(highest(logits));
+  const std::vector<double> weights = token_weights(logits, options);
+  const double mass = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double u = (static_cast<double>(bits) + 0.5) / 4294967296.0 * mass;
   double reached = 0;
-  for (size_t i = 0; i < kept; ++i) {
-    reached += weight[i];
-    if (u < reached) return order[i];
+  size_t last = 0;
+  for (size_t id = 0; id < weights.size(); ++id) {
+    if (weights[id] <= 0) continue;
+    last = id;
+    reached += weights[id];
+    if (u < reached) break;
   }
-  return order[kept - 1];
+  return static_cast<int32_t>(last);
 }
 
 }  // namespace llmtrain

@@ -197,8 +197,11 @@ void generate(const GenerateOptions& options) {
   // The last new token is not read any more.
   const int64_t context = std::min(most + 1, static_cast<int64_t>(longest) + options.max_new_tokens);
   const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
-  Generator generator(loaded.model(), loaded.compute(), loaded.config().vocab_size, sequences, context);
-  loaded.start([&](Arena& arena) { generator.plan(arena); });
+  Generator generator(loaded.model(), {loaded.config().vocab_size, sequences, context});
+  loaded.start([&](Arena& arena) {
+    loaded.model().plan(arena, {loaded.compute(), generator.rows(), false});
+    generator.plan(arena, loaded.compute());
+  });
 
   const bool as_text = !options.ids && loaded.tokenizer() != nullptr;
   if (!as_text && !options.stop.empty()) loaded.required_tokenizer();

@@ -19,20 +19,7 @@ int run_tokenizer_task(Config& config, Runtime& runtime) {
   const bool root = communicator.rank() == 0;
   Console console("", root);
   std::optional<RunDirectory> directory;
-  int64_t finished = 0;
-  raise_together(communicator, [&] {
-    if (!root) return;
-    directory.emplace(config);
-    finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
-  });
-  communicator.broadcast(&finished, sizeof(finished));
-  if (finished != 0) {
-    console.print(
-        fmt::format("{}: its tokenizer is learnt; nothing is left to do. Give run.name=... for another, or "
-                    "run.overwrite=true to learn it again",
-                    RunDirectory::path_of(config)));
-    return 0;
-  }
+  if (open_directory(directory, config, communicator)) return 0;
   const Interruption interruption(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   const SectionScope section(Section::data);

@@ -124,7 +124,11 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
   if (device_memory_is_host() && copied_elements_ > 0) {
     arena_.add(state_copy_, MemoryCategory::workspace, "checkpoint.buffer", DType::f32, {copied_elements_});
   }
-  arena_.add(sample_logits_, MemoryCategory::activations, "sample_logits", DType::f32, {1, config.model.vocab_size});
+  if (prompts_.empty()) return;
+  const int64_t context = std::min(config.batch.sequence_length, train_.max_rows());
+  generator_.emplace(*model_, GeneratorRoom{config.model.vocab_size,
+                                            std::min(context, static_cast<int64_t>(prompts_.size())), context, false});
+  generator_->plan(arena_, compute);
 }
 
 Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from) {

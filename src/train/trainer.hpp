@@ -5,6 +5,7 @@
 
 #include "core/arena.hpp"
 #include "data/dataset.hpp"
+#include "generate/generator.hpp"
 #include "metrics/run_log.hpp"
 #include "models/decoder.hpp"
 #include "objectives/objective.hpp"
@@ -118,11 +119,11 @@ class Trainer {
   ParamStore params_;
   Arena arena_;
   BatchBuffers batch_;
-  TokenStatistics statistics_;  ///< fp32 [N]
-  TokenCotangents cotangents_;  ///< fp32 [N]
-  Tensor sample_logits_;        ///< fp32 [1, V]
-  int64_t copied_elements_;     ///< of this rank's state, in the copy that a save makes
-  Tensor state_copy_;           ///< fp32 [copied_elements_], where device memory is the host's
+  TokenStatistics statistics_;          ///< fp32 [N]
+  TokenCotangents cotangents_;          ///< fp32 [N]
+  std::optional<Generator> generator_;  ///< where samples are written
+  int64_t copied_elements_;             ///< of this rank's state, in the copy that a save makes
+  Tensor state_copy_;                   ///< fp32 [copied_elements_], where device memory is the host's
 };
 
 }  // namespace llmtrain

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "core/activity.hpp"
-#include "generate/sampler.hpp"
 #include "train/evaluate.hpp"
 #include "train/trainer_run.hpp"
 
@@ -73,40 +72,38 @@ bool Trainer::judge(Run& run, const EvaluationRecord& record) {
 int64_t Trainer::write_samples(Run& run, int64_t completed) {
   const SectionScope section(Section::sampling);
   int64_t stop = 0;
-  GenerationOptions options;
-  options.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
-  options.new_tokens = config_.log.sample_length;
-  options.context = std::min(config_.batch.sequence_length, train_.max_rows());
-  options.eos = tokenizer_->eos_id();
-  options.vocabulary = tokenizer_->vocabulary_size();
-  options.interrupted = [&] { return (stop = poll(run, completed)) != 0; };
-  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
-  struct Sample {
-    std::string given, continuation;
-    double seconds;
-  };
-  std::vector<Sample> samples;  // shown when all are there, so that none is shown twice
-  for (size_t i = 0; i < prompts_.size(); ++i) {
-    options.key = random_key(run.ctx.seed, RandomPurpose::sampling, static_cast<uint64_t>(completed), i);
-    const double begin = now();
-    std::vector<int32_t> prompt = prompts_[i];
-    if (prompt.empty()) {  // begin as some sequence of the data begins
-      HostBatch host;
-      MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
-      plan.samples.resize(1);
-      train_.load(plan, host);
-      prompt.push_back(host.ids.front());
-    }
-    const std::vector<int32_t> tokens = generate_tokens(*model_, ctx, batch_, sample_logits_, prompt, options);
-    if (stop != 0) return stop;
-    // Together: a token in the middle of a text may mean a space that it does not mean at the beginning.
-    const std::string given = tokenizer_->decode(prompt);
-    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
-    const std::string whole = tokenizer_->decode(prompt);
-    const bool goes_on = whole.starts_with(given);
-    samples.push_back({given, goes_on ? whole.substr(given.size()) : tokenizer_->decode(tokens), now() - begin});
+  GenerationRequest request;
+  request.prompts = prompts_;
+  for (std::vector<int32_t>& prompt : request.prompts) {
+    if (!prompt.empty()) continue;  // begin as some sequence of the data begins
+    HostBatch host;
+    MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
+    plan.samples.resize(1);
+    train_.load(plan, host);
+    prompt.push_back(host.ids.front());
   }
-  for (const Sample& sample : samples) run.log.sample(completed, sample.given, sample.continuation, sample.seconds);
+  request.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
+  request.max_new_tokens = config_.log.sample_length;
+  if (tokenizer_->eos_id() >= 0) request.eos.push_back(tokenizer_->eos_id());
+  request.vocabulary = tokenizer_->vocabulary_size();
+  request.seed = run.ctx.seed;
+  request.step = completed;
+  request.slides = true;
+  request.interrupted = [&] { return (stop = poll(run, completed)) != 0; };
+  const double begin = now();
+  // Shown when all are there, so that none is shown twice.
+  const std::vector<Continuation> all = generator_->run(params_, arena_, run.ctx.stream, request);
+  if (stop != 0) return stop;
+  const double seconds = (now() - begin) / static_cast<double>(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    // Together: a token in the middle of a text may mean a space that it does not mean at the beginning.
+    std::vector<int32_t> ids = request.prompts[i];
+    const std::string given = tokenizer_->decode(ids);
+    ids.insert(ids.end(), all[i].tokens.begin(), all[i].tokens.end());
+    const std::string whole = tokenizer_->decode(ids);
+    const bool goes_on = whole.starts_with(given);
+    run.log.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer_->decode(all[i].tokens), seconds);
+  }
   run.owed.samples = false;
   return 0;
 }

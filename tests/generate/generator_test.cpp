@@ -31,15 +31,14 @@ ModelConfig config_of(const std::vector<std::string>& keys) {
 
 class Machine {
  public:
-  Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context)
+  Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context, bool cache = true)
       : config_(config_of(keys)),
         model_(make_model(config_, vocabulary)),
         params_(model_->units(), options(compute)),
-        generator_(*model_, compute, config_.vocab_size, sequences, context) {
+        generator_(*model_, {config_.vocab_size, sequences, context, cache}) {
     params_.plan(arena_);
-    generator_.plan(arena_);
-    plain_batch_.plan(arena_, context, context);
-    arena_.add(plain_logits_, MemoryCategory::activations, "logits", DType::f32, {1, config_.vocab_size});
+    model_->plan(arena_, {compute, generator_.rows(), false});
+    generator_.plan(arena_, compute);
     memory_ = DeviceBuffer(arena_.bytes());
     arena_.commit(memory_.data());
     params_.start(communicator(), stream());
@@ -49,18 +48,6 @@ class Machine {
 
   std::vector<Continuation> run(const GenerationRequest& request) {
     return generator_.run(params_, arena_, stream(), request);
-  }
-  /// The same text from the plain loop that runs the whole window for each token.
-  std::vector<int32_t> plain(const GenerationRequest& request, size_t prompt, int64_t context) {
-    GenerationOptions options;
-    options.sampling = request.sampling;
-    options.new_tokens = request.max_new_tokens;
-    options.context = context;
-    options.eos = request.eos.empty() ? -1 : request.eos.front();
-    options.vocabulary = request.vocabulary;
-    options.key = random_key(request.seed, RandomPurpose::sampling, 0, prompt);
-    Context ctx{params_, arena_, stream(), request.seed, 0, false};
-    return generate_tokens(*model_, ctx, plain_batch_, plain_logits_, request.prompts[prompt], options);
   }
 
  private:
@@ -75,8 +62,6 @@ class Machine {
   std::unique_ptr<Model> model_;
   ParamStore params_;
   Generator generator_;
-  BatchBuffers plain_batch_;
-  Tensor plain_logits_;
   Arena arena_;
   DeviceBuffer memory_;
 };
@@ -94,16 +79,17 @@ class Generation : public testing::TestWithParam<std::vector<std::string>> {};
 
 TEST_P(Generation, WithACacheEqualsThatWithout) {
   Machine machine(GetParam(), DType::f32, 3, 48);
+  Machine plain(GetParam(), DType::f32, 1, 48, false);  // each text alone, the whole of it for each token
   for (const double temperature : {0.0, 1.0}) {
     GenerationRequest request = request_of(30);
     request.sampling.temperature = temperature;
-    const std::vector<Continuation> all = machine.run(request);
+    const std::vector<Continuation> all = machine.run(request), expected = plain.run(request);
     ASSERT_EQ(all.size(), request.prompts.size());
     int distinct = 0;
     for (size_t p = 0; p < all.size(); ++p) {
       EXPECT_EQ(all[p].tokens.size(), 30U);
       EXPECT_EQ(all[p].end, GenerationEnd::length);
-      EXPECT_EQ(all[p].tokens, machine.plain(request, p, 48)) << "prompt " << p << ", temperature " << temperature;
+      EXPECT_EQ(all[p].tokens, expected[p].tokens) << "prompt " << p << ", temperature " << temperature;
       for (size_t i = 1; i < all[p].tokens.size(); ++i) distinct += all[p].tokens[i] != all[p].tokens[i - 1] ? 1 : 0;
     }
     EXPECT_GT(distinct, 30) << "a text of one token over and over tests nothing";
@@ -145,6 +131,42 @@ TEST(Generator, EndsAtEosTheContextTheLengthAndWhereItIsTold) {
   EXPECT_EQ(stopped[1].end, GenerationEnd::stopped);
   EXPECT_EQ(stopped[1].tokens.size(), 4U);
   EXPECT_EQ(stopped[0].tokens, all[0].tokens);
+}
+
+TEST(Generator, ATextThatSlidesIsReadFromItsLastTokens) {
+  Machine machine({"model.family=llama"}, DType::f32, 3, 12, false);
+  GenerationRequest request = request_of(30);
+  request.sampling.temperature = 0;
+  request.slides = true;
+  const std::vector<Continuation> all = machine.run(request);
+  int checked = 0;
+  for (size_t p = 0; p < all.size(); ++p) {
+    ASSERT_EQ(all[p].tokens.size(), 30U);
+    EXPECT_EQ(all[p].end, GenerationEnd::length);
+    std::vector<int32_t> text = request.prompts[p];
+    text.insert(text.end(), all[p].tokens.begin(), all[p].tokens.end());
+    for (size_t end = text.size() - 1; end > 12; end -= 5, ++checked) {
+      GenerationRequest one = request;
+      one.max_new_tokens = 1;
+      one.prompts = {
+          {text.begin() + static_cast<std::ptrdiff_t>(end) - 12, text.begin() + static_cast<std::ptrdiff_t>(end)}};
+      EXPECT_EQ(machine.run(one)[0].tokens, std::vector<int32_t>{text[end]}) << "prompt " << p << ", token " << end;
+    }
+  }
+  EXPECT_GT(checked, 15);
+}
+
+TEST(Generator, AnotherSeedOrStepDrawsOtherTokens) {
+  Machine machine({"model.family=llama"}, DType::f32, 3, 48);
+  const GenerationRequest request = request_of(20);
+  const std::vector<int32_t> tokens = machine.run(request)[0].tokens;
+  EXPECT_EQ(machine.run(request)[0].tokens, tokens);
+  GenerationRequest other = request;
+  other.seed += 1;
+  EXPECT_NE(machine.run(other)[0].tokens, tokens);
+  other = request;
+  other.step += 1;
+  EXPECT_NE(machine.run(other)[0].tokens, tokens);
 }
 
 TEST(Generator, NeedsNoMemoryOfTraining) {

@@ -11,6 +11,7 @@
 #include "data/cache_folder.hpp"
 #include "data/data_sources.hpp"
 #include "data/file_digest.hpp"
+#include "data/named_tokenizer.hpp"
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"
 #include "data/tokenize.hpp"
@@ -18,7 +19,6 @@
 #include "data/unpack.hpp"
 #include "parallel/runtime.hpp"
 #include "text/stories.hpp"
-#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -56,13 +56,8 @@ SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
 }
 
 /// The tokenizer that the deck names by its files.
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path, const DataConfig& config) {
-  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(path, config.eos_token);
-  require_eos(*tokenizer, path);
-  if (config.add_bos && tokenizer->bos_id() < 0) {
-    throw UserError(ExitCode::bad_content, path + ": it has no token that begins a text: set data.add_bos = false");
-  }
-  return tokenizer;
+std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path) {
+  return open_tokenizer(path, {config.eos_token, true, config.add_bos});
 }
 
 class DatasetOpener {
@@ -230,7 +225,7 @@ class DatasetOpener {
     std::string serialized;
     raise_together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
-      tokenizer_ = open_tokenizer(path, config_);
+      tokenizer_ = tokenizer_of(config_, path);
       serialized = tokenizer_->serialized();
     });
     communicator_.broadcast(serialized);
@@ -376,7 +371,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
   std::shared_ptr<const Tokenizer> tokenizer;
   if (config.has_tokenizer_files() && opened.empty()) {
-    sound = guarded("data.tokenizer", [&] { tokenizer = open_tokenizer(config.tokenizer_path(), config); }) && sound;
+    sound = guarded("data.tokenizer", [&] { tokenizer = tokenizer_of(config, config.tokenizer_path()); }) && sound;
   }
   if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
   const std::vector<InputFile> files = sets.all();

@@ -15,6 +15,7 @@
 #include "core/file_handle.hpp"
 #include "core/registry.hpp"
 #include "data/foreign_tokens.hpp"
+#include "data/named_tokenizer.hpp"
 #include "data/token_file.hpp"
 #include "hf/import_model.hpp"
 #include "hf/weight_index.hpp"
@@ -72,7 +73,7 @@ Format choose_format(const Options& o) {
 }
 
 std::unique_ptr<Tokenizer> find_tokenizer(const Options& o) {
-  return o.tokenizer.empty() ? nullptr : load_tokenizer(o.tokenizer, o.eos_token);
+  return o.tokenizer.empty() ? nullptr : open_tokenizer(o.tokenizer, {o.eos_token});
 }
 
 void import_model(Format format, const Options& o) {

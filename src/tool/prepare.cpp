@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -10,18 +9,16 @@
 
 #include "core/content_hash.hpp"
 #include "core/registry.hpp"
+#include "data/named_tokenizer.hpp"
 #include "data/token_file.hpp"
 #include "data/tokenize.hpp"
 #include "parallel/local_communicator.hpp"
-#include "text/tokenizer_files.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
 #include "tool/work_folder.hpp"
 
 namespace llmtrain {
 namespace {
-
-constexpr std::array<std::string_view, 2> tokenizers = {"char", "bytes"};
 
 struct PrepareOptions {
   std::vector<std::string> inputs;
@@ -34,38 +31,11 @@ struct PrepareOptions {
   bool force = false;
 };
 
-/// Of a token file that was made before: validation text needs the tokenizer of the training text.
-std::unique_ptr<Tokenizer> tokenizer_of_file(const PrepareOptions& options) {
-  const auto file = open_token_file(options.tokenizer);
-  if (file->info().tokenizer.empty()) {
-    throw UserError(ExitCode::bad_content, options.tokenizer + ": it holds no tokenizer, only token ids");
-  }
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer_from(file->info().tokenizer);
-  if (options.add_bos && tokenizer->bos_id() < 0) {
-    refuse_command_line("--add-bos: the tokenizer of " + options.tokenizer + " was made without it");
-  }
-  return tokenizer;
-}
-
-std::unique_ptr<Tokenizer> tokenizer_of_path(const PrepareOptions& options) {
-  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer, options.eos_token);
-  require_eos(*tokenizer, options.tokenizer);
-  if (options.add_bos && tokenizer->bos_id() < 0) {
-    refuse_command_line("--add-bos: the tokenizer of " + options.tokenizer + " has no token that begins a text");
-  }
-  return tokenizer;
-}
-
 std::unique_ptr<Tokenizer> choose_tokenizer(const PrepareOptions& options, const SourceScan& scan) {
-  const std::string name = options.tokenizer.empty() ? "char" : options.tokenizer;
-  if (name == "bytes") return make_byte_tokenizer(options.add_bos);
-  if (name == "char") return make_char_tokenizer(scan.code_points, options.add_bos);
-  if (name.ends_with(".h5")) return tokenizer_of_file(options);
-  if (is_tokenizer_path(name)) return tokenizer_of_path(options);
-  refuse_command_line(
-      fmt::format("--tokenizer: {} is none of char, bytes, a token file (.h5), or a tokenizer's file or "
-                  "folder{}",
-                  name, did_you_mean(name, tokenizers)));
+  if (options.tokenizer.empty() || options.tokenizer == "char") {
+    return make_char_tokenizer(scan.code_points, options.add_bos);
+  }
+  return open_tokenizer(options.tokenizer, {options.eos_token, true, options.add_bos});
 }
 
 InputKind kind_of_all(const std::vector<InputFile>& files) {

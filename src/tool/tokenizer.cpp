@@ -14,9 +14,8 @@
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
-#include "data/token_file.hpp"
+#include "data/named_tokenizer.hpp"
 #include "text/encode_stream.hpp"
-#include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -29,16 +28,6 @@ struct TokenizerOptions {
   bool ids = false;
   bool special_tokens = false;
 };
-
-std::unique_ptr<Tokenizer> open_tokenizer(const TokenizerOptions& options) {
-  if (options.tokenizer == "bytes") return make_byte_tokenizer();
-  if (!options.tokenizer.ends_with(".h5")) return load_tokenizer(options.tokenizer, options.eos_token);
-  const auto file = open_token_file(options.tokenizer);
-  if (file->info().tokenizer.empty()) {
-    throw UserError(ExitCode::bad_content, options.tokenizer + ": it holds no tokenizer, only token ids");
-  }
-  return make_tokenizer_from(file->info().tokenizer);
-}
 
 /// All of a file, or of the standard input.
 std::string read_input(const std::string& path) {
@@ -105,7 +94,7 @@ void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
 }
 
 void encode(const TokenizerOptions& options) {
-  const auto tokenizer = open_tokenizer(options);
+  const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
   if (options.ids) {
     encode_ids(*tokenizer, options);
     return;
@@ -141,13 +130,13 @@ std::vector<int32_t> parse_ids(std::string_view text, const std::string& source,
 }
 
 void decode(const TokenizerOptions& options) {
-  const auto tokenizer = open_tokenizer(options);
+  const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
   const std::vector<int32_t> ids = parse_ids(read_input(options.input), options.input, tokenizer->vocabulary_size());
   std::cout << (options.special_tokens ? tokenizer->decode_with_special(ids) : tokenizer->decode(ids));
 }
 
 void info(const TokenizerOptions& options) {
-  const auto tokenizer = open_tokenizer(options);
+  const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
   const auto line = [](std::string_view name, const std::string& value) {
     std::cout << fmt::format("{:<18} {}\n", name, value);
   };

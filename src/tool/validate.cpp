@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "data/data_report.hpp"
-#include "data/token_file.hpp"
+#include "data/named_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
 #include "parallel/worker_threads.hpp"
-#include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -25,19 +24,6 @@ struct ValidateOptions {
   std::string column = "text", separator = "none", tokenizer, huge = "1MiB", limit = "64GiB";
   bool json = false;
 };
-
-std::shared_ptr<const Tokenizer> tokenizer_of(const std::string& name) {
-  if (name.empty()) return nullptr;
-  if (name == "bytes") return make_byte_tokenizer();
-  if (name.ends_with(".h5")) {
-    const auto file = open_token_file(name);
-    if (!file->info().tokenizer.empty()) return make_tokenizer_from(file->info().tokenizer);
-    throw UserError(ExitCode::bad_content, name + ": it holds no tokenizer, only token ids");
-  }
-  if (is_tokenizer_path(name)) return load_tokenizer(name, "");
-  refuse_command_line(
-      fmt::format("--tokenizer: {} is none of bytes, a token file (.h5), or a tokenizer's file or folder", name));
-}
 
 /// The token for what the tokenizer does not know, by the names that are usual; -1: none.
 int32_t unknown_id_of(const Tokenizer* tokenizer) {
@@ -110,7 +96,8 @@ void validate(const ValidateOptions& options) {
     throw UserError(ExitCode::bad_content, file.path + ": it holds token ids, not text (llmtool inspect shows them)");
   }
   ReportOptions report_options;
-  const std::shared_ptr<const Tokenizer> tokenizer = tokenizer_of(options.tokenizer);
+  const std::shared_ptr<const Tokenizer> tokenizer =
+      options.tokenizer.empty() ? nullptr : open_tokenizer(options.tokenizer);
   report_options.check = {options.column, tokenizer.get(), unknown_id_of(tokenizer.get())};
   report_options.huge_bytes = parse_count_option("--huge", options.huge, at_least(1));
   report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));

@@ -45,6 +45,18 @@ class TokenizerDataTest : public testing::Test {
   BatchConfig batch_;
 };
 
+TEST_F(TokenizerDataTest, ATokenFileNamesTheTokenizerThatItWasMadeWith) {
+  config_.train = {folder_.file("a.txt", "abcabd")};
+  config_.tokenizer = "char";
+  const Dataset made = open();
+  config_.train = {folder_.file("b.txt", "dcba")};
+  config_.tokenizer = made.train->info().path;
+  EXPECT_TRUE(check().empty());
+  EXPECT_THAT(all_tokens(*open().train), testing::ElementsAre(3, 2, 1, 0, 4));
+  config_.eos_token = "d";
+  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("its texts end with another token than \"d\""));
+}
+
 /// Three documents, one of them far longer than a part, with stretches in which no cut is possible.
 std::string long_text() {
   std::string text =

@@ -92,6 +92,30 @@ TEST_F(Prepare, ValidationTakesTheTokenizerOfTraining) {
   EXPECT_FALSE(std::filesystem::exists(path("c.h5")));
 }
 
+TEST_F(Prepare, EverySubcommandKnowsTheSameTokenizers) {
+  const std::string text = file("a.txt", "abc"), ids = file("a.jsonl", "{\"input_ids\":[1,2]}\n");
+  ASSERT_EQ(llmtool({"prepare", "--input", text, "--output", path("char.h5")}).code, 0);
+  ASSERT_EQ(llmtool({"prepare", "--input", ids, "--output", path("ids.h5")}).code, 0);
+  const auto with = [&](const std::string& tokenizer) {
+    return std::vector<Outcome>{
+        llmtool({"prepare", "--input", text, "--tokenizer", tokenizer, "--force", "--output", path("x.h5")}),
+        llmtool({"tokenizer", "info", "--tokenizer", tokenizer}),
+        llmtool({"validate", text, "--tokenizer", tokenizer})};
+  };
+  for (const std::string& tokenizer : {std::string("bytes"), path("char.h5")}) {
+    for (const Outcome& outcome : with(tokenizer)) EXPECT_EQ(outcome.code, 0) << tokenizer << outcome.err;
+  }
+  for (const Outcome& outcome : with("byte")) {
+    EXPECT_EQ(outcome.code, 64);
+    EXPECT_THAT(outcome.err, HasSubstr("tokenizer byte: it is none of bytes, a token file (.h5), or a"));
+  }
+  for (const Outcome& outcome : with(path("ids.h5"))) {
+    EXPECT_EQ(outcome.code, 65);
+    EXPECT_THAT(outcome.err, HasSubstr("it holds no tokenizer, only token ids"));
+  }
+  for (const Outcome& outcome : with(path("none.json"))) EXPECT_EQ(outcome.code, 66) << outcome.err;
+}
+
 TEST_F(Prepare, RowsKeepTheirIdsAndMask) {
   file("a.jsonl", "{\"input_ids\":[5,6],\"labels\":[-100,6]}\n{\"input_ids\":[7]}\n");
   EXPECT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("a.h5")}).code, 0);

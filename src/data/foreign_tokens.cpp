@@ -222,7 +222,8 @@ void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t id = id_at(s.type, bytes.data(), i);
       if (id < 0 || id >= vocabulary) {
-        refuse(s.file.path(), fmt::format("byte {}: token {} has the id {}, outside the vocabulary of {}",
+        refuse(s.file.path(), fmt::format("byte {}: token {} has the id {}, outside the vocabulary of {}: give the "
+                                          "--tokenizer that it was made with, or its --vocab-size",
                                           s.begin + (first + i) * width, first + i, id, vocabulary));
       }
       ids[static_cast<size_t>(i)] = static_cast<int32_t>(id);
@@ -257,7 +258,8 @@ TokenFileInfo info_of(const Source& s, const TokenImport& request) {
   }
   if (eos >= info.vocabulary_size) {
     throw UserError(ExitCode::command_line,
-                    fmt::format("--eos-id: {} is outside the vocabulary of {}", eos, info.vocabulary_size));
+                    fmt::format("--eos-id: {} is outside the vocabulary of {}: give the --vocab-size that it is in",
+                                eos, info.vocabulary_size));
   }
   info.eos_id = static_cast<int32_t>(eos);
   return info;

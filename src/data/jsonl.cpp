@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
 
 #include "core/batch.hpp"
@@ -21,7 +22,8 @@ constexpr int64_t read_bytes = int64_t{1} << 18;
 class RowHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
-  size_t byte() const { return byte_; }
+  /// Where the line is no JSON.
+  std::optional<size_t> broken_at() const { return broken_at_; }
   virtual bool finish() = 0;
 
   bool null() final { return scalar() && (!wanted_ || take_null()); }
@@ -65,7 +67,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) final {
-    byte_ = position > 0 ? position - 1 : 0;
+    broken_at_ = position > 0 ? position - 1 : 0;
     const std::string_view text = error.what();
     const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
     return fail(std::string("not valid JSON") +
@@ -101,7 +103,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
   std::string problem_;
-  size_t byte_ = 0;                                    // of the problem, where the parser found it
+  std::optional<size_t> broken_at_;
   std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
   std::string key_;                                    // of the row
   bool wanted_ = false;
@@ -202,13 +204,39 @@ class KindHandler final : public RowHandler {
   bool has_ids_ = false;
 };
 
+/// Over a line; tells `read` how far the parser has read, which a handler that refuses a value does not learn.
+class WatchedIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  WatchedIterator(const char* at, size_t* read) : at_(at), read_(read) {}
+  reference operator*() const { return *at_; }
+  WatchedIterator& operator++() {
+    ++at_;
+    ++*read_;
+    return *this;
+  }
+  bool operator==(const WatchedIterator& other) const { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  size_t* read_;
+};
+
 void parse_row(std::string_view line, RowHandler& handler) {
   // The parser takes a NUL for the end of its input, and skips a mark.
   const size_t nul = line.find('\0');
   if (nul != std::string_view::npos) throw RowError(nul, "a NUL");
   if (line.substr(0, 3) == "\xEF\xBB\xBF") throw RowError(0, "the line begins with a byte order mark: remove it");
-  const bool parsed = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
-  if (!parsed || !handler.finish()) throw RowError(handler.byte(), handler.problem());
+  size_t read = 0;
+  const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
+                                                WatchedIterator(line.data() + line.size(), &read), &handler);
+  if (!parsed) throw RowError(handler.broken_at().value_or(std::max<size_t>(read, 1) - 1), handler.problem());
+  if (!handler.finish()) throw RowError(0, handler.problem());  // of the row as a whole
 }
 
 }  // namespace

@@ -110,6 +110,21 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
+/// A .json that is one value, and no rows or text.
+void refuse_whole_json(Beginning& beginning, const std::string& path) {
+  if (!uncompressed_name(path).ends_with(".json")) return;
+  const std::string& head = beginning.read(hash_piece);
+  const size_t first = head.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || (head[first] != '[' && head[first] != '{')) return;
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: byte {}: a JSON {} is not read as text. Rows are read from .jsonl, one object on each "
+                  "line: {}",
+                  path, first, head[first] == '[' ? "array" : "object",
+                  head[first] == '[' ? "jq -c '.[]' FILE.json > FILE.jsonl"
+                                     : "name the file so, or jq -c '.LIST[]' FILE.json > FILE.jsonl"));
+}
+
 /// Looks at the beginning of a text: a byte order mark, and how its lines end.
 void examine_text(Beginning& beginning, InputFile& input) {
   const std::string& head = beginning.read(hash_piece);
@@ -140,7 +155,10 @@ std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns
       input.compression = compression_of(path);
       if (input.bytes == 0) throw UserError(ExitCode::bad_content, path + ": the file is empty");
       Beginning beginning(file, input);
-      if (input.kind == InputKind::text) examine_text(beginning, input);
+      if (input.kind == InputKind::text) {
+        refuse_whole_json(beginning, path);
+        examine_text(beginning, input);
+      }
       if (input.bytes == input.text_begin) throw UserError(ExitCode::bad_content, path + ": the file is empty");
       if (input.kind == InputKind::text_rows) input.kind = kind_of_rows(beginning, path);
       files.push_back(std::move(input));

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.hpp"
 #include "core/whole_file.hpp"
@@ -40,19 +39,21 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
                              [](const InputFile* file) { return file->compression == Compression::none; }),
               files.end());
   if (files.empty()) return;
-  std::vector<int64_t> missing(files.size(), 0);
+  std::vector<bool> missing(files.size());
   for (size_t f = 0; f < files.size(); ++f) {
     files[f]->content_path =
         fmt::format("{}/unpacked-{}.txt", folder, short_hash(file_digest(files[f]->path, communicator)));
-    std::error_code ignored;
-    missing[f] = std::filesystem::exists(files[f]->content_path, ignored) ? 0 : 1;
+    const StoredFile stored = check_digest(files[f]->content_path, communicator);
+    missing[f] = stored != StoredFile::whole;
+    if (stored == StoredFile::damaged && communicator.rank() == 0 && report) {
+      report(files[f]->content_path + ": the unpacked text in the cache is damaged: made again");
+    }
   }
-  communicator.broadcast(missing.data(), static_cast<int64_t>(missing.size() * sizeof(int64_t)));
   std::vector<const InputFile*> work;
   int64_t bytes = 0;
   for (size_t f = 0; f < files.size(); ++f) {
     const auto same = [&](const InputFile* other) { return other->content_path == files[f]->content_path; };
-    if (missing[f] == 0 || std::any_of(work.begin(), work.end(), same)) continue;
+    if (!missing[f] || std::any_of(work.begin(), work.end(), same)) continue;
     work.push_back(files[f]);
     bytes += files[f]->bytes;
   }
@@ -67,6 +68,12 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
         return 0;
       },
       [](int64_t, int) {}, percent_report(report, "unpacking"));
+  for (const InputFile* file : work) {
+    const std::string digest = file_digest(file->content_path, communicator);
+    raise_together(communicator, [&] {
+      if (communicator.rank() == 0) write_digest(file->content_path, digest);
+    });
+  }
   raise_together(communicator, [&] {
     for (InputFile* file : files) {
       const FileHandle content = open_content(*file);

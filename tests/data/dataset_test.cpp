@@ -346,7 +346,7 @@ TEST_F(DatasetTest, RowErrorsNameTheLine) {
   std::string rows;
   for (int i = 0; i < 300000; ++i) rows += "{\"input_ids\":[1,2]}\n";  // several pieces
   config_.train = {folder_.file("a.jsonl", rows + "{\"input_ids\":[1.5]}\n")};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:300001: byte 6000000: 1.5 is not an integer")));
+  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:300001: byte 6000017: 1.5 is not an integer")));
   config_.train = {folder_.file("b.jsonl", "{\"input_ids\":[]}\n")};
   EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("no row has any token")));
   config_.train = {folder_.file("c.jsonl", rows)};

@@ -116,7 +116,7 @@ TEST_F(TextRows, HostileFilesAndTheirTwins) {
     return "{\"text\":\"x\",\"a\":" + std::string(n, '[') + std::string(n, ']') + "}\n";
   };
   EXPECT_EQ(verdict(good + good), nothing);
-  EXPECT_THAT(verdict(good + nested(100000)), AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 16: nested deeper")));
+  EXPECT_THAT(verdict(good + nested(100000)), AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 95: nested deeper")));
   EXPECT_EQ(verdict(good + nested(63)), nothing);
   EXPECT_THAT(verdict(good + "{\"text\":\"\\ud800\"}\n"), HasSubstr("x.jsonl:2: byte 31: not valid JSON: a lone"));
   EXPECT_EQ(verdict(good + "{\"text\":\"\\ud83d\\ude00\"}\n"), nothing);

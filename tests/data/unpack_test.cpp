@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <random>
 
 #include "compressed_data.hpp"
@@ -161,9 +163,36 @@ TEST_F(Unpacked, FilesAreUsedLikePlainOnes) {
   EXPECT_EQ(open().tokenizer, nullptr) << "rows of ids";
 }
 
+TEST_F(Unpacked, DamagedTextInTheCacheIsMadeAgain) {
+  const std::string text = sample_text(100'000);
+  config_.train = {folder_.file("a.txt.zst", zstd_packed(text))};
+  const std::vector<int32_t> tokens = all_tokens(*open().train);
+  std::string unpacked;
+  for (const auto& entry : std::filesystem::directory_iterator(config_.cache)) {
+    const std::string path = entry.path().string();
+    if (path.find("/unpacked-") != std::string::npos && path.ends_with(".txt")) unpacked = path;
+  }
+  const auto reported = [&](const std::string& what) {
+    return std::any_of(reports_.begin(), reports_.end(),
+                       [&](const auto& line) { return line.find(what) != line.npos; });
+  };
+  for (const bool same_size : {true, false}) {
+    std::string damaged = text.substr(0, same_size ? text.size() : text.size() - 10);
+    damaged[1000] ^= 1;
+    std::ofstream(unpacked, std::ios::binary) << damaged;
+    EXPECT_TRUE(all_tokens(*open().train) == tokens) << same_size;
+    EXPECT_TRUE(reported("the unpacked text in the cache is damaged: made again"));
+  }
+  std::filesystem::remove(unpacked + ".digest");  // as when the job was killed before
+  EXPECT_TRUE(all_tokens(*open().train) == tokens);
+  EXPECT_TRUE(reported("unpacking") && !reported("damaged"));
+  open();
+  EXPECT_FALSE(reported("unpacking"));
+}
+
 TEST_F(Unpacked, ErrorsNameTheFileThatPeopleKnow) {
   config_.train = {folder_.file("a.jsonl.gz", gzipped("{\"text\":\"a\"}\n{\"text\":3}\n"))};
-  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("a.jsonl.gz (unpacked):2: byte 13: 'text' must be a text"));
+  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("a.jsonl.gz (unpacked):2: byte 22: 'text' must be a text"));
   config_.train = {folder_.file("b.txt.gz", gzipped("fine\n\xFF"))};
   EXPECT_THAT(refusal([&] { open(); }), HasSubstr("b.txt.gz (unpacked):2: byte 5: 0xff is not part of UTF-8"));
   config_.train = {folder_.file("c.txt.zst", zstd_packed(sample_text(100'000)).substr(0, 9000))};

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -12,32 +13,54 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t header_bytes = 7 * 4;
+constexpr int64_t first_header_bytes = 7 * 4, later_header_bytes = 256;
+constexpr int32_t later_magic = 0x616b3432;            ///< "ak42"
 constexpr int64_t begin_of_text = 1, end_of_text = 2;  ///< of every SentencePiece vocabulary that llama2.c trains with
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
   throw UserError(ExitCode::bad_content, path + ": " + what);
 }
 
+/// Version 0 is its fields and fp32 tensors; 1 has norms first, and no tables of rope; 2 is 1 with matrices of int8, of
+/// which each group of values has a scale.
 struct Header {
   ModelConfig model;
   bool tied = true;
+  int version = 0;
+  int64_t bytes = first_header_bytes;
+  int64_t group = 0;  ///< values of a scale; 0: the matrices are fp32
 };
 
 Header read_header(const FileHandle& file) {
   std::array<int32_t, 7> h{};
-  if (file.size() < header_bytes) refuse(file.path(), "too short for a llama2.c checkpoint");
-  file.read(0, header_bytes, h.data());
-  if (h[0] == 0x616b3432) {
-    refuse(file.path(), "a llama2.c checkpoint of version 1 or 2; only the first format (version 0) is known");
+  if (file.size() < first_header_bytes) refuse(file.path(), "too short for a llama2.c checkpoint");
+  file.read(0, first_header_bytes, h.data());
+  Header header;
+  if (h[0] == later_magic) {
+    header.version = h[1];
+    if (header.version != 1 && header.version != 2) {
+      refuse(file.path(), fmt::format("a llama2.c checkpoint of version {}; 0, 1 and 2 are known", header.version));
+    }
+    if (file.size() < later_header_bytes) refuse(file.path(), "too short for a llama2.c checkpoint");
+    header.bytes = later_header_bytes;
+    file.read(8, first_header_bytes, h.data());
+    uint8_t tied = 0;
+    file.read(8 + first_header_bytes, 1, &tied);
+    header.tied = tied != 0;
+    int32_t group = 0;
+    if (header.version == 2) {
+      file.read(8 + first_header_bytes + 1, 4, &group);
+      if (group < 1) refuse(file.path(), fmt::format("no llama2.c checkpoint: group_size is {}", group));
+    }
+    header.group = group;
+  } else {
+    header.tied = h[5] > 0;
+    h[5] = h[5] == INT32_MIN ? 0 : std::abs(h[5]);
   }
   const auto field = [&](size_t i, const char* name, int64_t most) {
     if (h[i] < 1 || h[i] > most) refuse(file.path(), fmt::format("no llama2.c checkpoint: {} is {}", name, h[i]));
     return int64_t{h[i]};
   };
-  Header header;
-  header.tied = h[5] > 0;
-  h[5] = h[5] == INT32_MIN ? 0 : std::abs(h[5]);
   ModelConfig& c = header.model;
   c.family = ModelConfig::Family::llama;
   llama_defaults(c);
@@ -62,31 +85,49 @@ Header read_header(const FileHandle& file) {
 /// Where each tensor of a layer lies.
 class Places {
  public:
+  struct Place {
+    int64_t begin;
+    int64_t elements;  ///< of a layer
+    int64_t group;     ///< of int8; 0: fp32
+
+    int64_t scales() const { return group == 0 ? 0 : elements / group; }
+    int64_t bytes() const { return group == 0 ? 4 * elements : elements + 4 * scales(); }
+  };
+
   /// UserError when the file has another size than the header tells.
-  Places(const FileHandle& file, const Header& header) {
+  Places(const FileHandle& file, const Header& header) : path_(file.path()), group_(header.group), end_(header.bytes) {
     const ModelConfig& c = header.model;
     const int64_t width = c.d_model, kv = c.n_kv_heads * c.head_dim;
-    add("model.embed_tokens", 1, c.vocab_size * width);
-    add("input_layernorm", c.n_layers, width);
-    add("self_attn.q_proj", c.n_layers, width * width);
-    add("self_attn.k_proj", c.n_layers, kv * width);
-    add("self_attn.v_proj", c.n_layers, kv * width);
-    add("self_attn.o_proj", c.n_layers, width * width);
-    add("post_attention_layernorm", c.n_layers, width);
-    add("mlp.gate_proj", c.n_layers, c.d_ff * width);
-    add("mlp.down_proj", c.n_layers, c.d_ff * width);
-    add("mlp.up_proj", c.n_layers, c.d_ff * width);
-    add("model.norm", 1, width);
-    end_ += 4 * 2 * c.max_seq_len * (c.head_dim / 2);  // cosines and sines of rope
-    if (!header.tied) add("lm_head", 1, c.vocab_size * width);
+    const bool norms_first = header.version > 0;
+    if (norms_first) {
+      add_norm("input_layernorm", c.n_layers, width);
+      add_norm("post_attention_layernorm", c.n_layers, width);
+      add_norm("model.norm", 1, width);
+    }
+    add_matrix("model.embed_tokens", 1, c.vocab_size * width);
+    if (!norms_first) add_norm("input_layernorm", c.n_layers, width);
+    add_matrix("self_attn.q_proj", c.n_layers, width * width);
+    add_matrix("self_attn.k_proj", c.n_layers, kv * width);
+    add_matrix("self_attn.v_proj", c.n_layers, kv * width);
+    add_matrix("self_attn.o_proj", c.n_layers, width * width);
+    if (!norms_first) add_norm("post_attention_layernorm", c.n_layers, width);
+    add_matrix("mlp.gate_proj", c.n_layers, c.d_ff * width);
+    add_matrix("mlp.down_proj", c.n_layers, c.d_ff * width);
+    add_matrix("mlp.up_proj", c.n_layers, c.d_ff * width);
+    if (!norms_first) {
+      add_norm("model.norm", 1, width);
+      end_ += 4 * 2 * c.max_seq_len * (c.head_dim / 2);  // cosines and sines of rope
+    }
+    if (!header.tied) add_matrix("lm_head", 1, c.vocab_size * width);
     if (end_ != file.size()) {
-      refuse(file.path(), fmt::format("{} bytes where its header (dim {}, {} layers, vocabulary {}) tells of {}",
-                                      file.size(), c.d_model, c.n_layers, c.vocab_size, end_));
+      refuse(path_,
+             fmt::format("{} bytes where its header (dim {}, {} layers, vocabulary {}) tells of {} in version {}",
+                         file.size(), c.d_model, c.n_layers, c.vocab_size, end_, header.version));
     }
   }
 
-  /// Byte of "model.layers.3.mlp.up_proj.weight" or "model.norm.weight".
-  int64_t find(const std::string& name) const {
+  /// Of "model.layers.3.mlp.up_proj.weight" or "model.norm.weight".
+  Place find(const std::string& name) const {
     constexpr std::string_view layers = "model.layers.";
     std::string part = name.substr(0, name.rfind('.'));
     int64_t layer = 0;
@@ -95,22 +136,51 @@ class Places {
       layer = std::stoll(part.substr(layers.size(), dot - layers.size()));
       part = part.substr(dot + 1);
     }
-    const Place& place = places_.at(part);
-    return place.begin + layer * place.bytes;
+    Place place = places_.at(part);
+    place.begin += layer * place.bytes();
+    return place;
   }
 
  private:
-  struct Place {
-    int64_t begin;
-    int64_t bytes;  ///< of a layer
-  };
-  void add(const char* name, int64_t layers, int64_t elements) {
-    places_[name] = {end_, 4 * elements};
-    end_ += 4 * elements * layers;
+  void add_norm(const char* name, int64_t layers, int64_t elements) { add(name, layers, {end_, elements, 0}); }
+  void add_matrix(const char* name, int64_t layers, int64_t elements) {
+    if (group_ > 0 && elements % group_ != 0) {
+      refuse(path_, fmt::format("no llama2.c checkpoint: groups of {} do not divide {}", group_, name));
+    }
+    add(name, layers, {end_, elements, group_});
   }
+  void add(const char* name, int64_t layers, const Place& place) {
+    places_[name] = place;
+    end_ += place.bytes() * layers;
+  }
+
+  std::string path_;
+  int64_t group_;
   std::map<std::string, Place> places_;
-  int64_t end_ = header_bytes;
+  int64_t end_;
 };
+
+std::vector<float> read_values(const FileHandle& file, const Places::Place& place) {
+  std::vector<float> values(static_cast<size_t>(place.elements));
+  if (place.group == 0) {
+    file.read(place.begin, 4 * place.elements, values.data());
+    return values;
+  }
+  std::vector<int8_t> quantized(values.size());
+  std::vector<float> scales(static_cast<size_t>(place.scales()));
+  file.read(place.begin, place.elements, quantized.data());
+  file.read(place.begin + place.elements, 4 * place.scales(), scales.data());
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (std::isfinite(scales[i]) && scales[i] >= 0) continue;
+    refuse(file.path(), fmt::format("byte {}: {} is no scale of a quantized tensor. In llama2.c's version 2, as runq.c "
+                                    "reads it, each tensor is followed by its scales; the first programs that wrote it "
+                                    "put all scales at the end: export the model again with version 1 or a newer one",
+                                    place.begin + place.elements + 4 * static_cast<int64_t>(i), scales[i]));
+  }
+  const auto group = static_cast<size_t>(place.group);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(quantized[i]) * scales[i / group];
+  return values;
+}
 
 /// Rows of each head, from pairs (0 1) (2 3) ... to halves: all first elements of the pairs, then all second ones.
 std::vector<float> halves_of_pairs(const std::vector<float>& values, int64_t head_dim, int64_t columns) {
@@ -135,8 +205,7 @@ void import_llama2c(const std::string& path, const ImportOptions& options) {
   ids.bos = begin_of_text;
   ids.eos = {end_of_text};
   write_imported(options, model, ids, [&](const ParamSpec& param, const ParamSlice& slice) {
-    std::vector<float> values(static_cast<size_t>(slice.rows * param.columns));
-    file.read(places.find(slice.name), static_cast<int64_t>(values.size() * sizeof(float)), values.data());
+    const std::vector<float> values = read_values(file, places.find(slice.name));
     const bool turned = slice.name.ends_with("q_proj.weight") || slice.name.ends_with("k_proj.weight");
     return turned ? halves_of_pairs(values, model.head_dim, param.columns) : values;
   });

@@ -16,8 +16,9 @@ struct ImportOptions {
   int64_t tokenizer_tokens = 0;                                   ///< its vocabulary, which the model must reach
 };
 
-/// llama2.c, checkpoint version 0: seven int32, then fp32 tensors. It rotates adjacent pairs of a head's elements,
-/// Hugging Face the two halves: rows of the query and key matrices are put in that order.
+/// llama2.c, checkpoint versions 0 and 1 (fp32), and 2 (matrices of int8 with scales, which become what they mean). It
+/// rotates adjacent pairs of a head's elements, Hugging Face the two halves: rows of the query and key matrices are put
+/// in that order.
 void import_llama2c(const std::string& path, const ImportOptions& options);
 
 /// JSON of minGPT's or nanoGPT's state: "config", and name -> shape, dtype, data (base64 of little-endian fp32). Its

@@ -136,9 +136,10 @@ Subcommand add_import(CLI::App& program) {
   const auto o = std::make_shared<Options>();
   app->add_option("input", o->input, "the file; of Megatron its .bin or .idx")->required();
   app->add_option("--output", o->output, "folder for a model, file ending in .h5 for token ids")->required();
-  app->add_option("--format", o->format,
-                  "llama2c (.bin, version 0), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
-                  "megatron (.bin and .idx); auto looks into the file")
+  app->add_option(
+         "--format", o->format,
+         "llama2c (.bin, versions 0 to 2), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
+         "megatron (.bin and .idx); auto looks into the file")
       ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())))
       ->capture_default_str();
   app->add_option("--tokenizer", o->tokenizer, "its tokenizer: file or folder; goes with a model into its folder");

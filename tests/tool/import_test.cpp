@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
 #include "data/token_file.hpp"
 #include "tool/tool_program.hpp"
@@ -18,9 +20,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 class Import : public testing::Test {
- protected:
+ public:
   Import() { std::filesystem::create_directories(folder_); }
   ~Import() override { std::filesystem::remove_all(folder_); }
+
+ protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   void write(const std::string& name, const std::string& bytes) const {
     std::ofstream(path(name), std::ios::binary) << bytes;
@@ -54,6 +58,98 @@ std::vector<int32_t> ids_of(const TokenFile& file) {
   return ids;
 }
 
+/// A llama2.c checkpoint of dim 8, hidden_dim 12, 2 layers, 2 heads, 1 of keys and values, vocabulary 16, not tied.
+struct Llama2c {
+  std::vector<std::vector<float>> norm, matrix;  // in the order of version 1
+
+  Llama2c() {
+    std::mt19937 random(5);
+    const auto values = [&](size_t n) {
+      std::vector<float> all(n);
+      for (float& value : all) value = static_cast<float>(static_cast<int>(random() % 255) - 127) / 64;
+      return all;
+    };
+    for (int i = 0; i < 5; ++i) norm.push_back(values(8));
+    matrix.push_back(values(16 * 8));
+    for (const size_t elements : {64, 32, 32, 64, 96, 96, 96}) {
+      for (int layer = 0; layer < 2; ++layer) matrix.push_back(values(elements));
+    }
+    matrix.push_back(values(16 * 8));
+  }
+
+  static std::string header(int32_t version, int32_t group) {
+    std::string bytes =
+        bytes_of<int32_t>({0x616b3432, version, 8, 12, 2, 2, 1, 16, 32}) + '\0' + bytes_of<int32_t>({group});
+    bytes.resize(256);
+    return bytes;
+  }
+  std::string version0() const {
+    std::string bytes = bytes_of<int32_t>({8, 12, 2, 2, 1, -16, 32}) + bytes_of(matrix[0]);
+    for (size_t i = 0; i < 2; ++i) bytes += bytes_of(norm[i]);
+    for (size_t i = 1; i < 9; ++i) bytes += bytes_of(matrix[i]);
+    for (size_t i = 2; i < 4; ++i) bytes += bytes_of(norm[i]);
+    for (size_t i = 9; i < 15; ++i) bytes += bytes_of(matrix[i]);
+    return bytes + bytes_of(norm[4]) + std::string(4 * 2 * 32 * 2, 'r') + bytes_of(matrix[15]);
+  }
+  std::string version1() const {
+    std::string bytes = header(1, 0);
+    for (const auto& one : norm) bytes += bytes_of(one);
+    for (const auto& one : matrix) bytes += bytes_of(one);
+    return bytes;
+  }
+  /// Exactly: the values are multiples of 1 / 64 with at most 127 steps. Another scale for each group.
+  std::string version2(bool scales_at_the_end = false) {
+    std::string bytes = header(2, 4), ends;
+    for (const auto& one : norm) bytes += bytes_of(one);
+    for (auto& one : matrix) {
+      std::vector<int8_t> quantized(one.size());
+      std::vector<float> scales(one.size() / 4);
+      for (size_t i = 0; i < one.size(); ++i) {
+        scales[i / 4] = static_cast<float>(i / 4 % 7 + 1) / 64;
+        quantized[i] = static_cast<int8_t>(std::lround(one[i] * 64));
+        one[i] = static_cast<float>(quantized[i]) * scales[i / 4];
+      }
+      bytes += bytes_of(quantized);
+      (scales_at_the_end ? ends : bytes) += bytes_of(scales);
+    }
+    return bytes + ends;
+  }
+};
+
+TEST_F(Import, AllVersionsOfLlama2cHoldTheSameModel) {
+  const auto weights = [&](const std::string& bytes) {
+    write("model.bin", bytes);
+    return test::read_file(import({path("model.bin")}, "model") + "/model.safetensors");
+  };
+  Llama2c model;
+  const std::string first = weights(model.version0());
+  EXPECT_EQ(weights(model.version1()), first);
+  const std::string quantized = model.version2();  // and the model is what that means
+  const std::string second = weights(quantized);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(second, weights(model.version1()));
+}
+
+TEST_F(Import, DamagedLlama2cIsRefused) {
+  Llama2c model;
+  const auto refused = [&](const std::string& bytes, const std::string& what) {
+    write("model.bin", bytes);
+    expect_error(65, what, {"import", path("model.bin"), "--format", "llama2c", "--output", path("x")});
+  };
+  const std::string good = model.version2();
+  refused(good.substr(0, 100), "too short");
+  refused(good.substr(0, good.size() - 4), "bytes where its header (dim 8, 2 layers, vocabulary 16) tells of");
+  std::string bad = good;
+  bad[4] = 3;
+  refused(bad, "version 3; 0, 1 and 2 are known");
+  bad = good;
+  bad[37] = 3;
+  refused(bad, "groups of 3 do not divide model.embed_tokens");
+  bad[37] = 0;
+  refused(bad, "group_size is 0");
+  refused(Llama2c().version2(true), "each tensor is followed by its scales");
+}
+
 TEST_F(Import, NanoGptTokens) {
   write("train.bin", bytes_of<uint16_t>({5, 6, 9, 7, 9, 9, 8}));
   const auto file = open_token_file(
@@ -72,7 +168,8 @@ TEST_F(Import, NanoGptTokens) {
   };
   expect(64, "give --tokenizer or --vocab-size", {});
   expect(64, "where documents end", {"--vocab-size", "10"});
-  expect(65, "byte 4: token 2 has the id 9, outside the vocabulary of 9", {"--vocab-size", "9", "--eos-id", "8"});
+  expect(65, "byte 4: token 2 has the id 9, outside the vocabulary of 9: give the --tokenizer",
+         {"--vocab-size", "9", "--eos-id", "8"});
   write("train.bin", "abc");
   expect(65, "no whole number of uint16", {"--vocab-size", "10", "--eos-id", "9"});
   expect_error(64, "name its --format", {"import", path("train.bin"), "--output", path("x.h5")});

@@ -20,6 +20,7 @@ struct Outcome {
 inline Outcome llmtool(std::vector<std::string> arguments, const std::string& input = "") {
   arguments.insert(arguments.begin(), "llmtool");
   std::vector<const char*> argv;
+  argv.reserve(arguments.size());
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   std::istringstream in(input);
   std::streambuf* const standard_input = std::cin.rdbuf(in.rdbuf());

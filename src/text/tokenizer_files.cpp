@@ -53,7 +53,7 @@ Kind kind_of(const FileSet& set) {
   const TokenizerFile& first = set.files.front();
   if (first.name == vocab_json || set.find(merges_txt) != nullptr) return Kind::gpt2;
   const size_t start = first.bytes.find_first_not_of(" \t\r\n");
-  if (start != std::string::npos && first.bytes[start] == '{') return Kind::json;
+  if (start != std::string::npos && (first.bytes[start] == '{' || first.name.ends_with(".json"))) return Kind::json;
   // A message begins with field 1, a list of pieces, or another; a file of ranks with base64 and a space.
   const std::string_view line = std::string_view(first.bytes).substr(0, first.bytes.find('\n'));
   const bool printable =

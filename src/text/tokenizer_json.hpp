@@ -11,8 +11,10 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t largest_tokenizer_json = int64_t{256} << 20;  ///< bytes
-inline constexpr JsonLimits tokenizer_limits{.bytes = largest_tokenizer_json, .values = int64_t{1} << 22};
+// Above the largest vocabularies that decoders have (Gemma 3: 33 MB, 1.8 million values), and what a hostile file takes
+// stays below 256 MiB.
+inline constexpr int64_t largest_tokenizer_json = int64_t{48} << 20;  ///< bytes
+inline constexpr JsonLimits tokenizer_limits{.bytes = largest_tokenizer_json, .values = int64_t{1} << 21};
 
 /// `name` is the file's, for messages. UserError(bad_content).
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name);

@@ -6,6 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 
@@ -30,6 +34,8 @@ float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
 }
+
+float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 uint16_t float_to_half(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -65,9 +71,7 @@ void to_float(StoredType type, const void* stored, int64_t count, float* out) {
       std::memcpy(out, bytes, static_cast<size_t>(count) * sizeof(float));
       return;
     case StoredType::BF16:
-      for (int64_t i = 0; i < count; ++i) {
-        out[i] = std::bit_cast<float>(static_cast<uint32_t>(load<uint16_t>(bytes + 2 * i)) << 16);
-      }
+      for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_float(load<uint16_t>(bytes + 2 * i));
       return;
     case StoredType::F16:
       for (int64_t i = 0; i < count; ++i) out[i] = half_to_float(load<uint16_t>(bytes + 2 * i));
@@ -75,6 +79,28 @@ void to_float(StoredType type, const void* stored, int64_t count, float* out) {
     default:
       throw Error(fmt::format("{} is no type of weights", name_of(type)));
   }
+}
+
+void to_float_in_memory(StoredType type, const void* stored, int64_t count, float* out) {
+  int64_t done = 0;
+#ifdef __SSE2__  // of every 64-bit x86
+  if (type == StoredType::BF16) {
+    const auto* bytes = static_cast<const char*>(stored);
+    while (done < count && reinterpret_cast<uintptr_t>(out + done) % sizeof(__m128i) != 0) {
+      out[done] = bf16_to_float(load<uint16_t>(bytes + 2 * done));
+      ++done;
+    }
+    const __m128i low_halves = _mm_setzero_si128();
+    for (; done + 8 <= count; done += 8) {
+      const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + 2 * done));
+      auto* const to = reinterpret_cast<__m128i*>(out + done);
+      _mm_stream_si128(to, _mm_unpacklo_epi16(low_halves, values));
+      _mm_stream_si128(to + 1, _mm_unpackhi_epi16(low_halves, values));
+    }
+    _mm_sfence();
+  }
+#endif
+  to_float(type, static_cast<const char*>(stored) + done * bits_of(type) / 8, count - done, out + done);
 }
 
 void from_float(StoredType type, const float* values, int64_t count, void* stored) {

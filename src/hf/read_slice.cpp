@@ -29,7 +29,7 @@ int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) 
   for (int64_t at = begin; at < end; at += staging_bytes / width) {
     const int64_t count = std::min(staging_bytes / width, end - at);
     s.file->read(s.tensor->begin + at * width, count * width, buffer);
-    to_float(s.tensor->type, buffer, count, out + (at - begin));
+    to_float_in_memory(s.tensor->type, buffer, count, out + (at - begin));
   }
   return bytes;
 }

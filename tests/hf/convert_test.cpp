@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -36,6 +37,23 @@ TEST(Convert, EveryHalfBecomesItsValueAndComesBack) {
     }
     from_float(StoredType::F16, &values[at], 1, &back[at]);
     ASSERT_EQ(back[at], i);
+  }
+}
+
+TEST(Convert, IntoMemoryGivesTheSameBitsWhereverItBegins) {
+  std::vector<uint16_t> stored(65536 + 16);
+  for (size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<uint16_t>(i);
+  for (const StoredType type : {StoredType::BF16, StoredType::F16}) {
+    for (const size_t begin : {0, 1, 3, 4, 5}) {
+      for (const int64_t count : {0, 1, 7, 8, 9, 31, 65536}) {
+        const auto n = static_cast<size_t>(count);
+        std::vector<float> expected(n + 8, -1.0f), found(n + 8, -1.0f);
+        const char* bytes = reinterpret_cast<const char*>(stored.data()) + begin;  // at odd addresses, too
+        to_float(type, bytes, count, expected.data() + begin);
+        to_float_in_memory(type, bytes, count, found.data() + begin);
+        ASSERT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0) << begin << ", " << n;
+      }
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 bytes of the text that each token stands for, and the text must be the same. Every difference is printed, and the exit
 status is 1 when there is one. (For texts that are no UTF-8: bytes_differential.py.) Run by hand:
 
-    pip install tokenizers==0.23.3 sentencepiece==0.2.3 tiktoken==0.14.0
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3 tiktoken==0.14.0 protobuf
     LLMTRAIN_DATA=.../data python differential.py build/host/llmtool [megabytes] [tokenizer ...]
 """
 

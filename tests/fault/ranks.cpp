@@ -89,7 +89,8 @@ void expect_end_of_job(Rig& rig, const std::string& how, int64_t point, int64_t 
   if (reads) rig.copy("base", "hit");
   int64_t operations = 4;
   if (!reads) operations = rig.counted(ranks, "", fault)[static_cast<size_t>(rank)];
-  fault.at = 1 + (operations - 1) * point / std::max<int64_t>(points - 1, 1);
+  // Not the last of them: their number differs a little, as some happen by the clock.
+  fault.at = 1 + (operations * 9 / 10 - 1) * point / std::max<int64_t>(points - 1, 1);
   const std::string what = fmt::format("{} at operation {} in rank {}", how, fault.at, rank);
   const double begin = now();
   const Outcome outcome = rig.run("hit", ranks, "", fault);

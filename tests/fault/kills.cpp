@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "fault/campaign.hpp"
 
@@ -80,9 +81,11 @@ void kills(int64_t count, Score& score) {
     const std::string what = fmt::format("{} at {} of {} in rank {}, {} ms, {} (exit code {})", fault.how, fault.at,
                                          phase, fault.rank, fault.milliseconds, arguments, outcome.exit_code);
     rig.expect_whole_checkpoints("hit", what, score);
+    const bool finished = std::filesystem::exists(rig.folder_of("hit") + "/finished.json");  // killed at its very end
     const int64_t reached = last_step(rig.ledger("hit"));
     const int ranks = 1 + static_cast<int>(i % job_ranks);
-    const int64_t lost = reached - resumed_step(rig.expect_recovery("hit", ranks, arguments, what, score));
+    const int64_t resumed = resumed_step(rig.expect_recovery("hit", ranks, arguments, what, score));
+    const int64_t lost = finished ? 0 : reached - resumed;
     int64_t& most = arguments.empty() ? worst : worst_at_once;
     most = std::max(most, lost);
     // While a save is under way the newest checkpoint is that of the interval before.

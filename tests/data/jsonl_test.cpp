@@ -121,7 +121,7 @@ TEST(TextRow, DecodesTheColumnExactly) {
 TEST(TextRow, RefusesWhatIsNoRowOfText) {
   struct Case {
     std::string line, reason;
-    size_t byte;
+    size_t byte;  ///< where the parser stood: at what is wrong, or at the end of a value of a wrong type
   };
   const std::vector<Case> rows = {
       {R"({"text":"\ud83d"})", "a lone surrogate", 15},
@@ -134,17 +134,17 @@ TEST(TextRow, RefusesWhatIsNoRowOfText) {
       {"{\"text\":\"a\tb\"}", "control characters", 10},
       {R"({"text":"a)", "the line ends too early", 10},
       {R"({"text":"a"},)", "not valid JSON", 12},
-      {R"({"text":3})", "must be a text", 0},
-      {R"({"text":["a"]})", "must be a text", 0},
-      {R"({"text":{"a":1}})", "must be a text", 0},
-      {R"({"text":true})", "must be a text", 0},
-      {R"({"text":"a","text":"b"})", "twice", 0},
+      {R"({"text":3})", "must be a text", 9},
+      {R"({"text":["a"]})", "must be a text", 8},
+      {R"({"text":{"a":1}})", "must be a text", 8},
+      {R"({"text":true})", "must be a text", 11},
+      {R"({"text":"a","text":"b"})", "twice", 17},
       {R"({"body":"a"})", "no column 'text': data.text_column names the one with the text (there are: 'body')", 0},
       {R"({"text":"a","input_ids":[1]})", "not mixed", 0},
       {R"(["text"])", "must be a JSON object", 0},
       {"\xEF\xBB\xBF{\"text\":\"a\"}", "byte order mark", 0},
       {std::string("{\"text\":\"a\"}\0", 13), "NUL", 12},
-      {R"({"a":)" + std::string(100000, '['), "nested deeper", 0},
+      {R"({"a":)" + std::string(100000, '['), "nested deeper", 68},
   };
   for (const Case& c : rows) {
     std::string text;

@@ -116,13 +116,7 @@ int64_t to_integer(std::string_view text) {
 
 }  // namespace
 
-std::filesystem::path Golden::folder() {
-#ifdef LLMTRAIN_SOURCE_DIR
-  return std::filesystem::path(LLMTRAIN_SOURCE_DIR) / "tests" / "reference" / "models";
-#else
-  return std::filesystem::path(__FILE__).parent_path().parent_path() / "reference" / "models";
-#endif
-}
+std::filesystem::path Golden::folder() { return LLMTRAIN_SOURCE_DIR "/tests/reference/models"; }
 
 std::vector<std::string> Golden::cases() {
   std::vector<std::string> names;

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -72,8 +71,7 @@ void set_key(ScheduleConfig& config, const std::string& name, const std::string&
 
 // Rates of Transformers' get_scheduler, tests/reference/make_schedule_goldens.py.
 TEST(Schedule, AgreesWithTransformers) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path().parent_path() /
-                     "reference/schedules/learning_rates.txt");
+  std::ifstream file(LLMTRAIN_SOURCE_DIR "/tests/reference/schedules/learning_rates.txt");
   int compared = 0, off_by_one_step = 0;
   for (std::string line; std::getline(file, line); ++compared) {
     std::istringstream words(line);

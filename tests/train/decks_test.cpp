@@ -14,8 +14,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::filesystem::path inputs() {
-  return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "inputs";
+const std::filesystem::path& inputs() {
+  static const std::filesystem::path folder = LLMTRAIN_SOURCE_DIR "/inputs";
+  return folder;
 }
 
 Config load(const std::string& name) {

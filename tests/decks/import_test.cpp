@@ -193,7 +193,7 @@ TEST_F(Import, GptNanoHasTheKnownActivationsAfterEachBlock) {
 TEST_F(Import, DamagedModelsAreRefused) {
   NEEDS_DATA();
   const std::string good = read_file(weights + "stories260K/stories260K.bin");
-  const auto refused = [&](std::string bytes, const std::string& what) {
+  const auto refused = [&](const std::string& bytes, const std::string& what) {
     write("model.bin", bytes);
     expect_error(65, what, {"import", path("model.bin"), "--format", "llama2c", "--output", path("out")});
     EXPECT_FALSE(std::filesystem::exists(path("out")));

@@ -120,7 +120,8 @@ class Resume : public ::testing::Test {
       std::istringstream words(line);
       std::string column, count, first, last;
       words >> column >> count >> first >> last;
-      if (column == "step" || column == "loss_mean") rows += column + " " + count + " " + first + " " + last + "\n";
+      if (column != "step" && column != "loss_mean") continue;
+      for (const std::string& word : {column, count, first, last}) rows.append(word).append(" ");
     }
     return rows;
   }

@@ -129,8 +129,8 @@ void check_product(const host::BlockShape& s) {
   } else {
     std::vector<bf16> x(a.size()), y(b.size());
     for (size_t i = 0; i < a.size(); ++i) x[i] = bf16(static_cast<float>(a[i]));
-    for (int k = 0; k < s.k; ++k) {
-      for (int n = 0; n < s.n; ++n) {
+    for (int64_t k = 0; k < s.k; ++k) {
+      for (int64_t n = 0; n < s.n; ++n) {
         y[static_cast<size_t>((k / 2 * s.n + n) * 2 + k % 2)] =
             bf16(static_cast<float>(b[static_cast<size_t>(k * s.n + n)]));
       }
@@ -138,10 +138,11 @@ void check_product(const host::BlockShape& s) {
     product.run(x.data(), y.data(), c.data(), scratch);
   }
   host::end_block_products();
-  for (int m = 0; m < s.m; ++m) {
-    for (int n = 0; n < s.n; ++n) {
+  for (int64_t m = 0; m < s.m; ++m) {
+    for (int64_t n = 0; n < s.n; ++n) {
       double sum = s.accumulate ? c0[static_cast<size_t>(m * s.n + n)] : 0;
-      for (int k = 0; k < s.k; ++k) sum += a[static_cast<size_t>(m * s.k + k)] * b[static_cast<size_t>(k * s.n + n)];
+      for (int64_t k = 0; k < s.k; ++k)
+        sum += a[static_cast<size_t>(m * s.k + k)] * b[static_cast<size_t>(k * s.n + n)];
       ASSERT_NEAR(c[static_cast<size_t>(m * s.n + n)], sum, 1e-5 * std::sqrt(s.k)) << s.m << ' ' << s.n << ' ' << s.k;
     }
   }

@@ -103,9 +103,12 @@ TEST_P(Gemm, ThreadsOfTheCallerDoNotMeet) {
   const test::Array b(DType::f32, {80, 90}, test::random_values(7200, 2));
   const test::Array alone(DType::f32, {100, 90});
   gemm(s, a.tensor().data, b.tensor().data, alone.tensor().data, nullptr);
+  constexpr int callers = 4;
   std::vector<test::Array> results;
-  for (int i = 0; i < 4; ++i) results.emplace_back(DType::f32, std::initializer_list<int64_t>{100, 90});
+  results.reserve(callers);
+  for (int i = 0; i < callers; ++i) results.emplace_back(DType::f32, std::initializer_list<int64_t>{100, 90});
   std::vector<std::thread> threads;
+  threads.reserve(callers);
   for (const test::Array& result : results) {
     threads.emplace_back([&] {
       for (int i = 0; i < 20; ++i) gemm(s, a.tensor().data, b.tensor().data, result.tensor().data, nullptr);

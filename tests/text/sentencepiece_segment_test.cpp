@@ -13,6 +13,7 @@ std::vector<int32_t> ids_of(const SentencePieceModel& model, std::string_view te
   std::vector<PieceRange> pieces;
   make_piece_lattice(model, PieceTable(model))->segment(text, pieces);
   std::vector<int32_t> ids;
+  ids.reserve(pieces.size());
   for (const PieceRange& piece : pieces) ids.push_back(piece.id);
   return ids;
 }

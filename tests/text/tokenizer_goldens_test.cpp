@@ -53,6 +53,7 @@ TEST_P(TokenizerGoldens, IdsRangesAndText) {
     EXPECT_EQ(replaced(tokenizer->decode(ids)), cases[i]["decoded"].get<std::string>());
     if (cases[i].contains("ranges")) {
       std::vector<std::vector<size_t>> pairs;
+      pairs.reserve(ranges.size());
       for (const TextRange& range : ranges) pairs.push_back({range.begin, range.end});
       EXPECT_EQ(pairs, cases[i]["ranges"].get<decltype(pairs)>());
     }

@@ -1,61 +1,30 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "text/stories.hpp"
-#include "tool/tool.hpp"
+#include "tool/tool_program.hpp"
 
 namespace llmtrain {
 namespace {
 
+using test::llmtool;
+using test::Outcome;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome llmtool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "llmtool");
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_tool(static_cast<int>(argv.size()), argv.data());
-  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
-}
-
-class Corpus : public testing::Test {
- protected:
-  Corpus() { std::filesystem::create_directories(folder_); }
-  ~Corpus() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  static std::string read(const std::string& name) {
-    std::ostringstream text;
-    text << std::ifstream(name, std::ios::binary).rdbuf();
-    return text.str();
-  }
-  size_t files() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {})); }
-
- private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("llmtrain_corpus_test_" + std::to_string(getpid()));
-};
+class Corpus : public test::ToolTest {};
 
 TEST_F(Corpus, IsWrittenWithItsEntropy) {
   const Outcome outcome =
       llmtool({"corpus", "stories", "--bytes", "20K", "--seed", "7", "--output", path("stories.txt")});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, IsEmpty());
-  EXPECT_EQ(read(path("stories.txt")), stories_text(7, 20'000));
+  EXPECT_EQ(content("stories.txt"), stories_text(7, 20'000));
   EXPECT_EQ(files(), 1u);
 
   double per_character = 0, per_story = 0;
@@ -79,9 +48,9 @@ TEST_F(Corpus, OverwritesOnlyWhenForced) {
   const Outcome refused = llmtool({"corpus", "stories", "--bytes", "3K", "--output", file});
   EXPECT_EQ(refused.code, 73);
   EXPECT_THAT(refused.err, HasSubstr("--force"));
-  EXPECT_EQ(read(file), "precious");
+  EXPECT_EQ(test::read_file(file), "precious");
   EXPECT_EQ(llmtool({"corpus", "stories", "--bytes", "3K", "--output", file, "--force"}).code, 0);
-  EXPECT_EQ(read(file), stories_text(1, 3000));
+  EXPECT_EQ(test::read_file(file), stories_text(1, 3000));
 }
 
 TEST_F(Corpus, ReportsWhereItCannotWrite) {

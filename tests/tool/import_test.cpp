@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -19,16 +18,9 @@ using test::llmtool;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class Import : public testing::Test {
- public:
-  Import() { std::filesystem::create_directories(folder_); }
-  ~Import() override { std::filesystem::remove_all(folder_); }
-
+class Import : public test::ToolTest {
  protected:
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
+  void write(const std::string& name, const std::string& bytes) const { file(name, bytes); }
   static void expect_error(int code, const std::string& what, const std::vector<std::string>& arguments) {
     const test::Outcome outcome = llmtool(arguments);
     EXPECT_EQ(outcome.code, code) << outcome.err;
@@ -41,10 +33,6 @@ class Import : public testing::Test {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return path(output);
   }
-
- private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("llmtrain_import_test_" + std::to_string(getpid()));
 };
 
 template <class T>

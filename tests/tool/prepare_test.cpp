@@ -1,7 +1,6 @@
 // prepare and inspect, which shows what prepare made.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,53 +8,25 @@
 #include <vector>
 
 #include "data/token_file.hpp"
-#include "tool/tool.hpp"
+#include "tool/tool_program.hpp"
 
 namespace llmtrain {
 namespace {
 
+using test::llmtool;
+using test::Outcome;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome llmtool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "llmtool");
-  std::vector<const char*> argv;
-  argv.reserve(arguments.size());
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_tool(static_cast<int>(argv.size()), argv.data());
-  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
-}
-
-class Prepare : public testing::Test {
- public:
-  Prepare() { std::filesystem::create_directories(folder_); }
-  ~Prepare() override { std::filesystem::remove_all(folder_); }
-
+class Prepare : public test::ToolTest {
  protected:
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string file(const std::string& name, const std::string& content) const {
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
-  }
   static std::vector<int32_t> tokens(const std::string& name) {
     const auto opened = open_token_file(name);
     std::vector<int32_t> ids(static_cast<size_t>(opened->tokens()));
     opened->read(0, opened->tokens(), ids.data());
     return ids;
   }
-  size_t files() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {})); }
-
- private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("llmtrain_prepare_test_" + std::to_string(getpid()));
 };
 
 TEST_F(Prepare, MakesAndShowsATokenFile) {

@@ -1,7 +1,6 @@
 // split and validate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,45 +13,18 @@
 
 #include "data/compressed_data.hpp"
 #include "data/token_file.hpp"
-#include "tool/tool.hpp"
+#include "tool/tool_program.hpp"
 
 namespace llmtrain {
 namespace {
 
+using test::llmtool;
+using test::Outcome;
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome llmtool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "llmtool");
-  std::vector<const char*> argv;
-  argv.reserve(arguments.size());
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_tool(static_cast<int>(argv.size()), argv.data());
-  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
-}
-
-class DataTools : public testing::Test {
- public:
-  DataTools() { std::filesystem::create_directories(folder_); }
-  ~DataTools() override { std::filesystem::remove_all(folder_); }
-
+class DataTools : public test::ToolTest {
  protected:
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string file(const std::string& name, const std::string& content) const {
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
-  }
-  std::string content(const std::string& name) const {
-    std::ifstream stream(path(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
   std::vector<std::string> lines(const std::string& name) const {
     std::istringstream text(content(name));
     std::vector<std::string> all;
@@ -64,10 +36,6 @@ class DataTools : public testing::Test {
                                path("validation" + ending), "--force"});
     return llmtool(more);
   }
-
- private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("llmtrain_split_test_" + std::to_string(getpid()));
 };
 
 TEST_F(DataTools, SplitConservesRows) {

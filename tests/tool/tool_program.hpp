@@ -1,12 +1,15 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "harness/temporary_folder.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain::test {
@@ -37,6 +40,23 @@ inline std::string read_file(const std::string& path) {
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
+
+/// Tests of subcommands that work on files of one folder.
+class ToolTest : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+  std::string content(const std::string& name) const { return read_file(path(name)); }
+  size_t files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_.text()), {}));
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
 
 /// Folder of a tiny model as Transformers saved it; expected.json there has what Transformers computes with it.
 inline std::string golden_model(const std::string& name) { return LLMTRAIN_SOURCE_DIR "/tests/reference/hf/" + name; }

@@ -111,12 +111,12 @@ int run(Communicator& c, const std::string& way) {
            writer.join();
          });
        }},
-      {"twice_as_slow",  // as its longest piece of work so far, which was slow already
+      {"as_slow_as_before",  // four times its longest piece of work so far
        [&] {
          return on_rank(c, last, [] {
-           work(0.9, false);
+           work(0.5, false);
            note_progress();
-           work(3, false);
+           work(2, false);
          });
        }},
   };

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "harness/temporary_folder.hpp"
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/metrics_hdf5.hpp"
@@ -24,12 +25,6 @@ namespace fs = std::filesystem;
 
 class RunLogFiles : public ::testing::Test {
  protected:
-  RunLogFiles() {
-    std::string pattern = (fs::temp_directory_path() / "llmtrain-log-XXXXXX").string();
-    folder = mkdtemp(pattern.data());
-  }
-  ~RunLogFiles() override { fs::remove_all(folder); }
-
   std::vector<std::string> lines(const std::string& name) const {
     std::ifstream file(folder / name);
     std::vector<std::string> out;
@@ -38,7 +33,7 @@ class RunLogFiles : public ::testing::Test {
   }
   RunLogOptions options() const {
     RunLogOptions o;
-    o.directory = folder.string();
+    o.directory = folder.text();
     o.total_steps = 4;
     o.every_steps = 2;
     o.flops_per_token = 1000;
@@ -56,7 +51,7 @@ class RunLogFiles : public ::testing::Test {
     return r;
   }
 
-  fs::path folder;
+  test::TemporaryFolder folder;
 };
 
 TEST_F(RunLogFiles, LedgerLinesAreExact) {

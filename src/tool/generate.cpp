@@ -37,7 +37,7 @@ struct GenerateOptions {
   double top_p = 1;
   double min_p = 0;
   double repetition_penalty = 1;
-  uint64_t seed = 0;
+  std::string seed = "0";
   bool ids = false;
   bool no_special_tokens = false;
   bool ignore_eos = false;
@@ -111,7 +111,7 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
                       options.repetition_penalty};
   request.max_new_tokens = options.max_new_tokens;
   request.vocabulary = loaded.config().vocab_size;
-  request.seed = options.seed;
+  request.seed = static_cast<uint64_t>(parse_count_option("--seed", options.seed, at_least(0)));
   if (!options.ignore_eos) {
     for (const int64_t id : loaded.ids().eos) request.eos.push_back(static_cast<int32_t>(id));
     if (request.eos.empty() && loaded.tokenizer() != nullptr && loaded.tokenizer()->eos_id() >= 0) {

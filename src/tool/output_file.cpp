@@ -40,8 +40,8 @@ OutputFile::OutputFile(const std::string& path, bool overwrite) : path_(path) {
 }
 
 OutputFile::~OutputFile() {
-  if (stream_ == nullptr || stream_ == stdout) return;
-  std::fclose(stream_);
+  if (stream_ == stdout) return;
+  if (stream_ != nullptr) std::fclose(stream_);
   if (!partial_.empty()) std::remove(partial_.c_str());
 }
 
@@ -54,17 +54,19 @@ void OutputFile::write(std::string_view bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), stream_) != bytes.size()) fail();
 }
 
-void OutputFile::finish() {
+void OutputFile::close() {
+  if (stream_ == nullptr) return;
   if (std::fflush(stream_) != 0) fail();
   if (stream_ == stdout) return;
   if (!partial_.empty() && fsync(fileno(stream_)) != 0) fail();
   if (std::fclose(std::exchange(stream_, nullptr)) != 0) fail();
+}
+
+void OutputFile::finish() {
+  close();
   if (partial_.empty()) return;
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    std::remove(partial_.c_str());
-    cannot_create(path_, std::strerror(reason));
-  }
+  if (std::rename(partial_.c_str(), path_.c_str()) != 0) cannot_create(path_, std::strerror(errno));
+  partial_.clear();
 }
 
 void check_token_file_output(const std::string& path, bool overwrite) {

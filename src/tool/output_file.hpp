@@ -16,6 +16,8 @@ class OutputFile {
 
   bool is_standard_output() const { return stream_ == stdout; }
   void write(std::string_view bytes);
+  /// Everything is on the disk, though not under the name that was asked for.
+  void close();
   /// Everything is on the disk, under the name that was asked for.
   void finish();
 

@@ -29,7 +29,7 @@ struct SplitOptions {
   std::string input, train, validation;
   std::string separator = "none";
   double fraction = 0.1;
-  uint64_t seed = 42;
+  std::string seed = "42";
   std::string limit = "64GiB";
   bool force = false;
 };
@@ -39,7 +39,7 @@ class Selection {
  public:
   Selection(int64_t documents, const SplitOptions& options)
       : chosen_(std::llround(options.fraction * static_cast<double>(documents))),
-        order_(std::max<int64_t>(1, documents), random_key(options.seed, RandomPurpose::sample_order, UINT64_MAX)) {
+        order_(std::max<int64_t>(1, documents), random_key(seed_of(options), RandomPurpose::sample_order, UINT64_MAX)) {
     if (chosen_ > 0 && chosen_ < documents) return;
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: {} documents, of which {} would be for validation: both sides need one (another "
@@ -50,6 +50,10 @@ class Selection {
   int64_t chosen() const { return chosen_; }
 
  private:
+  static uint64_t seed_of(const SplitOptions& options) {
+    return static_cast<uint64_t>(parse_count_option("--seed", options.seed, at_least(0)));
+  }
+
   int64_t chosen_;
   SampleOrder order_;
 };
@@ -92,6 +96,7 @@ void split_text(const InputFile& input, const SplitOptions& options) {
     progress(reader.progress());
   }
   if (document != documents) throw UserError(ExitCode::io, options.input + ": it was changed while it was read");
+  for (OutputFile* file : {&train, &validation}) file->close();  // both are whole before either gets its name
   validation.finish();
   train.finish();
   report_split(options, documents, selection.chosen(), fmt::format("{} and {} bytes", bytes[0], bytes[1]));
@@ -179,11 +184,18 @@ void check_names(const SplitOptions& options, InputKind kind) {
                                     : kind == InputKind::text ? ".txt, uncompressed"
                                                               : ".jsonl, uncompressed"));
   }
-  if (options.train == options.validation) refuse_command_line("--train and --validation name the same file");
   std::error_code ignored;
+  if (std::filesystem::weakly_canonical(options.train, ignored) ==
+      std::filesystem::weakly_canonical(options.validation, ignored)) {
+    refuse_command_line("--train and --validation name the same file");
+  }
   for (const std::string& path : {options.train, options.validation}) {
+    if (path == "-") refuse_command_line("a part is a file; - is none");
     if (std::filesystem::equivalent(path, options.input, ignored)) {
       refuse_command_line(path + ": it is the input");
+    }
+    if (std::filesystem::is_directory(path, ignored)) {
+      throw UserError(ExitCode::cannot_create, path + ": cannot create it: it is a folder; name a file");
     }
     if (kind == InputKind::tokens && !options.force && std::filesystem::exists(path, ignored)) {
       throw UserError(ExitCode::cannot_create,

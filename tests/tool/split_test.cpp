@@ -150,6 +150,34 @@ TEST_F(DataTools, SplitRefusals) {
   EXPECT_EQ(llmtool({"split", "--input", path("a.txt"), "--train", path("a.txt"), "--validation", path("b.txt")}).code,
             64);
   EXPECT_EQ(content("a.txt"), "one|two|three|four|five");
+  EXPECT_EQ(split("a.txt", ".txt", {"--seed", "-1", "--document-separator", "|"}).code, 64);
+}
+
+TEST_F(DataTools, SplitWritesTwoFilesOrNone) {
+  file("a.txt", "one|two|three|four|five");
+  ASSERT_EQ(llmtool({"prepare", "--input", path("a.txt"), "--document-separator", "|", "--tokenizer", "bytes",
+                     "--output", path("a.h5")})
+                .code,
+            0);
+  const auto expect = [&](int code, const std::string& input, const std::string& train, const std::string& validation) {
+    const Outcome outcome = llmtool({"split", "--input", path(input), "--train", train, "--validation", validation,
+                                     "--fraction", "0.4", "--document-separator", "|", "--force"});
+    EXPECT_EQ(outcome.code, code) << train << ' ' << validation << ": " << outcome.err;
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path(""))) files += entry.is_regular_file() ? 1 : 0;
+    EXPECT_EQ(files, 2) << train << ' ' << validation;
+  };
+  std::filesystem::create_directory(path("folder.txt"));
+  std::filesystem::create_directory(path("folder.h5"));
+  for (const std::string ending : {".txt", ".h5"}) {
+    const std::string input = "a" + ending, output = path("b" + ending), folder = path("folder" + ending);
+    expect(64, input, output, path("./b" + ending));  // one file by two names
+    expect(73, input, folder, output);
+    expect(73, input, output, folder);
+    expect(73, input, output, path("none/b" + ending));
+  }
+  expect(64, "a.txt", "-", path("b.txt"));
+  expect(74, "a.txt", "/dev/full", path("b.txt"));
 }
 
 TEST_F(DataTools, ValidateCountsWhatIsWrong) {

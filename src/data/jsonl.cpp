@@ -114,7 +114,7 @@ class TokenRowHandler final : public RowHandler {
   explicit TokenRowHandler(TokenRow& row) : row_(row) {}
 
   bool finish() override {
-    if (!has_ids_) return fail("no input_ids, which other rows of the file have");
+    if (!has_ids_) return fail("no input_ids: rows of token ids all have them");
     if (!row_.has_labels) return true;
     if (row_.labels.size() != row_.ids.size()) {
       return fail(fmt::format("{} labels for {} input_ids", row_.labels.size(), row_.ids.size()));

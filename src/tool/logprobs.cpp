@@ -1,5 +1,7 @@
 // llmtool logprobs: how probable a model finds rows of token ids.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -10,15 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "core/json_reader.hpp"
 #include "data/data_stream.hpp"
+#include "data/jsonl.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
 namespace {
-
-constexpr int64_t most_line_bytes = int64_t{16} << 20;
 
 struct LogprobsOptions {
   std::string model;
@@ -26,27 +26,27 @@ struct LogprobsOptions {
 };
 
 std::vector<int32_t> parse_row(std::string_view line, int64_t number, const ModelConfig& config) {
-  const std::string place = "standard input:" + std::to_string(number);
   const auto refuse = [&](const std::string& what) -> UserError {
-    return {ExitCode::bad_content, place + ": " + what};
+    return {ExitCode::bad_content, fmt::format("standard input:{}: {}", number, what)};
   };
-  const nlohmann::json row = parse_json(line, place, {most_line_bytes, int64_t{1} << 24});
-  if (!row.is_object() || !row.contains("input_ids") || !row["input_ids"].is_array()) {
-    throw refuse("a line is an object with a list input_ids");
+  TokenRow row;
+  try {
+    parse_token_row(line, row);
+  } catch (const RowError& error) {
+    throw refuse(error.what());
   }
-  std::vector<int32_t> ids;
-  for (const nlohmann::json& id : row["input_ids"]) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(config.vocab_size)) {
-      throw refuse("an id is no whole number below the vocabulary's " + std::to_string(config.vocab_size));
-    }
-    ids.push_back(id.get<int32_t>());
-  }
+  const std::vector<int32_t>& ids = row.ids;
   if (ids.empty()) throw refuse("input_ids is empty");
   const int64_t most = config.longest_sequence();
   if (static_cast<int64_t>(ids.size()) > most) {
-    throw refuse(std::to_string(ids.size()) + " ids are more than the model's context of " + std::to_string(most));
+    throw refuse(fmt::format("{} ids are more than the model's context of {}", ids.size(), most));
   }
-  return ids;
+  const auto wrong = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= config.vocab_size; });
+  if (wrong != ids.end()) {
+    throw refuse(fmt::format("input_ids[{}] = {} is not below the vocabulary's {}", wrong - ids.begin(), *wrong,
+                             config.vocab_size));
+  }
+  return std::move(row.ids);
 }
 
 /// One row as a batch of one segment; every id but the first is a target.
@@ -107,7 +107,7 @@ bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& li
   in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
   if (in.gcount() == 0) return false;
   if (in.fail()) {
-    throw UserError(ExitCode::bad_content, "standard input:" + std::to_string(number) + ": longer than 16 MiB");
+    throw UserError(ExitCode::bad_content, fmt::format("standard input:{}: {}", number, too_long_row()));
   }
   line = std::string_view(buffer.data(), static_cast<size_t>(in.gcount()) - (in.eof() ? 0 : 1));
   return true;
@@ -115,10 +115,11 @@ bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& li
 
 void logprobs(const LogprobsOptions& options) {
   Scorer scorer(options);
-  std::vector<char> buffer(static_cast<size_t>(most_line_bytes) + 2);
+  std::vector<char> buffer(static_cast<size_t>(longest_row) + 2);
   std::string_view line;
   for (int64_t number = 1; read_line(std::cin, buffer, line, number); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (is_blank(line)) continue;
     const std::vector<float> values = scorer.score(parse_row(line, number, scorer.config()));
     nlohmann::ordered_json out;
     out["logprobs"] = values;

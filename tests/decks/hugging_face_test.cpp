@@ -179,7 +179,7 @@ TEST(HuggingFaceErrors, AreNamed) {
   expect(66, "no tokenizer is there", {"generate", "--model", model, "--prompt", "text"});
   expect(64, "--prompt-ids", {"generate", "--model", model, "--prompt-ids", "1,41"});
   expect(64, "one of --prompt", {"generate", "--model", model});
-  expect(65, "standard input:2: an id is no whole number below the vocabulary's 41", {"logprobs", "--model", model},
+  expect(65, "standard input:2: input_ids[1] = 41 is not below the vocabulary's 41", {"logprobs", "--model", model},
          "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 41]}\n");
   expect(65, "33 ids are more than the model's context of 32", {"logprobs", "--model", model},
          json({{"input_ids", std::vector<int>(33, 1)}}).dump());
@@ -189,7 +189,7 @@ TEST(HuggingFaceErrors, AreNamed) {
   const TemporaryFolder folder;
   write_file(folder / "model.pt", std::string("PK\x03\x04", 4) + "data.pkl");
   expect(65, "reading such a file runs code", {"import", (folder / "model.pt").string(), "--output", "none"});
-  expect(65, "standard input:1: longer than 16 MiB", {"logprobs", "--model", model},
+  expect(65, "standard input:1: the line is longer than 16 MiB", {"logprobs", "--model", model},
          std::string(size_t{17} << 20, ' ') + "\n");
 }
 

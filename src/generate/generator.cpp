@@ -130,13 +130,8 @@ void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, cons
 
 void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
                      const GenerationRequest& request) {
-  // Rows that follow each other, as all of last tokens do, are one product.
-  for (size_t begin = 0, end = 1; begin < rows.size(); begin = end++) {
-    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
-    model_.logits(ctx, &batch, rows[begin],
-                  logits_.rows(static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)));
-  }
   const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
+  model_.logits(ctx, &batch, rows, drawn_from);
   host_logits_.resize(static_cast<size_t>(drawn_from.numel()));
   copy_to_host(host_logits_.data(), drawn_from.data, drawn_from.bytes(), ctx.stream);
   ctx.stream.synchronize();

@@ -265,9 +265,21 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   ctx.params.reduce(0);
 }
 
-void Decoder::logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) {
+/// The hidden states of these rows, one after the other. Moving them to the front overwrites none that is still to
+/// move.
+Tensor Decoder::gather(std::span<const int64_t> rows, Stream& stream) const {
+  const auto count = static_cast<int64_t>(rows.size());
+  if (rows.back() - rows.front() + 1 == count) return hidden_.rows(rows.front(), count);
+  for (int64_t i = 0; i < count; ++i) {
+    const Tensor to = hidden_.rows(i, 1), from = hidden_.rows(rows[static_cast<size_t>(i)], 1);
+    if (to.data != from.data) copy_on_device(to.data, from.data, to.bytes(), stream);
+  }
+  return hidden_.rows(0, count);
+}
+
+void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) {
   ctx.params.acquire(head_unit_);
-  if (batch != nullptr) head_.logits(ctx, out, hidden_.rows(row, out.dim(0)));
+  if (batch != nullptr) head_.logits(ctx, out, gather(rows, ctx.stream));
   ctx.params.release(head_unit_);
 }
 

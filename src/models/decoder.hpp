@@ -44,7 +44,7 @@ class Decoder : public Model {
   void backward(Context& ctx, const Batch* batch) override;
   void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override;
   bool can_cache() const override { return !rope_.by_length(); }
-  void logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) override;
+  void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
   double flops_per_token(int64_t sequence_length) const override;
 
  private:
@@ -55,6 +55,7 @@ class Decoder : public Model {
   LinearPart part(const std::string& name, int layer, int64_t rows) const;
   Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
   int block_unit(int layer) const { return 1 + layer; }
+  Tensor gather(std::span<const int64_t> rows, Stream& stream) const;
   BlockSaved& saved(int layer) { return saved_[saved_.size() == 1 ? 0 : static_cast<size_t>(layer)]; }
 
   DecoderShape shape_;

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/recompute.hpp"
@@ -42,8 +43,9 @@ class Model {
   virtual void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const = 0;
   /// False where earlier keys change as the text grows (rope whose frequencies depend on the length).
   virtual bool can_cache() const = 0;
-  /// logits fp32 [R, V] of rows [row, row + R) of the last forward pass.
-  virtual void logits(Context& ctx, const Batch* batch, int64_t row, const Tensor& out) = 0;
+  /// logits fp32 [R, V] of R rows of the last forward pass, in ascending order, as one product. Rows that do not follow
+  /// each other are moved together: then the pass is used up.
+  virtual void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) = 0;
 
   /// Matrix products of one token's forward and backward pass, 6 N; and attention's share at sequence length T by the
   /// convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Backward included, recomputation not.

@@ -1,6 +1,7 @@
 #include "models/test_model.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "harness/harness.hpp"
 #include "kernels/objective.hpp"
@@ -232,7 +233,7 @@ std::vector<float> TestModel::logits(const Rows& rows) {
   std::vector<float> out(static_cast<size_t>(batch.tokens * v));
   model_->forward(*ctx_, &batch);
   for (int64_t row = 0; row < batch.tokens; ++row) {
-    model_->logits(*ctx_, &batch, row, logits_);
+    model_->logits(*ctx_, &batch, std::array{row}, logits_);
     copy_to_host(out.data() + row * v, logits_.data, logits_.bytes(), stream());
     stream().synchronize();
   }

@@ -28,7 +28,7 @@ std::vector<std::string> keys_of(std::string_view text, DeckErrors& errors) {
 
 std::vector<std::string> keys_of(std::string_view text) {
   DeckErrors errors("d.ini");
-  const std::vector<std::string> keys = keys_of(text, errors);
+  std::vector<std::string> keys = keys_of(text, errors);
   EXPECT_NO_THROW(errors.raise());
   return keys;
 }

@@ -94,8 +94,8 @@ TEST(HuggingFaceTokens, LogProbabilitiesAreThoseOfTheRowAlone) {
   config["max_position_embeddings"] = 2000;
   write_file(folder / "model/config.json", config.dump());
   const auto row = [](int length) {
-    std::vector<int> ids;
-    for (int i = 0; i < length; ++i) ids.push_back(1 + (i * i) % 40);
+    std::vector<int> ids(static_cast<size_t>(length));
+    for (int i = 0; i < length; ++i) ids[static_cast<size_t>(i)] = 1 + (i * i) % 40;
     return json({{"input_ids", ids}}).dump() + "\n";
   };
   const auto logprobs = [&](const std::string& rows) {

@@ -61,7 +61,7 @@ class ModelPath : public ::testing::Test {
 
   /// A copy of a model to break.
   fs::path copy(const std::string& model) {
-    const fs::path to = folder / ("copy" + std::to_string(++copies));
+    fs::path to = folder / ("copy" + std::to_string(++copies));
     fs::copy(models() / model, to);
     return to;
   }

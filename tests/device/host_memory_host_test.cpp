@@ -5,33 +5,29 @@
 #include <string>
 
 #include "device/host_memory.hpp"
+#include "harness/temporary_folder.hpp"
 
 namespace llmtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory that looks like the parts of / that host_memory reads.
+/// A folder that looks like the parts of / that host_memory reads.
 class HostMemory : public testing::Test {
  protected:
-  HostMemory() {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::temp_directory_path() / (std::string("llmtrain_host_memory_") + info->name() + "_" +
-                                         std::to_string(reinterpret_cast<uintptr_t>(this)));
-    write("proc/meminfo", "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    800 kB\n");
-  }
-  ~HostMemory() override { fs::remove_all(root_); }
+  HostMemory() { write("proc/meminfo", "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    800 kB\n"); }
 
   void write(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
+    const fs::path file = root_ / path;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text;
   }
   void expect(int64_t available, int64_t total) {
-    const DeviceMemory memory = host_memory(root_);
+    const DeviceMemory memory = host_memory(root_.text());
     EXPECT_EQ(memory.available, available);
     EXPECT_EQ(memory.total, total);
   }
-  fs::path root_;
+  test::TemporaryFolder root_;
 };
 
 TEST_F(HostMemory, WithoutControlGroups) { expect(800 * 1024, 1000 * 1024); }
@@ -67,9 +63,9 @@ TEST_F(HostMemory, ContainerSeesItsGroupAsTheMount) {
 }
 
 TEST_F(HostMemory, ProcessorName) {
-  EXPECT_FALSE(host_processor_name(root_).empty());
+  EXPECT_FALSE(host_processor_name(root_.text()).empty());
   write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Example CPU 9000  \nflags\t: fpu\n");
-  EXPECT_EQ(host_processor_name(root_), "Example CPU 9000");
+  EXPECT_EQ(host_processor_name(root_.text()), "Example CPU 9000");
 }
 
 }  // namespace

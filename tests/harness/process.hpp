@@ -10,7 +10,7 @@ inline constexpr int skipped = 77;
 class Process {
  public:
   Process(int& argc, char**& argv);
-  ~Process();
+  ~Process();  // NOLINT(performance-trivially-destructible): trivial in plain_process.cpp alone
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 

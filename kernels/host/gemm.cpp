@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -39,6 +41,22 @@ struct Buffers {
   Buffer wide_c;
   std::vector<Buffer> own;
 };
+
+using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;  ///< by whether it is oneDNN's micro
+
+/// Kernels belong to the calling thread, as plans do. Products that differ in their rows alone have the same ones but
+/// for the last rows: a process that meets texts of every length keeps kernels for 128 borders, not for every length.
+Kernels& kernels_of_thread() {
+  static thread_local Kernels kernels;
+  return kernels;
+}
+
+TileKernel* kernel_of(const TileShape& shape, bool micro) {
+  std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
+  if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
+  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN refused a tile of a matrix product");
+  return kernel.get();
+}
 
 /// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles. Along k: segments
 /// (packed at a time) of chunks (one micro-kernel call). Along n: groups of panels; along m: bands of tile rows.
@@ -77,7 +95,7 @@ class Plan {
   void cut(bool must_pack_a);
   void make_kernels(bool micro);
   TileKernel* kernel(bool last_rows, bool last_columns, bool last_chunk, bool add) const {
-    return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_chunk ? 2u : 0u) | (add ? 1u : 0u)].get();
+    return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_chunk ? 2u : 0u) | (add ? 1u : 0u)];
   }
   int64_t chunk_length(int64_t chunk) const { return chunk + 1 < chunks_ ? chunk_ : padded_k_ - chunk * chunk_; }
   int64_t c_stride() const { return accumulator_ == Accumulator::tile ? panels_per_tile_ * panel_width : shape_.n; }
@@ -123,7 +141,7 @@ class Plan {
   bool share_b_ = true;    ///< false: one tile row; a panel is packed where it is used, and stays in cache
   Accumulator accumulator_ = Accumulator::direct;
   int64_t scratch_bytes_ = 0;
-  std::array<std::unique_ptr<TileKernel>, 16> kernels_;
+  std::array<TileKernel*, 16> kernels_{};
 };
 
 Plan::Plan(const GemmShape& shape, const ProductKernels& kernels) : shape_(shape), panel_type_(kernels.operands) {
@@ -184,8 +202,7 @@ void Plan::make_kernels(bool micro) {
     const bool exists =
         (border_row || row_blocks_ > 1) && (border_column || panels_ > 1) && (border_chunk || chunks_ > 1);
     if (!adds || !exists) continue;
-    kernels_[i] = micro ? make_micro_kernel(s) : make_primitive_kernel(s);
-    LLMTRAIN_CHECK(kernels_[i] != nullptr, "oneDNN refused a tile of a matrix product");
+    kernels_[i] = kernel_of(s, micro);
     scratch_bytes_ = std::max(scratch_bytes_, kernels_[i]->scratch_bytes());
   }
 }
@@ -296,8 +313,8 @@ void Plan::compute(const Operands& o, Worker& w, const Part& part, int64_t task)
 void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers& buffers) {
   const bool alone = omp_in_parallel() || shape_.m * shape_.n * shape_.k <= small_product;
   const int threads = alone ? 1 : omp_get_max_threads();
-  for (auto& k : kernels_) {
-    if (k) k->prepare(threads);
+  for (TileKernel* k : kernels_) {
+    if (k != nullptr) k->prepare(threads);
   }
   if (static_cast<int>(buffers.own.size()) < threads) buffers.own.resize(static_cast<size_t>(threads));
   const int64_t c_tile_bytes = accumulator_ == Accumulator::tile ? tile_rows_ * panels_per_tile_ * panel_width * 4 : 0;
@@ -372,5 +389,7 @@ void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const v
   if (!plan) plan = std::make_unique<Plan>(shape, product_kernels(shape.input, shape.m));
   plan->run(a, b, c, bias, buffers);
 }
+
+int64_t kernel_count() { return static_cast<int64_t>(kernels_of_thread().size()); }
 
 }  // namespace llmtrain::host

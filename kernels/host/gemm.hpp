@@ -26,8 +26,11 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
-/// The first call of a shape makes its kernels and grows the calling thread's buffers; later calls allocate nothing.
-/// Callable from several threads at once.
+/// The first call of a shape makes the kernels it lacks and grows the calling thread's buffers; later calls allocate
+/// nothing. Callable from several threads at once.
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
+
+/// Kernels that the calling thread has made so far.
+int64_t kernel_count();
 
 }  // namespace llmtrain::host

@@ -1,4 +1,5 @@
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <memory>
 
@@ -17,6 +18,7 @@ struct TileShape {
   int64_t ldc;
   DType input;
   bool accumulate;
+  auto operator<=>(const TileShape&) const = default;  // NOLINT(modernize-use-nullptr): not written here
 };
 
 class TileKernel {

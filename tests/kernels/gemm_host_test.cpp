@@ -139,6 +139,23 @@ INSTANTIATE_TEST_SUITE_P(Paths, Gemm,
                          testing::Values(ProductPath::automatic, ProductPath::native, ProductPath::wide,
                                          ProductPath::plain));
 
+/// Texts have every length: what a product needs must not be made, and kept, for each.
+TEST(GemmKernels, AreSharedByProductsThatDifferInTheirRows) {
+  constexpr int64_t most = 600, width = 64;
+  const std::vector<float> a(most * width, 1.0f), b(width * (width + 1), 1.0f);
+  std::vector<float> c(most * (width + 1));
+  const auto multiply = [&](int64_t rows, int64_t columns) {
+    host::gemm({.m = rows, .n = columns, .k = width}, a.data(), b.data(), c.data(), nullptr);
+  };
+  for (int64_t rows = 1; rows <= 256; ++rows) multiply(rows, width);
+  const int64_t made = host::kernel_count();
+  EXPECT_GT(made, 0);
+  for (int64_t rows = 257; rows <= most; ++rows) multiply(rows, width);
+  EXPECT_EQ(host::kernel_count(), made);
+  multiply(100, width + 1);
+  EXPECT_GT(host::kernel_count(), made) << "the control: another width";
+}
+
 TEST(ProductPath, ThinProductsStayNativeAndForcedPathsAreTaken) {
   using host::product_kernels;
   const bool native = [] {

@@ -161,6 +161,7 @@ bool FileHandle::reserve(int64_t bytes) const {
 void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
 
 void sync_folder(const std::string& folder) {
+  const FileCall call;
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;  // not readable: nothing more can be done
   ::fsync(descriptor);         // some file systems refuse it for folders

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 
 namespace llmtrain {
@@ -22,6 +23,7 @@ AppendFile::AppendFile(const std::string& path) : path_(path) {
 AppendFile::~AppendFile() { close(file_); }
 
 void AppendFile::append(std::string_view bytes) {
+  const FileCall call;
   while (!bytes.empty()) {
     const ssize_t written = write(file_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
@@ -34,6 +36,7 @@ void AppendFile::append(std::string_view bytes) {
 }
 
 void AppendFile::sync() {
+  const FileCall call;
   if (fsync(file_) != 0) throw UserError(ExitCode::io, fmt::format("{}: fsync failed: {}", path_, strerror(errno)));
 }
 

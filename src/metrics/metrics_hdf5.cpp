@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "core/hdf5_handle.hpp"
 
@@ -17,38 +18,32 @@ namespace llmtrain {
 
 namespace {
 
-/// An HDF5 identifier that is closed at the end of its scope. Negative ids are failures.
-class Handle {
- public:
-  Handle(hid_t id, herr_t (*close)(hid_t), const std::string& path) : id_(id), close_(close) {
-    if (id < 0) throw UserError(ExitCode::io, fmt::format("{}: HDF5 cannot write it; is the disk full?", path));
-  }
-  ~Handle() { close_(id_); }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  operator hid_t() const { return id_; }
-
- private:
-  hid_t id_;
-  herr_t (*close_)(hid_t);
-};
-
 void check(herr_t status, const std::string& path) {
   if (status < 0) throw UserError(ExitCode::io, fmt::format("{}: HDF5 cannot write it; is the disk full?", path));
 }
 
-void write_column(hid_t group, const MetricsTable::Column& column, const std::string& path) {
+Hdf5Handle checked(hid_t id, Hdf5Handle::Close close, const std::string& path) {
+  check(id < 0 ? -1 : 0, path);
+  return {id, close};
+}
+
+Hdf5Handle create_group(const Hdf5Handle& file, const std::string& name, const std::string& path) {
+  return checked(H5Gcreate2(file.get(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, path);
+}
+
+void write_column(const Hdf5Handle& group, const MetricsTable::Column& column, const std::string& path) {
   const hsize_t rows = column.values.size();
-  const Handle space(H5Screate_simple(1, &rows, nullptr), H5Sclose, path);
-  const Handle data(
-      H5Dcreate2(group, column.name.c_str(), H5T_IEEE_F64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose,
-      path);
-  check(H5Dwrite(data, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, column.values.data()), path);
-  const Handle text(H5Tcopy(H5T_C_S1), H5Tclose, path);
-  check(H5Tset_size(text, column.units.size() + 1), path);
-  const Handle scalar(H5Screate(H5S_SCALAR), H5Sclose, path);
-  const Handle attribute(H5Acreate2(data, "units", text, scalar, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
-  check(H5Awrite(attribute, text, column.units.c_str()), path);
+  const Hdf5Handle space = checked(H5Screate_simple(1, &rows, nullptr), H5Sclose, path);
+  const Hdf5Handle data = checked(
+      H5Dcreate2(group.get(), column.name.c_str(), H5T_IEEE_F64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+      H5Dclose, path);
+  check(H5Dwrite(data.get(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, column.values.data()), path);
+  const Hdf5Handle text = checked(H5Tcopy(H5T_C_S1), H5Tclose, path);
+  check(H5Tset_size(text.get(), column.units.size() + 1), path);
+  const Hdf5Handle scalar = checked(H5Screate(H5S_SCALAR), H5Sclose, path);
+  const Hdf5Handle attribute =
+      checked(H5Acreate2(data.get(), "units", text.get(), scalar.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose, path);
+  check(H5Awrite(attribute.get(), text.get(), column.units.c_str()), path);
 }
 
 void sync(const std::string& path, int flags) {
@@ -72,16 +67,18 @@ void MetricsTable::cut(size_t rows) {
 
 void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables) {
   const std::lock_guard lock(hdf5_mutex());
+  const FileCall call;
+  const Hdf5Silence silence;
   const std::string temporary = path + ".tmp";
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   {
-    const Handle file(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose, temporary);
+    Hdf5Handle file =
+        checked(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose, temporary);
     for (const MetricsTable& table : tables) {
-      const Handle group(H5Gcreate2(file, table.name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
-                         temporary);
+      const Hdf5Handle group = create_group(file, table.name, temporary);
       for (const MetricsTable::Column& column : table.columns) write_column(group, column, temporary);
     }
-    check(H5Fflush(file, H5F_SCOPE_GLOBAL), temporary);
+    check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL), temporary);
+    check(file.reset() ? 0 : -1, temporary);
   }
   sync(temporary, O_RDONLY);
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
@@ -126,7 +123,7 @@ std::vector<double> read_column(hid_t file, const std::string& name, const std::
 void read_metrics_hdf5(const std::string& path, MetricsTable& table) {
   const Hdf5Silence silence;
   const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-  if (!file.valid()) refuse(path, "it whole file");
+  if (!file.valid()) refuse(path, "the file");
   H5L_info2_t info;
   if (H5Lget_info2(file.get(), table.name.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD) {
     refuse(path, table.name);

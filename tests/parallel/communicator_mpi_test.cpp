@@ -1,12 +1,19 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "core/error.hpp"
 #include "harness/harness.hpp"
+#include "harness/temporary_folder.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/mpi_transfer.hpp"
 #include "parallel/runtime.hpp"
@@ -198,7 +205,18 @@ TEST(HostPlane, GathersTextsOfAnyLength) {
 
 TEST(HostPlane, BarrierWaitsForAll) {
   Communicator& c = communicator();
-  for (int i = 0; i < 10; ++i) c.barrier();
+  std::optional<test::TemporaryFolder> folder;
+  if (c.rank() == 0) folder.emplace();
+  std::string path = folder ? folder->text() : "";
+  c.broadcast(path);
+  for (int late = 0; late < c.size(); ++late) {
+    const auto mark = [&](int rank) { return fmt::format("{}/{}-{}", path, late, rank); };
+    if (c.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::ofstream(mark(c.rank())) << "x";
+    c.barrier();
+    for (int rank = 0; rank < c.size(); ++rank) EXPECT_TRUE(std::filesystem::exists(mark(rank))) << mark(rank);
+  }
+  c.barrier();  // all have looked before the folder goes
 }
 
 // Pieces of 7 bytes stand for those of 512 MiB.

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "harness/temporary_folder.hpp"
 #include "text/base64.hpp"
 #include "text/byte_level.hpp"
 #include "text/sentencepiece_model.hpp"
@@ -51,23 +52,14 @@ const std::string good_json = R"({"version":"1.0","truncation":null,"padding":nu
    "fuse_unk":false,"byte_fallback":false,"ignore_merges":false,
    "vocab":{"?":0,"a":1,"b":2,"ab":3,"bab":4},"merges":["a b",["b","ab"]]}})";
 
-class Folder {
+class Folder : public test::TemporaryFolder {
  public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tokenizer-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
   std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << text;
-    return path_ + "/" + name;
+    std::string path = (*this / name).string();
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
   }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+  std::string path() const { return text(); }
 };
 
 std::string why_json(const std::string& text) {

@@ -60,7 +60,6 @@ class CheckpointSave {
  private:
   void run_phase(const std::function<void()>& work);
   void reserve();
-  void write_manifest();
   void create_shard();
   void gather_shards();
 

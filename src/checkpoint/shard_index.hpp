@@ -27,7 +27,7 @@ struct ShardIndex {
 
 /// Of the same length whatever the hashes.
 std::string to_text(const ShardIndex& index);
-/// The index of a shard in a file of `file_bytes`. UserError(bad_content) beginning with `source` unless it is the one
+/// The index of a shard. UserError(bad_content) beginning with `source` unless it is the one
 /// that the manifest's schema and step demand, with every part inside of the file.
 ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, int64_t shard, const std::string& source);
 /// The same from the shard's file.

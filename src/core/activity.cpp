@@ -1,7 +1,5 @@
 #include "core/activity.hpp"
 
-#include <chrono>
-
 namespace llmtrain {
 namespace {
 
@@ -10,11 +8,6 @@ constexpr auto relaxed = std::memory_order_relaxed;
 thread_local Lane lane_of_thread = Lane::main;
 
 LaneActivity& own_lane() { return activity().lane(lane_of_thread); }
-
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -74,7 +67,7 @@ CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t 
   collective.operation.store(operation, relaxed);
   collective.sequence.store(sequence, relaxed);
   collective.bytes.store(bytes, relaxed);
-  collective.since.store(now(), relaxed);
+  collective.since.store(Recorder::now(), relaxed);
   collective.inside.store(true, relaxed);
   note_progress();
 }
@@ -82,7 +75,7 @@ CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t 
 CollectiveScope::~CollectiveScope() {
   CollectiveActivity& collective = activity().collective;
   collective.inside.store(false, relaxed);
-  collective.since.store(now(), relaxed);
+  collective.since.store(Recorder::now(), relaxed);
   note_progress();
 }
 

@@ -63,9 +63,7 @@ void Arena::commit(void* base) {
   LLMTRAIN_CHECK(base != nullptr && reinterpret_cast<uintptr_t>(base) % 64 == 0,
                  "the arena wants 64-byte aligned memory");
   base_ = static_cast<char*>(base);
-  for (const Request& request : requests_) {
-    if (request.target != nullptr) request.target->data = base_ + request.offset;
-  }
+  for (const Request& request : requests_) request.target->data = base_ + request.offset;
 }
 
 Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {

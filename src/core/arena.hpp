@@ -19,7 +19,7 @@ std::string_view name_of(MemoryCategory category);
 class Arena {
  public:
   struct Request {
-    Tensor* target;  ///< filled by commit(); must stay at its address until then. May be null in a pure estimate.
+    Tensor* target;  ///< filled by commit(); must stay at its address until then
     MemoryCategory category;
     std::string name;
     int64_t offset;  ///< bytes, 64-byte aligned

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
@@ -22,7 +23,8 @@ class StoredTokens final : public TokenFile {
     file_.expect_scattered_reads();
     documents_.resize(static_cast<size_t>(layout_.documents.elements));
     file_.read(layout_.documents.offset, layout_.documents.elements * 8, documents_.data());
-    const bool ascending = std::is_sorted(documents_.begin(), documents_.end(), std::less_equal<>());
+    const bool ascending =
+        std::adjacent_find(documents_.begin(), documents_.end(), std::greater_equal<>()) == documents_.end();
     if (!ascending || documents_.front() != 0 || documents_.back() != static_cast<uint64_t>(tokens())) {
       throw UserError(
           ExitCode::bad_content,

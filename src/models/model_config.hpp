@@ -63,9 +63,9 @@ struct ModelConfig {
   bool gated() const {
     return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
   }
-  /// Elements of a head that rope turns.
-  /// Tokens of the longest sequence that the model gives sense to: rope that is scaled reaches further than max_seq_len
-  /// where that is the length before scaling, dynamic rope as far as memory does.
+  /// Tokens of the longest sequence that the model gives sense to: rope that is scaled reaches further than
+  /// max_seq_len where that is the length before scaling,
+  /// dynamic rope as far as memory does.
   int64_t longest_sequence() const;
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   int64_t window_of_layer(int64_t layer) const;

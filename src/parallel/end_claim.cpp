@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 
@@ -28,10 +29,10 @@ bool claim_end(int code) {
   const int descriptor = ::open(file.data(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
   if (descriptor < 0) return errno != EEXIST;
   std::array<char, 16> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), code);
-  const bool written = ::write(descriptor, text.data(), static_cast<size_t>(end - text.data())) > 0;
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), code).ptr;
+  [[maybe_unused]] const ssize_t written = ::write(descriptor, text.data(), static_cast<size_t>(end - text.data()));
   ::close(descriptor);
-  return written || error == std::errc();  // without its code it is a claim all the same
+  return true;  // without its code it is a claim all the same
 }
 
 std::optional<int> claimed_code() {

@@ -156,9 +156,8 @@ std::optional<RankStatus> parse_status(const std::string& text) {
 }
 
 std::string describe(const RankStatus& s) {
-  std::string text = s.section == "step" || s.step == 0 ? fmt::format("{} {}", s.section, s.step)
-                                                        : fmt::format("{} after step {}", s.section, s.step);
-  if (s.step == 0) text = s.section;
+  std::string text = s.section;
+  if (s.step > 0) text += s.section == "step" ? fmt::format(" {}", s.step) : fmt::format(" after step {}", s.step);
   const std::string collective = fmt::format("{} #{} ({})", s.collective, s.sequence, bytes_of(s.bytes));
   if (s.in_collective) {
     text += fmt::format(", waits in {} for {:.0f} s", collective, s.since);

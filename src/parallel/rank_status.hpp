@@ -56,7 +56,7 @@ std::string to_text(const RankStatus& status);
 /// None when the text is no whole status.
 std::optional<RankStatus> parse_status(const std::string& text);
 
-/// "step 118, step: in all-gather #2040 (1.2 MB) for 61 s"
+/// "step 118, waits in all-gather #2040 (12.3 MB) for 61 s"
 std::string describe(const RankStatus& status);
 
 }  // namespace llmtrain

@@ -56,9 +56,10 @@ std::optional<RankStatus> read_status(const std::string& path) {
 void prepare_folder(const std::string& folder) {
   std::error_code ignored;
   fs::create_directories(folder, ignored);
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("rank-") || name == "end") fs::remove(entry.path(), ignored);
+  std::error_code error;  // not the loop of a range, which throws when the folder cannot be read on
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name.starts_with("rank-") || name == "end") fs::remove(entry->path(), ignored);
   }
 }
 

@@ -4,9 +4,9 @@
 // - One tells the others where this rank is, through a small file that it replaces every few seconds, and reads
 //   theirs once this rank has made no progress for a while. It may hang with the file system.
 // - One looks at memory only: at the progress of this rank, and at what the first has read. When a rank is lost (no
-// sign
-//   of life; its process is gone) or stuck (alive, at work, no progress within the deadline of its section), one rank
-//   prints where every rank is and ends the job with exit code 76.
+//   sign of life; its process is gone) or stuck (alive, at work, no progress within the deadline of its section), one
+//   rank prints where every rank is and ends the job with
+//   exit code 76.
 //
 // Waiting in a collective has no deadline of its own: whoever keeps the others waiting has one.
 

@@ -29,9 +29,9 @@ struct ResumePoint {
 LogState log_state(const Manifest& manifest);
 
 /// Collective: the checkpoint that [checkpoint] resume chooses in the run directory `folder`, if any (with
-/// run.overwrite none of that folder). Settles what the
-/// configuration left to the device as the checkpoint has it. UserError: cannot_create when the deck is another's,
-/// missing_input when there is none and one is required, bad_content when none is whole.
+/// run.overwrite none of that folder). Settles what the configuration left to the device as the checkpoint has it.
+/// UserError: cannot_create when the deck is another's, missing_input when there is none and one is required,
+/// bad_content when none is whole.
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator);
 
 /// Cuts ledger.jsonl and metrics.jsonl in `folder` back to the checkpoint, or begins a ledger from that of the other

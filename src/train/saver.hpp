@@ -21,7 +21,8 @@
 namespace llmtrain {
 
 /// The state of one step as the writer reads it: the end of this rank's elements (in the order of writing) from a copy,
-/// what the copy has no room for from the parameters themselves, which must not change before live_is_read().
+/// what the copy has no room for from the parameters themselves, which must not change before
+/// wait_for_live() has returned.
 class Snapshot : public StateSource {
  public:
   /// `copy`: host memory of elements() or fewer.
@@ -30,8 +31,6 @@ class Snapshot : public StateSource {
   /// fp32 numbers that this rank saves. Known as soon as the store is made.
   static int64_t elements(const ParamStore& store);
 
-  /// Elements of this rank's state that the buffer does not hold.
-  int64_t live_elements() const { return live_; }
   int64_t bytes() const { return total_ * state_bytes; }
   /// Main thread, no writer active.
   void take();
@@ -74,8 +73,8 @@ class Saver {
   void begin(const SaveRequest& request);
   /// Before the parameters change.
   void hold_update();
-  /// A save is under way, and this rank has written its part (and if none is under way).
   bool under_way() const { return save_ != nullptr; }
+  /// This rank has written its part, or there is none to write.
   bool written() const { return done_.load(); }
   /// Writing failed on this rank: there is no use in waiting for the others.
   bool failed() const { return under_way() && written() && save_->failed(); }

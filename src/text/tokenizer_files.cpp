@@ -11,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
+#include "core/folder_handle.hpp"
 #include "core/json_reader.hpp"
 #include "core/whole_file.hpp"
 #include "text/added_token_files.hpp"
@@ -347,6 +348,15 @@ std::string serialize_origin(const TokenizerOrigin& origin) {
   return object.dump();
 }
 
+namespace {
+
+/// Files beside the main one, which save_tokenizer() writes under their names.
+bool is_file_beside(std::string_view name) {
+  return name == merges_txt || name == added_json || std::ranges::find(config_names, name) != config_names.end();
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized) {
   const std::string name = "stored tokenizer";
   constexpr JsonLimits limits{.bytes = largest_tokenizer_json / 3 * 4 + (int64_t{8} << 20), .values = 1000};
@@ -359,6 +369,8 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
   const JsonNode list = root.at("files");
   for (size_t i = 0; i < list.array().size(); ++i) {
     TokenizerFile file{list.at(i).at("name").text(), {}};
+    check_file_name(file.name, name);
+    if (i > 0 && !is_file_beside(file.name)) list.at(i).refuse("is no file of a tokenizer");
     if (!from_base64(list.at(i).at("base64").text(), file.bytes)) list.at(i).refuse("is not base64");
     set.files.push_back(std::move(file));
   }

@@ -373,6 +373,24 @@ TEST(TokenizerFiles, SavedFilesAreTheSame) {
   EXPECT_EQ(load_tokenizer(to.path())->eos_id(), 5);
 }
 
+TEST(TokenizerFiles, AStoredOneNamesNoFilesOfOtherPlaces) {  // saved, they would be written there
+  const Folder from;
+  from.write("tokenizer.json", good_json);
+  const auto stored = nlohmann::ordered_json::parse(load_tokenizer(from.path())->serialized());
+  const auto with_file = [&](const std::string& name) {
+    nlohmann::ordered_json changed = stored;
+    changed["files"].push_back({{"name", name}, {"base64", "e30="}});
+    return make_tokenizer_from(changed.dump());
+  };
+  for (const std::string name : {"../evil", "/tmp/evil", "folder/tokenizer_config.json", "..", "", "a\nb"}) {
+    EXPECT_THAT(refusal([&] { with_file(name); }), HasSubstr("is not the name of a file in this folder")) << name;
+  }
+  for (const std::string name : {"model.safetensors", "tokenizer.json", "evil.py"}) {
+    EXPECT_THAT(refusal([&] { with_file(name); }), HasSubstr("is no file of a tokenizer")) << name;
+  }
+  EXPECT_EQ(with_file("special_tokens_map.json")->files().size(), 2u);  // the twin
+}
+
 TEST(Base64, RoundTripAndRefusals) {
   for (const std::string text : {"", "a", "ab", "abc", "abcd", "\xFF\x00\x80"}) {
     std::string back;

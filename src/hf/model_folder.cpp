@@ -35,7 +35,23 @@ std::string host_name() {
   return host;
 }
 
-/// What killed processes of this machine left of the same folder.
+bool is_model_file(const std::string& name) {
+  return name == "config.json" || name == "generation_config.json" || name == weights_index_name ||
+         (name.starts_with("model") && name.ends_with(".safetensors")) ||
+         std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
+}
+
+/// False also when it cannot be read.
+bool holds_model_files_only(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (!is_model_file(entry->path().filename().string())) return false;
+  }
+  return !error;
+}
+
+/// What killed processes of this machine left of the same folder. One that was killed while it replaced a model may
+/// have left files of the user's there: they stay.
 void remove_leftovers(const std::string& path) {
   const fs::path folder = folder_of(path);
   const std::string prefix = fmt::format("{}.partial-{}-", fs::path(path).filename().string(), host_name());
@@ -47,14 +63,8 @@ void remove_leftovers(const std::string& path) {
     const char* end = name.data() + name.size();
     const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, process);
     const bool dead = error == std::errc() && stop == end && process > 0 && kill(process, 0) != 0 && errno == ESRCH;
-    if (dead) fs::remove_all(entry.path(), ignored);
+    if (dead && holds_model_files_only(entry.path())) fs::remove_all(entry.path(), ignored);
   }
-}
-
-bool is_model_file(const std::string& name) {
-  return name == "config.json" || name == "generation_config.json" || name == weights_index_name ||
-         (name.starts_with("model") && name.ends_with(".safetensors")) ||
-         std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
 }
 
 void check_replaceable(const std::string& path) {

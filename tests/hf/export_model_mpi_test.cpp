@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <set>
 
 #include "hf/export_model.hpp"
@@ -157,6 +159,24 @@ TEST_F(ExportModel, AFailureToWriteEndsOnEveryRankAndLeavesNothing) {
               HasSubstr("disk full"));
   communicator().barrier();
   EXPECT_EQ(names_in(folder_.path()), std::set<std::string>{});
+}
+
+TEST_F(ExportModel, WhatKilledProcessesLeftGoesUnlessFilesOfTheUserAreInIt) {
+  write(small_model("llama"), {});
+  if (communicator().rank() != 0) return;
+  std::array<char, 64> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string left = std::string("out.partial-") + host.data() + "-";
+  const std::string partial = left + "2147483646", replaced = left + "2147483647";  // no process has such a number
+  for (const std::string& name : {partial, replaced}) {
+    std::filesystem::create_directories(folder_.at(name));
+    folder_.write(name + "/model.safetensors", "half of it");
+  }
+  folder_.write(replaced + "/README.md", "what a person wrote about it");
+  ExportOptions options;
+  options.output = folder_.at("out");
+  convert_model(folder_.at("in"), options);
+  EXPECT_EQ(names_in(folder_.path()), (std::set<std::string>{"in", "out", replaced}));
 }
 
 TEST_F(ExportModel, FolderToFolder) {

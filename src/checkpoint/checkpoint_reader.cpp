@@ -10,10 +10,14 @@
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/runtime.hpp"
+#include "parallel/together.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {
+
+constexpr const char* while_verifying = "while a checkpoint was verified";
+constexpr int64_t pieces_before_pause = 16;  // of each thread
 
 int64_t pieces_of(const CheckpointFile& file) { return (file.bytes + hash_piece - 1) / hash_piece; }
 
@@ -24,7 +28,7 @@ void check_size(const FileHandle& file, int64_t expected) {
 }
 
 /// Which tensor of a shard is not what was saved; empty: none.
-std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_t shard) {
+std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_t shard, const Pause& pause) {
   ShardIndex index;
   try {
     index = read_shard_index(file, manifest, shard);
@@ -39,6 +43,7 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
       file.read(entry.offset + begin, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count));
       begin += count;
+      pause();
     }
     if (hash.digest() == entry.hash) continue;
     return fmt::format("{} of tensor {}, elements {} to {} of its unit: hash {} instead of {}",
@@ -58,29 +63,32 @@ class PieceReader {
   std::vector<Digest> digests;
   std::string problems;  ///< a line each
 
-  void read() {
+  void read(const Pause& pause) {
     digests.resize(static_cast<size_t>(end_ - begin_));
     int64_t first = 0;
     for (const CheckpointFile& file : files_) {
       const int64_t last = first + pieces_of(file);
       const int64_t from = std::max(first, begin_), to = std::min(last, end_);
-      if (from < to) read_file(file, first, from, to);
+      if (from < to) read_file(file, first, from, to, pause);
       first = last;
     }
   }
 
  private:
-  void read_file(const CheckpointFile& file, int64_t first, int64_t from, int64_t to) {
+  void read_file(const CheckpointFile& file, int64_t first, int64_t from, int64_t to, const Pause& pause) {
     try {
       const FileHandle handle = FolderHandle::open(path_).open_to_read(file.name);
       check_size(handle, file.bytes);
-      parallel_for(static_cast<size_t>(to - from), threads_, [&](size_t i) {
-        thread_local std::vector<char> buffer(static_cast<size_t>(hash_piece));
-        const int64_t offset = (from + static_cast<int64_t>(i) - first) * hash_piece;
-        const int64_t count = std::min(hash_piece, file.bytes - offset);
-        handle.read(offset, count, buffer.data());
-        digests[static_cast<size_t>(from - begin_) + i] = digest_of(buffer.data(), static_cast<size_t>(count));
-      });
+      for (const int64_t batch = pieces_before_pause * threads_; from < to; from += batch) {
+        parallel_for(static_cast<size_t>(std::min(batch, to - from)), threads_, [&](size_t i) {
+          thread_local std::vector<char> buffer(static_cast<size_t>(hash_piece));
+          const int64_t piece = from + static_cast<int64_t>(i), offset = (piece - first) * hash_piece;
+          const int64_t count = std::min(hash_piece, file.bytes - offset);
+          handle.read(offset, count, buffer.data());
+          digests[static_cast<size_t>(piece - begin_)] = digest_of(buffer.data(), static_cast<size_t>(count));
+        });
+        pause();
+      }
     } catch (const UserError& error) {
       problems += std::string(error.what()) + "\n";
     }
@@ -93,7 +101,7 @@ class PieceReader {
 };
 
 std::string compare_hashes(const std::string& path, const Manifest& manifest, const std::vector<CheckpointFile>& files,
-                           const std::vector<Digest>& digests) {
+                           const std::vector<Digest>& digests, const Pause& pause) {
   std::string problems;
   size_t first = 0;
   for (size_t f = 0; f < files.size(); ++f) {
@@ -106,9 +114,8 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
       const FileHandle handle = FolderHandle::open(path).open_to_read(files[f].name);
       for (size_t shard = 0; shard < manifest.shards.size() && where.empty(); ++shard) {
         if (manifest.shards[shard].file.name != files[f].name) continue;
-        if (const std::string damage = find_damage(handle, manifest, static_cast<int64_t>(shard)); !damage.empty()) {
-          where = "; " + damage;
-        }
+        const std::string damage = find_damage(handle, manifest, static_cast<int64_t>(shard), pause);
+        if (!damage.empty()) where = "; " + damage;
       }
       if (where.empty() && files[f].name.starts_with("shard-")) where = "; in what HDF5 keeps between the tensors";
     } catch (const UserError& error) {
@@ -144,7 +151,7 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   const auto border = [&](int64_t r) { return each * r + rest * r / communicator.size(); };
   PieceReader reader(path, files, border(communicator.rank()), border(communicator.rank() + 1),
                      worker_threads(communicator));
-  reader.read();
+  work_together(communicator, while_verifying, [&](const Pause& pause) { reader.read(pause); });
   if (std::string problems = join_problems(communicator.gather_all(reader.problems)); !problems.empty()) {
     return problems;
   }
@@ -152,7 +159,10 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   mine.put(reader.digests);
   std::vector<Digest> all;
   for (const std::string& part : communicator.gather_all(mine.bytes())) Message(part).take(all);
-  std::string problems = communicator.rank() == 0 ? compare_hashes(path, manifest, files, all) : "";
+  std::string problems;
+  work_together(communicator, while_verifying, [&](const Pause& pause) {
+    if (communicator.rank() == 0) problems = compare_hashes(path, manifest, files, all, pause);
+  });
   communicator.broadcast(problems);
   return join_problems({problems});
 }
@@ -171,7 +181,7 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
 
 /// Copies what the target wants of one part.
 void load_part(const FileHandle& file, const IndexEntry& entry, int64_t unit, StateTarget& target,
-               std::span<float> buffer) {
+               std::span<float> buffer, const Pause& pause) {
   const ShardBorders wanted = target.wanted(unit);
   const int64_t begin = std::max(entry.part.begin, wanted.begin), end = std::min(entry.part.end, wanted.end);
   StreamHash hash;
@@ -181,6 +191,7 @@ void load_part(const FileHandle& file, const IndexEntry& entry, int64_t unit, St
     hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
     target.write(unit, entry.part.state, at, count, buffer.data());
     at += count;
+    pause();
   }
   // Verified before; what is read whole is compared once more, as the disk may fail between the two.
   if (begin == entry.part.begin && end == entry.part.end && hash.digest() != entry.hash) {
@@ -234,6 +245,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Commun
       }
       return found;
     } catch (const UserError& error) {  // the same on all ranks
+      if (error.code() == ExitCode::stopped) throw;
       found.refused.push_back({step, found.path, error.what()});
     }
   }
@@ -248,8 +260,8 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Commun
 
 void load_checkpoint(const std::string& path, const Manifest& manifest, StateTarget& target, std::span<float> buffer,
                      Communicator& communicator) {
-  raise_together(communicator, [&] {
-    LLMTRAIN_CHECK(!buffer.empty(), "a checkpoint needs a buffer");
+  LLMTRAIN_CHECK(!buffer.empty(), "a checkpoint needs a buffer");
+  work_together(communicator, "while a checkpoint was read", [&](const Pause& pause) {
     if (const std::string what = difference(manifest.schema, target.schema()); !what.empty()) {
       throw UserError(ExitCode::bad_content, fmt::format("{}: not a checkpoint of this model: {}", path, what));
     }
@@ -263,7 +275,7 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
         if (!target.wants(entry.part.state)) continue;
         const TensorSchema& tensor = manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)];
-        load_part(file, entry, tensor.unit, target, buffer);
+        load_part(file, entry, tensor.unit, target, buffer, pause);
       }
     }
   });

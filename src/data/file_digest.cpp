@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/whole_file.hpp"
 #include "data/shared_work.hpp"
+#include "parallel/runtime.hpp"
 
 namespace llmtrain {
 namespace {

@@ -12,6 +12,7 @@
 #include "data/jsonl.hpp"
 #include "data/shared_work.hpp"
 #include "data/text_source.hpp"
+#include "parallel/runtime.hpp"
 #include "text/code_points.hpp"
 
 namespace llmtrain {

@@ -12,6 +12,7 @@
 #include "data/jsonl.hpp"
 #include "data/shared_work.hpp"
 #include "data/token_file_writer.hpp"
+#include "parallel/runtime.hpp"
 #include "text/code_points.hpp"
 
 namespace llmtrain {

@@ -109,7 +109,7 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
         options.threads = worker_threads(communicator);
         options.progress = [&](double share) {
           done = share;
-          if (stop != 0) stop_reading(stop);
+          if (stop != 0) leave_work(stop, while_reading);
         };
         const BpeVocabulary vocabulary = train_bpe(words, options);
         trained.tokens = static_cast<int64_t>(vocabulary.tokens.size());

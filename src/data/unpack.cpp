@@ -9,6 +9,7 @@
 #include "data/compressed_file.hpp"
 #include "data/file_digest.hpp"
 #include "data/shared_work.hpp"
+#include "parallel/runtime.hpp"
 
 namespace llmtrain {
 namespace {

@@ -14,6 +14,7 @@
 #include "hf/read_slice.hpp"
 #include "models/models.hpp"
 #include "parallel/runtime.hpp"
+#include "parallel/together.hpp"
 #include "parallel/unit_layout.hpp"
 
 namespace llmtrain {
@@ -54,7 +55,8 @@ ModelFolderPlan plan_of(const ExportOptions& options, std::map<std::string, std:
 /// write is kept: the other ranks count on this one in the gathers that follow.
 class SliceWriter {
  public:
-  SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer) : gather_(gather), writer_(writer) {}
+  SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer, Communicator& communicator)
+      : gather_(gather), writer_(writer), communicator_(communicator) {}
 
   /// `offset`: of the parameter in its unit.
   void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
@@ -64,6 +66,7 @@ class SliceWriter {
     for (int64_t at = 0; at < elements; at += piece_elements) {
       const int64_t count = std::min(piece_elements, elements - at);
       values_.resize(static_cast<size_t>(count));
+      leave_if_asked(communicator_, "while the weights were exported");
       gather_(unit, offset + at, offset + at + count, values_.data());
       if (writer_ == nullptr) continue;
       if (slice.transposed) {
@@ -101,6 +104,7 @@ class SliceWriter {
 
   const GatherWeights& gather_;
   ModelFolderWriter* writer_;
+  Communicator& communicator_;
   std::vector<float> values_, turned_;
   std::exception_ptr failure_;
 };
@@ -153,7 +157,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     }
     writer = std::make_unique<ModelFolderWriter>(std::move(plan));
   });
-  SliceWriter slices(gather, writer.get());
+  SliceWriter slices(gather, writer.get(), communicator);
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const UnitLayout layout(units[unit]);
     const std::vector<ParamSpec>& specs = units[unit].params;

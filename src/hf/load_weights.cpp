@@ -14,12 +14,14 @@
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
 #include "parallel/runtime.hpp"
+#include "parallel/together.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {
 
 constexpr int64_t window_elements = int64_t{2} << 20;  ///< what one thread reads at a time: 8 MiB of fp32
+constexpr size_t windows_before_pause = 8;             ///< of each thread
 
 /// Elements [begin, end) of a slice and where they belong on this rank.
 struct Window {
@@ -29,27 +31,37 @@ struct Window {
   float* master;  ///< device memory
 };
 
+/// work(0) .. work(count - 1) on threads, with pauses between.
+template <class Work>
+void share_out(size_t count, int threads, const Pause& pause, const Work& work) {
+  const size_t batch = windows_before_pause * static_cast<size_t>(threads);
+  for (size_t first = 0; first < count; first += batch) {
+    parallel_for(std::min(batch, count - first), threads, [&](size_t i) { work(first + i); });
+    pause();
+  }
+}
+
 class Loader {
  public:
   Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator)
       : index_(index), match_(match), params_(params), communicator_(communicator), files_(index.files.size()) {}
 
   /// This rank's share.
-  void read(Stream& stream) {
+  void read(Stream& stream, const Pause& pause) {
     const FolderHandle folder = FolderHandle::open(index_.folder);
     const std::vector<Window> windows = cut_windows(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
     if (device_memory_is_host()) {
-      parallel_for(windows.size(), threads, [&](size_t i) {
+      share_out(windows.size(), threads, pause, [&](size_t i) {
         const Window& w = windows[i];
         bytes += read_slice(w.slice, w.begin, w.end, w.master);
       });
     } else {
-      read_through_host(windows, threads, bytes, stream);
+      read_through_host(windows, threads, bytes, stream, pause);
     }
     bytes_ = bytes;
-    if (match_.tied_head >= 0) compare_tied_head(folder, threads);
+    if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
   }
   int64_t bytes() const { return bytes_; }
 
@@ -86,7 +98,8 @@ class Loader {
     return windows;
   }
 
-  void read_through_host(const std::vector<Window>& windows, int threads, std::atomic<int64_t>& bytes, Stream& stream) {
+  void read_through_host(const std::vector<Window>& windows, int threads, std::atomic<int64_t>& bytes, Stream& stream,
+                         const Pause& pause) {
     const size_t at_once = static_cast<size_t>(threads);
     std::vector<std::vector<float>> buffers(at_once);
     for (size_t first = 0; first < windows.size(); first += at_once) {
@@ -101,11 +114,12 @@ class Loader {
         copy_to_device(w.master, buffers[i].data(), (w.end - w.begin) * static_cast<int64_t>(sizeof(float)), stream);
       }
       stream.synchronize();
+      pause();
     }
   }
 
   /// Every rank compares its part of the two matrices.
-  void compare_tied_head(const FolderHandle& folder, int threads) {
+  void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {
     const WeightIndex::Tensor& head = index_.tensors[static_cast<size_t>(match_.tied_head)];
     const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
     const int64_t elements = head.numel(), ranks = communicator_.size(), rank = communicator_.rank();
@@ -113,7 +127,8 @@ class Loader {
     const StoredSlice a{&head, &file(folder, head.file), elements, 1, false};
     const StoredSlice b{&embedding, &file(folder, embedding.file), elements, 1, false};
     const int64_t step = window_elements / 8;
-    parallel_for(static_cast<size_t>((last - first + step - 1) / step), threads, [&](size_t i) {
+    const auto windows = static_cast<size_t>((last - first + step - 1) / step);
+    share_out(windows, threads, pause, [&](size_t i) {
       const int64_t begin = first + static_cast<int64_t>(i) * step, end = std::min(begin + step, last);
       std::vector<float> left(static_cast<size_t>(end - begin)), right(left.size());
       read_slice(a, begin, end, left.data());
@@ -158,7 +173,7 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
 
   Loader loader(index, match, params, communicator);
   const auto begin = std::chrono::steady_clock::now();
-  raise_together(communicator, [&] { loader.read(stream); });
+  work_together(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);

@@ -15,6 +15,7 @@
 #include "hf/load_weights.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
+#include "parallel/together.hpp"
 #include "train/checkpoint_model.hpp"
 #include "train/interruption.hpp"
 #include "train/job.hpp"

@@ -53,7 +53,13 @@ void note_signals() {
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int number : signals) sigaction(number, &action, nullptr);
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int number : signals) {
+    sigaction(number, &action, nullptr);
+    sigaddset(&all, number);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
 }
 
 void let_signals_kill() {
@@ -62,14 +68,6 @@ void let_signals_kill() {
 }
 
 int noted_signal() { return requested_stop(); }
-
-void leave_if_asked(Communicator& communicator, const std::string& where) {
-  int64_t stop[] = {look_for_stop()};
-  communicator.maximum(stop);
-  if (stop[0] == 0) return;
-  throw UserError(ExitCode::stopped,
-                  fmt::format("stopped by {} {}; the same command begins again", stop_reason(stop[0]), where));
-}
 
 Interruption::Interruption(const Config& config, std::string folder, bool root)
     : folder_(std::move(folder)),

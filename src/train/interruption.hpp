@@ -4,21 +4,17 @@
 #include <cstdint>
 #include <string>
 
-#include "parallel/communicator.hpp"
 #include "train/config.hpp"
 
 namespace llmtrain {
 
-/// From now on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are noted rather than deadly; again and again does no harm.
+/// From now on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are noted rather than deadly; again and again does no harm. If
+/// whoever started the program has blocked them, those that came since then are noted, too.
 void note_signals();
 /// They are as deadly again as before, one that came in the meantime, too.
 void let_signals_kill();
 /// The signal that came, or 0.
 int noted_signal();
-
-/// UserError(stopped) on all ranks where one is asked to stop: for work that leaves nothing to go on from. Collective.
-/// `where`: "while the weights were read".
-void leave_if_asked(Communicator& communicator, const std::string& where);
 
 /// One per job. While it lives, look_for_stop() sees files and clock, too.
 class Interruption {

@@ -10,6 +10,7 @@
 
 #include "data/data_sources.hpp"
 #include "metrics/console.hpp"
+#include "parallel/together.hpp"
 #include "train/estimate.hpp"
 #include "train/evaluation_task.hpp"
 #include "train/interruption.hpp"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -20,6 +20,7 @@ using Lines = std::vector<nlohmann::json>;
 
 constexpr const char* deck_text = R"([run]
 max_steps = 16
+output = FOLDER
 [model]
 d_model = 36
 n_layers = 1
@@ -54,31 +55,14 @@ every_steps = 2
 parameter_hash_every_steps = 1
 )";
 
-class Divergence : public ::testing::Test {
+class Divergence : public RunFolder {
  protected:
-  Divergence() {
-    std::string text;
-    for (int i = 0; i < 40; ++i) {
-      text += "Document " + std::to_string(i * 7919 % 1000) + " says";
-      for (int w = 0; w <= i * 13 % 11; ++w) text += " word" + std::to_string((i * 31 + w * w) % 17);
-      text += ".\n\n";
-    }
-    write_file(folder / "text.txt", text);
-    std::string deck = deck_text;
-    deck.replace(deck.find("TEXT"), 4, (folder / "text.txt").string());
-    write_file(folder / "deck.ini", deck);
-  }
+  Divergence() : RunFolder(text_of_documents(40), deck_text) {}
 
   /// With faults, in the form that tests/decks/faulty describes.
   Outcome run(const std::string& name, const std::string& faults, int ranks = 1,
               const std::vector<std::string>& overrides = {}) {
-    Launch launch{ranks, 1, {(folder / "deck.ini").string(), "run.name=" + name, "run.output=" + folder.text()}};
-    launch.arguments.insert(launch.arguments.end(), overrides.begin(), overrides.end());
-    if (!faults.empty()) {
-      launch.program = LLMTRAIN_FAULTY_PROGRAM;
-      launch.environment = "LLMTRAIN_TEST_FAULTS='" + faults + "'";
-    }
-    return llmtrain(launch);
+    return start(name, ranks, overrides, faults);
   }
   /// The ledger of a run that ends well.
   std::string ledger_of(const std::string& name, const std::string& faults, int ranks = 1,
@@ -87,7 +71,6 @@ class Divergence : public ::testing::Test {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return ledger(name);
   }
-  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
   static Lines lines(const std::string& ledger) {
     Lines all;
     std::istringstream text(ledger);
@@ -102,22 +85,10 @@ class Divergence : public ::testing::Test {
     }
     return found;
   }
-  fs::path checkpoint(const std::string& name, int64_t step) const {
-    const std::string digits = std::to_string(step);
-    return folder / (name + "/checkpoints/step-" + std::string(8 - digits.size(), '0') + digits);
-  }
   nlohmann::json manifest(const std::string& name, int64_t step) const {
     return nlohmann::json::parse(read_file(checkpoint(name, step) / "manifest.json"))["manifest"];
   }
-  /// As a job leaves it that is killed before the next checkpoint is published.
-  void cut_off(const std::string& from, const std::string& to, int64_t step) const {
-    fs::remove_all(folder / to);
-    fs::copy(folder / from, folder / to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-    fs::remove(folder / (to + "/finished.json"));
-    for (int64_t s = step + 1; s <= 16; ++s) fs::remove_all(checkpoint(to, s));
-  }
 
-  TemporaryFolder folder;
   Outcome outcome;
 };
 
@@ -171,7 +142,7 @@ TEST_F(Divergence, GoesBackAndLeavesDataOut) {
   }
   EXPECT_EQ(manifest("whole", 16)["run"]["skipped"], nlohmann::json::parse("[[4,8]]"));
   EXPECT_EQ(llmtool({"verify", checkpoint("whole", 4).string()}).exit_code, 0);
-  EXPECT_EQ(fs::read_symlink(folder / "whole/checkpoints/latest").filename(), "step-00000016");
+  EXPECT_EQ(linked("whole", "latest"), "step-00000016");
   // metrics.jsonl has every step once.
   int64_t last = 0;
   std::istringstream metrics(read_file(folder / "whole/metrics.jsonl"));

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -11,44 +11,27 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-constexpr std::string_view prefix = "OMP_NUM_THREADS=1 timeout 300 ";
-constexpr size_t limit_of_test = prefix.size();  // of a command, to leave them out
+const TinyDeck deck{400, "dropout = 0.1\n",
+                    "[evaluation]\nevery_steps = 7\n[log]\nevery_steps = 3\n[checkpoint]\nevery_steps = 50\n"};
 
-class Interruption : public ::testing::Test {
+class Interruption : public RunFolder {
  protected:
-  Interruption() {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
-    write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 400\noutput = " + folder.text() +
-                                        "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\ndropout = 0.1\n[data]\n"
-                                        "train = " +
-                                        (folder / "text.txt").string() +
-                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[evaluation]\nevery_steps = 7\n"
-                                        "[precision]\ncompute = fp32\n[log]\nevery_steps = 3\n"
-                                        "[checkpoint]\nevery_steps = 50\n");
-  }
-  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
-  std::string command(const std::string& name, int ranks, const std::string& more = "") const {
-    return "OMP_NUM_THREADS=1 timeout 300 " +
-           (ranks > 1 ? LLMTRAIN_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + LLMTRAIN_PROGRAM " " +
-           (folder / "deck.ini").string() + " run.name=" + name + " " + more;
-  }
-  /// Runs in the background; once the ledger has `lines` lines, `action` (with the job's id in $job) is done; ends with
-  /// the job's exit code.
-  Outcome run_and(const std::string& name, int ranks, const std::string& action, int lines = 4,
-                  const std::string& more = "") const {
-    const std::string file = (folder / (name + "/ledger.jsonl")).string();
-    return shell("ulimit -c 0; (export OMP_NUM_THREADS=1; " +
-                 command(name, ranks, more).replace(0, limit_of_test, "exec ") +
-                 ") & job=$!; for i in $(seq 600); do [ \"$(cat " + file + " 2>/dev/null | wc -l)\" -ge " +
-                 std::to_string(lines) + " ] && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
-                 "; wait $job; code=$?; exit $code");
+  Interruption() : RunFolder(text_of_lines(60), deck.text()) {}
+  /// Steps take their time; behind some of them `action` is done.
+  Outcome run_and(const std::string& name, int ranks, const std::string& action) const {
+    return start_and(name, ranks, lines_in_ledger(4), action, "", slow_steps(50));
   }
   void expect_whole(const std::string& name, int ranks) const {
-    const Outcome outcome = shell(command(name, ranks));
+    const Outcome outcome = start(name, ranks, {});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_EQ(ledger(name), ledger("whole"));
+    EXPECT_EQ(ledger(name), whole());
+  }
+  std::string whole() const {
+    if (!fs::exists(folder / "whole")) {
+      const Outcome outcome = start("whole", 1, {});
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    }
+    return ledger("whole");
   }
   void expect_stopped(const std::string& name, const std::string& reason, const Outcome& outcome) const {
     EXPECT_EQ(outcome.exit_code, 75) << reason << outcome.output;
@@ -56,12 +39,6 @@ class Interruption : public ::testing::Test {
     EXPECT_TRUE(fs::exists(folder / (name + "/checkpoints/latest/manifest.json"))) << outcome.output;
     EXPECT_FALSE(fs::exists(folder / (name + "/finished.json")));
   }
-  void SetUp() override {
-    const Outcome outcome = shell(command("whole", 1));
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  }
-
-  TemporaryFolder folder;
 };
 
 TEST_F(Interruption, SignalsEndWithACheckpoint) {
@@ -78,16 +55,10 @@ TEST_F(Interruption, SignalsEndWithACheckpoint) {
   }
 }
 
-// Files are looked for twice a second, so these runs are longer.
-constexpr const char* longer = "run.max_steps=2000 evaluation.every_steps=500 checkpoint.every_steps=500";
-
 TEST_F(Interruption, TheFileStopEndsWithACheckpoint) {
-  const std::string file = (folder / "stopped/STOP").string();
-  expect_stopped("stopped", "the file STOP", run_and("stopped", 2, "touch " + file, 4, longer));
-  EXPECT_FALSE(fs::exists(file));
-  ASSERT_EQ(shell(command("stopped", 1, longer)).exit_code, 0);
-  ASSERT_EQ(shell(command("long", 1, longer)).exit_code, 0);
-  EXPECT_EQ(ledger("stopped"), ledger("long"));
+  expect_stopped("stopped", "the file STOP", run_and("stopped", 2, "touch $run/STOP"));
+  EXPECT_FALSE(fs::exists(folder / "stopped/STOP"));
+  expect_whole("stopped", 1);
 }
 
 TEST_F(Interruption, OneSignalledRankStopsAll) {
@@ -102,19 +73,19 @@ TEST_F(Interruption, OneSignalledRankStopsAll) {
 }
 
 TEST_F(Interruption, KilledAtAnyMomentItGoesOn) {
-  const std::string often = "checkpoint.every_steps=10 checkpoint.keep=2";
-  ASSERT_EQ(shell(command("often", 1, often)).exit_code, 0);
+  const std::vector<std::string> often = {"checkpoint.every_steps=10", "checkpoint.keep=2"};
+  ASSERT_EQ(start("often", 1, often).exit_code, 0);
   int killed = 0;
   for (int round = 0; round < 20; ++round) {
     const std::string limit = std::to_string(round / 8) + "." + std::to_string(300 + round * 7919 % 600);
-    const Outcome outcome = shell("timeout -s KILL " + limit + " bash -c \"exec " +
-                                  command("killed", 1, often).substr(limit_of_test) + "\"");
+    const Outcome outcome = shell("timeout -s KILL " + limit + " env OMP_NUM_THREADS=1 " + slow_steps(10) +
+                                  command("killed", 1, often[0] + " " + often[1]));
     if (outcome.exit_code == 0) break;
     EXPECT_EQ(outcome.exit_code, 137) << outcome.output;
     ++killed;
   }
   EXPECT_GT(killed, 3);
-  const Outcome outcome = shell(command("killed", 2, often));
+  const Outcome outcome = start("killed", 2, often);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(ledger("killed"), ledger("often"));
   for (const auto& entry : fs::directory_iterator(folder / "killed/checkpoints")) {
@@ -123,23 +94,23 @@ TEST_F(Interruption, KilledAtAnyMomentItGoesOn) {
 }
 
 TEST_F(Interruption, ATimeLimitIsKept) {
-  const Outcome outcome = shell(command("limited", 2, "run.time_limit=3s run.max_steps=1000000"));
+  const Outcome outcome = start("limited", 2, {"run.time_limit=3s", "run.max_steps=1000000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped by the time limit"));
 }
 
 TEST_F(Interruption, TheFileSaveSavesOnce) {
-  const std::string file = (folder / "saved/SAVE").string();
-  const Outcome outcome = run_and("saved", 1, "touch " + file, 2, longer);
+  fs::create_directories(folder / "saved");
+  write_file(folder / "saved/SAVE", "");
+  const Outcome outcome = start("saved", 1, {});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_FALSE(fs::exists(file));
+  EXPECT_FALSE(fs::exists(folder / "saved/SAVE"));
   size_t saves = 0;
   for (size_t at = outcome.output.find("\nsaved "); at != std::string::npos;
        at = outcome.output.find("\nsaved ", at + 1))
     ++saves;
-  EXPECT_EQ(saves, 5U) << "four of the deck's and one that was asked for\n" << outcome.output;
-  ASSERT_EQ(shell(command("long", 1, longer)).exit_code, 0);
-  EXPECT_EQ(ledger("saved"), ledger("long"));
+  EXPECT_EQ(saves, 9U) << "eight of the deck's and one that was asked for\n" << outcome.output;
+  EXPECT_EQ(ledger("saved"), whole());
 }
 
 /// The deck is a pipe: the signal comes while the program waits for it, as soon as it notes signals at all.
@@ -163,6 +134,70 @@ TEST_F(Interruption, ASignalBeforeTheDeckIsReadIsNoted) {
   EXPECT_EQ(signalled("checkpoint.signal_save=false").exit_code, 143);
   EXPECT_EQ(signalled("--check").exit_code, 143) << "leaves nothing to go on from";
 }
+
+/// As for one that comes while the system loads the program, where whoever starts it has blocked the signal.
+TEST_F(Interruption, ASignalBeforeTheProgramIsNotedWhereItWasBlocked) {
+  const auto signalled = [&](const std::string& starter) {
+    return shell("OMP_NUM_THREADS=1; export OMP_NUM_THREADS; " + starter + " bash -c 'kill -TERM $$; exec " +
+                 command("blocked", 1) + "'");
+  };
+  const Outcome stopped = signalled("env --block-signal=TERM");
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
+  EXPECT_THAT(stopped.output, HasSubstr("stopped by SIGTERM before it began"));
+  EXPECT_EQ(signalled("env").exit_code, 143) << "a control";
+}
+
+TEST_F(Interruption, AStopBehindTheLastStepLeavesTheExport) {
+  const std::vector<std::string> exporting = {"run.max_steps=8", "checkpoint.export=last", "evaluation.every_steps=0",
+                                              "evaluation.at_end=false"};
+  const Outcome stopped = start("cut", 2, exporting, "signal step 7 1 10");
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
+  EXPECT_THAT(stopped.output, HasSubstr("stopped by SIGUSR1 while the weights were exported"));
+  EXPECT_EQ(linked("cut", "latest"), "step-00000008");
+  EXPECT_FALSE(fs::exists(folder / "cut/finished.json"));
+  for (const auto& entry : fs::directory_iterator(folder / "cut")) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with("export")) << entry.path();
+  }
+  EXPECT_EQ(start("cut", 1, exporting).exit_code, 0);
+  EXPECT_EQ(start("whole", 1, exporting).exit_code, 0);
+  EXPECT_EQ(ledger("cut"), ledger("whole"));
+  EXPECT_EQ(read_file(folder / "cut/export/model.safetensors"), read_file(folder / "whole/export/model.safetensors"));
+}
+
+#ifdef LLMTRAIN_FAULT_LIBRARY
+// Reading takes its time here: every file more than the ranks let pass between two looks for STOP.
+TEST_F(Interruption, AStopWhileTheStateIsReadIsHeeded) {
+  const auto slow_reads = [](const std::string& path) {
+    return "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY
+           " LLMTRAIN_FAULT_CALLS=open LLMTRAIN_FAULT_HOW=slow "
+           "LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=700 LLMTRAIN_FAULT_PATH=" +
+           path;
+  };
+  const auto stop = [&](const std::string& name, int ranks, const std::string& slow, const std::string& overrides) {
+    fs::create_directories(folder / name);
+    write_file(folder / (name + "/STOP"), "");
+    const Outcome outcome = start_and(name, ranks, "true", "true", overrides, slow);
+    EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+    EXPECT_FALSE(fs::exists(folder / (name + "/STOP"))) << "the next job would find it";
+    return outcome.output;
+  };
+  const std::vector<std::string> short_run = {"run.max_steps=8", "checkpoint.every_steps=4", "checkpoint.export=last"};
+  ASSERT_EQ(start("whole", 2, short_run).exit_code, 0);
+  cut_off("whole", "cut", 4);
+  const std::string before = ledger("cut");
+  EXPECT_THAT(stop("cut", 2, slow_reads("shard-"), "run.max_steps=8 checkpoint.every_steps=4 checkpoint.export=last"),
+              HasSubstr("stopped by the file STOP while a checkpoint was "));
+  EXPECT_EQ(ledger("cut"), before) << "nothing was touched";
+  EXPECT_EQ(start("cut", 3, short_run).exit_code, 0);
+  EXPECT_EQ(ledger("cut"), ledger("whole"));
+
+  write_file(folder / "deck.ini", "[run]\nmax_steps = 2\noutput = " + folder.text() +
+                                      "\n[model]\npath = " + (folder / "whole/export").string() + "\n[data]\ntrain = " +
+                                      (folder / "text.txt").string() + "\n[batch]\nsequence_length = 32\nglobal = 6\n");
+  EXPECT_THAT(stop("tuned", 1, slow_reads("model.safetensors"), ""),
+              ::testing::ContainsRegex("stopped by the file STOP while the (weights|data) were read"));
+}
+#endif
 
 TEST_F(Interruption, WithoutSignalSaveASignalIsDeadly) {
   const Outcome outcome = shell("(OMP_NUM_THREADS=1 exec " LLMTRAIN_PROGRAM " " + (folder / "deck.ini").string() +

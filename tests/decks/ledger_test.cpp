@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -13,6 +13,7 @@ namespace {
 /// accumulation, packing without padding, a short last step of an epoch, evaluations.
 constexpr const char* awkward_deck = R"([run]
 max_steps = 7
+output = FOLDER
 [model]
 family = gpt2
 d_model = 36
@@ -41,34 +42,17 @@ every_steps = 3
 parameter_hash_every_steps = 1
 )";
 
-std::string text_of(int documents) {
-  std::string text;
-  for (int i = 0; i < documents; ++i) {
-    text += "Document " + std::to_string(i * 7919 % 1000) + " says";
-    for (int w = 0; w <= i * 13 % 11; ++w) text += " word" + std::to_string((i * 31 + w * w) % 17);
-    text += ".\n\n";
-  }
-  return text;
-}
-
-class Ledger : public ::testing::Test {
+class Ledger : public RunFolder {
  protected:
-  Ledger() {
-    write_file(folder / "text.txt", text_of(60));
-    std::string deck = awkward_deck;
-    deck.replace(deck.find("TEXT"), 4, (folder / "text.txt").string());
-    write_file(folder / "awkward.ini", deck);
-  }
+  Ledger() : RunFolder(text_of_documents(60), awkward_deck) {}
 
   /// The ledger of one run, or the output where it failed.
   std::string run(int ranks, int threads, std::vector<std::string> overrides) {
     const std::string name = "run" + std::to_string(++runs);
-    std::vector<std::string> arguments = {(folder / "awkward.ini").string(), "run.name=" + name,
-                                          "run.output=" + folder.text(), "data.cache=" + (folder / "cache").string()};
-    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    const Outcome outcome = llmtrain({ranks, threads, arguments});
+    overrides.push_back("data.cache=" + (folder / "cache").string());
+    const Outcome outcome = start(name, ranks, overrides, "", threads);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    return outcome.exit_code == 0 ? read_file(folder / (name + "/ledger.jsonl")) : outcome.output + name;
+    return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
   }
 
   void expect_identical(const std::vector<std::string>& overrides) {
@@ -90,13 +74,11 @@ class Ledger : public ::testing::Test {
       EXPECT_EQ(run(7, 1, with(stage)), expected) << "more ranks than groups, stage " << stage;
   }
 
-  TemporaryFolder folder;
   int runs = 0;
 };
 
 TEST_F(Ledger, HasTheLinesOfTheContract) {
-  const std::string ledger = run(1, 1, {"precision.compute=fp32"});
-  std::istringstream lines(ledger);
+  std::istringstream lines(run(1, 1, {"precision.compute=fp32"}));
   std::string line;
   int steps = 0, evaluations = 0;
   while (std::getline(lines, line)) {

@@ -5,30 +5,24 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
 
-class Loop : public ::testing::Test {
+class Loop : public RunFolder {
  protected:
-  Loop() {
-    std::string text;
-    for (int i = 0; i < 40; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
-    write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 12\noutput = " + (folder / "runs").string() +
-                                        "\n[model]\nd_model = 16\nn_layers = 1\nn_heads = 2\n[data]\ntrain = " +
-                                        (folder / "text.txt").string() +
-                                        "\n[batch]\nsequence_length = 8\nglobal = 4\n");
-  }
+  Loop()
+      : RunFolder(text_of_lines(40),
+                  "[run]\nmax_steps = 12\noutput = FOLDER\n[model]\nd_model = 16\nn_layers = 1\nn_heads = 2\n"
+                  "[data]\ntrain = TEXT\n[batch]\nsequence_length = 8\nglobal = 4\n") {}
 
   /// Runs as a new run; the lines of its ledger.
-  std::vector<nlohmann::json> ledger(std::vector<std::string> overrides, int ranks = 1) {
-    overrides.insert(overrides.begin(), {(folder / "deck.ini").string(), "run.name=" + std::to_string(++runs)});
-    outcome = llmtrain({ranks, 1, overrides});
+  std::vector<nlohmann::json> ledger(const std::vector<std::string>& overrides, int ranks = 1) {
+    outcome = start(std::to_string(++runs), ranks, overrides);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     std::vector<nlohmann::json> lines;
-    std::istringstream text(read_file(folder / ("runs/" + std::to_string(runs) + "/ledger.jsonl")));
+    std::istringstream text(RunFolder::ledger(std::to_string(runs)));
     for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
     return lines;
   }
@@ -46,7 +40,6 @@ class Loop : public ::testing::Test {
     return step;
   }
 
-  TemporaryFolder folder;
   Outcome outcome;
   int runs = 0;
 };
@@ -74,7 +67,7 @@ TEST_F(Loop, StopsEarlyWithoutImprovement) {
   for (const int ranks : {1, 2}) {
     EXPECT_EQ(last_step(ledger(still, ranks)), 6) << "the first evaluation is an improvement, two are not";
     EXPECT_NE(outcome.output.find("stopped early after 6 steps"), std::string::npos) << outcome.output;
-    const std::string metrics = read_file(folder / ("runs/" + std::to_string(runs) + "/metrics.jsonl"));
+    const std::string metrics = read_file(folder / (std::to_string(runs) + "/metrics.jsonl"));
     EXPECT_NE(metrics.find("{\"step\":6,\"wall_time\""), std::string::npos) << "the last interval is written";
   }
   const std::vector<std::string> moving = {"schedule.learning_rate=1e-3", "evaluation.every_steps=2",
@@ -120,7 +113,7 @@ TEST_F(Loop, SamplesContinueThePrompts) {
 
 TEST_F(Loop, MetricsCanBeInspected) {
   const auto lines = ledger({"log.every_steps=4", "evaluation.every_steps=0"});
-  const Outcome shown = llmtool({"inspect", (folder / "runs/1/metrics.h5").string()});
+  const Outcome shown = llmtool({"inspect", (folder / "1/metrics.h5").string()});
   EXPECT_EQ(shown.exit_code, 0) << shown.output;
   for (const char* part : {"/train\n", "/validation\n", "nats per token", "learning_rate               3"}) {
     EXPECT_NE(shown.output.find(part), std::string::npos) << part << " in " << shown.output;

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -16,29 +16,17 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class Owed : public ::testing::Test {
+const TinyDeck deck{10, "dropout = 0.1\n",
+                    "[evaluation]\nevery_steps = 4\n[log]\nevery_steps = 3\nsamples_every_steps = 4\nsample_prompts = "
+                    "Line 1, Line 2\nsample_length = 5\n[checkpoint]\nevery_steps = 8\n"};
+
+class Owed : public RunFolder {
  protected:
-  Owed() {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
-    write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 10\noutput = " + folder.text() +
-                                        "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\ndropout = 0.1\n[data]\n"
-                                        "train = " +
-                                        (folder / "text.txt").string() +
-                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[evaluation]\nevery_steps = 4\n"
-                                        "[precision]\ncompute = fp32\n[log]\nevery_steps = 3\nsamples_every_steps = 4\n"
-                                        "sample_prompts = Line 1, Line 2\nsample_length = 5\n"
-                                        "[checkpoint]\nevery_steps = 8\n");
-  }
-  /// `faults`: see faulty/main.cpp.
+  Owed() : RunFolder(text_of_lines(60), deck.text()) {}
   Outcome run(const std::string& name, int ranks, const std::string& faults,
               const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all = {(folder / "deck.ini").string(), "run.name=" + name};
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    return llmtrain({ranks, 1, all, LLMTRAIN_FAULTY_PROGRAM, "LLMTRAIN_TEST_FAULTS='" + faults + "'"});
+    return start(name, ranks, overrides, faults);
   }
-  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
   /// Lines of metrics.jsonl about evaluations, without times.
   std::string evaluations(const std::string& name) const {
     std::string all;
@@ -65,18 +53,11 @@ class Owed : public ::testing::Test {
     for (std::string line; std::getline(text, line);) shown += line.ends_with("  sample") ? 1 : 0;
     return shown;
   }
-  std::string best(const std::string& name) const {
-    const fs::path link = folder / (name + "/checkpoints/best");
-    return fs::is_symlink(link) ? fs::read_symlink(link).string() : "none";
-  }
-  std::string latest(const std::string& name) const {
-    return fs::read_symlink(folder / (name + "/checkpoints/latest")).filename().string();
-  }
   void expect_stopped(const std::string& name, const Outcome& outcome, const std::string& where,
                       const std::string& checkpoint) const {
     EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGUSR1 in " + where));
-    EXPECT_EQ(latest(name), checkpoint);
+    EXPECT_EQ(linked(name, "latest"), checkpoint);
     EXPECT_FALSE(fs::exists(folder / (name + "/finished.json")));
   }
   void expect_goes_on(const std::string& name, int ranks, const std::string& whole,
@@ -87,10 +68,8 @@ class Owed : public ::testing::Test {
     EXPECT_EQ(evaluations(name), evaluations(whole));
     EXPECT_EQ(rows_of_metrics_h5(name), rows_of_metrics_h5(whole));
     EXPECT_EQ(samples_shown(name), samples_shown(whole));
-    EXPECT_EQ(best(name), best(whole));
+    EXPECT_EQ(linked(name, "best"), linked(whole, "best"));
   }
-
-  TemporaryFolder folder;
 };
 
 TEST_F(Owed, AStopInsideAnEvaluationIsMadeUpFor) {
@@ -136,7 +115,7 @@ TEST_F(Owed, TheFileSaveDoesNotWaitForTheEndOfAnEvaluation) {
   // one that a long time passes in.
   const Outcome saved = run_on("save evaluation 0 0 " + file + ";wait evaluation 2 0 600");
   EXPECT_EQ(saved.exit_code, 0) << saved.output;
-  EXPECT_EQ(latest("saved"), "step-00000004");
+  EXPECT_EQ(linked("saved", "latest"), "step-00000004");
   EXPECT_FALSE(fs::exists(file));
   // As if the job had been killed then, and at any moment since.
   fs::remove(folder / "saved/finished.json");

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -22,6 +22,7 @@ using ::testing::Not;
 /// Accumulation, a short last step of an epoch, dropout, warm-up, evaluations, epochs that end within the run.
 constexpr const char* deck_text = R"([run]
 max_steps = 12
+output = FOLDER
 [model]
 d_model = 36
 n_layers = 2
@@ -52,48 +53,15 @@ keep = 100
 every_steps = 4
 )";
 
-std::string step_name(int64_t step) {
-  const std::string digits = std::to_string(step);
-  return "step-" + std::string(8 - digits.size(), '0') + digits;
-}
-
-class Resume : public ::testing::Test {
+class Resume : public RunFolder {
  protected:
-  Resume() {
-    std::string text;
-    for (int i = 0; i < 40; ++i) {
-      text += "Document " + std::to_string(i * 7919 % 1000) + " says";
-      for (int w = 0; w <= i * 13 % 11; ++w) text += " word" + std::to_string((i * 31 + w * w) % 17);
-      text += ".\n\n";
-    }
-    write_file(folder / "text.txt", text);
-    std::string deck = deck_text;
-    deck.replace(deck.find("TEXT"), 4, (folder / "text.txt").string());
-    write_file(folder / "deck.ini", deck);
-  }
-
-  std::vector<std::string> arguments(const std::string& name, const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all = {(folder / "deck.ini").string(), "run.name=" + name, "run.output=" + folder.text()};
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    return all;
-  }
+  Resume() : RunFolder(text_of_documents(40), deck_text) {}
   Outcome run(const std::string& name, int ranks = 1, const std::vector<std::string>& overrides = {}, int threads = 1) {
-    return llmtrain({ranks, threads, arguments(name, overrides)});
+    return start(name, ranks, overrides, "", threads);
   }
   void run_to_end(const std::string& name, int ranks = 1, const std::vector<std::string>& overrides = {}) {
     const Outcome outcome = run(name, ranks, overrides);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  }
-  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
-  fs::path checkpoint(const std::string& name, int64_t step) const {
-    return folder / (name + "/checkpoints/" + step_name(step));
-  }
-  /// A copy of run `from` as a job leaves it that is killed before the checkpoint of step + 1 is published.
-  void cut_off(const std::string& from, const std::string& to, int64_t step) const {
-    fs::remove_all(folder / to);
-    fs::copy(folder / from, folder / to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-    fs::remove(folder / (to + "/finished.json"));
-    for (int64_t s = step + 1; fs::exists(checkpoint(to, s)); ++s) fs::remove_all(checkpoint(to, s));
   }
   /// Lines of metrics.jsonl, without times and marks of resumption.
   std::vector<std::string> metrics(const std::string& name) const {
@@ -125,8 +93,6 @@ class Resume : public ::testing::Test {
     }
     return rows;
   }
-
-  TemporaryFolder folder;
 };
 
 TEST_F(Resume, AtEveryStepOnAnyRanksStagesAndThreads) {
@@ -283,7 +249,7 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
     if (!entry.is_symlink()) names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);
-  const std::string best = fs::read_symlink(folder / "whole/checkpoints/best").filename().string();
+  const std::string best = linked("whole", "best");
   for (const std::string& name : {std::string("step-00000008"), std::string("step-00000010"), best}) {
     EXPECT_THAT(names, ::testing::Contains(name));
   }

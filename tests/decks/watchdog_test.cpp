@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -13,73 +13,38 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// On an idle machine a run of 120 steps is over before anything can happen to it: with this every step takes 50 ms.
-#ifdef LLMTRAIN_FAULT_LIBRARY
-constexpr const char* slow_steps = "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY
-                                   " LLMTRAIN_FAULT_PATH=ledger.jsonl LLMTRAIN_FAULT_CALLS=write "
-                                   "LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=50 ";
-#else
-constexpr const char* slow_steps = "";
-#endif
+const TinyDeck deck{120, "",
+                    "[checkpoint]\nevery_steps = 20\n[watchdog]\nlost_after = 3s\nstuck_after = 5s\n"
+                    "io_stuck_after = 5s\n"};
 
-class Watchdog : public ::testing::Test {
+class Watchdog : public RunFolder {
  protected:
-  Watchdog() {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
-    write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 120\noutput = " + folder.text() +
-                                        "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\n[data]\ntrain = " +
-                                        (folder / "text.txt").string() +
-                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[precision]\ncompute = fp32\n"
-                                        "[checkpoint]\nevery_steps = 20\n[watchdog]\nlost_after = 3s\n"
-                                        "stuck_after = 5s\nio_stuck_after = 5s\n");
-  }
-  std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
-  std::string command(const std::string& name, int ranks, const std::string& more) const {
-    return (ranks > 1 ? LLMTRAIN_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + LLMTRAIN_PROGRAM " " +
-           (folder / "deck.ini").string() + " run.name=" + name + " " + more;
-  }
-  /// Runs in the background; when `condition` (a command) is true, `action` is done; ends with the job's exit code.
-  /// `pid N` gives the process of rank N.
-  Outcome run_and(const std::string& name, int ranks, const std::string& condition, const std::string& action,
-                  const std::string& more = "", const std::string& environment = "") const {
-    const std::string run = (folder / name).string();
-    return shell(
-        "ulimit -c 0; run=" + run +
-        "; pid() { sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/' $run/status/rank-0000$1; }; (export OMP_NUM_THREADS=1 " +
-        environment + "; exec timeout 200 " + command(name, ranks, more) + ") & job=$!; for i in $(seq 2000); do { " +
-        condition + "; } 2>/dev/null && break; kill -0 $job 2>/dev/null || break; sleep 0.02; done; " + action +
-        "; wait $job; code=$?; exit $code");
-  }
-  static std::string steps(int n) { return "[ $(wc -l <$run/ledger.jsonl) -ge " + std::to_string(n) + " ]"; }
-
+  Watchdog() : RunFolder(text_of_lines(60), deck.text()) {}
   void expect_nothing_left(const std::string& name) const {
     const Outcome left = shell("for i in $(seq 150); do pgrep -f 'run.name=" + name +
                                "( |$)' | grep -vw $$ || exit 0; sleep 0.1; done; exit 1");
     EXPECT_EQ(left.exit_code, 0) << "processes are left: " << left.output;
   }
   void expect_whole(const std::string& name, int ranks) const {
-    const Outcome outcome = shell("OMP_NUM_THREADS=1 timeout 200 " + command(name, ranks, ""));
+    const Outcome outcome = start(name, ranks, {});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     EXPECT_EQ(ledger(name), whole());
     EXPECT_FALSE(fs::exists(folder / (name + "/status"))) << "left behind by a run that ended well";
   }
   std::string whole() const {
     if (!fs::exists(folder / "whole")) {
-      const Outcome outcome = shell("OMP_NUM_THREADS=1 timeout 200 " + command("whole", 1, ""));
+      const Outcome outcome = start("whole", 1, {});
       EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     }
     return ledger("whole");
   }
-
-  TemporaryFolder folder;
 };
 
 TEST_F(Watchdog, AStoppedRankEndsTheJob) {
   for (const int at : {1, 25}) {  // before the first checkpoint, and behind it
     const std::string name = "stopped" + std::to_string(at);
-    const Outcome outcome = run_and(name, 3, steps(at), "kill -STOP $(pid 1); date +%s >$run/../since", "", slow_steps);
+    const Outcome outcome =
+        start_and(name, 3, lines_in_ledger(at), "kill -STOP $(pid 1); date +%s >$run/../since", "", slow_steps(50));
     const Outcome seconds = shell("echo $(($(date +%s) - $(cat " + (folder / "since").string() + ")))");
     EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
     EXPECT_LE(std::stoi(seconds.output), 3 + 30) << outcome.output;
@@ -93,17 +58,17 @@ TEST_F(Watchdog, AStoppedRankEndsTheJob) {
 }
 
 TEST_F(Watchdog, NobodyNoticesAStoppedRankWithoutIt) {
-  const Outcome outcome = run_and("off", 2, steps(1),
-                                  "sleep 1; p=$(pgrep -n -f 'run.name=off ' ); kill -STOP $p; sleep "
-                                  "15; kill -0 $job && echo still there; kill -CONT $p; kill -USR1 $p",
-                                  "watchdog.enabled=false run.max_steps=100000");
+  const Outcome outcome = start_and("off", 2, lines_in_ledger(1),
+                                    "sleep 1; p=$(pgrep -n -f 'run.name=off ' ); kill -STOP $p; sleep "
+                                    "15; kill -0 $job && echo still there; kill -CONT $p; kill -USR1 $p",
+                                    "watchdog.enabled=false run.max_steps=100000");
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("still there"));
 }
 
 TEST_F(Watchdog, AKilledRankEndsTheJobWithAReport) {
-  const Outcome outcome = run_and("killed", 3, steps(25), "kill -KILL $(pid 2)", "",
-                                  std::string(slow_steps) + "PRTE_MCA_odls_base_sigkill_timeout=10");
+  const Outcome outcome = start_and("killed", 3, lines_in_ledger(25), "kill -KILL $(pid 2)", "",
+                                    slow_steps(50) + "PRTE_MCA_odls_base_sigkill_timeout=10");
   EXPECT_EQ(outcome.exit_code, 137) << "mpirun's, which sees it first\n" << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 2 is gone"));
   expect_nothing_left("killed");
@@ -111,9 +76,9 @@ TEST_F(Watchdog, AKilledRankEndsTheJobWithAReport) {
 }
 
 TEST_F(Watchdog, ARankThatIsSlowButMovesIsLeftAlone) {
-  const Outcome outcome =
-      run_and("slow", 2, steps(1),
-              "p=$(pid 1); while kill -STOP $p 2>/dev/null; do sleep 0.1; kill -CONT $p 2>/dev/null; sleep 0.02; done");
+  const Outcome outcome = start_and(
+      "slow", 2, lines_in_ledger(1),
+      "p=$(pid 1); while kill -STOP $p 2>/dev/null; do sleep 0.1; kill -CONT $p 2>/dev/null; sleep 0.02; done");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(ledger("slow"), whole());
 }
@@ -124,8 +89,8 @@ constexpr const char* one_write =
 
 TEST_F(Watchdog, AHungWriteEndsTheJob) {
   const Outcome outcome =
-      run_and("hung", 2, "true", "true", "",
-              std::string(one_write) + "write LLMTRAIN_FAULT_AT=2 LLMTRAIN_FAULT_HOW=delay LLMTRAIN_FAULT_MS=120000");
+      start_and("hung", 2, "true", "true", "",
+                std::string(one_write) + "write LLMTRAIN_FAULT_AT=2 LLMTRAIN_FAULT_HOW=delay LLMTRAIN_FAULT_MS=120000");
   EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is stuck: no progress for "));
   EXPECT_THAT(outcome.output, HasSubstr("saving"));
@@ -134,9 +99,9 @@ TEST_F(Watchdog, AHungWriteEndsTheJob) {
 }
 
 TEST_F(Watchdog, ADiskThatIsSlowButMovesIsLeftAlone) {
-  const Outcome outcome =
-      run_and("slow", 2, "true", "true", "run.max_steps=20",
-              std::string(one_write) + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
+  const Outcome outcome = start_and(
+      "slow", 2, "true", "true", "run.max_steps=20",
+      std::string(one_write) + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 #endif
@@ -149,14 +114,14 @@ TEST_F(Watchdog, ASignalOrTheFileStopWhileTheDataAreReadStopsAllRanks) {
   write_file(folder / "long.txt", text);
   const std::string more = "data.train=" + (folder / "long.txt").string() +
                            " data.tokenizer=bpe data.vocab_size=20000 run.max_steps=2 evaluation.at_end=false";
-  const Outcome outcome =
-      run_and("read", 2, "grep -q '\"section\":\"reading data\"' $run/status/rank-00001", "kill -USR1 $(pid 1)", more);
+  const Outcome outcome = start_and("read", 2, "grep -q '\"section\":\"reading data\"' $run/status/rank-00001",
+                                    "kill -USR1 $(pid 1)", more);
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped by SIGUSR1 while the data were read"));
   EXPECT_FALSE(fs::exists(folder / "read/ledger.jsonl"));
   fs::create_directories(folder / "file");
   write_file(folder / "file/STOP", "");
-  const Outcome file = run_and("file", 2, "true", "true", more);
+  const Outcome file = start_and("file", 2, "true", "true", more);
   EXPECT_EQ(file.exit_code, 75) << file.output;
   EXPECT_THAT(file.output, HasSubstr("stopped by the file STOP while the data were read"));
   EXPECT_FALSE(fs::exists(folder / "file/STOP")) << "the next job would find it";

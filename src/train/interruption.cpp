@@ -105,7 +105,8 @@ Interruption::Wish Interruption::wish(double needed) {
   wish.save = files_.save;
   const double time = now();
   if (every_seconds_ > 0 && time - last_save_ >= every_seconds_) wish.save = 1;
-  if (end_ > 0 && time + needed > end_) wish.stop = stop_by_time;
+  // Half of the time is for steps, however long a save seems to take: else there might be jobs without any.
+  if (end_ > 0 && time + std::min(needed, (end_ - start_) / 2) > end_) wish.stop = stop_by_time;
   return wish;
 }
 

@@ -117,10 +117,17 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& sto
       resumed_(resumed) {
   if (resumed >= 0) verified_.insert(resumed);
   if (config.files == CheckpointConfig::Files::node) file_of_rank_ = nodes_of_ranks(communicator);
+  seconds_ = static_cast<double>(bytes_of_all()) / (slow_disk * communicator.node_count());
 }
 
 Saver::~Saver() {
   if (writer_.joinable()) writer_.join();
+}
+
+int64_t Saver::bytes_of_all() {
+  int64_t bytes[] = {snapshot_.bytes()};
+  communicator_.sum(bytes);
+  return bytes[0];
 }
 
 void Saver::begin(const SaveRequest& request) {
@@ -195,11 +202,9 @@ void Saver::finish() {
   verified_.insert(request_.step);
   keep_what_is_needed();
   seconds_ = now() - began_;
-  int64_t bytes[] = {snapshot_.bytes()};
-  communicator_.sum(bytes);
+  const auto bytes = static_cast<double>(bytes_of_all());
   log_.print(fmt::format("saved      {}/{}: {} in {}, {}; training waited {}", folder_, checkpoint_name(request_.step),
-                         bytes_text(static_cast<double>(bytes[0])), time_text(seconds_),
-                         with_unit(static_cast<double>(bytes[0]) / std::max(seconds_, 1e-9), "B/s"),
+                         bytes_text(bytes), time_text(seconds_), with_unit(bytes / std::max(seconds_, 1e-9), "B/s"),
                          time_text(blocked_ + held_ + (now() - begin))));
 }
 

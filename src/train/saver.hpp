@@ -62,6 +62,9 @@ class Snapshot : public StateSource {
 /// One save at a time. All calls but hold_update and written are collective.
 class Saver {
  public:
+  /// What a node writes at least, in bytes a second.
+  static constexpr double slow_disk = 100e6;
+
   /// `resumed`: step of the checkpoint that the run goes on from, or -1. `buffer`: see Snapshot.
   Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream, std::span<float> buffer,
         Communicator& communicator, RunLog& log, int64_t resumed);
@@ -83,7 +86,7 @@ class Saver {
   /// Waits for the writers, publishes, removes what need not be kept. UserError on all ranks if it failed.
   void finish();
 
-  /// Of the newest save; 0 before the first.
+  /// Of the newest save; before the first what one may take on a slow disk.
   double seconds() const { return seconds_; }
   int64_t published_step() const { return published_; }
   /// Checkpoints that stay; -1: none. The best; the one that the run would go back to, and what was the best there.
@@ -97,6 +100,7 @@ class Saver {
  private:
   void start(const std::function<void()>& work);
   void join();
+  int64_t bytes_of_all();
   void keep_what_is_needed();
 
   CheckpointConfig config_;

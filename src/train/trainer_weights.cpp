@@ -55,7 +55,21 @@ void Trainer::load_best(Run& run, int64_t completed) {
   const SectionScope section(Section::resuming);
   Communicator& communicator = run.runtime.communicator();
   const std::string path = RunDirectory::path_of(config_) + "/checkpoints/" + checkpoint_name(run.best_saved);
-  const Manifest manifest = verify_checkpoint(path, communicator);
+  Manifest manifest;
+  try {
+    manifest = verify_checkpoint(path, communicator);
+  } catch (const UserError& error) {  // the same on all ranks
+    if (error.code() == ExitCode::stopped) throw;
+    if (run.saved_step != completed) {  // without checkpoint.at_end
+      save(run, completed);
+      run.saver->finish();
+    }
+    throw UserError(error.code(),
+                    fmt::format("the best checkpoint, of step {}, cannot be read:\n{}\nThe run itself is complete, and "
+                                "saved as {}. Restore that checkpoint, or take the last weights with "
+                                "checkpoint.export=last evaluation.load_best_at_end=false; then submit again",
+                                run.best_saved, error.what(), checkpoint_name(completed)));
+  }
   std::vector<float> buffer(size_t{1} << 18);
   Parameters parameters(params_, run.ctx.stream);
   load_checkpoint(path, manifest, parameters, buffer, communicator);

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "decks/program.hpp"
+#include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -15,26 +15,16 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class Best : public ::testing::Test {
+const TinyDeck deck{8, "family = llama\n",
+                    "[evaluation]\nevery_steps = 1\n[optimizer]\nmax_grad_norm = 0\n[divergence]\nskip_steps = 2\n"
+                    "[checkpoint]\nevery_steps = 4\nkeep = 2\n"};
+
+class Best : public RunFolder {
  protected:
-  Best() {
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "Line " + std::to_string(i * i % 71) + " has some words to train on.\n";
-    write_file(folder / "text.txt", text);
-    write_file(folder / "deck.ini", "[run]\nmax_steps = 8\noutput = " + folder.text() +
-                                        "\n[model]\nfamily = llama\nd_model = 24\nn_layers = 2\nn_heads = 2\n[data]\n"
-                                        "train = " +
-                                        (folder / "text.txt").string() +
-                                        "\n[batch]\nsequence_length = 32\nglobal = 6\n[evaluation]\nevery_steps = 1\n"
-                                        "[precision]\ncompute = fp32\n[optimizer]\nmax_grad_norm = 0\n"
-                                        "[divergence]\nskip_steps = 2\n[checkpoint]\nevery_steps = 4\nkeep = 2\n");
-  }
-  /// `faults`: see faulty/main.cpp.
+  Best() : RunFolder(text_of_lines(60), deck.text()) {}
   Outcome run(const std::string& name, const std::string& faults, const std::vector<std::string>& overrides,
               int ranks = 1) const {
-    std::vector<std::string> all = {(folder / "deck.ini").string(), "run.name=" + name};
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    return llmtrain({ranks, 1, all, LLMTRAIN_FAULTY_PROGRAM, "LLMTRAIN_TEST_FAULTS='" + faults + "'"});
+    return start(name, ranks, overrides, faults);
   }
   void run_to_end(const std::string& name, const std::string& faults, const std::vector<std::string>& overrides,
                   int ranks = 1) const {
@@ -44,9 +34,7 @@ class Best : public ::testing::Test {
   std::string exported(const std::string& name) const {
     return read_file(folder / (name + "/export/model.safetensors"));
   }
-  std::string best(const std::string& name) const {
-    return fs::read_symlink(folder / (name + "/checkpoints/best")).filename().string();
-  }
+  std::string best(const std::string& name) const { return linked(name, "best"); }
   std::vector<nlohmann::json> evaluations(const std::string& name) const {
     std::vector<nlohmann::json> all;
     std::istringstream text(read_file(folder / (name + "/metrics.jsonl")));
@@ -57,7 +45,6 @@ class Best : public ::testing::Test {
     return all;
   }
 
-  TemporaryFolder folder;
   /// From the fourth step on every step makes the model worse.
   static constexpr const char* worse =
       "rate step 3 -1 -30;rate step 4 -1 -30;rate step 5 -1 -30;rate step 6 -1 -30;rate step 7 -1 -30";
@@ -98,6 +85,28 @@ TEST_F(Best, IsNeverOfStepsThatWereGivenUp) {
   EXPECT_THAT(outcome.output, HasSubstr("back to the checkpoint of step 4"));
   EXPECT_EQ(best("back"), "step-00000003") << outcome.output;
   EXPECT_TRUE(exported("back") == exported("three"));
+}
+
+TEST_F(Best, ADamagedOneEndsTheRunWithItsLastStateSaved) {
+  const std::vector<std::string> rules = {"checkpoint.export=best", "checkpoint.every_steps=3",
+                                          "checkpoint.at_end=false"};
+  // Stopped behind the best step; then its checkpoint is damaged, and the same command goes on.
+  EXPECT_EQ(run("cut", std::string(worse) + ";signal step 4 0 10", rules).exit_code, 75);
+  ASSERT_EQ(best("cut"), "step-00000003");
+  fs::resize_file(checkpoint("cut", 3) / "view.h5", 100);
+  const Outcome damaged = run("cut", worse, rules, 2);
+  EXPECT_EQ(damaged.exit_code, 65) << damaged.output;
+  EXPECT_THAT(damaged.output, HasSubstr("the best checkpoint, of step 3, cannot be read"));
+  EXPECT_THAT(damaged.output, HasSubstr("view.h5: 100 bytes instead of"));
+  EXPECT_THAT(damaged.output, HasSubstr("saved as step-00000008"));
+  EXPECT_EQ(llmtool({"verify", checkpoint("cut", 8).string()}).exit_code, 0) << "the last state is safe";
+  EXPECT_FALSE(fs::exists(folder / "cut/finished.json"));
+  EXPECT_FALSE(fs::exists(folder / "cut/export")) << "nothing takes the place of the best in silence";
+  // What the message proposes.
+  run_to_end("last", worse, {"checkpoint.export=last", rules[1]});
+  run_to_end("cut", worse, {"checkpoint.export=last", rules[1], "evaluation.load_best_at_end=false"});
+  EXPECT_TRUE(exported("cut") == exported("last"));
+  EXPECT_EQ(ledger("cut"), ledger("last"));
 }
 
 TEST_F(Best, ByTokenAccuracyWhereItIsAskedFor) {

@@ -6,7 +6,8 @@
 
 namespace llmtrain {
 class Communicator;
-}
+class Runtime;
+}  // namespace llmtrain
 
 namespace llmtrain::test {
 
@@ -15,5 +16,7 @@ Stream& stream();
 
 /// All ranks of this test program. Folders from parallel up only.
 Communicator& communicator();
+/// For run_program(). The same folders.
+Runtime& runtime();
 
 }  // namespace llmtrain::test

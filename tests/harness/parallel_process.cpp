@@ -12,42 +12,43 @@
 
 namespace llmtrain::test {
 namespace {
-std::unique_ptr<Runtime> runtime;
+std::unique_ptr<Runtime> of_process;
 std::string missing_device;
 
+}  // namespace
+
 /// Tests of pure arithmetic run without a device; those that ask for it end here.
-Runtime& required_runtime() {
-  if (!runtime) {
+Runtime& runtime() {
+  if (!of_process) {
     std::cerr << "skipped: " << missing_device << '\n';
     std::_Exit(skipped);
   }
-  return *runtime;
+  return *of_process;
 }
-}  // namespace
 
 Process::Process(int& argc, char**& argv) {
   try {
-    runtime = std::make_unique<Runtime>(argc, argv);
+    of_process = std::make_unique<Runtime>(argc, argv);
   } catch (const UserError& error) {
     if (error.code() != ExitCode::no_device) throw;
     missing_device = error.what();
     return;
   }
-  rank_ = runtime->communicator().rank();
-  ranks_ = runtime->communicator().size();
+  rank_ = of_process->communicator().rank();
+  ranks_ = of_process->communicator().size();
 }
-Process::~Process() { runtime.reset(); }
+Process::~Process() { of_process.reset(); }
 
 int Process::agree(int code) const {
-  if (runtime) MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  if (of_process) MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   return code;
 }
 void Process::abort() const {
-  if (runtime) MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+  if (of_process) MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
   std::abort();
 }
 
-Stream& stream() { return required_runtime().stream(); }
-Communicator& communicator() { return required_runtime().communicator(); }
+Stream& stream() { return runtime().stream(); }
+Communicator& communicator() { return runtime().communicator(); }
 
 }  // namespace llmtrain::test

@@ -1,0 +1,52 @@
+// How much of a job's time is kept for its last save.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "core/stop_request.hpp"
+#include "harness/harness.hpp"
+#include "harness/temporary_folder.hpp"
+#include "parallel/toy_model.hpp"
+#include "train/interruption.hpp"
+#include "train/saver.hpp"
+
+namespace llmtrain {
+namespace {
+
+Config with_time_limit(int64_t seconds) {
+  Config config;
+  config.run.time_limit = seconds;
+  return config;
+}
+
+TEST(TimeLimit, KeepsTheTimeThatASaveNeeds) {
+  const test::TemporaryFolder folder;
+  Interruption interruption(with_time_limit(100'000), folder.text(), true);
+  EXPECT_EQ(interruption.wish(0).stop, 0);
+  EXPECT_EQ(interruption.wish(40'000).stop, 0);
+  Interruption other(with_time_limit(1), folder.text(), true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(other.wish(0.4).stop, stop_by_time) << "0.7 s of 1 s are gone";
+}
+
+TEST(TimeLimit, LeavesHalfToSteps) {
+  const test::TemporaryFolder folder;
+  Interruption interruption(with_time_limit(100'000), folder.text(), true);
+  EXPECT_EQ(interruption.wish(1e9).stop, 0) << "or there might be no step in any job";
+  Interruption other(with_time_limit(1), folder.text(), true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_EQ(other.wish(1e9).stop, stop_by_time);
+}
+
+TEST(Saver, TakesADiskForSlowBeforeTheFirstSave) {
+  const test::TemporaryFolder folder;
+  ParamStore store({{"unit", {test::param("weight", 1000, 250)}}}, {});
+  RunLog log({});
+  Saver saver({}, folder.text(), store, test::stream(), {}, test::communicator(), log, -1);
+  EXPECT_NEAR(saver.seconds(), 3 * 4 * 250'000 / 100e6, 1e-4) << "parameters and two moments at 100 MB/s";
+}
+
+}  // namespace
+}  // namespace llmtrain

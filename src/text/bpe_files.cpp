@@ -84,6 +84,17 @@ void append_merges(const BpeVocabulary& vocabulary, std::string& text) {
   text += first ? "]" : "\n    ]";
 }
 
+/// About what the vocabulary and the merges take: a text that grows by itself is held twice.
+size_t json_bytes(const BpeVocabulary& vocabulary) {
+  size_t bytes = 0;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) bytes += vocabulary.tokens[id].size() + 20;
+  for (const auto& [left, right] : vocabulary.merges) {
+    bytes +=
+        vocabulary.tokens[static_cast<size_t>(left)].size() + vocabulary.tokens[static_cast<size_t>(right)].size() + 48;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 nlohmann::json bos_post_processor(const std::string& bos, int32_t id) {
@@ -129,10 +140,12 @@ std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPatte
     "vocab": )",
                                  added_tokens(vocabulary), pre_tokenizer(split),
                                  bos.empty() ? "null" : bos_post_processor(bos, static_cast<int32_t>(bos_id)).dump());
+  text.reserve(text.size() + json_bytes(vocabulary));
   append_vocabulary(vocabulary, text);
   text += ",\n    \"merges\": ";
   append_merges(vocabulary, text);
-  return text + "\n  }\n}";
+  text += "\n  }\n}";
+  return text;
 }
 
 std::string bpe_tokenizer_config(const BpeSpecialTokens& tokens) {

@@ -96,7 +96,7 @@ class Trainer {
       : options_(options),
         tokens_(std::move(alphabet.tokens)),
         words_(counts, alphabet.id_of_byte),
-        hot_((give_back(counts), words_), options.threads) {
+        hot_((give_back(), words_), options.threads) {
     bytes_.reserve(static_cast<size_t>(options.vocabulary_size));
     merges_.reserve(static_cast<size_t>(options.vocabulary_size));
     for (size_t id = 0; id < tokens_.size(); ++id) remember_bytes(id);
@@ -130,10 +130,9 @@ class Trainer {
  private:
   using HotPairs = BpeHotPairs<Id>;
 
-  static void give_back(WordCounts& counts) {
-    counts.clear();
+  static void give_back() {
 #ifdef __GLIBC__
-    malloc_trim(0);  // else what other threads had allocated stays with them
+    malloc_trim(0);  // else what the words took on other threads stays with them
 #endif
   }
   struct Candidate {

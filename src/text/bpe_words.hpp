@@ -20,8 +20,8 @@ class BpeWords {
   static constexpr Id interior = border - 1;  // where a token began that is part of a longer one now
   static constexpr size_t most_slots = UINT32_MAX;
 
-  /// Words of at least two bytes; `id_of_byte` has 256 entries.
-  BpeWords(const WordCounts& words, const std::vector<int32_t>& id_of_byte) {
+  /// Words of at least two bytes, taken from `words`; `id_of_byte` has 256 entries.
+  BpeWords(WordCounts& words, const std::vector<int32_t>& id_of_byte) {
     size_t slots = 1, count = 0;
     words.for_each([&](std::string_view word, uint64_t) {
       if (word.size() < 2) return;
@@ -35,7 +35,7 @@ class BpeWords {
     slots_.reserve(slots);
     counts_.reserve(count);
     slots_.push_back(border);
-    words.for_each([&](std::string_view word, uint64_t occurrences) {
+    words.take_each([&](std::string_view word, uint64_t occurrences) {
       if (word.size() < 2) return;
       for (const char byte : word) slots_.push_back(static_cast<Id>(id_of_byte[static_cast<uint8_t>(byte)]));
       slots_.push_back(border);

@@ -97,6 +97,13 @@ void WordCounts::for_each(const std::function<void(std::string_view, uint64_t)>&
   }
 }
 
+void WordCounts::take_each(const std::function<void(std::string_view, uint64_t)>& visit) {
+  for (Shard& shard : shards_) {
+    for (const Entry& entry : shard.entries) visit(shard.word(entry), entry.count);
+    shard.clear();
+  }
+}
+
 std::string WordCounts::serialized(size_t shard) const {
   std::string bytes;
   for (const Entry& entry : shards_[shard].entries) {
@@ -118,13 +125,15 @@ void WordCounts::add_serialized(std::string_view bytes) {
   }
 }
 
+void WordCounts::Shard::clear() {
+  slots = std::vector<uint32_t>();
+  hashes = std::vector<uint32_t>();
+  entries = std::vector<Entry>();
+  texts = std::string();
+}
+
 void WordCounts::clear() {
-  for (Shard& shard : shards_) {
-    shard.slots = std::vector<uint32_t>();
-    shard.hashes = std::vector<uint32_t>();
-    shard.entries = std::vector<Entry>();
-    shard.texts = std::string();
-  }
+  for (Shard& shard : shards_) shard.clear();
 }
 
 WordCounter::WordCounter(WordCounts& counts) : counts_(counts), slots_(slot_count) {

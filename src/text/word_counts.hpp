@@ -26,6 +26,8 @@ class WordCounts {
   uint64_t text_bytes() const;  ///< of the distinct words
   uint64_t total() const;       ///< sum of the counts
   void for_each(const std::function<void(std::string_view word, uint64_t count)>& visit) const;
+  /// The same, while the memory is given back by and by; no word is left.
+  void take_each(const std::function<void(std::string_view word, uint64_t count)>& visit);
 
   /// What ranks tell each other of one shard: add_serialized(serialized(s)) adds its words.
   std::string serialized(size_t shard) const;
@@ -45,6 +47,7 @@ class WordCounts {
     std::string texts;
 
     void grow();
+    void clear();
     std::string_view word(const Entry& entry) const;
   };
 

@@ -132,7 +132,8 @@ TEST_F(TextRows, HostileFilesAndTheirTwins) {
   EXPECT_THAT(verdict(good + empty + empty), AllOf(HasSubstr("65 "), HasSubstr("2 of 3 rows are empty")));
   EXPECT_EQ(verdict(good + good + empty + empty), nothing);
   EXPECT_THAT(verdict(good + "{\"input_ids\":[1]}\n"), HasSubstr("x.jsonl:2: byte 16: input_ids, which the first"));
-  EXPECT_THAT(verdict("{\"input_ids\":[1]}\n" + good), HasSubstr("x.jsonl:2: byte 18: no input_ids: rows of token ids"));
+  EXPECT_THAT(verdict("{\"input_ids\":[1]}\n" + good),
+              HasSubstr("x.jsonl:2: byte 18: no input_ids: rows of token ids"));
 }
 
 TEST_F(TextRows, AFourGigabyteLineEndsInBoundedMemory) {

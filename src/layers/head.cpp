@@ -10,6 +10,11 @@ namespace {
 
 constexpr int64_t row_granule = 128;
 
+/// All rows, or as many whole granules as fit, at least one.
+int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
+  return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
+}
+
 TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count) {
   const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
   return {cut(s.logp), cut(s.lse), cut(s.entropy), cut(s.argmax)};
@@ -17,14 +22,17 @@ TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count)
 
 }  // namespace
 
-int64_t Head::block_rows(int64_t rows) const {
-  const int64_t fitting = logits_bytes / (rows_of_table * 4) / row_granule * row_granule;
-  return std::min(rows, std::max(fitting, row_granule));
+int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, rows_of_table * 4); }
+
+int64_t Head::group_rows(DType compute, int64_t rows) const {
+  return fitting_rows(rows, gradient_bytes, rows_of_table * static_cast<int64_t>(size_of(compute)));
 }
 
 int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
-  const int64_t elements = block_rows(rows) * rows_of_table;
-  return Arena::aligned(elements * 4) + (compute == DType::f32 ? 0 : Arena::aligned(elements * 2));
+  const int64_t logits = Arena::aligned(block_rows(rows) * rows_of_table * 4);
+  const int64_t gradients =
+      Arena::aligned(group_rows(compute, rows) * rows_of_table * static_cast<int64_t>(size_of(compute)));
+  return compute == DType::f32 ? std::max(logits, gradients) : logits + gradients;  // fp32 logits become gradients
 }
 
 void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
@@ -46,22 +54,26 @@ void Head::forward(Context& ctx, const Tensor& x, const Tensor& targets, const T
 
 void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& targets,
                             const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
-  const int64_t n = x.dim(0), block = block_rows(n);
+  const int64_t n = x.dim(0), group = group_rows(x.dtype, n), block = block_rows(group);
   Arena::Frame frame(ctx.arena);
-  const Tensor buffer = frame.take(DType::f32, {block, rows_of_table});
-  const Tensor gradients = x.dtype == DType::f32 ? buffer : frame.take(x.dtype, {block, rows_of_table});
-  for (int64_t begin = 0; begin < n; begin += block) {
-    const int64_t count = std::min(block, n - begin);
-    const Tensor rows = buffer.rows(0, count), drows = gradients.rows(0, count);
-    const Tensor xs = x.rows(begin, count), ts = targets.rows(begin, count);
-    const TokenStatistics stats = block_of(statistics, begin, count);
-    const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(begin, count); };
-    logits(ctx, rows, xs);
-    logprob_forward(stats, rows, ts, vocabulary, ctx.stream);
-    logprob_backward(drows, rows, ts, stats, {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)},
-                     vocabulary, softcap, ctx.stream);
-    linear_backward_weight(weight.gradient(ctx), drows, xs, ctx.params.accumulate() || begin > 0, ctx.stream);
-    linear_backward_input(dx.rows(begin, count), drows, weight.weight(ctx), false, ctx.stream);
+  const Tensor gradients = frame.take(x.dtype, {group, rows_of_table});
+  const Tensor buffer = x.dtype == DType::f32 ? Tensor() : frame.take(DType::f32, {block, rows_of_table});
+  for (int64_t first = 0; first < n; first += group) {
+    const int64_t grouped = std::min(group, n - first);
+    const Tensor dlogits = gradients.rows(0, grouped), xs = x.rows(first, grouped);
+    for (int64_t begin = 0; begin < grouped; begin += block) {
+      const int64_t count = std::min(block, grouped - begin);
+      const auto cut = [&](const Tensor& t) { return t.empty() ? t : t.rows(first + begin, count); };
+      const Tensor drows = dlogits.rows(begin, count), rows = buffer.empty() ? drows : buffer.rows(0, count);
+      const TokenStatistics stats = block_of(statistics, first + begin, count);
+      logits(ctx, rows, cut(x));
+      logprob_forward(stats, rows, cut(targets), vocabulary, ctx.stream);
+      logprob_backward(drows, rows, cut(targets), stats,
+                       {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)}, vocabulary, softcap,
+                       ctx.stream);
+    }
+    linear_backward_weight(weight.gradient(ctx), dlogits, xs, ctx.params.accumulate() || first > 0, ctx.stream);
+    linear_backward_input(dx.rows(first, grouped), dlogits, weight.weight(ctx), false, ctx.stream);
   }
 }
 

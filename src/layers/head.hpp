@@ -4,18 +4,21 @@
 
 namespace llmtrain {
 
-/// From final hidden states to per-token statistics. Logits exist for a block of rows at a time, never for a whole
-/// batch of a large vocabulary.
+/// From final hidden states to per-token statistics. Logits exist for a block of rows at a time, their gradients for a
+/// group of blocks, never for a whole batch of a large vocabulary: each product with the table reads all of it, and the
+/// gradient of the table is read and written, so those that can wait for more rows do.
 struct Head {
   ParamRef weight;  ///< [V, C]; a tied embedding's or its own
   int64_t channels = 0;
-  int64_t rows_of_table = 0;        ///< V, padding rows included
-  int64_t logits_bytes = 64 << 20;  ///< of a block: small enough for caches, large enough for full-speed products
-  int64_t vocabulary = 0;           ///< tokens that exist; the rest is never predicted
-  float softcap = 0;                ///< c: logits x become c tanh(x / c); 0 = off
+  int64_t rows_of_table = 0;           ///< V, padding rows included
+  int64_t logits_bytes = 64 << 20;     ///< of a block
+  int64_t gradient_bytes = 100 << 20;  ///< of a group's gradients of logits
+  int64_t vocabulary = 0;              ///< tokens that exist; the rest is never predicted
+  float softcap = 0;                   ///< c: logits x become c tanh(x / c); 0 = off
 
-  /// Rows of logits that exist at a time: a function of the shapes alone.
+  /// Rows whose logits exist at a time, and rows whose gradients do: functions of the shapes alone.
   int64_t block_rows(int64_t rows) const;
+  int64_t group_rows(DType compute, int64_t rows) const;
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 
   /// Statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N].

@@ -50,12 +50,30 @@ TEST(HeadLayer, GradientIsTheSlope) {
   }
 }
 
-TEST(HeadLayer, GradientIsTheSlopeOverSeveralBlocksOfRows) {
-  HeadUnderTest test;
-  test.head.logits_bytes = 1;
-  const LayerCase layer = test.layer(0, 300);
-  ASSERT_EQ(test.head.block_rows(300), 128) << "three blocks";
-  expect_right_gradients(layer);
+TEST(HeadLayer, GradientIsTheSlopeOverSeveralBlocksAndGroupsOfRows) {
+  for (const bool groups : {false, true}) {
+    HeadUnderTest test;
+    test.head.logits_bytes = 1;
+    if (groups) test.head.gradient_bytes = 1;
+    const LayerCase layer = test.layer(0, 300);
+    ASSERT_EQ(test.head.block_rows(300), 128) << "three blocks";
+    ASSERT_EQ(test.head.group_rows(DType::f32, 300), groups ? 128 : 300);
+    expect_right_gradients(layer);
+  }
+}
+
+TEST(HeadLayer, RowsAreCutIntoPartsThatFit) {
+  Head gpt2;
+  gpt2.rows_of_table = 50257;
+  EXPECT_EQ(gpt2.block_rows(1024), 256);
+  EXPECT_EQ(gpt2.group_rows(DType::bf16, 1024), 1024);
+  EXPECT_EQ(gpt2.group_rows(DType::bf16, 4096), 1024);
+  EXPECT_EQ(gpt2.group_rows(DType::f32, 1024), 512);
+  EXPECT_EQ(gpt2.group_rows(DType::bf16, 100), 100);
+  EXPECT_EQ(gpt2.scratch_bytes(DType::bf16, 4096),
+            Arena::aligned(50257 * (1024 * 2)) + Arena::aligned(50257 * 256 * 4));
+  gpt2.rows_of_table = int64_t{1} << 24;
+  EXPECT_EQ(gpt2.block_rows(1000), 128) << "never less";
 }
 
 TEST(HeadLayer, AForgottenSoftcapIsSeen) {

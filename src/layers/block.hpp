@@ -45,8 +45,8 @@ struct Block {
     const auto residual = [&](Tensor& t, const char* what) {
       f(t, SavedSpec{"", what, DType::f32, rows, channels, Recompute::block});
     };
-    const auto branch = [&](Tensor& t, const char* what) {
-      f(t, SavedSpec{"", what, compute, rows, channels, Recompute::activation});
+    const auto branch = [&](Tensor& t, const char* what) {  // one pass over the stream gives it back
+      f(t, SavedSpec{"", what, compute, rows, channels, Recompute::none});
     };
     f(s.input, SavedSpec{"", ".input", DType::f32, rows, channels});
     branch(s.attention_input, ".attention_input");

@@ -46,9 +46,9 @@ void PrecisionConfig::visit(DeckKeys& keys) {
 void MemoryConfig::visit(DeckKeys& keys) {
   keys.section("memory", "Memory of a rank. Nothing here touches the results.");
   keys.key("recompute", recompute,
-           {.doc = "Activations that the backward pass computes again instead of keeping them. activation: results of "
-                   "norms and activation functions; attention: and queries, keys, values and the output of attention; "
-                   "block: everything but the input of each block."});
+           {.doc = "Activations that the backward pass computes again instead of keeping them. none: results of norms "
+                   "alone; activation: and of activation functions; attention: and queries, keys, values and the "
+                   "output of attention; block: everything but the input of each block."});
   keys.key("limit", limit,
            {.unit = "bytes",
             .range = at_least(0),

@@ -23,7 +23,7 @@ void CheckpointConfig::visit(DeckKeys& keys) {
            {.unit = "bytes",
             .range = between(1 << 20, 1e15),
             .doc = "Memory of a rank for the copy that is being written; what does not fit holds the next update back "
-                   "until it is read."});
+                   "until it is read. A run that saves on request only has no copy."});
   keys.key("verify", verify, {.doc = "Read back from the disk and compared; false: from the cache in memory only."});
   keys.key(
       "signal_save", signal_save,

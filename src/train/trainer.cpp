@@ -120,7 +120,9 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
     arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   }
   arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
-  copied_elements_ = std::min(Snapshot::elements(params_), config.checkpoint.buffer / state_bytes);
+  // Where only somebody's wish saves, it may hold an update back: no copy.
+  const bool copies = config.checkpoint.saves() || config.needs_best();
+  copied_elements_ = copies ? std::min(Snapshot::elements(params_), config.checkpoint.buffer / state_bytes) : 0;
   if (device_memory_is_host() && copied_elements_ > 0) {
     arena_.add(state_copy_, MemoryCategory::workspace, "checkpoint.buffer", DType::f32, {copied_elements_});
   }

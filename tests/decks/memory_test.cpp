@@ -49,6 +49,22 @@ TEST_P(Memory, OfARunIsTheEstimate) {
   EXPECT_NEAR(measured / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << last << estimate.output;
 }
 
+TEST(MemoryPlan, NothingIsCopiedWhereNothingIsSaved) {
+  const TemporaryFolder folder;
+  const auto workspace = [&](const char* at_end) {
+    const Outcome estimate =
+        llmtrain({1,
+                  1,
+                  {(source_folder() / "inputs/quickstart.ini").string(), "--estimate", "--json",
+                   "data.cache=" + folder.text(), "checkpoint.every_steps=0", "checkpoint.every_minutes=0", at_end}});
+    EXPECT_EQ(estimate.exit_code, 0) << estimate.output;
+    return nlohmann::json::parse(estimate.output.substr(estimate.output.find('{')))["bytes_per_rank"]["workspace"]
+        .get<int64_t>();
+  };
+  EXPECT_EQ(workspace("checkpoint.at_end=false"), 0);
+  EXPECT_GT(workspace("checkpoint.at_end=true"), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(RanksAndStages, Memory,
                          ::testing::Values(Layout{1, 1, "none"}, Layout{2, 0, "none"}, Layout{2, 2, "none"},
                                            Layout{2, 3, "none"}, Layout{1, 1, "block"}),

@@ -34,6 +34,21 @@ constexpr int64_t long_row_bytes = 4096;             ///< rows of A farther apar
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// f(i) for i in [0, count): by the team that calls it, or by one thread alone. A team of one would be made and freed
+/// each time.
+template <class F>
+void each(bool alone, bool wait, int64_t count, const F& f) {
+  if (alone) {
+    for (int64_t i = 0; i < count; ++i) f(i);
+    return;
+  }
+#pragma omp for schedule(dynamic) nowait
+  for (int64_t i = 0; i < count; ++i) f(i);
+  if (wait) {
+#pragma omp barrier
+  }
+}
+
 /// Buffers of one calling thread and its team.
 struct Buffers {
   Buffer packed_a;
@@ -331,9 +346,7 @@ void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers&
   }
   const bool a_stays = row_blocks_ <= rows_at_a_time_ && chunks_ <= chunks_at_a_time_;  // packed once for all panels
   std::atomic<bool> good{true};
-#pragma omp parallel num_threads(threads)
-  {
-    const int thread = omp_get_thread_num();
+  const auto work = [&](int thread) {
     char* own = buffers.own[static_cast<size_t>(thread)].reserve(0);
     Worker w{thread, reinterpret_cast<float*>(own), own + c_tile_bytes, own + c_tile_bytes + b_chunk_bytes};
     Part part{};
@@ -341,21 +354,25 @@ void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers&
       part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
       for (part.chunk = 0; part.chunk < chunks_; part.chunk += chunks_at_a_time_) {
         part.chunks = std::min(chunks_at_a_time_, chunks_ - part.chunk);
-#pragma omp for schedule(dynamic) nowait
-        for (int64_t i = 0; i < (share_b_ ? part.panels * part.chunks : 0); ++i) pack_b_task(o, part, i);
+        each(threads == 1, false, share_b_ ? part.panels * part.chunks : 0,
+             [&](int64_t i) { pack_b_task(o, part, i); });
         for (part.row = 0; part.row < row_blocks_; part.row += rows_at_a_time_) {
           part.rows = std::min(rows_at_a_time_, row_blocks_ - part.row);
           const int64_t to_pack = pack_a_ && (part.panel == 0 || !a_stays) ? part.rows * part.chunks : 0;
-#pragma omp for schedule(dynamic)
-          for (int64_t i = 0; i < to_pack; ++i) pack_a_task(o, part, i);
+          each(threads == 1, true, to_pack, [&](int64_t i) { pack_a_task(o, part, i); });
           const int64_t tiles = part.rows * divide_up(part.panels, panels_per_tile_);
-#pragma omp for schedule(dynamic)
-          for (int64_t i = 0; i < tiles; ++i) compute(o, w, part, i);
+          each(threads == 1, true, tiles, [&](int64_t i) { compute(o, w, part, i); });
         }
       }
     }
     leave_micro_kernels();
     if (!w.good) good = false;
+  };
+  if (threads == 1) {
+    work(0);
+  } else {
+#pragma omp parallel num_threads(threads)
+    work(omp_get_thread_num());
   }
   LLMTRAIN_CHECK(good, "oneDNN failed in a matrix product");
 }

@@ -69,20 +69,19 @@ struct DataStream::State {
   }
   /// The samples of a step. Of one source: those of its epoch, which may end within the step; of several: an endless
   /// stream, in which every source goes through epochs of its own.
-  std::vector<int64_t> samples_of(int64_t step, int64_t steps_per_epoch) const {
-    std::vector<int64_t> ids;
+  void samples_of(int64_t step, int64_t steps_per_epoch, std::vector<int64_t>& ids) const {
+    ids.clear();
     if (mixture) {
       for (int64_t n = step * batch.global; n < (step + 1) * batch.global; ++n) {
         const Mixture::Choice choice = (*mixture)(n);
         const int64_t samples = sources[choice.source].samples();
         ids.push_back(ordered(choice.source, choice.number / samples, choice.number % samples));
       }
-      return ids;
+      return;
     }
     const int64_t first = step % steps_per_epoch * batch.global;
     const int64_t last = std::min(first + batch.global, counts.samples);
     for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, step / steps_per_epoch, place));
-    return ids;
   }
   /// Samples of a micro-batch that may be different ones.
   int64_t most_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
@@ -156,33 +155,34 @@ std::vector<SourceShare> DataStream::sources() const {
   return all;
 }
 
-std::vector<int64_t> StepPlan::samples() const {
-  std::vector<int64_t> all;
-  for (const MicroBatchPlan& micro : micro_batches) all.insert(all.end(), micro.samples.begin(), micro.samples.end());
-  return all;
+StepPlan DataStream::plan(int64_t step) const {
+  StepPlan out;
+  plan(step, out);
+  return out;
 }
 
-StepPlan DataStream::plan(int64_t step) const {
+void DataStream::plan(int64_t step, StepPlan& plan) const {
   LLMTRAIN_CHECK(step >= 0, "steps count from 0");
   const State& state = *state_;
-  StepPlan plan;
   plan.step = step;
   plan.epoch = step / steps_per_epoch();
-  const std::vector<int64_t> all = state.samples_of(step, steps_per_epoch());
+  plan.trained_tokens = 0;
+  const std::vector<int64_t>& all = plan.samples;
+  state.samples_of(step, steps_per_epoch(), plan.samples);
   std::vector<uint8_t> mask;
   for (const int64_t id : all) {
     const SampleSource& source = state.source_of(id);
     plan.trained_tokens += source.trained_targets(id - source.first_id(), mask);
   }
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
-  const int64_t count = static_cast<int64_t>(all.size());
-  for (int64_t begin = 0; begin < count; begin += state.batch.micro) {
-    MicroBatchPlan& micro = plan.micro_batches.emplace_back();
-    micro.index = begin / state.batch.micro;
-    micro.samples.assign(all.begin() + begin, all.begin() + std::min(begin + state.batch.micro, count));
+  const int64_t count = static_cast<int64_t>(all.size()), size = state.batch.micro;
+  plan.micro_batches.resize(static_cast<size_t>((count + size - 1) / size));
+  for (int64_t index = 0; MicroBatchPlan & micro : plan.micro_batches) {
+    const int64_t begin = index * size;
+    micro.index = index++;
+    micro.samples.assign(all.begin() + begin, all.begin() + std::min(begin + size, count));
     micro.rows = state.rows_of(micro.samples);
   }
-  return plan;
 }
 
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {

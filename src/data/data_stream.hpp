@@ -26,10 +26,9 @@ struct StepPlan {
   int64_t step = 0;
   int64_t epoch = 0;
   std::vector<MicroBatchPlan> micro_batches;
-  int64_t trained_tokens = 0;  ///< targets that count, in the whole step
-  uint64_t samples_hash = 0;   ///< of all sample numbers in order: the ledger's "samples"
-
-  std::vector<int64_t> samples() const;
+  int64_t trained_tokens = 0;    ///< targets that count, in the whole step
+  std::vector<int64_t> samples;  ///< of all micro-batches in order
+  uint64_t samples_hash = 0;     ///< of these numbers: the ledger's "samples"
 };
 
 /// A batch in host memory.
@@ -96,6 +95,8 @@ class DataStream {
   std::vector<SourceShare> sources() const;
   /// Steps count from 0 over all epochs.
   StepPlan plan(int64_t step) const;
+  /// In the memory of another step's plan.
+  void plan(int64_t step, StepPlan& out) const;
   /// May be called from a prefetching thread.
   void load(const MicroBatchPlan& plan, HostBatch& out) const;
 

@@ -119,7 +119,9 @@ template <class F>
 void in_parallel(int64_t bytes, const F& body) {
   constexpr int64_t block = int64_t{1} << 18;
   if (bytes <= 0) return;
-#pragma omp parallel for schedule(static) if (bytes > 4 * block)
+  // A team of one thread would be made and freed each time.
+  if (bytes <= 4 * block || omp_get_max_threads() == 1) return body(0, bytes);
+#pragma omp parallel for schedule(static)
   for (int64_t offset = 0; offset < bytes; offset += block) body(offset, std::min(block, bytes - offset));
 }
 

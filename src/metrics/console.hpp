@@ -21,6 +21,7 @@ class Console {
   void log_only(const std::string& text);
   /// Replaces the live line of a terminal, cut to its width; nothing in a file.
   void live(const std::string& text);
+  bool has_live() const { return terminal_; }
 
  private:
   void end_live();

@@ -5,29 +5,47 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <span>
+#include <utility>
 
 namespace llmtrain {
 namespace {
 
+template <class... Args>
+void append(std::string& line, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(line), format, std::forward<Args>(args)...);
+}
+
 /// Not a number has a sign that means nothing.
-std::string exact(double value) { return std::isnan(value) ? "nan" : fmt::format("{:a}", value); }
+void append_exact(std::string& line, double value) {
+  if (std::isnan(value)) {
+    line += "nan";
+  } else {
+    append(line, "{:a}", value);
+  }
+}
 
 }  // namespace
 
-std::string ledger_line(const StepRecord& r) {
-  std::string line =
-      fmt::format(R"({{"step":{},"learning_rate":"{:a}","loss":"{}","grad_norm":"{}","tokens":{},"samples":"{:016x}")",
-                  r.step, r.learning_rate, exact(r.loss), exact(r.grad_norm), r.tokens, r.samples);
+void ledger_line(const StepRecord& r, std::string& line) {
+  line.clear();
+  append(line, R"({{"step":{},"learning_rate":"{:a}","loss":")", r.step, r.learning_rate);
+  append_exact(line, r.loss);
+  line += R"(","grad_norm":")";
+  append_exact(line, r.grad_norm);
+  append(line, R"(","tokens":{},"samples":"{:016x}")", r.tokens, r.samples);
   if (r.bad_steps > 0) {
-    line += fmt::format(R"(,"bad_steps":{},"sample_ids":[{}])", r.bad_steps, fmt::join(r.sample_ids, ","));
+    append(line, R"(,"bad_steps":{},"sample_ids":[{}])", r.bad_steps, fmt::join(r.sample_ids, ","));
   }
-  if (r.parameters) line += fmt::format(R"(,"parameters":"{:016x}")", *r.parameters);
-  return line + "}\n";
+  if (r.parameters) append(line, R"(,"parameters":"{:016x}")", *r.parameters);
+  line += "}\n";
 }
 
 std::string ledger_line(const EvaluationRecord& r) {
-  return fmt::format("{{\"step\":{},\"validation_loss\":\"{}\"}}\n", r.step, exact(r.loss));
+  std::string line = fmt::format(R"({{"step":{},"validation_loss":")", r.step);
+  append_exact(line, r.loss);
+  return line + "\"}\n";
 }
 
 std::string ledger_line(const RollbackRecord& r) {

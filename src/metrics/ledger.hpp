@@ -7,7 +7,8 @@
 
 namespace llmtrain {
 
-std::string ledger_line(const StepRecord& record);
+/// In the memory of another step's line.
+void ledger_line(const StepRecord& record, std::string& line);
 std::string ledger_line(const EvaluationRecord& record);
 std::string ledger_line(const RollbackRecord& record);
 

@@ -128,6 +128,7 @@ struct RunLog::State {
   Console console;
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger, metrics;
+  std::string ledger_text;  ///< a line
   Interval interval, all;
   std::optional<EvaluationRecord> fresh;
   double last_validation = 0;
@@ -206,14 +207,17 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
 void RunLog::step(const StepRecord& r) {
   State& s = *state_;
   if (!s.options.active) return;
-  if (s.ledger) s.ledger->append(ledger_line(r));
+  if (s.ledger) {
+    ledger_line(r, s.ledger_text);
+    s.ledger->append(s.ledger_text);
+  }
   if (r.bad_steps > 0) s.console.warn(problem_text(r));
   s.interval.add(r);
   s.all.add(r);
   s.last_step = r;
   const bool due = s.options.every_steps > 0 && r.step % s.options.every_steps == 0;
   if (!due && r.step != s.options.total_steps) {
-    s.console.live(s.progress(r));
+    if (s.console.has_live()) s.console.live(s.progress(r));
     return;
   }
   s.write_interval(r);

@@ -18,15 +18,16 @@ Feed::~Feed() {
 void Feed::request(const MicroBatchPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
-    LLMTRAIN_CHECK(!wanted_ && !loaded_, "a micro-batch is already on its way");
+    LLMTRAIN_CHECK(!asked_ && !loaded_, "a micro-batch is already on its way");
     wanted_ = plan;
+    asked_ = true;
   }
   changed_.notify_all();
 }
 
 const HostBatch& Feed::take() {
   std::unique_lock lock(mutex_);
-  LLMTRAIN_CHECK(wanted_ || loaded_, "no micro-batch was asked for");
+  LLMTRAIN_CHECK(asked_ || loaded_, "no micro-batch was asked for");
   changed_.wait(lock, [this] { return loaded_; });
   loaded_ = false;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -37,19 +38,18 @@ const HostBatch& Feed::take() {
 void Feed::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || (wanted_ && !loaded_); });
+    changed_.wait(lock, [this] { return stop_ || (asked_ && !loaded_); });
     if (stop_) return;
-    const MicroBatchPlan plan = *wanted_;
     lock.unlock();
     std::exception_ptr failure;
     try {
-      data_.load(plan, back_);
+      data_.load(wanted_, back_);
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
     failure_ = failure;
-    wanted_.reset();
+    asked_ = false;
     loaded_ = true;
     changed_.notify_all();
   }

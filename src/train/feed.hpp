@@ -1,7 +1,6 @@
 #pragma once
 #include <condition_variable>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -28,7 +27,8 @@ class Feed {
   const DataStream& data_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<MicroBatchPlan> wanted_;
+  MicroBatchPlan wanted_;  ///< of the last request; the loading thread's own from asked_ to loaded_
+  bool asked_ = false;
   bool loaded_ = false;
   bool stop_ = false;
   std::exception_ptr failure_;

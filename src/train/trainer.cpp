@@ -202,7 +202,7 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
 }
 
 void Trainer::prepare(Run& run, int64_t n) {
-  run.plan = train_.plan(run.guard.data_step(n));
+  train_.plan(run.guard.data_step(n), run.plan);
   run.mine.clear();
   run.taken = 0;
   const Communicator& communicator = run.runtime.communicator();
@@ -249,7 +249,7 @@ void Trainer::step(Run& run, int64_t n) {
   if (record.bad_steps == 0) {
     update(run, record, tokens);
   } else {
-    record.sample_ids = train_.plan(run.guard.data_step(n)).samples();
+    record.sample_ids = train_.plan(run.guard.data_step(n)).samples;
   }
   phase.next("log");
   if (due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step)) {

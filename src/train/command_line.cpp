@@ -11,8 +11,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::array<std::string_view, 7> option_names = {"--help", "--version", "--check",         "--estimate",
-                                                          "--json", "--ranks",   "--ranks-per-node"};
+constexpr std::array<std::string_view, 8> option_names = {"--help",    "--version", "--check", "--estimate",
+                                                          "--measure", "--json",    "--ranks", "--ranks-per-node"};
 
 [[noreturn]] void refuse(const std::string& what) {
   throw UserError(ExitCode::command_line, fmt::format("command line: {} (llmtrain --help shows the usage)", what));
@@ -34,6 +34,10 @@ void check_together(const CommandLine& line) {
     refuse(fmt::format("the deck comes first, then '{}'", line.deck));
   }
   if (line.check && line.estimate) refuse("--check and --estimate exclude each other");
+  if (line.measure && !line.estimate) refuse("--measure belongs to --estimate");
+  if (line.measure && (line.ranks != 0 || line.ranks_per_node != 0)) {
+    refuse("--measure times this job: start it with as many ranks instead of --ranks or --ranks-per-node");
+  }
   if (line.estimate) return;
   if (line.json) refuse("--json belongs to --estimate");
   if (line.ranks != 0) refuse("--ranks belongs to --estimate (the launcher decides how many ranks a job has)");
@@ -53,6 +57,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--version", line.version)->disable_flag_override();
   app.add_flag("--check", line.check)->disable_flag_override();
   app.add_flag("--estimate", line.estimate)->disable_flag_override();
+  app.add_flag("--measure", line.measure)->disable_flag_override();
   app.add_flag("--json", line.json)->disable_flag_override();
   app.add_option("--ranks", line.ranks)->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--ranks-per-node", line.ranks_per_node)->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
@@ -75,6 +80,7 @@ std::string usage_text() {
          "  --estimate                print the memory of a rank by category and the size of a checkpoint\n"
          "    --ranks N               of a job with N ranks instead of this one\n"
          "    --ranks-per-node M\n"
+         "    --measure               and run a few steps on these ranks: the time of a step and of the run\n"
          "    --json                  for programs\n"
          "  -h, --help [TOPIC]        this text and all keys of a deck, or those of a section, or section.key\n"
          "  --version                 version, device and libraries\n\n"

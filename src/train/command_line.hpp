@@ -14,6 +14,7 @@ struct CommandLine {
   bool version = false;
   bool check = false;
   bool estimate = false;
+  bool measure = false;
   bool json = false;
   int64_t ranks = 0;           ///< of the estimated job; 0 = this one's
   int64_t ranks_per_node = 0;  ///< 0 = this job's, or all on one node when `ranks` is given

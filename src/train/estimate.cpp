@@ -8,6 +8,22 @@
 
 namespace llmtrain {
 
+namespace {
+
+std::string time_text(const Prediction& t) {
+  std::string text = fmt::format("time by {} steps on this machine\n", t.measured);
+  text += fmt::format("  {:<14} {:>16.4g} s      {:>10}\n", "of a step", t.step,
+                      with_unit(t.tokens_per_step / t.step, "tok/s"));
+  if (t.evaluations > 0) {
+    text += fmt::format("  {:<14} {:>16.4g} s      {:>10}  (of {})\n", "an evaluation", t.evaluation,
+                        duration(t.evaluation), t.evaluations);
+  }
+  return text + fmt::format("  {:<14} {:>16.4g} s      {:>10}  ({} steps; without start-up, checkpoints, samples)\n",
+                            "of the run", t.run(), duration(t.run()), t.steps);
+}
+
+}  // namespace
+
 std::string estimate_text(const Estimate& e) {
   const Arena& plan = *e.plan;
   std::string text =
@@ -21,9 +37,10 @@ std::string estimate_text(const Estimate& e) {
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", plan.bytes(),
                       bytes_text(static_cast<double>(plan.bytes())));
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
-  if (disk == 0) return text;
-  text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk", disk,
-                      bytes_text(static_cast<double>(disk)));
+  if (disk != 0)
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk",
+                        disk, bytes_text(static_cast<double>(disk)));
+  if (e.time) text += time_text(*e.time);
   return text;
 }
 
@@ -40,6 +57,15 @@ std::string estimate_json(const Estimate& e) {
   j["bytes_per_rank"]["total"] = plan.bytes();
   j["bytes_per_node"] = plan.bytes() * e.ranks_per_node;
   j["checkpoint_bytes"] = e.state_bytes;
+  if (e.time) {
+    j["seconds_per_step"] = e.time->step;
+    j["seconds_per_evaluation"] = e.time->evaluation;
+    j["seconds_of_run"] = e.time->run();
+    j["tokens_per_second"] = e.time->tokens_per_step / e.time->step;
+    j["measured_steps"] = e.time->measured;
+    j["steps"] = e.time->steps;
+    j["evaluations"] = e.time->evaluations;
+  }
   return j.dump(2) + "\n";
 }
 

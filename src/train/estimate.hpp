@@ -1,9 +1,21 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "core/arena.hpp"
 
 namespace llmtrain {
+
+/// What --measure adds, seconds. Start-up, checkpoints and samples are not in it.
+struct Prediction {
+  double step = 0;
+  int64_t measured = 0;  ///< steps
+  double evaluation = 0;
+  int64_t steps = 0, evaluations = 0;  ///< of the run
+  double tokens_per_step = 0;
+
+  double run() const { return step * static_cast<double>(steps) + evaluation * static_cast<double>(evaluations); }
+};
 
 /// What --estimate says: bytes of one rank by category, and of a node.
 struct Estimate {
@@ -12,6 +24,7 @@ struct Estimate {
   int64_t state_bytes = 0;  ///< of a checkpoint, all ranks
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
+  std::optional<Prediction> time = {};
 };
 
 std::string estimate_text(const Estimate& estimate);

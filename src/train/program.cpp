@@ -165,6 +165,11 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
   }
   e.plan = evaluates ? &task->plan() : &trainer->plan();
+  if (command.measure) {
+    Trainer measured(config, data, communicator.rank(), communicator.size());
+    check_plan(measured.plan(), config, communicator);
+    e.time = measured.measure(runtime);
+  }
   if (communicator.rank() == 0) {
     const std::string text = command.json ? estimate_json(e) : estimate_text(e);
     std::fputs(text.c_str(), stdout);
@@ -251,6 +256,9 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     return run_tokenizer_task(config, runtime);
   }
   if (config.run.task == RunConfig::Task::evaluate) {
+    if (command.measure) {
+      throw UserError(ExitCode::command_line, "--measure: run.task = evaluate has no steps to time");
+    }
     settle_precision(config, agreed_fast_bf16(communicator));
     if (command.estimate) return estimate(command, text, config, runtime);
     return run_evaluation_task(config, runtime, [&] { examine(text, command, communicator); });

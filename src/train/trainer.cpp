@@ -133,12 +133,17 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
   generator_->plan(arena_, compute);
 }
 
-Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from) {
-  Run run(*this, runtime, log, interruption);
+void Trainer::start(Run& run, const ResumePoint* from) {
   run.memory = DeviceBuffer(arena_.bytes());
   arena_.commit(run.memory.data());
-  params_.start(runtime.communicator(), runtime.stream());
+  params_.start(run.runtime.communicator(), run.runtime.stream());
   start_run(run, from);
+  model_->start(run.runtime.stream());
+}
+
+Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from) {
+  Run run(*this, runtime, log, interruption);
+  start(run, from);
   int64_t completed = 0;
   if (from != nullptr) {
     completed = restore(run, *from);
@@ -147,8 +152,6 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
     run.owed.evaluation = config_.evaluation.at_start;
   }
   read_texts(run);
-  model_->start(runtime.stream());
-
   if (completed < total_steps_) prepare(run, completed);
   StepProfile profile(config_.log.profile, total_steps_ - completed);
   int64_t stop = settle(run, completed);

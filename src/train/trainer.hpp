@@ -12,6 +12,7 @@
 #include "optim/optimizer.hpp"
 #include "parallel/runtime.hpp"
 #include "train/config.hpp"
+#include "train/estimate.hpp"
 #include "train/feed.hpp"
 #include "train/interruption.hpp"
 #include "train/resume.hpp"
@@ -52,10 +53,15 @@ class Trainer {
   /// Allocates, takes the state of `from` or initialises, and trains. Collective.
   Ended train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from);
   int64_t steps_done() const { return steps_done_; }
+  /// Allocates, and predicts the time of train() from a few steps and batches with random weights. Writes nothing.
+  /// Collective; instead of train().
+  Prediction measure(Runtime& runtime);
 
  private:
   struct Run;  // what exists only while training
 
+  /// Memory, communication and the saver.
+  void start(Run& run, const ResumePoint* from);
   void step(Run& run, int64_t n);
   void prepare(Run& run, int64_t n);
   void run_rounds(Run& run, StepRecord& record);

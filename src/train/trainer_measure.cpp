@@ -1,0 +1,89 @@
+// The part of the trainer that predicts how long it will take.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <tuple>
+#include <utility>
+
+#include "train/evaluate.hpp"
+#include "train/trainer_run.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr int64_t warm_steps = 2;  ///< make kernels and touch buffers
+constexpr int64_t fewest_steps = 5;
+constexpr double enough_seconds = 3;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// The slowest rank's, the same on all.
+double agreed(Communicator& communicator, double seconds) {
+  std::array<int64_t, 1> nanoseconds = {static_cast<int64_t>(seconds * 1e9)};
+  communicator.maximum(nanoseconds);
+  return static_cast<double>(nanoseconds[0]) * 1e-9;
+}
+
+/// call(i) for i from 0 until there are enough; seconds of one, and how many.
+template <class F>
+std::pair<double, int64_t> timed(Communicator& communicator, int64_t most, const F& call) {
+  const double begin = now();
+  int64_t count = 0;
+  double seconds = 0;
+  do {
+    call(count++);
+    seconds = agreed(communicator, now() - begin);
+  } while (count < most && (count < fewest_steps || seconds < enough_seconds));
+  return {seconds / static_cast<double>(count), count};
+}
+
+int64_t evaluations_of(const EvaluationConfig& config, int64_t steps) {
+  const int64_t inside = config.every_steps > 0 ? steps / config.every_steps : 0;
+  const bool last_is_inside = config.every_steps > 0 && steps % config.every_steps == 0;
+  return inside + (config.at_end && !last_is_inside ? 1 : 0) + (config.at_start ? 1 : 0);
+}
+
+}  // namespace
+
+Prediction Trainer::measure(Runtime& runtime) {
+  Communicator& communicator = runtime.communicator();
+  RunLogOptions silent;
+  silent.active = false;
+  RunLog log(silent);
+  Interruption interruption(config_, "", false);
+  Run run(*this, runtime, log, interruption);
+  start(run, nullptr);
+  params_.initialize(static_cast<uint64_t>(config_.run.seed));
+
+  Prediction time;
+  time.steps = total_steps_;
+  time.tokens_per_step = static_cast<double>(config_.batch.global * config_.batch.sequence_length);
+  prepare(run, 0);
+  const auto one_step = [&](int64_t i) {
+    step(run, i % total_steps_);
+    if ((i + 1) % total_steps_ == 0) prepare(run, 0);
+  };
+  for (int64_t i = 0; i < warm_steps; ++i) one_step(i);
+  std::tie(time.step, time.measured) =
+      timed(communicator, int64_t{1} << 20, [&](int64_t i) { one_step(warm_steps + i); });
+
+  if (!validation_) return time;
+  time.evaluations = evaluations_of(config_.evaluation, total_steps_);
+  if (time.evaluations == 0) return time;
+  int64_t batches = validation_->steps_per_epoch();
+  if (config_.evaluation.batches > 0) batches = std::min(batches, config_.evaluation.batches);
+  Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, 0, false};
+  const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, statistics_.argmax}};
+  const int64_t piece = std::min(batches, 4 * static_cast<int64_t>(communicator.size()));
+  const auto some = [&](int64_t) {
+    llmtrain::evaluate(*model_, ctx, *validation_, piece, buffers, communicator, [] { return false; });
+  };
+  some(0);
+  time.evaluation =
+      timed(communicator, fewest_steps, some).first * static_cast<double>(batches) / static_cast<double>(piece);
+  return time;
+}
+
+}  // namespace llmtrain

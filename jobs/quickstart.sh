@@ -40,8 +40,10 @@ for argument in "$@"; do
         settings+=("$argument")
       else
         [[ -r $argument && ! -d $argument ]] || fail 66 "$argument: no such readable file"
-        [[ $argument != *,* ]] || fail 66 "$argument: a comma separates files in a deck; give the file another name"
-        texts+=("$(readlink -f "$argument")")
+        text=$(readlink -f "$argument")
+        [[ ! $text =~ [,\\$]|:[0-9.]+$ ]] ||
+          fail 66 "$text: commas, backslashes, \$ and a number after a colon mean something in a deck: give it another name"
+        texts+=("$text")
       fi
       ;;
   esac
@@ -101,13 +103,17 @@ status=0
 
 case $status in
   0)
+    again=
+    for argument in "${texts[@]}" "${settings[@]}"; do
+      [[ $argument == run.overwrite=* ]] || again+=$(printf ' %q' "$argument")
+    done
     cat <<TEXT
 
 Results: $root/runs/$run_name
   log.txt (this output), metrics.jsonl and metrics.h5 (curves), ledger.jsonl (every step, bit for bit), deck.ini
 Next:
   another run beside it            jobs/quickstart.sh run.name=second schedule.learning_rate=1e-3
-  the same again from the start    jobs/quickstart.sh run.overwrite=true
+  the same again from the start    jobs/quickstart.sh$again run.overwrite=true
   your own text                    jobs/quickstart.sh my_text.txt
 TEXT
     ;;

@@ -14,10 +14,12 @@ expect() { # code, word of the message, argument...
 }
 
 root=$1
-touch 'a,b.txt'
 expect 0 'usage: jobs/quickstart.sh' --help
 expect 64 "unknown option '--nonsense'" --nonsense
 expect 66 'missing.txt: no such readable file' missing.txt
-expect 66 'a comma separates files' 'a,b.txt'
+for name in 'a,b.txt' 'back\slash.txt' 'd$.txt' 'story:2'; do
+  touch "$name"
+  expect 66 'give it another name' "$name"
+done
 expect 66 'no such readable file' "$work"
 echo "quickstart.sh refuses what it should"

@@ -44,6 +44,12 @@ bool holds(const std::string& path, std::string_view content) {
   }
 }
 
+[[noreturn]] void refuse(const std::string& folder, const std::error_code& error) {
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: nothing can be written there ({}); choose another folder with data.cache", folder,
+                              error.message()));
+}
+
 }  // namespace
 
 std::string default_cache_folder() {
@@ -61,19 +67,19 @@ std::string open_cache_folder(const std::string& folder) {
   std::error_code error;
   const fs::path path = fs::absolute(folder, error);
   if (!error) fs::create_directories(path, error);
-  if (!error && ::access(path.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
-  if (error) {
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: nothing can be written there ({}); choose another folder with data.cache", folder,
-                                error.message()));
-  }
+  if (error) refuse(folder, error);
   remove_leftovers(path);
   return path.string();
+}
+
+void require_writable_cache(const std::string& folder) {
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) refuse(folder, std::error_code(errno, std::generic_category()));
 }
 
 std::string store_text(const std::string& folder, const std::string& name, std::string_view content) {
   std::string path = fmt::format("{}/{}-{}.txt", folder, name, short_hash(content));
   if (holds(path, content)) return path;
+  require_writable_cache(folder);
   write_whole_file(path, content);
   return path;
 }

@@ -101,6 +101,7 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
     cache = output + "/cache";
     deck.set("data.cache", Origin::automatic, "run.output");
   }
+  tokenizer_given = deck.given("data.tokenizer");
   if (!has_tokenizer_files()) {
     deck.unused("data.eos_token", "char, bytes and bpe have their own");
     eos_token.clear();

@@ -36,7 +36,9 @@ struct DataConfig {
   int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may give
   std::string cache;                           ///< folder of token files; resolved to <run.output>/cache
 
-  // No keys. Where the tokenizer is read instead of `tokenizer`, the folder of which is gone: a checkpoint.
+  // No keys. Whether the deck itself says `tokenizer`, which then must be that of token files and ids.
+  bool tokenizer_given = false;
+  // Where the tokenizer is read instead of `tokenizer`, the folder of which is gone: a checkpoint.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
   const std::string& tokenizer_path() const { return tokenizer_from.empty() ? tokenizer : tokenizer_from; }

@@ -23,6 +23,9 @@
 namespace llmtrain {
 namespace {
 
+constexpr const char* bpe_without_text =
+    "data.tokenizer: bpe is learnt from text, and data.train has none: leave it out, or name the tokenizer of the ids";
+
 /// How many documents were empty and, of rows, where the first one is.
 std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
   std::string text = fmt::format("{} empty documents were skipped", skipped);
@@ -55,9 +58,48 @@ SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
   return part;
 }
 
-/// The tokenizer that the deck names by its files.
-std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path) {
-  return open_tokenizer(path, {config.eos_token, true, config.add_bos});
+/// The tokenizer that the deck names by its files: `for_text`, or of token ids, to which nothing is added.
+std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text) {
+  return open_tokenizer(path, {config.eos_token, for_text, for_text && config.add_bos});
+}
+
+std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
+  try {
+    std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer_from(info.tokenizer);
+    if (tokenizer->vocabulary_size() != info.vocabulary_size || tokenizer->eos_id() != info.eos_id) {
+      throw UserError(ExitCode::bad_content, "its tokenizer and its vocabulary_size or eos_id disagree");
+    }
+    return tokenizer;
+  } catch (const UserError& error) {
+    throw UserError(error.code(), info.path + ": " + error.what());
+  }
+}
+
+/// The one of `files` that was made with the tokenizer of all; null: they hold ids alone.
+const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const TokenFile>>& files) {
+  for (const auto& file : files) {
+    if (!file->info().tokenizer.empty()) return &file->info();
+  }
+  return nullptr;
+}
+
+/// A deck that says data.tokenizer means that of its token files. `named`: null for char.
+void check_same_tokenizer(const DataConfig& config, const Tokenizer* named, const Tokenizer& stored,
+                          const std::string& path) {
+  if (named != nullptr ? named->serialized() == stored.serialized() : stored.kind() == "char") return;
+  throw UserError(ExitCode::deck,
+                  fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer that {} was made with ({}): "
+                              "set data.tokenizer = {}, or leave it out",
+                              config.tokenizer, config.add_bos, path, stored.kind(), path));
+}
+
+/// Ids that a tokenizer has not given. `vocabulary`: the highest id + 1, or what their file says.
+void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary) {
+  if (vocabulary <= named.vocabulary_size()) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("data.train or data.validation: token ids below {} are not those of data.tokenizer = {}, "
+                              "which has {} tokens: name the tokenizer that made them, or leave it out",
+                              vocabulary, config.tokenizer, named.vocabulary_size()));
 }
 
 class DatasetOpener {
@@ -72,6 +114,7 @@ class DatasetOpener {
     find_inputs();
     open_token_files();
     prepare_text();
+    name_ids();
     for (size_t s = 0; s < sets_.sources.size(); ++s) {
       data_.sources.push_back({open_source(sets_.sources[s]), sets_.weights[s]});
     }
@@ -120,7 +163,9 @@ class DatasetOpener {
       for (const InputFile& file : sets_.all()) {
         if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
         const auto opened = token_files_[file.path] = open_token_file(file.path);
-        if (!data_.tokenizer && !opened->info().tokenizer.empty()) data_.tokenizer = stored_tokenizer(opened->info());
+        if (data_.tokenizer || opened->info().tokenizer.empty()) continue;
+        data_.tokenizer = stored_tokenizer(opened->info());
+        stored_in_ = file.path;
       }
     });
   }
@@ -132,14 +177,30 @@ class DatasetOpener {
     }
     if (scanned_.empty()) return;
     const bool encoded = is_encoded(scanned_.front().kind);
-    if (encoded && config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path());
+    if (encoded && config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path(), true);
     scan_ = scan_sources(scanned_, communicator_, percent_report(report_, "reading"));
     if (encoded && config_.tokenizer == "bpe") {
       const std::vector<InputFile> files = training_text();
       share_tokenizer(open_trained_tokenizer(files, part_of(scan_, 0, files.size()), bpe_training(), folder_,
-                                             communicator_, report_));
+                                             communicator_, report_),
+                      true);
     }
     raise_together(communicator_, [&] { choose_tokenizer(); });
+  }
+
+  /// Data that are token ids alone: the tokenizer that the deck says is theirs.
+  void name_ids() {
+    if (!config_.tokenizer_given || (!scanned_.empty() && is_encoded(scanned_.front().kind))) return;
+    if (config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path(), false);
+    raise_together(communicator_, [&] {
+      if (config_.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
+      const std::shared_ptr<const Tokenizer> named = config_.tokenizer == "char" ? nullptr : make_tokenizer();
+      if (data_.tokenizer != nullptr) {
+        check_same_tokenizer(config_, named.get(), *data_.tokenizer, stored_in_);
+      } else {
+        data_.tokenizer = ids_tokenizer_ = named;
+      }
+    });
   }
 
   /// Consecutive files of one kind are one token file, opened or made; all of a source follow each other.
@@ -180,17 +241,9 @@ class DatasetOpener {
     if (data_.validation) {
       data_.vocabulary_size = concatenate_tokens({data_.train, data_.validation})->info().vocabulary_size;
     }
-  }
-
-  static std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
-    try {
-      std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer_from(info.tokenizer);
-      if (tokenizer->vocabulary_size() != info.vocabulary_size || tokenizer->eos_id() != info.eos_id) {
-        throw UserError(ExitCode::bad_content, "its tokenizer and its vocabulary_size or eos_id disagree");
-      }
-      return tokenizer;
-    } catch (const UserError& error) {
-      throw UserError(error.code(), info.path + ": " + error.what());
+    if (ids_tokenizer_ != nullptr) {
+      check_ids(config_, *ids_tokenizer_, data_.vocabulary_size);
+      data_.vocabulary_size = ids_tokenizer_->vocabulary_size();
     }
   }
 
@@ -205,13 +258,7 @@ class DatasetOpener {
       return;  // a vocabulary of these characters alone would not be the token files'
     }
     data_.tokenizer = make_tokenizer();
-    if (stored && stored->serialized() != data_.tokenizer->serialized()) {
-      throw UserError(
-          ExitCode::deck,
-          fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer of the token files beside the "
-                      "text, which were made with {}",
-                      config_.tokenizer, config_.add_bos, stored->kind()));
-    }
+    if (stored) check_same_tokenizer(config_, data_.tokenizer.get(), *stored, stored_in_);
   }
 
   std::shared_ptr<const Tokenizer> make_tokenizer() const {
@@ -221,11 +268,11 @@ class DatasetOpener {
   }
 
   /// Rank 0 reads the files, all others are told.
-  void share_tokenizer(const std::string& path) {
+  void share_tokenizer(const std::string& path, bool for_text) {
     std::string serialized;
     raise_together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
-      tokenizer_ = tokenizer_of(config_, path);
+      tokenizer_ = tokenizer_of(config_, path, for_text);
       serialized = tokenizer_->serialized();
     });
     communicator_.broadcast(serialized);
@@ -254,6 +301,7 @@ class DatasetOpener {
   }
 
   void make(const TokenizeRequest& request) {
+    raise_together(communicator_, [&] { require_writable_cache(folder_); });
     int64_t bytes = 0, skipped = 0;
     for (size_t f = 0; f < request.files.size(); ++f) {
       bytes += request.files[f].bytes;
@@ -313,6 +361,8 @@ class DatasetOpener {
   std::string folder_;
   InputSets sets_;
   std::shared_ptr<const Tokenizer> tokenizer_;                           // of files
+  std::shared_ptr<const Tokenizer> ids_tokenizer_;                       // that the deck names for ids without one
+  std::string stored_in_;                                                // the token file that data_.tokenizer is of
   std::map<std::string, std::shared_ptr<const TokenFile>> token_files_;  // by path
   std::vector<InputFile> scanned_;                                       // text and rows, in the order of sets_
   SourceScan scan_;                                                      // of them
@@ -369,21 +419,32 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   bool built_in_validation = false;
   const bool known = guarded("data.validation", [&] { built_in_validation = names_built_in(config.validation); });
   sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (config.has_tokenizer_files() && opened.empty()) {
-    sound = guarded("data.tokenizer", [&] { tokenizer = tokenizer_of(config, config.tokenizer_path()); }) && sound;
-  }
-  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
   const std::vector<InputFile> files = sets.all();
   const bool text = files.empty() || std::any_of(files.begin(), files.end(),
                                                  [](const InputFile& file) { return is_encoded(file.kind); });
+  const bool named = config.tokenizer_given && !text;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (config.has_tokenizer_files() && (named || opened.empty())) {
+    sound =
+        guarded("data.tokenizer", [&] { tokenizer = tokenizer_of(config, config.tokenizer_path(), text); }) && sound;
+  } else if (config.tokenizer == "bytes") {
+    tokenizer = make_byte_tokenizer(config.add_bos);
+  }
+  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
+  if (named) {
+    const TokenFileInfo* stored = info_with_tokenizer(opened);
+    sound = guarded("data.tokenizer", [&] {
+      if (config.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
+      if (stored != nullptr) check_same_tokenizer(config, tokenizer.get(), *stored_tokenizer(*stored), stored->path);
+    });
+  }
+  if (!sound) return 0;
   if (!opened.empty()) {
     int64_t vocabulary = 0;
     guarded("data.train", [&] { vocabulary = concatenate_tokens(std::move(opened))->info().vocabulary_size; });
     return vocabulary;
   }
-  if (text && tokenizer != nullptr) return tokenizer->vocabulary_size();
-  return text && config.tokenizer == "bytes" ? make_byte_tokenizer(config.add_bos)->vocabulary_size() : 0;
+  return tokenizer != nullptr && (text || named) ? tokenizer->vocabulary_size() : 0;
 }
 
 }  // namespace llmtrain

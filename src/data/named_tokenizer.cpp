@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "core/error.hpp"
+#include "core/registry.hpp"
 #include "data/token_file.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -30,7 +33,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const Tokeniz
   if (!is_tokenizer_path(name)) {
     throw UserError(
         ExitCode::command_line,
-        fmt::format("tokenizer {}: it is none of bytes, a token file (.h5), or a tokenizer's file or folder", name));
+        fmt::format("tokenizer {}: it is none of bytes, a token file (.h5), or a tokenizer's file or folder{}", name,
+                    did_you_mean(name, std::array<std::string_view, 1>{"bytes"})));
   }
   std::unique_ptr<Tokenizer> tokenizer =
       name.ends_with(".h5") ? tokenizer_of_tokens(name, use.eos_token) : load_tokenizer(name, use.eos_token);

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/whole_file.hpp"
+#include "data/cache_folder.hpp"
 #include "data/file_digest.hpp"
 #include "parallel/runtime.hpp"
 
@@ -43,6 +44,7 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
   const StoredFile stored = check_digest(own + "/tokenizer.json", communicator);
   if (stored == StoredFile::whole) return own;
   if (stored == StoredFile::damaged) report(own + ": the cached tokenizer is damaged: learnt again");
+  raise_together(communicator, [&] { require_writable_cache(folder); });
   const TrainedTokenizer trained = train_tokenizer(files, scan, training, communicator, report);
   raise_together(communicator, [&] {
     if (communicator.rank() != 0) return;

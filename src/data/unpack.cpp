@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/whole_file.hpp"
+#include "data/cache_folder.hpp"
 #include "data/compressed_file.hpp"
 #include "data/file_digest.hpp"
 #include "data/shared_work.hpp"
@@ -58,6 +59,7 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
     work.push_back(files[f]);
     bytes += files[f]->bytes;
   }
+  if (!work.empty()) raise_together(communicator, [&] { require_writable_cache(folder); });
   if (!work.empty() && communicator.rank() == 0 && report) {
     report(fmt::format("unpacking {:.1f} MB", static_cast<double>(bytes) / 1e6));
   }

@@ -403,6 +403,45 @@ TEST_F(DatasetTest, TokenFilesAreUsedAsTheyAre) {
   EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("disagree")));
 }
 
+TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
+  config_.tokenizer_given = true;
+  config_.tokenizer = "bytes";
+  config_.train = {folder_.file("ids.jsonl", "{\"input_ids\":[1,2,256]}")};
+  const Dataset rows = open();
+  ASSERT_NE(rows.tokenizer, nullptr);
+  EXPECT_EQ(rows.tokenizer->kind(), "bytes");
+  EXPECT_EQ(rows.vocabulary_size, 257) << "not the highest id + 1 alone";
+  config_.validation = {folder_.file("over.jsonl", "{\"input_ids\":[257]}")};
+  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("below 258"), HasSubstr("has 257")));
+  config_.validation.clear();
+  config_.tokenizer = "bpe";
+  EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("learnt from text")));
+  config_.tokenizer = "char";  // of no text: nothing
+  EXPECT_EQ(open().vocabulary_size, 257);
+
+  config_.train = {folder_.file("a.txt", "abcabc")};
+  config_.tokenizer = "bytes";
+  const std::string made = open().train->info().path;
+  std::filesystem::copy(made, folder_ / "one.h5");
+  config_.train = {folder_ / "one.h5"};
+  EXPECT_EQ(open().tokenizer->kind(), "bytes");
+  std::vector<std::string> errors;
+  const auto check = [&] {
+    errors.clear();
+    return check_data_files(config_, [&](const char*, const UserError& error) { errors.emplace_back(error.what()); });
+  };
+  EXPECT_EQ(check(), 257);
+  EXPECT_THAT(errors, testing::IsEmpty());
+  config_.tokenizer = folder_ / "one.h5";
+  EXPECT_EQ(open().tokenizer->kind(), "bytes");
+  for (const char* other : {"char", "bpe"}) {
+    config_.tokenizer = other;
+    EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("data.tokenizer")));
+    check();
+    EXPECT_THAT(errors, ElementsAre(HasSubstr("data.tokenizer"))) << "also without reading the data";
+  }
+}
+
 TEST_F(DatasetTest, TheExampleCorpusHasAKnownOptimum) {
   config_.train = {builtin_stories};
   config_.packing = DataConfig::Packing::none;

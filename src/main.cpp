@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 #include "parallel/runtime.hpp"
 #include "train/command_line.hpp"
 #include "train/config.hpp"
@@ -20,11 +21,11 @@ int main(int argc, char** argv) {
   try {
     command = parse_command_line(argc, argv);
     if (command.help) {
-      std::fputs((usage_text() + "\n" + help_text(command.help_topic)).c_str(), stdout);
+      write_standard_output(usage_text() + "\n" + help_text(command.help_topic));
       return EXIT_SUCCESS;
     }
     if (command.version) {
-      std::fputs(version_text().c_str(), stdout);
+      write_standard_output(version_text());
       return EXIT_SUCCESS;
     }
     Runtime runtime(argc, argv);

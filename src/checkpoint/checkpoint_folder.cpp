@@ -100,7 +100,7 @@ std::string create_attempt(const std::string& folder, int64_t step, const SaveHo
   }
   call(hook, "create attempt");
   std::string path = folder + "/" + unique_name(".attempt-", checkpoint_name(step));
-  if (::mkdir(path.c_str(), 0750) != 0) fail(path, "cannot create it");
+  if (::mkdir(path.c_str(), 0777) != 0) fail(path, "cannot create it");
   return path;
 }
 

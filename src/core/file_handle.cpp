@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -52,7 +53,7 @@ FileHandle FileHandle::open_to_write(const std::string& path) {
 }
 
 FileHandle FileHandle::create(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
   }
@@ -159,6 +160,11 @@ bool FileHandle::reserve(int64_t bytes) const {
 }
 
 void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
+
+void write_standard_output(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  throw UserError(ExitCode::io, fmt::format("standard output: {}", std::strerror(errno)));
+}
 
 void sync_folder(const std::string& folder) {
   const FileCall call;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace llmtrain {
 
@@ -13,7 +14,7 @@ class FileHandle {
   static FileHandle open_to_read(const std::string& path);
   /// An existing file.
   static FileHandle open_to_write(const std::string& path);
-  /// A new file, 0640; cannot_create when there is one.
+  /// A new file, with the rights that the umask leaves; cannot_create when there is one.
   static FileHandle create(const std::string& path);
   /// A file without a name in `folder`: it vanishes with its handle, also when the process is killed.
   static FileHandle create_unnamed(const std::string& folder);
@@ -51,6 +52,8 @@ class FileHandle {
   std::string path_;
 };
 
+/// What a command was asked to print. UserError(io): not all of it went out.
+void write_standard_output(std::string_view text);
 /// fsync of the folder, so that a rename in it survives a power failure.
 void sync_folder(const std::string& folder);
 /// The folder of a path, "." when it has none.

@@ -8,6 +8,18 @@
 #include "data/packing.hpp"
 
 namespace llmtrain {
+namespace {
+
+/// People know the text, not the cache's file that its tokens are in.
+std::string title_of(const TokenFileInfo& info) {
+  if (info.sources.empty()) return info.path;
+  std::string first = info.sources.front();  // "name size hash"
+  for (int field = 0; field < 2; ++field) first.resize(std::min(first.size(), first.rfind(' ')));
+  return fmt::format("{} (of {}{})", info.path, first,
+                     info.sources.size() > 1 ? fmt::format(" and {} more", info.sources.size() - 1) : "");
+}
+
+}  // namespace
 
 SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch)
     : documents_(file.documents()),
@@ -36,7 +48,7 @@ void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: {} tokens are fewer than one sample needs ({}): give more text, another share of "
                                 "it (data.validation_fraction) or a shorter sequence",
-                                file.info().path, tokens_, keep_rest || stride_ > 0 ? 2 : length_ + 1));
+                                title_of(file.info()), tokens_, keep_rest || stride_ > 0 ? 2 : length_ + 1));
   }
   const SamplePlace last = window(counts_.samples - 1);
   counts_.unused_tokens = tokens_ - 1 - (last.begin + last.inputs);
@@ -76,7 +88,7 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
         throw UserError(ExitCode::bad_content,
                         fmt::format("{}: document {} has {} tokens, more than batch.sequence_length + 1 = {}: choose a "
                                     "longer sequence, or data.overflow = split or truncate",
-                                    file.info().path, d + 1, inputs + 1, length_ + 1));
+                                    title_of(file.info()), d + 1, inputs + 1, length_ + 1));
       }
       if (overflow == DataConfig::Overflow::truncate) counts_.unused_tokens += inputs - length_;
     }
@@ -88,7 +100,7 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
   first_sample_.push_back(counts_.samples);
   if (counts_.samples == 0) {
     throw UserError(ExitCode::bad_content,
-                    file.info().path + ": no document has two tokens, so nothing can be trained");
+                    title_of(file.info()) + ": no document has two tokens, so nothing can be trained");
   }
 }
 

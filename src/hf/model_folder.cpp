@@ -133,7 +133,7 @@ ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(pla
   if (there) check_replaceable(plan_.path);
   remove_leftovers(plan_.path);
   partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());
-  if (mkdir(partial_.c_str(), 0750) != 0) cannot_create(partial_, std::strerror(errno));
+  if (mkdir(partial_.c_str(), 0777) != 0) cannot_create(partial_, std::strerror(errno));
   try {
     open_files();
   } catch (...) {

@@ -13,7 +13,7 @@
 namespace llmtrain {
 
 AppendFile::AppendFile(const std::string& path) : path_(path) {
-  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) {
     throw UserError(ExitCode::cannot_create,
                     fmt::format("{}: cannot be opened for writing: {}", path, strerror(errno)));

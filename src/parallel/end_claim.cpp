@@ -26,7 +26,7 @@ void set_claim_file(const std::string& path) {
 
 bool claim_end(int code) {
   if (!active) return true;
-  const int descriptor = ::open(file.data(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+  const int descriptor = ::open(file.data(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) return errno != EEXIST;
   std::array<char, 16> text{};
   const char* end = std::to_chars(text.data(), text.data() + text.size(), code).ptr;

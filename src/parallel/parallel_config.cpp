@@ -71,6 +71,12 @@ void WatchdogConfig::visit(DeckKeys& keys) {
 }
 
 void WatchdogConfig::resolve(DeckLoader& deck) const {
+  if (!enabled) {
+    for (const char* key : {"watchdog.lost_after", "watchdog.stuck_after", "watchdog.io_stuck_after"}) {
+      deck.unused(key, "no effect with enabled = false");
+    }
+    return;
+  }
   const auto positive = [&](std::string_view key, const Duration& value) {
     deck.check(value.seconds > 0, {key}, "must be longer than 0 s; watchdog.enabled = false switches it off");
   };

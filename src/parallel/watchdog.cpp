@@ -36,7 +36,7 @@ std::string status_path(const std::string& folder, int64_t rank) { return fmt::f
 
 /// Opened anew each time: closing is what brings the bytes to other nodes on NFS.
 bool write_status(const std::string& path, const std::string& text, int flags) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0640);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
   if (file < 0) return false;
   const bool written = ::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
   return ::close(file) == 0 && written;

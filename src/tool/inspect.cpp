@@ -87,9 +87,10 @@ void inspect(const std::string& path) {
   }
   const std::string ending = std::filesystem::path(path).extension().string();
   if (ending != ".h5" && ending != ".hdf5" && std::filesystem::exists(path, ignored)) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} files cannot be inspected in this version, only token files and metrics (.h5)",
-                                path, ending.empty() ? "such" : ending));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: {} files cannot be inspected, only token files and metrics (.h5), checkpoints and runs", path,
+                    ending.empty() ? "such" : ending));
   }
   if (is_metrics_file(path)) {
     inspect_metrics(path);

@@ -6,9 +6,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "core/registry.hpp"
+#include "core/utf8.hpp"
 #include "data/dataset.hpp"
 
 namespace llmtrain {
@@ -166,6 +169,17 @@ int64_t examine_files(DeckLoader& deck, const Config& config) {
   return vocabulary;
 }
 
+/// A run that has checkpoints goes on from its own, whatever became of those of another.
+void check_resume(DeckLoader& deck, const Config& config) {
+  const std::string path = config.checkpoint.resume_path();
+  std::error_code ignored;
+  if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
+  if (std::filesystem::is_directory(config.run.output + "/" + config.run.name + "/checkpoints", ignored)) return;
+  constexpr std::array<std::string_view, 3> words = {"auto", "required", "never"};
+  deck.fail("checkpoint.resume", fmt::format("{}: there is no such checkpoint{}", path, did_you_mean(path, words)),
+            ExitCode::missing_input);
+}
+
 }  // namespace
 
 DType compute_dtype(const PrecisionConfig& precision) {
@@ -217,6 +231,8 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
   if (!deck.given("run.name")) {
     name = run_name_of(deck_name) + (task == Task::evaluate ? "-evaluate" : "");
     deck.set("run.name", Origin::automatic, "the deck's file name");
+    if (find_invalid_utf8(name) != std::string::npos)
+      deck.fail("run.name", "the deck's file name is not UTF-8: name the run");
   }
   if (task != Task::pretrain) return;
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
@@ -264,7 +280,10 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
     return;
   }
   deck.unused("evaluation.stride", "only for run.task = evaluate");
-  if (early_stopping_patience == 0) return;
+  if (early_stopping_patience == 0) {
+    deck.unused("evaluation.early_stopping_threshold", "no effect with early_stopping_patience = 0");
+    return;
+  }
   deck.check(every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
              "early stopping needs evaluation.every_steps above 0");
   deck.check(!data.validation.empty() || data.validation_fraction > 0,
@@ -300,6 +319,14 @@ void LogConfig::visit(DeckKeys& keys) {
                    "trace.json in the run's folder for a trace viewer; 0 = off."});
 }
 
+void LogConfig::resolve(DeckLoader& deck) const {
+  if (samples_every_steps > 0) return;
+  for (const char* key :
+       {"log.sample_prompts", "log.sample_length", "log.sample_temperature", "log.sample_top_k", "log.sample_top_p"}) {
+    deck.unused(key, "no effect with samples_every_steps = 0");
+  }
+}
+
 void Config::visit(DeckKeys& keys) {
   run.visit(keys);
   model.visit(keys);
@@ -329,7 +356,9 @@ void Config::set_compute(PrecisionConfig::Compute compute) {
 
 std::string read_deck_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError(ExitCode::missing_input, fmt::format("{}: {}", path, std::strerror(errno)));
+  if (!file)
+    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; some are in inputs/)",
+                                                         path, std::strerror(errno)));
   std::string text(max_deck_bytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad() || (file.fail() && !file.eof())) {
@@ -369,6 +398,8 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.data.resolve(deck, config.run.output);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     config.evaluation.resolve(deck, config);
+    config.log.resolve(deck);
+    config.divergence.resolve(deck);
   }
   if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unheeded(deck, keys, config.run.task);
@@ -377,6 +408,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   if (config.run.task == RunConfig::Task::pretrain) {
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
+    if (files != DeckFiles::recorded) check_resume(deck, config);
     check_lengths(deck, config);
   }
   const bool examines = files == DeckFiles::examine || files == DeckFiles::examine_data;

@@ -69,6 +69,7 @@ struct LogConfig {
   int64_t profile = 0;  ///< steps
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck) const;  ///< checks only
 };
 
 template <>

@@ -48,6 +48,10 @@ void DivergenceConfig::visit(DeckKeys& keys) {
             .doc = "Good steps whose losses a loss is compared with; until there are so many nothing is a spike."});
 }
 
+void DivergenceConfig::resolve(DeckLoader& deck) const {
+  if (spike_z_score == 0) deck.unused("divergence.spike_window", "no effect with spike_z_score = 0");
+}
+
 int64_t DivergenceGuard::data_step(int64_t n) const {
   for (const auto& [first, last] : skipped_) {
     if (n >= first) n += last - first;

@@ -15,6 +15,7 @@
 namespace llmtrain {
 
 class DeckKeys;
+class DeckLoader;
 
 /// [divergence]
 struct DivergenceConfig {
@@ -25,6 +26,7 @@ struct DivergenceConfig {
   int64_t spike_window = 128;
 
   void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck) const;  ///< checks only
 };
 
 class DivergenceGuard {

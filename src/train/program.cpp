@@ -67,8 +67,8 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
     communicator.broadcast(first);
     if (mine != first) {
       throw UserError(ExitCode::deck,
-                      fmt::format("{}: the deck resolves differently on rank {}: an environment variable that it "
-                                  "names has another value there",
+                      fmt::format("{}: the deck resolves differently on rank {}: it was started with other "
+                                  "arguments, or an environment variable that the deck names has another value there",
                                   command.deck, communicator.rank()));
     }
   });
@@ -171,8 +171,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.time = measured.measure(runtime);
   }
   if (communicator.rank() == 0) {
-    const std::string text = command.json ? estimate_json(e) : estimate_text(e);
-    std::fputs(text.c_str(), stdout);
+    write_standard_output(command.json ? estimate_json(e) : estimate_text(e));
   }
   return 0;
 }
@@ -242,7 +241,7 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     Config config = examine(text, command, communicator);
     if (communicator.rank() != 0) return 0;
     settle_precision(config, device_fast_bf16());
-    std::fputs(write_deck(config).c_str(), stdout);
+    write_standard_output(write_deck(config));
     return 0;
   }
   Config config = load(text, command, communicator);

@@ -159,7 +159,7 @@ void RunDirectory::start(const std::string& resolved_deck) const {
 
 void RunDirectory::lock() {
   const std::string file = path_ + "/lock";
-  lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be opened: {}", file, strerror(errno)));
   }

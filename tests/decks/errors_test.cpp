@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "decks/program.hpp"
 
 namespace llmtrain::test {
@@ -56,6 +58,19 @@ TEST_F(Errors, OfFilesBelongToTheSameMessage) {
   write_deck("d_model = 16", "d_modle = 16");
   expect_error(78, {"deck.ini:5: model.d_modle", "nowhere.txt: there is no such file", "gone.txt: there is no such"},
                {"data.train=" + (folder / "nowhere.txt").string() + ", " + (folder / "gone.txt").string()});
+}
+TEST_F(Errors, AStartThatIsNotThere) {
+  const std::vector<std::string> parts = {"checkpoint.resume",
+                                          "atuo: there is no such checkpoint (did you mean auto?)"};
+  expect_error(66, parts, {"checkpoint.resume=atuo"});
+  expect_error(66, parts, {"checkpoint.resume=atuo", "--check"});
+}
+TEST_F(Errors, ANameThatNoDeckCouldHold) {
+  std::filesystem::copy(folder / "deck.ini", folder / "d\xff.ini");
+  const Outcome outcome = llmtrain({1, 1, {(folder / "d\xff.ini").string()}});
+  EXPECT_EQ(outcome.exit_code, 78) << outcome.output;
+  EXPECT_NE(outcome.output.find("run.name"), std::string::npos) << outcome.output;
+  EXPECT_EQ(llmtrain({1, 1, {(folder / "d\xff.ini").string(), "run.name=d"}}).exit_code, 0);
 }
 TEST_F(Errors, ContradictionBetweenKeys) {
   write_deck("n_heads = 2", "n_heads = 3");

@@ -12,6 +12,7 @@
 
 #include "data/text_source.hpp"
 #include "data_files.hpp"
+#include "dataset_fixture.hpp"
 #include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/stories.hpp"
@@ -19,45 +20,15 @@
 namespace llmtrain {
 namespace {
 
-using test::all_of_mask;
 using test::all_tokens;
+using test::DatasetTest;
 using test::Folder;
 using test::offsets_of;
 using test::peak_memory;
-using test::refusal;
-using test::with_sanitizer;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
-
-class DatasetTest : public testing::Test {
- protected:
-  DatasetTest() {
-    config_.cache = folder_ / "cache";
-    config_.validation_fraction = 0;
-    batch_.sequence_length = 8;
-    batch_.global = 1;
-  }
-
-  Dataset open() {
-    reports_.clear();
-    return open_dataset(config_, batch_, *communicator_, [&](const std::string& line) { reports_.push_back(line); });
-  }
-  std::string refused() {
-    return refusal([&] { open(); });
-  }
-  bool tokenized() const {
-    return std::any_of(reports_.begin(), reports_.end(),
-                       [](const std::string& line) { return line.rfind("tokenizing", 0) == 0; });
-  }
-
-  Folder folder_;
-  DataConfig config_;
-  BatchConfig batch_;
-  std::unique_ptr<Communicator> communicator_ = make_local_communicator();
-  std::vector<std::string> reports_;
-};
 
 /// What the token file of one document must hold, made the plain way.
 std::vector<int32_t> plain_tokens(const Tokenizer& tokenizer, const std::string& document) {
@@ -317,128 +288,6 @@ TEST_F(DatasetTest, InvalidBytesAreFoundWhereverPiecesMeet) {
       config_.train = {folder_.file("a.txt", whole)};
       EXPECT_EQ(all_tokens(*open().train).size(), text.size() - good.size() + 2);
     }
-  }
-}
-
-TEST_F(DatasetTest, RowsOfTokenIds) {
-  config_.train = {folder_.file("a.jsonl",
-                                "{\"input_ids\":[1,2,3]}\n\n{\"input_ids\":[]}\n"
-                                "{\"input_ids\":[4,70000],\"labels\":[-100,70000]}\r\n{\"input_ids\":[5]}")};
-  const Dataset data = open();
-  EXPECT_EQ(data.tokenizer, nullptr);
-  EXPECT_EQ(data.vocabulary_size, 70001);
-  EXPECT_THAT(all_tokens(*data.train), ElementsAre(1, 2, 3, 4, 70000, 5));
-  EXPECT_THAT(all_of_mask(*data.train), ElementsAre(1, 1, 1, 0, 1, 1));
-  EXPECT_THAT(offsets_of(*data.train), ElementsAre(0, 3, 5, 6));
-  EXPECT_EQ(data.train->info().eos_id, -1);
-  EXPECT_EQ(data.train->info().skipped_documents, 1);
-  open();
-  EXPECT_FALSE(tokenized());
-  config_.validation = {folder_.file("b.jsonl", "{\"input_ids\":[80000]}")};
-  EXPECT_EQ(open().vocabulary_size, 80001);
-  config_.validation = {folder_.file("c.txt", "text")};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("cannot be mixed")));
-  config_.validation.clear();
-  config_.add_bos = true;
-  EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("data.add_bos")));
-}
-
-TEST_F(DatasetTest, RowErrorsNameTheLine) {
-  std::string rows;
-  for (int i = 0; i < 300000; ++i) rows += "{\"input_ids\":[1,2]}\n";  // several pieces
-  config_.train = {folder_.file("a.jsonl", rows + "{\"input_ids\":[1.5]}\n")};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:300001: byte 6000017: 1.5 is not an integer")));
-  config_.train = {folder_.file("b.jsonl", "{\"input_ids\":[]}\n")};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("no row has any token")));
-  config_.train = {folder_.file("c.jsonl", rows)};
-  EXPECT_EQ(open().train->info().documents, 300000);
-}
-
-/// Of this process so far; 0 where the kernel does not count them.
-int64_t bytes_read() {
-  std::ifstream file("/proc/self/io");
-  std::string name;
-  int64_t bytes = 0;
-  return file >> name >> bytes && name == "rchar:" ? bytes : 0;
-}
-
-TEST_F(DatasetTest, ALineWithoutEndIsRefusedInBoundedMemory) {
-  const std::string path = folder_.file("a.jsonl", "{\"input_ids\":[1]}\n");
-  std::filesystem::resize_file(path, uintmax_t{4} << 30);  // sparse: zeros without a newline
-  config_.train = {path};
-  const int64_t before = peak_memory();
-  const int64_t read_before = bytes_read();
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:2: "), HasSubstr("longer than 16 MiB")));
-  EXPECT_LT(bytes_read() - read_before, int64_t{256} << 20);
-  EXPECT_LT(peak_memory() - before, with_sanitizer(int64_t{80} << 20));
-}
-
-TEST_F(DatasetTest, TokenFilesAreUsedAsTheyAre) {
-  config_.train = {folder_.file("a.txt", "abcabc")};
-  config_.tokenizer = "bytes";
-  const std::string made = open().train->info().path;
-  std::filesystem::copy(made, folder_ / "one.h5");
-  std::filesystem::copy(made, folder_ / "two.h5");
-  config_.tokenizer = "char";  // the file's own counts
-  config_.train = {folder_ / "*.h5"};
-  const Dataset data = open();
-  EXPECT_EQ(data.train->tokens(), 14);
-  EXPECT_EQ(data.vocabulary_size, 257);
-  ASSERT_NE(data.tokenizer, nullptr);
-  EXPECT_EQ(data.tokenizer->kind(), "bytes");
-
-  TokenFileInfo info;
-  info.vocabulary_size = 257;
-  info.eos_id = 256;
-  write_token_file(folder_ / "foreign.h5", info, std::vector<int32_t>{1}, {}, std::vector<uint64_t>{0, 1});
-  config_.train = {folder_ / "foreign.h5"};
-  EXPECT_EQ(open().tokenizer, nullptr);
-  config_.validation = {folder_ / "one.h5"};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("different tokenizers")));
-  config_.validation.clear();
-  info.vocabulary_size = 300;
-  info.tokenizer = R"({"type":"bytes","bos":false})";
-  write_token_file(folder_ / "wrong.h5", info, std::vector<int32_t>{1}, {}, std::vector<uint64_t>{0, 1});
-  config_.train = {folder_ / "wrong.h5"};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("disagree")));
-}
-
-TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
-  config_.tokenizer_given = true;
-  config_.tokenizer = "bytes";
-  config_.train = {folder_.file("ids.jsonl", "{\"input_ids\":[1,2,256]}")};
-  const Dataset rows = open();
-  ASSERT_NE(rows.tokenizer, nullptr);
-  EXPECT_EQ(rows.tokenizer->kind(), "bytes");
-  EXPECT_EQ(rows.vocabulary_size, 257) << "not the highest id + 1 alone";
-  config_.validation = {folder_.file("over.jsonl", "{\"input_ids\":[257]}")};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("below 258"), HasSubstr("has 257")));
-  config_.validation.clear();
-  config_.tokenizer = "bpe";
-  EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("learnt from text")));
-  config_.tokenizer = "char";  // of no text: nothing
-  EXPECT_EQ(open().vocabulary_size, 257);
-
-  config_.train = {folder_.file("a.txt", "abcabc")};
-  config_.tokenizer = "bytes";
-  const std::string made = open().train->info().path;
-  std::filesystem::copy(made, folder_ / "one.h5");
-  config_.train = {folder_ / "one.h5"};
-  EXPECT_EQ(open().tokenizer->kind(), "bytes");
-  std::vector<std::string> errors;
-  const auto check = [&] {
-    errors.clear();
-    return check_data_files(config_, [&](const char*, const UserError& error) { errors.emplace_back(error.what()); });
-  };
-  EXPECT_EQ(check(), 257);
-  EXPECT_THAT(errors, testing::IsEmpty());
-  config_.tokenizer = folder_ / "one.h5";
-  EXPECT_EQ(open().tokenizer->kind(), "bytes");
-  for (const char* other : {"char", "bpe"}) {
-    config_.tokenizer = other;
-    EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("data.tokenizer")));
-    check();
-    EXPECT_THAT(errors, ElementsAre(HasSubstr("data.tokenizer"))) << "also without reading the data";
   }
 }
 

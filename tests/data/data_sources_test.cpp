@@ -93,10 +93,10 @@ TEST_F(Sources, KindsAreMixedWhereTheTokenizerIsOne) {
   EXPECT_THAT(refused(), AllOf(StartsWith("65 "), HasSubstr("c.txt:1: byte 0: ")));
   config_.train = {tokens + ":2", text + ":1"};
   config_.tokenizer = "bytes";
-  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("not the tokenizer of the token files")));
+  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("is not the tokenizer that")));
   config_.tokenizer = "char";
   config_.add_bos = true;
-  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("not the tokenizer of the token files")));
+  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("is not the tokenizer that")));
   config_.add_bos = false;
   config_.train = {tokens + ":2", token_file("other.h5", "xyz", "char") + ":1"};
   EXPECT_THAT(refused(), AllOf(StartsWith("65 "), HasSubstr("different tokenizers")));

@@ -152,14 +152,16 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
   });
 }
 
-void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream) {
-  LLMTRAIN_CHECK(out.numel() == in.numel() && out.dtype == DType::f32 && in.dtype == DType::f32,
-                 "add_into: fp32, one element for each");
-  if (first) {
-    copy_on_device(out.data, in.data, in.bytes(), stream);
-    return;
+void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Stream& stream) {
+  for (const Tensor& t : in) {
+    LLMTRAIN_CHECK(out.numel() == t.numel() && out.dtype == DType::f32 && t.dtype == DType::f32,
+                   "add_in_order: fp32, one element for each");
+    if (first && &t == in.data()) {
+      copy_on_device(out.data, t.data, t.bytes(), stream);
+    } else {
+      launch(out.numel(), stream, AddInto{out.as<float>(), t.as<float>()});
+    }
   }
-  launch(out.numel(), stream, AddInto{out.as<float>(), in.as<float>()});
 }
 
 void fill(const Tensor& out, float value, Stream& stream) {

@@ -100,19 +100,29 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
   });
 }
 
-void add_into(const Tensor& out, const Tensor& in, bool first, Stream& stream) {
-  const ProfileSpan span("add_into", [&] { return first ? traffic({&out, &in}) : traffic({&out, &out, &in}); });
-  LLMTRAIN_CHECK(out.numel() == in.numel() && out.dtype == DType::f32 && in.dtype == DType::f32,
-                 "add_into: fp32, one element for each");
-  if (first) {
-    copy_on_device(out.data, in.data, in.bytes(), stream);
+void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Stream& stream) {
+  const ProfileSpan span("add_in_order", [&] {
+    double bytes = first ? traffic({&out}).bytes : traffic({&out, &out}).bytes;
+    for (const Tensor& t : in) bytes += traffic({&t}).bytes;
+    return Work{.bytes = bytes};
+  });
+  for (const Tensor& t : in) {
+    LLMTRAIN_CHECK(out.numel() == t.numel() && out.dtype == DType::f32 && t.dtype == DType::f32,
+                   "add_in_order: fp32, one element for each");
+  }
+  if (first && in.size() == 1) {
+    copy_on_device(out.data, in[0].data, out.bytes(), stream);
     return;
   }
   float* to = out.as<float>();
-  const float* from = in.as<float>();
   host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+    const float* sum = first ? in[0].as<float>() : to;
+    for (size_t k = first ? 1 : 0; k < in.size(); ++k) {  // the block stays in the cache
+      const float* from = in[k].as<float>();
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+      for (int64_t i = begin; i < end; ++i) to[i] = sum[i] + from[i];
+      sum = to;
+    }
   });
 }
 

@@ -36,34 +36,41 @@ int64_t bytes_of(DType dtype, std::initializer_list<int64_t> shape) {
 }  // namespace
 
 void Arena::add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
-                std::initializer_list<int64_t> shape) {
+                std::initializer_list<int64_t> shape, MemoryPlace place) {
   LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} asked for after the plan was committed", name));
   target = Tensor(nullptr, dtype, shape);
   const int64_t bytes = aligned(bytes_of(dtype, shape));
-  requests_.push_back({&target, category, std::move(name), size_, bytes});
+  int64_t& end = sizes_[static_cast<size_t>(place)];
+  requests_.push_back({&target, category, std::move(name), place, end, bytes});
   by_category_[static_cast<size_t>(category)] += bytes;
-  size_ = add_sizes(size_, bytes);
+  end = add_sizes(end, bytes);
+  add_sizes(sizes_[0], sizes_[1]);
 }
 
 void Arena::reserve_scratch(int64_t bytes) {
   LLMTRAIN_CHECK(!committed(), "scratch reserved after the plan was committed");
   scratch_bytes_ = std::max(scratch_bytes_, aligned(add_sizes(0, bytes)));
-  add_sizes(size_, scratch_bytes_);
+  add_sizes(sizes_[0] + sizes_[1], scratch_bytes_);
 }
 
-int64_t Arena::bytes() const { return size_ + scratch_bytes_; }
+int64_t Arena::bytes() const { return sizes_[0] + sizes_[1] + scratch_bytes_; }
 
 int64_t Arena::bytes(MemoryCategory category) const {
   const int64_t scratch = category == MemoryCategory::activations ? scratch_bytes_ : 0;
   return by_category_[static_cast<size_t>(category)] + scratch;
 }
 
-void Arena::commit(void* base) {
+void Arena::commit(void* shared, void* own) {
   LLMTRAIN_CHECK(!committed(), "a plan is committed once");
-  LLMTRAIN_CHECK(base != nullptr && reinterpret_cast<uintptr_t>(base) % 64 == 0,
-                 "the arena wants 64-byte aligned memory");
-  base_ = static_cast<char*>(base);
-  for (const Request& request : requests_) request.target->data = base_ + request.offset;
+  for (const void* base : {shared, own}) {
+    LLMTRAIN_CHECK(base != nullptr && reinterpret_cast<uintptr_t>(base) % 64 == 0,
+                   "the arena wants 64-byte aligned memory");
+  }
+  own_ = static_cast<char*>(own);
+  for (const Request& request : requests_) {
+    char* base = request.place == MemoryPlace::shared ? static_cast<char*>(shared) : own_;
+    request.target->data = base + request.offset;
+  }
 }
 
 Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {
@@ -72,7 +79,7 @@ Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {
   LLMTRAIN_CHECK(arena_.committed(), "scratch used before the plan was committed");
   LLMTRAIN_CHECK(arena_.scratch_used_ + bytes <= arena_.scratch_bytes_,
                  fmt::format("scratch of {} bytes is too small for {} more", arena_.scratch_bytes_, bytes));
-  t.data = arena_.base_ + arena_.size_ + arena_.scratch_used_;
+  t.data = arena_.own_ + arena_.size(MemoryPlace::own) + arena_.scratch_used_;
   arena_.scratch_used_ += bytes;
   arena_.scratch_peak_ = std::max(arena_.scratch_peak_, arena_.scratch_used_);
   return t;

@@ -16,30 +16,37 @@ enum class MemoryCategory : uint8_t { weights, gradients, optimizer, activations
 inline constexpr int memory_category_count = 7;
 std::string_view name_of(MemoryCategory category);
 
+/// Whose: of this process alone, or read by other ranks of the node where it lies.
+enum class MemoryPlace : uint8_t { own, shared };
+
 class Arena {
  public:
   struct Request {
     Tensor* target;  ///< filled by commit(); must stay at its address until then
     MemoryCategory category;
     std::string name;
-    int64_t offset;  ///< bytes, 64-byte aligned
+    MemoryPlace place;
+    int64_t offset;  ///< bytes in its place, 64-byte aligned
     int64_t bytes;
   };
 
   /// Registers `target` (dtype and shape are set now, the pointer at commit). Error after commit.
-  void add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
-           std::initializer_list<int64_t> shape);
+  void add(Tensor& target, MemoryCategory category, std::string name, DType dtype, std::initializer_list<int64_t> shape,
+           MemoryPlace place = MemoryPlace::own);
   /// The stack of temporaries holds at least `bytes` (the maximum of all calls counts, not the sum).
   void reserve_scratch(int64_t bytes);
 
   int64_t bytes() const;  ///< planned in all, scratch included
   int64_t bytes(MemoryCategory category) const;
+  int64_t shared_bytes() const { return size(MemoryPlace::shared); }  ///< of bytes(): what others read
   const std::vector<Request>& requests() const { return requests_; }
 
   /// Points every target into `base`, which has bytes() bytes, 64-byte aligned, zero-filled; afterwards add() is an
   /// error.
-  void commit(void* base);
-  bool committed() const { return base_ != nullptr; }
+  void commit(void* base) { commit(base, static_cast<char*>(base) + shared_bytes()); }
+  /// The same where the shared_bytes() lie apart from the rest.
+  void commit(void* shared, void* own);
+  bool committed() const { return own_ != nullptr; }
 
   /// Stack of temporaries inside a step: what a Frame took is free again when it ends.
   class Frame {
@@ -60,13 +67,15 @@ class Arena {
   static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
  private:
+  int64_t size(MemoryPlace place) const { return sizes_[static_cast<size_t>(place)]; }
+
   std::vector<Request> requests_;
   std::array<int64_t, memory_category_count> by_category_{};
-  int64_t size_ = 0;
+  std::array<int64_t, 2> sizes_{};  ///< by place, without scratch
   int64_t scratch_bytes_ = 0;
   int64_t scratch_used_ = 0;
   int64_t scratch_peak_ = 0;
-  char* base_ = nullptr;
+  char* own_ = nullptr;
 };
 
 }  // namespace llmtrain

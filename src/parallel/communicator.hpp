@@ -3,6 +3,7 @@
 // communicator_nccl.cpp); the host plane moves small facts and is always MPI. Every call is collective.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,15 +15,25 @@
 
 namespace llmtrain {
 
-/// A transfer under way. Movable; wait() before the buffers are used again; waiting twice is fine.
+/// A transfer under way. Movable. wait() before what it brings is used, finish() before what it took is changed; both
+/// may be called again.
 class Transfer {
  public:
+  /// Done again and again by a rank that waits for others, who may wait for it.
+  using Meanwhile = std::function<void()>;
+
   Transfer();
   ~Transfer();
   Transfer(Transfer&&) noexcept;
   Transfer& operator=(Transfer&&) noexcept;
-  void wait(Stream& stream);
-  bool pending() const;
+  void wait(Stream& stream, const Meanwhile& meanwhile = {});
+  bool pending() const;  ///< whether wait() would wait
+  /// After the wait() of an exchange, until release(): this rank's range of what `rank` contributed, in that rank's
+  /// memory; null where it was received into its place.
+  const void* piece(int rank) const;
+  void release();
+  void finish(Stream& stream, const Meanwhile& meanwhile = {});
+  bool is_read() const;  ///< whether finish() would wait after a release()
 
   struct State;
   explicit Transfer(std::unique_ptr<State> state);
@@ -40,14 +51,25 @@ class Communicator {
   int node_size() const { return node_size_; }
   int node_count() const { return node_count_; }
 
+  // Memory of the node: where it is allocated, transfers between ranks of a node are reads of each other's buffers.
+  /// Ranks of this node, this one included, that could read each other's memory.
+  virtual int sharing_ranks() const { return 1; }
+  /// Collective: why a node's ranks cannot share `bytes` each; the same on every rank, empty where they can.
+  virtual std::string sharing_refusal(int64_t bytes) = 0;
+  /// Collective, after sharing_refusal() had nothing to say: like a DeviceBuffer, until the last copy of the pointer is
+  /// gone. While there is any, exchange_shards() takes no other buffers.
+  virtual std::shared_ptr<void> allocate_shared(int64_t bytes) = 0;
+  /// Whether this rank reads that one's contributions where they lie, see Transfer::piece().
+  virtual bool reads_directly(int /*rank*/) const { return false; }
+
   // Device plane.
   /// In place: rank r's elements [borders[r], borders[r + 1]) of `buffer` go to everybody. borders has size() + 1
   /// entries.
   virtual Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) = 0;
   /// All-to-all of shards: sends elements [borders[j], borders[j + 1]) of `send` to each rank j (when this rank
   /// contributes) and receives this rank's own range from every contributing rank c into received[c] (one tensor per
-  /// rank, of the own range's length; the own slot may be empty: read `send` instead). contributes[c] is the same on
-  /// every rank.
+  /// rank, of the own range's length; empty for the own rank, read `send` instead, and where reads_directly(c)).
+  /// contributes[c] is the same on every rank.
   virtual Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders,
                                    std::span<const Tensor> received, std::span<const uint8_t> contributes,
                                    Stream& stream) = 0;

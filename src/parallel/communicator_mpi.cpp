@@ -1,19 +1,100 @@
-// The device plane over MPI: host memory, nonblocking point-to-point messages on a communicator of its own.
+// The device plane over MPI. Ranks of a node read each other's buffers where these lie in shared memory; between nodes,
+// and where buffers lie elsewhere, nonblocking point-to-point messages go over a communicator of its own.
+
+#include <algorithm>
+#include <optional>
+#include <thread>
 
 #include "core/activity.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/host_plane.hpp"
 #include "parallel/mpi_transfer.hpp"
+#include "parallel/node_memory.hpp"
 #include "parallel/shard_range.hpp"
 
 namespace llmtrain {
 
 struct Transfer::State {
+  /// Bytes of a buffer that another rank of the node offers.
+  struct Read {
+    int rank;
+    int member;
+    int64_t offset, bytes;
+    void* to;  ///< null: they are used where they lie
+    const char* from = nullptr;
+  };
+
+  State(MPI_Comm comm, NodeMemory& node_memory, const char* name, int64_t buffer_bytes)
+      : requests(comm), node(node_memory), operation(name), bytes(buffer_bytes) {}
+
+  /// Dropped without having been waited for: the others need not wait for this rank.
+  ~State() { release(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  bool arrived();
+  void take(Stream& stream);
+  void release();
+  /// Until condition(); seen by the watchdog.
+  template <class Condition>
+  void wait_until(const Condition& condition, const Meanwhile& meanwhile) const;
+
   MpiRequests requests;
+  NodeMemory& node;
   const char* operation;
   int64_t bytes;  ///< of the whole buffer
   uint64_t sequence = begin_collective();
+  uint64_t number = 0;  ///< on the board; 0: not in shared memory
+  std::vector<Read> reads;
+  bool taken = false, released = false;
 };
+
+bool Transfer::State::arrived() {
+  for (Read& read : reads) {
+    if (read.from == nullptr) read.from = node.offered(number, read.member);
+  }
+  return requests.test() && std::all_of(reads.begin(), reads.end(), [](const Read& r) { return r.from != nullptr; });
+}
+
+/// Copies what has its place here; such offers are not needed any more.
+void Transfer::State::take(Stream& stream) {
+  taken = true;
+  bool copied = !reads.empty();
+  for (const Read& read : reads) {
+    copied = copied && read.to != nullptr;
+    if (read.to != nullptr) copy_on_device(read.to, read.from + read.offset, read.bytes, stream);
+  }
+  if (copied) release();
+}
+
+void Transfer::State::release() {
+  if (released) return;
+  released = true;
+  for (const Read& read : reads) node.release(number, read.member);
+}
+
+template <class Condition>
+void Transfer::State::wait_until(const Condition& condition, const Meanwhile& meanwhile) const {
+  while (!condition()) {
+    if (meanwhile) meanwhile();
+    std::this_thread::yield();
+  }
+}
+
+namespace {
+
+/// What is waited for inside of another wait is not a collective of its own to the watchdog.
+class WaitScope {
+ public:
+  explicit WaitScope(const Transfer::State& transfer) {
+    if (!activity().collective.inside.load()) scope_.emplace(transfer.operation, transfer.bytes, transfer.sequence);
+  }
+
+ private:
+  std::optional<CollectiveScope> scope_;
+};
+
+}  // namespace
 
 Transfer::Transfer() = default;
 Transfer::~Transfer() = default;
@@ -21,15 +102,40 @@ Transfer::Transfer(Transfer&&) noexcept = default;
 Transfer& Transfer::operator=(Transfer&&) noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-void Transfer::wait(Stream& /*stream*/) {
-  if (state_) {
-    const CollectiveScope scope(state_->operation, state_->bytes, state_->sequence);
-    state_->requests.wait();
+void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
+  if (!state_ || state_->taken) return;
+  const WaitScope scope(*state_);
+  if (state_->reads.empty()) state_->requests.wait();
+  state_->wait_until([this] { return state_->arrived(); }, meanwhile);
+  state_->take(stream);
+}
+
+bool Transfer::pending() const { return state_ && !state_->taken && !state_->arrived(); }
+
+const void* Transfer::piece(int rank) const {
+  if (!state_) return nullptr;
+  for (const State::Read& read : state_->reads) {
+    if (read.rank == rank) return read.from + read.offset;
+  }
+  return nullptr;
+}
+
+void Transfer::release() {
+  if (state_) state_->release();
+}
+
+void Transfer::finish(Stream& stream, const Meanwhile& meanwhile) {
+  if (!state_) return;
+  wait(stream, meanwhile);
+  release();
+  if (is_read()) {
+    const WaitScope scope(*state_);
+    state_->wait_until([this] { return !is_read(); }, meanwhile);
   }
   state_.reset();
 }
 
-bool Transfer::pending() const { return state_ && !state_->requests.test(); }
+bool Transfer::is_read() const { return state_ && state_->number != 0 && state_->node.is_read(state_->number); }
 
 namespace {
 
@@ -38,50 +144,92 @@ constexpr int exchange_tag = 2;
 
 class MpiCommunicator final : public HostPlane {
  public:
-  MpiCommunicator() : device_(mpi_duplicate(MPI_COMM_WORLD)) {}
+  MpiCommunicator() : device_(mpi_duplicate(MPI_COMM_WORLD)), node_(node_communicator(device_)) {}
   ~MpiCommunicator() override { MPI_Comm_free(&device_); }
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
+  int sharing_ranks() const override { return node_size(); }
+  std::string sharing_refusal(int64_t bytes) override {
+    const std::vector<std::string> all = gather_all(node_.refusal(bytes));
+    const auto refused = std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
+    return refused == all.end() ? "" : *refused;
+  }
+  std::shared_ptr<void> allocate_shared(int64_t bytes) override { return node_.allocate(bytes); }
+  bool reads_directly(int other) const override {
+    return other != rank() && node_.in_use() && node_.member(other) >= 0;
+  }
+
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& /*stream*/) override {
     check_borders(buffer, borders, size());
-    auto state = std::make_unique<Transfer::State>(Transfer::State{MpiRequests(device_), "all-gather", buffer.bytes()});
+    auto state = std::make_unique<Transfer::State>(device_, node_, "all-gather", buffer.bytes());
+    const bool shared = node_.holds(buffer.data);
     // Receives first, so that messages find their place; each rank starts with another peer, so that none is swamped.
     for (int i = 1; i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
       const ShardRange r = shard_range(buffer, borders, from);
-      state->requests.receive(r.data, r.bytes, from, gather_tag);
+      if (shared && node_.member(from) >= 0) {
+        const int64_t offset = static_cast<char*>(r.data) - static_cast<char*>(buffer.data);
+        state->reads.push_back({from, node_.member(from), offset, r.bytes, r.data});
+      } else {
+        state->requests.receive(r.data, r.bytes, from, gather_tag);
+      }
     }
+    if (shared) offer(*state, buffer.data);
     const ShardRange mine = shard_range(buffer, borders, rank());
     for (int i = 1; i < size(); ++i) {
-      state->requests.send(mine.data, mine.bytes, (rank() + i) % size(), gather_tag);
+      const int to = (rank() + i) % size();
+      if (!shared || node_.member(to) < 0) state->requests.send(mine.data, mine.bytes, to, gather_tag);
     }
     return Transfer(std::move(state));
   }
 
   Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders, std::span<const Tensor> received,
                            std::span<const uint8_t> contributes, Stream& /*stream*/) override {
-    if (contributes[static_cast<size_t>(rank())] != 0) check_borders(send, borders, size());
-    check_exchange(borders, received, contributes, rank(), send.dtype);
-    auto state = std::make_unique<Transfer::State>(Transfer::State{MpiRequests(device_), "exchange", send.bytes()});
+    const bool sends = contributes[static_cast<size_t>(rank())] != 0;
+    if (sends) check_borders(send, borders, size());
+    by_message_.assign(contributes.begin(), contributes.end());
+    for (int r = 0; r < size(); ++r) {
+      if (reads_directly(r)) by_message_[static_cast<size_t>(r)] = 0;
+    }
+    check_exchange(borders, received, by_message_, rank(), send.dtype);
+    auto state = std::make_unique<Transfer::State>(device_, node_, "exchange", send.bytes());
+    const size_t me = static_cast<size_t>(rank());
+    const int64_t width = static_cast<int64_t>(size_of(send.dtype));
+    const int64_t offset = borders[me] * width, own_bytes = (borders[me + 1] - borders[me]) * width;
     for (int i = 1; i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
       if (contributes[static_cast<size_t>(from)] == 0) continue;
       const Tensor& place = received[static_cast<size_t>(from)];
-      if (!place.empty()) state->requests.receive(place.data, place.bytes(), from, exchange_tag);
-    }
-    if (contributes[static_cast<size_t>(rank())] != 0) {
-      for (int i = 1; i < size(); ++i) {
-        const int to = (rank() + i) % size();
-        const ShardRange r = shard_range(send, borders, to);
-        state->requests.send(r.data, r.bytes, to, exchange_tag);
+      if (reads_directly(from)) {
+        state->reads.push_back({from, node_.member(from), offset, own_bytes, nullptr});
+      } else if (!place.empty()) {
+        state->requests.receive(place.data, place.bytes(), from, exchange_tag);
       }
+    }
+    if (node_.in_use()) offer(*state, sends ? send.data : nullptr);
+    for (int i = 1; sends && i < size(); ++i) {
+      const int to = (rank() + i) % size();
+      const ShardRange r = shard_range(send, borders, to);
+      if (!reads_directly(to)) state->requests.send(r.data, r.bytes, to, exchange_tag);
     }
     return Transfer(std::move(state));
   }
 
  private:
+  /// Numbers the transfer, on every rank, and says where `data` lies, if this rank has some.
+  void offer(Transfer::State& state, const void* data) {
+    state.number = node_.next_number();
+    if (!node_.can_offer(state.number)) {
+      const CollectiveScope scope(state.operation, state.bytes, state.sequence);
+      state.wait_until([&] { return node_.can_offer(state.number); }, {});
+    }
+    if (data != nullptr) node_.offer(state.number, data);
+  }
+
   MPI_Comm device_;
+  NodeMemory node_;
+  std::vector<uint8_t> by_message_;
 };
 
 }  // namespace

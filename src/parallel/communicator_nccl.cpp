@@ -87,7 +87,7 @@ Transfer::Transfer(Transfer&&) noexcept = default;
 Transfer& Transfer::operator=(Transfer&&) noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-void Transfer::wait(Stream& stream) {
+void Transfer::wait(Stream& stream, const Meanwhile& /*meanwhile*/) {
   if (!state_) return;
   state_->session->poll();
   cuda_check(cudaStreamWaitEvent(native(stream), state_->done, 0), "cudaStreamWaitEvent");
@@ -102,6 +102,11 @@ bool Transfer::pending() const {
   return code == cudaErrorNotReady;
 }
 
+const void* Transfer::piece(int /*rank*/) const { return nullptr; }
+void Transfer::release() {}
+void Transfer::finish(Stream& stream, const Meanwhile& meanwhile) { wait(stream, meanwhile); }
+bool Transfer::is_read() const { return false; }
+
 namespace {
 
 class NcclCommunicator final : public HostPlane {
@@ -113,6 +118,9 @@ class NcclCommunicator final : public HostPlane {
     broadcast(&id, sizeof id, 0);
     nccl_check(ncclCommInitRank(&session_->comm, size(), id, rank()), "ncclCommInitRank");
   }
+
+  std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
+  std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) override {
     check_borders(buffer, borders, size());

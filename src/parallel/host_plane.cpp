@@ -1,5 +1,6 @@
 #include "parallel/host_plane.hpp"
 
+#include <cstdlib>
 #include <numeric>
 
 #include "core/activity.hpp"
@@ -7,12 +8,27 @@
 
 namespace llmtrain {
 
+MPI_Comm node_communicator(MPI_Comm comm) {
+  int rank = 0;
+  mpi_check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  MPI_Comm machine = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
+  mpi_check(MPI_Comm_set_errhandler(machine, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  const char* given = std::getenv("LLMTRAIN_RANKS_PER_NODE");
+  const int ranks_per_node = given == nullptr ? 0 : std::atoi(given);
+  if (ranks_per_node <= 0) return machine;
+  int machine_rank = 0;
+  mpi_check(MPI_Comm_rank(machine, &machine_rank), "MPI_Comm_rank");
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split(machine, machine_rank / ranks_per_node, machine_rank, &node), "MPI_Comm_split");
+  mpi_check(MPI_Comm_free(&machine), "MPI_Comm_free");
+  return node;
+}
+
 NodePlace find_node_place(MPI_Comm comm) {
   NodePlace place{};
   mpi_check(MPI_Comm_rank(comm, &place.world_rank), "MPI_Comm_rank");
-  MPI_Comm node = MPI_COMM_NULL;
-  mpi_check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, place.world_rank, MPI_INFO_NULL, &node),
-            "MPI_Comm_split_type");
+  MPI_Comm node = node_communicator(comm);
   mpi_check(MPI_Comm_rank(node, &place.rank), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(node, &place.size), "MPI_Comm_size");
   mpi_check(MPI_Comm_free(&node), "MPI_Comm_free");

@@ -36,6 +36,9 @@ struct NodePlace {
   int world_rank;
 };
 NodePlace find_node_place(MPI_Comm comm);
+/// The ranks of this node, to be freed by the caller. Tests cut a machine into several nodes: of as many consecutive
+/// ranks as the environment variable LLMTRAIN_RANKS_PER_NODE says.
+MPI_Comm node_communicator(MPI_Comm comm);
 
 /// Every rank's bytes, in rank order, on every rank.
 std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm);

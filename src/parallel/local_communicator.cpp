@@ -6,6 +6,8 @@ namespace {
 /// Everything is already where it belongs.
 class LocalCommunicator final : public Communicator {
  public:
+  std::string sharing_refusal(int64_t) override { return {}; }
+  std::shared_ptr<void> allocate_shared(int64_t) override { return nullptr; }
   Transfer all_gather(const Tensor&, std::span<const int64_t>, Stream&) override { return {}; }
   Transfer exchange_shards(const Tensor&, std::span<const int64_t>, std::span<const Tensor>, std::span<const uint8_t>,
                            Stream&) override {

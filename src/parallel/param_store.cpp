@@ -139,7 +139,7 @@ void ParamStore::publish_masters() {
   State& s = *state_;
   for (UnitState& u : s.units) {
     if (s.policy.whole_state && s.options.size > 1) {
-      s.comm().all_gather(u.master, u.borders, *s.stream).wait(*s.stream);
+      s.comm().all_gather(u.master, u.borders, *s.stream).finish(*s.stream);
     }
     s.round_master(u);
   }

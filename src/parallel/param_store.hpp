@@ -38,6 +38,7 @@ struct ParamStoreOptions {
   int zero_stage = 1;
   int rank = 0;  ///< for a plan of any rank count, without MPI
   int size = 1;
+  int node_size = 1;   ///< ranks, this one included, that read each other's buffers where they lie
   int64_t groups = 1;  ///< reduction groups of a full step (G)
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;

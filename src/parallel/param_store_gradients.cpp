@@ -85,7 +85,7 @@ void ParamStore::State::lay_out_exchange(const UnitState& u, int64_t of_round, s
     const size_t i = static_cast<size_t>(r);
     contributes[i] = of_round * options.size + r < groups ? 1 : 0;
     received[i] = Tensor();
-    if (contributes[i] == 0 || r == options.rank || u.shard_elements() == 0) continue;
+    if (contributes[i] == 0 || r == options.rank || u.shard_elements() == 0 || comm().reads_directly(r)) continue;
     received[i] = part_of(staging[buffer], pieces * u.shard_elements(), (pieces + 1) * u.shard_elements());
     ++pieces;
   }
@@ -96,7 +96,8 @@ void ParamStore::State::start_exchange(int unit) {
   UnitState& u = at(unit);
   const int64_t group = group_of(round);
   if (options.size == 1) {
-    if (!policy.gradient_is_sum) fold(unit, group, whole_gradient(u));
+    const Tensor gradient = whole_gradient(u);
+    if (!policy.gradient_is_sum) fold(unit, group, {&gradient, 1});
     return free_gradient(u);
   }
   if (in_flight.size() == staging.size()) complete_oldest();
@@ -107,45 +108,81 @@ void ParamStore::State::start_exchange(int unit) {
   next_staging = (next_staging + 1) % staging.size();
 }
 
-void ParamStore::State::complete_oldest() {
-  GradientExchange& exchange = in_flight.front();
+/// Adds what has arrived to the sums.
+void ParamStore::State::add(GradientExchange& exchange) {
   UnitState& u = at(exchange.unit);
   exchange.transfer.wait(*stream);
   lay_out_exchange(u, exchange.round, exchange.staging);
+  in_order.clear();
   for (int r = 0; r < options.size; ++r) {
     const size_t i = static_cast<size_t>(r);
     if (contributes[i] == 0 || u.shard_elements() == 0) continue;
-    const Tensor piece = r == options.rank ? part_of(whole_gradient(u), u.begin, u.end) : received[i];
-    fold(exchange.unit, exchange.round * options.size + r, piece);
+    const void* direct = exchange.transfer.piece(r);
+    if (r == options.rank) {
+      in_order.push_back(part_of(whole_gradient(u), u.begin, u.end));
+    } else if (direct != nullptr) {
+      in_order.emplace_back(const_cast<void*>(direct), DType::f32, std::initializer_list<int64_t>{u.shard_elements()});
+    } else {
+      in_order.push_back(received[i]);
+    }
   }
-  free_gradient(u);
+  fold(exchange.unit, exchange.round * options.size, in_order);
+  exchange.transfer.release();
+  exchange.added = true;
+}
+
+/// In the order of the exchanges: a unit may be in two of them.
+void ParamStore::State::add_arrived() {
+  for (GradientExchange& exchange : in_flight) {
+    if (exchange.added) continue;
+    if (exchange.transfer.pending()) return;
+    add(exchange);
+  }
+}
+
+void ParamStore::State::complete_oldest() {
+  GradientExchange& exchange = in_flight.front();
+  if (!exchange.added) add(exchange);
+  exchange.transfer.finish(*stream, [this] { add_arrived(); });
+  free_gradient(at(exchange.unit));
   in_flight.pop_front();
 }
 
 /// Gives MPI a chance to move data, and buffers free as early as possible.
 void ParamStore::State::complete_arrived() {
-  while (!in_flight.empty() && !in_flight.front().transfer.pending()) complete_oldest();
+  add_arrived();
+  while (!in_flight.empty() && in_flight.front().added && !in_flight.front().transfer.is_read()) complete_oldest();
 }
 
 /// total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in place.
-void ParamStore::State::fold(int unit, int64_t group, const Tensor& piece) {
+/// Gradients are those of consecutive groups, of which `group` is the first.
+void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gradients) {
   UnitState& u = at(unit);
-  const int64_t block = block_of(group);
-  const bool begins = group == 0 || block_of(group - 1) != block;
-  const bool ends = group + 1 == groups || block_of(group + 1) != block;
-  if (block == 0 || (begins && ends)) return add_into(u.total, piece, group == 0, *stream);
-  add_into(u.block, piece, begins, *stream);
-  if (ends) add_into(u.total, u.block, false, *stream);
+  while (!gradients.empty()) {
+    const int64_t block = block_of(group);
+    size_t count = 1;
+    while (count < gradients.size() && block_of(group + static_cast<int64_t>(count)) == block) ++count;
+    const std::span<const Tensor> of_block = gradients.first(count);
+    const int64_t next = group + static_cast<int64_t>(count);
+    const bool begins = group == 0 || block_of(group - 1) != block;
+    const bool ends = next == groups || block_of(next) != block;
+    if (block == 0 || (begins && ends && count == 1)) {
+      add_in_order(u.total, of_block, group == 0, *stream);
+    } else {
+      add_in_order(u.block, of_block, begins, *stream);
+      if (ends) add_into(u.total, u.block, false, *stream);
+    }
+    gradients = gradients.subspan(count);
+    group = next;
+  }
 }
 
 void ParamStore::State::gather_sums() {
-  for (size_t i = 0; i < units.size(); ++i) {
-    const UnitState& u = units[i];
+  for (UnitState& u : units) {
     const Tensor mine = part_of(u.gradient, u.begin, u.end);
     copy_on_device(mine.data, u.total.data, mine.bytes(), *stream);
-    gathers[i] = comm().all_gather(u.gradient, u.borders, *stream);
   }
-  for (Transfer& gather : gathers) gather.wait(*stream);
+  gather_all(&UnitState::gradient);
 }
 
 void ParamStore::begin_step(int64_t groups) {
@@ -193,6 +230,7 @@ void ParamStore::reduce(int unit) {
   ++u.reduced;
   s.start_exchange(unit);
   u.open = false;
+  s.complete_arrived();  // the last rank to come has everything at once
 }
 
 void ParamStore::finish_gradients() {

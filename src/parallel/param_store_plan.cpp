@@ -18,9 +18,10 @@ bool any_later_block_has_several_groups(int64_t groups, int64_t blocks) {
   return false;
 }
 
-/// Groups of one round whose gradients come from other ranks, at most over all rounds and numbers of groups.
+/// Groups of one round whose gradients come from ranks of other nodes, at most over all rounds and numbers of groups.
 int64_t most_received_pieces(const ParamStoreOptions& o) {
-  return o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
+  const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
+  return std::min<int64_t>(others, o.size - o.node_size);
 }
 
 }  // namespace
@@ -31,6 +32,7 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) {
   LLMTRAIN_CHECK(o.groups >= 1 && o.groups <= most_groups, "a step has at least one reduction group");
   LLMTRAIN_CHECK(o.blocks >= 1 && o.blocks <= o.groups, "a reduction block has at least one group");
   LLMTRAIN_CHECK(o.micro_batches_per_group >= 1, "a group has at least one micro-batch");
+  LLMTRAIN_CHECK(o.node_size >= 1 && o.node_size <= o.size, "a node has at least one rank and at most all");
   const bool alone = o.size == 1;
   own_master = o.compute == DType::f32;
   whole_state = o.zero_stage == 0 || alone;
@@ -40,6 +42,7 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) {
   // On one rank a reduction is done at once, so that the ring costs nothing at any stage.
   gradient_ring = !gradient_is_sum && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
   block_accumulator = any_later_block_has_several_groups(o.groups, o.blocks);
+  exchanged = o.node_size > 1 ? MemoryPlace::shared : MemoryPlace::own;
   received_pieces = alone ? 0 : most_received_pieces(o);
 }
 
@@ -47,14 +50,14 @@ void ParamStore::State::plan_weights(Arena& arena) {
   for (size_t i = 0; i < units.size(); ++i) {
     UnitState& u = units[i];
     if (policy.whole_weights || weight_ring.own[i] != 0) {
-      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute,
-                {u.layout.elements()});
+      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
+                policy.exchanged);
     }
   }
   if (policy.whole_weights) return;
   for (size_t i = 0; i < weight_slots.size(); ++i) {
     arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i), options.compute,
-              {weight_ring.slots[i]});
+              {weight_ring.slots[i]}, policy.exchanged);
   }
 }
 
@@ -76,7 +79,8 @@ void ParamStore::State::plan_gradients(Arena& arena) {
   for (size_t i = 0; i < units.size(); ++i) {
     UnitState& u = units[i];
     if (!policy.gradient_ring || gradient_ring.own[i] != 0) {
-      arena.add(u.gradient, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {u.layout.elements()});
+      arena.add(u.gradient, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {u.layout.elements()},
+                policy.exchanged);
     }
     if (policy.gradient_is_sum) continue;
     arena.add(u.total, MemoryCategory::gradients, "gradient sum of " + u.spec.name, DType::f32, {u.shard_elements()});
@@ -87,7 +91,7 @@ void ParamStore::State::plan_gradients(Arena& arena) {
   if (!policy.gradient_ring) return;
   for (size_t i = 0; i < gradient_slots.size(); ++i) {
     arena.add(gradient_slots[i].buffer, MemoryCategory::gradients, fmt::format("unit gradient {}", i), DType::f32,
-              {gradient_ring.slots[i]});
+              {gradient_ring.slots[i]}, policy.exchanged);
   }
 }
 
@@ -120,6 +124,7 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   }
   received.resize(static_cast<size_t>(options.size));
   contributes.resize(static_cast<size_t>(options.size));
+  in_order.reserve(static_cast<size_t>(options.size));
 }
 
 void ParamStore::start(Communicator& communicator, Stream& stream) { state_->start(communicator, stream); }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "parallel/param_store.hpp"
@@ -21,7 +22,8 @@ struct ParamPolicy {
   bool gradient_is_sum;     ///< one rank and one group: no accumulator
   bool gather_sums;         ///< stage 0 on several ranks: the sums go to everybody
   bool block_accumulator;   ///< some reduction block after the first has several groups
-  int64_t received_pieces;  ///< shards of other ranks that arrive in one exchange at most
+  MemoryPlace exchanged;    ///< where gradients and weights lie that other ranks take
+  int64_t received_pieces;  ///< shards of ranks of other nodes that arrive in one exchange at most
 };
 
 /// A gradient on its way to the owners of its shards.
@@ -30,6 +32,7 @@ struct GradientExchange {
   int64_t round;
   size_t staging;
   Transfer transfer;
+  bool added = false;  ///< to the sums; others may still read this rank's part
 };
 
 struct UnitState {
@@ -81,6 +84,7 @@ struct ParamStore::State {
   std::vector<Transfer> gathers;  ///< of each unit
   std::vector<Tensor> received;   ///< one per rank, of the exchange being started or completed
   std::vector<uint8_t> contributes;
+  std::vector<Tensor> in_order;            ///< of the exchange being completed, in the order of groups
   std::array<Tensor, 2> staging;           ///< fp32, received pieces of one exchange
   std::deque<GradientExchange> in_flight;  ///< at most one per staging buffer, oldest first
   size_t next_staging = 0;
@@ -105,6 +109,8 @@ struct ParamStore::State {
 
   // param_store_weights.cpp
   bool start_gather(int unit, bool evict);
+  void await(Transfer& gather);
+  void gather_all(Tensor UnitState::*buffer);
   void gather_into(int unit, const Tensor& buffer);
   int choose_weight_slot(const UnitState& u, bool evict) const;
   void empty_weight_slot(WeightSlot& slot);
@@ -122,8 +128,10 @@ struct ParamStore::State {
   void start_exchange(int unit);
   void complete_oldest();
   void complete_arrived();
+  void add_arrived();
+  void add(GradientExchange& exchange);
   void gather_sums();
-  void fold(int unit, int64_t group, const Tensor& piece);
+  void fold(int unit, int64_t group, std::span<const Tensor> gradients);
   int64_t block_of(int64_t group) const;
   Tensor whole_gradient(const UnitState& u) const;
 };

@@ -34,9 +34,24 @@ int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const 
   return best;
 }
 
+/// Others may wait for sums of this rank while it waits for their weights.
+void ParamStore::State::await(Transfer& gather) {
+  gather.wait(*stream, [this] { add_arrived(); });
+}
+
+/// The own part of each unit's buffer goes to everybody; afterwards all may be changed.
+void ParamStore::State::gather_all(Tensor UnitState::*buffer) {
+  constexpr size_t at_once = 16;  // far fewer than NodeMemory::places
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (i >= at_once) gathers[i - at_once].finish(*stream);
+    gathers[i] = comm().all_gather(units[i].*buffer, units[i].borders, *stream);
+  }
+  for (Transfer& gather : gathers) gather.finish(*stream);
+}
+
 void ParamStore::State::empty_weight_slot(WeightSlot& slot) {
   if (slot.unit < 0) return;
-  gathers[static_cast<size_t>(slot.unit)].wait(*stream);
+  gathers[static_cast<size_t>(slot.unit)].finish(*stream, [this] { add_arrived(); });
   at(slot.unit).weight_slot = -1;
   slot.unit = -1;
   slot.reserved = false;
@@ -71,7 +86,7 @@ Tensor ParamStore::State::whole_weights(const UnitState& u) const {
 void ParamStore::State::forget_gathered() {
   for (WeightSlot& slot : weight_slots) empty_weight_slot(slot);
   for (size_t i = 0; i < units.size(); ++i) {
-    gathers[i].wait(*stream);
+    gathers[i].finish(*stream);
     units[i].gathered = false;
   }
 }
@@ -94,7 +109,7 @@ void ParamStore::acquire(int unit) {
   if (!s.policy.whole_weights) {
     LLMTRAIN_CHECK(s.start_gather(unit, true),
                    fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
-    s.gathers[static_cast<size_t>(unit)].wait(*s.stream);
+    s.await(s.gathers[static_cast<size_t>(unit)]);
     if (u.weight_slot >= 0) {
       WeightSlot& slot = s.weight_slots[static_cast<size_t>(u.weight_slot)];
       slot.reserved = false;
@@ -123,10 +138,7 @@ void ParamStore::publish_weights() {
   }
   if (!s.policy.whole_weights) return s.forget_gathered();
   if (s.policy.whole_state) return;
-  for (size_t i = 0; i < s.units.size(); ++i) {
-    s.gathers[i] = s.comm().all_gather(s.units[i].weights, s.units[i].borders, *s.stream);
-  }
-  for (Transfer& gather : s.gathers) gather.wait(*s.stream);
+  s.gather_all(&UnitState::weights);
 }
 
 }  // namespace llmtrain

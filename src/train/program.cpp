@@ -160,7 +160,8 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     task.emplace(config, data, size - 1, size);
     e.parameters = task->parameter_count();
   } else {
-    trainer.emplace(config, data, size - 1, size);
+    const int node_size = device_memory_is_host() ? static_cast<int>(e.ranks_per_node) : 1;
+    trainer.emplace(config, data, size - 1, size, node_size);
     e.parameters = trainer->parameter_count();
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
   }
@@ -203,8 +204,17 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     earlier.push_back(text);
   });
   std::unique_ptr<Trainer> trainer;
-  raise_together(communicator,
-                 [&] { trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size()); });
+  const auto plan = [&](int node_size) {
+    raise_together(communicator, [&] {
+      trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size(), node_size);
+    });
+  };
+  plan(communicator.sharing_ranks());
+  const std::string refusal = communicator.sharing_refusal(trainer->plan().shared_bytes());
+  if (!refusal.empty()) {
+    config.notes.push_back(refusal);
+    plan(1);
+  }
   check_plan(trainer->plan(), config, communicator);
   raise_together(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);

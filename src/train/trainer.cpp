@@ -37,12 +37,14 @@ int64_t steps_of(const RunConfig& run, const DataStream& data) {
   return static_cast<int64_t>(steps);
 }
 
-ParamStoreOptions store_options(const Config& config, const ReductionGroups& groups, int rank, int size) {
+ParamStoreOptions store_options(const Config& config, const ReductionGroups& groups, int rank, int size,
+                                int node_size) {
   ParamStoreOptions options;
   options.compute = compute_dtype(config.precision);
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = rank;
   options.size = size;
+  options.node_size = node_size;
   options.micro_batches_per_group = groups.largest();
   options.groups = groups.count;
   options.blocks = config.parallel.reduction_blocks;
@@ -89,7 +91,7 @@ Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interru
       guard(trainer.config_.divergence),
       interruption(interruption_in) {}
 
-Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
+Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, int node_size)
     : config_(config),
       tokenizer_(data.tokenizer),
       prompts_(encode_prompts(config, data.tokenizer.get())),
@@ -101,7 +103,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
       model_(make_model(config.model, shape_.tokens)),
       objective_(make_cross_entropy()),
       optimizer_(make_optimizer(config.optimizer)),
-      params_(model_->units(), store_options(config, groups_, rank, size)) {
+      params_(model_->units(), store_options(config, groups_, rank, size, node_size)) {
   if (data.validation != nullptr) {
     validation_.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
   }
@@ -134,8 +136,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size)
 }
 
 void Trainer::start(Run& run, const ResumePoint* from) {
-  run.memory = DeviceBuffer(arena_.bytes());
-  arena_.commit(run.memory.data());
+  run.memory.emplace(arena_, run.runtime.communicator());
   params_.start(run.runtime.communicator(), run.runtime.stream());
   start_run(run, from);
   model_->start(run.runtime.stream());

@@ -37,7 +37,8 @@ struct ReductionGroups {
 class Trainer {
  public:
   /// The deck must be resolved: vocab_size and precision known.
-  Trainer(const Config& config, const Dataset& data, int rank, int size);
+  /// node_size: ranks of a node that share memory, see ParamStoreOptions.
+  Trainer(const Config& config, const Dataset& data, int rank, int size, int node_size);
 
   /// All memory by category; nothing is allocated.
   const Arena& plan() const { return arena_; }

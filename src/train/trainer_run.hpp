@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/planned_memory.hpp"
 #include "train/interruption.hpp"
 #include "train/saver.hpp"
 #include "train/trainer.hpp"
@@ -19,7 +20,7 @@ struct Trainer::Run {
 
   Runtime& runtime;
   RunLog& log;
-  DeviceBuffer memory;
+  std::optional<PlannedMemory> memory;
   Context ctx;
   Feed feed;
   StepPlan plan;              ///< of the current step

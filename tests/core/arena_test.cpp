@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -98,6 +99,39 @@ TEST(Arena, IsFrozenOnceCommitted) {
   EXPECT_THROW(arena.add(b, MemoryCategory::weights, "b", DType::f32, {4}), Error);
   EXPECT_THROW(arena.reserve_scratch(1), Error);
   EXPECT_THROW(arena.commit(memory.get()), Error);
+}
+
+TEST(Arena, WhatIsSharedLiesApart) {
+  Arena arena, together;
+  Tensor a, b, c;
+  for (Arena* plan : {&together, &arena}) {
+    plan->add(a, MemoryCategory::weights, "a", DType::f32, {10});
+    plan->add(b, MemoryCategory::gradients, "b", DType::f32, {20}, MemoryPlace::shared);
+    plan->add(c, MemoryCategory::gradients, "c", DType::f32, {4}, MemoryPlace::shared);
+    plan->reserve_scratch(64);
+    EXPECT_EQ(plan->shared_bytes(), 128 + 64);
+    EXPECT_EQ(plan->bytes(), 64 + 128 + 64 + 64);
+    EXPECT_EQ(plan->bytes(MemoryCategory::gradients), 128 + 64);
+    if (plan == &together) {  // fits into one piece as well
+      const auto memory = memory_for(together);
+      together.commit(memory.get());
+      Arena::Frame frame(together);
+      const std::array<Tensor, 4> all = {a, b, c, frame.take(DType::f32, {16})};
+      for (size_t i = 0; i < all.size(); ++i) {
+        std::memset(all[i].data, 1, static_cast<size_t>(all[i].bytes()));
+        for (size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(all[i], all[j])) << i << " " << j;
+      }
+    }
+  }
+  const auto own = memory_for(arena), shared = memory_for(arena);
+  EXPECT_THROW(arena.commit(nullptr, own.get()), Error);
+  EXPECT_THROW(arena.commit(shared.get() + 4, own.get()), Error);
+  arena.commit(shared.get(), own.get());
+  EXPECT_EQ(a.data, own.get());
+  EXPECT_EQ(b.data, shared.get());
+  EXPECT_EQ(c.data, shared.get() + 128);
+  Arena::Frame frame(arena);
+  EXPECT_EQ(frame.take(DType::f32, {16}).data, own.get() + 64);
 }
 
 TEST(Arena, FramesStackAndReturnWhatTheyTook) {

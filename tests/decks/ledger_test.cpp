@@ -50,7 +50,7 @@ class Ledger : public RunFolder {
   std::string run(int ranks, int threads, std::vector<std::string> overrides) {
     const std::string name = "run" + std::to_string(++runs);
     overrides.push_back("data.cache=" + (folder / "cache").string());
-    const Outcome outcome = start(name, ranks, overrides, "", threads);
+    const Outcome outcome = llmtrain({ranks, threads, arguments(name, overrides), "", environment});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
   }
@@ -70,10 +70,16 @@ class Ledger : public RunFolder {
     }
     EXPECT_EQ(run(2, 2, with(3)), expected) << "2 ranks of 2 threads";
     EXPECT_EQ(run(4, 1, with(1)), expected) << "4 ranks";
+    environment = "LLMTRAIN_RANKS_PER_NODE=2";
+    for (int stage : {0, 1, 2, 3}) EXPECT_EQ(run(3, 1, with(stage)), expected) << "2 nodes, stage " << stage;
+    environment = "LLMTRAIN_RANKS_PER_NODE=1";
+    EXPECT_EQ(run(2, 1, with(3)), expected) << "messages alone";
+    environment.clear();
     for (int stage : {0, 1, 2, 3})
       EXPECT_EQ(run(7, 1, with(stage)), expected) << "more ranks than groups, stage " << stage;
   }
 
+  std::string environment;
   int runs = 0;
 };
 

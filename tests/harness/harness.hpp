@@ -19,4 +19,7 @@ Communicator& communicator();
 /// For run_program(). The same folders.
 Runtime& runtime();
 
+/// Ranks of this node that can share a few MiB; 1 where the machine has no room for shared memory. Collective.
+int ranks_with_shared_memory();
+
 }  // namespace llmtrain::test

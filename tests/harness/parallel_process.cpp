@@ -50,5 +50,8 @@ void Process::abort() const {
 
 Stream& stream() { return runtime().stream(); }
 Communicator& communicator() { return runtime().communicator(); }
+int ranks_with_shared_memory() {
+  return communicator().sharing_refusal(int64_t{4} << 20).empty() ? communicator().sharing_ranks() : 1;
+}
 
 }  // namespace llmtrain::test

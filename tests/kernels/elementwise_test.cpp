@@ -120,6 +120,26 @@ TEST(AddInto, AddsOrReplaces) {
   EXPECT_EQ(a.values(), v);
 }
 
+// Values whose sum depends on the order.
+TEST(AddInOrder, AddsFromTheLeft) {
+  constexpr int64_t n = 9001;
+  const auto all = [](double value) { return Array(DType::f32, {n}, Values(static_cast<size_t>(n), value)); };
+  const Array a = all(1), b = all(0x1p24), c = all(-0x1p24), out = all(3);
+  const auto sum = [&](std::initializer_list<Tensor> in, bool first) {
+    add_in_order(out, std::vector<Tensor>(in), first, test::stream());
+    const Values values = out.values();
+    EXPECT_EQ(values, Values(values.size(), values[0]));
+    return values[0];
+  };
+  EXPECT_EQ(sum({a, b, c}, true), 0);  // 1 is lost
+  EXPECT_EQ(sum({b, c, a}, true), 1);
+  EXPECT_EQ(sum({b, c}, false), 0);  // (1 + 2^24) - 2^24
+  EXPECT_EQ(sum({a}, false), 1);
+  EXPECT_EQ(sum({b}, true), 0x1p24);
+  EXPECT_EQ(sum({c, a, a}, false), 2);
+  EXPECT_THROW(sum({a, Tensor(a.tensor().data, DType::f32, {n - 1})}, true), Error);
+}
+
 TEST(Fill, EveryElement) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Array a(dtype, {5001});

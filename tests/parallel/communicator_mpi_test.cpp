@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -66,9 +69,12 @@ TEST(Communicator, KnowsItsPlace) {
   Communicator& c = communicator();
   EXPECT_GE(c.rank(), 0);
   EXPECT_LT(c.rank(), c.size());
-  EXPECT_EQ(c.node_count(), 1);  // one machine here
-  EXPECT_EQ(c.node_size(), c.size());
-  EXPECT_EQ(c.node_rank(), c.rank());
+  // One machine here, which tests may cut into nodes.
+  const char* given = std::getenv("LLMTRAIN_RANKS_PER_NODE");
+  const int per_node = given == nullptr ? c.size() : std::atoi(given), first = c.rank() / per_node * per_node;
+  EXPECT_EQ(c.node_count(), (c.size() + per_node - 1) / per_node);
+  EXPECT_EQ(c.node_size(), std::min(per_node, c.size() - first));
+  EXPECT_EQ(c.node_rank(), c.rank() - first);
 }
 
 TEST(Communicator, AllGatherFillsEveryShard) {
@@ -138,6 +144,133 @@ TEST(Communicator, ExchangeBringsTheOwnRangeOfEveryContributor) {
         }
       }
     }
+  }
+}
+
+/// Memory of this rank that the others of its node read; none where each is alone.
+class Shared : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!device_memory_is_host()) GTEST_SKIP() << "GPUs read each other's memory through NCCL";
+    if (test::ranks_with_shared_memory() == 1) {
+      shares = false;
+      memory = std::make_unique<Floats>(std::vector<float>(static_cast<size_t>(elements)));
+      data = memory->tensor;
+      return;
+    }
+    window = communicator().allocate_shared(elements * 4);
+    data = Tensor(window.get(), DType::f32, {elements});
+  }
+  void fill(float base) const {
+    for (int64_t i = 0; i < elements; ++i) data.as<float>()[i] = base + value_of(communicator().rank(), i);
+  }
+
+  const std::vector<int64_t> borders = uneven_borders(communicator().size());
+  const int64_t elements = borders.back();
+  bool shares = true;
+  std::shared_ptr<void> window;
+  std::unique_ptr<Floats> memory;
+  Tensor data;
+};
+
+TEST_F(Shared, MemoryIsZeroAlignedAndHandedOutAgain) {
+  if (!shares) GTEST_SKIP() << "no memory is shared here";
+  Communicator& c = communicator();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(window.get()) % 64, 0u);
+  for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(data.as<float>()[i], 0);
+  for (int r = 0; r < c.size(); ++r) {
+    const bool same_node = r >= c.rank() - c.node_rank() && r < c.rank() - c.node_rank() + c.node_size();
+    EXPECT_EQ(c.reads_directly(r), same_node && r != c.rank());
+  }
+  fill(1);
+  void* before = window.get();
+  const std::shared_ptr<void> more = c.allocate_shared(elements * 4);
+  EXPECT_NE(more.get(), before);
+  window.reset();
+  const std::shared_ptr<void> again = c.allocate_shared(elements);
+  EXPECT_EQ(again.get(), before);
+  for (int64_t i = 0; i < elements / 4; ++i) ASSERT_EQ(static_cast<float*>(before)[i], 0);
+}
+
+// Often, so that a rank that changed its buffer too early would be seen.
+TEST_F(Shared, GathersFillEveryShardManyTimes) {
+  Communicator& c = communicator();
+  const auto own_begin = borders[static_cast<size_t>(c.rank())], own_end = borders[static_cast<size_t>(c.rank()) + 1];
+  for (int turn = 0; turn < 200; ++turn) {
+    for (int64_t i = own_begin; i < own_end; ++i)
+      data.as<float>()[i] = static_cast<float>(turn) + value_of(c.rank(), i);
+    Transfer transfer = c.all_gather(data, borders, stream());
+    if (turn % 2 == 0) transfer.wait(stream());
+    transfer.finish(stream());
+    EXPECT_FALSE(transfer.pending() || transfer.is_read());
+    for (int64_t i = 0; i < elements; ++i) {
+      ASSERT_EQ(data.as<float>()[i], static_cast<float>(turn) + value_of(owner_of(borders, i), i)) << "turn " << turn;
+    }
+  }
+}
+
+TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
+  Communicator& c = communicator();
+  const auto me = static_cast<size_t>(c.rank());
+  const int64_t own = borders[me + 1] - borders[me];
+  Received received = places_for(borders, c.rank(), c.size());
+  for (int r = 0; r < c.size(); ++r) {
+    if (c.reads_directly(r)) received.tensors[static_cast<size_t>(r)] = Tensor();
+  }
+  for (int turn = 0; turn < 200; ++turn) {
+    std::vector<uint8_t> contributes(static_cast<size_t>(c.size()));
+    for (int r = 0; r < c.size(); ++r) contributes[static_cast<size_t>(r)] = (turn + r) % 3 != 0 ? 1 : 0;
+    fill(static_cast<float>(turn));
+    const Tensor send = contributes[me] != 0 ? data : Tensor(nullptr, DType::f32, {elements});
+    Transfer transfer = c.exchange_shards(send, borders, received.tensors, contributes, stream());
+    int idle = 0;
+    transfer.wait(stream(), [&] { ++idle; });
+    for (int r = 0; r < c.size(); ++r) {
+      const auto i = static_cast<size_t>(r);
+      if (contributes[i] == 0 || i == me) continue;
+      const void* piece = transfer.piece(r);
+      EXPECT_EQ(piece != nullptr, c.reads_directly(r));
+      if (own == 0) continue;
+      const auto* values = static_cast<const float*>(piece != nullptr ? piece : received.tensors[i].data);
+      for (int64_t e = 0; e < own; ++e) {
+        ASSERT_EQ(values[e], static_cast<float>(turn) + value_of(r, borders[me] + e)) << "turn " << turn;
+      }
+    }
+    transfer.release();
+    transfer.release();
+    transfer.finish(stream());
+  }
+}
+
+// More at once than the board has places for, waited for in another order than started.
+TEST_F(Shared, TransfersFinishInAnyOrder) {
+  Communicator& c = communicator();
+  fill(0);
+  for (int turn = 0; turn < 100; ++turn) {
+    std::array<Transfer, 5> transfers;
+    for (Transfer& transfer : transfers) transfer = c.all_gather(data, borders, stream());
+    for (int i = 4; i >= 0; --i) transfers[static_cast<size_t>(i)].wait(stream());
+    for (const int i : {2, 0, 4, 1, 3}) transfers[static_cast<size_t>(i)].finish(stream());
+  }
+  for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(data.as<float>()[i], value_of(owner_of(borders, i), i));
+}
+
+TEST_F(Shared, OtherBuffersAreRefusedInExchanges) {
+  if (!shares || communicator().node_count() > 1) GTEST_SKIP() << "ranks without shared memory would wait";
+  const Floats elsewhere(std::vector<float>(static_cast<size_t>(elements)));
+  const std::vector<Tensor> nowhere(static_cast<size_t>(communicator().size()));
+  std::vector<uint8_t> alone(static_cast<size_t>(communicator().size()));
+  alone[static_cast<size_t>(communicator().rank())] = 1;  // of every rank: all number the transfer and none waits
+  EXPECT_THROW(communicator().exchange_shards(elsewhere.tensor, borders, nowhere, alone, stream()), Error);
+}
+
+TEST(Communicator, SaysWhyMemoryCannotBeShared) {
+  Communicator& c = communicator();
+  const std::string refusal = c.sharing_refusal(int64_t{1} << 50);
+  if (c.node_count() == c.size()) {
+    EXPECT_EQ(refusal, "");
+  } else {
+    EXPECT_NE(refusal.find("/dev/shm"), std::string::npos) << refusal;
   }
 }
 

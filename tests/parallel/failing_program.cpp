@@ -7,9 +7,12 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
@@ -43,7 +46,35 @@ int on_rank(Communicator& communicator, int rank, const F& failure) {
   return 0;
 }
 
-int run(Communicator& c, const std::string& way) {
+/// What is gathered in the ways that end so: in shared memory where there is room for it.
+class Gathered {
+ public:
+  explicit Gathered(Communicator& communicator) : bytes_(1024 * communicator.size()), own_(bytes_) {
+    if (communicator.sharing_refusal(bytes_).empty()) shared_ = communicator.allocate_shared(bytes_);
+    for (int64_t r = 0; r <= communicator.size(); ++r) borders_.push_back(256 * r);
+  }
+  void gather(Communicator& communicator) const {
+    Stream stream;
+    const Tensor buffer(shared_ != nullptr ? shared_.get() : own_.data(), DType::f32, {bytes_ / 4});
+    communicator.all_gather(buffer, borders_, stream).finish(stream);
+  }
+
+ private:
+  int64_t bytes_;
+  DeviceBuffer own_;
+  std::shared_ptr<void> shared_;
+  std::vector<int64_t> borders_;
+};
+
+/// The others of `rank` wait for it in a gather.
+template <class F>
+int before_gather(Communicator& communicator, const std::optional<Gathered>& gathered, int rank, const F& failure) {
+  if (communicator.rank() == rank) failure();
+  gathered.value().gather(communicator);
+  return 0;
+}
+
+int run(Communicator& c, const std::string& way, const std::optional<Gathered>& gathered) {
   const int last = c.size() - 1;
   const std::map<std::string, std::function<int()>> ways = {
       {"fine", [&] { return on_rank(c, last, [] {}); }},
@@ -75,6 +106,9 @@ int run(Communicator& c, const std::string& way) {
          return on_rank(c, last, [] { std::raise(SIGSTOP); });
        }},
       {"stuck", [&] { return on_rank(c, last, [] { work(60, false); }); }},
+      {"stuck_before_gather", [&] { return before_gather(c, gathered, last, [] { work(60, false); }); }},
+      {"stopped_before_gather", [&] { return before_gather(c, gathered, last, [] { std::raise(SIGSTOP); }); }},
+      {"killed_before_gather", [&] { return before_gather(c, gathered, last, [] { std::raise(SIGKILL); }); }},
       {"stuck_in_file",
        [&] {
          return on_rank(c, last, [] {
@@ -132,8 +166,10 @@ int main(int argc, char** argv) {
   if (way == "unguarded") throw Error("nobody guards this");
   catch_termination();
   return runtime.guard([&] {
+    std::optional<Gathered> gathered;  // its memory takes a while on a busy machine: before the deadlines
+    if (way.ends_with("before_gather")) gathered.emplace(runtime.communicator());
     // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read.
     if (argc > 2) runtime.watch({argv[2], {2, 1, 2}, [] { return terminated.load(); }});
-    return run(runtime.communicator(), way);
+    return run(runtime.communicator(), way, gathered);
   });
 }

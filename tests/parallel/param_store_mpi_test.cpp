@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
 #include "parallel/param_store.hpp"
+#include "parallel/planned_memory.hpp"
 #include "parallel/toy_trainer.hpp"
 
 namespace llmtrain {
@@ -81,17 +83,17 @@ struct Started {
   explicit Started(ParamStoreOptions options, std::vector<UnitSpec> units = test::toy_units(true))
       : store(std::move(units), with_ranks(options)) {
     store.plan(arena);
-    memory = DeviceBuffer(arena.bytes());
-    arena.commit(memory.data());
+    memory.emplace(arena, communicator());
     store.start(communicator(), stream());
   }
   static ParamStoreOptions with_ranks(ParamStoreOptions options) {
     options.rank = communicator().rank();
     options.size = communicator().size();
+    options.node_size = test::ranks_with_shared_memory();
     return options;
   }
   Arena arena;
-  DeviceBuffer memory;
+  std::optional<PlannedMemory> memory;
   ParamStore store;
 };
 

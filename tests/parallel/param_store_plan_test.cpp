@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "core/error.hpp"
 #include "parallel/param_store.hpp"
@@ -156,6 +157,30 @@ TEST(ParamStorePlan, RanksBeyondTheGroupsReceiveFromEveryGroup) {
   EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8) * 2);
 }
 
+TEST(ParamStorePlan, RanksOfANodeReadInsteadOfReceiving) {
+  ParamStoreOptions options;
+  options.zero_stage = 3;
+  options.size = 8;
+  options.groups = 8;
+  const int64_t apart = plan_of(options).bytes();
+  EXPECT_EQ(plan_of(options).shared_bytes(), 0);
+  for (const auto& [node_size, pieces] : {std::pair(2, 6), std::pair(5, 3), std::pair(8, 0)}) {
+    options.node_size = node_size;
+    const Arena arena = plan_of(options);
+    EXPECT_EQ(arena.bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8) * pieces);
+    EXPECT_EQ(arena.bytes(), apart - 2 * 4 * (embedding / 8) * (7 - pieces));
+    // Two gathered units; the tied embedding's gradient and two blocks'.
+    EXPECT_EQ(arena.shared_bytes(), 4 * (embedding + block) + 4 * (embedding + 2 * block));
+  }
+  options.zero_stage = 0;
+  EXPECT_EQ(plan_of(options).shared_bytes(), 2 * 4 * (embedding + blocks * block));
+  options.groups = 1;  // pieces of one rank only, of which none or one comes from another node
+  options.node_size = 7;
+  EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 0);
+  options.rank = 7;
+  EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8));
+}
+
 TEST(ParamStorePlan, RefusesWhatCannotBe) {
   const auto refused = [](auto change) {
     ParamStoreOptions options;
@@ -164,6 +189,8 @@ TEST(ParamStorePlan, RefusesWhatCannotBe) {
   };
   refused([](ParamStoreOptions& o) { o.zero_stage = 4; });
   refused([](ParamStoreOptions& o) { o.rank = 1; });
+  refused([](ParamStoreOptions& o) { o.node_size = 2; });
+  refused([](ParamStoreOptions& o) { o.node_size = 0; });
   refused([](ParamStoreOptions& o) { o.groups = 0; });
   refused([](ParamStoreOptions& o) { o.blocks = 2; });
   refused([](ParamStoreOptions& o) { o.micro_batches_per_group = 0; });

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <optional>
 #include <vector>
 
 #include "harness/harness.hpp"
 #include "parallel/param_store.hpp"
+#include "parallel/planned_memory.hpp"
 #include "parallel/toy_model.hpp"
 
 namespace llmtrain::test {
@@ -27,8 +29,7 @@ class ToyTrainer {
         store_(units_, options(stage)),
         expected_(initial_parameters(units_)) {
     store_.plan(arena_);
-    memory_ = DeviceBuffer(arena_.bytes());
-    arena_.commit(memory_.data());
+    memory_.emplace(arena_, communicator());
     store_.start(communicator(), stream());
     for (int u = 0; u < store_.unit_count(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
@@ -65,6 +66,7 @@ class ToyTrainer {
     o.zero_stage = stage;
     o.rank = communicator().rank();
     o.size = communicator().size();
+    o.node_size = ranks_with_shared_memory();
     o.groups = run_.groups;
     o.blocks = run_.blocks;
     o.micro_batches_per_group = run_.micro_batches;
@@ -183,7 +185,7 @@ class ToyTrainer {
   DType compute_;
   std::vector<UnitSpec> units_;
   Arena arena_;
-  DeviceBuffer memory_;
+  std::optional<PlannedMemory> memory_;
   ParamStore store_;
   Parameters expected_;
   ToyResult result_;

@@ -1,0 +1,224 @@
+// Collectives between ranks: the exchange of gradients with their sum (a reduce-scatter) and the gather of weights,
+// beside MPI_Reduce_scatter_block and MPI_Allgather of the installed MPI, and beside what the memory can do (the triad
+// of STREAM, by as many processes).
+//
+// usage: mpirun -n RANKS collective_bench [largest MiB (1024)] [rounds (5)]
+//
+// Sizes are those of the whole buffer. Each round runs every way once, in turn; medians over rounds of the slowest
+// rank's time. Bound: a rank reads its range of every buffer and writes one (reduce-scatter), or reads what it lacks
+// and writes it (all-gather), at the triad's speed of that round. LLMTRAIN_RANKS_PER_NODE=1: messages instead of shared
+// memory.
+
+#include <fmt/core.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "kernels/elementwise.hpp"
+#include "parallel/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void check(int code) { LLMTRAIN_CHECK(code == MPI_SUCCESS, "an MPI call failed"); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Memory for the largest size, of every way.
+class Buffers {
+ public:
+  Buffers(int64_t bytes, Communicator& communicator) : other_(bytes), result_(bytes) {
+    if (communicator.sharing_ranks() > 1) {
+      const std::string refusal = communicator.sharing_refusal(bytes);
+      if (!refusal.empty() && communicator.rank() == 0) fmt::print("{}\n", refusal);
+      if (refusal.empty()) shared_ = communicator.allocate_shared(bytes);
+    }
+    if (shared_ == nullptr) own_ = DeviceBuffer(bytes);
+  }
+  void* exchanged() const { return shared_ != nullptr ? shared_.get() : own_.data(); }
+  void* other() const { return other_.data(); }
+  void* result() const { return result_.data(); }
+
+ private:
+  std::shared_ptr<void> shared_;
+  DeviceBuffer own_, other_, result_;
+};
+
+class Bench {
+ public:
+  Bench(int64_t largest, int rounds, Runtime& runtime)
+      : communicator_(runtime.communicator()),
+        stream_(runtime.stream()),
+        rounds_(rounds),
+        buffers_(largest, communicator_) {}
+
+  void run(int64_t bytes, DType dtype);
+
+ private:
+  /// Seconds of one of `repetitions_`, of the slowest rank.
+  double timed(const std::function<void()>& work) {
+    communicator_.barrier();
+    const double begin = now();
+    for (int64_t i = 0; i < repetitions_; ++i) work();
+    double seconds = (now() - begin) / static_cast<double>(repetitions_);
+    check(MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+    return seconds;
+  }
+  void triad(int64_t bytes);
+  void reduce_scatter(int64_t bytes);
+  void all_gather(int64_t bytes, DType dtype);
+  void print(const char* what, int64_t bytes, DType dtype, const std::vector<double>& ours,
+             const std::vector<double>& mpi, double moved);
+  std::vector<int64_t> borders(int64_t elements) const {
+    std::vector<int64_t> result;
+    for (int64_t r = 0; r <= communicator_.size(); ++r) result.push_back(elements * r / communicator_.size());
+    return result;
+  }
+
+  Communicator& communicator_;
+  Stream& stream_;
+  int rounds_;
+  Buffers buffers_;
+  int64_t repetitions_ = 1;
+  double triad_rate_ = 0;  ///< bytes per second of a rank, all at once
+  std::vector<double> rates_;
+};
+
+/// a = b + s c over thirds of what a rank has.
+void Bench::triad(int64_t bytes) {
+  const int64_t n = bytes / 4;
+  auto* a = static_cast<float*>(buffers_.result());
+  const auto *b = static_cast<const float*>(buffers_.other()), *c = static_cast<const float*>(buffers_.exchanged());
+  const double seconds = timed([&] {
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; ++i) a[i] = b[i] + 0.5F * c[i];
+  });
+  rates_.push_back(3.0 * static_cast<double>(bytes) / seconds);
+}
+
+void Bench::reduce_scatter(int64_t bytes) {
+  const int64_t elements = bytes / 4;
+  const std::vector<int64_t> cuts = borders(elements);
+  const auto me = static_cast<size_t>(communicator_.rank());
+  const int64_t own = cuts[me + 1] - cuts[me];
+  const Tensor send(buffers_.exchanged(), DType::f32, {elements});
+  const Tensor sum(buffers_.result(), DType::f32, {own});
+  const std::vector<uint8_t> all(static_cast<size_t>(communicator_.size()), 1);
+  std::vector<Tensor> received(all.size()), pieces(all.size());
+  for (size_t r = 0; r < all.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    if (r == me || communicator_.reads_directly(rank)) continue;
+    received[r] = Tensor(static_cast<char*>(buffers_.other()) + static_cast<int64_t>(r) * own * 4, DType::f32, {own});
+  }
+  std::vector<double> ours, mpi;
+  for (int round = 0; round < rounds_; ++round) {
+    triad(bytes);
+    ours.push_back(timed([&] {
+      Transfer transfer = communicator_.exchange_shards(send, cuts, received, all, stream_);
+      transfer.wait(stream_);
+      for (size_t r = 0; r < all.size(); ++r) {
+        const void* direct = transfer.piece(static_cast<int>(r));
+        pieces[r] = r == me             ? send.rows(cuts[me], own)
+                    : direct != nullptr ? Tensor(const_cast<void*>(direct), DType::f32, {own})
+                                        : received[r];
+      }
+      add_in_order(sum, pieces, true, stream_);
+      transfer.finish(stream_);
+    }));
+    const double expected = communicator_.size();  // of ones
+    LLMTRAIN_CHECK(own == 0 || sum.as<float>()[own - 1] == static_cast<float>(expected), "the sum is wrong");
+    mpi.push_back(timed([&] {
+      check(MPI_Reduce_scatter_block(send.data, sum.data, static_cast<int>(elements / communicator_.size()), MPI_FLOAT,
+                                     MPI_SUM, MPI_COMM_WORLD));
+    }));
+  }
+  const double part = static_cast<double>(bytes) / communicator_.size();
+  print("reduce-scatter", bytes, DType::f32, ours, mpi, part * (communicator_.size() + 1));
+}
+
+void Bench::all_gather(int64_t bytes, DType dtype) {
+  const int64_t elements = bytes / static_cast<int64_t>(size_of(dtype));
+  const std::vector<int64_t> cuts = borders(elements);
+  const Tensor buffer(buffers_.exchanged(), dtype, {elements});
+  std::vector<double> ours, mpi;
+  for (int round = 0; round < rounds_; ++round) {
+    triad(bytes);
+    ours.push_back(timed([&] { communicator_.all_gather(buffer, cuts, stream_).finish(stream_); }));
+    mpi.push_back(timed([&] {
+      check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer.data,
+                          static_cast<int>(bytes / communicator_.size()), MPI_BYTE, MPI_COMM_WORLD));
+    }));
+  }
+  const double part = static_cast<double>(bytes) / communicator_.size();
+  print("all-gather", bytes, dtype, ours, mpi, 2 * part * (communicator_.size() - 1));
+}
+
+void Bench::print(const char* what, int64_t bytes, DType dtype, const std::vector<double>& ours,
+                  const std::vector<double>& mpi, double moved) {
+  std::vector<double> ratios, shares;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    ratios.push_back(mpi[i] / ours[i]);
+    shares.push_back(moved / rates_[i] / ours[i]);
+  }
+  const int size = communicator_.size();
+  const double bus = static_cast<double>(bytes) * (size - 1) / size / 1e9;
+  if (communicator_.rank() == 0) {
+    fmt::print("| {} | {} | {:.2f} MiB | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.2f} |\n", what, name_of(dtype),
+               static_cast<double>(bytes) / 0x1p20, bus / median(ours), bus / median(mpi), median(ratios),
+               median(rates_) / 1e9, median(shares));
+  }
+  rates_.clear();
+}
+
+void Bench::run(int64_t bytes, DType dtype) {
+  std::fill_n(static_cast<float*>(buffers_.exchanged()), bytes / 4, 1.0F);
+  repetitions_ = std::max<int64_t>(1, (int64_t{64} << 20) / bytes);
+  if (dtype == DType::f32) reduce_scatter(bytes);  // gradients travel in fp32 only
+  all_gather(bytes, dtype);
+}
+
+}  // namespace
+}  // namespace llmtrain
+
+int main(int argc, char** argv) {
+  using namespace llmtrain;
+  const int64_t largest = (argc > 1 ? std::atoll(argv[1]) : 1024) << 20;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
+  if (largest < 1 << 20 || rounds < 1) {
+    fmt::print(stderr, "usage: mpirun -n RANKS collective_bench [largest MiB] [rounds]\n");
+    return 64;
+  }
+  Runtime runtime(argc, argv);
+  return runtime.guard([&] {
+    const int64_t ranks = runtime.communicator().size();
+    if (ranks == 1) throw UserError(ExitCode::command_line, "collective_bench wants several ranks: mpirun -n 2");
+    Bench bench(largest, rounds, runtime);
+    if (runtime.communicator().rank() == 0) {
+      fmt::print("{}, {} ranks on {} nodes, {} threads each\n\n", mpi_library(), ranks,
+                 runtime.communicator().node_count(), runtime.threads());
+      fmt::print(
+          "| what | type | whole buffer | llmtrain, GB/s | MPI, GB/s | ratio | triad of a rank, GB/s | of the bound |\n"
+          "|---|---|---|---|---|---|---|---|\n");
+    }
+    const int64_t step = 256 * 8 * ranks;
+    for (int64_t bytes = 64 << 10; bytes <= largest; bytes *= 4) {
+      const int64_t whole = (bytes + step - 1) / step * step;
+      if (whole > largest) break;
+      for (const DType dtype : {DType::f32, DType::bf16}) bench.run(whole, dtype);
+    }
+    return 0;
+  });
+}

@@ -141,6 +141,23 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   print_warnings(log, config, runtime);
 }
 
+/// Ranks of a node share memory where there is room for it; a note says why they do not.
+std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Communicator& communicator) {
+  std::unique_ptr<Trainer> trainer;
+  const auto plan = [&](int node_size) {
+    raise_together(communicator, [&] {
+      trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size(), node_size);
+    });
+  };
+  plan(communicator.sharing_ranks());
+  const std::string refusal = communicator.sharing_refusal(trainer->plan().shared_bytes());
+  if (!refusal.empty()) {
+    config.notes.push_back(refusal);
+    plan(1);
+  }
+  return trainer;
+}
+
 /// Of the last rank, which has the largest shards.
 int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
@@ -167,9 +184,9 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   }
   e.plan = evaluates ? &task->plan() : &trainer->plan();
   if (command.measure) {
-    Trainer measured(config, data, communicator.rank(), communicator.size());
-    check_plan(measured.plan(), config, communicator);
-    e.time = measured.measure(runtime);
+    const std::unique_ptr<Trainer> measured = plan_trainer(config, data, communicator);
+    check_plan(measured->plan(), config, communicator);
+    e.time = measured->measure(runtime);
   }
   if (communicator.rank() == 0) {
     write_standard_output(command.json ? estimate_json(e) : estimate_text(e));
@@ -203,18 +220,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     progress.print(text);
     earlier.push_back(text);
   });
-  std::unique_ptr<Trainer> trainer;
-  const auto plan = [&](int node_size) {
-    raise_together(communicator, [&] {
-      trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size(), node_size);
-    });
-  };
-  plan(communicator.sharing_ranks());
-  const std::string refusal = communicator.sharing_refusal(trainer->plan().shared_bytes());
-  if (!refusal.empty()) {
-    config.notes.push_back(refusal);
-    plan(1);
-  }
+  const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
   check_plan(trainer->plan(), config, communicator);
   raise_together(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);

@@ -83,15 +83,18 @@ const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const
   return nullptr;
 }
 
-/// A deck that says data.tokenizer means that of its token files. `named`: null for char.
-void check_same_tokenizer(const DataConfig& config, const Tokenizer* named, const Tokenizer& stored,
+/// A deck that says data.tokenizer means that of its token files.
+void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, const Tokenizer& stored,
                           const std::string& path) {
-  if (named != nullptr ? named->serialized() == stored.serialized() : stored.kind() == "char") return;
+  if (named.serialized() == stored.serialized()) return;
   throw UserError(ExitCode::deck,
                   fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer that {} was made with ({}): "
                               "set data.tokenizer = {}, or leave it out",
                               config.tokenizer, config.add_bos, path, stored.kind(), path));
 }
+
+/// Whether the deck says whose token ids are. char does not: it is what a resolved deck says where nobody did.
+bool names_tokenizer_of_ids(const DataConfig& config) { return config.tokenizer_given && config.tokenizer != "char"; }
 
 /// Ids that a tokenizer has not given. `vocabulary`: the highest id + 1, or what their file says.
 void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary) {
@@ -190,13 +193,13 @@ class DatasetOpener {
 
   /// Data that are token ids alone: the tokenizer that the deck says is theirs.
   void name_ids() {
-    if (!config_.tokenizer_given || (!scanned_.empty() && is_encoded(scanned_.front().kind))) return;
+    if (!names_tokenizer_of_ids(config_) || (!scanned_.empty() && is_encoded(scanned_.front().kind))) return;
     if (config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path(), false);
     raise_together(communicator_, [&] {
       if (config_.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
-      const std::shared_ptr<const Tokenizer> named = config_.tokenizer == "char" ? nullptr : make_tokenizer();
+      const std::shared_ptr<const Tokenizer> named = make_tokenizer();
       if (data_.tokenizer != nullptr) {
-        check_same_tokenizer(config_, named.get(), *data_.tokenizer, stored_in_);
+        check_same_tokenizer(config_, *named, *data_.tokenizer, stored_in_);
       } else {
         data_.tokenizer = ids_tokenizer_ = named;
       }
@@ -258,7 +261,7 @@ class DatasetOpener {
       return;  // a vocabulary of these characters alone would not be the token files'
     }
     data_.tokenizer = make_tokenizer();
-    if (stored) check_same_tokenizer(config_, data_.tokenizer.get(), *stored, stored_in_);
+    if (stored) check_same_tokenizer(config_, *data_.tokenizer, *stored, stored_in_);
   }
 
   std::shared_ptr<const Tokenizer> make_tokenizer() const {
@@ -422,7 +425,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   const std::vector<InputFile> files = sets.all();
   const bool text = files.empty() || std::any_of(files.begin(), files.end(),
                                                  [](const InputFile& file) { return is_encoded(file.kind); });
-  const bool named = config.tokenizer_given && !text;
+  const bool named = names_tokenizer_of_ids(config) && !text;
   std::shared_ptr<const Tokenizer> tokenizer;
   if (config.has_tokenizer_files() && (named || opened.empty())) {
     sound =
@@ -435,7 +438,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
     const TokenFileInfo* stored = info_with_tokenizer(opened);
     sound = guarded("data.tokenizer", [&] {
       if (config.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
-      if (stored != nullptr) check_same_tokenizer(config, tokenizer.get(), *stored_tokenizer(*stored), stored->path);
+      if (stored != nullptr) check_same_tokenizer(config, *tokenizer, *stored_tokenizer(*stored), stored->path);
     });
   }
   if (!sound) return 0;

@@ -128,6 +128,9 @@ TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
   config_.tokenizer = "bytes";
   const std::string made = open().train->info().path;
   std::filesystem::copy(made, folder_ / "one.h5");
+  config_.tokenizer = "char";
+  std::filesystem::copy(open().train->info().path, folder_ / "char.h5");
+  config_.tokenizer = "bytes";
   config_.train = {folder_ / "one.h5"};
   EXPECT_EQ(open().tokenizer->kind(), "bytes");
   std::vector<std::string> errors;
@@ -139,12 +142,16 @@ TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
   EXPECT_THAT(errors, testing::IsEmpty());
   config_.tokenizer = folder_ / "one.h5";
   EXPECT_EQ(open().tokenizer->kind(), "bytes");
-  for (const char* other : {"char", "bpe"}) {
+  for (const std::string& other : {std::string("bpe"), std::string(folder_ / "char.h5")}) {
     config_.tokenizer = other;
     EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("data.tokenizer")));
     check();
     EXPECT_THAT(errors, ElementsAre(HasSubstr("data.tokenizer"))) << "also without reading the data";
   }
+  config_.tokenizer = "char";  // as the resolved deck of a run that named none
+  EXPECT_EQ(open().tokenizer->kind(), "bytes");
+  EXPECT_EQ(check(), 257);
+  EXPECT_THAT(errors, testing::IsEmpty());
 }
 
 }  // namespace

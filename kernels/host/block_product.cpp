@@ -9,19 +9,13 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "device/processor.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/product_path.hpp"
 
 namespace llmtrain::host {
 
 namespace {
-
-bool cpu_has(dnnl::cpu_isa isa) {
-  // The values are sets of features, one bit each.
-  const auto wanted = static_cast<unsigned>(isa);
-  static const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  return (have & wanted) == wanted;
-}
 
 /// One oneDNN micro-kernel.
 class MicroKernel final : public BlockProduct {
@@ -52,7 +46,7 @@ class MicroKernel final : public BlockProduct {
 
  private:
   explicit MicroKernel(dnnl::ukernel::brgemm kernel)
-      : kernel_(std::move(kernel)), has_tiles_(cpu_has(dnnl::cpu_isa::avx512_core_amx)) {}
+      : kernel_(std::move(kernel)), has_tiles_(processor_has(Instructions::amx)) {}
 
   dnnl::ukernel::brgemm kernel_;
   bool has_tiles_;
@@ -119,7 +113,7 @@ const BlockProduct& BlockProduct::get(const BlockShape& shape) {
 }
 
 void end_block_products() {
-  if (cpu_has(dnnl::cpu_isa::avx512_core_amx)) dnnl_brgemm_release_hw_context();
+  if (processor_has(Instructions::amx)) dnnl_brgemm_release_hw_context();
 }
 
 }  // namespace llmtrain::host

@@ -1,6 +1,6 @@
 #pragma once
-// Exponentials without branches, tables or library calls, of a float or of eight at once. Loops over floats vectorise
-// too, but the compiler may thread the clamps as branches through what follows: hot loops use Float8.
+// Exponentials without branches, tables or library calls, of a float or of a vector of them. Loops over floats
+// vectorise too, but the compiler may thread the clamps as branches through what follows: hot loops use vectors.
 
 #include <bit>
 #include <cstdint>
@@ -9,18 +9,6 @@
 #include "kernels/host/lanes.hpp"
 
 namespace llmtrain::host {
-
-/// Integers as wide as V, float or Float8.
-template <class V>
-struct BitsOf {
-  using Unsigned = uint32_t;
-  using Signed = int32_t;
-};
-template <>
-struct BitsOf<Float8> {
-  using Unsigned [[gnu::vector_size(32)]] = uint32_t;
-  using Signed [[gnu::vector_size(32)]] = int32_t;
-};
 
 /// NaN stays NaN.
 template <class V>
@@ -79,18 +67,33 @@ inline V fast_exp(V x) {
   return p * low * high;
 }
 
-/// bf16 bits of eight floats, each in the low half of its word; rounds like bf16(float).
-inline BitsOf<Float8>::Unsigned bf16_bits(Float8 v) {
-  const auto u = std::bit_cast<BitsOf<Float8>::Unsigned>(v);
+/// bf16 bits of every float, each in the low half of its word; rounds like bf16(float).
+template <class V>
+typename BitsOf<V>::Unsigned bf16_bits(V v) {
+  const auto u = std::bit_cast<typename BitsOf<V>::Unsigned>(v);
   const auto rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
   return v == v ? rounded : (u >> 16) | 0x40u;  // NOLINT(misc-redundant-expression): NaN
 }
 
-inline void store8(float* p, Float8 v) { std::memcpy(p, &v, sizeof v); }
-inline void store8(bf16* p, Float8 v) {
-  using Half8 [[gnu::vector_size(16)]] = uint16_t;
-  const auto half = __builtin_convertvector(bf16_bits(v), Half8);
+template <class V>
+void store_lanes(float* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+template <class V>
+void store_lanes(bf16* p, V v) {
+  const auto half = __builtin_convertvector(bf16_bits(v), typename BitsOf<V>::Half);
   std::memcpy(p, &half, sizeof half);
+}
+/// The first `count` lanes, of lanes_of<V> at most.
+template <class V, class T>
+void store_up_to(T* p, V v, int64_t count) {
+  if (count >= lanes_of<V>) return store_lanes(p, v);
+  for (int64_t i = 0; i < count; ++i) store(p + i, v[i]);
+}
+
+template <class T>
+void store8(T* p, Float8 v) {
+  store_lanes(p, v);
 }
 
 }  // namespace llmtrain::host

@@ -14,6 +14,7 @@
 #include "core/error.hpp"
 #include "kernels/host/buffer.hpp"
 #include "kernels/host/element.hpp"
+#include "kernels/host/fast_math.hpp"
 #include "kernels/host/gemm_pack.hpp"
 #include "kernels/host/gemm_tile.hpp"
 #include "kernels/host/product_path.hpp"
@@ -71,6 +72,21 @@ TileKernel* kernel_of(const TileShape& shape, bool micro) {
   if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
   LLMTRAIN_CHECK(kernel != nullptr, "oneDNN refused a tile of a matrix product");
   return kernel.get();
+}
+
+/// Whether C^T = B^T A^T takes less copying: a large transposed B against few rows of A (the head, decoding) is read
+/// where it lies then, A is packed, and tiles of C are transposed as they are stored.
+bool better_swapped(const GemmShape& s, DType panel_type) {
+  const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // of a packed row or column
+  const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
+  const bool one_segment = s.k <= longest_chunk * most_chunks * 4 / static_cast<int64_t>(size_of(panel_type));
+  return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
+         s.n * words > s.m * (words + s.n);
+}
+
+GemmShape swapped(GemmShape shape) {
+  std::swap(shape.m, shape.n);
+  return shape;
 }
 
 /// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles. Along k: segments
@@ -136,9 +152,14 @@ class Plan {
   void compute(const Operands& o, Worker& w, const Part& part, int64_t task) const;
   void tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const;
   void finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column, int64_t columns) const;
+  void finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
+                      int64_t columns) const;
+  template <class F>
+  void with_bias(const void* bias, const F& f) const;
 
-  GemmShape shape_;
   DType panel_type_;
+  bool swapped_;               ///< the product is C^T = B^T A^T
+  GemmShape shape_;            ///< of the product as it is done
   int64_t panel_element_ = 4;  ///< bytes
   int64_t padded_k_ = 0;       ///< even for bf16 panels
   int64_t chunk_ = 0;          ///< elements
@@ -159,10 +180,13 @@ class Plan {
   std::array<TileKernel*, 16> kernels_{};
 };
 
-Plan::Plan(const GemmShape& shape, const ProductKernels& kernels) : shape_(shape), panel_type_(kernels.operands) {
+Plan::Plan(const GemmShape& shape, const ProductKernels& kernels)
+    : panel_type_(kernels.operands),
+      swapped_(better_swapped(shape, panel_type_)),
+      shape_(swapped_ ? swapped(shape) : shape) {
   panel_element_ = static_cast<int64_t>(size_of(panel_type_));
   padded_k_ = panel_type_ == DType::bf16 ? divide_up(shape.k, 2) * 2 : shape.k;
-  cut(shape.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
+  cut(shape_.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
   make_kernels(kernels.micro);
 }
 
@@ -193,7 +217,7 @@ void Plan::cut(bool must_pack_a) {
       pack_a_ ? std::clamp<int64_t>(packed_limit / (chunks_at_a_time_ * packed_row_ * panel_element_ * tile_rows_), 1,
                                     row_blocks_)
               : row_blocks_;
-  if (shape_.output != DType::f32) {
+  if (shape_.output != DType::f32 || swapped_) {
     accumulator_ = chunks_ > chunks_at_a_time_ ? Accumulator::shared : Accumulator::tile;
   }
 }
@@ -262,6 +286,13 @@ void Plan::pack_a_task(const Operands& o, const Part& part, int64_t task) const 
   });
 }
 
+/// f(bias of the operands, or null), a pointer to its type.
+template <class F>
+void Plan::with_bias(const void* bias, const F& f) const {
+  if (!shape_.bias) return f(static_cast<const float*>(nullptr));
+  dispatch(shape_.bias_type, [&](auto* tag) { f(static_cast<const std::remove_pointer_t<decltype(tag)>*>(bias)); });
+}
+
 /// Bias and conversion of a finished piece of C.
 void Plan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
                   int64_t columns) const {
@@ -276,10 +307,41 @@ void Plan::finish(const Operands& o, const float* from, int64_t row, int64_t row
   };
   dispatch(shape_.output, [&](auto* tag) {
     auto* to = static_cast<decltype(tag)>(o.c);
-    if (!shape_.bias) return each_row(to, [](float sum, int64_t) { return sum; });
-    dispatch(shape_.bias_type, [&](auto* bias_tag) {
-      const auto* bias = static_cast<const std::remove_pointer_t<decltype(bias_tag)>*>(o.bias);
+    with_bias(o.bias, [&](const auto* bias) {
+      if (bias == nullptr) return each_row(to, [](float sum, int64_t) { return sum; });
       each_row(to, [bias](float sum, int64_t j) { return sum + load(bias + j); });
+    });
+  });
+}
+
+/// The same where operands changed places: rows of the piece are columns of C, which is stored [n, m].
+void Plan::finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
+                          int64_t columns) const {
+  const int64_t stride = c_stride();
+  dispatch(shape_.output, [&](auto* tag) {
+    auto* to = static_cast<decltype(tag)>(o.c) + column * shape_.m + row;
+    with_bias(o.bias, [&](const auto* bias) {
+      const auto block = [&](int64_t i, int64_t j) {  // 8 x 8
+        Word8 r[8];
+        for (int64_t l = 0; l < 8; ++l) r[l] = load_words(from + (i + l) * stride + j);
+        transpose(r);
+        const Float8 shift = bias == nullptr ? Float8{} : load8(bias + row + i);
+        for (int64_t l = 0; l < 8; ++l) store8(to + (j + l) * shape_.m + i, std::bit_cast<Float8>(r[l]) + shift);
+      };
+      const auto element = [&](int64_t i, int64_t j) {
+        store(to + j * shape_.m + i, from[i * stride + j] + (bias == nullptr ? 0.0f : load(bias + row + i)));
+      };
+      for (int64_t j = 0; j < columns; j += 8) {
+        for (int64_t i = 0; i < rows; i += 8) {
+          if (i + 8 <= rows && j + 8 <= columns) {
+            block(i, j);
+            continue;
+          }
+          for (int64_t jj = j; jj < std::min(j + 8, columns); ++jj) {
+            for (int64_t ii = i; ii < std::min(i + 8, rows); ++ii) element(ii, jj);
+          }
+        }
+      }
     });
   });
 }
@@ -313,7 +375,9 @@ void Plan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int
       }
       w.good &= k->run(a, b, sums, w.scratch, w.thread);
       if (last && (shape_.bias || accumulator_ != Accumulator::direct)) {
-        finish(o, sums, first_row, rows, column, std::min(panel_width, shape_.n - column));
+        const int64_t columns = std::min(panel_width, shape_.n - column);
+        swapped_ ? finish_swapped(o, sums, first_row, rows, column, columns)
+                 : finish(o, sums, first_row, rows, column, columns);
       }
     }
   }
@@ -338,7 +402,7 @@ void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers&
     buffers.own[static_cast<size_t>(t)].reserve(c_tile_bytes + b_chunk_bytes + scratch_bytes_ + 64);
   }
   const int64_t segment = chunks_at_a_time_ * panel_element_;  // bytes per element of a chunk
-  Operands o{a, b, c, bias, nullptr, nullptr, nullptr};
+  Operands o{swapped_ ? b : a, swapped_ ? a : b, c, bias, nullptr, nullptr, nullptr};
   if (pack_a_) o.packed_a = buffers.packed_a.reserve(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
   if (share_b_) o.packed_b = buffers.packed_b.reserve(panels_at_a_time_ * panel_width * chunk_ * segment);
   if (accumulator_ == Accumulator::shared) {

@@ -9,17 +9,13 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "device/processor.hpp"
 
 namespace llmtrain::host {
 
 namespace {
 
 using dnnl::memory;
-
-bool cpu_has(dnnl::cpu_isa isa) {
-  const auto features = static_cast<unsigned>(isa);  // a set of bits
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & features) == features;
-}
 
 memory::data_type onednn_type(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -119,7 +115,7 @@ std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape) {
   return std::make_unique<PrimitiveKernel>(shape);
 }
 
-bool long_rows_are_slow() { return cpu_has(dnnl::cpu_isa::avx512_core_amx); }
+bool long_rows_are_slow() { return processor_has(Instructions::amx); }
 
 #if defined(DNNL_EXPERIMENTAL_UKERNEL)
 
@@ -139,7 +135,7 @@ bool have_micro_kernels(DType input) {
   using dnnl::ukernel::pack_type;
   const memory::data_type type = onednn_type(input);
   // oneDNN emulates bf16 with AVX-512 alone, which is slower than fp32.
-  if (input == DType::bf16 && !cpu_has(dnnl::cpu_isa::avx512_core_bf16)) return false;
+  if (input == DType::bf16 && !processor_has(Instructions::avx512_bf16)) return false;
   const pack_type layout = dnnl::ukernel::brgemm::get_B_pack_type(type, type);
   if (layout != (input == DType::bf16 ? pack_type::pack32 : pack_type::no_trans)) return false;
   return make_micro_kernel({64, 64, 64, 64, 64, 64, input, false}) != nullptr;

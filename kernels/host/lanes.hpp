@@ -14,6 +14,30 @@
 namespace llmtrain::host {
 
 using Float8 [[gnu::vector_size(32)]] = float;
+using Float16 [[gnu::vector_size(64)]] = float;  ///< for files x_avx512.cpp
+template <class V>
+inline constexpr int64_t lanes_of = sizeof(V) / sizeof(float);
+
+/// Integers as wide as the floats of V (float or a vector of them), and half as wide.
+template <class V>
+struct BitsOf {
+  using Unsigned = uint32_t;
+  using Signed = int32_t;
+  using Half = uint16_t;
+};
+template <>
+struct BitsOf<Float8> {
+  using Unsigned [[gnu::vector_size(32)]] = uint32_t;
+  using Signed [[gnu::vector_size(32)]] = int32_t;
+  using Half [[gnu::vector_size(16)]] = uint16_t;
+};
+template <>
+struct BitsOf<Float16> {
+  using Unsigned [[gnu::vector_size(64)]] = uint32_t;
+  using Signed [[gnu::vector_size(64)]] = int32_t;
+  using Half [[gnu::vector_size(32)]] = uint16_t;
+};
+
 inline constexpr int64_t lane_count = 16;
 
 class LaneSum {
@@ -35,32 +59,50 @@ class LaneSum {
   Float8 high_{};
 };
 
-inline Float8 load8(const float* p) {
-  Float8 v;
+template <class V>
+V load_lanes(const float* p) {
+  V v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
-inline Float8 load8(const bf16* p) {
+template <class V>
+V load_lanes(const bf16* p) {
 #if defined(__AVX2__)  // the generic form below takes more instructions with GCC
-  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
-#else
-  using U16x8 [[gnu::vector_size(16)]] = uint16_t;
-  using U32x8 [[gnu::vector_size(32)]] = uint32_t;
-  U16x8 half;
+  if constexpr (lanes_of<V> == 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  }
+#endif
+  typename BitsOf<V>::Half half;
   std::memcpy(&half, p, sizeof half);
-  const U32x8 wide = __builtin_convertvector(half, U32x8) << 16;
-  Float8 v;
+  const auto wide = __builtin_convertvector(half, typename BitsOf<V>::Unsigned) << 16;
+  V v;
   std::memcpy(&v, &wide, sizeof v);
   return v;
-#endif
 }
-/// Elements [0, count) of at most 8, the rest `rest`.
+/// Elements [0, count) of at most lanes_of<V>, the rest `rest`.
+template <class V, class T>
+V load_lanes(const T* p, int64_t count, float rest = 0.0f) {
+  V v = V{} + rest;
+  for (int64_t i = 0; i < count && i < lanes_of<V>; ++i) v[i] = load(p + i);
+  return v;
+}
+template <class V, class T>
+V load_up_to(const T* p, int64_t count) {
+  return count >= lanes_of<V> ? load_lanes<V>(p) : load_lanes<V>(p, count);
+}
+
+template <class T>
+Float8 load8(const T* p) {
+  return load_lanes<Float8>(p);
+}
 template <class T>
 Float8 load8(const T* p, int64_t count, float rest = 0.0f) {
-  Float8 v = Float8{} + rest;
-  for (int64_t i = 0; i < count && i < 8; ++i) v[i] = load(p + i);
-  return v;
+  return load_lanes<Float8>(p, count, rest);
+}
+template <class T>
+Float8 load_up_to(const T* p, int64_t count) {
+  return load_up_to<Float8>(p, count);
 }
 
 /// term(i, n) gives elements i .. i + 7 as a Float8, of which only the first n exist (zero beyond).
@@ -71,11 +113,6 @@ double lane_sum(int64_t count, const Term& term) {
   for (; i + lane_count <= count; i += lane_count) sum.add(term(i, 8), term(i + 8, 8));
   if (i < count) sum.add(term(i, count - i), count > i + 8 ? term(i + 8, count - i - 8) : Float8{});
   return sum.fold();
-}
-
-template <class T>
-Float8 load_up_to(const T* p, int64_t count) {
-  return count >= 8 ? load8(p) : load8(p, count);
 }
 
 }  // namespace llmtrain::host

@@ -1,6 +1,6 @@
 #pragma once
-// Sigmoid, tanh, error function and normal distribution without branches, tables and calls, of a float or of eight at
-// once. Polynomials: own minimax fits (Lawson iteration in double).
+// Sigmoid, tanh, error function and normal distribution without branches, tables and calls, of a float or of a
+// vector of them. Polynomials: own minimax fits (Lawson iteration in double).
 
 #include <cmath>
 
@@ -14,15 +14,21 @@ namespace llmtrain::host {
 
 /// a b + c, rounded once.
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
-inline Float8 fused(Float8 a, Float8 b, Float8 c) {
-#if defined(__FMA__)
-  return _mm256_fmadd_ps(a, b, c);
-#else
-  for (int i = 0; i < 8; ++i) c[i] = std::fma(a[i], b[i], c[i]);
-  return c;
+template <class V>
+V fused(V a, V b, V c) {
+#if defined(__AVX512F__)
+  if constexpr (lanes_of<V> == 16) return _mm512_fmadd_ps(a, b, c);
 #endif
+#if defined(__FMA__)
+  if constexpr (lanes_of<V> == 8) return _mm256_fmadd_ps(a, b, c);
+#endif
+  for (int64_t i = 0; i < lanes_of<V>; ++i) c[i] = std::fma(a[i], b[i], c[i]);
+  return c;
 }
-inline Float8 fused(Float8 a, Float8 b, float c) { return fused(a, b, Float8{} + c); }
+template <class V>
+V fused(V a, V b, float c) {
+  return fused(a, b, V{} + c);
+}
 
 template <class V>
 V magnitude_of(V x) {

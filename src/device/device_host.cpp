@@ -11,21 +11,17 @@
 
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
+#include "device/processor.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-bool has_isa(dnnl::cpu_isa isa) {
-  const auto bits = static_cast<unsigned>(isa);  // a newer instruction set has the bits of those it contains
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-}
-
 const char* isa_name() {
-  if (has_isa(dnnl::cpu_isa::avx512_core_amx)) return "AMX bf16";
-  if (has_isa(dnnl::cpu_isa::avx512_core_bf16)) return "AVX-512 bf16";
-  if (has_isa(dnnl::cpu_isa::avx512_core)) return "AVX-512";
-  if (has_isa(dnnl::cpu_isa::avx2)) return "AVX2";
+  if (processor_has(Instructions::amx)) return "AMX bf16";
+  if (processor_has(Instructions::avx512_bf16)) return "AVX-512 bf16";
+  if (processor_has(Instructions::avx512)) return "AVX-512";
+  if (processor_has(Instructions::avx2)) return "AVX2";
 #if defined(__aarch64__)
   return "NEON";
 #else
@@ -59,8 +55,7 @@ std::string device_libraries() {
 bool device_fast_bf16() {
   // Intel's AVX-512 has half as many ports for bf16 dot products as for fp32 fused multiply-adds: without tiles bf16 is
   // the slower one there (0.55 x measured). AMD's has as many.
-  return has_isa(dnnl::cpu_isa::avx512_core_amx) ||
-         (has_isa(dnnl::cpu_isa::avx512_core_bf16) && __builtin_cpu_is("amd") != 0);
+  return processor_has(Instructions::amx) || (processor_has(Instructions::avx512_bf16) && __builtin_cpu_is("amd") != 0);
 }
 
 Stream::Stream() = default;

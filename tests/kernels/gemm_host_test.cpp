@@ -62,7 +62,8 @@ TEST_P(Gemm, EveryFormIsExact) {
   struct Size {
     int64_t m, n, k;
   };
-  for (const auto [m, n, k] : {Size{1, 1, 1}, Size{63, 65, 31}, Size{130, 70, 1029}, Size{200, 130, 64}}) {
+  for (const auto [m, n, k] : {Size{1, 1, 1}, Size{63, 65, 31}, Size{130, 70, 1029}, Size{200, 130, 64},
+                               Size{9, 205, 64}, Size{130, 405, 1030}}) {
     for (const DType input : {DType::f32, DType::bf16}) {
       for (int flags = 0; flags < 8; ++flags) {
         GemmShape s{.m = m, .n = n, .k = k, .a_transposed = (flags & 1) != 0, .b_transposed = (flags & 2) != 0};
@@ -121,17 +122,19 @@ TEST_P(Gemm, ThreadsOfTheCallerDoNotMeet) {
 
 TEST_P(Gemm, BitsDoNotDependOnThreads) {
   for (const DType input : {DType::f32, DType::bf16}) {
-    const GemmShape s{.m = 150, .n = 200, .k = 2100, .a_transposed = true, .input = input};
-    const Values a = test::random_values(s.m * s.k, 21);
-    const test::Array b(input, {s.k, s.n}, test::random_values(s.k * s.n, 22));
-    test::expect_same_bits_for_threads([&](bool changed) {
-      Values other = a;
-      other[5] = changed ? 3 : other[5];
-      const test::Array left(input, {s.k, s.m}, other);
-      const test::Array result(DType::f32, {s.m, s.n});
-      gemm(s, left.tensor().data, b.tensor().data, result.tensor().data, nullptr);
-      return result.bytes();
-    });
+    for (const GemmShape& s : {GemmShape{.m = 150, .n = 200, .k = 2100, .a_transposed = true, .input = input},
+                               GemmShape{.m = 70, .n = 3000, .k = 210, .b_transposed = true, .input = input}}) {
+      const Values a = test::random_values(s.m * s.k, 21);
+      const test::Array b(input, {s.k, s.n}, test::random_values(s.k * s.n, 22));
+      test::expect_same_bits_for_threads([&](bool changed) {
+        Values other = a;
+        other[5] = changed ? 3 : other[5];
+        const test::Array left(input, {s.k, s.m}, other);
+        const test::Array result(DType::f32, {s.m, s.n});
+        gemm(s, left.tensor().data, b.tensor().data, result.tensor().data, nullptr);
+        return result.bytes();
+      });
+    }
   }
 }
 

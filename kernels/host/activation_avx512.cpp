@@ -1,0 +1,9 @@
+#include "kernels/host/activation_loops.hpp"
+
+namespace llmtrain::host {
+
+void activation_loop_avx512(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n) {
+  ActivationLoops<Float16>::forward(activation, dtype, slopes, y, h, up, n);
+}
+
+}  // namespace llmtrain::host

@@ -260,6 +260,11 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& nam
   int64_t id_limit = vocabulary.id_limit();
   for (const AddedToken& token : added) id_limit = std::max(id_limit, int64_t{token.id} + 1);
   parts.added = AddedTokens(std::move(added), parts.normalizers);
+  for (const AddedToken& token : parts.added.tokens()) {
+    if (!token.in_text || !token.found.empty()) continue;
+    const std::string what = "the normalizer leaves nothing of the token " + printable(token.content);
+    section("added_tokens").refuse(what + ", which would be found everywhere (\"normalized\": false keeps it)");
+  }
   parts.post = read_post_processor(section("post_processor"), id_limit);
   parts.has_decoder = root.has("decoder");
   parts.decoders = read_decoder(section("decoder"));

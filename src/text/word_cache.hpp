@@ -2,6 +2,7 @@
 // Tokens of pieces that come again: words. One per thread and tokenizer, of fixed size; the latest piece takes the
 // slot.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -31,7 +32,7 @@ class WordCache {
     slot.length = static_cast<uint8_t>(piece.size());
     slot.count = static_cast<uint8_t>(count);
     std::memcpy(slot.key, piece.data(), piece.size());
-    std::memcpy(slot.ids, ids, count * sizeof(int32_t));
+    std::copy_n(ids, count, slot.ids);  // of no ids there is no address
   }
 
   /// This thread's for the tokenizer that got its number from new_owner().

@@ -109,6 +109,29 @@ TEST(TokenizerJson, IdsAreUniqueAndInRange) {
               HasSubstr("ids[0]: must be an integer from 0 to 5"));
 }
 
+TEST(TokenizerJson, AWordMayHaveNoTokens) {
+  const Folder folder;
+  const std::string json = replace(good_json, R"("unk_token":"?")", R"("unk_token":null)");
+  const auto tokenizer = load_tokenizer(folder.write("tokenizer.json", json));
+  std::vector<int32_t> ids;
+  tokenizer->encode("xyz", ids);
+  EXPECT_TRUE(ids.empty());
+  tokenizer->encode("xyz ab xyz", ids);
+  EXPECT_THAT(ids, ElementsAre(3));
+}
+
+TEST(TokenizerJson, ATokenOfWhichNothingIsLeftIsRefused) {
+  const auto with = [](const std::string& normalizer, const std::string& normalized) {
+    return why_json(replace(replace(good_json, "\"Lowercase\"", normalizer), R"("special":true}],)",
+                            R"("special":true},{"id":6,"content":"\n","normalized":)" + normalized + "}],"));
+  };
+  const std::string strip = R"("Strip","strip_left":false,"strip_right":true)";
+  EXPECT_THAT(with(strip, "true"),
+              HasSubstr("t.json.added_tokens: the normalizer leaves nothing of the token '\\x0a'"));
+  EXPECT_EQ(with(strip, "false"), "nothing was thrown");
+  EXPECT_EQ(with("\"Lowercase\"", "true"), "nothing was thrown");
+}
+
 TEST(TokenizerJson, MergesAreOfTokens) {
   EXPECT_THAT(why_json(replace(good_json, "\"a b\"", "\"a c\"")),
               HasSubstr("merges[0]: the token \"c\" is not in the vocabulary"));

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -34,15 +33,8 @@ std::string unique_name(std::string_view kind, std::string_view name) {
   return fmt::format("{}{}-{}-{}-{}", kind, name, host, getpid(), counter++);
 }
 
-[[noreturn]] void fail(const std::string& path, const char* what) {
-  const int reason = errno;
-  const bool full = reason == ENOSPC || reason == EDQUOT || reason == EIO;
-  throw UserError(full ? ExitCode::io : ExitCode::cannot_create,
-                  fmt::format("{}: {}: {}", path, what, std::strerror(reason)));
-}
-
 void rename_path(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "cannot rename to it");
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail_to_create(to, "cannot rename to it", errno);
 }
 
 void remove_tree(const std::string& path) {
@@ -95,12 +87,10 @@ std::string create_attempt(const std::string& folder, int64_t step, const SaveHo
   call(hook, "create folder");
   std::error_code error;
   if (std::filesystem::create_directories(folder, error)) sync_folder(folder_of(folder));
-  if (error) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", folder, error.message()));
-  }
+  if (error) fail_to_create(folder, "cannot create it", error.value());
   call(hook, "create attempt");
   std::string path = folder + "/" + unique_name(".attempt-", checkpoint_name(step));
-  if (::mkdir(path.c_str(), 0777) != 0) fail(path, "cannot create it");
+  if (::mkdir(path.c_str(), 0777) != 0) fail_to_create(path, "cannot create it", errno);
   return path;
 }
 

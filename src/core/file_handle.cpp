@@ -43,20 +43,13 @@ FileHandle FileHandle::open_to_read(const std::string& path) {
 
 FileHandle FileHandle::open_to_write(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: cannot write it: {} (every node must see this folder: choose another with "
-                                "data.cache)",
-                                path, std::strerror(errno)));
-  }
+  if (descriptor < 0) fail_to_create(path, "cannot write it (every node must see its folder)", errno);
   return FileHandle(descriptor, path);
 }
 
 FileHandle FileHandle::create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
-  }
+  if (descriptor < 0) fail_to_create(path, "cannot create it", errno);
   return FileHandle(descriptor, path);
 }
 
@@ -164,6 +157,12 @@ void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_
 void write_standard_output(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
   throw UserError(ExitCode::io, fmt::format("standard output: {}", std::strerror(errno)));
+}
+
+void fail_to_create(const std::string& path, std::string_view what, int error) {
+  const bool disk = error == ENOSPC || error == EDQUOT || error == EIO;
+  throw UserError(disk ? ExitCode::io : ExitCode::cannot_create,
+                  fmt::format("{}: {}: {}", path, what, std::strerror(error)));
 }
 
 void sync_folder(const std::string& folder) {

@@ -54,6 +54,8 @@ class FileHandle {
 
 /// What a command was asked to print. UserError(io): not all of it went out.
 void write_standard_output(std::string_view text);
+/// What was to be made is not there: UserError "path: what: why", io where the disk is full or broken.
+[[noreturn]] void fail_to_create(const std::string& path, std::string_view what, int error);
 /// fsync of the folder, so that a rename in it survives a power failure.
 void sync_folder(const std::string& folder);
 /// The folder of a path, "." when it has none.

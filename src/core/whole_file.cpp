@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 
 #include "core/error.hpp"
 
@@ -44,9 +43,7 @@ void write_whole_file(const std::string& path, std::string_view content) {
 }
 
 void publish_file(const std::string& temporary, const std::string& path) {
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", path, std::strerror(errno)));
-  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail_to_create(path, "cannot create it", errno);
   sync_folder(folder_of(path));
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 #include "core/whole_file.hpp"
 #include "data/cache_folder.hpp"
 #include "data/file_digest.hpp"
@@ -50,7 +51,7 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
     if (communicator.rank() != 0) return;
     std::error_code error;
     std::filesystem::create_directories(own, error);
-    if (error) throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", own, error.message()));
+    if (error) fail_to_create(own, "cannot create it", error.value());
     write_tokenizer_files(trained, own);
   });
   const std::string digest = file_digest(own + "/tokenizer.json", communicator);

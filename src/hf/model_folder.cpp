@@ -11,11 +11,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
 #include "hf/weight_index.hpp"
 #include "text/tokenizer_files.hpp"
@@ -86,7 +86,7 @@ void keep_foreign_files(const std::string& former, const std::string& folder) {
     if (is_model_file(name)) continue;
     const std::string place = fmt::format("{}/{}", folder, name);
     if (std::rename(entry.path().c_str(), place.c_str()) != 0) {
-      cannot_create(place, fmt::format("{}; it is still in {}", std::strerror(errno), former));
+      fail_to_create(place, fmt::format("it is still in {}, for it cannot be moved", former), errno);
     }
   }
 }
@@ -133,7 +133,7 @@ ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(pla
   if (there) check_replaceable(plan_.path);
   remove_leftovers(plan_.path);
   partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());
-  if (mkdir(partial_.c_str(), 0777) != 0) cannot_create(partial_, std::strerror(errno));
+  if (mkdir(partial_.c_str(), 0777) != 0) fail_to_create(partial_, "cannot create it", errno);
   try {
     open_files();
   } catch (...) {
@@ -196,7 +196,7 @@ void ModelFolderWriter::publish() {
   const std::string& path = plan_.path;
   std::error_code ignored;
   const auto rename_or_refuse = [](const std::string& from, const std::string& to) {
-    if (std::rename(from.c_str(), to.c_str()) != 0) cannot_create(to, std::strerror(errno));
+    if (std::rename(from.c_str(), to.c_str()) != 0) fail_to_create(to, "cannot create it", errno);
   };
   std::string former;
   if (fs::exists(path, ignored) && !fs::is_empty(path, ignored)) {

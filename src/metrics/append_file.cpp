@@ -9,15 +9,13 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 
 namespace llmtrain {
 
 AppendFile::AppendFile(const std::string& path) : path_(path) {
   file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (file_ < 0) {
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: cannot be opened for writing: {}", path, strerror(errno)));
-  }
+  if (file_ < 0) fail_to_create(path, "cannot be opened for writing", errno);
 }
 
 AppendFile::~AppendFile() { close(file_); }

@@ -36,7 +36,7 @@ OutputFile::OutputFile(const std::string& path, bool overwrite) : path_(path) {
   }
   if (!in_place) partial_ = fmt::format("{}.partial-{}", path, getpid());
   stream_ = std::fopen(in_place ? path.c_str() : partial_.c_str(), "wb");
-  if (stream_ == nullptr) cannot_create(path, std::strerror(errno));
+  if (stream_ == nullptr) fail_to_create(path, "cannot create it", errno);
 }
 
 OutputFile::~OutputFile() {
@@ -65,7 +65,7 @@ void OutputFile::close() {
 void OutputFile::finish() {
   close();
   if (partial_.empty()) return;
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) cannot_create(path_, std::strerror(errno));
+  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail_to_create(path_, "cannot create it", errno);
   partial_.clear();
 }
 

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <memory>
 
+#include "core/file_handle.hpp"
 #include "core/registry.hpp"
 #include "data/trained_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
@@ -64,9 +65,7 @@ TokenizerTraining training_of(const TrainOptions& options) {
 void prepare_folder(const TrainOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
-  if (error) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot create it: {}", options.output, error.message()));
-  }
+  if (error) fail_to_create(options.output, "cannot create it", error.value());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
     if (options.force || !std::filesystem::exists(options.output + "/" + name, error)) continue;
     throw UserError(

@@ -1,10 +1,7 @@
 #include "tool/work_folder.hpp"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 
-#include "core/error.hpp"
 #include "core/whole_file.hpp"
 #include "data/data_config.hpp"
 #include "data/unpack.hpp"
@@ -26,7 +23,7 @@ void WorkFolder::unpack(std::vector<InputFile>& files, Communicator& alone, cons
   if (packed.empty()) return;
   std::error_code error;
   std::filesystem::create_directory(path_, error);
-  if (error) throw UserError(ExitCode::cannot_create, path_ + ": cannot create it: " + error.message());
+  if (error) fail_to_create(path_, "cannot create it", error.value());
   unpack_files(packed, path_, DataConfig().unpacked_limit, alone, report);
 }
 

@@ -20,6 +20,7 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/error.hpp"
+#include "core/file_handle.hpp"
 #include "core/whole_file.hpp"
 
 namespace llmtrain {
@@ -73,9 +74,7 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
     return;
   }
   fs::create_directories(path_, error);
-  if (error) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be created: {}", path_, error.message()));
-  }
+  if (error) fail_to_create(path_, "cannot be created", error.value());
   lock();
   if (config.run.overwrite) return;
   if (!published_steps(checkpoints()).empty()) {
@@ -160,9 +159,7 @@ void RunDirectory::start(const std::string& resolved_deck) const {
 void RunDirectory::lock() {
   const std::string file = path_ + "/lock";
   lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock_ < 0) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: cannot be opened: {}", file, strerror(errno)));
-  }
+  if (lock_ < 0) fail_to_create(file, "cannot be opened", errno);
   std::array<char, 512> earlier{};
   const ssize_t length = pread(lock_, earlier.data(), earlier.size() - 1, 0);
   try {

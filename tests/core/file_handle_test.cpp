@@ -1,7 +1,9 @@
 #include "core/file_handle.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
@@ -23,6 +25,19 @@ namespace {
 TEST(StandardOutput, OnAFullDiskIsAnError) {
   EXPECT_EXIT(print_to("/dev/full"), testing::ExitedWithCode(static_cast<int>(ExitCode::io)), "");
   EXPECT_EXIT(print_to("/dev/null"), testing::ExitedWithCode(EXIT_SUCCESS), "");
+}
+
+TEST(FileHandle, AFullDiskIsNoWrongName) {
+  const auto code = [](int error) {
+    try {
+      fail_to_create("a", "cannot create it", error);
+    } catch (const UserError& failure) {
+      EXPECT_THAT(failure.what(), testing::StartsWith("a: cannot create it: "));
+      return failure.code();
+    }
+  };
+  for (const int error : {ENOSPC, EDQUOT, EIO}) EXPECT_EQ(code(error), ExitCode::io) << error;
+  for (const int error : {EACCES, ENOENT, EROFS, EISDIR}) EXPECT_EQ(code(error), ExitCode::cannot_create) << error;
 }
 
 }  // namespace

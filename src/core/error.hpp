@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <string_view>
 
 namespace llmtrain {
 
@@ -24,10 +24,14 @@ enum class ExitCode : int {
   diverged = 79,
 };
 
+/// What a terminal may get of a text that may come from a stranger's file: control characters, but for new lines and
+/// tabs, and bytes that are not UTF-8 stand as \xNN.
+std::string without_controls(std::string_view text);
+
 /// Something the user can mend. The message names file:line where there is one, what is wrong and what to do.
 class UserError : public std::runtime_error {
  public:
-  UserError(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  UserError(ExitCode code, std::string_view message) : std::runtime_error(without_controls(message)), code_(code) {}
   ExitCode code() const { return code_; }
 
  private:
@@ -37,7 +41,7 @@ class UserError : public std::runtime_error {
 /// A bug or a failure of the system.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(std::string_view message) : std::runtime_error(without_controls(message)) {}
 };
 
 [[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& message);

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/error.hpp"
+
 namespace llmtrain {
 
 namespace {
@@ -34,9 +36,10 @@ void Console::end_live() {
 void Console::print(const std::string& text) {
   if (!active_) return;
   end_live();
-  std::fputs((text + "\n").c_str(), stdout);
+  const std::string line = without_controls(text) + "\n";
+  std::fputs(line.c_str(), stdout);
   std::fflush(stdout);
-  if (log_) log_->append(text + "\n");
+  if (log_) log_->append(line);
 }
 
 void Console::log_only(const std::string& text) {
@@ -48,8 +51,9 @@ void Console::warn(const std::string& text) {
   end_live();
   const char* colour = is_terminal(STDERR_FILENO) ? "\033[33m" : "";
   std::fflush(stdout);
-  std::fputs(fmt::format("{}warning: {}{}\n", colour, text, *colour != '\0' ? "\033[0m" : "").c_str(), stderr);
-  if (log_) log_->append("warning: " + text + "\n");
+  const std::string line = "warning: " + without_controls(text);
+  std::fputs(fmt::format("{}{}{}\n", colour, line, *colour != '\0' ? "\033[0m" : "").c_str(), stderr);
+  if (log_) log_->append(line + "\n");
 }
 
 void Console::live(const std::string& text) {

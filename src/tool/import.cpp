@@ -109,7 +109,7 @@ void import_ids(Format format, const Options& o) {
   const ForeignTokens kind = format == Format::nanogpt ? ForeignTokens::nanogpt
                              : format == Format::llmc  ? ForeignTokens::llmc
                                                        : ForeignTokens::megatron;
-  import_tokens(kind, request, [](const std::string& line) { std::cerr << line << '\n'; });
+  import_tokens(kind, request, [](const std::string& line) { std::cerr << without_controls(line) << '\n'; });
   const TokenFileInfo info = open_token_file(o.output)->info();
   std::cout << fmt::format("{}: {} tokens in {} documents, vocabulary {}\n", o.output, info.tokens, info.documents,
                            info.vocabulary_size);

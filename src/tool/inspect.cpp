@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -12,7 +11,9 @@
 #include "data/token_file.hpp"
 #include "text/tokenizer.hpp"
 #include "tool/inspect_checkpoint.hpp"
+#include "tool/inspect_line.hpp"
 #include "tool/inspect_metrics.hpp"
+#include "tool/inspect_safetensors.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -21,21 +22,20 @@ namespace {
 constexpr int64_t piece_tokens = int64_t{1} << 20;
 constexpr int64_t shown_tokens = 60;
 
-void line(std::string_view name, const std::string& value) { std::cout << fmt::format("{:<18} {}\n", name, value); }
-
 void print_attributes(const TokenFileInfo& info) {
-  line("token file", info.path);
-  line("tokens", std::to_string(info.tokens));
-  line("documents", std::to_string(info.documents));
-  line("vocabulary size", std::to_string(info.vocabulary_size));
-  line("eos id", info.eos_id < 0 ? "none" : std::to_string(info.eos_id));
-  line("tokenizer", info.tokenizer.empty() ? "none, token ids only" : make_tokenizer_from(info.tokenizer)->kind());
-  if (!info.tokenizer_hash.empty()) line("tokenizer hash", info.tokenizer_hash);
-  if (info.bytes > 0) line("bytes of text", std::to_string(info.bytes));
-  if (info.characters > 0) line("characters", std::to_string(info.characters));
-  if (info.skipped_documents > 0) line("empty documents", fmt::format("{}, skipped", info.skipped_documents));
-  if (!info.command.empty()) line("command", info.command);
-  for (const std::string& source : info.sources) line("source", source);
+  inspect_line("token file", info.path);
+  inspect_line("tokens", std::to_string(info.tokens));
+  inspect_line("documents", std::to_string(info.documents));
+  inspect_line("vocabulary size", std::to_string(info.vocabulary_size));
+  inspect_line("eos id", info.eos_id < 0 ? "none" : std::to_string(info.eos_id));
+  inspect_line("tokenizer",
+               info.tokenizer.empty() ? "none, token ids only" : make_tokenizer_from(info.tokenizer)->kind());
+  if (!info.tokenizer_hash.empty()) inspect_line("tokenizer hash", info.tokenizer_hash);
+  if (info.bytes > 0) inspect_line("bytes of text", std::to_string(info.bytes));
+  if (info.characters > 0) inspect_line("characters", std::to_string(info.characters));
+  if (info.skipped_documents > 0) inspect_line("empty documents", fmt::format("{}, skipped", info.skipped_documents));
+  if (!info.command.empty()) inspect_line("command", info.command);
+  for (const std::string& source : info.sources) inspect_line("source", source);
 }
 
 void print_lengths(const TokenFile& file) {
@@ -46,9 +46,10 @@ void print_lengths(const TokenFile& file) {
   const auto at = [&](double share) {
     return lengths[static_cast<size_t>(share * static_cast<double>(lengths.size() - 1))];
   };
-  line("document lengths",
-       fmt::format("{} shortest, {} median, {:.1f} mean, {} at 95 %, {} longest", lengths.front(), at(0.5),
-                   static_cast<double>(file.tokens()) / static_cast<double>(lengths.size()), at(0.95), lengths.back()));
+  inspect_line(
+      "document lengths",
+      fmt::format("{} shortest, {} median, {:.1f} mean, {} at 95 %, {} longest", lengths.front(), at(0.5),
+                  static_cast<double>(file.tokens()) / static_cast<double>(lengths.size()), at(0.95), lengths.back()));
 }
 
 /// Reads everything, so that ids outside the vocabulary show here and not in a training job.
@@ -66,17 +67,18 @@ void print_contents(const TokenFile& file) {
     highest = std::max(highest, *std::max_element(ids.begin(), ids.end()));
     trained += std::count(mask.begin(), mask.end(), uint8_t{1});
   }
-  line("highest id", std::to_string(highest));
-  line("mask", file.info().has_mask ? fmt::format("{} of {} tokens are trained on", trained, file.tokens()) : "none");
+  inspect_line("highest id", std::to_string(highest));
+  inspect_line("mask",
+               file.info().has_mask ? fmt::format("{} of {} tokens are trained on", trained, file.tokens()) : "none");
 }
 
 void print_beginning(const TokenFile& file) {
   std::vector<int32_t> ids(static_cast<size_t>(std::min(shown_tokens, file.tokens())));
   file.read(0, static_cast<int64_t>(ids.size()), ids.data());
-  line("begins with ids", fmt::format("{}", fmt::join(ids, " ")));
+  inspect_line("begins with ids", fmt::format("{}", fmt::join(ids, " ")));
   if (file.info().tokenizer.empty()) return;
   const std::string text = make_tokenizer_from(file.info().tokenizer)->decode(ids);
-  line("begins with", nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  inspect_line("begins with", nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void inspect(const std::string& path) {
@@ -86,11 +88,16 @@ void inspect(const std::string& path) {
     return;
   }
   const std::string ending = std::filesystem::path(path).extension().string();
+  if (ending == ".safetensors") {
+    inspect_safetensors(path);
+    return;
+  }
   if (ending != ".h5" && ending != ".hdf5" && std::filesystem::exists(path, ignored)) {
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("{}: {} files cannot be inspected, only token files and metrics (.h5), checkpoints and runs", path,
-                    ending.empty() ? "such" : ending));
+        fmt::format("{}: {} files cannot be inspected, only token files and metrics (.h5), .safetensors and "
+                    "checkpoints",
+                    path, ending.empty() ? "such" : ending));
   }
   if (is_metrics_file(path)) {
     inspect_metrics(path);
@@ -107,9 +114,9 @@ void inspect(const std::string& path) {
 
 Subcommand add_inspect(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "inspect", "show what is in a token file, and check all of it, a run's metrics.h5 or a checkpoint");
+      "inspect", "show what is in a token file, and check all of it, a run's metrics.h5, safetensors or a checkpoint");
   const auto path = std::make_shared<std::string>();
-  app->add_option("file", *path, "token file or metrics (.h5), or folder of a checkpoint")->required();
+  app->add_option("file", *path, "token file or metrics (.h5), .safetensors, or folder of a checkpoint")->required();
   return {app, [path] { inspect(*path); }};
 }
 

@@ -2,41 +2,36 @@
 
 #include <fmt/format.h>
 
-#include <iostream>
 #include <string_view>
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/json_reader.hpp"
+#include "tool/inspect_line.hpp"
 
 namespace llmtrain {
-namespace {
-
-void line(std::string_view name, const std::string& value) { std::cout << fmt::format("{:<18} {}\n", name, value); }
-
-}  // namespace
-
 void inspect_checkpoint(const std::string& path) {
   const Manifest manifest = read_manifest(path);
   int64_t bytes = 0, parameters = 0;
   for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
   for (const TensorSchema& tensor : manifest.schema.tensors) parameters += tensor.elements();
-  line("checkpoint", path);
-  line("step", std::to_string(manifest.step));
-  line("written by", printable(manifest.program));
-  line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters,
-                                 manifest.schema.tensors.size(), manifest.schema.units.size()));
-  line("files", fmt::format("{} shards in {} files, {} bytes in all", manifest.shards.size(),
-                            count_files(manifest.shards), bytes));
-  line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
-  if (!manifest.run.parameters.empty()) line("parameter hash", printable(manifest.run.parameters));
-  for (const auto& [name, count] : manifest.run.counters) line(printable(name), std::to_string(count));
-  for (const auto& [name, value] : manifest.run.values) line(printable(name), fmt::format("{}", value));
+  inspect_line("checkpoint", path);
+  inspect_line("step", std::to_string(manifest.step));
+  inspect_line("written by", printable(manifest.program));
+  inspect_line("parameters", fmt::format("{} in {} tensors, {} units; fp32 master, m, v", parameters,
+                                         manifest.schema.tensors.size(), manifest.schema.units.size()));
+  inspect_line("files", fmt::format("{} shards in {} files, {} bytes in all", manifest.shards.size(),
+                                    count_files(manifest.shards), bytes));
+  inspect_line("ledger", fmt::format("{} bytes, hash {}", manifest.ledger_bytes, hex(manifest.ledger_hash)));
+  if (!manifest.run.parameters.empty()) inspect_line("parameter hash", printable(manifest.run.parameters));
+  for (const auto& [name, count] : manifest.run.counters) inspect_line(printable(name), std::to_string(count));
+  for (const auto& [name, value] : manifest.run.values) inspect_line(printable(name), fmt::format("{}", value));
   for (const auto& [first, last] : manifest.run.skipped)
-    line("skipped data", fmt::format("of steps {} to {}", first, last));
+    inspect_line("skipped data", fmt::format("of steps {} to {}", first, last));
   for (const TensorSchema& tensor : manifest.schema.tensors) {
     const std::string shape =
         tensor.columns == 0 ? fmt::format("[{}]", tensor.rows) : fmt::format("[{}, {}]", tensor.rows, tensor.columns);
-    line("tensor", fmt::format("{} {}{}", printable(tensor.name), shape, tensor.transposed ? ", transposed" : ""));
+    inspect_line("tensor",
+                 fmt::format("{} {}{}", printable(tensor.name), shape, tensor.transposed ? ", transposed" : ""));
   }
 }
 

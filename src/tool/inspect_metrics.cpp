@@ -7,6 +7,7 @@
 #include <iostream>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/hdf5_handle.hpp"
 
 namespace llmtrain {
@@ -75,10 +76,10 @@ void print_group(hid_t file, const std::string& path, const std::string& name) {
     if (!data.valid()) refuse(path, name + "/" + column.data());
     const std::vector<double> values = read_column(data.get(), path, name + "/" + column.data());
     const auto text = [&](auto pick) { return values.empty() ? std::string("-") : fmt::format("{:.6g}", pick()); };
-    std::cout << fmt::format("  {:<20} {:>8} {:>14} {:>14} {:>14}  {}\n", column.data(), values.size(),
-                             text([&] { return values.front(); }), text([&] { return values.back(); }),
-                             text([&] { return *std::min_element(values.begin(), values.end()); }),
-                             units_of(data.get()));
+    std::cout << without_controls(fmt::format("  {:<20} {:>8} {:>14} {:>14} {:>14}  {}\n", column.data(), values.size(),
+                                              text([&] { return values.front(); }), text([&] { return values.back(); }),
+                                              text([&] { return *std::min_element(values.begin(), values.end()); }),
+                                              units_of(data.get())));
   }
 }
 
@@ -94,7 +95,7 @@ void inspect_metrics(const std::string& path) {
   const Hdf5Silence silence;
   const Hdf5Handle file = open_file(path);
   if (!file.valid()) refuse(path, "it cannot be opened");
-  std::cout << "metrics            " << path << "\n";
+  std::cout << "metrics            " << without_controls(path) << "\n";
   for (const char* group : known_groups) {
     if (has_plain_link(file.get(), group)) print_group(file.get(), path, group);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/content_hash.hpp"
+#include "core/error.hpp"
 #include "core/registry.hpp"
 #include "data/named_tokenizer.hpp"
 #include "data/token_file.hpp"
@@ -64,7 +65,7 @@ std::string command_of(const PrepareOptions& options) {
 void prepare(const PrepareOptions& options) {
   check_token_file_output(options.output, options.force);
   const auto alone = make_local_communicator();
-  const ProgressReport report = [](const std::string& line) { std::cerr << line << '\n'; };
+  const ProgressReport report = [](const std::string& line) { std::cerr << without_controls(line) << '\n'; };
   TokenizeRequest request;
   if (options.column == "input_ids" || options.column == "labels") {
     refuse_command_line("--text-column: " + options.column + " holds token ids, not text");

@@ -7,6 +7,8 @@
 #include <iostream>
 #include <memory>
 
+#include "core/error.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -25,17 +27,17 @@ int percent_of(std::string_view line) {
 ProgressReport terminal_report() {
   if (isatty(STDERR_FILENO) == 0) {
     return [](const std::string& line) {
-      if (percent_of(line) < 0) std::cerr << line << '\n';
+      if (percent_of(line) < 0) std::cerr << without_controls(line) << '\n';
     };
   }
   return [](const std::string& line) {
     const int percent = percent_of(line);
     if (percent < 0) {
-      std::cerr << line << '\n';
+      std::cerr << without_controls(line) << '\n';
     } else {
       const size_t filled = static_cast<size_t>(percent) * 30 / 100;
-      std::cerr << fmt::format("\r\x1B[K[{:<30}] {}", std::string(filled, '='), line) << (percent >= 100 ? "\n" : "")
-                << std::flush;
+      std::cerr << fmt::format("\r\x1B[K[{:<30}] {}", std::string(filled, '='), without_controls(line))
+                << (percent >= 100 ? "\n" : "") << std::flush;
     }
   };
 }

@@ -138,7 +138,7 @@ void decode(const TokenizerOptions& options) {
 void info(const TokenizerOptions& options) {
   const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
   const auto line = [](std::string_view name, const std::string& value) {
-    std::cout << fmt::format("{:<18} {}\n", name, value);
+    std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
   };
   const auto named = [&](int32_t id) {
     return id < 0 ? std::string("none") : fmt::format("{} {}", id, printable(tokenizer->token(id)));

@@ -146,7 +146,7 @@ int run_tool(int argc, const char* const* argv) {
     std::cerr << "llmtool: " << error.what() << '\n';
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "llmtool: internal error: " << error.what() << '\n';
+    std::cerr << "llmtool: internal error: " << without_controls(error.what()) << '\n';
     return static_cast<int>(ExitCode::internal);
   }
 }

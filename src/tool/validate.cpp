@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "data/data_report.hpp"
 #include "data/named_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
@@ -50,10 +51,12 @@ void print_lengths(const std::string& of, const Json& facts) {
   }
 }
 
+std::string text_of(const Json& value) { return without_controls(value.get<std::string>()); }
+
 void print_pairs(const std::string& what, const Json& pairs) {
   for (const Json& pair : pairs) {
-    std::cout << fmt::format("  {}: {} document {} and {} document {}\n", what, pair[0]["file"].get<std::string>(),
-                             pair[0]["document"].get<int64_t>(), pair[1]["file"].get<std::string>(),
+    std::cout << fmt::format("  {}: {} document {} and {} document {}\n", what, text_of(pair[0]["file"]),
+                             pair[0]["document"].get<int64_t>(), text_of(pair[1]["file"]),
                              pair[1]["document"].get<int64_t>());
   }
 }
@@ -76,13 +79,12 @@ void print_report(const Json& report) {
   print_lengths("characters", report["length"]["characters"]);
   if (report["length"].contains("tokens")) print_lengths("tokens", report["length"]["tokens"]);
   for (const Json& problem : report["problems"]) {
-    std::cout << fmt::format("  {}:{}: byte {}: {}\n", problem["file"].get<std::string>(),
-                             problem["line"].get<int64_t>(), problem["byte"].get<int64_t>(),
-                             problem["what"].get<std::string>());
+    std::cout << fmt::format("  {}:{}: byte {}: {}\n", text_of(problem["file"]), problem["line"].get<int64_t>(),
+                             problem["byte"].get<int64_t>(), text_of(problem["what"]));
   }
   for (const Json& place : report["huge_documents"]) {
-    std::cout << fmt::format("  {}:{}: a document of {} bytes\n", place["file"].get<std::string>(),
-                             place["line"].get<int64_t>(), place["bytes"].get<int64_t>());
+    std::cout << fmt::format("  {}:{}: a document of {} bytes\n", text_of(place["file"]), place["line"].get<int64_t>(),
+                             place["bytes"].get<int64_t>());
   }
   print_pairs("exact duplicate", report["exact_duplicates"]);
   print_pairs("near duplicate", report["near_duplicates"]);
@@ -102,8 +104,8 @@ void validate(const ValidateOptions& options) {
   report_options.huge_bytes = parse_count_option("--huge", options.huge, at_least(1));
   report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
   report_options.threads = worker_threads(*make_local_communicator());
-  const Json report =
-      make_data_report(files, report_options, [](const std::string& line) { std::cerr << line << '\n'; });
+  const Json report = make_data_report(files, report_options,
+                                       [](const std::string& line) { std::cerr << without_controls(line) << '\n'; });
   if (options.json) {
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   } else {

@@ -114,6 +114,31 @@ TEST_F(Prepare, RowsOfTextAreDocuments) {
             64);
 }
 
+TEST_F(Prepare, NamesOfStrangersReachNoTerminal) {
+  const std::string name = "a\x1B[31m\x07.txt";
+  const Outcome made = llmtool({"prepare", "--input", file(name, "abc\x7F"), "--output", path("a.h5")});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Outcome shown = llmtool({"inspect", path("a.h5")}),
+                valid = llmtool({"validate", path("a*.txt"), "--huge", "1"}),
+                refused = llmtool({"prepare", "--input", path(name + "x"), "--output", path("b.h5")});
+  for (const std::string& text : {made.err, shown.out, valid.out, valid.err, refused.err}) {
+    EXPECT_EQ(text.find_first_of("\x1B\x07\x7F"), std::string::npos) << text;
+  }
+  for (const std::string& text : {shown.out, valid.out, refused.err}) {
+    EXPECT_THAT(text, HasSubstr("a\\x1b[31m\\x07.txt"));
+  }
+}
+
+TEST_F(Prepare, InspectShowsSafetensors) {
+  const Outcome shown = llmtool({"inspect", test::golden_model("llama") + "/model.safetensors"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("metadata           'format': 'pt'\n"),
+                               HasSubstr("elements           11304 in 21 tensors\n"),
+                               HasSubstr("tensor             'lm_head.weight' F32 [41, 24]\n")));
+  EXPECT_EQ(llmtool({"inspect", file("cut.safetensors", "\x40")}).code, 65);
+  EXPECT_EQ(llmtool({"inspect", path("none.safetensors")}).code, 66);
+}
+
 TEST_F(Prepare, RefusalsHaveTheirExitCodes) {
   const std::string text = file("a.txt", "abc");
   const auto code = [&](std::vector<std::string> more) {

@@ -54,7 +54,6 @@ class Precompiled final : public Normalizer {
     }
     writer.finish();
   }
-  bool may_drop() const override { return true; }
 
  private:
   static void replace(std::string_view old, std::string_view content, CharacterRewriter& writer) {

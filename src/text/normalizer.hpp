@@ -22,8 +22,6 @@ class Normalizer {
   virtual bool works_on_parts() const { return false; }
   /// Adds something to the beginning of a text: left out for its other parts.
   virtual bool only_at_start() const { return false; }
-  /// Whether characters may vanish.
-  virtual bool may_drop() const { return false; }
 };
 
 /// In order; `to` is what comes out and `spare` is overwritten. The chunk that is returned is `from` or in one of them.

@@ -60,7 +60,6 @@ class FilterMap final : public Normalizer {
     }
     if (any) writer.put(map_(last), -removed);
   }
-  bool may_drop() const override { return true; }
 
  private:
   Keep keep_;
@@ -88,7 +87,6 @@ class Strip final : public Normalizer {
     }
     to.append(from.part(begin, end));
   }
-  bool may_drop() const override { return true; }
 
  private:
   bool left_, right_;
@@ -128,7 +126,6 @@ class Replace final : public Normalizer {
   bool works_on_parts() const override {
     return !content_.empty() && (pattern_ == " " || pattern_.find(' ') == std::string::npos);
   }
-  bool may_drop() const override { return content_.empty(); }
 
  private:
   std::string pattern_, content_;
@@ -152,7 +149,6 @@ class RegexReplace final : public Normalizer {
     }
     to.append(from.part(done, from.text.size()));
   }
-  bool may_drop() const override { return content_.empty(); }
 
  private:
   RegexMatch match_;

@@ -23,10 +23,11 @@ class PipelineTokenizer final : public Tokenizer {
       if (token.special) special_.insert({token.content, true});
     }
     works_on_parts_ = can_work_on_parts();
-    const auto drops = [](const auto& step) { return step->may_drop(); };
+    // Normalizers drop characters and make several of one: then the first piece need not be the one that begins the
+    // input, nor the only one.
     const auto asks = [](const auto& step) { return step->asks_for_start(); };
-    needs_origins_ = std::any_of(parts_.normalizers.begin(), parts_.normalizers.end(), drops) &&
-                     std::any_of(parts_.pre_tokenizers.begin(), parts_.pre_tokenizers.end(), asks);
+    needs_origins_ =
+        !parts_.normalizers.empty() && std::any_of(parts_.pre_tokenizers.begin(), parts_.pre_tokenizers.end(), asks);
     decode_reach_ = find_decode_reach();
   }
 

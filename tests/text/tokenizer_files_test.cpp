@@ -109,6 +109,29 @@ TEST(TokenizerJson, IdsAreUniqueAndInRange) {
               HasSubstr("ids[0]: must be an integer from 0 to 5"));
 }
 
+TEST(TokenizerJson, EveryPieceOfTheFirstCharacterBeginsTheInput) {
+  const Folder folder;
+  const std::string json = R"({"version":"1.0","added_tokens":[],"normalizer":{"type":"NFKD"},
+   "pre_tokenizer":{"type":"Sequence","pretokenizers":[
+     {"type":"Split","pattern":{"String":"\u2044"},"behavior":"Isolated","invert":false},
+     {"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":false}]},
+   "post_processor":null,"decoder":null,
+   "model":{"type":"WordLevel","unk_token":"?","vocab":{"?":0,"_1":1,"_\u2044":2,"_2":3,"2a":4,"_2a":5,"1":6,"\u2044":7}}})";
+  const auto tokenizer = load_tokenizer(folder.write("tokenizer.json", json));
+  std::vector<int32_t> ids;
+  tokenizer->encode(
+      "\xC2\xBD"
+      "a",
+      ids);  // one half, of three characters; as the tokenizers package has it
+  EXPECT_THAT(ids, ElementsAre(1, 2, 5));
+  ids.clear();
+  tokenizer->encode(
+      "1\xE2\x81\x84"
+      "2a",
+      ids);
+  EXPECT_THAT(ids, ElementsAre(1, 7, 4));
+}
+
 TEST(TokenizerJson, AWordMayHaveNoTokens) {
   const Folder folder;
   const std::string json = replace(good_json, R"("unk_token":"?")", R"("unk_token":null)");

@@ -19,7 +19,8 @@ namespace llmtrain {
 namespace {
 
 constexpr std::string_view prefix = "step-";
-constexpr std::string_view leftovers[] = {".attempt-", ".deleting-", ".link-"};
+constexpr std::string_view replaced = ".replaced-";  // behind it the checkpoint's name
+constexpr std::string_view leftovers[] = {".attempt-", ".deleting-", ".link-", replaced};
 
 void call(const SaveHook& hook, const std::string& operation) {
   if (hook) hook(operation);
@@ -40,6 +41,22 @@ void rename_path(const std::string& from, const std::string& to) {
 void remove_tree(const std::string& path) {
   std::error_code ignored;  // a leftover is swept at the next start
   std::filesystem::remove_all(path, ignored);
+}
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+}
+
+std::vector<std::string> names_of_leftovers(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const auto matches = [&](std::string_view leftover) { return name.starts_with(leftover); };
+    if (std::any_of(std::begin(leftovers), std::end(leftovers), matches)) found.push_back(name);
+  }
+  return found;
 }
 
 }  // namespace
@@ -72,15 +89,16 @@ std::vector<int64_t> published_steps(const std::string& folder) {
   return steps;
 }
 
-void sweep_leftovers(const std::string& folder) {
-  std::vector<std::string> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const auto matches = [&](std::string_view leftover) { return name.starts_with(leftover); };
-    if (std::any_of(std::begin(leftovers), std::end(leftovers), matches)) found.push_back(entry->path().string());
+void restore_replaced(const std::string& folder) {
+  for (const std::string& name : names_of_leftovers(folder)) {
+    if (!name.starts_with(replaced)) continue;
+    const std::string target = fmt::format("{}/{}", folder, name.substr(replaced.size()));
+    if (!is_there(target)) rename_path(fmt::format("{}/{}", folder, name), target);
   }
-  for (const std::string& path : found) remove_tree(path);
+}
+
+void sweep_leftovers(const std::string& folder) {
+  for (const std::string& name : names_of_leftovers(folder)) remove_tree(fmt::format("{}/{}", folder, name));
 }
 
 std::string create_attempt(const std::string& folder, int64_t step, const SaveHook& hook) {
@@ -97,8 +115,7 @@ std::string create_attempt(const std::string& folder, int64_t step, const SaveHo
 void publish_attempt(const std::string& folder, const std::string& attempt, int64_t step, const SaveHook& hook) {
   const std::string target = folder + "/" + checkpoint_name(step);
   call(hook, "rename attempt");
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(target, ignored))) {
+  if (is_there(target)) {
     // Exchanged in one operation where the file system can.
     if (::renameat2(AT_FDCWD, attempt.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
       sync_folder(folder);
@@ -106,12 +123,13 @@ void publish_attempt(const std::string& folder, const std::string& attempt, int6
       remove_tree(attempt);
       return;
     }
-    const std::string tombstone = folder + "/" + unique_name(".deleting-", checkpoint_name(step));
-    rename_path(target, tombstone);
+    const std::string aside = fmt::format("{}/{}{}", folder, replaced, checkpoint_name(step));
+    rename_path(target, aside);
     call(hook, "rename attempt over replaced");
     rename_path(attempt, target);
     sync_folder(folder);
-    remove_tree(tombstone);
+    call(hook, "remove replaced");
+    remove_tree(aside);
     return;
   }
   rename_path(attempt, target);

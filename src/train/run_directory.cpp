@@ -77,6 +77,7 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   if (error) fail_to_create(path_, "cannot be created", error.value());
   lock();
   if (config.run.overwrite) return;
+  restore_replaced(checkpoints());
   if (!published_steps(checkpoints()).empty()) {
     found_ = Found::begun;
   } else if (fs::exists(path_ + "/ledger.jsonl", error)) {

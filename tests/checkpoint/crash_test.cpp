@@ -1,9 +1,24 @@
 // The job dies before any file operation of a save: the previous or the new checkpoint is found, whole.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "checkpoint/retention.hpp"
 #include "checkpoint/toy_state.hpp"
+
+namespace {
+bool can_exchange = true;
+}
+
+/// In place of the C library's: some file systems cannot exchange two names.
+extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  if (can_exchange) return static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+  errno = EINVAL;
+  return -1;
+}
 
 namespace llmtrain {
 namespace {
@@ -92,6 +107,32 @@ TEST_F(Crash, WhileAStepIsSavedAgain) {
     sweep_leftovers(folder_.path());
   }
   EXPECT_EQ(found_step(), 20);
+}
+
+TEST_F(Crash, WhileTheOnlyCheckpointIsSavedAgainAndNamesCannotBeExchanged) {
+  can_exchange = false;
+  save(20);
+  std::vector<std::string> operations;
+  bool killed = true;
+  for (int n = 1; killed; ++n) {
+    int left = n;
+    killed = false;
+    try {
+      save_checkpoint(folder_.path(), test::ToySource(schema_, 20), test::toy_request(20), buffer_,
+                      test::communicator(), [&](const std::string& operation) {
+                        operations.push_back(operation);
+                        if (--left == 0) throw Killed();
+                      });
+    } catch (const Killed&) {
+      killed = true;
+    }
+    restore_replaced(folder_.path());
+    ASSERT_EQ(found_step(), 20) << "after " << operations.back();
+    sweep_leftovers(folder_.path());
+    EXPECT_EQ(folder_.leftovers(), 0);
+  }
+  can_exchange = true;
+  EXPECT_THAT(operations, testing::IsSupersetOf({"rename attempt over replaced", "remove replaced"}));
 }
 
 TEST_F(Crash, AFailureOfEveryOperationLeavesTheOlderOnesAlone) {

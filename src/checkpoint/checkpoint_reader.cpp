@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/shard_index.hpp"
@@ -167,16 +168,26 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   return join_problems({problems});
 }
 
+/// That of a folder, which is of the step in its name where it has one.
+Manifest parse_manifest_of(const std::string& path, const std::string& text) {
+  Manifest manifest = parse_manifest(text, path + "/" + manifest_name);
+  const auto step = step_of(std::filesystem::path(path).filename().string());
+  if (step && *step != manifest.step) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: its manifest is of step {}", path, manifest.step));
+  }
+  return manifest;
+}
+
 /// Rank 0's manifest text, or its reason to refuse, on all ranks.
 Manifest read_manifest_together(const std::string& path, Communicator& communicator) {
   std::string text;
   raise_together(communicator, [&] {
     if (communicator.rank() != 0) return;
     text = FolderHandle::open(path).open_to_read(manifest_name).read_text(most_manifest_bytes);
-    parse_manifest(text, path + "/" + manifest_name);
+    parse_manifest_of(path, text);
   });
   communicator.broadcast(text);
-  return parse_manifest(text, path + "/" + manifest_name);
+  return parse_manifest_of(path, text);
 }
 
 /// Copies what the target wants of one part.
@@ -220,7 +231,7 @@ Manifest verify_checkpoint(const std::string& path, Communicator& communicator) 
 Manifest read_manifest(const std::string& path) {
   const FolderHandle folder = FolderHandle::open(path);
   const std::string text = folder.open_to_read(manifest_name).read_text(most_manifest_bytes);
-  Manifest manifest = parse_manifest(text, path + "/" + manifest_name);
+  Manifest manifest = parse_manifest_of(path, text);
   for (const CheckpointFile& file : manifest.all_files()) check_size(folder.open_to_read(file.name), file.bytes);
   return manifest;
 }
@@ -239,10 +250,6 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Commun
     found.path = folder + "/" + checkpoint_name(step);
     try {
       found.manifest = verify_checkpoint(found.path, communicator);
-      if (found.manifest.step != step) {
-        throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: its manifest is of step {}", found.path, found.manifest.step));
-      }
       return found;
     } catch (const UserError& error) {  // the same on all ranks
       if (error.code() == ExitCode::stopped) throw;

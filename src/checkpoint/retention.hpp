@@ -18,8 +18,8 @@ struct RetentionRules {
 };
 
 /// What may go, oldest first: older than the newest `keep` sound ones, not pinned, and only where two newer ones are
-/// known to be whole. (A job that finds more than it keeps at its start verifies a second one, so that kills between
-/// saving and removing do not add up.)
+/// known to be whole. (A job knows that of the one it goes on from: what a kill between saving and removing left goes
+/// with its first save.)
 std::vector<int64_t> removable(const std::vector<int64_t>& published, const RetentionRules& rules);
 
 /// Removes them. Rank 0 only, while no save is in flight. Gives the steps that went.

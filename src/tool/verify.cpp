@@ -13,9 +13,19 @@
 namespace llmtrain {
 namespace {
 
-void verify(const std::string& path) {
+/// What lacks a file is a damaged checkpoint; 66 is for a path that is not there.
+Manifest verified(const std::string& path) {
   const auto alone = make_local_communicator();
-  const Manifest manifest = verify_checkpoint(path, *alone);
+  try {
+    return verify_checkpoint(path, *alone);
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::missing_input || !std::filesystem::exists(path)) throw;
+    throw UserError(ExitCode::bad_content, error.what());
+  }
+}
+
+void verify(const std::string& path) {
+  const Manifest manifest = verified(path);
   int64_t bytes = 0;
   for (const CheckpointFile& file : manifest.all_files()) bytes += file.bytes;
   std::cout << fmt::format("{}: whole, step {}, {} tensors, {} files, {} bytes\n", path, manifest.step,

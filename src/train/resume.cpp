@@ -71,12 +71,13 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
   std::optional<FoundCheckpoint> found;
   if (!config.run.overwrite) found = find_checkpoint(folder + "/checkpoints", communicator);
   if (found) {
-    point = ResumePoint{found->path, std::move(found->manifest), true, {}};
+    point = ResumePoint{found->path, std::move(found->manifest), true, {}, {}};
     for (const RefusedCheckpoint& refused : found->refused) {
+      point->refused.insert(refused.step);
       point->notes.push_back(fmt::format("step {} is refused: {}", refused.step, refused.reason));
     }
   } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
-    point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}};
+    point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}};
   }
   raise_together(communicator, [&] {
     if (!point && how == "required") {
@@ -125,7 +126,7 @@ std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& 
   if (from.manifest.ledger_bytes > 0 && !cut_ledger(ledger, from.manifest)) {
     std::error_code error;
     const std::string aside = ledger + ".damaged";
-    if (fs::exists(ledger, error)) fs::rename(ledger, aside, error);
+    fs::rename(ledger, aside, error);
     notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
                                 ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
   }

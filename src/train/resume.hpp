@@ -2,6 +2,7 @@
 // Where a run goes on.
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct ResumePoint {
   Manifest manifest;
   bool own = true;                 ///< in this run's folder; otherwise the start of a new run
   std::vector<std::string> notes;  ///< what the user should know: refused checkpoints, keys that changed
+  std::set<int64_t> refused;       ///< steps of newer ones that are damaged
 };
 
 /// What a run's log goes on from.

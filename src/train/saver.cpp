@@ -107,15 +107,18 @@ void Snapshot::wait_for_live() const {
 }
 
 Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
-             std::span<float> buffer, Communicator& communicator, RunLog& log, int64_t resumed)
+             std::span<float> buffer, Communicator& communicator, RunLog& log, const ResumePoint* from)
     : config_(config),
       folder_(std::move(folder)),
       communicator_(communicator),
       log_(log),
       snapshot_(store, stream, buffer),
-      staging_(staging_elements),
-      resumed_(resumed) {
-  if (resumed >= 0) verified_.insert(resumed);
+      staging_(staging_elements) {
+  if (from != nullptr && from->own) {
+    resumed_ = from->manifest.step;
+    verified_.insert(resumed_);
+    refused_ = from->refused;
+  }
   if (config.files == CheckpointConfig::Files::node) file_of_rank_ = nodes_of_ranks(communicator);
   seconds_ = static_cast<double>(bytes_of_all()) / (slow_disk * communicator.node_count());
 }
@@ -200,6 +203,7 @@ void Saver::finish() {
   save->publish();
   published_ = request_.step;
   verified_.insert(request_.step);
+  refused_.erase(request_.step);
   keep_what_is_needed();
   seconds_ = now() - began_;
   const auto bytes = static_cast<double>(bytes_of_all());
@@ -229,7 +233,7 @@ void Saver::forget_after(int64_t step) {
 void Saver::keep_what_is_needed() {
   raise_together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
-    RetentionRules rules{config_.keep, {}, verified_, {}};
+    RetentionRules rules{config_.keep, {}, verified_, refused_};
     for (const int64_t step : {pinned_.best, pinned_.target, pinned_.best_of_target, resumed_}) {
       if (step >= 0) rules.pinned.insert(step);
     }

@@ -17,6 +17,7 @@
 #include "metrics/run_log.hpp"
 #include "parallel/param_store.hpp"
 #include "train/checkpoint_config.hpp"
+#include "train/resume.hpp"
 
 namespace llmtrain {
 
@@ -65,9 +66,9 @@ class Saver {
   /// What a node writes at least, in bytes a second.
   static constexpr double slow_disk = 100e6;
 
-  /// `resumed`: step of the checkpoint that the run goes on from, or -1. `buffer`: see Snapshot.
+  /// `from`: where the run goes on, or null. `buffer`: see Snapshot.
   Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream, std::span<float> buffer,
-        Communicator& communicator, RunLog& log, int64_t resumed);
+        Communicator& communicator, RunLog& log, const ResumePoint* from);
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -114,9 +115,9 @@ class Saver {
   std::thread writer_;
   std::atomic<bool> done_ = true;
   SaveRequest request_;
-  std::set<int64_t> verified_;
+  std::set<int64_t> verified_, refused_;
   Pinned pinned_;
-  int64_t resumed_, published_ = -1;
+  int64_t resumed_ = -1, published_ = -1;
   double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0;
 };
 

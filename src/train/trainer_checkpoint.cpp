@@ -215,7 +215,7 @@ void Trainer::start_run(Run& run, const ResumePoint* from) {
     copy = run.host_copy;
   }
   run.saver.emplace(config_.checkpoint, RunDirectory::path_of(config_) + "/checkpoints", params_, run.ctx.stream, copy,
-                    communicator, run.log, from != nullptr && from->own ? from->manifest.step : -1);
+                    communicator, run.log, from);
   raise_together(communicator, [&] {
     if (communicator.rank() == 0) run.data = fingerprint(*train_source_);
   });

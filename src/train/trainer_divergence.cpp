@@ -47,7 +47,7 @@ ResumePoint Trainer::rollback_point(Run& run, int64_t completed) {
   const int64_t target = run.guard.target();
   if (target < 0) {
     if (!run.start_path.empty()) {
-      return {run.start_path, verify_checkpoint(run.start_path, communicator), false, {}};
+      return {run.start_path, verify_checkpoint(run.start_path, communicator), false, {}, {}};
     }
     diverged(completed, run.guard.reason() + "; the update was not applied, and there is no checkpoint to go back to",
              remedy);
@@ -55,13 +55,13 @@ ResumePoint Trainer::rollback_point(Run& run, int64_t completed) {
   const std::string folder = RunDirectory::path_of(config_) + "/checkpoints";
   const std::string path = folder + "/" + checkpoint_name(target);
   try {
-    return {path, verify_checkpoint(path, communicator), true, {}};
+    return {path, verify_checkpoint(path, communicator), true, {}, {}};
   } catch (const UserError& error) {  // on all ranks
     run.log.warn(fmt::format("step {} is refused: {}", target, error.what()));
   }
   std::optional<FoundCheckpoint> found = find_checkpoint(folder, communicator);
   if (!found) diverged(completed, run.guard.reason() + ", and its checkpoints are gone", remedy);
-  return {found->path, std::move(found->manifest), true, {}};
+  return {found->path, std::move(found->manifest), true, {}, {}};
 }
 
 int64_t Trainer::roll_back(Run& run, int64_t completed) {

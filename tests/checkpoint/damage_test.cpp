@@ -130,6 +130,10 @@ TEST_F(Damage, ShardsSwappedAndOfAnotherStep) {
 TEST_F(Damage, AFolderUnderTheNameOfAnotherStep) {
   fs::rename(newest_, folder_ / checkpoint_name(30));
   EXPECT_THAT(fallback(), HasSubstr("its manifest is of step 20"));
+  EXPECT_THROW(verify_checkpoint(folder_ / checkpoint_name(30), test::communicator()), UserError);
+  EXPECT_THROW(read_manifest(folder_ / checkpoint_name(30)), UserError);
+  fs::rename(folder_ / checkpoint_name(30), folder_ / "a copy");
+  EXPECT_EQ(verify_checkpoint(folder_ / "a copy", test::communicator()).step, 20);
 }
 
 TEST_F(Damage, AllDamagedIsAnErrorAndDeletesNothing) {

@@ -257,6 +257,27 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names.size(), 3u);
 }
 
+TEST_F(Resume, ALostLedgerBeginsAgainAndSaysSo) {
+  run_to_end("whole");
+  cut_off("whole", "cut", 9);
+  fs::remove(folder / "cut/ledger.jsonl");
+  const Outcome outcome = run("cut");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("it begins again at step 9"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("the old one")));
+  EXPECT_TRUE(ledger("whole").ends_with(ledger("cut")));
+}
+
+TEST_F(Resume, ADamagedCheckpointIsNotOneOfThoseToKeep) {
+  run_to_end("whole");
+  cut_off("whole", "cut", 9);
+  fs::remove(checkpoint("cut", 9) / "manifest.json");
+  EXPECT_EQ(llmtool({"verify", checkpoint("cut", 9).string()}).exit_code, 65);
+  run_to_end("cut", 1, {"checkpoint.keep=3", "checkpoint.every_steps=0"});
+  EXPECT_TRUE(fs::exists(checkpoint("cut", 7))) << "with 8 and 12 one of three";
+  EXPECT_FALSE(fs::exists(checkpoint("cut", 5)));
+}
+
 TEST_F(Resume, ACheckpointIsAModelThatRuns) {
   run_to_end("two", 2, {"parallel.zero=3", "checkpoint.every_steps=6"});
   run_to_end("one", 1, {"checkpoint.every_steps=6", "checkpoint.asynchronous=false", "checkpoint.buffer=1MiB"});

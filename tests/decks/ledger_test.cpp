@@ -1,5 +1,6 @@
 // The ledger of a run is a function of its deck: not one byte may depend on ranks, threads or the ZeRO stage.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -8,6 +9,8 @@
 
 namespace llmtrain::test {
 namespace {
+
+using ::testing::HasSubstr;
 
 /// A model whose units divide by no rank count, with everything that could go wrong: tied embedding, dropout,
 /// accumulation, packing without padding, a short last step of an epoch, evaluations.
@@ -105,6 +108,16 @@ TEST_F(Ledger, HasTheLinesOfTheContract) {
   }
   EXPECT_EQ(steps, 7);
   EXPECT_EQ(evaluations, 3) << "after steps 3 and 6, and at the end";
+}
+
+TEST_F(Ledger, IsIdenticalWhereRanksHaveNoRoomToShareMemory) {
+  const std::string little = R"(unshare --mount sh -c 'mount -t tmpfs -o size=28m none /dev/shm && exec "$0" "$@"' )";
+  if (shell(little + "true").exit_code != 0) GTEST_SKIP() << "nothing can be mounted here";
+  const std::string expected = run(1, 1, {});
+  const Outcome outcome = shell("export OMP_NUM_THREADS=1; " + little + command("little", 2));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("as messages"));
+  EXPECT_EQ(ledger("little"), expected);
 }
 
 TEST_F(Ledger, IsIdenticalInFp32) { expect_identical({"precision.compute=fp32"}); }

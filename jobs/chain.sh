@@ -18,4 +18,11 @@ for ((i = 0; i < count; ++i)); do
     "$here/train.sbatch" "$@")
   job=${job%%;*}
   echo "job $job"
+  if ((i > 0)); then continue; fi
+  # What the first job has replaced the others go on with.
+  for argument; do
+    shift
+    [[ $argument == run.overwrite=* ]] || set -- "$@" "$argument"
+  done
+  set -- "$@" run.overwrite=false
 done

@@ -214,8 +214,9 @@ void RunConfig::visit(DeckKeys& keys) {
   keys.key("output", output, {.doc = "Folder of run directories."});
   keys.key("seed", seed,
            {.range = at_least(0), .doc = "Of all random numbers: initial weights, sample order, dropout."});
-  keys.key("overwrite", overwrite,
-           {.doc = "An existing run directory of another deck is replaced instead of refused."});
+  keys.key(
+      "overwrite", overwrite,
+      {.doc = "An existing run directory is replaced, instead of gone on with or refused; by a requeued job once."});
   keys.key("max_steps", max_steps,
            {.unit = "steps", .range = at_least(1), .doc = "Optimizer steps of the run.", .automatic = "by epochs"});
   keys.key("epochs", epochs,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -32,6 +33,14 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
   });
   communicator.broadcast(text);
   return text;
+}
+
+/// What a job has done before Slurm requeued it is not there to be replaced: its command is to go on.
+void keep_own_run(Config& config) {
+  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  if (!config.run.overwrite || restarts == nullptr || std::atoi(restarts) == 0) return;
+  config.run.overwrite = false;
+  config.notes.push_back("the job was requeued: run.overwrite is not heeded again");
 }
 
 /// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result. Memory can
@@ -72,6 +81,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
                                   command.deck, communicator.rank()));
     }
   });
+  keep_own_run(config);
   return config;
 }
 

@@ -192,8 +192,8 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
   if (stop != 0) {
     const std::string place = run.owed.evaluation ? " in an evaluation" : run.owed.samples ? " in sampling" : "";
     run.log.stop(fmt::format(
-        "stopped by {}{} after {} of {} steps; the same command goes on from {}", stop_reason(stop), place, completed,
-        total_steps_,
+        "stopped by {}{} after {} of {} steps; the same command {}goes on from {}", stop_reason(stop), place, completed,
+        total_steps_, config_.run.overwrite ? "with run.overwrite=false " : "",
         run.saved_step == completed ? "there" : fmt::format("step {}", std::max<int64_t>(run.saved_step, 0))));
     return Ended::stopped;
   }

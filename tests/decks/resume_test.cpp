@@ -257,6 +257,18 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names.size(), 3u);
 }
 
+TEST_F(Resume, ARequeuedJobDoesNotReplaceItsRun) {
+  run_to_end("whole");
+  for (const int restarts : {1, 0}) {
+    cut_off("whole", "cut", 9);
+    const Outcome outcome = llmtrain(
+        {1, 1, arguments("cut", {"run.overwrite=true"}), "", "SLURM_RESTART_COUNT=" + std::to_string(restarts)});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(outcome.output.find("resumed ") != std::string::npos, restarts > 0) << outcome.output;
+    EXPECT_EQ(ledger("cut"), ledger("whole"));
+  }
+}
+
 TEST_F(Resume, ALostLedgerBeginsAgainAndSaysSo) {
   run_to_end("whole");
   cut_off("whole", "cut", 9);

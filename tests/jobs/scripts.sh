@@ -145,10 +145,10 @@ array 2 x.ini y.ini >out.txt 2>&1 || code=$?
 grep -q 'no deck number 2' out.txt || fail "a third of two decks: $code, $(cat out.txt)"
 
 # Chains: each job behind the one before, none requeued.
-OPTIONS="--time=1 --nodes=4" "$root/jobs/chain.sh" 3 x.ini run.name=a >out.txt
+OPTIONS="--time=1 --nodes=4" "$root/jobs/chain.sh" 3 x.ini run.overwrite=true run.name=a >out.txt
 for ((n = 0; n < 3; ++n)); do
   echo "MOST_RESTARTS=0 --parsable --export=ALL --no-requeue --time=1 --nodes=4$( ((n == 0)) ||
-    echo " --dependency=afterany:$((100 + n))") $root/jobs/train.sbatch x.ini run.name=a"
+    echo " --dependency=afterany:$((100 + n))") $root/jobs/train.sbatch x.ini $( ((n == 0)) && echo run.overwrite=true run.name=a || echo run.name=a run.overwrite=false)"
 done >expected.txt
 cmp expected.txt submitted.txt || fail "$(cat submitted.txt)"
 

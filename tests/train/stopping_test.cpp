@@ -44,7 +44,7 @@ TEST(Saver, TakesADiskForSlowBeforeTheFirstSave) {
   const test::TemporaryFolder folder;
   ParamStore store({{"unit", {test::param("weight", 1000, 250)}}}, {});
   RunLog log({});
-  Saver saver({}, folder.text(), store, test::stream(), {}, test::communicator(), log, -1);
+  Saver saver({}, folder.text(), store, test::stream(), {}, test::communicator(), log, nullptr);
   EXPECT_NEAR(saver.seconds(), 3 * 4 * 250'000 / 100e6, 1e-4) << "parameters and two moments at 100 MB/s";
 }
 

@@ -59,20 +59,28 @@ Schema llama_70b_twin() {
 }
 
 /// Numbers that depend on their place.
+constexpr int64_t period = 8191;
+int64_t phase_of(int64_t unit, StateKind kind, int64_t element) {
+  return (unit * 7 + static_cast<int64_t>(kind) * 3 + element) % period;
+}
 float value_at(int64_t unit, StateKind kind, int64_t element) {
-  return static_cast<float>((unit * 7 + static_cast<int64_t>(kind) * 3 + element) % 8191) * 0.5F;
+  return static_cast<float>(phase_of(unit, kind, element)) * 0.5F;
 }
 
 class Numbers : public StateSource {
  public:
-  explicit Numbers(Schema schema) : schema_(std::move(schema)) {}
+  /// For buffers of so many elements: values are copied, as those of a store are.
+  Numbers(Schema schema, size_t most) : schema_(std::move(schema)), values_(most + static_cast<size_t>(period)) {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i] = value_at(0, StateKind::master, static_cast<int64_t>(i));
+  }
   Schema schema() const override { return schema_; }
   void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override {
-    for (int64_t i = 0; i < count; ++i) out[i] = value_at(unit, kind, begin + i);
+    std::copy_n(values_.data() + phase_of(unit, kind, begin), count, out);
   }
 
  private:
   Schema schema_;
+  std::vector<float> values_;
 };
 
 /// One rank of `size`; counts numbers that are not at their place.
@@ -101,10 +109,10 @@ int64_t bytes_of(const std::string& path) { return static_cast<int64_t>(fs::file
 int layout(const std::string& folder, int64_t shards, Communicator& communicator) {
   LLMTRAIN_CHECK(communicator.size() == 1, "layout is for one process");
   const Schema schema = llama_70b_twin();
-  const Numbers numbers(schema);
+  std::vector<float> buffer(size_t{1} << 18);
+  const Numbers numbers(schema, buffer.size());
   SaveRequest request;
   request.step = 1;
-  std::vector<float> buffer(size_t{1} << 18);
   std::vector<CheckpointShard> sealed;
   double begin = now();
   const std::string attempt = create_attempt(folder, request.step, nullptr);
@@ -161,6 +169,13 @@ void write_plain(const std::string& path, int64_t bytes, const char* buffer, int
   if (!synced) throw UserError(ExitCode::io, path + ": fsync failed");
 }
 
+/// Reads it from the disk.
+void read_plain(const std::string& path, int64_t bytes, char* buffer, int64_t piece) {
+  const FileHandle file = FileHandle::open_to_read(path);
+  file.drop_cached();
+  for (int64_t done = 0; done < bytes; done += piece) file.read(done, piece, buffer);
+}
+
 /// Seconds that the slowest rank takes.
 double timed(Communicator& communicator, const std::function<void()>& work) {
   communicator.barrier();
@@ -179,13 +194,18 @@ int rate(const std::string& folder, int64_t megabytes, Communicator& communicato
   fs::create_directories(folder);
   const std::string own = folder + fmt::format("/plain-{}", communicator.rank());
   const Schema schema = make_schema({{"unit", {matrix("weight", bytes * ranks / 12 / 1024, 1024)}}});
-  const Numbers numbers(schema);
   std::vector<float> staging(size_t{1} << 18);
+  const Numbers numbers(schema, staging.size());
   SaveRequest request;
 
-  const std::array<std::pair<const char*, std::function<void()>>, 4> ways = {
+  const std::array<std::pair<const char*, std::function<void()>>, 5> ways = {
       {{"disk, past the cache", [&] { write_plain(own, bytes, buffer.get(), piece, O_DIRECT); }},
        {"plain file per rank", [&] { write_plain(own, bytes, buffer.get(), piece, 0); }},
+       {"plain file per rank, read back from the disk",
+        [&] {
+          write_plain(own, bytes, buffer.get(), piece, 0);
+          read_plain(own, bytes, buffer.get(), piece);
+        }},
        {"checkpoint, read back from the cache",
         [&] {
           request.from_disk = false;

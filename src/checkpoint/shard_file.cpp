@@ -10,6 +10,8 @@
 namespace llmtrain {
 namespace {
 
+constexpr int64_t pieces_ahead = 8;  // the disk reads them while one is hashed
+
 [[noreturn]] void fail(const std::string& path) {
   throw UserError(ExitCode::io, path + ": HDF5 cannot write it (is the disk full?)");
 }
@@ -43,6 +45,25 @@ void create_file(const std::string& path, const std::function<void(hid_t)>& fill
   fill(file.get());
   if (!file.reset()) fail(path);
 }
+
+/// The disk writes while the next pieces are copied and hashed, and has little left to do when the file is synced.
+class BusyDisk {
+ public:
+  explicit BusyDisk(const FileHandle& file) : file_(file) {}
+  void written(int64_t offset, int64_t count) {
+    if (offset != end_) begin_ = offset;
+    end_ = offset + count;
+    const int64_t whole_pages = end_ / 4096 * 4096;  // the page behind them is about to change
+    if (whole_pages - begin_ < window) return;
+    file_.begin_sync(begin_, whole_pages - begin_);
+    begin_ = whole_pages;
+  }
+
+ private:
+  static constexpr int64_t window = int64_t{4} << 20;
+  const FileHandle& file_;
+  int64_t begin_ = 0, end_ = -1;
+};
 
 [[noreturn]] void refuse_part(const std::string& path, const StatePart& part) {
   throw UserError(ExitCode::io,
@@ -140,6 +161,7 @@ void ShardFile::lay_out(int64_t group, const Schema& schema, bool create) {
 
 void ShardFile::write_state(const StateSource& source, std::span<float> buffer, const SaveHook& hook) {
   LLMTRAIN_CHECK(!buffer.empty(), "a checkpoint needs a buffer");
+  BusyDisk busy(file_);
   for (size_t e = 0; e < index_.entries.size(); ++e) {
     IndexEntry& entry = index_.entries[e];
     StreamHash hash;
@@ -148,7 +170,9 @@ void ShardFile::write_state(const StateSource& source, std::span<float> buffer, 
       source.read(units_[e], entry.part.state, begin, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
       if (hook) hook("write " + name_);
-      file_.write(entry.offset + (begin - entry.part.begin) * state_bytes, count * state_bytes, buffer.data());
+      const int64_t offset = entry.offset + (begin - entry.part.begin) * state_bytes;
+      file_.write(offset, count * state_bytes, buffer.data());
+      busy.written(offset, count * state_bytes);
       begin += count;
     }
     entry.hash = hash.digest();
@@ -228,6 +252,7 @@ CheckpointFile digest_file(const FileHandle& file, const std::string& name, cons
   std::vector<Digest> digests;
   for (int64_t offset = 0; offset < bytes; offset += hash_piece) {
     const int64_t count = std::min(hash_piece, bytes - offset);
+    file.begin_read(offset + hash_piece, pieces_ahead * hash_piece);
     file.read(offset, count, buffer.data());
     digests.push_back(digest_of(buffer.data(), static_cast<size_t>(count)));
     if (see) see(offset, buffer.data(), count);

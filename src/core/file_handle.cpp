@@ -141,6 +141,11 @@ void FileHandle::sync() const {
   }
 }
 
+void FileHandle::begin_sync(int64_t offset, int64_t count) const {
+  const FileCall call;
+  ::sync_file_range(descriptor_, offset, count, SYNC_FILE_RANGE_WRITE);  // sync() will do what this does not
+}
+
 bool FileHandle::reserve(int64_t bytes) const {
   const FileCall call;
   int result = 0;
@@ -150,6 +155,10 @@ bool FileHandle::reserve(int64_t bytes) const {
   if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return true;
   if (errno == ENOSPC || errno == EDQUOT) return false;
   throw UserError(ExitCode::io, fmt::format("{}: reserving {} bytes failed: {}", path_, bytes, std::strerror(errno)));
+}
+
+void FileHandle::begin_read(int64_t offset, int64_t count) const {
+  ::posix_fadvise(descriptor_, offset, count, POSIX_FADV_WILLNEED);
 }
 
 void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }

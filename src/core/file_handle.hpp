@@ -42,6 +42,9 @@ class FileHandle {
   /// Space on the disk for the first `bytes`, which read as zeros where nothing was written. False when it is not
   /// there (disk full or quota); true also where the file system cannot reserve.
   bool reserve(int64_t bytes) const;
+  /// The system may begin now with what sync() will wait for, or what will be read (hints).
+  void begin_sync(int64_t offset, int64_t count) const;
+  void begin_read(int64_t offset, int64_t count) const;
   /// What was synced is to be read from the disk again rather than from memory (a hint).
   void drop_cached() const;
 

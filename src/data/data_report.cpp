@@ -29,8 +29,8 @@ uint32_t clipped(int64_t value) { return static_cast<uint32_t>(std::min<int64_t>
 
 /// Shortest, mean, ..., and a histogram whose classes begin at 0, 1, 2, 4, 8, ...
 Json length_facts(std::vector<uint32_t> lengths) {
-  Json facts;
-  if (lengths.empty()) return facts;
+  if (lengths.empty()) return Json();
+  Json facts = Json::object();
   std::sort(lengths.begin(), lengths.end());
   const auto at = [&](double share) {
     const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(lengths.size())));  // from 1
@@ -85,7 +85,7 @@ class Reporter {
       for (size_t i = 0; i < count; ++i) add(f, parts[i], facts[i]);
       progress(reader.progress());
     }
-    Json entry;
+    Json entry = Json::object();
     entry["path"] = file.path;
     entry["bytes"] = file.bytes;
     entry["documents"] = documents_.size() - before;
@@ -95,7 +95,7 @@ class Reporter {
   static Json place_of(const std::string& file, const DocumentPart& part, int64_t byte) {
     const auto inside = std::min<size_t>(static_cast<size_t>(byte), part.text.size());
     const auto lines = std::count(part.text.begin(), part.text.begin() + static_cast<std::ptrdiff_t>(inside), '\n');
-    Json place;
+    Json place = Json::object();
     place["file"] = file;
     place["line"] = part.line + lines;
     place["byte"] = part.offset + byte;
@@ -196,7 +196,7 @@ class Reporter {
     prints.reserve(documents_.size());
     for (const DocumentFacts& document : documents_) prints.push_back(document.print);
     const DuplicateCounts duplicates = find_duplicates(prints, options_.most_shown);
-    Json json;
+    Json json = Json::object();
     json["usable"] = broken_rows_ == 0 && wrong_encoding_ == 0 && !documents_.empty();
     json["files"] = file_entries_;
     json["documents"] = documents_.size();

@@ -101,7 +101,7 @@ void write_rope(nlohmann::json& config, const ModelConfig& model) {
   if (model.family == ModelConfig::Family::phi3) config["partial_rotary_factor"] = model.partial_rotary_factor;
   config["rope_scaling"] = nullptr;
   if (s.kind == Kind::none) return;
-  nlohmann::json rope;
+  nlohmann::json rope = nlohmann::json::object();
   rope["rope_type"] = name_of(s.kind);
   if (s.factor > 0) rope["factor"] = s.factor;
   const bool phi3 = model.family == ModelConfig::Family::phi3;

@@ -131,7 +131,7 @@ std::vector<std::pair<std::string, std::string>> printed(ModelConfig model) {
 }  // namespace
 
 std::string write_hf_config(const ModelConfig& c, const TokenIds& ids, std::string_view dtype) {
-  nlohmann::json j;
+  nlohmann::json j = nlohmann::json::object();
   j["architectures"] = {architecture_name(c.family)};
   j["model_type"] = name_of(c.family);
   j["vocab_size"] = c.vocab_size;

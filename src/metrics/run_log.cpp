@@ -182,7 +182,7 @@ std::string RunLog::State::progress(const StepRecord& r) const {
 }
 
 nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
-  nlohmann::ordered_json j;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["step"] = r.step;
   j["wall_time"] = wall_time();
   j["loss"] = r.loss;
@@ -248,7 +248,7 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   if (s.ledger) s.ledger->append(ledger_line(r));
   const double wall = s.wall_time();
   if (s.metrics) {
-    nlohmann::ordered_json j;
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
     j["step"] = r.step;
     j["wall_time"] = wall;
     j["validation_loss"] = r.loss;
@@ -303,7 +303,7 @@ void RunLog::State::resume() {
     cut_tables(options.resumed_step, options.resumed->evaluation_owed);
   }
   if (metrics) {
-    nlohmann::ordered_json j;
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
     j["resumed_from_step"] = options.resumed_step;
     j["wall_time"] = earlier_seconds;
     j["ranks"] = options.ranks;
@@ -323,7 +323,7 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   s.earlier_seconds = wall - seconds_since(s.start);
   s.cut_tables(r.step, from.evaluation_owed);
   if (!s.metrics) return;
-  nlohmann::ordered_json j;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["rolled_back_to_step"] = r.step;
   j["from_step"] = r.from;
   j["wall_time"] = wall;

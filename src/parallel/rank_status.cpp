@@ -100,7 +100,7 @@ RankStatus status_of(const Activity& activity) {
 
 std::string to_text(const RankStatus& s) {
   const auto rounded = [](double seconds) { return std::round(seconds * 10) / 10; };
-  nlohmann::ordered_json j;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["rank"] = s.rank;
   j["host"] = s.process.host;
   j["pid"] = s.process.pid;

@@ -103,7 +103,7 @@ nlohmann::json bos_post_processor(const std::string& bos, int32_t id) {
   const auto sequence = [](const char* name, int type) {
     return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
   };
-  Json processor;
+  Json processor = Json::object();
   processor["type"] = "TemplateProcessing";
   processor["single"] = Json::array({special(), sequence("A", 0)});
   processor["pair"] = Json::array({special(), sequence("A", 0), sequence("B", 1)});
@@ -149,7 +149,7 @@ std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPatte
 }
 
 std::string bpe_tokenizer_config(const BpeSpecialTokens& tokens) {
-  nlohmann::ordered_json config;
+  nlohmann::ordered_json config = nlohmann::ordered_json::object();
   config["add_prefix_space"] = false;
   if (!tokens.bos.empty()) config["bos_token"] = tokens.bos;
   config["clean_up_tokenization_spaces"] = false;

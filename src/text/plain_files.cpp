@@ -15,7 +15,7 @@ constexpr const char* bos_name = "<|startoftext|>";
 
 /// Ids of special tokens by name.
 Json special_tokens(const Tokenizer& tokenizer) {
-  Json names;
+  Json names = Json::object();
   names[eos_name] = tokenizer.eos_id();
   if (tokenizer.bos_id() >= 0) names[bos_name] = tokenizer.bos_id();
   return names;
@@ -43,7 +43,7 @@ Json tokenizer_json(const Tokenizer& tokenizer) {
                      {"normalized", false},
                      {"special", true}});
   }
-  Json json;
+  Json json = Json::object();
   json["version"] = "1.0";
   json["truncation"] = json["padding"] = nullptr;
   json["added_tokens"] = added;
@@ -65,7 +65,7 @@ Json tokenizer_json(const Tokenizer& tokenizer) {
 }
 
 Json tokenizer_config(const Tokenizer& tokenizer) {
-  Json config;
+  Json config = Json::object();
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   config["eos_token"] = eos_name;
   if (tokenizer.bos_id() >= 0) config["bos_token"] = bos_name;

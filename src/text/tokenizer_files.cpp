@@ -388,7 +388,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::erase_if(files,
                 [](const TokenizerFile& file) { return file.name == config_names[2] || file.name == config_names[3]; });
   if (std::none_of(files.begin(), files.end(), [](const auto& file) { return file.name == config_names[0]; })) {
-    nlohmann::ordered_json config;
+    nlohmann::ordered_json config = nlohmann::ordered_json::object();
     if (files.front().name == main_json) config["tokenizer_class"] = "PreTrainedTokenizerFast";
     if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
       std::vector<int32_t> around;

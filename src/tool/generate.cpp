@@ -173,7 +173,7 @@ void print_ids(const std::vector<Continuation>& all) {
 
 void print_rows(const std::vector<Continuation>& all, const std::vector<GrowingText>& texts) {
   for (size_t p = 0; p < all.size(); ++p) {
-    nlohmann::ordered_json row;
+    nlohmann::ordered_json row = nlohmann::ordered_json::object();
     row["text"] = std::string(texts[p].text());
     row["ids"] = all[p].tokens;
     row["end"] = name_of(all[p].end);

@@ -121,7 +121,7 @@ void logprobs(const LogprobsOptions& options) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (is_blank(line)) continue;
     const std::vector<float> values = scorer.score(parse_row(line, number, scorer.config()));
-    nlohmann::ordered_json out;
+    nlohmann::ordered_json out = nlohmann::ordered_json::object();
     out["logprobs"] = values;
     double sum = 0;
     for (const float value : values) sum += double{value};

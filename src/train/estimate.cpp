@@ -45,7 +45,7 @@ std::string estimate_text(const Estimate& e) {
 }
 
 std::string estimate_json(const Estimate& e) {
-  nlohmann::ordered_json j;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
   const Arena& plan = *e.plan;
   j["ranks"] = e.ranks;
   j["ranks_per_node"] = e.ranks_per_node;

@@ -151,7 +151,7 @@ void print_opening(RunLog& log, const Config& config, const EvaluationTask& task
 }
 
 std::string report_json(const EvaluationReport& report, const Config& config) {
-  nlohmann::ordered_json j;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["model"] = config.model.path;
   if (!config.source.checkpoint.empty()) j["checkpoint"] = config.source.checkpoint;
   j["loss"] = report.loss;

@@ -211,7 +211,7 @@ void RunDirectory::write_file(const std::string& name, const std::string& text) 
 }
 
 void RunDirectory::mark_finished(int64_t steps) const {
-  nlohmann::ordered_json j;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["steps"] = steps;
   write_whole_file(path_ + "/finished.json", j.dump() + "\n");
 }

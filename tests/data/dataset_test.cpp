@@ -13,7 +13,6 @@
 #include "data/text_source.hpp"
 #include "data_files.hpp"
 #include "dataset_fixture.hpp"
-#include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"
 #include "text/stories.hpp"
 
@@ -24,7 +23,6 @@ using test::all_tokens;
 using test::DatasetTest;
 using test::Folder;
 using test::offsets_of;
-using test::peak_memory;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;

@@ -29,18 +29,10 @@ def run(args, work, tokens, ranks, threads, stage, messages):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--model", default="gpt2-124m")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=1)
+    parser = training.make_parser(__doc__, steps=5)
     parser.add_argument("--accumulate", type=int, default=0, help="micro-batches of a step; 0: one for each rank")
-    parser.add_argument("--precision", choices=list(training.BOUNDS), default="bf16")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--messages", action="store_true")
-    parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
     args = parser.parse_args()
     if args.steps <= training.WARM:
         parser.error(f"--steps: more than {training.WARM}")

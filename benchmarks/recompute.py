@@ -49,17 +49,9 @@ def step_seconds(args, work, tokens):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--model", default="gpt2-124m")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--precision", choices=list(training.BOUNDS), default="bf16")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5)
+    parser = training.make_parser(__doc__, steps=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--processor-time", action="store_true")
-    parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
     args = parser.parse_args()
     args.accumulate = args.ranks = 1
     if args.processor_time and args.threads != 1:

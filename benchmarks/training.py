@@ -133,20 +133,26 @@ def check_losses(ours, theirs, precision):
             sys.exit(f"step {step + 1}: the losses differ, llmtrain {a}, PyTorch {b}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser(description, steps):
+    """With the options of every benchmark that trains a decoder."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--model", default="gpt2-124m")
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--precision", choices=list(BOUNDS), default="bf16")
-    parser.add_argument("--peer", help="comma-separated; default: the precision's, eager and compiled")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
+    return parser
+
+
+def main():
+    parser = make_parser(__doc__, steps=8)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--peer", help="comma-separated; default: the precision's, eager and compiled")
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
     parser.add_argument("--markdown", action="store_true", help="the last line is a row of docs/performance.md")
     args = parser.parse_args()
     if args.steps <= WARM:

@@ -158,6 +158,7 @@ bool FileHandle::reserve(int64_t bytes) const {
 }
 
 void FileHandle::begin_read(int64_t offset, int64_t count) const {
+  const FileCall call;
   ::posix_fadvise(descriptor_, offset, count, POSIX_FADV_WILLNEED);
 }
 

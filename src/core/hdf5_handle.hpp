@@ -11,6 +11,10 @@
 
 namespace llmtrain {
 
+/// The library does nothing when the program ends: every file is closed by its owner, and its own cleaning up crashes
+/// where an allocation had failed in it.
+inline const bool hdf5_stays_at_exit = H5dont_atexit() >= 0;
+
 /// The library is used by one thread at a time (Debian's build has no locks of its own): the training thread, and
 /// beside it the writer of checkpoints for their view.
 inline std::mutex& hdf5_mutex() {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -101,14 +102,19 @@ void set_mpi_defaults() {
   const auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
   // Open MPI 5 asks the kernel for routes to its own IPv6 addresses and does not understand the answer.
   set("OMPI_MCA_reachable", "weighted");
-  // Backtraces on signals are libucs's, not ours.
-  set("UCX_HANDLE_ERRORS", "none");
+  set("UCX_HANDLE_ERRORS", "none");  // for the time before let_crashes_kill(), where libucs is loaded by MPI_Init
   // The ranks of a node use all its cores: one that spins in MPI takes the core that a rank it waits for, or anything
   // else on the machine, needs (measured on two busy cores: 11 times longer). Alone on its core it loses nothing.
   set("OMPI_MCA_mpi_yield_when_idle", "1");
   // Open MPI 5 fails in MPI_Init without a home directory.
   const passwd* user = std::getenv("HOME") == nullptr ? getpwuid(getuid()) : nullptr;
   set("HOME", user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "/");
+}
+
+void let_crashes_kill() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, SIG_DFL);
+#endif
 }
 
 ThreadFacts find_thread_facts(int ranks_on_node) {

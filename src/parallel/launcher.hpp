@@ -7,6 +7,10 @@ namespace llmtrain {
 
 /// Settings of Open MPI and UCX that must stand in the environment before MPI_Init, where the user has not set them.
 void set_mpi_defaults();
+/// After MPI_Init: a crash ends the process at once and the launcher sees the signal. The handlers of MPI's libraries
+/// print a backtrace, for which they allocate memory: where the heap's lock is held, the process would stay for ever.
+/// Sanitizers keep theirs, which are their reports.
+void let_crashes_kill();
 
 struct ThreadFacts {
   int requested = 0;      ///< OMP_NUM_THREADS; 0 = not set

@@ -19,6 +19,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   set_mpi_defaults();
   int provided = MPI_THREAD_SINGLE;
   mpi_check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  let_crashes_kill();
   begin_failure_handling();
   LLMTRAIN_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI has no support for threads beside it");
   const NodePlace place = find_node_place(MPI_COMM_WORLD);

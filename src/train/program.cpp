@@ -36,9 +36,15 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
 }
 
 /// What a job has done before Slurm requeued it is not there to be replaced: its command is to go on.
-void keep_own_run(Config& config) {
+void keep_own_run(Config& config, Communicator& communicator) {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
-  if (!config.run.overwrite || restarts == nullptr || std::atoi(restarts) == 0) return;
+  if (!config.run.overwrite) return;
+  int64_t own = 0;
+  if (communicator.rank() == 0 && restarts != nullptr && std::atoi(restarts) > 0) {
+    own = RunDirectory::begun_by_this_job(config) ? 1 : 0;
+  }
+  communicator.broadcast(&own, sizeof(own));
+  if (own == 0) return;
   config.run.overwrite = false;
   config.notes.push_back("the job was requeued: run.overwrite is not heeded again");
 }
@@ -81,7 +87,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
                                   command.deck, communicator.rank()));
     }
   });
-  keep_own_run(config);
+  keep_own_run(config, communicator);
   return config;
 }
 

@@ -31,18 +31,23 @@ namespace fs = std::filesystem;
 
 /// Everything this program writes into a run directory; an overwritten run loses these and nothing else. (`restarts`,
 /// by jobs/train.sbatch, is not among them: it counts starts that came to nothing, which must not make it forget.)
-constexpr std::array<const char*, 13> own_names = {"evaluation.json", "tokenizer.json", "tokenizer_config.json",
-                                                   "deck.ini",        "ledger.jsonl",   "metrics.jsonl",
-                                                   "metrics.h5",      "metrics.h5.tmp", "log.txt",
-                                                   "finished.json",   "tensorboard",    "checkpoints",
-                                                   "export"};
+constexpr std::array<const char*, 14> own_names = {
+    "begun.json",     "evaluation.json", "tokenizer.json", "tokenizer_config.json",
+    "deck.ini",       "ledger.jsonl",    "metrics.jsonl",  "metrics.h5",
+    "metrics.h5.tmp", "log.txt",         "finished.json",  "tensorboard",
+    "checkpoints",    "export"};
+
+/// Empty outside Slurm.
+std::string own_job() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return job != nullptr ? job : "";
+}
 
 std::string owner_of_this_job() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  const char* job = std::getenv("SLURM_JOB_ID");
-  return fmt::format("host {}, process {}{}", host.data(), getpid(),
-                     job != nullptr ? fmt::format(", job {}", job) : "");
+  const std::string job = own_job();
+  return fmt::format("host {}, process {}{}", host.data(), getpid(), job.empty() ? "" : ", job " + job);
 }
 
 [[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {
@@ -77,6 +82,9 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   if (error) fail_to_create(path_, "cannot be created", error.value());
   lock();
   if (config.run.overwrite) return;
+  if (fs::exists(checkpoints(), error) && access(checkpoints().c_str(), W_OK | X_OK) != 0) {
+    fail_to_create(checkpoints(), "checkpoints cannot be saved", errno);
+  }
   restore_replaced(checkpoints());
   if (!published_steps(checkpoints()).empty()) {
     found_ = Found::begun;
@@ -128,6 +136,12 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
                               path_, what, changes));
 }
 
+bool RunDirectory::begun_by_this_job(const Config& config) {
+  std::ifstream file(path_of(config) + "/begun.json");
+  const auto mark = nlohmann::json::parse(file, nullptr, false);
+  return !own_job().empty() && mark.is_object() && mark.value("job", nlohmann::json()) == own_job();
+}
+
 /// Files that a killed job was writing.
 void RunDirectory::sweep_temporary() const {
   std::error_code ignored;
@@ -155,6 +169,9 @@ void RunDirectory::start(const std::string& resolved_deck) const {
   }
   sweep_temporary();
   write_whole_file(path_ + "/deck.ini", resolved_deck);
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  j["job"] = own_job();
+  write_whole_file(path_ + "/begun.json", j.dump() + "\n");  // last: nothing of an earlier run is left
 }
 
 void RunDirectory::lock() {

@@ -21,6 +21,9 @@ class RunDirectory {
 
   static std::string path_of(const Config& config);
 
+  /// Whether start() was done by this Slurm job, in whichever of its lives. False outside Slurm.
+  static bool begun_by_this_job(const Config& config);
+
   Found found() const { return found_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   const std::string& path() const { return path_; }

@@ -1,6 +1,7 @@
 // A run that was cut off goes on as if it never had been: not one byte of the ledger may show where, by what, or on how
 // many ranks.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -257,14 +258,20 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names.size(), 3u);
 }
 
+/// Another job's run is replaced, in whichever of its lives a job comes to that.
 TEST_F(Resume, ARequeuedJobDoesNotReplaceItsRun) {
-  run_to_end("whole");
-  for (const int restarts : {1, 0}) {
-    cut_off("whole", "cut", 9);
-    const Outcome outcome = llmtrain(
-        {1, 1, arguments("cut", {"run.overwrite=true"}), "", "SLURM_RESTART_COUNT=" + std::to_string(restarts)});
+  const auto run_as = [&](const std::string& name, int job, int restarts) {
+    Outcome outcome = llmtrain({1, 1, arguments(name, {"run.overwrite=true"}), "",
+                                fmt::format("SLURM_JOB_ID={} SLURM_RESTART_COUNT={}", job, restarts)});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_EQ(outcome.output.find("resumed ") != std::string::npos, restarts > 0) << outcome.output;
+    return outcome.output;
+  };
+  run_as("whole", 7, 0);
+  EXPECT_THAT(run_as("whole", 7, 1), HasSubstr("this run is finished"));
+  for (const auto& [job, restarts] : {std::pair(7, 1), {7, 0}, {8, 1}}) {
+    cut_off("whole", "cut", 9);
+    const std::string output = run_as("cut", job, restarts);
+    EXPECT_EQ(output.find("resumed ") != std::string::npos, job == 7 && restarts > 0) << output;
     EXPECT_EQ(ledger("cut"), ledger("whole"));
   }
 }

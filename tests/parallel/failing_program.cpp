@@ -1,5 +1,7 @@
 // A job whose ranks end in the way that the first argument names; run by job_ends.sh under mpirun.
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -99,6 +101,13 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
        }},
       {"killed", [&] { return on_rank(c, last, [] { std::raise(SIGKILL); }); }},
       {"segfault", [&] { return on_rank(c, last, [] { std::raise(SIGSEGV); }); }},
+      {"crash_actions",
+       [] {
+         for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+           if (std::signal(signal, SIG_DFL) != SIG_DFL) throw Error(fmt::format("signal {} is handled", signal));
+         }
+         return 0;
+       }},
       {"stopped_process", [&] { return on_rank(c, last, [] { std::raise(SIGSTOP); }); }},
       {"two_stopped",
        [&] {

@@ -199,6 +199,33 @@ TEST_F(RunDirectoryTest, APlaceThatCannotBeCreatedIsAnError) {
   EXPECT_NE(refusal(elsewhere).find("cannot be"), std::string::npos);
 }
 
+/// By a user whom rights bind, which root is not: in a process of its own.
+TEST_F(RunDirectoryTest, CheckpointsThatCannotBeSavedAreSeenAtTheStart) {
+  fs::create_directories(folder / "a/checkpoints");
+  std::ofstream(folder / "a/lock").close();
+  for (const char* name : {"", "a", "a/lock"}) fs::permissions(folder / name, fs::perms::all);
+  for (const bool writable : {true, false}) {
+    const fs::perms read =
+        fs::perms::owner_read | fs::perms::others_read | fs::perms::owner_exec | fs::perms::others_exec;
+    fs::permissions(folder / "a/checkpoints", writable ? fs::perms::all : read);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (getuid() == 0 && setuid(65534) != 0) _exit(2);
+      try {
+        const RunDirectory directory(config());
+      } catch (const UserError& error) {
+        _exit(std::string(error.what()).find("checkpoints cannot be saved: Permission denied") != std::string::npos
+                  ? 1
+                  : 3);
+      }
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), writable ? 0 : 1);
+  }
+}
+
 TEST_F(RunDirectoryTest, ADamagedMarkIsNotAFinishedRun) {
   {
     const RunDirectory directory(config());

@@ -1,11 +1,14 @@
 #include "kernels/elementwise.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/profile.hpp"
 #include "kernels/host/dropout_row.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/philox8.hpp"
 #include "kernels/random_normal.hpp"
 
 namespace llmtrain {
@@ -135,11 +138,45 @@ void fill(const Tensor& out, float value, Stream&) {
   });
 }
 
+namespace {
+
+/// Elements 2 pair ... 2 pair + 15 of the stream, times std.
+void sixteen_normals(uint64_t key, uint64_t pair, double std, float* out) {
+  using host::Words8;
+  const Words8 eight{0, 1, 2, 3, 4, 5, 6, 7};
+  const auto low = static_cast<uint32_t>(pair);
+  const Words8 counter_low = eight + low;
+  const auto carried = counter_low < low;  // all bits, that is -1, or none
+  const Words8 counter_high = Words8{} + static_cast<uint32_t>(pair >> 32) - reinterpret_cast<const Words8&>(carried);
+  const host::Philox8 random = host::philox8(key, {{counter_low, counter_high, Words8{}, Words8{}}});
+  std::array<uint32_t, 8> words[3];
+  for (int w = 0; w < 3; ++w) std::memcpy(words[w].data(), &random.v[w], sizeof random.v[w]);
+#pragma omp simd
+  for (size_t l = 0; l < 8; ++l) {
+    const NormalPair numbers = normal_pair(words[0][l], words[1][l], words[2][l]);
+    out[2 * l] = static_cast<float>(std * numbers.even);
+    out[2 * l + 1] = static_cast<float>(std * numbers.odd);
+  }
+}
+
+}  // namespace
+
 void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream&) {
+  constexpr int64_t group = 16;
   float* to = out.as<float>();
   host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      to[i] = static_cast<float>(std * random_normal(key, static_cast<uint64_t>(first_element + i)));
+    std::array<float, group> numbers;
+    for (int64_t i = begin; i < end;) {
+      const int64_t element = first_element + i, skipped = element % group;
+      const int64_t count = std::min(group - skipped, end - i);
+      const auto pair = static_cast<uint64_t>((element - skipped) / 2);
+      if (count == group) {
+        sixteen_normals(key, pair, std, to + i);
+      } else {
+        sixteen_normals(key, pair, std, numbers.data());
+        std::copy_n(numbers.data() + skipped, count, to + i);
+      }
+      i += count;
     }
   });
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/kernel_test.hpp"
+#include "kernels/random_normal.hpp"
 
 namespace llmtrain {
 namespace {
@@ -145,6 +146,44 @@ TEST(Fill, EveryElement) {
     const Array a(dtype, {5001});
     fill(a, 1.5f, test::stream());
     EXPECT_EQ(a.values(), Values(5001, 1.5));
+  }
+}
+
+TEST(RandomNormal, IsBoxAndMullersOfTheLibrary) {
+  const auto pair = [](uint64_t bits53, uint32_t angle) {
+    return normal_pair(static_cast<uint32_t>(bits53 >> 21), static_cast<uint32_t>(bits53 << 11), angle);
+  };
+  const auto expect_as_library = [&](uint64_t bits53, uint32_t bits32) {
+    const double radius = std::sqrt(-2 * std::log((static_cast<double>(bits53) + 0.5) * 0x1p-53));
+    const double angle = 6.283185307179586 * random_uniform(bits32);
+    const NormalPair found = pair(bits53, bits32);
+    EXPECT_NEAR(found.even, radius * std::cos(angle), 1e-15 * (1 + radius)) << bits53 << " " << bits32;
+    EXPECT_NEAR(found.odd, radius * std::sin(angle), 1e-15 * (1 + radius)) << bits53 << " " << bits32;
+  };
+  const std::vector<uint64_t> uniforms = {0, 1, 1ULL << 20, 1ULL << 50, 1ULL << 52, (1ULL << 53) - 2, 6369051672525772};
+  const std::vector<uint32_t> angles = {0,          1,          0x1FFFFFFF, 0x20000000, 0x3FFFFFFF, 0x40000000,
+                                        0x7FFFFFFF, 0x80000000, 0x9FFFFFFF, 0xA0000000, 0xC0000000, 0xFFFFFFFF};
+  for (const uint64_t u : uniforms) {
+    for (const uint32_t a : angles) expect_as_library(u, a);
+  }
+  for (uint64_t i = 0; i < 20000; ++i) {
+    const Philox4 r = philox4x32(3, 1, i);
+    expect_as_library(((uint64_t{r.v[0]} << 32) | r.v[1]) >> 11, r.v[2]);
+  }
+}
+
+/// Also where the counter of the random numbers is carried.
+TEST(FillNormal, HasTheBitsOfOneNumberAfterTheOther) {
+  for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{48}, (int64_t{1} << 33) - 24, (int64_t{1} << 40) + 3}) {
+    for (const int64_t n : {1, 15, 16, 17, 1000}) {
+      const Array a(DType::f32, {n});
+      fill_normal(a, 0.7, 42, first, test::stream());
+      Values expected;
+      for (int64_t i = 0; i < n; ++i) {
+        expected.push_back(static_cast<float>(0.7 * random_normal(42, static_cast<uint64_t>(first + i))));
+      }
+      EXPECT_EQ(a.values(), expected) << first << " " << n;
+    }
   }
 }
 

@@ -35,6 +35,24 @@ int64_t proportional_bytes() {
   return 0;
 }
 
+/// The kernel walks all pages for it, a second and more for 100 GiB: at most a hundredth of the time goes there.
+class MemoryGauge {
+ public:
+  int64_t bytes() {
+    const Clock::time_point begin = Clock::now();
+    if (begin >= next_) {
+      bytes_ = proportional_bytes();
+      const Clock::time_point end = Clock::now();
+      next_ = end + 100 * (end - begin);
+    }
+    return bytes_;
+  }
+
+ private:
+  int64_t bytes_ = 0;
+  Clock::time_point next_;
+};
+
 /// Sums since the last line of the console.
 struct Interval {
   int64_t steps = 0;
@@ -121,10 +139,11 @@ struct RunLog::State {
   void write_interval(const StepRecord& r);
   void print_training();
   std::string progress(const StepRecord& r) const;
-  nlohmann::ordered_json interval_json(const StepRecord& r) const;
+  nlohmann::ordered_json interval_json(const StepRecord& r);
 
   RunLogOptions options;
   int64_t libraries = proportional_bytes();  ///< before the planned memory is touched
+  MemoryGauge memory;
   Console console;
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger, metrics;
@@ -181,7 +200,7 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   return line + (r.step < total ? "  left " + duration(left) : std::string());
 }
 
-nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
+nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["step"] = r.step;
   j["wall_time"] = wall_time();
@@ -192,7 +211,7 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) const {
   j["tokens"] = r.tokens;
   j["tokens_per_second"] = interval.rate();
   j["flops_per_second"] = interval.rate() * options.flops_per_token;
-  j["memory"] = proportional_bytes();
+  j["memory"] = memory.bytes();
   j["memory_libraries"] = libraries;
   j["memory_planned"] = options.memory_bytes;
   j["seconds"] = {{"step", interval.seconds / static_cast<double>(interval.steps)},

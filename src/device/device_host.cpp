@@ -55,7 +55,11 @@ std::string device_libraries() {
 bool device_fast_bf16() {
   // Intel's AVX-512 has half as many ports for bf16 dot products as for fp32 fused multiply-adds: without tiles bf16 is
   // the slower one there (0.55 x measured). AMD's has as many.
+#if defined(__x86_64__)
   return processor_has(Instructions::amx) || (processor_has(Instructions::avx512_bf16) && __builtin_cpu_is("amd") != 0);
+#else
+  return false;
+#endif
 }
 
 Stream::Stream() = default;

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# arm.sh ROOT BUILD_FOLDER: what may depend on the processor (kernels/host, src/device, src/core) compiles for 64-bit Arm,
+# with a cross compiler and the headers of this machine. Left out where there is no such compiler.
+set -euo pipefail
+cd "$1"
+build=$2
+if ! COMPILER=$(compgen -c aarch64-linux-gnu-g++ | sort -V | tail -n 1); then
+  echo "left out: no cross compiler for Arm (aarch64-linux-gnu-g++) is here"
+  exit 77
+fi
+commands=$(sed -nE 's/^ *"command": "(.*)",?$/\1/p' "$build/compile_commands.json" |
+  grep -E -- "-c $PWD/(kernels/host|src/device|src/core)/[a-z0-9_]+\.cpp\$" | grep -vE '_avx512\.cpp$')
+[[ -n $commands ]] || { echo "nothing to compile in $build" && exit 1; }
+export COMPILER
+# Definitions and folders of headers stay of a command; what is said of the processor does not.
+# shellcheck disable=SC2016 # expanded by the inner shell
+if ! xargs -P "$(nproc)" -d '\n' -I{} bash -c '
+  kept=() previous=
+  for word in $1; do
+    case $previous$word in
+      -D* | -I* | -std=* | -f[amn]*) kept+=("$(printf "%b" "$word")") ;;
+      -isystem | -c) previous=$word && continue ;;
+      -isystem* | -c*) kept+=("$previous" "$word") ;;
+    esac
+    previous=
+  done
+  "$COMPILER" -march=armv8.2-a -Wall -Wextra -fopenmp -fsyntax-only "${kept[@]}"' arm {} <<<"$commands"; then
+  echo "it does not compile for Arm"
+  exit 1
+fi
+echo "$(wc -l <<<"$commands") files compile with $COMPILER"

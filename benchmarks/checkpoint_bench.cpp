@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -24,6 +23,7 @@
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "checkpoint/checkpoint_writer.hpp"
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "parallel/runtime.hpp"
 
@@ -31,8 +31,6 @@ namespace llmtrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 ParamSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
   return {name, rows, columns, columns > 1, Initializer::zeros(), {{name, 0, rows}}};

@@ -13,7 +13,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -21,14 +20,13 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
 #include "parallel/runtime.hpp"
 
 namespace llmtrain {
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void check(int code) { LLMTRAIN_CHECK(code == MPI_SUCCESS, "an MPI call failed"); }
 

@@ -31,19 +31,6 @@ void parallel_blocks(int64_t count, int64_t block, const Body& body) {
                [&body, count, block](int64_t b) { body(b * block, std::min(count, (b + 1) * block)); });
 }
 
-/// body(begin, end): [0, count) cut into at most thread_count() ranges with borders at multiples of `grain`. For work
-/// whose result does not depend on the borders.
-template <class Body>
-void parallel_ranges(int64_t count, int64_t grain, const Body& body) {
-  const int64_t grains = (count + grain - 1) / grain;
-  const int64_t ranges = std::min<int64_t>(grains, thread_count());
-  parallel_for(ranges, [&body, count, grain, grains, ranges](int64_t r) {
-    const int64_t begin = grains * r / ranges * grain;
-    const int64_t end = std::min(count, grains * (r + 1) / ranges * grain);
-    if (begin < end) body(begin, end);
-  });
-}
-
 /// Grow-only temporary memory of the calling thread, page-aligned; the next call may hand out the same memory. After
 /// the first call of the largest size nothing is allocated.
 float* scratch(int64_t floats);

@@ -88,15 +88,6 @@ V fast_erf_core(V x) {
   return fused(p, x, x);
 }
 
-template <class V>
-V fast_erf(V x) {
-  const V a = magnitude_of(x);
-  const ErfcTail<V> tail = fast_erfc_tail(a);
-  const V outer = with_sign(fused(-tail.exponential, tail.polynomial, 1.0f), x);
-  const V inner = fast_erf_core(x);
-  return a > V{} + 1.0f ? outer : inner;
-}
-
 /// tanh(x) for |x| <= 0.6: x + x^3 P(x^2).
 template <class V>
 V fast_tanh_core(V x) {

@@ -7,7 +7,6 @@ namespace {
 
 class CrossEntropy : public Objective {
  public:
-  std::string name() const override { return "cross_entropy"; }
   bool cotangents_known() const override { return true; }
   void cotangents(const Batch& batch, const TokenStatistics& /*statistics*/, const TokenCotangents& out,
                   Stream& stream) const override {

@@ -1,6 +1,5 @@
 #pragma once
 #include <memory>
-#include <string>
 
 #include "core/batch.hpp"
 #include "device/device.hpp"
@@ -12,7 +11,6 @@ namespace llmtrain {
 class Objective {
  public:
   virtual ~Objective() = default;
-  virtual std::string name() const = 0;
   /// Whether cotangents() needs no statistics, so that one pass over the head gives loss and gradient.
   virtual bool cotangents_known() const = 0;
   /// Fills the tensors of `out` that are not empty, fp32 [N].

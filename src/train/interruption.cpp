@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "core/stop_request.hpp"
 
 namespace llmtrain {
@@ -23,8 +23,6 @@ constexpr double slurm_margin_seconds = 20;  // for the end of the job itself, a
 constexpr std::array signals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 
 extern "C" void note_signal(int number) { request_stop(number); }
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// Seconds that Slurm still grants; negative: unknown.
 double seconds_of_slurm() {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/retention.hpp"
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "metrics/console.hpp"
 #include "parallel/runtime.hpp"
 
@@ -21,8 +21,6 @@ namespace {
 
 // Below what copies on the host share out to threads: the writer must not start a team of its own.
 constexpr size_t staging_elements = size_t{1} << 18;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// The number of each rank's node, in the order of their first ranks.
 std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {

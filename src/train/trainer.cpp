@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "core/profile.hpp"
 #include "core/stop_request.hpp"
 #include "kernels/reduce.hpp"
@@ -21,8 +21,6 @@
 namespace llmtrain {
 
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// Rows of the embedding that the softmax is over. A published model has no rows that are padding to it, whatever its
 /// tokenizer.

@@ -2,19 +2,14 @@
 // end; they are owed then, and done when the run goes on.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "train/evaluate.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {
-namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-}  // namespace
 
 int64_t Trainer::evaluate(Run& run, int64_t completed) {
   if (!validation_) {

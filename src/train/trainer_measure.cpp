@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <tuple>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "train/evaluate.hpp"
 #include "train/trainer_run.hpp"
 
@@ -16,8 +16,6 @@ namespace {
 constexpr int64_t warm_steps = 2;  ///< make kernels and touch buffers
 constexpr int64_t fewest_steps = 5;
 constexpr double enough_seconds = 3;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// The slowest rank's, the same on all.
 double agreed(Communicator& communicator, double seconds) {

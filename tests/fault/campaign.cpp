@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <iostream>
 
@@ -165,8 +164,6 @@ int64_t resumed_step(const std::string& output) {
   const size_t line = output.find("\nresumed "), at = output.find(", step ", line);
   return line == std::string::npos || at == std::string::npos ? 0 : std::atoll(output.c_str() + at + 7);
 }
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "decks/program.hpp"
 
 namespace llmtrain::test {
@@ -82,8 +83,6 @@ int64_t last_step(const std::string& ledger);
 /// Step that a run went on from; 0: it started anew.
 int64_t resumed_step(const std::string& output);
 bool contains(const std::string& text, const std::string& part);
-/// Seconds of a clock.
-double now();
 
 using Random = std::mt19937_64;
 inline int64_t random_below(Random& random, int64_t n) {

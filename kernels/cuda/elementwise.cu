@@ -1,8 +1,4 @@
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <string>
-
+#include "kernels/cuda/launch.cuh"
 #include "kernels/elementwise.hpp"
 #include "kernels/random_normal.hpp"
 
@@ -10,40 +6,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int block_threads = 256;
-constexpr int64_t most_blocks = 1 << 16;
-
-__device__ float load(const float* p) { return *p; }
-__device__ float load(const bf16* p) { return static_cast<float>(*p); }
-__device__ void store(float* p, float value) { *p = value; }
-__device__ void store(bf16* p, float value) { *p = bf16(value); }
-
-/// f(i) for i in [0, count), a grid of any size.
-template <class F>
-__global__ void for_each(int64_t count, F f) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) f(i);
-}
-
-template <class F>
-void launch(int64_t count, Stream& stream, const F& f) {
-  if (count <= 0) return;
-  const auto blocks = static_cast<unsigned>(std::min(most_blocks, (count + block_threads - 1) / block_threads));
-  for_each<<<blocks, block_threads, 0, static_cast<cudaStream_t>(stream.native())>>>(count, f);
-  const cudaError_t code = cudaGetLastError();
-  if (code != cudaSuccess) throw Error(std::string("elementwise kernel failed: ") + cudaGetErrorString(code));
-}
-
-/// f(pointer of the tensor's element type).
-template <class F>
-void dispatch(const Tensor& t, const F& f) {
-  if (t.dtype == DType::f32) {
-    f(static_cast<float*>(t.data));
-  } else {
-    LLMTRAIN_CHECK(t.dtype == DType::bf16, "this kernel works on fp32 and bf16");
-    f(static_cast<bf16*>(t.data));
-  }
-}
+using namespace cuda;
 
 /// Factor of element (row, channel) of [N, C], for kernels.
 struct RowDropout {
@@ -128,7 +91,7 @@ void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, cons
   check_rows(out, delta, batch);
   const RowDropout rows(dropout, batch, in.dim(1));
   dispatch(delta, [&]<class T>(T* branch) {
-    launch(in.numel(), stream, ResidualAdd<T>{out.as<float>(), in.as<float>(), branch, rows});
+    for_each(in.numel(), stream, ResidualAdd<T>{out.as<float>(), in.as<float>(), branch, rows});
   });
 }
 
@@ -137,7 +100,7 @@ void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch
   check_rows(dout, ddelta, batch);
   const RowDropout rows(dropout, batch, dout.dim(1));
   dispatch(ddelta, [&]<class T>(T* to) {
-    launch(dout.numel(), stream, ResidualAddBackward<T>{to, dout.as<float>(), rows});
+    for_each(dout.numel(), stream, ResidualAddBackward<T>{to, dout.as<float>(), rows});
   });
 }
 
@@ -148,7 +111,7 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
     return;
   }
   dispatch(out, [&]<class To>(To* to) {
-    dispatch(in, [&]<class From>(From* from) { launch(out.numel(), stream, Cast<To, From>{to, from}); });
+    dispatch(in, [&]<class From>(From* from) { for_each(out.numel(), stream, Cast<To, From>{to, from}); });
   });
 }
 
@@ -159,17 +122,17 @@ void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Str
     if (first && &t == in.data()) {
       copy_on_device(out.data, t.data, t.bytes(), stream);
     } else {
-      launch(out.numel(), stream, AddInto{out.as<float>(), t.as<float>()});
+      for_each(out.numel(), stream, AddInto{out.as<float>(), t.as<float>()});
     }
   }
 }
 
 void fill(const Tensor& out, float value, Stream& stream) {
-  dispatch(out, [&]<class T>(T* to) { launch(out.numel(), stream, Fill<T>{to, value}); });
+  dispatch(out, [&]<class T>(T* to) { for_each(out.numel(), stream, Fill<T>{to, value}); });
 }
 
 void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream& stream) {
-  launch(out.numel(), stream, FillNormal{out.as<float>(), std, key, first_element});
+  for_each(out.numel(), stream, FillNormal{out.as<float>(), std, key, first_element});
 }
 
 }  // namespace llmtrain

@@ -1,0 +1,81 @@
+#pragma once
+// What CUDA's language gives a kernel, for a C++ compiler: the tests run the kernels of this folder on the host, with
+// the same references as any other kernel. The threads of a block are fibers of one host thread; one runs until it
+// waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each other in
+// different places, which on a GPU is undefined or hangs, are an error that names the kernel.
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static thread_local  // a block has one host thread
+#define __launch_bounds__(...)
+
+namespace llmtrain::emulator {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// Where the running fiber is.
+struct Place {
+  Index thread, block, block_size, grid_size;
+};
+extern thread_local Place place;
+
+inline constexpr int warp_size = 32;
+inline constexpr size_t exchanged_bytes = 64;
+
+/// Everybody's bytes by lane, after all lanes of the warp that still run have come here. Good until the lane's next
+/// one.
+using Exchanged = std::array<std::array<std::byte, exchanged_bytes>, warp_size>;
+const Exchanged& exchange(const void* mine, size_t bytes);
+void wait_for_block();
+/// Of the block that runs.
+void* dynamic_shared_memory();
+
+struct Launch {
+  Index grid, block;
+  size_t shared_bytes = 0;
+};
+/// Runs thread() for every thread of the grid, blocks in any order.
+void run(const Launch& launch, const std::function<void()>& thread);
+
+template <class T>
+T exchanged(T mine, int lane) {
+  static_assert(sizeof(T) <= exchanged_bytes);
+  T result;
+  std::memcpy(&result, exchange(&mine, sizeof mine)[static_cast<size_t>(lane)].data(), sizeof result);
+  return result;
+}
+inline int own_lane() { return static_cast<int>(place.thread.x % warp_size); }
+
+}  // namespace llmtrain::emulator
+
+#define threadIdx (::llmtrain::emulator::place.thread)
+#define blockIdx (::llmtrain::emulator::place.block)
+#define blockDim (::llmtrain::emulator::place.block_size)
+#define gridDim (::llmtrain::emulator::place.grid_size)
+
+inline void __syncthreads() { ::llmtrain::emulator::wait_for_block(); }
+inline void __syncwarp(unsigned = 0xFFFFFFFFu) { ::llmtrain::emulator::exchanged(0, 0); }
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return ::llmtrain::emulator::exchanged(value, lane);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int distance) {
+  return ::llmtrain::emulator::exchanged(value, ::llmtrain::emulator::own_lane() ^ distance);
+}
+template <class T>
+T __shfl_down_sync(unsigned, T value, int distance) {
+  const int lane = ::llmtrain::emulator::own_lane() + distance;
+  return ::llmtrain::emulator::exchanged(
+      value, lane < ::llmtrain::emulator::warp_size ? lane : ::llmtrain::emulator::own_lane());
+}

@@ -1,0 +1,181 @@
+#pragma once
+// How kernels start, on the device or, in tests, in the emulator. A kernel is a struct with its arguments and
+//   __device__ void operator()() const
+// that finds its place in threadIdx and blockIdx, as ever.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#else
+#include "kernels/cuda/emulator.hpp"
+#endif
+
+#include "core/error.hpp"
+#include "core/tensor.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain::cuda {
+
+inline constexpr int warp_lanes = 32;
+inline constexpr int64_t largest_grid = 1 << 16;
+
+struct Grid {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+#if defined(__CUDACC__)
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::threads) run(const Kernel kernel) {
+  kernel();
+}
+
+/// Kernel::threads threads a block. Errors that show at once are thrown; later ones at the stream's synchronization.
+template <class Kernel>
+void launch(const Grid& grid, Stream& stream, const Kernel& kernel, int shared_bytes = 0) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  run<<<dim3(grid.x, grid.y, grid.z), Kernel::threads, static_cast<size_t>(shared_bytes),
+        static_cast<cudaStream_t>(stream.native())>>>(kernel);
+  const cudaError_t code = cudaGetLastError();
+  if (code != cudaSuccess) throw Error(std::string("a kernel failed to start: ") + cudaGetErrorString(code));
+}
+
+template <class T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char bytes[];
+  return reinterpret_cast<T*>(bytes);
+}
+
+#else
+
+template <class Kernel>
+void launch(const Grid& grid, Stream& /*stream*/, const Kernel& kernel, int shared_bytes = 0) {
+  emulator::run({{grid.x, grid.y, grid.z}, {Kernel::threads, 1, 1}, static_cast<size_t>(shared_bytes)},
+                [&] { kernel(); });
+}
+
+template <class T>
+T* dynamic_shared() {
+  return static_cast<T*>(emulator::dynamic_shared_memory());
+}
+
+#endif
+
+/// f(i) for i in [0, count).
+template <class F>
+struct ForEach {
+  static constexpr int threads = 256;
+  int64_t count;
+  F f;
+  __device__ void operator()() const {
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * threads;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x; i < count; i += stride) f(i);
+  }
+};
+template <class F>
+void for_each(int64_t count, Stream& stream, const F& f) {
+  const int64_t blocks = (count + ForEach<F>::threads - 1) / ForEach<F>::threads;
+  launch({static_cast<unsigned>(std::min(largest_grid, blocks))}, stream, ForEach<F>{count, f});
+}
+
+/// f(i) for i in [0, count), each by one whole warp.
+template <class F>
+struct ForEachWarp {
+  static constexpr int threads = 256;
+  static constexpr int warps = threads / warp_lanes;
+  int64_t count;
+  F f;
+  __device__ void operator()() const {
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * warps;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * warps + threadIdx.x / warp_lanes; i < count; i += stride) f(i);
+  }
+};
+template <class F>
+void for_each_warp(int64_t count, Stream& stream, const F& f) {
+  const int64_t blocks = (count + ForEachWarp<F>::warps - 1) / ForEachWarp<F>::warps;
+  launch({static_cast<unsigned>(std::min(largest_grid, blocks))}, stream, ForEachWarp<F>{count, f});
+}
+
+__device__ inline int lane() { return static_cast<int>(threadIdx.x % warp_lanes); }
+
+/// The same in all lanes; lanes are added as a tree, 16 apart, then 8, 4, 2, 1.
+template <class T>
+__device__ T warp_sum(T x) {
+  for (int distance = warp_lanes / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, distance);
+  return x;
+}
+template <class T>
+__device__ T warp_maximum(T x) {
+  for (int distance = warp_lanes / 2; distance > 0; distance /= 2) {
+    const T other = __shfl_xor_sync(0xFFFFFFFFu, x, distance);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+__device__ inline float load(const float* p) { return *p; }
+__device__ inline float load(const bf16* p) { return static_cast<float>(*p); }
+__device__ inline void store(float* p, float value) { *p = value; }
+__device__ inline void store(bf16* p, float value) { *p = bf16(value); }
+
+/// Four neighbours as floats.
+struct Pack {
+  static constexpr int64_t size = 4;
+  float v[size];
+};
+template <class T>
+struct alignas(sizeof(T) * 4) Raw4 {
+  T v[4];
+};
+/// Elements i .. i + 3 of a row of n; beyond its end zeros. In one access where the row's start and i allow it.
+template <class T>
+__device__ Pack load_pack(const T* row, int64_t i, int64_t n) {
+  Pack pack;
+  if (i + Pack::size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw4<T>) == 0) {
+    const Raw4<T> raw = *reinterpret_cast<const Raw4<T>*>(row + i);
+    for (int k = 0; k < Pack::size; ++k) pack.v[k] = load(raw.v + k);
+  } else {
+    for (int k = 0; k < Pack::size; ++k) pack.v[k] = i + k < n ? load(row + i + k) : 0.0f;
+  }
+  return pack;
+}
+template <class T>
+__device__ void store_pack(T* row, int64_t i, int64_t n, const Pack& pack) {
+  if (i + Pack::size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw4<T>) == 0) {
+    Raw4<T> raw;
+    for (int k = 0; k < Pack::size; ++k) store(raw.v + k, pack.v[k]);
+    *reinterpret_cast<Raw4<T>*>(row + i) = raw;
+  } else {
+    for (int k = 0; k < Pack::size && i + k < n; ++k) store(row + i + k, pack.v[k]);
+  }
+}
+
+/// f(i) for every fourth element i of a row of n, divided among the lanes of a warp.
+template <class F>
+__device__ void for_packs(int64_t n, const F& f) {
+  for (int64_t i = lane() * Pack::size; i < n; i += warp_lanes * Pack::size) f(i);
+}
+
+/// f(pointer of the tensor's element type).
+template <class F>
+void dispatch(const Tensor& t, const F& f) {
+  if (t.dtype == DType::f32) {
+    f(static_cast<float*>(t.data));
+  } else {
+    LLMTRAIN_CHECK(t.dtype == DType::bf16, "this kernel works on fp32 and bf16");
+    f(static_cast<bf16*>(t.data));
+  }
+}
+template <class F>
+void dispatch(const Tensor& a, const Tensor& b, const F& f) {
+  dispatch(a, [&](auto* pa) { dispatch(b, [&](auto* pb) { f(pa, pb); }); });
+}
+
+/// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new. One
+/// stream at a time.
+void* scratch(int64_t bytes);
+
+}  // namespace llmtrain::cuda

@@ -1,0 +1,217 @@
+#include <cublasLt.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "core/profile.hpp"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/matmul.hpp"
+
+// cuBLASLt is column-major: a row-major matrix [R, C] is its C x R one with leading dimension C. Of every shape the
+// library's first choice is kept, so that a shape has one order of summation.
+
+namespace llmtrain {
+
+namespace {
+
+using namespace cuda;
+
+constexpr size_t workspace_bytes = size_t{64} << 20;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS) throw Error(std::string(call) + " failed: " + cublasLtGetStatusString(status));
+}
+
+/// D (m x n) = op(A) op(B) + beta D, column-major; fp32 accumulation.
+struct Product {
+  int64_t m, n, k;
+  bool a_transposed = false, b_transposed = false;
+  DType input = DType::f32, output = DType::f32;
+  bool accumulate = false, bias = false;
+  int alignment = 16;  ///< of A, B and D, in bytes: part of what the library chooses by
+  auto operator<=>(const Product&) const = default;
+};
+
+int alignment_of(std::initializer_list<const void*> pointers) {
+  uintptr_t bits = 16;
+  for (const void* p : pointers) bits |= reinterpret_cast<uintptr_t>(p);
+  return static_cast<int>(bits & (~bits + 1));  // the lowest bit that is set
+}
+
+cudaDataType_t type_of(DType dtype) { return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+/// Descriptions and the algorithm of a product; made once.
+class Plan {
+ public:
+  Plan(cublasLtHandle_t handle, const Product& p) {
+    check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    layout(a_, type_of(p.input), p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k);
+    layout(b_, type_of(p.input), p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n);
+    layout(d_, type_of(p.output), p.m, p.n);
+    cublasLtMatmulPreference_t preference = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      prefer(attribute, static_cast<uint32_t>(p.alignment));
+    }
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, d_, d_, preference, 1, &found, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    LLMTRAIN_CHECK(count == 1, "cuBLASLt has no algorithm for a product");
+    algorithm_ = found.algo;
+  }
+  ~Plan() {
+    for (cublasLtMatrixLayout_t l : {a_, b_, d_}) cublasLtMatrixLayoutDestroy(l);
+    cublasLtMatmulDescDestroy(operation_);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  void run(cublasLtHandle_t handle, const void* a, const void* b, void* d, const void* bias, bool accumulate,
+           void* workspace, Stream& stream) {
+    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    const float one = 1, beta = accumulate ? 1 : 0;
+    check(cublasLtMatmul(handle, operation_, &one, a, a_, b, b_, &beta, d, d_, d, d_, &algorithm_, workspace,
+                         workspace_bytes, static_cast<cudaStream_t>(stream.native())),
+          "cublasLtMatmul");
+  }
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    check(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute");
+  }
+  static void layout(cublasLtMatrixLayout_t& result, cudaDataType_t type, int64_t rows, int64_t columns) {
+    check(cublasLtMatrixLayoutCreate(&result, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
+          "cublasLtMatrixLayoutCreate");
+  }
+
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+class Library {
+ public:
+  Library() : workspace_(static_cast<int64_t>(workspace_bytes)) { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
+
+  void run(const Product& p, const void* a, const void* b, void* d, const void* bias, Stream& stream) {
+    std::unique_ptr<Plan>& plan = plans_[p];
+    if (!plan) plan = std::make_unique<Plan>(handle_, p);
+    plan->run(handle_, a, b, d, bias, p.accumulate, workspace_.data(), stream);
+  }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+  DeviceBuffer workspace_;
+  std::map<Product, std::unique_ptr<Plan>> plans_;
+};
+
+Library& library() {
+  static auto* one = new Library();  // stays: at exit the driver may be gone before it
+  return *one;
+}
+
+void multiply(Product p, const void* a, const void* b, void* d, Stream& stream, const void* bias = nullptr) {
+  p.bias = bias != nullptr;
+  p.alignment = alignment_of({a, b, d});
+  library().run(p, a, b, d, bias, stream);
+}
+
+bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
+  return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
+}
+
+double product_flops(int64_t n, int64_t m, int64_t k) {
+  return 2.0 * static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k);
+}
+
+void check_types(const Tensor& a, const Tensor& b, const Tensor& result) {
+  LLMTRAIN_CHECK(a.dtype == b.dtype && (a.dtype == DType::f32 || a.dtype == DType::bf16),
+                 "matrix products take two operands in fp32 or in bf16");
+  LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
+}
+
+template <class Y, class B>
+struct AddBias {
+  Y* y;
+  const B* bias;
+  int64_t columns;
+  __device__ void operator()(int64_t i) const { store(y + i, load(y + i) + load(bias + i % columns)); }
+};
+
+template <class T>
+struct AddElement {
+  const T* in;
+  int64_t columns;
+  __device__ void operator()(int64_t row, int64_t column, float* sums) const {
+    sums[0] += load(in + row * columns + column);
+  }
+};
+
+}  // namespace
+
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream) {
+  const int64_t n = x.dim(0), m = w.dim(0), k = w.dim(1);
+  LLMTRAIN_CHECK(is_matrix(x, n, k) && is_matrix(w, m, k) && is_matrix(y, n, m), "y[N, M] = x[N, K] w[M, K]^T");
+  LLMTRAIN_CHECK(bias.empty() || bias.numel() == m, "a bias has one element per output");
+  check_types(x, w, y);
+  if (n == 0 || m == 0) return;
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product_flops(n, m, k)); });
+  const bool fused = !bias.empty() && bias.dtype == y.dtype;
+  multiply({.m = m, .n = n, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype}, w.data, x.data, y.data,
+           stream, fused ? bias.data : nullptr);
+  if (bias.empty() || fused) return;
+  dispatch(y, bias, [&]<class Y, class B>(Y* to, B* from) { for_each(n * m, stream, AddBias<Y, B>{to, from, m}); });
+}
+
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream) {
+  const int64_t n = dy.dim(0), m = w.dim(0), k = w.dim(1);
+  LLMTRAIN_CHECK(is_matrix(dx, n, k) && is_matrix(w, m, k) && is_matrix(dy, n, m), "dx[N, K] = dy[N, M] w[M, K]");
+  LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
+  check_types(dy, w, dx);
+  if (n == 0) return;
+  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product_flops(n, m, k)); });
+  multiply({.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate}, w.data, dy.data,
+           dx.data, stream);
+}
+
+void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
+  const int64_t n = dy.dim(0), m = dy.dim(1), k = x.dim(1);
+  LLMTRAIN_CHECK(is_matrix(dw, m, k) && is_matrix(x, n, k) && is_matrix(dy, n, m), "dw[M, K] = dy[N, M]^T x[N, K]");
+  LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
+  check_types(dy, x, dw);
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product_flops(n, m, k)); });
+  if (n == 0) {
+    if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
+    return;
+  }
+  multiply(
+      {.m = k, .n = m, .k = n, .b_transposed = true, .input = dy.dtype, .output = DType::f32, .accumulate = accumulate},
+      x.data, dy.data, dw.data, stream);
+}
+
+void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream) {
+  LLMTRAIN_CHECK(dy.rank == 2 && db.numel() == dy.dim(1) && db.dtype == DType::f32, "db[M] = sum of rows of dy[N, M]");
+  const ProfileSpan span("linear_backward_bias", [&] { return traffic({&dy}); });
+  const int64_t columns = dy.dim(1);
+  dispatch(dy, [&]<class T>(T* in) {
+    column_sums(dy.dim(0), columns, {db.as<float>()}, accumulate, stream, AddElement<T>{in, columns});
+  });
+}
+
+}  // namespace llmtrain

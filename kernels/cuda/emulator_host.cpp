@@ -1,3 +1,6 @@
+// Fibers are left and entered by longjmp, which the fortified one takes for an error.
+#undef _FORTIFY_SOURCE
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <memory>
@@ -22,7 +25,9 @@ struct Group {
 };
 
 struct Fiber {
-  ucontext_t context{};
+  ucontext_t start{};
+  jmp_buf place_left;
+  bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(stack_bytes);
   Index thread;
   const Group* waits_for = nullptr;
@@ -41,7 +46,7 @@ struct Block {
   std::vector<Warp> warps;
   Group all;
   std::vector<std::byte> shared;
-  ucontext_t scheduler{};
+  jmp_buf scheduler;
   Fiber* current = nullptr;
 };
 thread_local Block block;
@@ -49,7 +54,18 @@ thread_local Block block;
 void start_fiber() {
   (*block.body)();
   block.current->returned = true;
-  swapcontext(&block.current->context, &block.scheduler);
+  _longjmp(block.scheduler, 1);
+}
+
+/// Without the system calls of swapcontext, which keeps the mask of signals, too.
+[[gnu::noinline]] void enter(Fiber& fiber) {
+  if (_setjmp(block.scheduler) != 0) return;
+  if (fiber.started) _longjmp(fiber.place_left, 1);
+  fiber.started = true;
+  setcontext(&fiber.start);
+}
+[[gnu::noinline]] void leave_fiber(Fiber& fiber) {
+  if (_setjmp(fiber.place_left) == 0) _longjmp(block.scheduler, 1);
 }
 
 void leave(Group& group) {
@@ -68,7 +84,7 @@ void wait(Group& group) {
   }
   block.current->waits_for = &group;
   block.current->generation = group.generation;
-  swapcontext(&block.current->context, &block.scheduler);
+  leave_fiber(*block.current);
 }
 
 bool can_run(const Fiber& fiber) {
@@ -90,11 +106,12 @@ void run_block(const Launch& launch, Index index, const std::function<void()>& t
     fiber.waits_for = nullptr;
     fiber.returned = false;
     ++warp_of(fiber).running;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = stack_bytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, start_fiber, 0);
+    fiber.started = false;
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack.get();
+    fiber.start.uc_stack.ss_size = stack_bytes;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, start_fiber, 0);
   }
   for (unsigned left = threads; left > 0;) {
     bool moved = false;
@@ -105,7 +122,7 @@ void run_block(const Launch& launch, Index index, const std::function<void()>& t
       fiber.waits_for = nullptr;
       block.current = &fiber;
       place = {fiber.thread, index, launch.block, launch.grid};
-      swapcontext(&block.scheduler, &fiber.context);
+      enter(fiber);
       if (!fiber.returned) continue;
       --left;
       leave(warp_of(fiber));

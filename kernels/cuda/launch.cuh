@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
@@ -172,6 +173,15 @@ void dispatch(const Tensor& t, const F& f) {
 template <class F>
 void dispatch(const Tensor& a, const Tensor& b, const F& f) {
   dispatch(a, [&](auto* pa) { dispatch(b, [&](auto* pb) { f(pa, pb); }); });
+}
+
+/// A copy on the host, after all that the stream was given before: for what a call must check before it returns.
+template <class T>
+std::vector<T> to_host(const Tensor& t, Stream& stream) {
+  std::vector<T> copy(static_cast<size_t>(t.numel()));
+  copy_to_host(copy.data(), t.as<T>(), t.bytes(), stream);
+  stream.synchronize();
+  return copy;
 }
 
 /// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new. One

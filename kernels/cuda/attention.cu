@@ -1,10 +1,10 @@
 #include "core/profile.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention_tiles.cuh"
 
-// For any head dimension, in fp32: a warp has one row, of queries or of keys, and takes the rows of the other side 32
-// at a time, one per lane, then 32 elements of the head per lane's register. Every sum has one order; nothing is added
-// by several warps.
+// bf16 heads of up to 128 elements: attention_tiles.cuh. Here: any head dimension, in fp32. A warp has one row, of
+// queries or of keys, and takes the rows of the other side 32 at a time, one per lane, then 32 elements of the head per
+// lane's register. Every sum has one order; nothing is added by several warps.
 
 namespace llmtrain {
 
@@ -14,73 +14,13 @@ using namespace cuda;
 
 constexpr int warps = 4;
 
-/// What a warp needs of qkv and the batch.
-template <class T>
-struct Rows {
-  const T* qkv;
-  const int32_t* segments;
-  const int64_t* sequences;
-  const int32_t* offsets;
-  int64_t count, segment_count;
-  int heads, kv_heads, head_dim;
-  int64_t window;
-  float scale, softcap;
-  Dropout dropout;
-
-  Rows(const Tensor& t, const Batch& batch, const AttentionShape& s, const Dropout& d)
-      : qkv(t.as<T>()),
-        segments(batch.segments.as<int32_t>()),
-        sequences(d.active() ? batch.sequence_ids.as<int64_t>() : nullptr),
-        offsets(d.active() ? batch.sequence_offsets.as<int32_t>() : nullptr),
-        count(batch.tokens),
-        segment_count(batch.segment_count),
-        heads(static_cast<int>(s.heads)),
-        kv_heads(static_cast<int>(s.kv_heads)),
-        head_dim(static_cast<int>(s.head_dim)),
-        window(s.window),
-        scale(s.scale),
-        softcap(s.softcap),
-        dropout(d) {}
-
-  __device__ int64_t width() const { return int64_t{heads + 2 * kv_heads} * head_dim; }
-  __device__ const T* query(int64_t row, int head) const { return qkv + row * width() + int64_t{head} * head_dim; }
-  __device__ const T* key(int64_t row, int kv) const { return query(row, heads + kv); }
-  __device__ const T* value(int64_t row, int kv) const { return query(row, heads + kv_heads + kv); }
-
-  /// [begin, end) of the segment that the row is in.
-  __device__ void segment_of(int64_t row, int64_t& begin, int64_t& end) const {
-    int64_t low = 0, high = segment_count;  // segments[low] <= row < segments[high]
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      (segments[middle] <= row ? low : high) = middle;
-    }
-    begin = segments[low];
-    end = segments[low + 1];
-  }
-  __device__ float keep(int64_t query_row, int head, int64_t key_row) const {
-    if (sequences == nullptr) return 1.0f;
-    const uint64_t element =
-        ((static_cast<uint64_t>(head) << 24) + static_cast<uint64_t>(offsets[query_row])) * (uint64_t{1} << 24) +
-        static_cast<uint64_t>(offsets[key_row]);
-    return dropout.scale(static_cast<uint64_t>(sequences[query_row]), element);
-  }
-  /// The score of a product of query and key, and its derivative by the product.
-  __device__ float score(float product, float& slope) const {
-    const float s = product * scale;
-    slope = scale;
-    if (softcap <= 0) return s;
-    const float t = tanhf(s / softcap);
-    slope = scale * (1 - t * t);
-    return softcap * t;
-  }
-};
-
 /// row . other, row in shared memory; four sums, so that rounding errors stay small.
 template <class T>
 __device__ float dot(const float* row, const T* other, int n) {
   float sums[Pack::size] = {};
   for (int i = 0; i < n; i += Pack::size) {
     const Pack p = load_pack(other, i, n);
+    LLMTRAIN_UNROLL
     for (int k = 0; k < Pack::size; ++k) sums[k] = fmaf(i + k < n ? row[i + k] : 0.0f, p.v[k], sums[k]);
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
@@ -97,6 +37,7 @@ __device__ void add_rows(float (&acc)[registers], const float* weights, int coun
   for (int j = 0; j < count; ++j) {
     const auto* from = row(j);
     const float weight = weights[j];
+    LLMTRAIN_UNROLL
     for (int i = 0; i < registers; ++i) {
       const int d = lane() + warp_lanes * i;
       if (d < n) acc[i] = fmaf(weight, load(from + d), acc[i]);
@@ -105,6 +46,7 @@ __device__ void add_rows(float (&acc)[registers], const float* weights, int coun
 }
 template <int registers, class T>
 __device__ void store_row(T* to, const float (&acc)[registers], float factor, int n) {
+  LLMTRAIN_UNROLL
   for (int i = 0; i < registers; ++i) {
     const int d = lane() + warp_lanes * i;
     if (d < n) store(to + d, acc[i] * factor);
@@ -149,6 +91,7 @@ struct Forward {
       const float p = lane() < keys ? expf(s - now) : 0.0f;
       highest = now;
       sum = fmaf(sum, shrink, p);
+      LLMTRAIN_UNROLL
       for (int i = 0; i < registers; ++i) acc[i] *= shrink;
       weights[lane()] = lane() < keys ? p * rows.keep(row, head, key) : 0.0f;
       __syncwarp();
@@ -295,6 +238,30 @@ void check_attention(const Tensor& qkv, const Batch& batch, const AttentionShape
   LLMTRAIN_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability must be in [0, 1)");
 }
 
+/// Whether tensor cores do it.
+bool is_tiled(const Tensor& qkv, const AttentionShape& s) {
+  return qkv.dtype == DType::bf16 && s.head_dim <= largest_tiled;
+}
+/// f(std::integral_constant of the columns of a tile).
+template <class F>
+void with_columns(int64_t head_dim, const F& f) {
+  if (head_dim <= 32) return f(std::integral_constant<int, 32>{});
+  if (head_dim <= 64) return f(std::integral_constant<int, 64>{});
+  if (head_dim <= 96) return f(std::integral_constant<int, 96>{});
+  f(std::integral_constant<int, 128>{});
+}
+/// The workspace: delta [H, N], then the tiles before each segment.
+TiledBatch plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout,
+                      const Tensor& workspace, Stream& stream) {
+  auto* tiles = static_cast<int32_t*>(workspace.data) + shape.heads * batch.tokens;
+  for_each_warp(1, stream, CountTiles{batch.segments.as<int32_t>(), tiles, batch.segment_count});
+  return {Rows<bf16>(qkv, batch, shape, dropout), tiles};
+}
+Grid grid_of_tiles(const Batch& batch, int64_t heads) {
+  const int64_t most = batch.tokens / tile_rows + batch.segment_count;
+  return {static_cast<unsigned>(most), static_cast<unsigned>(heads)};
+}
+
 Grid grid_of(int64_t rows, int64_t heads) {
   return {static_cast<unsigned>((rows + warps - 1) / warps), static_cast<unsigned>(heads)};
 }
@@ -305,16 +272,23 @@ int shared_bytes(int64_t head_dim, int rows, int weights) {
 }  // namespace
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
-  return shape.heads * rows * static_cast<int64_t>(sizeof(float));  // delta
+  return (shape.heads * rows + rows + 1) * static_cast<int64_t>(sizeof(float));
 }
 
 void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
-                       const AttentionShape& shape, const Dropout& dropout, const Tensor& /*workspace*/,
-                       Stream& stream) {
+                       const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace, Stream& stream) {
   check_attention(qkv, batch, shape, dropout);
   const ProfileSpan span("attention_forward", [&] { return traffic({&qkv, &out}); });
   LLMTRAIN_CHECK(out.dtype == qkv.dtype && out.numel() == batch.tokens * shape.heads * shape.head_dim,
                  "out must be [N, H D] in qkv's dtype");
+  LLMTRAIN_CHECK(workspace.bytes() >= attention_workspace_bytes(shape, batch.tokens), "the workspace is too small");
+  if (is_tiled(qkv, shape)) {
+    const TiledBatch tiled = plan_tiles(qkv, batch, shape, dropout, workspace, stream);
+    return with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
+      using Kernel = TiledForward<D>;
+      launch(grid_of_tiles(batch, shape.heads), stream, Kernel{tiled, out.as<bf16>(), lse.as<float>()}, Kernel::shared);
+    });
+  }
   dispatch(qkv, [&]<class T>(T*) {
     with_registers(shape.head_dim, [&]<int registers>(std::integral_constant<int, registers>) {
       launch(grid_of(batch.tokens, shape.heads), stream,
@@ -331,10 +305,22 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
   LLMTRAIN_CHECK(args.dqkv.dtype == args.qkv.dtype && args.dqkv.numel() == args.qkv.numel(), "dqkv must be like qkv");
   LLMTRAIN_CHECK(workspace.bytes() >= attention_workspace_bytes(shape, batch.tokens), "the workspace is too small");
   auto* delta = static_cast<float*>(workspace.data);
+  const auto heads = static_cast<int>(shape.heads), head_dim = static_cast<int>(shape.head_dim);
   dispatch(args.qkv, [&]<class T>(T*) {
     for_each_warp(batch.tokens * shape.heads, stream,
-                  Delta<T>{args.dout.as<T>(), args.out.as<T>(), delta, batch.tokens, static_cast<int>(shape.heads),
-                           static_cast<int>(shape.head_dim)});
+                  Delta<T>{args.dout.as<T>(), args.out.as<T>(), delta, batch.tokens, heads, head_dim});
+  });
+  if (is_tiled(args.qkv, shape)) {
+    const TiledGradient gradient{plan_tiles(args.qkv, batch, shape, dropout, workspace, stream), args.dqkv.as<bf16>(),
+                                 args.dout.as<bf16>(), args.lse.as<float>(), delta};
+    return with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
+      using Keys = TiledBackwardKey<D>;
+      using Queries = TiledBackwardQuery<D>;
+      launch(grid_of_tiles(batch, shape.kv_heads), stream, Keys{gradient}, Keys::shared);
+      launch(grid_of_tiles(batch, shape.heads), stream, Queries{gradient}, Queries::shared);
+    });
+  }
+  dispatch(args.qkv, [&]<class T>(T*) {
     const Gradient<T> gradient{Rows<T>(args.qkv, batch, shape, dropout), args.dqkv.as<T>(), args.dout.as<T>(),
                                args.lse.as<float>(), delta};
     with_registers(shape.head_dim, [&]<int registers>(std::integral_constant<int, registers>) {

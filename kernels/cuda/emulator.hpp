@@ -79,3 +79,8 @@ T __shfl_down_sync(unsigned, T value, int distance) {
   return ::llmtrain::emulator::exchanged(
       value, lane < ::llmtrain::emulator::warp_size ? lane : ::llmtrain::emulator::own_lane());
 }
+
+struct alignas(16) uint4 {
+  unsigned x = 0, y = 0, z = 0, w = 0;
+};
+using std::memcpy;

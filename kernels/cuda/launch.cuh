@@ -14,6 +14,13 @@
 #include "kernels/cuda/emulator.hpp"
 #endif
 
+/// Before a loop over elements of an array that is to lie in registers.
+#if defined(__CUDACC__)
+#define LLMTRAIN_UNROLL _Pragma("unroll")
+#else
+#define LLMTRAIN_UNROLL
+#endif
+
 #include "core/error.hpp"
 #include "core/tensor.hpp"
 #include "device/device.hpp"
@@ -38,6 +45,10 @@ __global__ void __launch_bounds__(Kernel::threads) run(const Kernel kernel) {
 template <class Kernel>
 void launch(const Grid& grid, Stream& stream, const Kernel& kernel, int shared_bytes = 0) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  constexpr int granted = 48 << 10;  // without asking
+  if (shared_bytes > granted) {
+    cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  }
   run<<<dim3(grid.x, grid.y, grid.z), Kernel::threads, static_cast<size_t>(shared_bytes),
         static_cast<cudaStream_t>(stream.native())>>>(kernel);
   const cudaError_t code = cudaGetLastError();

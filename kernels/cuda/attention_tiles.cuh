@@ -1,0 +1,388 @@
+#pragma once
+// Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 heads of up to 128 elements. Tiles are counted from
+// the start of a segment, so that its bits do not depend on what else is in the batch; tiles outside the causal or
+// window mask are not visited. The backward pass has one kernel for keys and values and one for queries: every sum
+// belongs to one warp and has one order, at the price of computing scores twice.
+
+#include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace llmtrain::cuda {
+
+inline constexpr int tile_rows = 64;           ///< of a block: 16 of each warp
+inline constexpr int other_rows = 32;          ///< of the other side, at a time, in the backward pass
+inline constexpr int64_t largest_tiled = 128;  ///< head dimension
+inline constexpr float log2_e = 1.44269504f;
+
+/// begin[s]: tiles of the segments before s; [segments + 1]. One warp.
+struct CountTiles {
+  const int32_t* segments;
+  int32_t* begin;
+  int64_t count;
+  __device__ void operator()(int64_t) const {
+    int before = 0;
+    for (int64_t first = 0; first < count; first += warp_lanes) {
+      const int64_t s = first + lane();
+      const int own = s < count ? (segments[s + 1] - segments[s] + tile_rows - 1) / tile_rows : 0;
+      int sum = own;  // of the lanes up to this one
+      for (int distance = 1; distance < warp_lanes; distance *= 2) {
+        const int other = __shfl_sync(0xFFFFFFFFu, sum, lane() >= distance ? lane() - distance : 0);
+        if (lane() >= distance) sum += other;
+      }
+      if (s < count) begin[s] = before + sum - own;
+      before += __shfl_sync(0xFFFFFFFFu, sum, warp_lanes - 1);
+    }
+    if (lane() == 0) begin[count] = before;
+  }
+};
+
+/// A block's tile: rows [begin + first, ...) of the batch, of a segment of `length` rows from `begin` on.
+struct TilePlace {
+  int64_t begin;
+  int length, first;
+
+  /// The longest work first. False: there are fewer tiles.
+  __device__ bool find(const int32_t* segments, const int32_t* tiles, int64_t count, bool last_first) {
+    const int total = tiles[count];
+    if (static_cast<int>(blockIdx.x) >= total) return false;
+    const int index = last_first ? total - 1 - static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x);
+    int64_t low = 0, high = count;  // tiles[low] <= index < tiles[high]
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (tiles[middle] <= index ? low : high) = middle;
+    }
+    begin = segments[low];
+    length = segments[low + 1] - segments[low];
+    first = (index - tiles[low]) * tile_rows;
+    return true;
+  }
+};
+
+/// Rows [first, first + count) of a segment's heads to a tile, zeros beyond the segment and the head. row(r): its head.
+template <int columns, class Row>
+__device__ void fill_tile(const Tile<columns>& tile, int first, int count, int length, int head_dim, const Row& row) {
+  constexpr int packs = columns / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < count * packs; i += static_cast<int>(blockDim.x)) {
+    const int r = i / packs, c = i % packs * 8;
+    uint4 raw{};
+    if (first + r < length) {
+      const bf16* from = row(first + r) + c;
+      if (c + 8 <= head_dim && reinterpret_cast<uintptr_t>(from) % sizeof(raw) == 0) {
+        raw = *reinterpret_cast<const uint4*>(from);
+      } else {
+        bf16 part[8] = {};
+        for (int k = 0; k < 8 && c + k < head_dim; ++k) part[k] = from[k];
+        memcpy(&raw, part, sizeof raw);
+      }
+    }
+    *reinterpret_cast<uint4*>(tile.row(r) + c) = raw;
+  }
+}
+
+/// Rows [first, first + 16) of the segment from a product's result, times factor(half); half 0 is row g, 1 is g + 8.
+template <int tiles, class Row, class Factor>
+__device__ void store_rows(const float (&c)[tiles][4], int first, int length, int head_dim, const Row& row,
+                           const Factor& factor) {
+  const int g = lane() / 4, t = lane() % 4;
+  LLMTRAIN_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int r = first + g + 8 * half;
+    if (r >= length) continue;
+    bf16* to = row(r);
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        const int d = 8 * i + 2 * t + k;
+        if (d < head_dim) store(to + d, c[i][2 * half + k] * factor(half));
+      }
+    }
+  }
+}
+
+/// Sum or maximum over the four lanes that share a row.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+  return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+__device__ inline float quad_maximum(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+}
+
+struct TiledBatch {
+  Rows<bf16> rows;
+  const int32_t* tiles;  ///< of CountTiles
+
+  __device__ bool visible(int query, int key, int length) const {
+    return key <= query && query < length && (rows.window == 0 || key > query - rows.window);
+  }
+  __device__ int first_key(int query) const {
+    return rows.window == 0 || query < rows.window ? 0 : query - static_cast<int>(rows.window) + 1;
+  }
+};
+
+template <int D>
+struct TiledForward {
+  static constexpr int threads = 128;
+  static constexpr int shared = 2 * Tile<D>::bytes(tile_rows);
+  TiledBatch batch;
+  bf16* out;
+  float* lse;
+
+  __device__ void operator()() const {
+    const Rows<bf16>& rows = batch.rows;
+    TilePlace place{};
+    if (!place.find(rows.segments, batch.tiles, rows.segment_count, true)) return;
+    const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
+    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
+    auto* memory = dynamic_shared<bf16>();
+    const Tile<D> keys{memory}, values{memory + tile_rows * Tile<D>::stride};
+
+    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.query(place.begin + r, head); });
+    __syncthreads();
+    Pair query[D / 16][4];
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < D / 16; ++k) keys.a(query[k], warp_row, 16 * k);
+
+    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    for (int first = batch.first_key(place.first) / tile_rows * tile_rows; first <= place.first; first += tile_rows) {
+      __syncthreads();
+      fill_tile(keys, first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
+      fill_tile(values, first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
+      __syncthreads();
+      float scores[tile_rows / 8][4] = {};
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < D / 16; ++k) {
+        multiply_row(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+      }
+      float tile_highest[2] = {-INFINITY, -INFINITY};
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < tile_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
+          float slope = 0;
+          scores[i][e] = batch.visible(q, key, place.length) ? rows.score(scores[i][e], slope) : -INFINITY;
+          tile_highest[e / 2] = fmaxf(tile_highest[e / 2], scores[i][e]);
+        }
+      }
+      float shrink[2], base[2];
+      LLMTRAIN_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]));
+        base[half] = now == -INFINITY ? 0.0f : now;  // a row without keys so far
+        shrink[half] = exp2f((highest[half] - base[half]) * log2_e);
+        highest[half] = now;
+        sum[half] *= shrink[half];
+      }
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < D / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) result[i][e] *= shrink[e / 2];
+      }
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < tile_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const float p = exp2f((scores[i][e] - base[e / 2]) * log2_e);
+          sum[e / 2] += p;
+          scores[i][e] = p;
+          if (p == 0 || !rows.dropout.active()) continue;
+          scores[i][e] *= rows.keep(place.begin + place.first + warp_row + g + 8 * (e / 2), head,
+                                    place.begin + first + 8 * i + 2 * t + e % 2);
+        }
+      }
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < tile_rows / 16; ++k) {
+        Pair probabilities[4];
+        as_operand(probabilities, scores, k);
+        multiply_row(result, probabilities, [&](Pair(&m)[4], int column) { values.b(m, 16 * k, column); });
+      }
+    }
+    for (float& s : sum) s = quad_sum(s);
+    const int first_row = place.first + warp_row;
+    store_rows(
+        result, first_row, place.length, n, [&](int r) { return out + ((place.begin + r) * rows.heads + head) * n; },
+        [&](int half) { return 1 / sum[half]; });
+    LLMTRAIN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int r = first_row + g + 8 * half;
+      if (t == 0 && r < place.length) lse[head * rows.count + place.begin + r] = highest[half] + logf(sum[half]);
+    }
+  }
+};
+
+struct TiledGradient {
+  TiledBatch batch;
+  bf16* dqkv;
+  const bf16* dout;
+  const float *lse, *delta;
+
+  __device__ const bf16* output(int64_t row, int head) const {
+    return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
+  }
+  /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
+  /// k.
+  __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
+                       float& product, float& dp) const {
+    const Rows<bf16>& rows = batch.rows;
+    float kept = 0, ds = 0;
+    if (batch.visible(query, key, place.length)) {
+      float slope = 0;
+      const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
+      const float keep = rows.keep(place.begin + query, head, place.begin + key);
+      kept = p * keep;
+      ds = slope * p * fmaf(keep, dp, -row_delta);
+    }
+    product = kept;
+    dp = ds;
+  }
+};
+
+/// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
+template <int D>
+struct TiledBackwardKey {
+  static constexpr int threads = 128;
+  static constexpr int shared =
+      2 * Tile<D>::bytes(tile_rows) + 2 * Tile<D>::bytes(other_rows) + 2 * other_rows * static_cast<int>(sizeof(float));
+  TiledGradient gradient;
+
+  __device__ void operator()() const {
+    const Rows<bf16>& rows = gradient.batch.rows;
+    TilePlace place{};
+    if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, false)) return;
+    const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
+    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
+    auto* memory = dynamic_shared<bf16>();
+    const Tile<D> keys{memory}, values{keys.row(tile_rows)}, queries{values.row(tile_rows)},
+        outputs{queries.row(other_rows)};
+    auto* row_lse = reinterpret_cast<float*>(outputs.row(other_rows));
+    float* row_delta = row_lse + other_rows;
+
+    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
+    fill_tile(values, place.first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
+    int end = place.length;  // of the queries that see a key of the tile
+    if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
+      end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
+    }
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    for (int head = kv * group; head < (kv + 1) * group; ++head) {
+      for (int first = place.first; first < end; first += other_rows) {
+        __syncthreads();
+        fill_tile(queries, first, other_rows, place.length, n,
+                  [&](int r) { return rows.query(place.begin + r, head); });
+        fill_tile(outputs, first, other_rows, place.length, n,
+                  [&](int r) { return gradient.output(place.begin + r, head); });
+        if (threadIdx.x < other_rows && first + static_cast<int>(threadIdx.x) < place.length) {
+          const int64_t at = head * rows.count + place.begin + first + threadIdx.x;
+          row_lse[threadIdx.x] = gradient.lse[at];
+          row_delta[threadIdx.x] = gradient.delta[at];
+        }
+        __syncthreads();
+        float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};  // [keys, queries]
+        LLMTRAIN_UNROLL
+        for (int k = 0; k < D / 16; ++k) {
+          Pair a[4];
+          keys.a(a, warp_row, 16 * k);
+          multiply_row(scores, a, [&](Pair(&m)[4], int column) { queries.b_transposed(m, column, 16 * k); });
+          values.a(a, warp_row, 16 * k);
+          multiply_row(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
+        }
+        LLMTRAIN_UNROLL
+        for (int i = 0; i < other_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            const int column = 8 * i + 2 * t + e % 2;
+            gradient.pair(place, first + column, head, place.first + warp_row + g + 8 * (e / 2), row_lse[column],
+                          row_delta[column], scores[i][e], dp[i][e]);
+          }
+        }
+        LLMTRAIN_UNROLL
+        for (int k = 0; k < other_rows / 16; ++k) {
+          Pair a[4];
+          as_operand(a, scores, k);
+          multiply_row(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
+          as_operand(a, dp, k);
+          multiply_row(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
+        }
+      }
+    }
+    const auto row = [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + (rows.heads + kv) * n; };
+    const auto one = [](int) { return 1.0f; };
+    store_rows(dk, place.first + warp_row, place.length, n, row, one);
+    store_rows(
+        dv, place.first + warp_row, place.length, n, [&](int r) { return row(r) + rows.kv_heads * n; }, one);
+  }
+};
+
+/// dq of a tile of queries.
+template <int D>
+struct TiledBackwardQuery {
+  static constexpr int threads = 128;
+  static constexpr int shared = 2 * Tile<D>::bytes(tile_rows);
+  TiledGradient gradient;
+
+  __device__ void operator()() const {
+    const Rows<bf16>& rows = gradient.batch.rows;
+    TilePlace place{};
+    if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
+    const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
+    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
+    auto* memory = dynamic_shared<bf16>();
+    const Tile<D> keys{memory}, values{memory + tile_rows * Tile<D>::stride};
+
+    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.query(place.begin + r, head); });
+    fill_tile(values, place.first, tile_rows, place.length, n,
+              [&](int r) { return gradient.output(place.begin + r, head); });
+    __syncthreads();
+    Pair query[D / 16][4], output[D / 16][4];
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < D / 16; ++k) {
+      keys.a(query[k], warp_row, 16 * k);
+      values.a(output[k], warp_row, 16 * k);
+    }
+    float row_lse[2] = {}, row_delta[2] = {};
+    LLMTRAIN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int r = place.first + warp_row + g + 8 * half;
+      if (r >= place.length) continue;
+      row_lse[half] = gradient.lse[head * rows.count + place.begin + r];
+      row_delta[half] = gradient.delta[head * rows.count + place.begin + r];
+    }
+    float dq[D / 8][4] = {};
+    const int end = place.first + tile_rows < place.length ? place.first + tile_rows : place.length;
+    for (int first = gradient.batch.first_key(place.first) / other_rows * other_rows; first < end;
+         first += other_rows) {
+      __syncthreads();
+      fill_tile(keys, first, other_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
+      fill_tile(values, first, other_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
+      __syncthreads();
+      float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < D / 16; ++k) {
+        multiply_row(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+        multiply_row(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
+      }
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < other_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          gradient.pair(place, place.first + warp_row + g + 8 * (e / 2), head, first + 8 * i + 2 * t + e % 2,
+                        row_lse[e / 2], row_delta[e / 2], scores[i][e], dp[i][e]);
+        }
+      }
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < other_rows / 16; ++k) {
+        Pair a[4];
+        as_operand(a, dp, k);
+        multiply_row(dq, a, [&](Pair(&m)[4], int column) { keys.b(m, 16 * k, column); });
+      }
+    }
+    store_rows(
+        dq, place.first + warp_row, place.length, n,
+        [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + head * n; }, [](int) { return 1.0f; });
+  }
+};
+
+}  // namespace llmtrain::cuda

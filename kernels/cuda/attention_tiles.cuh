@@ -188,7 +188,7 @@ struct TiledForward {
           const float p = exp2f((scores[i][e] - base[e / 2]) * log2_e);
           sum[e / 2] += p;
           scores[i][e] = p;
-          if (p == 0 || !rows.dropout.active()) continue;
+          if (p == 0 || rows.sequences == nullptr) continue;
           scores[i][e] *= rows.keep(place.begin + place.first + warp_row + g + 8 * (e / 2), head,
                                     place.begin + first + 8 * i + 2 * t + e % 2);
         }

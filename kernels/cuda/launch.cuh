@@ -133,35 +133,42 @@ __device__ inline float load(const bf16* p) { return static_cast<float>(*p); }
 __device__ inline void store(float* p, float value) { *p = value; }
 __device__ inline void store(bf16* p, float value) { *p = bf16(value); }
 
-/// Four neighbours as floats.
-struct Pack {
-  static constexpr int64_t size = 4;
-  float v[size];
+/// Neighbours as floats.
+template <int64_t count>
+struct PackOf {
+  static constexpr int64_t size = count;
+  float v[count];
 };
+using Pack = PackOf<4>;
+/// Elements in 16 bytes, the largest access.
 template <class T>
-struct alignas(sizeof(T) * 4) Raw4 {
-  T v[4];
+inline constexpr int64_t wide = 16 / sizeof(T);
+template <class T, int64_t count>
+struct alignas(sizeof(T) * count) RawPack {
+  T v[count];
 };
-/// Elements i .. i + 3 of a row of n; beyond its end zeros. In one access where the row's start and i allow it.
-template <class T>
-__device__ Pack load_pack(const T* row, int64_t i, int64_t n) {
-  Pack pack;
-  if (i + Pack::size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw4<T>) == 0) {
-    const Raw4<T> raw = *reinterpret_cast<const Raw4<T>*>(row + i);
-    for (int k = 0; k < Pack::size; ++k) pack.v[k] = load(raw.v + k);
+/// Elements i .. i + size - 1 of a row of n; beyond its end zeros. In one access where the row's start and i allow it.
+template <int64_t size = Pack::size, class T>
+__device__ PackOf<size> load_pack(const T* row, int64_t i, int64_t n) {
+  using Raw = RawPack<T, size>;
+  PackOf<size> pack;
+  if (i + size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw) == 0) {
+    const Raw raw = *reinterpret_cast<const Raw*>(row + i);
+    for (int k = 0; k < size; ++k) pack.v[k] = load(raw.v + k);
   } else {
-    for (int k = 0; k < Pack::size; ++k) pack.v[k] = i + k < n ? load(row + i + k) : 0.0f;
+    for (int k = 0; k < size; ++k) pack.v[k] = i + k < n ? load(row + i + k) : 0.0f;
   }
   return pack;
 }
-template <class T>
-__device__ void store_pack(T* row, int64_t i, int64_t n, const Pack& pack) {
-  if (i + Pack::size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw4<T>) == 0) {
-    Raw4<T> raw;
-    for (int k = 0; k < Pack::size; ++k) store(raw.v + k, pack.v[k]);
-    *reinterpret_cast<Raw4<T>*>(row + i) = raw;
+template <int64_t size, class T>
+__device__ void store_pack(T* row, int64_t i, int64_t n, const PackOf<size>& pack) {
+  using Raw = RawPack<T, size>;
+  if (i + size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw) == 0) {
+    Raw raw;
+    for (int k = 0; k < size; ++k) store(raw.v + k, pack.v[k]);
+    *reinterpret_cast<Raw*>(row + i) = raw;
   } else {
-    for (int k = 0; k < Pack::size && i + k < n; ++k) store(row + i + k, pack.v[k]);
+    for (int k = 0; k < size && i + k < n; ++k) store(row + i + k, pack.v[k]);
   }
 }
 

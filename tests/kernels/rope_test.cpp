@@ -138,6 +138,30 @@ TEST(RopePartial, TurnsTheFirstElements) {
   test::expect_close(qkv.values(), expected, [](size_t) { return 3e-7; });
 }
 
+// With an odd width no row but the first lies where it may be read in larger pieces.
+TEST(RopePlace, BitsDoNotDependOnThePlace) {
+  constexpr int64_t n = 3, two_heads = 64;
+  const Array table(DType::f32, {n, 32});
+  rope_table(table, test::random_values(16, 3).data(), 1, test::stream());
+  const auto widened = [](const Values& v) {
+    Values out;
+    for (int64_t r = 0; r < n; ++r) {
+      out.insert(out.end(), v.begin() + r * two_heads, v.begin() + (r + 1) * two_heads);
+      out.push_back(9);
+    }
+    return out;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Array packed(dtype, {n, two_heads}, test::random_values(n * two_heads, 2)), apart(dtype, {n, two_heads + 1});
+    const Values in = packed.values();
+    apart.set(widened(in));
+    rope_apply(packed, table, Tensor(), 2, 32, false, test::stream());
+    rope_apply(apart, table, Tensor(), 2, 32, false, test::stream());
+    EXPECT_NE(packed.values(), in) << "control";
+    EXPECT_EQ(apart.values(), widened(packed.values()));
+  }
+}
+
 // Segments of 5, 12 and 9 tokens around a limit of 9: only the second one is long.
 TEST(RopeByLengthTable, SegmentsHaveTheirOwnFrequencies) {
   constexpr int64_t n = 26, r = 6;

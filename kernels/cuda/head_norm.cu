@@ -1,0 +1,154 @@
+#include "core/profile.hpp"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/head_norm.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace cuda;
+
+/// A query or key: number i of [N, H + G].
+template <class T, class W>
+struct Heads {
+  T *qkv, *raw;
+  float* rstd;
+  const W *query_weight, *key_weight;
+  int64_t width;
+  HeadNormShape shape;
+
+  LLMTRAIN_HOST_DEVICE int64_t normed() const { return shape.heads + shape.kv_heads; }
+  __device__ T* values(int64_t i) const { return qkv + i / normed() * width + i % normed() * shape.head_dim; }
+  __device__ const W* weight(int64_t i) const { return i % normed() < shape.heads ? query_weight : key_weight; }
+};
+
+/// Sums of a head in fp32: it is short.
+template <class T, class W>
+struct ForwardHead {
+  Heads<T, W> of;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t n = of.shape.head_dim;
+    T *x = of.values(i), *raw = of.raw + i * n;
+    const W* weight = of.weight(i);
+    float squares = 0;
+    for_packs(n, [&](int64_t d) {
+      const Pack p = load_pack(x, d, n);
+      for (int k = 0; k < Pack::size; ++k) squares = fmaf(p.v[k], p.v[k], squares);
+    });
+    const float scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(n) + of.shape.epsilon);
+    if (lane() == 0) of.rstd[i] = scale;
+    for_packs(n, [&](int64_t d) {
+      Pack p = load_pack(x, d, n);
+      const Pack w = load_pack(weight, d, n);
+      store_pack(raw, d, n, p);
+      for (int k = 0; k < Pack::size; ++k) p.v[k] *= scale * (of.shape.weight_offset + w.v[k]);
+      store_pack(x, d, n, p);
+    });
+  }
+};
+
+/// With g = dy (offset + weight) and h = x rstd: dx = rstd (g - h mean(g h)) in place of dy.
+template <class T, class W>
+struct BackwardHead {
+  Heads<T, W> of;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t n = of.shape.head_dim;
+    T* gradient = of.values(i);
+    const T* raw = of.raw + i * n;
+    const W* weight = of.weight(i);
+    const float scale = of.rstd[i];
+    const auto terms = [&](int64_t d, Pack& g, Pack& h) {
+      const Pack w = load_pack(weight, d, n);
+      g = load_pack(gradient, d, n);
+      h = load_pack(raw, d, n);
+      for (int k = 0; k < Pack::size; ++k) {
+        g.v[k] *= of.shape.weight_offset + w.v[k];
+        h.v[k] *= scale;
+      }
+    };
+    float sum = 0;
+    for_packs(n, [&](int64_t d) {
+      Pack g, h;
+      terms(d, g, h);
+      for (int k = 0; k < Pack::size; ++k) sum = fmaf(g.v[k], h.v[k], sum);
+    });
+    const float mean = warp_sum(sum) / static_cast<float>(n);
+    for_packs(n, [&](int64_t d) {
+      Pack g, h;
+      terms(d, g, h);
+      for (int k = 0; k < Pack::size; ++k) g.v[k] = scale * fmaf(-h.v[k], mean, g.v[k]);
+      store_pack(gradient, d, n, g);
+    });
+  }
+};
+
+/// dweight += dy h, of every head apart: columns are those of raw.
+template <class T, class W>
+struct AddWeights {
+  Heads<T, W> of;
+  __device__ void operator()(int64_t row, int64_t column, float* sums) const {
+    const int64_t normed = of.normed();
+    const float h =
+        load(of.raw + row * normed * of.shape.head_dim + column) * of.rstd[row * normed + column / of.shape.head_dim];
+    sums[0] = fmaf(load(of.qkv + row * of.width + column), h, sums[0]);
+  }
+};
+
+/// dweight = or += the sum over its heads, in order.
+struct FoldHeads {
+  HeadNormShape shape;
+  const float* by_head;
+  float *dquery, *dkey;
+  bool accumulate;
+  __device__ void operator()(int64_t i) const {
+    const bool query = i < shape.head_dim;
+    const int64_t d = query ? i : i - shape.head_dim, first = query ? 0 : shape.heads;
+    const int64_t end = query ? shape.heads : shape.heads + shape.kv_heads;
+    float* out = (query ? dquery : dkey) + d;
+    double sum = accumulate ? *out : 0.0f;
+    for (int64_t h = first; h < end; ++h) sum += by_head[h * shape.head_dim + d];
+    *out = static_cast<float>(sum);
+  }
+};
+
+template <class T, class W>
+Heads<T, W> heads_of(T* qkv, const Tensor& all, const Tensor& raw, const Tensor& rstd, W* query_weight,
+                     const Tensor& key_weight, const HeadNormShape& s) {
+  const int64_t normed = s.heads + s.kv_heads;
+  LLMTRAIN_CHECK(all.rank == 2 && all.dim(1) == (normed + s.kv_heads) * s.head_dim, "qkv must be [N, (H + 2 G) D]");
+  LLMTRAIN_CHECK(raw.dtype == all.dtype && raw.numel() >= all.dim(0) * normed * s.head_dim,
+                 "raw must be [N, (H + G) D] in qkv's dtype");
+  LLMTRAIN_CHECK(rstd.dtype == DType::f32 && rstd.numel() >= all.dim(0) * normed, "rstd must be fp32 [N, H + G]");
+  return {qkv, raw.as<T>(), rstd.as<float>(), query_weight, key_weight.as<W>(), all.dim(1), s};
+}
+
+}  // namespace
+
+void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream& stream) {
+  const ProfileSpan span("head_norm_forward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
+  dispatch(a.qkv, a.query_weight, [&]<class T, class W>(T* qkv, W* query_weight) {
+    const Heads<T, W> of = heads_of(qkv, a.qkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardHead<T, W>{of});
+  });
+}
+
+void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Stream& stream) {
+  const ProfileSpan span("head_norm_backward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
+  const int64_t rows = a.dqkv.dim(0), columns = (s.heads + s.kv_heads) * s.head_dim;
+  const int64_t blocks = (rows + rows_per_block - 1) / rows_per_block;
+  dispatch(a.dqkv, a.query_weight, [&]<class T, class W>(T* dqkv, W* query_weight) {
+    const Heads<T, W> of = heads_of(dqkv, a.dqkv, a.raw, a.rstd, query_weight, a.key_weight, s);
+    auto* partial = static_cast<float*>(scratch((blocks + 1) * columns * static_cast<int64_t>(sizeof(float))));
+    float* by_head = partial + blocks * columns;
+    // First what reads dy: dx takes its place.
+    for_each(blocks * columns, stream, PartialColumnSums<1, AddWeights<T, W>>{rows, columns, partial, {of}});
+    for_each(columns, stream, FoldColumnSums<1>{blocks, columns, partial, {by_head}, false});
+    for_each(2 * s.head_dim, stream,
+             FoldHeads{s, by_head, a.dquery_weight.as<float>(), a.dkey_weight.as<float>(), a.accumulate});
+    for_each_warp(rows * of.normed(), stream, BackwardHead<T, W>{of});
+  });
+}
+
+}  // namespace llmtrain

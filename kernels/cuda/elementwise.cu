@@ -1,3 +1,4 @@
+#include "kernels/cuda/dropout_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/elementwise.hpp"
 #include "kernels/random_normal.hpp"
@@ -7,28 +8,6 @@ namespace llmtrain {
 namespace {
 
 using namespace cuda;
-
-/// Factor of element (row, channel) of [N, C], for kernels.
-struct RowDropout {
-  Dropout dropout;
-  const int64_t* sequences;
-  const int32_t* offsets;
-  int64_t width;
-
-  RowDropout(const Dropout& d, const Batch& batch, int64_t channels)
-      : dropout(d),
-        sequences(d.active() ? batch.sequence_ids.as<int64_t>() : nullptr),
-        offsets(d.active() ? batch.sequence_offsets.as<int32_t>() : nullptr),
-        width(channels) {}
-
-  __device__ float scale(int64_t i) const {
-    if (sequences == nullptr) return 1.0f;
-    const int64_t row = i / width, channel = i % width;
-    return dropout.scale(
-        static_cast<uint64_t>(sequences[row]),
-        static_cast<uint64_t>(offsets[row]) * static_cast<uint64_t>(width) + static_cast<uint64_t>(channel));
-  }
-};
 
 template <class T>
 struct ResidualAdd {

@@ -99,5 +99,25 @@ INSTANTIATE_TEST_SUITE_P(All, Embedding,
                          testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Bool(), testing::Bool(),
                                           testing::Values(3, 64, 301)));
 
+TEST(EmbeddingOrder, RowsAreAddedInTheOrderOfTheBatch) {
+  constexpr int64_t ids = 3, width = 5;  // many rows of each id
+  const TestBatch batch(rows, length, ids, 3);
+  const Array dx(DType::f32, {rows, width}, test::random_values(rows * width, 4)), dtable(DType::f32, {ids, width});
+  embedding_backward(dtable, Tensor(), dx, 1, batch, {}, test::stream());
+  const Values d = dx.values(), row_ids = batch.ids();
+  const auto sums = [&](bool in_order) {
+    std::vector<float> sum(static_cast<size_t>(ids * width));
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t row = in_order ? i : rows - 1 - i, id = static_cast<int64_t>(row_ids[static_cast<size_t>(row)]);
+      for (int64_t c = 0; c < width; ++c) {
+        sum[static_cast<size_t>(id * width + c)] += static_cast<float>(d[static_cast<size_t>(row * width + c)]);
+      }
+    }
+    return Values(sum.begin(), sum.end());
+  };
+  EXPECT_EQ(dtable.values(), sums(true));
+  EXPECT_NE(dtable.values(), sums(false)) << "control";
+}
+
 }  // namespace
 }  // namespace llmtrain

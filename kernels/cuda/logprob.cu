@@ -1,0 +1,247 @@
+#include <bit>
+#include <cfloat>
+#include <cmath>
+
+#include "core/profile.hpp"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/logprob.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace cuda;
+
+/// Differences of logits below this count as this: their exponential is below 1e-37, and 0 * -inf does not arise.
+constexpr float lowest_difference = -87.0f;
+/// How far a logit may stand above what it is compared with: sums are seldom scaled anew, and entropies stay exact.
+constexpr float slack = 2.0f;
+
+constexpr int row_threads = 512;  ///< one block per row
+constexpr int row_warps = row_threads / warp_lanes;
+
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.empty() ? nullptr : t.as<T>();
+}
+
+/// NaN stays NaN.
+__device__ float at_least(float x, float bound) { return x < bound ? bound : x; }
+__device__ float at_most(float x, float bound) { return x > bound ? bound : x; }
+
+struct Softcap {
+  float* x;
+  int64_t elements;
+  float cap;
+  __device__ void operator()(int64_t pack) const {
+    Pack p = load_pack(x, pack * Pack::size, elements);
+    for (float& v : p.v) v = cap * tanhf(v / cap);
+    store_pack(x, pack * Pack::size, elements, p);
+  }
+};
+
+/// f(running result, result of a warp) over the warps in order; the same in all threads.
+template <class T, class F>
+__device__ T fold_warps(T of_warp, const F& f) {
+  __shared__ T of_warps[row_warps];
+  __syncthreads();  // those of the last call have been read
+  if (lane() == 0) of_warps[threadIdx.x / warp_lanes] = of_warp;
+  __syncthreads();
+  T result = of_warps[0];
+  for (int warp = 1; warp < row_warps; ++warp) result = f(result, of_warps[warp]);
+  return result;
+}
+template <class T>
+__device__ T row_sum(T x) {
+  return fold_warps(warp_sum(x), [](T a, T b) { return a + b; });
+}
+template <class T>
+__device__ T row_maximum(T x) {
+  return fold_warps(warp_maximum(x), [](T a, T b) { return b > a ? b : a; });
+}
+
+/// Sums over logits of e = exp(x - reference) and of e (x - reference). Starts without any.
+struct RowSums {
+  float reference = -FLT_MAX;
+  double weight = 0, moment = 0;
+
+  /// In double the difference of any two floats is finite.
+  __device__ void move_reference(float to) {
+    const double difference = double{reference} - double{to};
+    const double scale = exp(difference);
+    moment = scale * (moment + weight * difference);
+    weight *= scale;
+    reference = to;
+  }
+  __device__ void add(const Pack& p) {
+    float highest = p.v[0];
+    for (const float x : p.v) highest = x > highest ? x : highest;
+    if (highest > reference + slack) move_reference(highest);
+    float pack_weight = 0, pack_moment = 0;
+    for (const float x : p.v) {
+      const float difference = at_least(x - reference, lowest_difference);
+      const float e = expf(difference);
+      pack_weight += e;
+      pack_moment = fmaf(e, difference, pack_moment);
+    }
+    weight += pack_weight;
+    moment += pack_moment;
+  }
+};
+
+/// The highest logit and its place in one integer: ordered by the logit, then lowest index first.
+__device__ uint64_t ordered_key(float x, int index) {
+  const auto bits = std::bit_cast<uint32_t>(x + 0.0f);  // one zero
+  const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+  return uint64_t{ordered} << 32 | static_cast<uint32_t>(INT32_MAX - index);
+}
+__device__ int index_of(uint64_t key) { return INT32_MAX - static_cast<int>(key & 0xFFFFFFFFu); }
+
+struct ForwardRow {
+  static constexpr int threads = row_threads;
+  const float* logits;
+  const int32_t* targets;
+  int64_t vocabulary, stride;
+  float *logp, *lse, *entropy;
+  int32_t* argmax;
+
+  __device__ void operator()() const {
+    const int64_t row = blockIdx.x;
+    const float* x = logits + row * stride;
+    RowSums sums;
+    float best = -INFINITY;
+    int best_index = 0;  // of a row of NaN
+    for (int64_t i = threadIdx.x * Pack::size; i < vocabulary; i += threads * Pack::size) {
+      Pack p = load_pack(x, i, vocabulary);
+      for (int k = 0; k < Pack::size; ++k) {
+        if (i + k >= vocabulary) p.v[k] = -INFINITY;
+        if (p.v[k] > best) {
+          best = p.v[k];
+          best_index = static_cast<int>(i) + k;
+        }
+      }
+      sums.add(p);
+    }
+    if (argmax != nullptr) {
+      const uint64_t key = row_maximum(ordered_key(best, best_index));
+      if (threadIdx.x == 0) argmax[row] = index_of(key);
+    }
+    if (logp == nullptr && lse == nullptr && entropy == nullptr) return;
+    sums.move_reference(row_maximum(sums.reference));
+    const double weight = row_sum(sums.weight), moment = row_sum(sums.moment);
+    if (threadIdx.x != 0) return;
+    const double log_sum = double{sums.reference} + log(weight);
+    if (lse != nullptr) lse[row] = static_cast<float>(log_sum);
+    // H = -sum p log p = log(sum e) - sum e (x - reference) / sum e
+    if (entropy != nullptr) entropy[row] = static_cast<float>(log(weight) - moment / weight);
+    if (logp != nullptr) {
+      const int32_t t = targets[row];
+      logp[row] = t == ignore_target ? 0.0f : static_cast<float>(double{x[t]} - log_sum);
+    }
+  }
+};
+
+/// p = exp(x - lse); with H the entropy, log p + H = x - lse + H. d may be x.
+template <class T>
+struct BackwardRow {
+  static constexpr int threads = row_threads;
+  T* dlogits;
+  const float* logits;
+  const int32_t* targets;
+  const float *lse, *entropy;
+  const float *dlogp, *dlse, *dentropy;
+  int64_t vocabulary, stride;
+  float inverse_cap;  ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
+
+  __device__ void operator()() const {
+    const int64_t row = blockIdx.x;
+    const float* x = logits + row * stride;
+    const int32_t target = targets[row];
+    const float center = lse[row];
+    const float from_logp = dlogp != nullptr && target != ignore_target ? dlogp[row] : 0.0f;
+    const float from_entropy = dentropy != nullptr ? dentropy[row] : 0.0f;
+    const float h = dentropy != nullptr ? entropy[row] : 0.0f;
+    const float constant = (dlse != nullptr ? dlse[row] : 0.0f) - from_logp - from_entropy * h;
+    for (int64_t i = threadIdx.x * Pack::size; i < stride; i += threads * Pack::size) {
+      Pack p = load_pack(x, i, stride);
+      for (int k = 0; k < Pack::size; ++k) {
+        const float v = p.v[k];
+        const float log_p = at_least(v - center, lowest_difference);
+        float d = expf(at_most(log_p, 0.0f)) * fmaf(-from_entropy, log_p, constant);
+        if (inverse_cap > 0) d *= 1.0f - (v * inverse_cap) * (v * inverse_cap);
+        if (i + k == target && from_logp != 0) d = at_target(v, center, constant, from_entropy, from_logp);
+        p.v[k] = i + k < vocabulary ? d : 0.0f;
+      }
+      store_pack(dlogits + row * stride, i, stride, p);
+    }
+  }
+
+  /// p - 1 of a well predicted target is small: formed in double.
+  __device__ float at_target(float x, float center, float constant, float from_entropy, float from_logp) const {
+    const double difference = double{x} - double{center};
+    const double log_p = difference < lowest_difference ? lowest_difference : difference;
+    const double capped = double{x} * double{inverse_cap};
+    return static_cast<float>((exp(log_p) * (double{constant} - double{from_entropy} * log_p) + double{from_logp}) *
+                              (1 - capped * capped));
+  }
+};
+
+void check_rows(const Tensor& per_row, int64_t rows, DType dtype) {
+  LLMTRAIN_CHECK(per_row.empty() || (per_row.numel() == rows && per_row.dtype == dtype),
+                 "per-row statistics must be [R] of their dtype");
+}
+
+void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatistics& s, int64_t vocabulary) {
+  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits must be fp32 [R, V']");
+  LLMTRAIN_CHECK(vocabulary > 0 && vocabulary <= logits.dim(1), "logits have fewer columns than the vocabulary");
+  LLMTRAIN_CHECK(targets.dtype == DType::i32 && targets.numel() == logits.dim(0), "targets must be int32 [R]");
+  for (const Tensor* t : {&s.logp, &s.lse, &s.entropy}) check_rows(*t, logits.dim(0), DType::f32);
+  check_rows(s.argmax, logits.dim(0), DType::i32);
+}
+
+}  // namespace
+
+void softcap_logits(const Tensor& logits, float cap, Stream& stream) {
+  const ProfileSpan span("softcap_logits", [&] { return traffic({&logits, &logits}); });
+  LLMTRAIN_CHECK(logits.dtype == DType::f32 && cap > 0, "fp32 logits and a positive cap");
+  const int64_t n = logits.numel();
+  for_each((n + Pack::size - 1) / Pack::size, stream, Softcap{logits.as<float>(), n, cap});
+}
+
+void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
+                     Stream& stream) {
+  const ProfileSpan span("logprob_forward", [&] {
+    return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
+  });
+  check_logits(logits, targets, statistics, vocabulary);
+  for (const int32_t t : to_host<int32_t>(targets, stream)) {
+    LLMTRAIN_CHECK(t == ignore_target || (t >= 0 && t < vocabulary), "a target lies outside the vocabulary");
+  }
+  launch({static_cast<unsigned>(logits.dim(0))}, stream,
+         ForwardRow{logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1),
+                    data_or_null<float>(statistics.logp), data_or_null<float>(statistics.lse),
+                    data_or_null<float>(statistics.entropy), data_or_null<int32_t>(statistics.argmax)});
+}
+
+void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+                      const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                      float softcap, Stream& stream) {
+  const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
+  check_logits(logits, targets, statistics, vocabulary);  // the targets themselves: logprob_forward, whose lse it wants
+  const int64_t rows = logits.dim(0);
+  for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_rows(*t, rows, DType::f32);
+  LLMTRAIN_CHECK(dlogits.rank == 2 && dlogits.dim(0) == rows && dlogits.dim(1) == logits.dim(1),
+                 "dlogits must have the shape of logits");
+  LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data, "bf16 dlogits want memory of their own");
+  LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass wants lse");
+  LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient wants the entropy");
+  dispatch(dlogits, [&]<class T>(T* d) {
+    launch({static_cast<unsigned>(rows)}, stream,
+           BackwardRow<T>{d, logits.as<float>(), targets.as<int32_t>(), statistics.lse.as<float>(),
+                          data_or_null<float>(statistics.entropy), data_or_null<float>(cotangents.logp),
+                          data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy), vocabulary,
+                          logits.dim(1), softcap > 0 ? 1.0f / softcap : 0.0f});
+  });
+}
+
+}  // namespace llmtrain

@@ -23,8 +23,8 @@ double naive_score(const Values& query, const Values& key, const AttentionShape&
 
 TEST_P(AttentionCached, AgreesWithDoubleOverTheWholeSequence) {
   const auto [s, dtype] = GetParam();
-  constexpr int64_t sequences = 3, capacity = 40;
-  const std::vector<int64_t> lengths = {29, 7, 40};
+  constexpr int64_t sequences = 3, capacity = 600;
+  const std::vector<int64_t> lengths = {290, 7, 600};
   const int64_t d = s.head_dim, width = (s.heads + 2 * s.kv_heads) * d;
   const Array cache(dtype, {sequences, capacity, 2 * s.kv_heads * d});
   std::vector<Values> all;  // values of every token, as stored
@@ -91,7 +91,8 @@ TEST_P(AttentionCached, AgreesWithDoubleOverTheWholeSequence) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionCached,
     testing::Combine(testing::Values(AttentionShape{1, 1, 8, 0, 0.4F, 0}, AttentionShape{6, 2, 13, 0, 0.3F, 0},
-                                     AttentionShape{4, 4, 16, 5, 0.25F, 0}, AttentionShape{4, 1, 10, 9, 0.3F, 1.5F}),
+                                     AttentionShape{4, 4, 16, 5, 0.25F, 0}, AttentionShape{4, 1, 10, 9, 0.3F, 1.5F},
+                                     AttentionShape{3, 1, 140, 300, 0.1F, 0}, AttentionShape{2, 1, 300, 0, 0.05F, 0}),
                      testing::Values(DType::f32, DType::bf16)));
 
 TEST(AttentionCachedErrors, TokensOutsideOfTheCacheAreRefused) {

@@ -8,7 +8,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int limb_bits = 32;
+constexpr int limb_bits = ExactSum::limb_bits;
 constexpr int lowest_exponent = -1074;  // of bit 0 of limb 0
 constexpr size_t nan_count = ExactSum::limb_count;
 constexpr size_t positive_infinities = nan_count + 1;
@@ -50,24 +50,8 @@ bool any_below(const Magnitude& m, int position) {
 }  // namespace
 
 void ExactSum::add(double value) {
-  const uint64_t bits = std::bit_cast<uint64_t>(value);
-  const bool negative = (bits >> 63) != 0;
-  const int biased = static_cast<int>((bits >> 52) & 0x7FFu);
-  uint64_t mantissa = bits & 0xFFFFFFFFFFFFFu;
-  if (biased == 0x7FF) {
-    ++limbs_[mantissa != 0 ? nan_count : negative ? negative_infinities : positive_infinities];
-    return;
-  }
-  if (biased != 0) mantissa |= uint64_t{1} << 52;
-  const int position = std::max(biased, 1) - 1;  // of the mantissa's lowest bit; subnormals share exponent 1
-  const size_t first = static_cast<size_t>(position / limb_bits);
-  const int shift = position % limb_bits;
-  const uint64_t low = (mantissa & 0xFFFFFFFFu) << shift;
-  const uint64_t high = (mantissa >> limb_bits) << shift;  // at most 21 + 31 bits
-  const int64_t parts[3] = {static_cast<int64_t>(low & 0xFFFFFFFFu),
-                            static_cast<int64_t>((low >> limb_bits) + (high & 0xFFFFFFFFu)),
-                            static_cast<int64_t>(high >> limb_bits)};
-  for (size_t i = 0; i < 3; ++i) limbs_[first + i] += negative ? -parts[i] : parts[i];
+  const ExactTerm term(value);
+  for (int i = 0; i < term.count; ++i) limbs_[static_cast<size_t>(term.first + i)] += term.parts[i];
 }
 
 void ExactSum::add(const ExactSum& other) {

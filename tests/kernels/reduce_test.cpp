@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <set>
 
 #include "kernels/kernel_test.hpp"
@@ -31,6 +33,29 @@ TEST(SumOfSquares, AgreesWithExtendedPrecision) {
   }
 }
 
+// Element i of a chunk goes to lane i mod 16, and the lanes fold in one order, on any device.
+TEST(SumOfSquares, OrderInAChunkIsFixed) {
+  const int64_t n = 256 * 3 + 100;
+  const Array x(DType::f32, {n}, test::random_values(n, 12));
+  const Values v = x.values();
+  ExactSum expected, simple;
+  for (size_t begin = 0; begin < v.size(); begin += 256) {
+    double lanes[16] = {}, in_order = 0;
+    for (size_t i = begin; i < std::min(v.size(), begin + 256); ++i) {
+      lanes[i % 16] += v[i] * v[i];
+      in_order += v[i] * v[i];
+    }
+    double s[4];
+    for (int k = 0; k < 4; ++k) s[k] = (lanes[k] + lanes[4 + k]) + (lanes[8 + k] + lanes[12 + k]);
+    expected.add((s[0] + s[2]) + (s[1] + s[3]));
+    simple.add(in_order);
+  }
+  ExactSum sum;
+  sum_of_squares(sum, x, test::stream());
+  EXPECT_EQ(limbs_of(sum), limbs_of(expected));
+  EXPECT_NE(limbs_of(sum), limbs_of(simple)) << "control: another order rounds elsewhere";
+}
+
 // The limbs themselves: cut into shards at whole chunks, in any order, on any number of threads.
 TEST(SumOfSquares, DoesNotDependOnTheCut) {
   const int64_t n = 256 * 37 + 100;
@@ -57,6 +82,20 @@ TEST(SumOfSquares, BitsDoNotDependOnThreads) {
     sum_of_squares(sum, x, test::stream());
     return limbs_of(sum);
   });
+}
+
+TEST(SumOfProducts, InfinitiesAndNansShow) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto sum_of = [](const Values& v) {
+    ExactSum sum;
+    sum_of_products(sum, Array(DType::f32, {3}, v), {}, test::stream());
+    return sum.value();
+  };
+  EXPECT_EQ(sum_of({1, infinity, 2}), infinity);
+  EXPECT_EQ(sum_of({-infinity, 1, -infinity}), -infinity);
+  EXPECT_TRUE(std::isnan(sum_of({infinity, 1, -infinity})));
+  EXPECT_TRUE(std::isnan(sum_of({1, std::nan(""), 1})));
+  EXPECT_EQ(sum_of({0x1p-149, -0x1p127, 0x1p127}), 0x1p-149);
 }
 
 TEST(SumOfProducts, IsExact) {
@@ -90,6 +129,14 @@ TEST(ChunkedHash, ShardsAddUp) {
     EXPECT_NE(chunked_hash(x, 256, test::stream()), whole) << "another place is another hash";
     EXPECT_THROW(chunked_hash(x, 100, test::stream()), Error);
   }
+}
+
+// The number itself: every device, and every version, gives the same.
+TEST(ChunkedHash, IsFrozen) {
+  EXPECT_EQ(chunked_hash(Array(DType::f32, {700}, test::random_integers(700, 10, 100)), 512, test::stream()),
+            7804210360801093572u);
+  EXPECT_EQ(chunked_hash(Array(DType::bf16, {701}, test::random_integers(701, 11, 100)), 0, test::stream()),
+            6668526404687504749u);
 }
 
 TEST(ChunkedHash, EveryElementCounts) {

@@ -1,0 +1,214 @@
+#include <cstring>
+
+#include "core/params.hpp"
+#include "core/profile.hpp"
+#include "kernels/chunk_hash.hpp"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/reduce.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace cuda;
+
+/// Sums of a block, integers of which every thread that adds has its own: no atomics. They fill the shared memory that
+/// needs no request.
+constexpr int sums_of_block = 64;
+constexpr int64_t most_blocks = 132 * 6;  ///< of an H200, six blocks each
+
+struct BlockSums {
+  int64_t (*integers)[sums_of_block];
+  __device__ void add(int sum, double value) const {
+    const ExactTerm term(value);
+    for (int i = 0; i < term.count; ++i) integers[term.first + i][sum] += term.parts[i];
+  }
+};
+
+/// terms(sums) adds a block's terms; their sums go to partial[integer][block].
+template <class Terms>
+struct SumTerms {
+  static constexpr int threads = Terms::threads;
+  Terms terms;
+  int64_t* partial;
+  __device__ void operator()() const {
+    __shared__ int64_t integers[ExactSum::integer_count][sums_of_block];
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < ExactSum::integer_count * sums_of_block; i += threads) {
+      integers[i / sums_of_block][i % sums_of_block] = 0;
+    }
+    __syncthreads();
+    terms(BlockSums{integers});
+    __syncthreads();
+    for (int i = thread / warp_lanes; i < ExactSum::integer_count; i += threads / warp_lanes) {
+      int64_t sum = 0;
+      for (int j = lane(); j < sums_of_block; j += warp_lanes) sum += integers[i][j];
+      sum = warp_sum(sum);
+      if (lane() == 0) partial[i * static_cast<int64_t>(gridDim.x) + blockIdx.x] = sum;
+    }
+  }
+};
+
+struct FoldBlocks {
+  int64_t blocks;
+  const int64_t* partial;
+  int64_t* result;
+  __device__ void operator()(int64_t integer) const {
+    int64_t sum = 0;
+    for (int64_t block = lane(); block < blocks; block += warp_lanes) sum += partial[integer * blocks + block];
+    sum = warp_sum(sum);
+    if (lane() == 0) result[integer] = sum;
+  }
+};
+
+/// Integers have no order of summation: any grid gives the same.
+template <class Terms>
+void add_terms(ExactSum& sum, int64_t blocks_of_work, Stream& stream, const Terms& terms) {
+  if (blocks_of_work == 0) return;
+  const int64_t blocks = std::min(most_blocks, blocks_of_work);
+  ExactSum part;
+  const auto bytes = static_cast<int64_t>(part.limbs().size_bytes());
+  auto* partial = static_cast<int64_t*>(scratch((blocks + 1) * bytes));
+  int64_t* result = partial + blocks * ExactSum::integer_count;
+  launch({static_cast<unsigned>(blocks)}, stream, SumTerms<Terms>{terms, partial});
+  for_each_warp(ExactSum::integer_count, stream, FoldBlocks{blocks, partial, result});
+  copy_to_host(part.limbs().data(), result, bytes, stream);
+  stream.synchronize();
+  sum.add(part);
+}
+
+/// Sums of squares of 256 numbers, in double, where squares are exact. Element i goes to lane i mod 16, as on the host;
+/// four threads have four lanes each.
+struct Squares {
+  static constexpr int threads_of_chunk = 4;
+  static constexpr int threads = sums_of_block * threads_of_chunk;
+  const float* x;
+  int64_t elements, chunks;
+
+  __device__ void operator()(const BlockSums& sums) const {
+    const int sum = static_cast<int>(threadIdx.x) / threads_of_chunk;
+    const int place = static_cast<int>(threadIdx.x) % threads_of_chunk * static_cast<int>(Pack::size);
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * sums_of_block;
+    for (int64_t first = static_cast<int64_t>(blockIdx.x) * sums_of_block; first < chunks; first += stride) {
+      const int64_t chunk = first + sum;
+      const double squares = of_chunk(x + chunk * chunk_elements, elements - chunk * chunk_elements, place);
+      if (place == 0 && chunk < chunks) sums.add(sum, squares);
+    }
+  }
+
+  /// The same in the four threads.
+  __device__ double of_chunk(const float* in, int64_t count, int place) const {
+    constexpr int64_t step = threads_of_chunk * Pack::size;
+    double lanes[Pack::size] = {};
+    const auto add = [&](const float* v) {
+      for (int k = 0; k < Pack::size; ++k) lanes[k] = fma(double{v[k]}, double{v[k]}, lanes[k]);
+    };
+    using Raw = RawPack<float, Pack::size>;
+    if (count >= chunk_elements && reinterpret_cast<uintptr_t>(in) % sizeof(Raw) == 0) {  // loads that wait for nothing
+      for (int64_t i = 0; i < chunk_elements; i += step) add(reinterpret_cast<const Raw*>(in + place + i)->v);
+    } else {
+      const int64_t end = count < chunk_elements ? count : chunk_elements;
+      for (int64_t i = 0; i < chunk_elements; i += step) add(load_pack(in, place + i, end).v);
+    }
+    for (int distance = 1; distance < threads_of_chunk; distance *= 2) {
+      for (double& l : lanes) l += __shfl_xor_sync(0xFFFFFFFFu, l, distance);
+    }
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+  }
+};
+
+struct Products {
+  static constexpr int threads = sums_of_block;
+  const float *x, *weights;
+  int64_t elements;
+  __device__ void operator()(const BlockSums& sums) const {
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * threads;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x; i < elements; i += stride) {
+      const double value = x[i];  // products of two floats are exact
+      sums.add(static_cast<int>(threadIdx.x), weights == nullptr ? value : value * double{weights[i]});
+    }
+  }
+};
+
+/// A warp per chunk; sums of integers.
+struct HashChunks {
+  static constexpr int threads = 256;
+  static constexpr int warps = threads / warp_lanes;
+  static constexpr int64_t access = 16;
+  const unsigned char* bytes;
+  int64_t total, chunk_bytes, chunks;
+  uint64_t first_chunk;
+  uint64_t* partial;
+
+  struct alignas(access) Words {
+    uint64_t v[2];
+  };
+  /// Zero bytes after the end.
+  __device__ static Words load_words(const unsigned char* at, int64_t count) {
+    if (count >= access && reinterpret_cast<uintptr_t>(at) % access == 0) return *reinterpret_cast<const Words*>(at);
+    Words words{};
+    for (int i = 0; i < access && i < count; ++i) words.v[i / 8] |= uint64_t{at[i]} << (i % 8 * 8);
+    return words;
+  }
+
+  __device__ void operator()() const {
+    __shared__ uint64_t of_warps[warps];
+    const int warp = static_cast<int>(threadIdx.x) / warp_lanes;
+    uint64_t hash = 0;
+    for (int64_t chunk = static_cast<int64_t>(blockIdx.x) * warps + warp; chunk < chunks;
+         chunk += static_cast<int64_t>(gridDim.x) * warps) {
+      const int64_t offset = chunk * chunk_bytes, count = std::min(chunk_bytes, total - offset);
+      uint64_t sum = 0;
+      for (int64_t at = lane() * access; at < count; at += warp_lanes * access) {
+        const Words words = load_words(bytes + offset + at, count - at);
+        const auto index = static_cast<uint64_t>(at / 8);
+        sum += word_hash(words.v[0], index);
+        if (at + 8 < count) sum += word_hash(words.v[1], index + 1);
+      }
+      hash += chunk_hash(warp_sum(sum), first_chunk + static_cast<uint64_t>(chunk));
+    }
+    if (lane() == 0) of_warps[warp] = hash;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    uint64_t sum = 0;
+    for (const uint64_t of_warp : of_warps) sum += of_warp;
+    partial[blockIdx.x] = sum;
+  }
+};
+
+}  // namespace
+
+void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& stream) {
+  const ProfileSpan span("sum_of_squares", [&] { return traffic({&x}); });
+  const int64_t n = x.numel(), chunks = (n + chunk_elements - 1) / chunk_elements;
+  add_terms(sum, (chunks + sums_of_block - 1) / sums_of_block, stream, Squares{x.as<float>(), n, chunks});
+}
+
+void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& stream) {
+  const ProfileSpan span("sum_of_products", [&] { return traffic({&x, &weights}); });
+  const int64_t n = x.numel();
+  LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight for each element");
+  add_terms(sum, (n + Products::threads - 1) / Products::threads, stream,
+            Products{x.as<float>(), weights.empty() ? nullptr : weights.as<float>(), n});
+}
+
+uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& stream) {
+  const ProfileSpan span("chunked_hash", [&] { return traffic({&x}); });
+  LLMTRAIN_CHECK(first_element % chunk_elements == 0, "a hashed shard starts at a whole chunk");
+  const auto chunk_bytes = chunk_elements * static_cast<int64_t>(size_of(x.dtype));
+  const int64_t total = x.bytes(), chunks = (total + chunk_bytes - 1) / chunk_bytes;
+  const int64_t blocks = std::min(2 * most_blocks, (chunks + HashChunks::warps - 1) / HashChunks::warps);
+  std::vector<uint64_t> parts(static_cast<size_t>(blocks));
+  const auto bytes = blocks * static_cast<int64_t>(sizeof(uint64_t));
+  auto* partial = static_cast<uint64_t*>(scratch(bytes));
+  launch({static_cast<unsigned>(blocks)}, stream,
+         HashChunks{static_cast<const unsigned char*>(x.data), total, chunk_bytes, chunks,
+                    static_cast<uint64_t>(first_element / chunk_elements), partial});
+  copy_to_host(parts.data(), partial, bytes, stream);
+  stream.synchronize();
+  uint64_t hash = 0;
+  for (const uint64_t part : parts) hash += part;
+  return hash;
+}
+
+}  // namespace llmtrain

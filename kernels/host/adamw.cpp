@@ -1,8 +1,7 @@
 #include "kernels/adamw.hpp"
 
-#include <cmath>
-
 #include "core/profile.hpp"
+#include "kernels/adamw_arithmetic.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -12,33 +11,12 @@ namespace {
 
 using namespace host;
 
-/// What the loop needs of a step, in the precision and order in which PyTorch's single-tensor AdamW uses it.
-struct Factors {
-  explicit Factors(const AdamwStep& s)
-      : decay(static_cast<float>(1.0 - s.learning_rate * s.weight_decay)),
-        beta2(static_cast<float>(s.beta2)),
-        rest1(static_cast<float>(1.0 - s.beta1)),
-        rest2(static_cast<float>(1.0 - s.beta2)),
-        minus_size(static_cast<float>(-s.learning_rate / (1.0 - std::pow(s.beta1, static_cast<double>(s.step))))),
-        root2(static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, static_cast<double>(s.step))))),
-        epsilon(static_cast<float>(s.epsilon)),
-        scale(static_cast<float>(s.gradient_scale)) {}
-  float decay, beta2, rest1, rest2, minus_size, root2, epsilon, scale;
-};
-
-/// Products that are added are written as fma, so that every element has the same arithmetic.
 template <class W>
-void update_range(float* p, float* m, float* v, const float* g, W* weights, const Factors& f, int64_t n) {
+void update_range(float* p, float* m, float* v, const float* g, W* weights, const AdamwFactors& f, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float gradient = g[i] * f.scale;
-    const float first = std::fma(f.rest1, gradient - m[i], m[i]);
-    const float second = std::fma(f.rest2 * gradient, gradient, v[i] * f.beta2);
-    const float value = std::fma(p[i], f.decay, f.minus_size * first / (std::sqrt(second) / f.root2 + f.epsilon));
-    m[i] = first;
-    v[i] = second;
-    p[i] = value;
-    if constexpr (!std::is_void_v<W>) store(weights + i, value);
+    f.update(p[i], m[i], v[i], g[i]);
+    if constexpr (!std::is_void_v<W>) store(weights + i, p[i]);
   }
 }
 
@@ -54,7 +32,7 @@ void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const 
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   float *p = master.as<float>(), *m1 = m.as<float>(), *m2 = v.as<float>();
   const float* g = gradient.as<float>();
-  const Factors factors(step);
+  const AdamwFactors factors(step);
   const auto run = [&](auto* out) {
     parallel_blocks(n, elementwise_block, [&](int64_t begin, int64_t end) {
       using W = std::remove_pointer_t<decltype(out)>;

@@ -72,6 +72,42 @@ TEST(Adamw, AgreesWithDouble) {
       second.values(), v, [&](size_t) { return 1e-7; }, "v");
 }
 
+/// Every operation rounded in the order that all devices share, so that they give the same bits.
+TEST(Adamw, RoundsAsAgreed) {
+  const int64_t n = 1003;
+  const Values p0 = test::random_values(n, 1), m0 = test::random_values(n, 2), g0 = test::random_values(n, 3);
+  Values v0 = test::random_values(n, 4);
+  for (double& v : v0) v = std::fabs(v);
+  const Array master(DType::f32, {n}, p0), m(DType::f32, {n}, m0), v(DType::f32, {n}, v0), g(DType::f32, {n}, g0);
+  AdamwStep s = step(1);  // of the corrections 1 - beta are left
+  s.gradient_scale = 0.3;
+  const auto rounded = [](double x) { return static_cast<float>(x); };
+  const Values g1 = g.values(), m1 = m.values(), v1 = v.values(), p1 = master.values();
+  adamw_update(master, m, v, g, {}, s, test::stream());
+  const Values p2 = master.values(), m2 = m.values(), v2 = v.values();
+  int fused = 0;
+  for (size_t i = 0; i < p1.size(); ++i) {
+    // A double holds enough digits that one rounded to float is what the operation in float gives.
+    const double scale = rounded(0.3);
+    const float gradient = rounded(g1[i] * scale), old = rounded(m1[i]);
+    const float difference = rounded(double{gradient} - double{old});
+    const float first = std::fma(rounded(1 - 0.9), difference, old);
+    const float left = rounded(double{rounded(1 - 0.95)} * double{gradient});
+    const float second = std::fma(left, gradient, rounded(v1[i] * double{rounded(0.95)}));
+    const float root = rounded(std::sqrt(double{second}));
+    const float quotient = rounded(double{root} / double{rounded(std::sqrt(1 - 0.95))});
+    const float divisor = rounded(double{quotient} + double{rounded(1e-8)});
+    const float dividend = rounded(double{rounded(-1e-2 / (1 - 0.9))} * double{first});
+    const float value = std::fma(rounded(p1[i]), rounded(1 - 1e-2 * 0.1), rounded(double{dividend} / double{divisor}));
+    EXPECT_EQ(m2[i], double{first}) << i;
+    EXPECT_EQ(v2[i], double{second}) << i;
+    EXPECT_EQ(p2[i], double{value}) << i;
+    const float other = std::fma(rounded(1 - 0.9), rounded(g1[i] * scale - m1[i]), old);
+    fused += static_cast<int>(other != first);
+  }
+  EXPECT_GT(fused, 0) << "control: a fused subtraction gives other bits";
+}
+
 TEST(Adamw, AnyCutGivesTheSameBits) {
   const int64_t n = 9999;
   const auto run = [&](const std::vector<int64_t>& borders) {

@@ -1,0 +1,44 @@
+#pragma once
+// The arithmetic of adamw_update, shared by both devices, which give the same bits.
+
+#include <cmath>
+
+#include "core/host_device.hpp"
+#include "kernels/adamw.hpp"
+
+namespace llmtrain {
+
+/// Rounded before it goes on: some compilers would fuse it with the subtraction that follows, others not.
+LLMTRAIN_HOST_DEVICE inline float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#elif !defined(__CUDACC__) && __has_builtin(__builtin_assoc_barrier)  // GCC; nvcc reads this too, and has it not
+  return __builtin_assoc_barrier(a * b);
+#else
+  return a * b;
+#endif
+}
+
+/// What an element needs of a step, in the precision and order in which PyTorch's single-tensor AdamW uses it.
+struct AdamwFactors {
+  explicit AdamwFactors(const AdamwStep& s)
+      : decay(static_cast<float>(1.0 - s.learning_rate * s.weight_decay)),
+        beta2(static_cast<float>(s.beta2)),
+        rest1(static_cast<float>(1.0 - s.beta1)),
+        rest2(static_cast<float>(1.0 - s.beta2)),
+        minus_size(static_cast<float>(-s.learning_rate / (1.0 - std::pow(s.beta1, static_cast<double>(s.step))))),
+        root2(static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, static_cast<double>(s.step))))),
+        epsilon(static_cast<float>(s.epsilon)),
+        scale(static_cast<float>(s.gradient_scale)) {}
+  float decay, beta2, rest1, rest2, minus_size, root2, epsilon, scale;
+
+  /// Of one element. Products that are added are written as fma, so that every element has the same arithmetic.
+  LLMTRAIN_HOST_DEVICE void update(float& p, float& m, float& v, float g) const {
+    const float gradient = rounded_product(g, scale);
+    m = std::fma(rest1, gradient - m, m);
+    v = std::fma(rest2 * gradient, gradient, v * beta2);
+    p = std::fma(p, decay, minus_size * m / (std::sqrt(v) / root2 + epsilon));
+  }
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,49 @@
+#include "core/profile.hpp"
+#include "kernels/adamw.hpp"
+#include "kernels/adamw_arithmetic.hpp"
+#include "kernels/cuda/launch.cuh"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace cuda;
+
+template <class W>
+struct Update {
+  int64_t elements;
+  float *p, *m, *v;
+  const float* g;
+  W* weights;
+  AdamwFactors factors;
+
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * Pack::size;
+    Pack value = load_pack(p, i, elements), first = load_pack(m, i, elements), second = load_pack(v, i, elements);
+    const Pack gradient = load_pack(g, i, elements);
+    for (int k = 0; k < Pack::size; ++k) factors.update(value.v[k], first.v[k], second.v[k], gradient.v[k]);
+    store_pack(p, i, elements, value);
+    store_pack(m, i, elements, first);
+    store_pack(v, i, elements, second);
+    if (weights != nullptr) store_pack(weights, i, elements, value);
+  }
+};
+
+}  // namespace
+
+void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
+                  const AdamwStep& step, Stream& stream) {
+  const ProfileSpan span("adamw_update", [&] {
+    return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
+  });
+  const int64_t n = master.numel();
+  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
+  LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
+  dispatch(weights, [&]<class W>(W* out) {
+    for_each(
+        (n + Pack::size - 1) / Pack::size, stream,
+        Update<W>{n, master.as<float>(), m.as<float>(), v.as<float>(), gradient.as<float>(), out, AdamwFactors(step)});
+  });
+}
+
+}  // namespace llmtrain

@@ -51,7 +51,8 @@ bool any_below(const Magnitude& m, int position) {
 
 void ExactSum::add(double value) {
   const ExactTerm term(value);
-  for (int i = 0; i < term.count; ++i) limbs_[static_cast<size_t>(term.first + i)] += term.parts[i];
+  int64_t* first = limbs_.data() + term.first;
+  for (int i = 0; i < term.count; ++i) first[i] += term.parts[i];
 }
 
 void ExactSum::add(const ExactSum& other) {

@@ -33,7 +33,8 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-/// The smallest disk, in steps of 4 KiB, on which a run goes through.
+/// The smallest disk, in steps of 4 KiB, on which a run goes through. What lies on it at once is a checkpoint more or
+/// less, as background saves and deletions fall: another run may do with a quarter less.
 int64_t needed_kilobytes(const Rig& rig) {
   int64_t low = 64, high = 4096;
   while (high - low > 4) {
@@ -60,7 +61,7 @@ void full_disks(int64_t count, Score& score) {
   Rig rig;
   rig.undisturbed("");
   const int64_t needed = needed_kilobytes(rig);
-  int64_t with_sizes = 0;
+  int64_t with_sizes = 0, sufficed = 0;
   for (int64_t i = 0; i < count && needed > 0; ++i) {
     const int64_t kilobytes = needed * (50 + 49 * i / std::max<int64_t>(count - 1, 1)) / 100 / 4 * 4;
     const std::string what = fmt::format("a disk of {} KiB, where {} are needed", kilobytes, needed);
@@ -68,7 +69,11 @@ void full_disks(int64_t count, Score& score) {
     const double begin = now();
     const Outcome outcome = rig.run("hit", 2);
     score.count("small file systems");
-    expect_disk_message(what, outcome, rig.folder_of("hit"), now() - begin, score);
+    if (outcome.exit_code == 0 && 4 * kilobytes > 3 * needed) {
+      ++sufficed;
+    } else {
+      expect_disk_message(what, outcome, rig.folder_of("hit"), now() - begin, score);
+    }
     with_sizes += contains(outcome.output, "the disk is full: a checkpoint needs") ? 1 : 0;
     rig.expect_whole_checkpoints("hit", what, score);
     disk.grow();
@@ -91,7 +96,8 @@ void full_disks(int64_t count, Score& score) {
     rig.expect_whole_checkpoints("hit", what, score);
     rig.expect_recovery("hit", 2, "", what, score);
   }
-  score.note = needed > 0 ? fmt::format("sizes 50 to 99 % of the need; {} named needed and free bytes", with_sizes)
+  score.note = needed > 0 ? fmt::format("sizes 50 to 99 % of the need; {} named needed and free bytes, {} sufficed",
+                                        with_sizes, sufficed)
                           : "injected: nothing can be mounted here";
 }
 

@@ -6,10 +6,11 @@ that the losses agree, and prints the ratios of tokens/s and of peak memory.
         [--precision bf16] [--peer autocast,bf16,compile+autocast,...] [--rounds 5] [--steps 8] [--threads N]
         [--ranks 1] [--option section.key=value ...] [--markdown]
 
-Of several peers the fastest counts. Speed is the median over the rounds of a round's median step, without its first
-two; memory is the largest resident set of a process. A peer is [compile+]fp32|autocast|bf16; see
-peers/train_decoder.py. Environment: PYTHON (this interpreter; needs torch and safetensors), MPIRUN (mpirun). PyTorch
-gets tcmalloc where the loader finds it (PRELOAD names another library), else a malloc that keeps its memory.
+Of several peers only two go on after the first round: the fastest, and of those with the same state (fp32 masters and
+moments) the smallest. Speed is the median over the rounds of a round's median step, without its first two; memory is the
+largest resident set of a process. A peer is [compile+]fp32|autocast|bf16; see peers/train_decoder.py. Environment:
+PYTHON (this interpreter; needs torch and safetensors), MPIRUN (mpirun). PyTorch gets tcmalloc where the loader finds it
+(PRELOAD names another library), else a malloc that keeps its memory.
 """
 
 import argparse
@@ -181,12 +182,15 @@ def main():
                     check_losses(results["llmtrain"][0]["losses"][:count], results[name][0]["losses"][:count],
                                  args.precision)
                 print("the losses agree", flush=True)
+                same_state = [p for p in peers if not p.endswith("bf16")] or peers
+                peers = sorted({max(peers, key=lambda name: results[name][0]["speed"]),
+                                min(same_state, key=lambda name: results[name][0]["peak"])})
+                results = {name: results[name] for name in peers + ["llmtrain"]}
 
     median = lambda name, key: statistics.median(r[key] for r in results[name])
     best = max(peers, key=lambda name: median(name, "speed"))
     ours, theirs = median("llmtrain", "speed"), median(best, "speed")
-    same_state = [p for p in peers if not p.endswith("bf16")] or peers
-    least = min(median(name, "peak") for name in same_state)
+    least = min(median(name, "peak") for name in peers if name in same_state)
     version = results[best][0]["version"]
     print(f"\nmedians; PyTorch {version}, fastest: {best}")
     print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")

@@ -12,7 +12,7 @@ struct Head {
   int64_t channels = 0;
   int64_t rows_of_table = 0;           ///< V, padding rows included
   int64_t logits_bytes = 64 << 20;     ///< of a block
-  int64_t gradient_bytes = 100 << 20;  ///< of a group's gradients of logits
+  int64_t gradient_bytes = 52 << 20;  ///< of a group's gradients of logits
   int64_t vocabulary = 0;              ///< tokens that exist; the rest is never predicted
   float softcap = 0;                   ///< c: logits x become c tanh(x / c); 0 = off
 

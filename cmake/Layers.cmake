@@ -1,5 +1,5 @@
 # The layers of the CUDA build: those whose CUDA side exists. The others join when their kernels do.
-set(LLMTRAIN_CUDA_LAYERS core device kernels parallel)
+set(LLMTRAIN_CUDA_LAYERS core device kernels parallel text optim layers models objectives data hf checkpoint metrics generate train tool)
 set_property(GLOBAL PROPERTY LLMTRAIN_LEFT_OUT "")
 
 # llmtrain_layer(NAME DEPENDS target...): the static library llmtrain::NAME of a folder, src/NAME or, for kernels,

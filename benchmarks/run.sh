@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Prints the tables of docs/performance.md, measured on this machine: llmtrain beside PyTorch (training.py), and the
-# levels of recomputation (recompute.py). Nothing else should run meanwhile.
+# Measures on this machine what docs/performance.md tells, one section after the other, as Markdown on stdout; progress
+# goes to stderr. Nothing else should run meanwhile: all sections take about two hours on two cores.
 #
-#   benchmarks/run.sh LLMTRAIN [ROUNDS]
+#   benchmarks/run.sh LLMTRAIN [SECTION...]
 #
-#   LLMTRAIN   the program, e.g. build/host/llmtrain
-#   ROUNDS     of A B, default 5
-# Environment: PYTHON (python3; needs torch and safetensors), MPIRUN (mpirun).
+#   LLMTRAIN   the program, e.g. build/host/llmtrain, with the compiled benchmarks beside it (LLMTRAIN_BENCHMARKS=ON)
+#   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, checkpoint,
+#              load, prediction, tokenizers; default: all
+# Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
+# sentencepiece and tiktoken), MPIRUN (mpirun), TEXT (a file to learn characters and tokens from; without it those two
+# sections are left out), SCRATCH (a folder on the disk to measure, else a temporary one), RANKS (2).
 set -euo pipefail
 
 if [[ $# -lt 1 || $1 == -* ]]; then
@@ -14,22 +17,102 @@ if [[ $# -lt 1 || $1 == -* ]]; then
   exit 64
 fi
 program=$(realpath -- "$1")
-rounds=${2:-5}
+shift
+compiled=$(dirname -- "$program")/benchmarks
 here=$(cd -- "$(dirname -- "$0")" && pwd)
+rounds=${ROUNDS:-5}
+ranks=${RANKS:-2}
 python=${PYTHON:-python3}
+read -ra mpirun <<<"${MPIRUN:-mpirun} --oversubscribe --bind-to none -n $ranks"
+if [[ $(id -u) == 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
 export PYTHONDONTWRITEBYTECODE=1
+work=${SCRATCH:-$(mktemp -d)}
+[[ -n ${SCRATCH:-} ]] || trap 'rm -rf -- "$work"' EXIT
+
+# table TITLE COMMAND...: the command's output as text that keeps its columns.
+table() {
+  printf '\n%s\n\n' "$1"
+  shift
+  "$@" | tee /dev/stderr | sed 's/^/    /'
+}
+of_one_rank() { env OMP_NUM_THREADS="$(nproc)" "$@"; }
+of_ranks() { "${mpirun[@]}" env OMP_NUM_THREADS=1 "$@"; }
 
 # row OPTION...: the row of one case; what training.py says on the way goes to stderr.
 row() {
   "$python" "$here/training.py" "$program" --rounds "$rounds" --markdown "$@" | tee /dev/stderr | tail -n 1
 }
 
-printf 'On %s.\n\n' "$("$python" -c "import sys; sys.path.insert(0, '$here'); import training; print(training.processor())")"
-printf '| what | llmtrain, tokens/s | PyTorch, tokens/s | ratio | peak memory, ratio |\n|---|---|---|---|---|\n'
-row --model gpt2-124m --batch 4 --precision bf16
-row --model gpt2-124m --batch 1 --precision bf16
-row --model gpt2-124m --batch 4 --precision fp32
-row --model gpt2-124m --batch 1 --precision fp32
-row --model llama-300m --length 512 --batch 1 --accumulate 4 --precision bf16
-printf '\n'
-"$python" "$here/recompute.py" "$program" --model gpt2-124m --batch 4 --rounds "$rounds"
+pytorch() {
+  printf '\n| what | llmtrain, tokens/s | PyTorch, tokens/s | ratio | peak memory, ratio |\n|---|---|---|---|---|\n'
+  row --model gpt2-124m --batch 4 --precision bf16
+  row --model gpt2-124m --batch 1 --precision bf16
+  row --model gpt2-124m --batch 4 --precision fp32
+  row --model gpt2-124m --batch 1 --precision fp32
+  row --model llama-300m --length 512 --batch 1 --accumulate 4 --precision bf16
+}
+recompute() {
+  table "Memory against time:" "$python" "$here/recompute.py" "$program" --rounds "$rounds"
+}
+# A short run of the 124M deck whose last lines are the table of log.profile.
+profiled() {
+  "$@" "$here/../inputs/medium.ini" run.output="$work/runs" run.name=profile run.overwrite=true run.max_steps=8 \
+    batch.micro=1 batch.global="$ranks" log.profile=4 evaluation.every_steps=0 evaluation.at_end=false \
+    checkpoint.every_steps=0 checkpoint.at_end=false ${TEXT:+data.train="$TEXT"} 2>&1 | sed -n '/^profile/,$p'
+}
+profile() {
+  table "Where the time of a step goes, one rank:" profiled of_one_rank "$program"
+  table "Where the time of a step goes, $ranks ranks:" profiled of_ranks "$program"
+}
+first_step() {
+  table "Until the first step is done:" "$python" "$here/first_step.py" "$program" --rounds "$rounds"
+}
+characters() {
+  table "The character model:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
+}
+ranks() {
+  table "Ranks of one thread beside one rank:" "$python" "$here/ranks.py" "$program" --ranks "$ranks" --rounds "$rounds"
+}
+transfers() {
+  table "Between ranks of a node:" of_ranks "$compiled/collective_bench" 1024 "$rounds"
+}
+optimizer() {
+  table "The optimizer's step:" of_one_rank "$compiled/optimizer_bench" 124 "$rounds"
+}
+products() {
+  table "Matrix products:" of_one_rank "$compiled/matmul_bench"
+}
+checkpoint() {
+  table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512
+}
+load() {
+  "$compiled/load_bench" --make "$work/model" 2 bf16 >/dev/null
+  table "Loading weights:" of_ranks "$compiled/load_bench" "$work/model" "$rounds"
+}
+prediction() {
+  table "Prediction beside runs:" "$python" "$here/measure.py" "$program" "$here/../inputs/small.ini" --rounds "$rounds"
+}
+tokenizers() {
+  table "Encoding text:" "$python" "$here/peers/tokenizers_encode.py" "$compiled/tokenizer_bench" "$TEXT" "$rounds"
+}
+
+all=(pytorch recompute profile first_step characters ranks transfers optimizer products checkpoint load prediction tokenizers)
+sections=("$@")
+[[ $# -gt 0 ]] || sections=("${all[@]}")
+for section in "${sections[@]}"; do
+  if [[ " ${all[*]} " != *" $section "* ]]; then
+    printf '%s: no section of that name; there are: %s\n' "$section" "${all[*]}" >&2
+    exit 64
+  fi
+  if [[ $section =~ ^(characters|tokenizers)$ && -z ${TEXT:-} ]]; then
+    printf '%s: left out, TEXT names no file\n' "$section" >&2
+    continue
+  fi
+  if [[ $section == "${sections[0]}" ]]; then
+    printf 'On %s.\n' "$("$python" -c "import sys; sys.path.insert(0, '$here'); import training; print(training.processor())")"
+  fi
+  printf '%s\n' "$section ..." >&2
+  "$section"
+done

@@ -1,6 +1,7 @@
 #include "core/profile.hpp"
 
 #include <chrono>
+#include <utility>
 
 namespace llmtrain {
 
@@ -23,7 +24,13 @@ int64_t Recorder::now() {
       .count();
 }
 
-void Recorder::start() {
+int64_t Recorder::settled_now() const {
+  if (settle_) settle_();
+  return now();
+}
+
+void Recorder::start(std::function<void()> settle) {
+  settle_ = std::move(settle);
   spans.reserve(spans_of_a_few_steps);
   posts.reserve(spans_of_a_few_steps / 16);
   innermost_ = -1;
@@ -35,14 +42,14 @@ void Recorder::stop() {
 }
 
 size_t Recorder::open(SpanKind kind, const char* name) {
-  spans.push_back({name, kind, innermost_, now(), 0, {}, 0});
+  spans.push_back({name, kind, innermost_, settled_now(), 0, {}, 0});
   innermost_ = static_cast<int32_t>(spans.size()) - 1;
   return spans.size() - 1;
 }
 
 void Recorder::close(size_t index) {
   Span& span = spans[index];
-  span.end = now();
+  span.end = settled_now();
   innermost_ = span.parent;
 }
 

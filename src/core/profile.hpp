@@ -3,6 +3,7 @@
 // is one branch.
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <utility>
 #include <vector>
@@ -48,7 +49,9 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  void start();
+  /// settle is called before a time is taken: it waits for the work that a device does in the background, so that every
+  /// span ends with its own.
+  void start(std::function<void()> settle = {});
   void stop();
   /// Of the calling thread, or null.
   static Recorder* current() { return current_; }
@@ -62,7 +65,10 @@ class Recorder {
   std::vector<Post> posts;
 
  private:
+  int64_t settled_now() const;
+
   static constinit thread_local Recorder* current_;
+  std::function<void()> settle_;
   int32_t innermost_ = -1;
 };
 

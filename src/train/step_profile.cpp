@@ -96,8 +96,10 @@ std::string table(std::span<const Span> spans, int64_t steps, const MachineLimit
 }  // namespace
 
 MachineLimits measure_limits(DType compute, Stream& stream) {
-  constexpr int64_t n = 1024, long_side = 4096;
-  constexpr int64_t elements = int64_t{8} << 20;  // 32 MiB each: more than a core's share of the caches
+  // A GPU is full with larger ones, and has larger caches.
+  const int64_t times = device_memory_is_host() ? 1 : 8;
+  const int64_t n = 1024 * times, long_side = 4096;
+  const int64_t elements = (int64_t{8} << 20) * times;  // 32 MiB each: more than a core's share of the caches
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
   {
@@ -106,14 +108,14 @@ MachineLimits measure_limits(DType compute, Stream& stream) {
     const Tensor y(y_memory.data(), compute, {n, long_side});
     fill(x, 0.5f, stream);
     fill(w, 0.25f, stream);
-    limits.flops = 2.0 * n * n * long_side / shortest([&] {
+    limits.flops = 2.0 * static_cast<double>(n * n * long_side) / shortest([&] {
                      linear_forward(y, x, w, Tensor(), stream);
                      stream.synchronize();
                    });
   }
   const DeviceBuffer to_memory(elements * 4), from_memory(elements * 4);
   const Tensor to(to_memory.data(), DType::f32, {elements}), from(from_memory.data(), DType::f32, {elements});
-  limits.bytes = 3.0 * elements * 4 / shortest([&] {
+  limits.bytes = 3.0 * 4 * static_cast<double>(elements) / shortest([&] {
                    add_into(to, from, false, stream);
                    stream.synchronize();
                  });
@@ -172,11 +174,15 @@ std::string trace_events(std::span<const Span> spans, int rank, int64_t origin) 
   return text;
 }
 
-void StepProfile::begin_step(int64_t step) {
+void StepProfile::begin_step(int64_t step, Stream& stream) {
   if (skip_ > 0 || recorded_ == wanted_) return;
   if (recorded_ == 0) first_ = step;
   last_ = step;
-  recorder_.start();
+  if (device_memory_is_host()) {
+    recorder_.start();
+  } else {
+    recorder_.start([&stream] { stream.synchronize(); });
+  }
 }
 
 void StepProfile::end_step() {

@@ -48,7 +48,7 @@ class StepProfile {
   StepProfile(int64_t wanted, int64_t steps_to_come)
       : wanted_(std::min(wanted, steps_to_come)), skip_(steps_to_come > wanted_ ? 1 : 0) {}
 
-  void begin_step(int64_t step);
+  void begin_step(int64_t step, Stream& stream);
   void end_step();
   /// All wanted steps are recorded, and the report is due. The same on every rank.
   bool due() const { return recorded_ > 0 && recorded_ == wanted_ && !reported_; }

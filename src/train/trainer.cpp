@@ -155,7 +155,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
   StepProfile profile(config_.log.profile, total_steps_ - completed);
   int64_t stop = settle(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
-    profile.begin_step(completed);
+    profile.begin_step(completed, run.runtime.stream());
     step(run, completed);
     profile.end_step();
     if (profile.due()) {

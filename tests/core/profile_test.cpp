@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <utility>
 
 #include "core/activity.hpp"
 
@@ -60,6 +61,22 @@ TEST(Profile, SpansNest) {
   EXPECT_EQ(recorder.spans[3].work.bytes, 64);
   ASSERT_EQ(recorder.posts.size(), 1);
   EXPECT_EQ(recorder.posts[0].sequence, recorder.spans[3].sequence);
+}
+
+TEST(Profile, WorkInTheBackgroundBelongsToTheSpanThatBeganIt) {
+  Recorder recorder;
+  bool working = false;
+  int64_t done = 0;
+  recorder.start([&] {
+    if (std::exchange(working, false)) done = Recorder::now();
+  });
+  {
+    const ProfileSpan span(SpanKind::kernel, "begins work");
+    working = true;
+  }
+  recorder.stop();
+  EXPECT_FALSE(working);
+  EXPECT_GE(recorder.spans.at(0).end, done);
 }
 
 TEST(Profile, OtherThreadsAreNotRecorded) {

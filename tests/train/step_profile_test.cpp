@@ -61,10 +61,11 @@ TEST(StepProfile, TraceIsJsonWithChromesFields) {
 
 TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
   const auto recorded = [](int64_t wanted, int64_t steps) {
+    Stream stream;
     StepProfile profile(wanted, steps);
     std::string which;
     for (int64_t n = 0; n < steps; ++n) {
-      profile.begin_step(n);
+      profile.begin_step(n, stream);
       which += Recorder::current() != nullptr ? 'r' : '-';
       profile.end_step();
       if (profile.due()) which += '!';

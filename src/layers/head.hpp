@@ -10,11 +10,11 @@ namespace llmtrain {
 struct Head {
   ParamRef weight;  ///< [V, C]; a tied embedding's or its own
   int64_t channels = 0;
-  int64_t rows_of_table = 0;           ///< V, padding rows included
-  int64_t logits_bytes = 64 << 20;     ///< of a block
+  int64_t rows_of_table = 0;          ///< V, padding rows included
+  int64_t logits_bytes = 64 << 20;    ///< of a block
   int64_t gradient_bytes = 52 << 20;  ///< of a group's gradients of logits
-  int64_t vocabulary = 0;              ///< tokens that exist; the rest is never predicted
-  float softcap = 0;                   ///< c: logits x become c tanh(x / c); 0 = off
+  int64_t vocabulary = 0;             ///< tokens that exist; the rest is never predicted
+  float softcap = 0;                  ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Rows whose logits exist at a time, and rows whose gradients do: functions of the shapes alone.
   int64_t block_rows(int64_t rows) const;

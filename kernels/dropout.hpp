@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 
 #include "core/batch.hpp"
@@ -14,6 +15,8 @@ struct Dropout {
   uint64_t key = 0;       ///< random_key(seed, purpose, step, layer)
 
   bool active() const { return probability > 0; }
+  /// Random bits below it drop an element: (bits + 1/2) / 2^32 < p as integers; every step is exact in double.
+  uint32_t threshold() const { return static_cast<uint32_t>(std::ceil(double{probability} * 0x1p32 - 0.5)); }
   /// 0 or 1 / (1 - p). For row r and channel c of [N, C]: sequence = sequence_ids[r], element = sequence_offsets[r] * C
   /// + c.
   LLMTRAIN_HOST_DEVICE float scale(uint64_t sequence, uint64_t element) const {

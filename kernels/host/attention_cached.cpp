@@ -15,19 +15,16 @@ namespace {
 
 using namespace host;
 
+/// In the cache: cache_keys_values has looked, which comes first. (Nothing may throw inside a parallel loop.)
+int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
+  return batch.sequence_ids.as<int64_t>()[row] * cache.dim(1) + batch.positions.as<int32_t>()[row];
+}
+
 void check(const Tensor& qkv, const Tensor& cache, const Batch& batch, const AttentionShape& s) {
   LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == (s.heads + 2 * s.kv_heads) * s.head_dim,
                  "qkv is [N, (H + 2 G) D]");
   LLMTRAIN_CHECK(cache.rank == 3 && cache.dim(2) == 2 * s.kv_heads * s.head_dim && cache.dtype == qkv.dtype,
                  "a cache of keys and values is [S, P, 2 G D] of qkv's dtype");
-}
-
-int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
-  const int64_t sequence = batch.sequence_ids.as<int64_t>()[row];
-  const int64_t position = batch.positions.as<int32_t>()[row];
-  LLMTRAIN_CHECK(sequence >= 0 && sequence < cache.dim(0) && position >= 0 && position < cache.dim(1),
-                 "a token lies outside of the cache");
-  return sequence * cache.dim(1) + position;
 }
 
 /// One query head of one row. Scores pass through `scores`, one per visible key.
@@ -67,6 +64,9 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
   const int64_t bytes = 2 * s.kv_heads * s.head_dim * element;
   const int64_t row_bytes = qkv.dim(1) * element, queries = s.heads * s.head_dim * element;
   for (int64_t row = 0; row < batch.tokens; ++row) {
+    const int64_t sequence = batch.sequence_ids.as<int64_t>()[row], position = batch.positions.as<int32_t>()[row];
+    LLMTRAIN_CHECK(sequence >= 0 && sequence < cache.dim(0) && position >= 0 && position < cache.dim(1),
+                   "a token lies outside of the cache");
     std::memcpy(static_cast<char*>(cache.data) + place_of(cache, batch, row) * bytes,
                 static_cast<const char*>(qkv.data) + row * row_bytes + queries, static_cast<size_t>(bytes));
   }

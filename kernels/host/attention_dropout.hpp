@@ -2,7 +2,6 @@
 // Dropout masks of a [keys, queries] tile of probabilities.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -34,10 +33,7 @@ inline TileRows tile_rows(const Batch& batch, const Segment& segment, int query_
 class DropoutTile {
  public:
   explicit DropoutTile(const Dropout& dropout)
-      : key_(dropout.key),
-        // random_uniform(bits) < p  <=>  bits + 1/2 < p 2^32
-        threshold_(static_cast<uint32_t>(std::ceil(double{dropout.probability} * 4294967296.0 - 0.5))),
-        scale_(1.0f / (1.0f - dropout.probability)) {}
+      : key_(dropout.key), threshold_(dropout.threshold()), scale_(1.0f / (1.0f - dropout.probability)) {}
 
   void fill(float* keep, int head, const TileRows& rows) const {
     Philox8 counters[block / 8];

@@ -10,7 +10,7 @@
 #include "core/dtype.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
-#include "kernels/host/philox8.hpp"
+#include "kernels/host/words.hpp"
 
 namespace llmtrain::host {
 
@@ -75,24 +75,10 @@ void load_rows(P* dst, const HeadRows<const S>& src, int count) {
 inline void transpose_words(uint32_t* dst, const uint32_t* src, int rows, int columns) {
   for (int r0 = 0; r0 < rows; r0 += 8) {
     for (int c0 = 0; c0 < columns; c0 += 8) {
-      Words8 a[8];
-      Words8 b[8];
-      for (int i = 0; i < 8; ++i) std::memcpy(&a[i], src + (r0 + i) * columns + c0, sizeof(Words8));
-      for (int i = 0; i < 4; ++i) {  // 1 x 1 words of rows 2i, 2i + 1, then pairs, then halves
-        b[2 * i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        b[2 * i + 1] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-      }
-      for (int i = 0; i < 8; i += 4) {
-        a[i] = __builtin_shufflevector(b[i], b[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        a[i + 1] = __builtin_shufflevector(b[i], b[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        a[i + 2] = __builtin_shufflevector(b[i + 1], b[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-        a[i + 3] = __builtin_shufflevector(b[i + 1], b[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-      }
-      for (int i = 0; i < 4; ++i) {
-        b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-      }
-      for (int i = 0; i < 8; ++i) std::memcpy(dst + (c0 + i) * rows + r0, &b[i], sizeof(Words8));
+      Words8 tile[8];
+      for (int i = 0; i < 8; ++i) std::memcpy(&tile[i], src + (r0 + i) * columns + c0, sizeof(Words8));
+      transpose(tile);
+      for (int i = 0; i < 8; ++i) std::memcpy(dst + (c0 + i) * rows + r0, &tile[i], sizeof(Words8));
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/host/attention_plan.hpp"
 #include "kernels/host/block_product.hpp"
+#include "kernels/host/gemm_tile.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/product_path.hpp"
 
@@ -37,7 +38,7 @@ void run_items(const AttentionWorkspace& workspace, const ItemList& items, const
       blocks += pass.run(items[index], workspace.piece(worker));
     }
     visited.fetch_add(blocks);
-    end_block_products();
+    leave_micro_kernels();
   });
 }
 

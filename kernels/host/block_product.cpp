@@ -4,12 +4,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <oneapi/dnnl/dnnl_ukernel.hpp>
 #include <utility>
 
 #include "core/error.hpp"
 #include "device/processor.hpp"
+#include "kernels/host/gemm_tile.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/product_path.hpp"
 
@@ -17,38 +16,22 @@ namespace llmtrain::host {
 
 namespace {
 
-/// One oneDNN micro-kernel.
-class MicroKernel final : public BlockProduct {
+/// oneDNN's micro-kernel. Products of several shapes take turns: each call sets up the tiles of AMX, where there are
+/// any.
+class MicroProduct final : public BlockProduct {
  public:
-  /// Null where the processor or this oneDNN lacks it.
-  static std::unique_ptr<BlockProduct> make(const BlockShape& s) {
-    using dnnl::memory;
-    try {
-      const auto type = s.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-      dnnl::ukernel::brgemm kernel(s.m, s.n, s.k, 1, s.k, s.n, s.n, type, type, memory::data_type::f32, true);
-      if (!kernel) return nullptr;
-      kernel.set_add_C(s.accumulate);
-      if (!kernel.finalize()) return nullptr;
-      if (kernel.get_scratchpad_size() > static_cast<size_t>(scratch_bytes)) return nullptr;
-      kernel.generate();
-      return std::unique_ptr<BlockProduct>(new MicroKernel(std::move(kernel)));
-    } catch (const dnnl::error&) {
-      return nullptr;
-    }
+  explicit MicroProduct(std::unique_ptr<TileKernel> kernel)
+      : kernel_(std::move(kernel)), has_tiles_(processor_has(Instructions::amx)) {
+    LLMTRAIN_CHECK(kernel_->scratch_bytes() <= scratch_bytes, "a micro-kernel wants more scratch memory than there is");
   }
 
   void run(const void* a, const void* b, float* c, void* scratch) const override {
-    if (has_tiles_) dnnl_brgemm_set_hw_context(kernel_.get());
-    static constexpr dnnl_dim_t offsets[2] = {0, 0};
-    const dnnl_status_t status = dnnl_brgemm_execute(kernel_.get(), a, b, offsets, c, scratch);
-    LLMTRAIN_CHECK(status == dnnl_success, "a oneDNN micro-kernel failed");
+    if (has_tiles_) kernel_->enter();
+    LLMTRAIN_CHECK(kernel_->run(a, b, c, scratch, 0), "a oneDNN micro-kernel failed");
   }
 
  private:
-  explicit MicroKernel(dnnl::ukernel::brgemm kernel)
-      : kernel_(std::move(kernel)), has_tiles_(processor_has(Instructions::amx)) {}
-
-  dnnl::ukernel::brgemm kernel_;
+  std::unique_ptr<TileKernel> kernel_;
   bool has_tiles_;
 };
 
@@ -104,16 +87,17 @@ const BlockProduct& BlockProduct::get(const BlockShape& shape) {
   const bool plain = !product_kernels(DType::f32, shape.m).micro;
   const std::lock_guard lock(mutex);
   std::unique_ptr<BlockProduct>& product = made[{plain, shape}];
-  if (!product && (!plain || shape.dtype == DType::bf16)) product = MicroKernel::make(shape);
-  if (!product) {
-    LLMTRAIN_CHECK(shape.dtype == DType::f32, "no product of bf16 blocks on this processor");
-    product = std::make_unique<PlainProduct>(shape);
+  if (product) return *product;
+  if (!plain || shape.dtype == DType::bf16) {
+    const auto& [dtype, m, n, k, accumulate] = shape;
+    if (auto kernel = make_micro_kernel({m, n, k, k, n, n, dtype, accumulate})) {
+      product = std::make_unique<MicroProduct>(std::move(kernel));
+      return *product;
+    }
   }
+  LLMTRAIN_CHECK(shape.dtype == DType::f32, "no product of bf16 blocks on this processor");
+  product = std::make_unique<PlainProduct>(shape);
   return *product;
-}
-
-void end_block_products() {
-  if (processor_has(Instructions::amx)) dnnl_brgemm_release_hw_context();
 }
 
 }  // namespace llmtrain::host

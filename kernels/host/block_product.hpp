@@ -26,14 +26,11 @@ class BlockProduct {
   static constexpr int64_t scratch_bytes = 64 << 10;
 
   /// Made once per shape and kept, on the path of product_path.hpp. A bf16 shape is an error where there is no native
-  /// product.
+  /// product. Every thread calls leave_micro_kernels() after its last product.
   static const BlockProduct& get(const BlockShape& shape);
 
   virtual ~BlockProduct() = default;
   virtual void run(const void* a, const void* b, float* c, void* scratch) const = 0;
 };
-
-/// Gives the matrix unit back; every thread calls it after its last product.
-void end_block_products();
 
 }  // namespace llmtrain::host

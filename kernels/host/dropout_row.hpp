@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -17,9 +16,7 @@ class DropoutRow {
  public:
   explicit DropoutRow(const Dropout& dropout)
       : key_(dropout.key),
-        // (bits + 1/2) / 2^32 < p as integers; every step is exact in double, and p < 1.
-        zeroed_(static_cast<uint32_t>(
-            std::ceil(std::max(0.0, static_cast<double>(dropout.probability) * 4294967296.0 - 0.5)))),
+        threshold_(dropout.threshold()),
         kept_(std::bit_cast<uint32_t>(1.0f / (1.0f - dropout.probability))) {}
 
   static constexpr int64_t longest = 256;
@@ -27,28 +24,18 @@ class DropoutRow {
   /// Factors of elements first .. first + count - 1 of `sequence`, count <= longest; valid until the next call.
   const float* factors(uint64_t sequence, uint64_t first, int64_t count) {
     const auto skipped = static_cast<int64_t>(first & 3);
-    const Words8 eight{0, 1, 2, 3, 4, 5, 6, 7};
-    const Words8 zero{};
     for (int64_t i = 0; i < skipped + count; i += 32) {
       const uint64_t group = (first + static_cast<uint64_t>(i)) >> 2;
-      const auto low = static_cast<uint32_t>(group);
-      const Words8 counter_low = eight + low;
-      const auto carried = counter_low < low;  // all bits, that is -1, or none
-      const Words8 counter_high = zero + static_cast<uint32_t>(group >> 32) - reinterpret_cast<const Words8&>(carried);
-      Philox8 random = philox8(key_, {{counter_low, counter_high, zero + static_cast<uint32_t>(sequence),
-                                       zero + static_cast<uint32_t>(sequence >> 32)}});
-      for (Words8& word : random.v) {
-        const auto dropped = word < zeroed_;  // all bits or none
-        word = ~reinterpret_cast<const Words8&>(dropped) & kept_;
-      }
+      Philox8 random = philox8(key_, consecutive_counters(sequence, group));
+      for (Words8& word : random.v) word = ~std::bit_cast<Words8>(word < threshold_) & kept_;  // all bits or none
       store(buffer_ + i, random);
     }
-    return reinterpret_cast<const float*>(buffer_) + skipped;
+    return buffer_ + skipped;
   }
 
  private:
   /// Word w of evaluation l is element 4 l + w.
-  static void store(uint32_t* out, const Philox8& r) {
+  static void store(float* out, const Philox8& r) {
     const Words8 ab_low = __builtin_shufflevector(r.v[0], r.v[1], 0, 8, 1, 9, 2, 10, 3, 11);
     const Words8 ab_high = __builtin_shufflevector(r.v[0], r.v[1], 4, 12, 5, 13, 6, 14, 7, 15);
     const Words8 cd_low = __builtin_shufflevector(r.v[2], r.v[3], 0, 8, 1, 9, 2, 10, 3, 11);
@@ -61,9 +48,9 @@ class DropoutRow {
   }
 
   uint64_t key_;
-  uint32_t zeroed_;
-  uint32_t kept_;
-  alignas(32) uint32_t buffer_[longest + 32];
+  uint32_t threshold_;
+  uint32_t kept_;  ///< bits of the factor
+  alignas(32) float buffer_[longest + 32];
 };
 
 /// body(first, count, scale) over channels [begin, end) of a row in pieces of at most DropoutRow::longest; `scale` is

@@ -142,13 +142,7 @@ namespace {
 
 /// Elements 2 pair ... 2 pair + 15 of the stream, times std.
 void sixteen_normals(uint64_t key, uint64_t pair, double std, float* out) {
-  using host::Words8;
-  const Words8 eight{0, 1, 2, 3, 4, 5, 6, 7};
-  const auto low = static_cast<uint32_t>(pair);
-  const Words8 counter_low = eight + low;
-  const auto carried = counter_low < low;  // all bits, that is -1, or none
-  const Words8 counter_high = Words8{} + static_cast<uint32_t>(pair >> 32) - reinterpret_cast<const Words8&>(carried);
-  const host::Philox8 random = host::philox8(key, {{counter_low, counter_high, Words8{}, Words8{}}});
+  const host::Philox8 random = host::philox8(key, host::consecutive_counters(0, pair));
   std::array<uint32_t, 8> words[3];
   for (int w = 0; w < 3; ++w) std::memcpy(words[w].data(), &random.v[w], sizeof random.v[w]);
 #pragma omp simd

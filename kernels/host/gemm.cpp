@@ -3,37 +3,21 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <map>
+#include <bit>
 #include <memory>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "core/error.hpp"
-#include "kernels/host/buffer.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
-#include "kernels/host/gemm_pack.hpp"
-#include "kernels/host/gemm_tile.hpp"
-#include "kernels/host/product_path.hpp"
+#include "kernels/host/gemm_plan.hpp"
 
 namespace llmtrain::host {
 
 namespace {
 
-constexpr int64_t panel_width = 64;                  ///< columns of a packed B panel
-constexpr int64_t most_tile_rows = 128;              ///< a B panel is read from far caches once per tile
-constexpr int64_t longest_chunk = 512;               ///< words along k in one micro-kernel call
-constexpr int64_t most_chunks = 8;                   ///< of a segment: what is packed at a time along k
-constexpr int64_t packed_limit = int64_t{8} << 20;   ///< bytes of packed A, and of packed B, at a time
-constexpr int64_t enough_tiles = 96;                 ///< keeps tens of threads in balance
-constexpr int64_t most_panels = 8;                   ///< of a tile: its C stays in the second-level cache
 constexpr int64_t small_product = int64_t{1} << 17;  ///< multiplications that are done before other threads wake up
-constexpr int64_t long_row_bytes = 4096;             ///< rows of A farther apart than a page are copied
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// f(i) for i in [0, count): by the team that calls it, or by one thread alone. A team of one would be made and freed
 /// each time.
@@ -50,204 +34,10 @@ void each(bool alone, bool wait, int64_t count, const F& f) {
   }
 }
 
-/// Buffers of one calling thread and its team.
-struct Buffers {
-  Buffer packed_a;
-  Buffer packed_b;
-  Buffer wide_c;
-  std::vector<Buffer> own;
-};
-
-using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;  ///< by whether it is oneDNN's micro
-
-/// Kernels belong to the calling thread, as plans do. Products that differ in their rows alone have the same ones but
-/// for the last rows: a process that meets texts of every length keeps kernels for 128 borders, not for every length.
-Kernels& kernels_of_thread() {
-  static thread_local Kernels kernels;
-  return kernels;
-}
-
-TileKernel* kernel_of(const TileShape& shape, bool micro) {
-  std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
-  if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
-  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN refused a tile of a matrix product");
-  return kernel.get();
-}
-
-/// Whether C^T = B^T A^T takes less copying: a large transposed B against few rows of A (the head, decoding) is read
-/// where it lies then, A is packed, and tiles of C are transposed as they are stored.
-bool better_swapped(const GemmShape& s, DType panel_type) {
-  const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // of a packed row or column
-  const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
-  const bool one_segment = s.k <= longest_chunk * most_chunks * 4 / static_cast<int64_t>(size_of(panel_type));
-  return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
-         s.n * words > s.m * (words + s.n);
-}
-
-GemmShape swapped(GemmShape shape) {
-  std::swap(shape.m, shape.n);
-  return shape;
-}
-
-/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles. Along k: segments
-/// (packed at a time) of chunks (one micro-kernel call). Along n: groups of panels; along m: bands of tile rows.
-class Plan {
- public:
-  Plan(const GemmShape& shape, const ProductKernels& kernels);
-  void run(const void* a, const void* b, void* c, const void* bias, Buffers& buffers);
-
- private:
-  struct Operands {
-    const void* a;
-    const void* b;
-    void* c;
-    const void* bias;
-    char* packed_a;
-    char* packed_b;
-    float* wide_c;
-  };
-  /// What is packed now: panels [panel, panel + panels), chunks [chunk, chunk + chunks), tile rows [row, row + rows).
-  struct Part {
-    int64_t panel, panels;
-    int64_t chunk, chunks;
-    int64_t row, rows;
-  };
-  /// One thread's view while it takes tiles.
-  struct Worker {
-    int thread;
-    float* c_tile;
-    char* b_chunk;
-    char* scratch;
-    const TileKernel* entered = nullptr;
-    bool good = true;
-  };
-  enum class Accumulator : uint8_t { direct, tile, shared };  ///< where fp32 sums grow: C, a thread's tile, wide_c
-
-  void cut(bool must_pack_a);
-  void make_kernels(bool micro);
-  TileKernel* kernel(bool last_rows, bool last_columns, bool last_chunk, bool add) const {
-    return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_chunk ? 2u : 0u) | (add ? 1u : 0u)];
-  }
-  int64_t chunk_length(int64_t chunk) const { return chunk + 1 < chunks_ ? chunk_ : padded_k_ - chunk * chunk_; }
-  int64_t c_stride() const { return accumulator_ == Accumulator::tile ? panels_per_tile_ * panel_width : shape_.n; }
-  char* packed_panel(const Operands& o, int64_t panel, int64_t chunk) const {
-    return o.packed_b + (panel * chunks_at_a_time_ + chunk) * chunk_ * panel_width * panel_element_;
-  }
-  char* packed_rows(const Operands& o, int64_t row, int64_t chunk) const {
-    return o.packed_a + (row * chunks_at_a_time_ + chunk) * packed_row_ * tile_rows_ * panel_element_;
-  }
-  template <class In, class Panel>
-  PanelSource<In, Panel> source(const void* data, int64_t chunk, int64_t j, bool j_contiguous, int64_t stride) const {
-    const int64_t k0 = chunk * chunk_;
-    const int64_t k_stride = j_contiguous ? stride : 1;
-    const int64_t j_stride = j_contiguous ? 1 : stride;
-    return {static_cast<const In*>(data) + k0 * k_stride + j * j_stride, k_stride, j_stride,
-            std::min(chunk_length(chunk), shape_.k - k0)};
-  }
-  template <class F>
-  void with_types(const F& f) const;
-  void pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chunk) const;
-  void pack_b_task(const Operands& o, const Part& part, int64_t task) const;
-  void pack_a_task(const Operands& o, const Part& part, int64_t task) const;
-  void compute(const Operands& o, Worker& w, const Part& part, int64_t task) const;
-  void tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const;
-  void finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column, int64_t columns) const;
-  void finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
-                      int64_t columns) const;
-  template <class F>
-  void with_bias(const void* bias, const F& f) const;
-
-  DType panel_type_;
-  bool swapped_;               ///< the product is C^T = B^T A^T
-  GemmShape shape_;            ///< of the product as it is done
-  int64_t panel_element_ = 4;  ///< bytes
-  int64_t padded_k_ = 0;       ///< even for bf16 panels
-  int64_t chunk_ = 0;          ///< elements
-  int64_t packed_row_ = 0;     ///< elements of a row of packed A: a chunk and a cache line, against aliasing
-  int64_t chunks_ = 0;
-  int64_t chunks_at_a_time_ = 0;
-  int64_t tile_rows_ = 0;
-  int64_t row_blocks_ = 0;
-  int64_t rows_at_a_time_ = 0;  ///< tile rows
-  int64_t panels_ = 0;
-  int64_t panels_at_a_time_ = 0;
-  int64_t panels_per_tile_ = 0;
-  bool pack_a_ = false;
-  bool direct_b_ = false;  ///< B is read where it lies
-  bool share_b_ = true;    ///< false: one tile row; a panel is packed where it is used, and stays in cache
-  Accumulator accumulator_ = Accumulator::direct;
-  int64_t scratch_bytes_ = 0;
-  std::array<TileKernel*, 16> kernels_{};
-};
-
-Plan::Plan(const GemmShape& shape, const ProductKernels& kernels)
-    : panel_type_(kernels.operands),
-      swapped_(better_swapped(shape, panel_type_)),
-      shape_(swapped_ ? swapped(shape) : shape) {
-  panel_element_ = static_cast<int64_t>(size_of(panel_type_));
-  padded_k_ = panel_type_ == DType::bf16 ? divide_up(shape.k, 2) * 2 : shape.k;
-  cut(shape_.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
-  make_kernels(kernels.micro);
-}
-
-void Plan::cut(bool must_pack_a) {
-  const int64_t longest = longest_chunk * 4 / panel_element_;
-  chunk_ = std::min(padded_k_, divide_up(divide_up(padded_k_, divide_up(padded_k_, longest)), 64) * 64);
-  chunks_ = divide_up(padded_k_, chunk_);
-  packed_row_ = divide_up(chunk_, 64) * 64 + 64 / panel_element_;
-  chunks_at_a_time_ = divide_up(chunks_, divide_up(chunks_, most_chunks));
-  const int64_t segment_bytes = chunks_at_a_time_ * chunk_ * panel_element_;
-
-  panels_ = divide_up(shape_.n, panel_width);
-  panels_at_a_time_ = std::min(panels_, packed_limit / (segment_bytes * panel_width));
-  panels_per_tile_ = std::min(most_panels, panels_at_a_time_);
-  tile_rows_ = most_tile_rows;
-  const auto tiles = [&] { return divide_up(shape_.m, tile_rows_) * divide_up(panels_at_a_time_, panels_per_tile_); };
-  while (panels_per_tile_ > 2 && tiles() < enough_tiles) panels_per_tile_ = divide_up(panels_per_tile_, 2);
-  if (tiles() < enough_tiles) tile_rows_ /= 2;
-  if (tiles() < enough_tiles) panels_per_tile_ = 1;
-  row_blocks_ = divide_up(shape_.m, tile_rows_);
-  direct_b_ = panel_type_ == DType::f32 && shape_.input == DType::f32 && !shape_.b_transposed &&
-              shape_.n * panel_element_ < long_row_bytes;
-  share_b_ = row_blocks_ > 1 && !direct_b_;
-
-  pack_a_ =
-      must_pack_a || (shape_.k * static_cast<int64_t>(size_of(shape_.input)) >= long_row_bytes && long_rows_are_slow());
-  rows_at_a_time_ =
-      pack_a_ ? std::clamp<int64_t>(packed_limit / (chunks_at_a_time_ * packed_row_ * panel_element_ * tile_rows_), 1,
-                                    row_blocks_)
-              : row_blocks_;
-  if (shape_.output != DType::f32 || swapped_) {
-    accumulator_ = chunks_ > chunks_at_a_time_ ? Accumulator::shared : Accumulator::tile;
-  }
-}
-
-void Plan::make_kernels(bool micro) {
-  const int64_t last_rows = shape_.m - (row_blocks_ - 1) * tile_rows_;
-  const int64_t last_columns = shape_.n - (panels_ - 1) * panel_width;
-  for (unsigned i = 0; i < kernels_.size(); ++i) {
-    const bool border_row = (i & 8) != 0, border_column = (i & 4) != 0, border_chunk = (i & 2) != 0;
-    TileShape s{};
-    s.m = border_row ? last_rows : tile_rows_;
-    s.n = border_column ? last_columns : panel_width;
-    s.k = border_chunk ? chunk_length(chunks_ - 1) : chunk_;
-    s.lda = pack_a_ ? packed_row_ : shape_.k;
-    s.ldb = direct_b_ ? shape_.n : panel_width;
-    s.ldc = c_stride();
-    s.input = panel_type_;
-    s.accumulate = (i & 1) != 0;
-    const bool may_be_first = chunks_ == 1 || !border_chunk;
-    const bool adds = s.accumulate ? chunks_ > 1 || shape_.accumulate : may_be_first && !shape_.accumulate;
-    const bool exists =
-        (border_row || row_blocks_ > 1) && (border_column || panels_ > 1) && (border_chunk || chunks_ > 1);
-    if (!adds || !exists) continue;
-    kernels_[i] = kernel_of(s, micro);
-    scratch_bytes_ = std::max(scratch_bytes_, kernels_[i]->scratch_bytes());
-  }
-}
+}  // namespace
 
 template <class F>
-void Plan::with_types(const F& f) const {
+void GemmPlan::with_types(const F& f) const {
   if (shape_.input == DType::f32) {
     f(float{}, float{});
   } else if (panel_type_ == DType::bf16) {
@@ -257,7 +47,7 @@ void Plan::with_types(const F& f) const {
   }
 }
 
-void Plan::pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chunk) const {
+void GemmPlan::pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chunk) const {
   const int64_t column = panel * panel_width;
   with_types([&](auto in, auto out) {
     const auto from = source<decltype(in), decltype(out)>(o.b, chunk, column, !shape_.b_transposed,
@@ -267,14 +57,14 @@ void Plan::pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chun
 }
 
 /// Task: one chunk of one panel.
-void Plan::pack_b_task(const Operands& o, const Part& part, int64_t task) const {
+void GemmPlan::pack_b_task(const Operands& o, const Part& part, int64_t task) const {
   const int64_t panel = task / part.chunks;
   const int64_t chunk = task % part.chunks;
   pack_b_chunk(o, packed_panel(o, panel, chunk), part.panel + panel, part.chunk + chunk);
 }
 
 /// Task: one chunk of one tile row.
-void Plan::pack_a_task(const Operands& o, const Part& part, int64_t task) const {
+void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) const {
   const int64_t block = task / part.chunks;
   const int64_t chunk = task % part.chunks;
   const int64_t row = (part.row + block) * tile_rows_;
@@ -288,14 +78,14 @@ void Plan::pack_a_task(const Operands& o, const Part& part, int64_t task) const 
 
 /// f(bias of the operands, or null), a pointer to its type.
 template <class F>
-void Plan::with_bias(const void* bias, const F& f) const {
+void GemmPlan::with_bias(const void* bias, const F& f) const {
   if (!shape_.bias) return f(static_cast<const float*>(nullptr));
   dispatch(shape_.bias_type, [&](auto* tag) { f(static_cast<const std::remove_pointer_t<decltype(tag)>*>(bias)); });
 }
 
 /// Bias and conversion of a finished piece of C.
-void Plan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
-                  int64_t columns) const {
+void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
+                      int64_t columns) const {
   const int64_t stride = c_stride();
   const auto each_row = [&](auto* to, const auto& value) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -315,14 +105,14 @@ void Plan::finish(const Operands& o, const float* from, int64_t row, int64_t row
 }
 
 /// The same where operands changed places: rows of the piece are columns of C, which is stored [n, m].
-void Plan::finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
-                          int64_t columns) const {
+void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
+                              int64_t columns) const {
   const int64_t stride = c_stride();
   dispatch(shape_.output, [&](auto* tag) {
     auto* to = static_cast<decltype(tag)>(o.c) + column * shape_.m + row;
     with_bias(o.bias, [&](const auto* bias) {
       const auto block = [&](int64_t i, int64_t j) {  // 8 x 8
-        Word8 r[8];
+        Words8 r[8];
         for (int64_t l = 0; l < 8; ++l) r[l] = load_words(from + (i + l) * stride + j);
         transpose(r);
         const Float8 shift = bias == nullptr ? Float8{} : load8(bias + row + i);
@@ -347,7 +137,7 @@ void Plan::finish_swapped(const Operands& o, const float* from, int64_t row, int
 }
 
 /// Tile row part.row + row times packed panels [panel, panel + panels).
-void Plan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const {
+void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const {
   const int64_t block = part.row + row;
   const int64_t first_row = block * tile_rows_;
   const int64_t rows = std::min(tile_rows_, shape_.m - first_row);
@@ -383,13 +173,13 @@ void Plan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int
   }
 }
 
-void Plan::compute(const Operands& o, Worker& w, const Part& part, int64_t task) const {
+void GemmPlan::compute(const Operands& o, Worker& w, const Part& part, int64_t task) const {
   const int64_t groups = divide_up(part.panels, panels_per_tile_);
   const int64_t panel = task % groups * panels_per_tile_;
   tile(o, w, part, task / groups, panel, std::min(panels_per_tile_, part.panels - panel));
 }
 
-void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers& buffers) {
+void GemmPlan::run(const void* a, const void* b, void* c, const void* bias, GemmBuffers& buffers) {
   const bool alone = omp_in_parallel() || shape_.m * shape_.n * shape_.k <= small_product;
   const int threads = alone ? 1 : omp_get_max_threads();
   for (TileKernel* k : kernels_) {
@@ -441,6 +231,8 @@ void Plan::run(const void* a, const void* b, void* c, const void* bias, Buffers&
   LLMTRAIN_CHECK(good, "oneDNN failed in a matrix product");
 }
 
+namespace {
+
 struct PlanKey {
   GemmShape shape;
   ProductPath path;
@@ -462,15 +254,13 @@ struct PlanHash {
 
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
   // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself keeps generated code per process.
-  static thread_local std::unordered_map<PlanKey, std::unique_ptr<Plan>, PlanHash> plans;
-  static thread_local Buffers buffers;
+  static thread_local std::unordered_map<PlanKey, std::unique_ptr<GemmPlan>, PlanHash> plans;
+  static thread_local GemmBuffers buffers;
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
-  std::unique_ptr<Plan>& plan = plans[{shape, forced_product_path()}];
-  if (!plan) plan = std::make_unique<Plan>(shape, product_kernels(shape.input, shape.m));
+  std::unique_ptr<GemmPlan>& plan = plans[{shape, forced_product_path()}];
+  if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, shape.m));
   plan->run(a, b, c, bias, buffers);
 }
-
-int64_t kernel_count() { return static_cast<int64_t>(kernels_of_thread().size()); }
 
 }  // namespace llmtrain::host

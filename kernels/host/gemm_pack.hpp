@@ -7,27 +7,27 @@
 #include <cstring>
 
 #include "core/dtype.hpp"
+#include "kernels/host/words.hpp"
 
 static_assert(std::endian::native == std::endian::little, "words of two bf16 numbers are laid out for little endian");
 
 namespace llmtrain::host {
 
-using Word8 [[gnu::vector_size(32)]] = uint32_t;
 using Half8 [[gnu::vector_size(16)]] = uint16_t;
 
 /// Vectors of any alignment in memory.
-using LooseWord8 [[gnu::vector_size(32), gnu::aligned(2), gnu::may_alias]] = uint32_t;
+using LooseWords8 [[gnu::vector_size(32), gnu::aligned(2), gnu::may_alias]] = uint32_t;
 using LooseHalf8 [[gnu::vector_size(16), gnu::aligned(2), gnu::may_alias]] = uint16_t;
 
-inline Word8 load_words(const void* p) { return *static_cast<const LooseWord8*>(p); }
+inline Words8 load_words(const void* p) { return *static_cast<const LooseWords8*>(p); }
 inline Half8 load_halves(const void* p) { return *static_cast<const LooseHalf8*>(p); }
-inline void store_words(void* p, Word8 v) { *static_cast<LooseWord8*>(p) = v; }
+inline void store_words(void* p, Words8 v) { *static_cast<LooseWords8*>(p) = v; }
 
 /// Words with `low` in the lower and `high` in the upper halves.
-inline Word8 interleave(Half8 low, Half8 high) {
+inline Words8 interleave(Half8 low, Half8 high) {
   using Half16 [[gnu::vector_size(32)]] = uint16_t;
   const Half16 words = __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-  Word8 result;
+  Words8 result;
   std::memcpy(&result, &words, sizeof result);
   return result;
 }
@@ -40,19 +40,19 @@ template <>
 struct PanelWords<float, float> {
   static constexpr int64_t unit = 1;
   static uint32_t word(const float* p, int64_t, int64_t) { return std::bit_cast<uint32_t>(*p); }
-  static Word8 along_k(const float* p) { return load_words(p); }
-  static Word8 along_j(const float* p, int64_t) { return load_words(p); }
+  static Words8 along_k(const float* p) { return load_words(p); }
+  static Words8 along_j(const float* p, int64_t) { return load_words(p); }
 };
 
 template <>
 struct PanelWords<bf16, float> {
   static constexpr int64_t unit = 1;
   static uint32_t word(const bf16* p, int64_t, int64_t) { return uint32_t{p->bits} << 16; }
-  static Word8 along_k(const bf16* p) {
+  static Words8 along_k(const bf16* p) {
     const Half8 zero{};
     return interleave(zero, load_halves(p));
   }
-  static Word8 along_j(const bf16* p, int64_t) { return along_k(p); }
+  static Words8 along_j(const bf16* p, int64_t) { return along_k(p); }
 };
 
 template <>
@@ -62,8 +62,8 @@ struct PanelWords<bf16, bf16> {
   static uint32_t word(const bf16* p, int64_t stride, int64_t left) {
     return uint32_t{p->bits} | (left > 1 ? uint32_t{p[stride].bits} << 16 : 0u);
   }
-  static Word8 along_k(const bf16* p) { return load_words(p); }
-  static Word8 along_j(const bf16* p, int64_t stride) { return interleave(load_halves(p), load_halves(p + stride)); }
+  static Words8 along_k(const bf16* p) { return load_words(p); }
+  static Words8 along_j(const bf16* p, int64_t stride) { return interleave(load_halves(p), load_halves(p + stride)); }
 };
 
 /// Words of the source matrix at (word index along k, j).
@@ -82,24 +82,6 @@ struct PanelSource {
   bool whole(int64_t w, int64_t count) const { return (w + count) * Words::unit <= k_count; }
 };
 
-inline void transpose(Word8 (&r)[8]) {
-  Word8 s[8], t[8];
-  for (int i = 0; i < 8; i += 2) {
-    s[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-    s[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int h = 0; h < 2; ++h) {
-      t[i + h] = __builtin_shufflevector(s[i + h], s[i + 2 + h], 0, 1, 8, 9, 4, 5, 12, 13);
-      t[i + 2 + h] = __builtin_shufflevector(s[i + h], s[i + 2 + h], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = __builtin_shufflevector(t[i], t[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    r[i + 4] = __builtin_shufflevector(t[i], t[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-}
-
 /// Words [w, w + 8) of rows [j, j + 8) go to out + j_step * j + w_step * w; one of the steps is 1. Blocks at the border
 /// of the matrix are copied word by word, zero outside; `rows` bounds j.
 template <class In, class Panel>
@@ -109,7 +91,7 @@ void pack_block(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource
   const int64_t w_count = source.words() - w < 8 ? source.words() - w : 8;
   const bool along_j = source.j_stride == 1;
   if (j + 8 <= rows && source.whole(w, 8)) {
-    Word8 r[8];
+    Words8 r[8];
     for (int64_t i = 0; i < 8; ++i) {
       r[i] = along_j ? Words::along_j(source.at(w + i, j), source.k_stride) : Words::along_k(source.at(w, j + i));
     }

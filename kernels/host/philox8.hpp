@@ -1,9 +1,11 @@
 #pragma once
 // Eight evaluations of Philox4x32-10 at once, in the lanes of vectors; the same bits as philox4x32.
 
+#include <bit>
 #include <cstdint>
 
 #include "core/philox.hpp"
+#include "kernels/host/words.hpp"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -11,12 +13,20 @@
 
 namespace llmtrain::host {
 
-using Words8 [[gnu::vector_size(32)]] = uint32_t;
-
 /// The four output words, or the four words of the counter (low word first), of eight evaluations.
 struct Philox8 {
   Words8 v[4];
 };
+
+/// Of evaluations first .. first + 7 of a sequence: philox4x32(key, sequence, first + lane).
+inline Philox8 consecutive_counters(uint64_t sequence, uint64_t first) {
+  const Words8 zero{};
+  const auto low = static_cast<uint32_t>(first);
+  const Words8 counter_low = Words8{0, 1, 2, 3, 4, 5, 6, 7} + low;
+  const auto carried = std::bit_cast<Words8>(counter_low < low);  // all bits, that is -1, or none
+  return {{counter_low, zero + static_cast<uint32_t>(first >> 32) - carried, zero + static_cast<uint32_t>(sequence),
+           zero + static_cast<uint32_t>(sequence >> 32)}};
+}
 
 struct Product8 {
   Words8 high;

@@ -33,6 +33,7 @@ void rope_table(const Tensor& table, const double* inverse_frequencies, double f
 }
 
 void rope_table_by_length(const Tensor& table, const RopeByLength& f, const Batch& batch, Stream& /*stream*/) {
+  const ProfileSpan span("rope_table_by_length", [&] { return traffic({&table}); });
   const int64_t width = table.dim(1), half = width / 2;
   LLMTRAIN_CHECK(table.dim(0) >= batch.tokens && half <= max_rope_frequencies, "shape of a table of rope");
   const int32_t* segments = batch.segments.as<int32_t>();

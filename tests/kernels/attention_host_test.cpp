@@ -10,6 +10,7 @@
 #include "kernels/attention_reference.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/block_product.hpp"
+#include "kernels/host/gemm_tile.hpp"
 #include "kernels/host/product_path.hpp"
 
 namespace llmtrain::test {
@@ -137,7 +138,7 @@ void check_product(const host::BlockShape& s) {
     }
     product.run(x.data(), y.data(), c.data(), scratch);
   }
-  host::end_block_products();
+  host::leave_micro_kernels();
   for (int64_t m = 0; m < s.m; ++m) {
     for (int64_t n = 0; n < s.n; ++n) {
       double sum = s.accumulate ? c0[static_cast<size_t>(m * s.n + n)] : 0;

@@ -20,5 +20,8 @@ struct AdamwStep {
 /// master rounded to its dtype. Elements are independent: any cut gives the same bits.
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& stream);
+/// The same by the processors of the host, on tensors in its memory, in the same bits.
+void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,
+                          const Tensor& weights, const AdamwStep& step);
 
 }  // namespace llmtrain

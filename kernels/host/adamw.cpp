@@ -24,6 +24,11 @@ void update_range(float* p, float* m, float* v, const float* g, W* weights, cons
 
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& /*stream*/) {
+  adamw_update_on_host(master, m, v, gradient, weights, step);
+}
+
+void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,
+                          const Tensor& weights, const AdamwStep& step) {
   const ProfileSpan span("adamw_update", [&] {
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });

@@ -1,20 +1,16 @@
 #pragma once
 // What a checkpoint holds, independent of ranks: flat units with fp32 state, and the tensors that lie in them.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/params.hpp"
+#include "parallel/state_kind.hpp"
 
 namespace llmtrain {
 
-/// Kinds of state that every element has, fp32. Weights are not among them: they are the rounded master.
-enum class StateKind : uint8_t { master, m, v };
-inline constexpr std::array state_kinds{StateKind::master, StateKind::m, StateKind::v};
-inline constexpr int64_t state_bytes = 4;  ///< of one element of one kind
 std::string_view name_of(StateKind kind);  // "master", ...
 
 struct UnitSchema {

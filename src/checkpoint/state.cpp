@@ -1,7 +1,5 @@
 #include "checkpoint/state.hpp"
 
-#include "kernels/elementwise.hpp"
-
 namespace llmtrain {
 
 Schema StoreState::schema() const {
@@ -11,17 +9,8 @@ Schema StoreState::schema() const {
   return make_schema(units);
 }
 
-Tensor StoreState::place(int64_t unit, StateKind kind, int64_t begin, int64_t count) const {
-  const ParamStore::Shard shard = store_.shard(static_cast<int>(unit));
-  LLMTRAIN_CHECK(begin >= shard.begin && begin + count <= shard.end, "state of another rank");
-  const Tensor& all = kind == StateKind::master ? shard.master : kind == StateKind::m ? shard.m : shard.v;
-  return all.rows(begin - shard.begin, count);
-}
-
 void StoreState::read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const {
-  const Tensor from = place(unit, kind, begin, count);
-  copy_to_host(out, from.data, from.bytes(), stream_);
-  stream_.synchronize();
+  store_.read_state(static_cast<int>(unit), kind, begin, count, out, stream_);
 }
 
 ShardBorders StoreState::wanted(int64_t unit) const {
@@ -30,16 +19,11 @@ ShardBorders StoreState::wanted(int64_t unit) const {
 }
 
 void StoreState::write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) {
-  const Tensor to = place(unit, kind, begin, count);
-  copy_to_device(to.data, values, to.bytes(), stream_);
-  stream_.synchronize();
+  store_.write_state(static_cast<int>(unit), kind, begin, count, values, stream_);
 }
 
 void StoreState::finish() {
-  for (int u = 0; u < store_.unit_count(); ++u) {
-    const ParamStore::Shard shard = store_.shard(u);
-    if (!shard.weights.empty() && shard.master.numel() > 0) cast(shard.weights, shard.master, stream_);
-  }
+  store_.round_masters();
   store_.publish_weights();
 }
 

@@ -40,7 +40,6 @@ class StoreState : public StateSource, public StateTarget {
   void finish() override;
 
  private:
-  Tensor place(int64_t unit, StateKind kind, int64_t begin, int64_t count) const;
   ParamStore& store_;
   Stream& stream_;
 };

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -160,6 +161,14 @@ bool FileHandle::reserve(int64_t bytes) const {
 void FileHandle::begin_read(int64_t offset, int64_t count) const {
   const FileCall call;
   ::posix_fadvise(descriptor_, offset, count, POSIX_FADV_WILLNEED);
+}
+
+void FileHandle::bypass_cache() const {
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  if (flags < 0 || ::fcntl(descriptor_, F_SETFL, flags | O_DIRECT) != 0) return;
+  constexpr size_t block = 4096;
+  alignas(block) std::array<char, block> probe;
+  if (::pread(descriptor_, probe.data(), block, 0) < 0) ::fcntl(descriptor_, F_SETFL, flags);  // agreed to too early
 }
 
 void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }

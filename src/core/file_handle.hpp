@@ -45,6 +45,9 @@ class FileHandle {
   /// The system may begin now with what sync() will wait for, or what will be read (hints).
   void begin_sync(int64_t offset, int64_t count) const;
   void begin_read(int64_t offset, int64_t count) const;
+  /// Reads and writes go past the page cache from here on, where the file system can: memory, offsets and counts must
+  /// then be multiples of 4096. (A hint.)
+  void bypass_cache() const;
   /// What was synced is to be read from the disk again rather than from memory (a hint).
   void drop_cached() const;
 

@@ -65,6 +65,23 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
+/// Owning host memory that the device reads and writes by itself while the host goes on, zero-filled. Plain memory on
+/// the host.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(int64_t bytes);
+  void* data() const { return data_.get(); }
+  int64_t bytes() const { return data_ != nullptr ? bytes_ : 0; }
+
+ private:
+  struct Free {
+    void operator()(void* data) const;
+  };
+  std::unique_ptr<void, Free> data_;
+  int64_t bytes_ = 0;
+};
+
 void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream);
 void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream);
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream& stream);

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -104,6 +105,26 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   return *this;
 }
+
+PinnedBuffer::PinnedBuffer(int64_t bytes) {
+  LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
+  if (bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t code = cudaMallocHost(&data, static_cast<size_t>(bytes));
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not an error of the next call
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("out of host memory: the system did not lock {:.2f} GiB for transfers with the GPU; see "
+                    "ulimit -l and the memory of the job",
+                    static_cast<double>(bytes) / 0x1p30));
+  }
+  cuda_check(code, "cudaMallocHost");
+  data_.reset(data);
+  bytes_ = bytes;
+  std::memset(data, 0, static_cast<size_t>(bytes));
+}
+void PinnedBuffer::Free::operator()(void* data) const { cudaFreeHost(data); }
 
 bool device_memory_is_host() { return false; }
 

@@ -5,7 +5,9 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 
@@ -110,6 +112,13 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   return *this;
 }
+
+PinnedBuffer::PinnedBuffer(int64_t bytes) : data_(bytes > 0 ? std::calloc(1, static_cast<size_t>(bytes)) : nullptr) {
+  LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
+  if (bytes > 0 && data_ == nullptr) throw std::bad_alloc();
+  bytes_ = bytes;
+}
+void PinnedBuffer::Free::operator()(void* data) const { std::free(data); }
 
 namespace {
 

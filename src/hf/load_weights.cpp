@@ -28,7 +28,8 @@ struct Window {
   StoredSlice slice;
   int64_t begin;
   int64_t end;
-  float* master;  ///< device memory
+  int unit;
+  int64_t first;  ///< element of the unit
 };
 
 /// work(0) .. work(count - 1) on threads, with pauses between.
@@ -52,10 +53,11 @@ class Loader {
     const std::vector<Window> windows = cut_windows(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
-    if (device_memory_is_host()) {
+    if (device_memory_is_host() && !params_.is_offloaded(StateKind::master)) {
       share_out(windows.size(), threads, pause, [&](size_t i) {
         const Window& w = windows[i];
-        bytes += read_slice(w.slice, w.begin, w.end, w.master);
+        const ParamStore::Shard shard = params_.shard(w.unit);
+        bytes += read_slice(w.slice, w.begin, w.end, shard.master.as<float>() + (w.first - shard.begin));
       });
     } else {
       read_through_host(windows, threads, bytes, stream, pause);
@@ -83,7 +85,6 @@ class Loader {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
       const UnitRange own = params_.owned(source.unit);
-      const ParamStore::Shard shard = params_.shard(source.unit);
       const int64_t offset = params_.layout(source.unit).offset(source.param) + slice.first_row * param.columns;
       const int64_t begin = std::max(own.begin, offset);
       const int64_t end = std::min(own.end, offset + slice.rows * param.columns);
@@ -92,7 +93,7 @@ class Loader {
       const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
       for (int64_t at = begin; at < end; at += window_elements) {
         const int64_t stop = std::min(at + window_elements, end);
-        windows.push_back({stored, at - offset, stop - offset, shard.master.as<float>() + (at - shard.begin)});
+        windows.push_back({stored, at - offset, stop - offset, source.unit, at});
       }
     }
     return windows;
@@ -111,9 +112,8 @@ class Loader {
       });
       for (size_t i = 0; i < count; ++i) {
         const Window& w = windows[first + i];
-        copy_to_device(w.master, buffers[i].data(), (w.end - w.begin) * static_cast<int64_t>(sizeof(float)), stream);
+        params_.write_state(w.unit, StateKind::master, w.first, w.end - w.begin, buffers[i].data(), stream);
       }
-      stream.synchronize();
       pause();
     }
   }

@@ -24,15 +24,20 @@ class AdamW : public Optimizer {
     step.epsilon = config_.epsilon;
     step.step = args.step;
     step.gradient_scale = args.gradient_scale;
-    for (int unit = 0; unit < params.unit_count(); ++unit) {
-      const ParamStore::Shard shard = params.shard(unit);
-      for (const UnitRange& range : params.layout(unit).ranges()) {
+    for (ParamStore::StatePass pass(params, ParamStore::Access::update); pass.next();) {
+      const ParamStore::Shard& shard = pass.shard();
+      for (const UnitRange& range : params.layout(pass.unit()).ranges()) {
         const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
         const int64_t end = std::min(range.end, shard.end) - shard.begin;
         if (begin >= end) continue;
         step.weight_decay = range.decay ? config_.weight_decay : 0;
-        adamw_update(cut(shard.master, begin, end), cut(shard.m, begin, end), cut(shard.v, begin, end),
-                     cut(shard.gradient, begin, end), cut(shard.weights, begin, end), step, stream);
+        const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
+        const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
+        if (shard.on_host) {
+          adamw_update_on_host(master, m, v, gradient, weights, step);
+        } else {
+          adamw_update(master, m, v, gradient, weights, step, stream);
+        }
       }
     }
   }

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "core/deck_value.hpp"
 #include "core/named_enum.hpp"
 #include "core/recompute.hpp"
+#include "parallel/offload.hpp"
 
 namespace llmtrain {
 
@@ -15,6 +17,11 @@ struct ParallelConfig {
   int64_t zero = 1;              ///< ZeRO stage 0..3
   int64_t reduction_groups = 0;  ///< G; 0 = one micro-batch per group
   int64_t reduction_blocks = 1;  ///< H; at most the number of groups
+  Offload offload_optimizer = Offload::none;
+  Offload offload_parameters = Offload::none;  ///< at stage 3
+  std::string offload_path;                    ///< of Offload::nvme
+
+  bool uses_disk() const { return offload_optimizer == Offload::nvme || offload_parameters == Offload::nvme; }
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only

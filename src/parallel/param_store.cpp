@@ -44,9 +44,20 @@ void initialize_range(const Tensor& out, const Initializer& init, uint64_t key, 
   }
 }
 
+std::array<int64_t, offload_kinds> offloaded_widths(const ParamPolicy& policy, DType compute) {
+  std::array<int64_t, offload_kinds> widths{state_bytes, state_bytes, state_bytes,
+                                            static_cast<int64_t>(size_of(compute))};
+  for (size_t kind = 0; kind < offload_kinds; ++kind) {
+    if (!policy.offloaded[kind]) widths[kind] = 0;
+  }
+  return widths;
+}
+
 }  // namespace
 
-ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given) : options(given), policy(given) {
+ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given)
+    : options(given), policy(given), offloaded(offloaded_widths(policy, given.compute), given.offload_piece) {
+  LLMTRAIN_CHECK(given.offload_piece % chunk_elements == 0, "pieces are cut between chunks");
   LLMTRAIN_CHECK(given.compute == DType::f32 || given.compute == DType::bf16, "weights are fp32 or bf16");
   LLMTRAIN_CHECK(given.size > 0 && given.rank >= 0 && given.rank < given.size, "the rank is not one of the job's");
   LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
@@ -58,6 +69,7 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
     u.end = u.borders[static_cast<size_t>(given.rank) + 1];
     u.update_begin = policy.whole_state ? 0 : u.begin;
     u.update_end = policy.whole_state ? u.layout.elements() : u.end;
+    offloaded.add(u.update_begin, u.update_end);
   }
   std::vector<int64_t> elements;
   std::vector<uint8_t> spans;
@@ -97,19 +109,7 @@ int64_t ParamStore::parameter_count() const {
   return count;
 }
 
-ParamStore::Shard ParamStore::shard(int unit) const {
-  const UnitState& u = state_->at(unit);
-  const ParamPolicy& policy = state_->policy;
-  const Tensor sums = policy.gather_sums || policy.gradient_is_sum ? u.gradient : u.total;
-  const bool apart = policy.whole_weights && !policy.own_master;
-  return {u.update_begin,
-          u.update_end,
-          u.master,
-          u.m,
-          u.v,
-          sums,
-          apart ? part_of(u.weights, u.update_begin, u.update_end) : Tensor()};
-}
+ParamStore::Shard ParamStore::shard(int unit) const { return state_->shard_of(state_->at(unit)); }
 
 UnitRange ParamStore::owned(int unit) const {
   const UnitState& u = state_->at(unit);
@@ -117,32 +117,37 @@ UnitRange ParamStore::owned(int unit) const {
 }
 
 void ParamStore::initialize(uint64_t seed) {
-  for (UnitState& u : state_->units) {
+  for (StatePass pass(*this, Access::change); pass.next();) {
+    const UnitState& u = state_->at(pass.unit());
+    const Shard& shard = pass.shard();
     for (size_t p = 0; p < u.spec.params.size(); ++p) {
       const ParamSpec& param = u.spec.params[p];
       for (const ParamSlice& slice : param.slices) {
         const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
-        const int64_t begin = std::max(offset, u.update_begin);
-        const int64_t end = std::min(offset + slice.rows * param.columns, u.update_end);
+        const int64_t begin = std::max(offset, shard.begin);
+        const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
         if (begin >= end) continue;
         const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
-        initialize_range(part_of(u.master, begin - u.update_begin, end - u.update_begin), param.init, key,
-                         begin - offset, *state_->stream);
+        initialize_range(part_of(shard.master, begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
+                         *state_->stream);
       }
     }
-    state_->round_master(u);
+    if (!shard.weights.empty() && shard.master.numel() > 0) cast(shard.weights, shard.master, *state_->stream);
   }
   publish_weights();
 }
 
 void ParamStore::publish_masters() {
   State& s = *state_;
-  for (UnitState& u : s.units) {
-    if (s.policy.whole_state && s.options.size > 1) {
+  for (int unit = 0; unit < unit_count() && s.policy.whole_state && s.options.size > 1; ++unit) {
+    UnitState& u = s.at(unit);
+    if (s.policy.offloaded[0]) {
+      share_masters(unit);
+    } else {
       s.comm().all_gather(u.master, u.borders, *s.stream).finish(*s.stream);
     }
-    s.round_master(u);
   }
+  round_masters();
   publish_weights();
 }
 
@@ -161,9 +166,7 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
     const int64_t begin = std::max(first, whole ? 0 : u.borders[static_cast<size_t>(r)]);
     const int64_t end = std::min(last, whole ? u.layout.elements() : u.borders[static_cast<size_t>(r) + 1]);
     if (begin < end && (whole || r == state_->options.rank)) {
-      const Tensor values = part_of(u.master, begin - u.update_begin, end - u.update_begin);
-      copy_to_host(out + (begin - first), values.data, values.bytes(), *state_->stream);
-      state_->stream->synchronize();
+      read_state(unit, StateKind::master, begin, end - begin, out + (begin - first), *state_->stream);
     }
     if (whole) return;
     if (begin < end) {
@@ -173,16 +176,14 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
 }
 
 void ParamStore::set_parameter(int unit, int param, const float* values) {
-  UnitState& u = state_->at(unit);
+  const UnitState& u = state_->at(unit);
   const int64_t first = u.layout.offset(param);
   const int64_t begin = std::max(first, u.update_begin);
   const int64_t end = std::min(first + u.spec.params[static_cast<size_t>(param)].numel(), u.update_end);
   if (begin < end) {
-    const Tensor place = part_of(u.master, begin - u.update_begin, end - u.update_begin);
-    copy_to_device(place.data, values + (begin - first), place.bytes(), *state_->stream);
-    state_->stream->synchronize();
+    write_state(unit, StateKind::master, begin, end - begin, values + (begin - first), *state_->stream);
   }
-  state_->round_master(u);
+  round_masters();
 }
 
 }  // namespace llmtrain

@@ -5,7 +5,9 @@
 //   stage 1  master weights and moments are sharded
 //   stage 2  gradients too: a ring of unit buffers instead of a whole gradient
 //   stage 3  weights too: gathered into a ring of unit buffers around their use
-// The value of every parameter after a step is bit-identical for all stages and rank counts.
+// The value of every parameter after a step is bit-identical for all stages and rank counts, and wherever the state
+// lies: masters and moments, or the weights of stage 3, may be offloaded to a disk, from where they come piece by
+// piece.
 //
 // A step has G reduction groups. Group g is computed by rank g mod W in round g / W; each rank runs every round, with
 // or without a group of its own (idle passes take part in gathers and reductions). Within a group gradients accumulate
@@ -21,6 +23,7 @@
 //
 // Calls that communicate (acquire, prefetch, reduce, finish, publish, initialize) come in the same order on every rank.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +32,8 @@
 #include "core/params.hpp"
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/offload.hpp"
+#include "parallel/state_kind.hpp"
 #include "parallel/unit_layout.hpp"
 
 namespace llmtrain {
@@ -43,6 +48,10 @@ struct ParamStoreOptions {
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
   bool trained = true;  ///< false: weights only, without gradients and moments, to evaluate or generate with
+  Offload offload_optimizer = Offload::none;   ///< masters (those apart from weights) and moments; if trained
+  Offload offload_parameters = Offload::none;  ///< weights, at stage 3; if trained
+  std::string offload_path = {};               ///< folder on a local disk, for Offload::nvme
+  int64_t offload_piece = int64_t{1} << 18;    ///< elements that move at once; a multiple of 256
 };
 
 class ParamStore {
@@ -54,6 +63,12 @@ class ParamStore {
 
   /// Registers every buffer. The estimate for any rank count needs nothing more.
   void plan(Arena& arena);
+  /// Of this rank, on a disk. Known as soon as the store is made.
+  int64_t offloaded_bytes() const;
+  /// Takes the space on the disk, if any; start() does it where this was not called. UserError when it is not there.
+  void reserve_disk();
+  /// Of this rank, in memory of the host beside what is planned; of a GPU only.
+  int64_t pinned_bytes() const;
   /// After the arena is committed. communicator.size() must be options.size.
   void start(Communicator& communicator, Stream& stream);
 
@@ -95,16 +110,52 @@ class ParamStore {
     Tensor gradient;  ///< fp32, sum over groups after finish_gradients()
     Tensor weights;   ///< this range in the compute dtype where it is stored apart, else empty: whoever changes the
                       ///< master writes it too (adamw_update does), then publish_weights()
+    bool on_host = false;  ///< all of it is memory of the host, although the device has its own
+    UnitRange part_of(const UnitRange& range) const {
+      return {std::max(begin, range.begin), std::min(end, range.end), range.decay};
+    }
   };
+  /// What is offloaded is empty in it: a StatePass has that.
   Shard shard(int unit) const;
+
+  /// How a pass uses the state. What it does not need is empty or not worth looking at.
+  enum class Access : uint8_t { masters, all, change, update };
+  /// This rank's part of every unit in turn: whole where it lies in memory, else piece by piece, cut at multiples of
+  /// 256 elements, while the next ones are read and the last ones written. What changes is kept after `change` and
+  /// `update`, once next() has given false; `update` may give shards on_host. One pass at a time.
+  ///   for (ParamStore::StatePass pass(store, ParamStore::Access::update); pass.next();) ... pass.shard() ...
+  class StatePass {
+   public:
+    StatePass(ParamStore& store, Access access);
+    ~StatePass();
+    StatePass(const StatePass&) = delete;
+    StatePass& operator=(const StatePass&) = delete;
+    bool next();
+    int unit() const { return unit_; }
+    const Shard& shard() const { return shard_; }
+
+   private:
+    ParamStore& store_;
+    bool pieces_;
+    int unit_ = -1;
+    Shard shard_{};
+  };
+
+  bool is_offloaded(StateKind kind) const;
+  /// Elements [begin, begin + count) of a unit, all of them of this rank's shard, from or to host memory. Any thread
+  /// may read while nothing is written.
+  void read_state(int unit, StateKind kind, int64_t begin, int64_t count, float* out, Stream& stream) const;
+  void write_state(int unit, StateKind kind, int64_t begin, int64_t count, const float* values, Stream& stream);
+  /// This rank's weights follow its masters; then publish_weights().
+  void round_masters();
   /// The part of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks in any
   /// stage.
   UnitRange owned(int unit) const;
   /// After the update: every rank's copy of the weights is current again.
   void publish_weights();
 
-  /// After the owned() part of every master was written from outside (shard().master, padding left zero): the masters
-  /// and weights of all ranks follow. Collective.
+  /// After the owned() part of every master was written from outside (padding left zero): the masters and weights of
+  /// all ranks follow. Collective.
   void publish_masters();
 
   /// Copies parameter `param` whole into `out` (fp32 master values [rows, columns], host memory) on every rank; for
@@ -117,6 +168,7 @@ class ParamStore {
 
  private:
   struct State;
+  void share_masters(int unit);
   std::unique_ptr<State> state_;
 };
 

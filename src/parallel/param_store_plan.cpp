@@ -24,9 +24,12 @@ int64_t most_received_pieces(const ParamStoreOptions& o) {
   return std::min<int64_t>(others, o.size - o.node_size);
 }
 
+/// The host's memory is no other place to the host.
+Offload elsewhere(Offload place) { return place == Offload::cpu && device_memory_is_host() ? Offload::none : place; }
+
 }  // namespace
 
-ParamPolicy::ParamPolicy(const ParamStoreOptions& o) {
+ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   constexpr int64_t most_groups = int64_t{1} << 30;
   LLMTRAIN_CHECK(o.zero_stage >= 0 && o.zero_stage <= 3, "ZeRO has the stages 0 to 3");
   LLMTRAIN_CHECK(o.groups >= 1 && o.groups <= most_groups, "a step has at least one reduction group");
@@ -34,9 +37,18 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) {
   LLMTRAIN_CHECK(o.micro_batches_per_group >= 1, "a group has at least one micro-batch");
   LLMTRAIN_CHECK(o.node_size >= 1 && o.node_size <= o.size, "a node has at least one rank and at most all");
   const bool alone = o.size == 1;
+  const Offload optimizer = o.trained ? elsewhere(o.offload_optimizer) : Offload::none;
+  const Offload weights = o.trained && o.zero_stage == 3 ? elsewhere(o.offload_parameters) : Offload::none;
+  LLMTRAIN_CHECK(optimizer == weights || optimizer == Offload::none || weights == Offload::none,
+                 "what is offloaded goes to one place");
+  const bool optimizer_goes = optimizer != Offload::none, weights_go = weights != Offload::none;
   own_master = o.compute == DType::f32;
   whole_state = o.zero_stage == 0 || alone;
-  whole_weights = o.zero_stage < 3 || (alone && own_master);
+  whole_weights = o.zero_stage < 3 || (alone && own_master && !weights_go);
+  const bool master_goes = own_master ? weights_go : optimizer_goes;
+  rounded_shard = !whole_weights && !own_master && master_goes;
+  offloaded = {master_goes, optimizer_goes, optimizer_goes, rounded_shard && weights_go};
+  on_disk = (master_goes || optimizer_goes) && (optimizer == Offload::nvme || weights == Offload::nvme);
   gather_sums = o.zero_stage == 0 && !alone;
   gradient_is_sum = alone && o.groups == 1;
   // On one rank a reduction is done at once, so that the ring costs nothing at any stage.
@@ -64,12 +76,21 @@ void ParamStore::State::plan_weights(Arena& arena) {
 void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
     const int64_t n = u.update_end - u.update_begin;
-    if (!policy.own_master) {
+    if (policy.offloaded[0]) {
+      u.master = Tensor(nullptr, DType::f32, {n});
+    } else if (!policy.own_master) {
       arena.add(u.master, MemoryCategory::optimizer, "master of " + u.spec.name, DType::f32, {n});
     } else if (!policy.whole_weights) {  // the stored weights themselves
       arena.add(u.master, MemoryCategory::weights, "weight shard of " + u.spec.name, DType::f32, {n});
     }
+    if (policy.rounded_shard && !policy.offloaded[offloaded_weights]) {
+      arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute, {n});
+    }
     if (!options.trained) continue;
+    if (policy.offloaded[1]) {
+      u.m = u.v = Tensor(nullptr, DType::f32, {n});
+      continue;
+    }
     arena.add(u.m, MemoryCategory::optimizer, "first moment of " + u.spec.name, DType::f32, {n});
     arena.add(u.v, MemoryCategory::optimizer, "second moment of " + u.spec.name, DType::f32, {n});
   }
@@ -105,9 +126,19 @@ void ParamStore::State::plan_staging(Arena& arena) {
   }
 }
 
+void ParamStore::State::plan_offload(Arena& arena) {
+  if (offloaded.empty()) return;
+  if (device_memory_is_host()) {
+    arena.add(ring_memory, MemoryCategory::optimizer, "offloaded pieces", DType::u8, {ring_bytes()});
+  } else {
+    arena.add(device_piece, MemoryCategory::optimizer, "offloaded piece", DType::u8, {offloaded.largest_piece()});
+  }
+}
+
 void ParamStore::plan(Arena& arena) {
   state_->plan_weights(arena);
   state_->plan_optimizer(arena);
+  state_->plan_offload(arena);
   if (!state_->options.trained) return;
   state_->plan_gradients(arena);
   state_->plan_staging(arena);
@@ -120,11 +151,13 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   stream = &given_stream;
   for (UnitState& u : units) {
     if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
-    LLMTRAIN_CHECK(!u.master.empty(), "the parameter store starts after its memory is committed");
+    LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),
+                   "the parameter store starts after its memory is committed");
   }
   received.resize(static_cast<size_t>(options.size));
   contributes.resize(static_cast<size_t>(options.size));
   in_order.reserve(static_cast<size_t>(options.size));
+  start_offload();
 }
 
 void ParamStore::start(Communicator& communicator, Stream& stream) { state_->start(communicator, stream); }

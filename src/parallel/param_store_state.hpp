@@ -3,9 +3,13 @@
 
 #include <array>
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
+#include "parallel/offload_ring.hpp"
+#include "parallel/offload_transfers.hpp"
 #include "parallel/param_store.hpp"
 #include "parallel/unit_ring.hpp"
 
@@ -15,15 +19,18 @@ namespace llmtrain {
 struct ParamPolicy {
   explicit ParamPolicy(const ParamStoreOptions& options);
 
-  bool whole_state;         ///< every rank holds and updates all elements (stage 0, or one rank)
-  bool whole_weights;       ///< all weights are stored; else they are gathered into a ring around their use
-  bool own_master;          ///< fp32 compute: the stored weights are the master
-  bool gradient_ring;       ///< a unit's gradient lives from its backward pass to the end of its reduction only
-  bool gradient_is_sum;     ///< one rank and one group: no accumulator
-  bool gather_sums;         ///< stage 0 on several ranks: the sums go to everybody
-  bool block_accumulator;   ///< some reduction block after the first has several groups
-  MemoryPlace exchanged;    ///< where gradients and weights lie that other ranks take
-  int64_t received_pieces;  ///< shards of ranks of other nodes that arrive in one exchange at most
+  bool whole_state;        ///< every rank holds and updates all elements (stage 0, or one rank)
+  bool whole_weights;      ///< all weights are stored; else they are gathered into a ring around their use
+  bool own_master;         ///< fp32 compute: the stored weights are the master
+  bool gradient_ring;      ///< a unit's gradient lives from its backward pass to the end of its reduction only
+  bool gradient_is_sum;    ///< one rank and one group: no accumulator
+  bool gather_sums;        ///< stage 0 on several ranks: the sums go to everybody
+  bool block_accumulator;  ///< some reduction block after the first has several groups
+  MemoryPlace exchanged;   ///< where gradients and weights lie that other ranks take
+  std::array<bool, offload_kinds> offloaded;  ///< by kind
+  bool on_disk;                               ///< they lie there, else in memory of the host
+  bool rounded_shard;                         ///< the own part of gathered weights is kept apart from the master
+  int64_t received_pieces;                    ///< shards of ranks of other nodes that arrive in one exchange at most
 };
 
 /// A gradient on its way to the owners of its shards.
@@ -43,7 +50,8 @@ struct UnitState {
   int64_t update_begin = 0, update_end = 0;  ///< what this rank updates: its shard or everything
   // Empty where the policy has no such buffer.
   Tensor weights;       ///< compute dtype, whole; in a weight ring only of units with a buffer of their own
-  Tensor master, m, v;  ///< fp32, the elements that this rank updates
+  Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data where they lie on a disk
+  Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard)
   Tensor gradient;      ///< fp32, whole
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
   // Weights.
@@ -92,6 +100,20 @@ struct ParamStore::State {
   Communicator* communicator = nullptr;
   Stream* stream = nullptr;
 
+  OffloadLayout offloaded;
+  Tensor ring_memory;           ///< where device memory is the host's
+  PinnedBuffer pinned;          ///< elsewhere
+  char* host_memory = nullptr;  ///< one kind of a piece from a disk, or all pieces
+  mutable std::mutex part_mutex;
+  Tensor device_piece;  ///< a copy of a piece for kernels
+  std::unique_ptr<OffloadTransfers> transfers;
+  std::unique_ptr<OffloadFile> file;
+  std::unique_ptr<OffloadRing> ring;  ///< after the file, whose threads it ends
+  struct Pass {
+    Access access = Access::all;
+    int64_t piece = -1;
+  } pass;
+
   int64_t groups = 0;  ///< of the current step
   int64_t round = -1;
   bool first = true, last = true;  ///< micro-batch of the group
@@ -105,6 +127,7 @@ struct ParamStore::State {
   void plan_optimizer(Arena& arena);
   void plan_gradients(Arena& arena);
   void plan_staging(Arena& arena);
+  void plan_offload(Arena& arena);
   void start(Communicator& given_communicator, Stream& given_stream);
 
   // param_store_weights.cpp
@@ -116,7 +139,29 @@ struct ParamStore::State {
   void empty_weight_slot(WeightSlot& slot);
   Tensor whole_weights(const UnitState& u) const;
   void forget_gathered();
-  void round_master(UnitState& u);
+
+  // param_store_offload.cpp
+  void reserve_disk();
+  void start_offload();
+  int64_t ring_bytes() const;
+  int64_t pinned_bytes() const;
+  bool needs_offloaded(Access access) const;
+  bool updates_on_host() const;
+  int64_t element_bytes(size_t kind) const;
+  Shard shard_of(const UnitState& u) const;
+  Shard resident_part(const OffloadPiece& piece) const;
+  void add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const;
+  char* memory_of(const OffloadPiece& piece) const;
+  template <class Visit>
+  void each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes, const Visit& visit) const;
+  void take_own_weights(int unit, const Tensor& out);
+  Tensor resident(int unit, StateKind kind, int64_t begin, int64_t count) const;
+
+  // param_store_pass.cpp
+  bool on_device(Access access) const;
+  void begin_pass(Access access);
+  bool next_piece(Shard& shard);
+  void leave_piece();
 
   // param_store_gradients.cpp
   int64_t group_of(int64_t of_round) const;

@@ -12,7 +12,7 @@ namespace llmtrain {
 /// The own shard, rounded to the compute dtype, then everybody else's.
 void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
   UnitState& u = at(unit);
-  if (u.master.numel() > 0) cast(part_of(buffer, u.update_begin, u.update_end), u.master, *stream);
+  if (u.master.numel() > 0) take_own_weights(unit, part_of(buffer, u.update_begin, u.update_end));
   if (options.size > 1) gathers[static_cast<size_t>(unit)] = comm().all_gather(buffer, u.borders, *stream);
 }
 
@@ -89,11 +89,6 @@ void ParamStore::State::forget_gathered() {
     gathers[i].finish(*stream);
     units[i].gathered = false;
   }
-}
-
-void ParamStore::State::round_master(UnitState& u) {
-  if (policy.own_master || !policy.whole_weights || u.master.numel() == 0) return;
-  cast(part_of(u.weights, u.update_begin, u.update_end), u.master, *stream);
 }
 
 void ParamStore::prefetch(int unit) {

@@ -60,7 +60,11 @@ void check_best(DeckLoader& deck, const Config& config, std::string_view key, co
 
 }  // namespace
 
-void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) const {
+void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
+  if (config.parallel.offload_optimizer == Offload::nvme && !deck.given("checkpoint.buffer")) {
+    buffer = 1 << 20;  // what is on a disk to spare memory is not to be copied to memory
+    deck.set("checkpoint.buffer", Origin::automatic, "parallel.offload_optimizer = nvme: no copy in memory");
+  }
   if (config.evaluation.load_best_at_end) check_best(deck, config, "evaluation.load_best_at_end", "the best");
   if (export_model == Export::none) {
     deck.unused("checkpoint.export_dtype", "no effect with export = none");

@@ -41,7 +41,7 @@ struct CheckpointConfig {
   }
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only
+  void resolve(DeckLoader& deck, const Config& config);
 };
 
 template <>

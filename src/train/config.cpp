@@ -30,6 +30,8 @@ constexpr std::array<std::string_view, 7> keys_without_effect = {
 constexpr std::array<std::string_view, 5> sections_without_effect = {"log", "evaluation", "checkpoint", "watchdog",
                                                                      "memory"};
 
+bool is_offload(const DeckKeys::Key& key) { return key.section == "parallel" && key.name.starts_with("offload_"); }
+
 /// auto, none or a duration, as seconds.
 struct TimeLimitCodec {
   static int64_t parse(std::string_view text, const KeyInfo&) {
@@ -115,6 +117,7 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
                                                          "evaluation.early_stopping_threshold",
                                                          "evaluation.load_best_at_end"};
     if (key.section == "log") return key.name == "sinks";
+    if (is_offload(key)) return false;
     if (key.full_name() == "evaluation.at_end") return false;
     return std::ranges::find(sections, key.section) == sections.end() &&
            std::ranges::find(others, key.full_name()) == others.end();
@@ -437,7 +440,7 @@ void each_difference(const Config& config, std::string_view resolved_deck, const
     const Origin origin = config.provenance.at(name).origin;
     const bool of_evaluation = config.run.task == RunConfig::Task::evaluate && key.section == "evaluation";
     if ((!of_evaluation && std::ranges::find(sections_without_effect, key.section) != sections_without_effect.end()) ||
-        std::ranges::find(keys_without_effect, name) != keys_without_effect.end())
+        std::ranges::find(keys_without_effect, name) != keys_without_effect.end() || is_offload(key))
       continue;
     if (origin == Origin::unused) continue;
     const bool found_out = name == "model.vocab_size" || name == "precision.compute";

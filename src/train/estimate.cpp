@@ -37,6 +37,17 @@ std::string estimate_text(const Estimate& e) {
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", plan.bytes(),
                       bytes_text(static_cast<double>(plan.bytes())));
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
+  if (e.pinned_bytes != 0) {
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (offloaded to the host; {} of a node)\n", "host memory",
+                        e.pinned_bytes, bytes_text(static_cast<double>(e.pinned_bytes)),
+                        bytes_text(static_cast<double>(e.pinned_bytes * e.ranks_per_node)));
+  }
+  const int64_t offloaded = e.offloaded_bytes;
+  if (offloaded != 0) {
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (in parallel.offload_path; {} of a node)\n", "offloaded",
+                        offloaded, bytes_text(static_cast<double>(offloaded)),
+                        bytes_text(static_cast<double>(offloaded * e.ranks_per_node)));
+  }
   if (disk != 0)
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk",
                         disk, bytes_text(static_cast<double>(disk)));
@@ -56,6 +67,9 @@ std::string estimate_json(const Estimate& e) {
   }
   j["bytes_per_rank"]["total"] = plan.bytes();
   j["bytes_per_node"] = plan.bytes() * e.ranks_per_node;
+  j["host_bytes_per_rank"] = e.pinned_bytes;
+  j["offloaded_bytes_per_rank"] = e.offloaded_bytes;
+  j["offloaded_bytes_per_node"] = e.offloaded_bytes * e.ranks_per_node;
   j["checkpoint_bytes"] = e.state_bytes;
   if (e.time) {
     j["seconds_per_step"] = e.time->step;

@@ -21,7 +21,9 @@ struct Prediction {
 struct Estimate {
   const Arena* plan = nullptr;
   int64_t parameters = 0;
-  int64_t state_bytes = 0;  ///< of a checkpoint, all ranks
+  int64_t state_bytes = 0;      ///< of a checkpoint, all ranks
+  int64_t offloaded_bytes = 0;  ///< of a rank, in parallel.offload_path
+  int64_t pinned_bytes = 0;     ///< of a rank, in memory of the host beside the plan, which is of a GPU's then
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
   std::optional<Prediction> time = {};

@@ -11,6 +11,8 @@
 
 #include "data/data_sources.hpp"
 #include "metrics/console.hpp"
+#include "models/models.hpp"
+#include "parallel/offload_file.hpp"
 #include "parallel/together.hpp"
 #include "train/estimate.hpp"
 #include "train/evaluation_task.hpp"
@@ -128,6 +130,27 @@ void print_resume(RunLog& log, const ResumePoint& from) {
   for (const std::string& note : from.notes) log.warn(note);
 }
 
+/// What lies on disks.
+void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pinned) {
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.offload_parameters != Offload::none && parallel.offload_optimizer == Offload::none &&
+      compute_dtype(config.precision) != DType::f32) {
+    log.warn(
+        fmt::format("{}: no effect: weights are rounded from the masters, which stay where they are without "
+                    "parallel.offload_optimizer",
+                    config.provenance.where("parallel.offload_parameters")));
+  }
+  if (pinned != 0) {
+    log.print(fmt::format("offload    {} per rank in memory of the host", bytes_text(static_cast<double>(pinned))));
+  }
+  if (bytes == 0) return;
+  log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), parallel.offload_path));
+  if (is_in_memory(parallel.offload_path)) {
+    log.warn(fmt::format("{}: {} lies in memory (tmpfs): nothing is spared there. Name a folder on a disk",
+                         config.provenance.where("parallel.offload_path"), parallel.offload_path));
+  }
+}
+
 void print_opening(RunLog& log, const Config& config, const Trainer& trainer, const Dataset& data, Runtime& runtime) {
   const Communicator& c = runtime.communicator();
   const DataStream& stream = trainer.training_data();
@@ -140,6 +163,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
       config.parallel.zero, config.batch.micro, config.batch.global, config.batch.sequence_length,
       config.batch.gradient_accumulation_steps, trainer.groups(), trainer.groups() == 1 ? "" : "s"));
   print_memory(log, trainer.plan(), c);
+  print_offload(log, config, trainer.offloaded_bytes(), trainer.pinned_bytes());
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
                         count_text(stream.steps_per_epoch()),
@@ -196,12 +220,15 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     const int node_size = device_memory_is_host() ? static_cast<int>(e.ranks_per_node) : 1;
     trainer.emplace(config, data, size - 1, size, node_size);
     e.parameters = trainer->parameter_count();
+    e.offloaded_bytes = trainer->offloaded_bytes();
+    e.pinned_bytes = trainer->pinned_bytes();
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
   }
   e.plan = evaluates ? &task->plan() : &trainer->plan();
   if (command.measure) {
     const std::unique_ptr<Trainer> measured = plan_trainer(config, data, communicator);
     check_plan(measured->plan(), config, communicator);
+    measured->reserve_disk(communicator);
     e.time = measured->measure(runtime);
   }
   if (communicator.rank() == 0) {
@@ -238,6 +265,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   });
   const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
   check_plan(trainer->plan(), config, communicator);
+  trainer->reserve_disk(communicator);
   raise_together(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);
   });
@@ -263,6 +291,22 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   return 0;
 }
 
+/// As if the nodes of the job were like this one. The vocabulary may not be known: the rest of the model is.
+void check_offload_here(const Config& config, const Communicator& communicator) {
+  if (!config.parallel.uses_disk() || config.run.task != RunConfig::Task::pretrain) return;
+  ModelConfig model = config.model;
+  if (model.vocab_size == 0) model.vocab_size = 1;
+  int64_t bytes = 0;
+  const auto units = make_model(model, model.vocab_size)->units();
+  for (int rank = 0; rank < communicator.node_size(); ++rank) {
+    ParamStoreOptions options = offload_options(config);
+    options.rank = rank;
+    options.size = communicator.size();
+    bytes += ParamStore(units, options).offloaded_bytes();
+  }
+  check_offload_folder(config.parallel.offload_path, bytes, config.provenance.where("parallel.offload_path"));
+}
+
 }  // namespace
 
 int run_program(const CommandLine& command, Runtime& runtime) {
@@ -273,6 +317,7 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     Config config = examine(text, command, communicator);
     if (communicator.rank() != 0) return 0;
     settle_precision(config, device_fast_bf16());
+    check_offload_here(config, communicator);
     write_standard_output(write_deck(config));
     return 0;
   }

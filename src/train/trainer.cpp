@@ -37,9 +37,7 @@ int64_t steps_of(const RunConfig& run, const DataStream& data) {
 
 ParamStoreOptions store_options(const Config& config, const ReductionGroups& groups, int rank, int size,
                                 int node_size) {
-  ParamStoreOptions options;
-  options.compute = compute_dtype(config.precision);
-  options.zero_stage = static_cast<int>(config.parallel.zero);
+  ParamStoreOptions options = offload_options(config);
   options.rank = rank;
   options.size = size;
   options.node_size = node_size;
@@ -71,6 +69,16 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tok
 }
 
 }  // namespace
+
+ParamStoreOptions offload_options(const Config& config) {
+  ParamStoreOptions options;
+  options.compute = compute_dtype(config.precision);
+  options.zero_stage = static_cast<int>(config.parallel.zero);
+  options.offload_optimizer = config.parallel.offload_optimizer;
+  options.offload_parameters = config.parallel.offload_parameters;
+  options.offload_path = config.parallel.offload_path;
+  return options;
+}
 
 ReductionGroups::ReductionGroups(int64_t micro_batches_in, int64_t count_in)
     : micro_batches(micro_batches_in), count(count_in == 0 ? micro_batches_in : count_in) {}
@@ -131,6 +139,10 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
   generator_.emplace(*model_, GeneratorRoom{config.model.vocab_size,
                                             std::min(context, static_cast<int64_t>(prompts_.size())), context, false});
   generator_->plan(arena_, compute);
+}
+
+void Trainer::reserve_disk(Communicator& communicator) {
+  raise_together(communicator, [&] { params_.reserve_disk(); });
 }
 
 void Trainer::start(Run& run, const ResumePoint* from) {
@@ -323,12 +335,12 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
 
 uint64_t Trainer::parameter_hash(Run& run) {
   std::vector<uint64_t> hashes(static_cast<size_t>(params_.unit_count()));
-  for (int unit = 0; unit < params_.unit_count(); ++unit) {
-    const ParamStore::Shard shard = params_.shard(unit);
-    const UnitRange owned = params_.owned(unit);
-    if (owned.begin == owned.end) continue;
+  for (ParamStore::StatePass pass(params_, ParamStore::Access::masters); pass.next();) {
+    const ParamStore::Shard& shard = pass.shard();
+    const UnitRange owned = shard.part_of(params_.owned(pass.unit()));
+    if (owned.begin >= owned.end) continue;
     const Tensor part = shard.master.rows(owned.begin - shard.begin, owned.end - owned.begin);
-    hashes[static_cast<size_t>(unit)] = chunked_hash(part, owned.begin, run.ctx.stream);
+    hashes[static_cast<size_t>(pass.unit())] += chunked_hash(part, owned.begin, run.ctx.stream);
   }
   run.runtime.communicator().sum(hashes);
   uint64_t all = 0;

@@ -32,6 +32,9 @@ struct ReductionGroups {
   int64_t count;
 };
 
+/// What of the deck decides where the state lies.
+ParamStoreOptions offload_options(const Config& config);
+
 /// Everything a run computes with: built from the resolved deck and the data, planned in an arena, then trained. A plan
 /// for other rank counts is made the same way and never committed.
 class Trainer {
@@ -48,6 +51,12 @@ class Trainer {
   const DataStream& training_data() const { return train_; }
   const DataStream* validation_data() const { return validation_ ? &*validation_ : nullptr; }
   int64_t groups() const { return groups_.count; }
+  /// On a disk, of this rank. Space for it is taken by reserve_disk(), which is collective, or else when training
+  /// begins.
+  int64_t offloaded_bytes() const { return params_.offloaded_bytes(); }
+  void reserve_disk(Communicator& communicator);
+  /// In memory of the host beside a GPU's, of this rank.
+  int64_t pinned_bytes() const { return params_.pinned_bytes(); }
 
   /// How training ended: at its end, or before it on request, with a checkpoint to go on from.
   enum class Ended : uint8_t { finished, stopped };

@@ -30,10 +30,10 @@ constexpr const char* remedy =
 
 bool Trainer::state_is_finite(Run& run) {
   ExactSum squares;
-  for (int unit = 0; unit < params_.unit_count(); ++unit) {
-    const ParamStore::Shard shard = params_.shard(unit);
-    const UnitRange own = params_.owned(unit);
-    if (own.begin == own.end) continue;
+  for (ParamStore::StatePass pass(params_, ParamStore::Access::all); pass.next();) {
+    const ParamStore::Shard& shard = pass.shard();
+    const UnitRange own = shard.part_of(params_.owned(pass.unit()));
+    if (own.begin >= own.end) continue;
     for (const Tensor* part : {&shard.master, &shard.m, &shard.v}) {
       sum_of_squares(squares, part->rows(own.begin - shard.begin, own.end - own.begin), run.ctx.stream);
     }

@@ -78,6 +78,20 @@ TEST(QuietStep, OneRankDoesNothingButTheStep) {
   }
 }
 
+TEST(QuietStep, NorDoesOneThatStreamsItsStateFromADisk) {
+  const TemporaryFolder disk;
+  const std::string path = "parallel.offload_path=" + disk.text();
+  const std::vector<std::string> optimizer = {"parallel.offload_optimizer=nvme", path};
+  const std::vector<std::string> all = {"parallel.offload_optimizer=nvme", "parallel.offload_parameters=nvme",
+                                        "parallel.zero=3", path};
+  for (const auto& settings : {optimizer, all}) {
+    const Counts counts = counted({1, 1, settings}, "").front();
+    EXPECT_EQ(counts.allocations, 0) << settings.size() << " settings";
+    EXPECT_EQ(counts.faults, 0) << settings.size() << " settings";
+    EXPECT_EQ(counts.threads, 0) << settings.size() << " settings";
+  }
+}
+
 // MPI allocates what it likes.
 TEST(QuietStep, RanksTouchNoFreshMemoryAndStartNoThread) {
   for (const char* zero : {"parallel.zero=1", "parallel.zero=3"}) {

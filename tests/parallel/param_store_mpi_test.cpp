@@ -56,6 +56,27 @@ INSTANTIATE_TEST_SUITE_P(Settings, ParamStoreRanks,
                          testing::Combine(testing::Bool(), testing::Values(1, 2, 3, 5, 8), testing::Values(1, 2),
                                           testing::Values(1, 2)));
 
+TEST(ParamStoreOffload, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
+  const ToyRun run{.groups = 3, .blocks = 2};
+  std::vector<Offload> places = {Offload::nvme};
+  if (!device_memory_is_host()) places.push_back(Offload::cpu);
+  for (const Offload place : places) {
+    for (const auto& [optimizer, parameters, first_stage] :
+         {std::tuple(place, Offload::none, 0), {place, place, 3}, {Offload::none, place, 3}}) {
+      for (const DType compute : {DType::f32, DType::bf16}) {
+        for (int stage = first_stage; stage <= 3; ++stage) {
+          const ToyResult result = ToyTrainer(run, compute, stage, {optimizer, parameters}).train();
+          const std::string where = "stage " + std::to_string(stage) + ", " + std::string(name_of(compute)) + ", " +
+                                    std::string(name_of(optimizer)) + ", " + std::string(name_of(parameters));
+          EXPECT_EQ(different_bits(result.parameters, reference_of(run)), 0) << where;
+          EXPECT_EQ(result.wrong_weights, 0) << where;
+          EXPECT_EQ(result.dirty_padding, 0) << where;
+        }
+      }
+    }
+  }
+}
+
 // What must be seen if it goes wrong.
 TEST(ParamStoreControls, TheOrderOfGroupsAndTheirNumberShow) {
   const ToyRun run{.groups = 5};

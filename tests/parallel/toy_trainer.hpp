@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -20,13 +21,18 @@ struct ToyResult {
   int64_t dirty_padding = 0;  ///< elements of gradient sums between tensors that are not zero
 };
 
+/// Where the state lies; the units are cut into many pieces.
+struct ToyOffload {
+  Offload optimizer = Offload::none, parameters = Offload::none;
+};
+
 class ToyTrainer {
  public:
-  ToyTrainer(const ToyRun& run, DType compute, int stage)
+  ToyTrainer(const ToyRun& run, DType compute, int stage, const ToyOffload& offload = {})
       : run_(run),
         compute_(compute),
         units_(toy_units(run.tied)),
-        store_(units_, options(stage)),
+        store_(units_, options(stage, offload)),
         expected_(initial_parameters(units_)) {
     store_.plan(arena_);
     memory_.emplace(arena_, communicator());
@@ -60,8 +66,12 @@ class ToyTrainer {
   }
 
  private:
-  ParamStoreOptions options(int stage) const {
+  ParamStoreOptions options(int stage, const ToyOffload& offload) const {
     ParamStoreOptions o;
+    o.offload_optimizer = offload.optimizer;
+    o.offload_parameters = offload.parameters;
+    o.offload_path = std::filesystem::temp_directory_path().string();
+    o.offload_piece = 4 * chunk_elements;
     o.compute = compute_;
     o.zero_stage = stage;
     o.rank = communicator().rank();
@@ -143,8 +153,9 @@ class ToyTrainer {
   }
 
   void update_shards() {
-    for (int u = 0; u < store_.unit_count(); ++u) {
-      const ParamStore::Shard shard = store_.shard(u);
+    for (ParamStore::StatePass pass(store_, ParamStore::Access::update); pass.next();) {
+      const int u = pass.unit();
+      const ParamStore::Shard& shard = pass.shard();
       EXPECT_EQ(shard.gradient.numel(), shard.end - shard.begin);
       Values master = read(shard.master), m = read(shard.m), v = read(shard.v), g = read(shard.gradient);
       count_dirty_padding(u, shard.begin, g);

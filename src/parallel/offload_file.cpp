@@ -1,0 +1,133 @@
+#include "parallel/offload_file.hpp"
+
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr const char* advice =
+    "parallel.offload_path must be a folder that every node has on a disk of its own, such as ${TMPDIR} or "
+    "${SLURM_TMPDIR}";
+
+std::string size_text(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
+
+/// Bytes that this user may still write there, or -1 where nobody knows.
+int64_t free_bytes(const std::string& folder) {
+  struct statvfs space {};
+  if (statvfs(folder.c_str(), &space) != 0) return -1;
+  return static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
+}
+
+[[noreturn]] void fail_full(const std::string& place, int64_t bytes, int64_t available) {
+  throw UserError(ExitCode::io,
+                  fmt::format("{}: the disk is full: the offloaded state needs {} ({} bytes), {} ({} bytes) are free. "
+                              "Make room, use another folder, or more nodes with a parallel.zero above 0",
+                              place, size_text(bytes), bytes, size_text(available), available));
+}
+
+}  // namespace
+
+OffloadFile::OffloadFile(const OffloadLayout& layout, const std::string& folder, std::vector<std::string> units)
+    : layout_(layout), units_(std::move(units)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: there is no such folder: {}", folder, advice));
+  }
+  file_ = FileHandle::create_unnamed(folder);
+  reserve(folder);
+  file_.bypass_cache();
+  forget_contents();
+}
+
+void OffloadFile::reserve(const std::string& folder) {
+  const int64_t bytes = layout_.bytes();
+  if (!file_.reserve(bytes)) fail_full(folder, bytes, free_bytes(folder));
+  if (file_.size() >= bytes) return;
+  // A file system that cannot reserve: what is written is taken.
+  constexpr int64_t at_once = int64_t{1} << 20;
+  const std::vector<char> zeros(static_cast<size_t>(std::min(bytes, at_once)));
+  for (int64_t at = 0; at < bytes; at += at_once) file_.write(at, std::min(at_once, bytes - at), zeros.data());
+  file_.sync();
+}
+
+/// The sums of zeros.
+void OffloadFile::forget_contents() {
+  sums_.resize(layout_.pieces().size());
+  const std::vector<char> zeros(static_cast<size_t>(layout_.largest_part()));
+  int64_t length = -1;
+  uint64_t sum = 0;
+  for (size_t p = 0; p < sums_.size(); ++p) {
+    for (size_t kind = 0; kind < offload_kinds; ++kind) {
+      const int64_t bytes = layout_.bytes_of(layout_.pieces()[p], kind, kind + 1);
+      if (bytes != length) sum = XXH3_64bits(zeros.data(), static_cast<size_t>(bytes));
+      length = bytes;
+      sums_[p][kind] = sum;
+    }
+  }
+}
+
+void OffloadFile::read(size_t piece, size_t first, size_t last, void* data) const {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  file_.read(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
+  const char* at = static_cast<const char*>(data);
+  for (size_t kind = first; kind < last; ++kind) {
+    const int64_t bytes = layout_.bytes_of(p, kind, kind + 1);
+    if (XXH3_64bits(at, static_cast<size_t>(bytes)) != sums_[piece][kind]) {
+      throw UserError(ExitCode::io,
+                      fmt::format("{}: the offloaded state of {}, elements {} to {}, was read from the disk otherwise "
+                                  "than it was written: the disk or memory of this node is not reliable. Leave the "
+                                  "node out, or use another parallel.offload_path; the same command goes on from the "
+                                  "last checkpoint",
+                                  file_.path(), units_[static_cast<size_t>(p.unit)], p.begin, p.end));
+    }
+    at += bytes;
+  }
+}
+
+void OffloadFile::write(size_t piece, size_t first, size_t last, const void* data) {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  const char* at = static_cast<const char*>(data);
+  for (size_t kind = first; kind < last; ++kind) {
+    const int64_t bytes = layout_.bytes_of(p, kind, kind + 1);
+    sums_[piece][kind] = XXH3_64bits(at, static_cast<size_t>(bytes));
+    at += bytes;
+  }
+  file_.write(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
+}
+
+void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: {}: there is no such folder: {}", where, folder, advice));
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: {}: {}: {}", where, folder, std::strerror(errno), advice));
+  }
+  const int64_t available = free_bytes(folder);
+  if (available >= 0 && available < bytes) fail_full(fmt::format("{}: {}", where, folder), bytes, available);
+}
+
+bool is_in_memory(const std::string& folder) {
+  struct statfs facts {};
+  if (statfs(folder.c_str(), &facts) != 0) return false;
+  return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,205 @@
+#include "parallel/offload_file.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "harness/temporary_folder.hpp"
+#include "parallel/offload_ring.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+
+constexpr int64_t page = OffloadLayout::alignment;
+
+/// Masters and moments of two units in pieces of 512 elements, weights of two bytes.
+OffloadLayout small_layout() {
+  OffloadLayout layout({4, 4, 4, 2}, 512);
+  layout.add(256, 256 + 3 * 512 + 256);
+  layout.add(0, 0);
+  layout.add(0, 5 * 512);
+  return layout;
+}
+
+struct Aligned {
+  explicit Aligned(int64_t bytes) : memory(static_cast<size_t>(bytes + page)) {
+    const auto at = reinterpret_cast<uintptr_t>(memory.data());
+    data = memory.data() + (page - static_cast<int64_t>(at % page)) % page;
+  }
+  std::vector<char> memory;
+  char* data;
+};
+
+/// Calls act(descriptor) with the file that this process has open in the folder, which has no name any more.
+template <class Act>
+void with_file_in(const TemporaryFolder& folder, const Act& act) {
+  int found = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    const std::string target = fs::read_symlink(entry, ignored).string();
+    if (!target.starts_with(folder.text() + "/")) continue;
+    const int descriptor = open(entry.path().c_str(), O_RDWR);
+    ASSERT_GE(descriptor, 0);
+    act(descriptor);
+    close(descriptor);
+    ++found;
+  }
+  ASSERT_EQ(found, 1);
+}
+
+std::string message_of(const std::function<void()>& call, ExitCode code) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
+  const OffloadLayout layout = small_layout();
+  ASSERT_EQ(layout.pieces().size(), 9U);
+  EXPECT_EQ(layout.pieces_before(1), 4U);
+  EXPECT_EQ(layout.pieces_before(2), 4U);
+  EXPECT_EQ(layout.pieces_before(3), 9U);
+  EXPECT_EQ(layout.pieces()[3].elements(), 256);
+  EXPECT_EQ(layout.pieces()[3].end, 256 + 3 * 512 + 256);
+  EXPECT_EQ(layout.pieces()[4].unit, 2);
+  int64_t end = 0;
+  for (const OffloadPiece& piece : layout.pieces()) {
+    EXPECT_EQ(piece.offset, end);
+    EXPECT_EQ(layout.bytes_of(piece, 0, 4), 4 * page);
+    end = piece.offset + layout.bytes_of(piece, 0, 4);
+  }
+  EXPECT_EQ(layout.bytes(), end);
+  EXPECT_EQ(layout.largest_piece(), 4 * page);
+  EXPECT_EQ(layout.largest_part(), page);
+  OffloadLayout none({0, 0, 0, 0}, 512);
+  none.add(0, 4096);
+  EXPECT_TRUE(none.empty());
+  EXPECT_EQ(none.bytes(), 0);
+}
+
+TEST(OffloadFile, KeepsWhatIsWrittenAndHasNoName) {
+  const TemporaryFolder folder;
+  const OffloadLayout layout = small_layout();
+  OffloadFile file(layout, folder.text(), {"a", "b", "c"});
+  EXPECT_TRUE(fs::is_empty(folder.text()));
+  Aligned memory(layout.largest_piece());
+  file.read(7, 0, 4, memory.data);
+  for (int64_t i = 0; i < layout.largest_piece(); ++i) ASSERT_EQ(memory.data[i], 0);
+  std::memset(memory.data, 1, static_cast<size_t>(page));
+  std::memset(memory.data + page, 2, static_cast<size_t>(page));
+  file.write(7, 1, 3, memory.data);
+  std::memset(memory.data, 9, static_cast<size_t>(layout.largest_piece()));
+  file.read(7, 0, 4, memory.data);
+  for (int64_t i = 0; i < layout.largest_piece(); ++i) ASSERT_EQ(memory.data[i], i / page % 3) << i;
+}
+
+TEST(OffloadFile, AFlippedBitIsFoundWhereItIs) {
+  const TemporaryFolder folder;
+  const OffloadLayout layout = small_layout();
+  OffloadFile file(layout, folder.text(), {"embedding", "empty", "block 1"});
+  Aligned memory(layout.largest_piece());
+  for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
+    std::memset(memory.data, static_cast<int>(piece) + 1, static_cast<size_t>(layout.largest_piece()));
+    file.write(piece, 0, 4, memory.data);
+  }
+  const int64_t at = layout.pieces()[5].offset + 2 * page + 77;
+  with_file_in(folder, [&](int descriptor) {
+    const char flipped = 6 ^ 16;
+    ASSERT_EQ(pwrite(descriptor, &flipped, 1, at), 1);
+  });
+  for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
+    if (piece != 5) file.read(piece, 0, 4, memory.data);  // the others are whole
+  }
+  file.read(5, 0, 2, memory.data);
+  const std::string message = message_of([&] { file.read(5, 0, 4, memory.data); }, ExitCode::io);
+  EXPECT_NE(message.find(folder.text()), std::string::npos) << message;
+  EXPECT_NE(message.find("block 1, elements 512 to 1024"), std::string::npos) << message;
+  with_file_in(folder, [&](int descriptor) { ASSERT_EQ(ftruncate(descriptor, page), 0); });
+  message_of([&] { file.read(5, 0, 1, memory.data); }, ExitCode::io);
+}
+
+TEST(OffloadFile, FoldersThatDoNotDoAreRefused) {
+  const TemporaryFolder folder;
+  const OffloadLayout layout = small_layout();
+  const std::string nowhere = folder.text() + "/nowhere";
+  message_of([&] { const OffloadFile file(layout, nowhere, {"a", "b", "c"}); }, ExitCode::cannot_create);
+  message_of([&] { check_offload_folder(nowhere, 1, "deck.ini:3"); }, ExitCode::cannot_create);
+  check_offload_folder(folder.text(), layout.bytes(), "deck.ini:3");
+  const std::string message =
+      message_of([&] { check_offload_folder(folder.text(), int64_t{1} << 60, "deck.ini:3"); }, ExitCode::io);
+  EXPECT_NE(message.find("deck.ini:3"), std::string::npos) << message;
+  EXPECT_NE(message.find(std::to_string(int64_t{1} << 60)), std::string::npos) << message;
+}
+
+class OffloadRingTest : public testing::Test {
+ protected:
+  OffloadRingTest() : layout_(small_layout()), file_(layout_, folder_.text(), {"a", "b", "c"}) {
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      buffers_[i] = memory_.data + static_cast<int64_t>(i) * layout_.largest_piece();
+    }
+  }
+  /// Adds to the first float of every kind.
+  void add(OffloadRing& ring, float what) {
+    for (ring.begin({0, 3, 0, 4}); ring.next();) {
+      for (int64_t kind = 0; kind < 4; ++kind) *reinterpret_cast<float*>(ring.data() + kind * page) += what;
+    }
+  }
+  const TemporaryFolder folder_;
+  const OffloadLayout layout_;
+  OffloadFile file_;
+  Aligned memory_{4 * 4 * page};
+  std::array<char*, OffloadRing::slots> buffers_{};
+};
+
+TEST_F(OffloadRingTest, PassesSeeWhatThoseBeforeHaveWritten) {
+  OffloadRing ring(file_, buffers_);
+  for (int pass = 1; pass <= 5; ++pass) add(ring, 1);
+  size_t pieces = 0;
+  for (ring.begin({0, 3, 0, 0}); ring.next(); ++pieces) {
+    EXPECT_EQ(ring.piece(), pieces);
+    for (int64_t kind = 0; kind < 3; ++kind) EXPECT_EQ(*reinterpret_cast<float*>(ring.data() + kind * page), 5);
+    *reinterpret_cast<float*>(ring.data()) = 100;  // is not kept
+  }
+  EXPECT_EQ(pieces, layout_.pieces().size());
+  ring.begin({0, 1, 0, 0});
+  ASSERT_TRUE(ring.next());
+  EXPECT_EQ(*reinterpret_cast<float*>(ring.data()), 5);
+  ring.abandon();
+  add(ring, 1);
+  file_.read(8, 0, 1, memory_.data);
+  EXPECT_EQ(*reinterpret_cast<float*>(memory_.data), 6);
+}
+
+TEST_F(OffloadRingTest, AnErrorOfAnyPieceReachesThePass) {
+  OffloadRing ring(file_, buffers_);
+  add(ring, 1);
+  with_file_in(folder_, [&](int descriptor) {
+    const char changed = 1;
+    ASSERT_EQ(pwrite(descriptor, &changed, 1, layout_.pieces()[6].offset + 5), 1);
+  });
+  size_t seen = 0;
+  message_of(
+      [&] {
+        for (ring.begin({0, 3, 0, 0}); ring.next();) ++seen;
+      },
+      ExitCode::io);
+  EXPECT_EQ(seen, 6U);
+  ring.abandon();
+  for (ring.begin({1, 3, 0, 0}); ring.next();) ++seen;  // the moments are whole
+  EXPECT_EQ(seen, 6U + layout_.pieces().size());
+}
+
+}  // namespace
+}  // namespace llmtrain

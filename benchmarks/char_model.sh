@@ -9,7 +9,7 @@
 #   ROUNDS     of A B, default 3
 # Environment: PYTHON (python3; needs torch), STEPS (2000), RANKS (1), THREADS (all cores / RANKS), PEER_OPTIONS (such as
 # --compile), DECK (inputs/shakespeare_char.ini), DECK_OPTIONS (such as precision.compute=fp32; with RANKS=2 also
-# batch.micro=6, so that both have work), MPIRUN (mpirun).
+# batch.micro=6, so that both have work), MPIRUN (mpirun), PRELOAD (PyTorch's malloc; tcmalloc where there is one).
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* ]]; then
@@ -29,6 +29,10 @@ deck=${DECK:-$here/../inputs/shakespeare_char.ini}
 read -ra peer_options <<<"${PEER_OPTIONS:-}"
 read -ra deck_options <<<"${DECK_OPTIONS:-}"
 read -ra mpirun <<<"${MPIRUN:-mpirun}"
+# As in training.py: memory that is given back and touched again costs PyTorch time.
+peer_memory=(THP_MEM_ALLOC_ENABLE=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=$((2 ** 40)))
+library=${PRELOAD:-$(PATH=$PATH:/sbin ldconfig -p | awk '/libtcmalloc(_minimal)?\.so/ { print $NF; exit }')}
+if [[ -n $library ]]; then peer_memory+=("LD_PRELOAD=$library"); fi
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
@@ -52,8 +56,8 @@ timed() {
 
 printf '%-6s %-9s %10s %12s %16s\n' round program seconds tokens/s 'validation loss'
 for ((round = 1; round <= rounds; ++round)); do
-  seconds=$(timed "$work/a.log" "$python" "$here/peers/nanogpt_char.py" "$text" --steps "$steps" \
-    --threads $((ranks * threads)) --json "$work/a.json" "${peer_options[@]}")
+  seconds=$(timed "$work/a.log" env "${peer_memory[@]}" "$python" "$here/peers/nanogpt_char.py" "$text" \
+    --steps "$steps" --threads $((ranks * threads)) --json "$work/a.json" "${peer_options[@]}")
   "$python" - "$work" "$round" PyTorch "$seconds" <<'PYTHON'
 import json, sys
 work, number, name, seconds = sys.argv[1:]

@@ -8,8 +8,9 @@
 #   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, checkpoint,
 #              load, prediction, tokenizers; default: all
 # Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
-# sentencepiece and tiktoken), MPIRUN (mpirun), TEXT (a file to learn characters and tokens from; without it those two
-# sections are left out), SCRATCH (a folder on the disk to measure, else a temporary one), RANKS (2).
+# sentencepiece, tiktoken and LLMTRAIN_DATA, a folder with tokenizer/), MPIRUN (mpirun), TEXT (a file to learn characters
+# and tokens from; without it those two sections are left out), SCRATCH (a folder on the disk to measure, else a
+# temporary one), RANKS (2).
 set -euo pipefail
 
 if [[ $# -lt 1 || $1 == -* ]]; then
@@ -70,7 +71,10 @@ first_step() {
   table "Until the first step is done:" "$python" "$here/first_step.py" "$program" --rounds "$rounds"
 }
 characters() {
-  table "The character model:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
+  PEER_OPTIONS='' DECK_OPTIONS=precision.compute=fp32 \
+    table "The character model in fp32:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
+  PEER_OPTIONS=--bf16 DECK_OPTIONS=precision.compute=bf16 \
+    table "The character model in bf16:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
 }
 ranks() {
   table "Ranks of one thread beside one rank:" "$python" "$here/ranks.py" "$program" --ranks "$ranks" --rounds "$rounds"
@@ -86,6 +90,7 @@ products() {
 }
 checkpoint() {
   table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512
+  TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program"
 }
 load() {
   "$compiled/load_bench" --make "$work/model" 2 bf16 >/dev/null
@@ -95,6 +100,8 @@ prediction() {
   table "Prediction beside runs:" "$python" "$here/measure.py" "$program" "$here/../inputs/small.ini" --rounds "$rounds"
 }
 tokenizers() {
+  table "Learning tokenizers:" "$python" "$here/tokenizer_training.py" "$(dirname -- "$program")/llmtool" "$TEXT" \
+    --rounds "$rounds"
   table "Encoding text:" "$python" "$here/peers/tokenizers_encode.py" "$compiled/tokenizer_bench" "$TEXT" "$rounds"
 }
 

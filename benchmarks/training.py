@@ -182,26 +182,32 @@ def main():
                     check_losses(results["llmtrain"][0]["losses"][:count], results[name][0]["losses"][:count],
                                  args.precision)
                 print("the losses agree", flush=True)
-                same_state = [p for p in peers if not p.endswith("bf16")] or peers
-                peers = sorted({max(peers, key=lambda name: results[name][0]["speed"]),
-                                min(same_state, key=lambda name: results[name][0]["peak"])})
+                fastest = max(peers, key=lambda name: results[name][0]["speed"])
+                same_state = [p for p in peers if not p.endswith("bf16")]
+                smallest = min(same_state, key=lambda name: results[name][0]["peak"], default=fastest)
+                peers = sorted({fastest, smallest})
                 results = {name: results[name] for name in peers + ["llmtrain"]}
 
     median = lambda name, key: statistics.median(r[key] for r in results[name])
     best = max(peers, key=lambda name: median(name, "speed"))
     ours, theirs = median("llmtrain", "speed"), median(best, "speed")
-    least = min(median(name, "peak") for name in peers if name in same_state)
+    peak = median("llmtrain", "peak")
+    memory = f"llmtrain {peak / 2**30:.2f} GiB; no peer has the same state"
+    memory_ratio = ""
+    if same_state:
+        memory_ratio = f"{peak / median(smallest, 'peak'):.2f}"
+        memory = (f"llmtrain {peak / 2**30:.2f} / PyTorch with the same state {median(smallest, 'peak') / 2**30:.2f} GiB "
+                  f"({smallest}) = {memory_ratio}")
     version = results[best][0]["version"]
     print(f"\nmedians; PyTorch {version}, fastest: {best}")
     print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")
-    print(f"peak memory   llmtrain {median('llmtrain', 'peak') / 2**30:.2f} / PyTorch with the same state "
-          f"{least / 2**30:.2f} GiB = {median('llmtrain', 'peak') / least:.2f}")
+    print(f"peak memory   {memory}")
     if args.markdown:
-        what = f"{args.model}, {args.precision}, {args.accumulate} x {args.batch} x {args.length} tokens"
+        what = f"{args.model}, {args.precision}, {args.accumulate} x {args.batch} x {args.length} tokens, " \
+               f"{args.accumulate} reduction group{'s' * (args.accumulate > 1)}"
         if args.ranks > 1:
             what += f", {args.ranks} ranks"
-        print(f"| {what} | {ours:.0f} | {theirs:.0f} ({best}) | {ours / theirs:.2f} | "
-              f"{median('llmtrain', 'peak') / least:.2f} |")
+        print(f"| {what} | {ours:.0f} | {theirs:.0f} ({best}) | {ours / theirs:.2f} | {memory_ratio} |")
 
 
 if __name__ == "__main__":

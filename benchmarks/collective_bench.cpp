@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ class Bench {
   }
   void triad(int64_t bytes);
   void reduce_scatter(int64_t bytes);
+  void check_gather(const Tensor& buffer, std::span<const int64_t> cuts);
   void all_gather(int64_t bytes, DType dtype);
   void print(const char* what, int64_t bytes, DType dtype, const std::vector<double>& ours,
              const std::vector<double>& mpi, double moved);
@@ -147,10 +149,28 @@ void Bench::reduce_scatter(int64_t bytes) {
   print("reduce-scatter", bytes, DType::f32, ours, mpi, part * (communicator_.size() + 1));
 }
 
+/// Once, ahead of the clock: every rank's part arrives.
+void Bench::check_gather(const Tensor& buffer, std::span<const int64_t> cuts) {
+  auto* data = static_cast<unsigned char*>(buffer.data);
+  const auto begin = [&](int rank) {
+    return cuts[static_cast<size_t>(rank)] * static_cast<int64_t>(size_of(buffer.dtype));
+  };
+  const auto mark = [](int rank) { return static_cast<unsigned char>(rank + 1); };
+  const int me = communicator_.rank();
+  std::fill_n(data, buffer.bytes(), mark(-1));
+  std::fill(data + begin(me), data + begin(me + 1), mark(me));
+  communicator_.all_gather(buffer, cuts, stream_).finish(stream_);
+  for (int r = 0; r < communicator_.size(); ++r) {
+    LLMTRAIN_CHECK(std::all_of(data + begin(r), data + begin(r + 1), [&](auto x) { return x == mark(r); }),
+                   "the gathered buffer is wrong");
+  }
+}
+
 void Bench::all_gather(int64_t bytes, DType dtype) {
   const int64_t elements = bytes / static_cast<int64_t>(size_of(dtype));
   const std::vector<int64_t> cuts = borders(elements);
   const Tensor buffer(buffers_.exchanged(), dtype, {elements});
+  check_gather(buffer, cuts);
   std::vector<double> ours, mpi;
   for (int round = 0; round < rounds_; ++round) {
     triad(bytes);

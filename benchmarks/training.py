@@ -6,11 +6,11 @@ that the losses agree, and prints the ratios of tokens/s and of peak memory.
         [--precision bf16] [--peer autocast,bf16,compile+autocast,...] [--rounds 5] [--steps 8] [--threads N]
         [--ranks 1] [--option section.key=value ...] [--markdown]
 
-Of several peers only two go on after the first round: the fastest, and of those with the same state (fp32 masters and
-moments) the smallest. Speed is the median over the rounds of a round's median step, without its first two; memory is the
-largest resident set of a process. A peer is [compile+]fp32|autocast|bf16; see peers/train_decoder.py. Environment:
-PYTHON (this interpreter; needs torch and safetensors), MPIRUN (mpirun). PyTorch gets tcmalloc where the loader finds it
-(PRELOAD names another library), else a malloc that keeps its memory.
+Of several peers those go on after the first round that were the fastest in it or within a tenth of that, and of those
+with the same state (fp32 masters and moments) the smallest. Speed is the median over the rounds of a round's median
+step, without its first two; memory is the largest resident set of a process. A peer is [compile+]fp32|autocast|bf16; see
+peers/train_decoder.py. Environment: PYTHON (this interpreter; needs torch and safetensors), MPIRUN (mpirun). PyTorch
+gets tcmalloc where the loader finds it (PRELOAD names another library), else a malloc that keeps its memory.
 """
 
 import argparse
@@ -185,7 +185,8 @@ def main():
                 fastest = max(peers, key=lambda name: results[name][0]["speed"])
                 same_state = [p for p in peers if not p.endswith("bf16")]
                 smallest = min(same_state, key=lambda name: results[name][0]["peak"], default=fastest)
-                peers = sorted({fastest, smallest})
+                near = 0.9 * results[fastest][0]["speed"]  # one round does not tell which of two near ones is the faster
+                peers = [p for p in peers if p == smallest or results[p][0]["speed"] > near]
                 results = {name: results[name] for name in peers + ["llmtrain"]}
 
     median = lambda name, key: statistics.median(r[key] for r in results[name])

@@ -16,10 +16,10 @@ check_pie_supported(LANGUAGES CXX) # links programs with -pie
 add_library(llmtrain_settings INTERFACE)
 target_include_directories(llmtrain_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(llmtrain_settings INTERFACE LLMTRAIN_VERSION="${PROJECT_VERSION}")
-# Warnings and floating-point rules: no -ffast-math, one contraction rule.
+# Warnings and floating-point rules: no -ffast-math, one contraction rule. A test reads the machine code of GPUs.
 target_compile_options(llmtrain_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=fast -fno-math-errno -fno-trapping-math>
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -lineinfo>)
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -lineinfo --no-compress>)
 # GCC 12 sees overlapping copies and overflows inside the standard library and fmt that are not there (its bugs 105329, 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(llmtrain_settings INTERFACE

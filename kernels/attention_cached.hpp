@@ -8,7 +8,8 @@
 namespace llmtrain {
 
 /// Copies keys and values of qkv [N, (H + 2 G) D] into cache [S, P, 2 G D] (keys, then values of a position; one
-/// dtype): row n goes to sequence_ids[n] < S, positions[n] < P.
+/// dtype): row n goes to sequence_ids[n] < S, positions[n] < P. A row beyond them is an error; on
+/// a GPU, where the host does not look at them, it is not stored, and what attends to it is NaN.
 void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batch, const AttentionShape& shape,
                        Stream& stream);
 

@@ -18,7 +18,8 @@ struct TokenStatistics {
 void softcap_logits(const Tensor& logits, float cap, Stream& stream);
 
 /// logits fp32 [R, V'] of which the first `vocabulary` columns count (the rest is padding); targets int32 [R].
-/// Each row is summed in a fixed order in fp32 lanes folded in double, or wider.
+/// Each row is summed in a fixed order in fp32 lanes folded in double, or wider. A target outside the vocabulary is an
+/// error; on a GPU, where the host does not look at them, its logp is NaN.
 void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
                      Stream& stream);
 

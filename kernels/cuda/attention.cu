@@ -1,5 +1,5 @@
 #include "core/profile.hpp"
-#include "kernels/attention.hpp"
+#include "kernels/attention_checks.hpp"
 #include "kernels/cuda/attention_tiles.cuh"
 
 // bf16 heads of up to 128 elements: attention_tiles.cuh. Here: any head dimension, in fp32. A warp has one row, of
@@ -11,8 +11,6 @@ namespace llmtrain {
 namespace {
 
 using namespace cuda;
-
-constexpr int warps = 4;
 
 /// row . other, row in shared memory; four sums, so that rounding errors stay small.
 template <class T>
@@ -53,10 +51,6 @@ __device__ void store_row(T* to, const float (&acc)[registers], float factor, in
   }
 }
 
-/// Floats of shared memory of a warp: `rows` rows of the head and `weights` times 32 numbers.
-constexpr int shared_floats(int64_t head_dim, int rows, int weights) {
-  return rows * static_cast<int>(head_dim) + weights * warp_lanes;
-}
 __device__ inline float* own_shared(int floats) {
   return dynamic_shared<float>() + (threadIdx.x / warp_lanes) * floats;
 }
@@ -64,16 +58,16 @@ __device__ inline float* own_shared(int floats) {
 /// A warp per (query row, head); blockIdx.y is the head.
 template <class T, int registers>
 struct Forward {
-  static constexpr int threads = warps * warp_lanes;
+  static constexpr int threads = row_warps * warp_lanes;
   Rows<T> rows;
   T* out;
   float* lse;
 
   __device__ void operator()() const {
-    const int64_t row = int64_t{blockIdx.x} * warps + threadIdx.x / warp_lanes;
+    const int64_t row = int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_lanes;
     if (row >= rows.count) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
-    float* query = own_shared(shared_floats(n, 1, 1));
+    float* query = own_shared(row_shared_floats(n, 1, 1));
     float* weights = query + n;
     fetch(query, rows.query(row, head), n);
     __syncwarp();
@@ -142,15 +136,15 @@ struct Gradient {
 /// dq: a warp per (query row, head).
 template <class T, int registers>
 struct BackwardQuery {
-  static constexpr int threads = warps * warp_lanes;
+  static constexpr int threads = row_warps * warp_lanes;
   Gradient<T> g;
 
   __device__ void operator()() const {
     const Rows<T>& rows = g.rows;
-    const int64_t row = int64_t{blockIdx.x} * warps + threadIdx.x / warp_lanes;
+    const int64_t row = int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_lanes;
     if (row >= rows.count) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
-    float* query = own_shared(shared_floats(n, 2, 1));
+    float* query = own_shared(row_shared_floats(n, 2, 1));
     float *dout = query + n, *weights = dout + n;
     fetch(query, rows.query(row, head), n);
     fetch(dout, g.output(row, head), n);
@@ -178,15 +172,15 @@ struct BackwardQuery {
 /// dk and dv: a warp per (key row, key head), over the query heads of its group and their rows in order.
 template <class T, int registers>
 struct BackwardKey {
-  static constexpr int threads = warps * warp_lanes;
+  static constexpr int threads = row_warps * warp_lanes;
   Gradient<T> g;
 
   __device__ void operator()() const {
     const Rows<T>& rows = g.rows;
-    const int64_t row = int64_t{blockIdx.x} * warps + threadIdx.x / warp_lanes;
+    const int64_t row = int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_lanes;
     if (row >= rows.count) return;
     const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
-    float* key = own_shared(shared_floats(n, 2, 2));
+    float* key = own_shared(row_shared_floats(n, 2, 2));
     float *value = key + n, *key_weights = value + n, *value_weights = key_weights + warp_lanes;
     fetch(key, rows.key(row, kv), n);
     fetch(value, rows.value(row, kv), n);
@@ -221,34 +215,37 @@ struct BackwardKey {
 /// f(std::integral_constant of the registers that a lane needs for a row of the head).
 template <class F>
 void with_registers(int64_t head_dim, const F& f) {
-  if (head_dim <= 32) return f(std::integral_constant<int, 1>{});
-  if (head_dim <= 64) return f(std::integral_constant<int, 2>{});
-  if (head_dim <= 128) return f(std::integral_constant<int, 4>{});
-  if (head_dim <= 256) return f(std::integral_constant<int, 8>{});
-  f(std::integral_constant<int, 32>{});
+  switch (row_registers(head_dim)) {
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    case 8:
+      return f(std::integral_constant<int, 8>{});
+    default:
+      return f(std::integral_constant<int, 32>{});
+  }
 }
-
-void check_attention(const Tensor& qkv, const Batch& batch, const AttentionShape& s, const Dropout& dropout) {
-  LLMTRAIN_CHECK(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "key heads divide the heads");
-  LLMTRAIN_CHECK(s.head_dim > 0 && s.head_dim <= largest_head_dim && s.window >= 0, "head dimension and window");
-  LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(1) == (s.heads + 2 * s.kv_heads) * s.head_dim,
-                 "qkv must be [N, (H + 2 G) D]");
-  LLMTRAIN_CHECK(batch.tokens == qkv.dim(0) && batch.segment_count <= batch.tokens,
-                 "qkv and the batch differ in rows, or there are empty segments");
-  LLMTRAIN_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability must be in [0, 1)");
+/// f(std::integral_constant of the columns of a tile).
+template <class F>
+void with_columns(int64_t head_dim, const F& f) {
+  switch (tile_columns(head_dim)) {
+    case 32:
+      return f(std::integral_constant<int, 32>{});
+    case 64:
+      return f(std::integral_constant<int, 64>{});
+    case 96:
+      return f(std::integral_constant<int, 96>{});
+    default:
+      return f(std::integral_constant<int, 128>{});
+  }
 }
 
 /// Whether tensor cores do it.
 bool is_tiled(const Tensor& qkv, const AttentionShape& s) {
   return qkv.dtype == DType::bf16 && s.head_dim <= largest_tiled;
-}
-/// f(std::integral_constant of the columns of a tile).
-template <class F>
-void with_columns(int64_t head_dim, const F& f) {
-  if (head_dim <= 32) return f(std::integral_constant<int, 32>{});
-  if (head_dim <= 64) return f(std::integral_constant<int, 64>{});
-  if (head_dim <= 96) return f(std::integral_constant<int, 96>{});
-  f(std::integral_constant<int, 128>{});
 }
 /// The workspace: delta [H, N], then the tiles before each segment.
 TiledBatch plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout,
@@ -257,31 +254,21 @@ TiledBatch plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShap
   for_each_warp(1, stream, CountTiles{batch.segments.as<int32_t>(), tiles, batch.segment_count});
   return {Rows<bf16>(qkv, batch, shape, dropout), tiles};
 }
-Grid grid_of_tiles(const Batch& batch, int64_t heads) {
-  const int64_t most = batch.tokens / tile_rows + batch.segment_count;
-  return {static_cast<unsigned>(most), static_cast<unsigned>(heads)};
-}
-
-Grid grid_of(int64_t rows, int64_t heads) {
-  return {static_cast<unsigned>((rows + warps - 1) / warps), static_cast<unsigned>(heads)};
-}
-int shared_bytes(int64_t head_dim, int rows, int weights) {
-  return warps * shared_floats(head_dim, rows, weights) * static_cast<int>(sizeof(float));
-}
+Grid grid_of_tiles(const Batch& batch, int64_t heads) { return tile_grid(batch.tokens, batch.segment_count, heads); }
 
 }  // namespace
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
+  check_attention_shape(shape);
   return (shape.heads * rows + rows + 1) * static_cast<int64_t>(sizeof(float));
 }
 
 void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
                        const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace, Stream& stream) {
   check_attention(qkv, batch, shape, dropout);
-  const ProfileSpan span("attention_forward", [&] { return traffic({&qkv, &out}); });
-  LLMTRAIN_CHECK(out.dtype == qkv.dtype && out.numel() == batch.tokens * shape.heads * shape.head_dim,
-                 "out must be [N, H D] in qkv's dtype");
+  check_attention_output(out, lse, qkv, shape);
   LLMTRAIN_CHECK(workspace.bytes() >= attention_workspace_bytes(shape, batch.tokens), "the workspace is too small");
+  const ProfileSpan span("attention_forward", [&] { return traffic({&qkv, &out}); });
   if (is_tiled(qkv, shape)) {
     const TiledBatch tiled = plan_tiles(qkv, batch, shape, dropout, workspace, stream);
     return with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
@@ -291,9 +278,9 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
   }
   dispatch(qkv, [&]<class T>(T*) {
     with_registers(shape.head_dim, [&]<int registers>(std::integral_constant<int, registers>) {
-      launch(grid_of(batch.tokens, shape.heads), stream,
+      launch(row_grid(batch.tokens, shape.heads), stream,
              Forward<T, registers>{Rows<T>(qkv, batch, shape, dropout), out.as<T>(), lse.as<float>()},
-             shared_bytes(shape.head_dim, 1, 1));
+             row_shared_bytes(shape.head_dim, 1, 1));
     });
   });
 }
@@ -301,9 +288,9 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
 void attention_backward(const AttentionBackward& args, const Batch& batch, const AttentionShape& shape,
                         const Dropout& dropout, const Tensor& workspace, Stream& stream) {
   check_attention(args.qkv, batch, shape, dropout);
-  const ProfileSpan span("attention_backward", [&] { return traffic({&args.qkv, &args.out, &args.dout, &args.dqkv}); });
-  LLMTRAIN_CHECK(args.dqkv.dtype == args.qkv.dtype && args.dqkv.numel() == args.qkv.numel(), "dqkv must be like qkv");
+  check_attention_gradients(args, shape);
   LLMTRAIN_CHECK(workspace.bytes() >= attention_workspace_bytes(shape, batch.tokens), "the workspace is too small");
+  const ProfileSpan span("attention_backward", [&] { return traffic({&args.qkv, &args.out, &args.dout, &args.dqkv}); });
   auto* delta = static_cast<float*>(workspace.data);
   const auto heads = static_cast<int>(shape.heads), head_dim = static_cast<int>(shape.head_dim);
   dispatch(args.qkv, [&]<class T>(T*) {
@@ -324,10 +311,10 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
     const Gradient<T> gradient{Rows<T>(args.qkv, batch, shape, dropout), args.dqkv.as<T>(), args.dout.as<T>(),
                                args.lse.as<float>(), delta};
     with_registers(shape.head_dim, [&]<int registers>(std::integral_constant<int, registers>) {
-      launch(grid_of(batch.tokens, shape.heads), stream, BackwardQuery<T, registers>{gradient},
-             shared_bytes(shape.head_dim, 2, 1));
-      launch(grid_of(batch.tokens, shape.kv_heads), stream, BackwardKey<T, registers>{gradient},
-             shared_bytes(shape.head_dim, 2, 2));
+      launch(row_grid(batch.tokens, shape.heads), stream, BackwardQuery<T, registers>{gradient},
+             row_shared_bytes(shape.head_dim, 2, 1));
+      launch(row_grid(batch.tokens, shape.kv_heads), stream, BackwardKey<T, registers>{gradient},
+             row_shared_bytes(shape.head_dim, 2, 2));
     });
   });
 }

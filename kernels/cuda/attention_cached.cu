@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/attention_cached.hpp"
+#include "kernels/attention_cached_checks.hpp"
 #include "kernels/cuda/launch.cuh"
 
 namespace llmtrain {
@@ -17,13 +17,18 @@ constexpr int64_t keys_per_split = 256;
 struct Places {
   const int64_t* sequences;
   const int32_t* positions;
-  int64_t capacity, window;
+  int64_t rows, capacity, window;
 
   Places(const Tensor& cache, const Batch& batch, const AttentionShape& s)
       : sequences(batch.sequence_ids.as<int64_t>()),
         positions(batch.positions.as<int32_t>()),
+        rows(cache.dim(0)),
         capacity(cache.dim(1)),
         window(s.window) {}
+  /// A token that has no place in the cache is not stored and attends to nothing: its output is NaN.
+  __device__ bool inside(int64_t row) const {
+    return sequences[row] >= 0 && sequences[row] < rows && positions[row] >= 0 && positions[row] < capacity;
+  }
   __device__ int64_t own(int64_t row) const { return sequences[row] * capacity + positions[row]; }
   __device__ int64_t first(int64_t row) const {
     return own(row) - (window > 0 ? std::min<int64_t>(window - 1, positions[row]) : positions[row]);
@@ -45,6 +50,7 @@ struct StoreKeysValues {
   Places places;
   int64_t queries, width;  ///< elements of a row's queries, and of its keys and values
   __device__ void operator()(int64_t row) const {
+    if (!places.inside(row)) return;
     const T* from = qkv + row * (queries + width) + queries;
     T* to = cache + places.own(row) * width;
     for_packs(width, [&](int64_t i) { store_pack(to, i, width, load_pack(from, i, width)); });
@@ -66,6 +72,7 @@ struct AttendSplit {
     const int64_t in_group = item % group, split = item / group % partial.splits;
     const int64_t kv_head = item / group / partial.splits % s.kv_heads;
     const int64_t row = item / group / partial.splits / s.kv_heads, head = kv_head * group + in_group;
+    if (!places.inside(row)) return;
     const int64_t first = places.first(row), end_of_row = places.own(row) + 1;
     const int64_t begin = first + split * keys_per_split, end = std::min(end_of_row, begin + keys_per_split);
     if (begin >= end) return;
@@ -133,7 +140,7 @@ struct FoldSplits {
 
   __device__ void operator()(int64_t item) const {
     const int64_t row = item / s.heads, d = s.head_dim;
-    const int64_t count = places.own(row) + 1 - places.first(row);
+    const int64_t count = places.inside(row) ? places.own(row) + 1 - places.first(row) : 0;
     const int64_t begin = item * partial.splits, end = begin + (count + keys_per_split - 1) / keys_per_split;
     float highest = -INFINITY, total = 0;
     for (int64_t i = begin; i < end; ++i) highest = fmaxf(highest, partial.highest[i]);
@@ -151,25 +158,11 @@ struct FoldSplits {
   }
 };
 
-void check(const Tensor& qkv, const Tensor& cache, const Batch& batch, const AttentionShape& s) {
-  LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == (s.heads + 2 * s.kv_heads) * s.head_dim,
-                 "qkv is [N, (H + 2 G) D]");
-  LLMTRAIN_CHECK(cache.rank == 3 && cache.dim(2) == 2 * s.kv_heads * s.head_dim && cache.dtype == qkv.dtype,
-                 "a cache of keys and values is [S, P, 2 G D] of qkv's dtype");
-}
-
 }  // namespace
 
 void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batch, const AttentionShape& s,
                        Stream& stream) {
-  check(qkv, cache, batch, s);
-  const auto sequences = to_host<int64_t>(batch.sequence_ids, stream);
-  const auto positions = to_host<int32_t>(batch.positions, stream);
-  for (size_t row = 0; row < static_cast<size_t>(batch.tokens); ++row) {
-    LLMTRAIN_CHECK(
-        sequences[row] >= 0 && sequences[row] < cache.dim(0) && positions[row] >= 0 && positions[row] < cache.dim(1),
-        "a token lies outside of the cache");
-  }
+  check_cache(cache, qkv, batch, s);
   dispatch(qkv, [&]<class T>(T* rows) {
     for_each_warp(batch.tokens, stream,
                   StoreKeysValues<T>{cache.as<T>(), rows, Places(cache, batch, s), s.heads * s.head_dim, cache.dim(2)});
@@ -178,12 +171,9 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
 
 void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
                       const AttentionShape& s, Stream& stream) {
-  check(qkv, cache, batch, s);
-  LLMTRAIN_CHECK(
-      out.rank == 2 && out.dim(0) == batch.tokens && out.dim(1) == s.heads * s.head_dim && out.dtype == qkv.dtype,
-      "out is [N, H D] of qkv's dtype");
-  LLMTRAIN_CHECK(s.head_dim <= largest_head_dim, "a head is too wide");
-  const Places places(cache, batch, s);  // in the cache: cache_keys_values has looked, which comes first
+  check_cache(cache, qkv, batch, s);
+  check_cached_output(out, qkv, s);
+  const Places places(cache, batch, s);
   const int64_t visible = s.window > 0 ? std::min(s.window, cache.dim(1)) : cache.dim(1);
   const int64_t splits = (visible + keys_per_split - 1) / keys_per_split, items = batch.tokens * s.heads;
   auto* values = static_cast<float*>(scratch(items * splits * (s.head_dim + 2) * static_cast<int64_t>(sizeof(float))));

@@ -2,7 +2,7 @@
 // Where heads, keys and segments lie, and what a score is, for all kernels of attention.
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/dropout_row.cuh"
 
 namespace llmtrain::cuda {
 
@@ -54,7 +54,7 @@ struct Rows {
     const uint64_t element =
         ((static_cast<uint64_t>(head) << 24) + static_cast<uint64_t>(offsets[query_row])) * (uint64_t{1} << 24) +
         static_cast<uint64_t>(offsets[key_row]);
-    return dropout.scale(static_cast<uint64_t>(sequences[query_row]), element);
+    return dropout_scale(dropout, static_cast<uint64_t>(sequences[query_row]), element);
   }
   /// The score of a product of query and key, and its derivative by the product.
   __device__ float score(float product, float& slope) const {

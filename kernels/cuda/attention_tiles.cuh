@@ -9,9 +9,6 @@
 
 namespace llmtrain::cuda {
 
-inline constexpr int tile_rows = 64;           ///< of a block: 16 of each warp
-inline constexpr int other_rows = 32;          ///< of the other side, at a time, in the backward pass
-inline constexpr int64_t largest_tiled = 128;  ///< head dimension
 inline constexpr float log2_e = 1.44269504f;
 
 /// begin[s]: tiles of the segments before s; [segments + 1]. One warp.
@@ -71,7 +68,10 @@ __device__ void fill_tile(const Tile<columns>& tile, int first, int count, int l
         raw = *reinterpret_cast<const uint4*>(from);
       } else {
         bf16 part[8] = {};
-        for (int k = 0; k < 8 && c + k < head_dim; ++k) part[k] = from[k];
+        LLMTRAIN_UNROLL
+        for (int k = 0; k < 8; ++k) {
+          if (c + k < head_dim) part[k] = from[k];
+        }
         memcpy(&raw, part, sizeof raw);
       }
     }
@@ -125,7 +125,7 @@ struct TiledBatch {
 template <int D>
 struct TiledForward {
   static constexpr int threads = 128;
-  static constexpr int shared = 2 * Tile<D>::bytes(tile_rows);
+  static constexpr int shared = tiled_shared_bytes(D);
   TiledBatch batch;
   bf16* out;
   float* lse;
@@ -244,8 +244,7 @@ struct TiledGradient {
 template <int D>
 struct TiledBackwardKey {
   static constexpr int threads = 128;
-  static constexpr int shared =
-      2 * Tile<D>::bytes(tile_rows) + 2 * Tile<D>::bytes(other_rows) + 2 * other_rows * static_cast<int>(sizeof(float));
+  static constexpr int shared = tiled_key_shared_bytes(D);
   TiledGradient gradient;
 
   __device__ void operator()() const {
@@ -320,7 +319,7 @@ struct TiledBackwardKey {
 template <int D>
 struct TiledBackwardQuery {
   static constexpr int threads = 128;
-  static constexpr int shared = 2 * Tile<D>::bytes(tile_rows);
+  static constexpr int shared = tiled_shared_bytes(D);
   TiledGradient gradient;
 
   __device__ void operator()() const {

@@ -1,12 +1,13 @@
 #pragma once
 // Sums over the rows of a matrix in an order that depends on its shape alone, and without atomics: blocks of 32 rows
-// are summed in fp32, then the blocks in order, in double.
+// are summed in fp32, then groups of 32 blocks and at last the groups in order, in double.
 
 #include "kernels/cuda/launch.cuh"
 
 namespace llmtrain::cuda {
 
 inline constexpr int64_t rows_per_block = 32;
+inline constexpr int64_t blocks_per_group = 32;
 
 /// Sums of f(row, column, sums) over a block of rows, to partial[block][result][column]; f adds to sums[result].
 template <int results, class F>
@@ -23,33 +24,62 @@ struct PartialColumnSums {
   }
 };
 
-/// out[result][column] = or += the sum of the blocks; a null result is dropped.
+/// Sums of a group of blocks, which so many threads form at once that the whole GPU has work.
+struct GroupColumnSums {
+  int64_t blocks, width;  ///< results times columns
+  const float* partial;
+  double* grouped;  ///< [group][result][column]
+  __device__ void operator()(int64_t i) const {
+    const int64_t first = i / width * blocks_per_group, end = std::min(blocks, first + blocks_per_group);
+    double sum = 0;
+    for (int64_t block = first; block < end; ++block) sum += partial[block * width + i % width];
+    grouped[i] = sum;
+  }
+};
+
+/// out[result][column] = or += the sum of the groups; a null result is dropped.
 template <int results>
 struct FoldColumnSums {
-  int64_t blocks, columns;
-  const float* partial;
+  int64_t groups, columns;
+  const double* grouped;
   float* out[results];
   bool accumulate;
   __device__ void operator()(int64_t column) const {
     for (int r = 0; r < results; ++r) {
       if (out[r] == nullptr) continue;
       double sum = 0;
-      for (int64_t block = 0; block < blocks; ++block) sum += partial[(block * results + r) * columns + column];
+      for (int64_t group = 0; group < groups; ++group) sum += grouped[(group * results + r) * columns + column];
       out[r][column] = static_cast<float>(accumulate ? out[r][column] + sum : sum);
     }
   }
 };
 
+constexpr int64_t groups_of_rows(int64_t rows) {
+  return blocks_for(blocks_for(rows, rows_per_block), blocks_per_group);
+}
+/// Of memory for sums of so many columns, those of all results together.
+constexpr int64_t column_sum_bytes(int64_t rows, int64_t width) {
+  return width * (groups_of_rows(rows) * static_cast<int64_t>(sizeof(double)) +
+                  blocks_for(rows, rows_per_block) * static_cast<int64_t>(sizeof(float)));
+}
+
+template <int results, class F>
+void column_sums(void* memory, int64_t rows, int64_t columns, float* const (&out)[results], bool accumulate,
+                 Stream& stream, const F& f) {
+  const int64_t blocks = blocks_for(rows, rows_per_block), groups = groups_of_rows(rows), width = results * columns;
+  auto* grouped = static_cast<double*>(memory);
+  auto* partial = reinterpret_cast<float*>(grouped + groups * width);
+  for_each(blocks * columns, stream, PartialColumnSums<results, F>{rows, columns, partial, f});
+  for_each(groups * width, stream, GroupColumnSums{blocks, width, partial, grouped});
+  FoldColumnSums<results> fold{groups, columns, grouped, {}, accumulate};
+  std::copy(out, out + results, fold.out);
+  for_each(columns, stream, fold);
+}
 /// Uses scratch().
 template <int results, class F>
 void column_sums(int64_t rows, int64_t columns, float* const (&out)[results], bool accumulate, Stream& stream,
                  const F& f) {
-  const int64_t blocks = (rows + rows_per_block - 1) / rows_per_block;
-  auto* partial = static_cast<float*>(scratch(blocks * results * columns * static_cast<int64_t>(sizeof(float))));
-  for_each(blocks * columns, stream, PartialColumnSums<results, F>{rows, columns, partial, f});
-  FoldColumnSums<results> fold{blocks, columns, partial, {}, accumulate};
-  std::copy(out, out + results, fold.out);
-  for_each(columns, stream, fold);
+  column_sums(scratch(column_sum_bytes(rows, results * columns)), rows, columns, out, accumulate, stream, f);
 }
 
 }  // namespace llmtrain::cuda

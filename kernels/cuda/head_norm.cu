@@ -137,14 +137,13 @@ void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream&
 void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Stream& stream) {
   const ProfileSpan span("head_norm_backward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   const int64_t rows = a.dqkv.dim(0), columns = (s.heads + s.kv_heads) * s.head_dim;
-  const int64_t blocks = (rows + rows_per_block - 1) / rows_per_block;
   dispatch(a.dqkv, a.query_weight, [&]<class T, class W>(T* dqkv, W* query_weight) {
     const Heads<T, W> of = heads_of(dqkv, a.dqkv, a.raw, a.rstd, query_weight, a.key_weight, s);
-    auto* partial = static_cast<float*>(scratch((blocks + 1) * columns * static_cast<int64_t>(sizeof(float))));
-    float* by_head = partial + blocks * columns;
+    const int64_t bytes = column_sum_bytes(rows, columns);
+    auto* memory = static_cast<char*>(scratch(bytes + columns * static_cast<int64_t>(sizeof(float))));
+    auto* by_head = reinterpret_cast<float*>(memory + bytes);
     // First what reads dy: dx takes its place.
-    for_each(blocks * columns, stream, PartialColumnSums<1, AddWeights<T, W>>{rows, columns, partial, {of}});
-    for_each(columns, stream, FoldColumnSums<1>{blocks, columns, partial, {by_head}, false});
+    column_sums(memory, rows, columns, {by_head}, false, stream, AddWeights<T, W>{of});
     for_each(2 * s.head_dim, stream,
              FoldHeads{s, by_head, a.dquery_weight.as<float>(), a.dkey_weight.as<float>(), a.accumulate});
     for_each_warp(rows * of.normed(), stream, BackwardHead<T, W>{of});

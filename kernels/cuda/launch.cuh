@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
@@ -24,17 +23,15 @@
 #include "core/error.hpp"
 #include "core/tensor.hpp"
 #include "device/device.hpp"
+#include "kernels/cuda/launch_shape.hpp"
 
 namespace llmtrain::cuda {
 
-inline constexpr int warp_lanes = 32;
-inline constexpr int64_t largest_grid = 1 << 16;
-
-struct Grid {
-  unsigned x = 1, y = 1, z = 1;
-};
-
 #if defined(__CUDACC__)
+
+inline void check_launch(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(code));
+}
 
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::threads) run(const Kernel kernel) {
@@ -44,15 +41,15 @@ __global__ void __launch_bounds__(Kernel::threads) run(const Kernel kernel) {
 /// Kernel::threads threads a block. Errors that show at once are thrown; later ones at the stream's synchronization.
 template <class Kernel>
 void launch(const Grid& grid, Stream& stream, const Kernel& kernel, int shared_bytes = 0) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  constexpr int granted = 48 << 10;  // without asking
-  if (shared_bytes > granted) {
-    cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  check_grid(grid);
+  if (is_empty(grid)) return;
+  if (shared_bytes > shared_bytes_granted) {
+    check_launch(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+                 "a kernel does not get its shared memory on this GPU");
   }
-  run<<<dim3(grid.x, grid.y, grid.z), Kernel::threads, static_cast<size_t>(shared_bytes),
-        static_cast<cudaStream_t>(stream.native())>>>(kernel);
-  const cudaError_t code = cudaGetLastError();
-  if (code != cudaSuccess) throw Error(std::string("a kernel failed to start: ") + cudaGetErrorString(code));
+  run<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)),
+        Kernel::threads, static_cast<size_t>(shared_bytes), static_cast<cudaStream_t>(stream.native())>>>(kernel);
+  check_launch(cudaGetLastError(), "a kernel failed to start");
 }
 
 template <class T>
@@ -65,7 +62,11 @@ __device__ T* dynamic_shared() {
 
 template <class Kernel>
 void launch(const Grid& grid, Stream& /*stream*/, const Kernel& kernel, int shared_bytes = 0) {
-  emulator::run({{grid.x, grid.y, grid.z}, {Kernel::threads, 1, 1}, static_cast<size_t>(shared_bytes)},
+  check_grid(grid);
+  LLMTRAIN_CHECK(shared_bytes <= shared_bytes_of_block(0), "a kernel wants more shared memory than some GPUs have");
+  emulator::run({{static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)},
+                 {Kernel::threads, 1, 1},
+                 static_cast<size_t>(shared_bytes)},
                 [&] { kernel(); });
 }
 
@@ -89,8 +90,7 @@ struct ForEach {
 };
 template <class F>
 void for_each(int64_t count, Stream& stream, const F& f) {
-  const int64_t blocks = (count + ForEach<F>::threads - 1) / ForEach<F>::threads;
-  launch({static_cast<unsigned>(std::min(largest_grid, blocks))}, stream, ForEach<F>{count, f});
+  launch(loop_grid(count, ForEach<F>::threads), stream, ForEach<F>{count, f});
 }
 
 /// f(i) for i in [0, count), each by one whole warp.
@@ -107,8 +107,7 @@ struct ForEachWarp {
 };
 template <class F>
 void for_each_warp(int64_t count, Stream& stream, const F& f) {
-  const int64_t blocks = (count + ForEachWarp<F>::warps - 1) / ForEachWarp<F>::warps;
-  launch({static_cast<unsigned>(std::min(largest_grid, blocks))}, stream, ForEachWarp<F>{count, f});
+  launch(loop_grid(count, ForEachWarp<F>::warps), stream, ForEachWarp<F>{count, f});
 }
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % warp_lanes); }
@@ -156,6 +155,7 @@ __device__ PackOf<size> load_pack(const T* row, int64_t i, int64_t n) {
     const Raw raw = *reinterpret_cast<const Raw*>(row + i);
     for (int k = 0; k < size; ++k) pack.v[k] = load(raw.v + k);
   } else {
+    LLMTRAIN_UNROLL
     for (int k = 0; k < size; ++k) pack.v[k] = i + k < n ? load(row + i + k) : 0.0f;
   }
   return pack;
@@ -168,7 +168,10 @@ __device__ void store_pack(T* row, int64_t i, int64_t n, const PackOf<size>& pac
     for (int k = 0; k < size; ++k) store(raw.v + k, pack.v[k]);
     *reinterpret_cast<Raw*>(row + i) = raw;
   } else {
-    for (int k = 0; k < size && i + k < n; ++k) store(row + i + k, pack.v[k]);
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < size; ++k) {
+      if (i + k < n) store(row + i + k, pack.v[k]);
+    }
   }
 }
 
@@ -191,15 +194,6 @@ void dispatch(const Tensor& t, const F& f) {
 template <class F>
 void dispatch(const Tensor& a, const Tensor& b, const F& f) {
   dispatch(a, [&](auto* pa) { dispatch(b, [&](auto* pb) { f(pa, pb); }); });
-}
-
-/// A copy on the host, after all that the stream was given before: for what a call must check before it returns.
-template <class T>
-std::vector<T> to_host(const Tensor& t, Stream& stream) {
-  std::vector<T> copy(static_cast<size_t>(t.numel()));
-  copy_to_host(copy.data(), t.as<T>(), t.bytes(), stream);
-  stream.synchronize();
-  return copy;
 }
 
 /// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new. One

@@ -4,7 +4,7 @@
 
 #include "core/profile.hpp"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/logprob.hpp"
+#include "kernels/logprob_checks.hpp"
 
 namespace llmtrain {
 
@@ -19,11 +19,6 @@ constexpr float slack = 2.0f;
 
 constexpr int row_threads = 512;  ///< one block per row
 constexpr int row_warps = row_threads / warp_lanes;
-
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.empty() ? nullptr : t.as<T>();
-}
 
 /// NaN stays NaN.
 __device__ float at_least(float x, float bound) { return x < bound ? bound : x; }
@@ -136,7 +131,8 @@ struct ForwardRow {
     if (entropy != nullptr) entropy[row] = static_cast<float>(log(weight) - moment / weight);
     if (logp != nullptr) {
       const int32_t t = targets[row];
-      logp[row] = t == ignore_target ? 0.0f : static_cast<float>(double{x[t]} - log_sum);
+      const bool known = t >= 0 && t < vocabulary;  // the host does not look: the row's loss says it
+      logp[row] = t == ignore_target ? 0.0f : known ? static_cast<float>(double{x[t]} - log_sum) : NAN;
     }
   }
 };
@@ -186,24 +182,11 @@ struct BackwardRow {
   }
 };
 
-void check_rows(const Tensor& per_row, int64_t rows, DType dtype) {
-  LLMTRAIN_CHECK(per_row.empty() || (per_row.numel() == rows && per_row.dtype == dtype),
-                 "per-row statistics must be [R] of their dtype");
-}
-
-void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatistics& s, int64_t vocabulary) {
-  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits must be fp32 [R, V']");
-  LLMTRAIN_CHECK(vocabulary > 0 && vocabulary <= logits.dim(1), "logits have fewer columns than the vocabulary");
-  LLMTRAIN_CHECK(targets.dtype == DType::i32 && targets.numel() == logits.dim(0), "targets must be int32 [R]");
-  for (const Tensor* t : {&s.logp, &s.lse, &s.entropy}) check_rows(*t, logits.dim(0), DType::f32);
-  check_rows(s.argmax, logits.dim(0), DType::i32);
-}
-
 }  // namespace
 
 void softcap_logits(const Tensor& logits, float cap, Stream& stream) {
   const ProfileSpan span("softcap_logits", [&] { return traffic({&logits, &logits}); });
-  LLMTRAIN_CHECK(logits.dtype == DType::f32 && cap > 0, "fp32 logits and a positive cap");
+  check_softcap(logits, cap);
   const int64_t n = logits.numel();
   for_each((n + Pack::size - 1) / Pack::size, stream, Softcap{logits.as<float>(), n, cap});
 }
@@ -214,10 +197,7 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
     return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
   });
   check_logits(logits, targets, statistics, vocabulary);
-  for (const int32_t t : to_host<int32_t>(targets, stream)) {
-    LLMTRAIN_CHECK(t == ignore_target || (t >= 0 && t < vocabulary), "a target lies outside the vocabulary");
-  }
-  launch({static_cast<unsigned>(logits.dim(0))}, stream,
+  launch({logits.dim(0)}, stream,
          ForwardRow{logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1),
                     data_or_null<float>(statistics.logp), data_or_null<float>(statistics.lse),
                     data_or_null<float>(statistics.entropy), data_or_null<int32_t>(statistics.argmax)});
@@ -227,16 +207,11 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
                       const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
                       float softcap, Stream& stream) {
   const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
-  check_logits(logits, targets, statistics, vocabulary);  // the targets themselves: logprob_forward, whose lse it wants
+  check_logits(logits, targets, statistics, vocabulary);
+  check_logits_gradient(dlogits, logits, statistics, cotangents);
   const int64_t rows = logits.dim(0);
-  for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_rows(*t, rows, DType::f32);
-  LLMTRAIN_CHECK(dlogits.rank == 2 && dlogits.dim(0) == rows && dlogits.dim(1) == logits.dim(1),
-                 "dlogits must have the shape of logits");
-  LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data, "bf16 dlogits want memory of their own");
-  LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass wants lse");
-  LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient wants the entropy");
   dispatch(dlogits, [&]<class T>(T* d) {
-    launch({static_cast<unsigned>(rows)}, stream,
+    launch({rows}, stream,
            BackwardRow<T>{d, logits.as<float>(), targets.as<int32_t>(), statistics.lse.as<float>(),
                           data_or_null<float>(statistics.entropy), data_or_null<float>(cotangents.logp),
                           data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy), vocabulary,

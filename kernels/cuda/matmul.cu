@@ -6,7 +6,7 @@
 
 #include "core/profile.hpp"
 #include "kernels/cuda/column_sum.cuh"
-#include "kernels/matmul.hpp"
+#include "kernels/matmul_checks.hpp"
 
 // cuBLASLt is column-major: a row-major matrix [R, C] is its C x R one with leading dimension C. Of every shape the
 // library's first choice is kept, so that a shape has one order of summation.
@@ -59,6 +59,8 @@ class Plan {
             "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    // An inner dimension that is divided is summed in fp32, in order: not in the result's type, not by atomics.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -132,20 +134,6 @@ void multiply(Product p, const void* a, const void* b, void* d, Stream& stream, 
   library().run(p, a, b, d, bias, stream);
 }
 
-bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
-  return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
-}
-
-double product_flops(int64_t n, int64_t m, int64_t k) {
-  return 2.0 * static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k);
-}
-
-void check_types(const Tensor& a, const Tensor& b, const Tensor& result) {
-  LLMTRAIN_CHECK(a.dtype == b.dtype && (a.dtype == DType::f32 || a.dtype == DType::bf16),
-                 "matrix products take two operands in fp32 or in bf16");
-  LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
-}
-
 template <class Y, class B>
 struct AddBias {
   Y* y;
@@ -166,12 +154,10 @@ struct AddElement {
 }  // namespace
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream) {
-  const int64_t n = x.dim(0), m = w.dim(0), k = w.dim(1);
-  LLMTRAIN_CHECK(is_matrix(x, n, k) && is_matrix(w, m, k) && is_matrix(y, n, m), "y[N, M] = x[N, K] w[M, K]^T");
-  LLMTRAIN_CHECK(bias.empty() || bias.numel() == m, "a bias has one element per output");
-  check_types(x, w, y);
+  const ProductShape product = check_linear_forward(y, x, w, bias);
+  const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
-  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product_flops(n, m, k)); });
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
   const bool fused = !bias.empty() && bias.dtype == y.dtype;
   multiply({.m = m, .n = n, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype}, w.data, x.data, y.data,
            stream, fused ? bias.data : nullptr);
@@ -180,22 +166,18 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
 }
 
 void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream) {
-  const int64_t n = dy.dim(0), m = w.dim(0), k = w.dim(1);
-  LLMTRAIN_CHECK(is_matrix(dx, n, k) && is_matrix(w, m, k) && is_matrix(dy, n, m), "dx[N, K] = dy[N, M] w[M, K]");
-  LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
-  check_types(dy, w, dx);
+  const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
+  const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0) return;
-  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product_flops(n, m, k)); });
+  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
   multiply({.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate}, w.data, dy.data,
            dx.data, stream);
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
-  const int64_t n = dy.dim(0), m = dy.dim(1), k = x.dim(1);
-  LLMTRAIN_CHECK(is_matrix(dw, m, k) && is_matrix(x, n, k) && is_matrix(dy, n, m), "dw[M, K] = dy[N, M]^T x[N, K]");
-  LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
-  check_types(dy, x, dw);
-  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product_flops(n, m, k)); });
+  const ProductShape product = check_linear_backward_weight(dw, dy, x);
+  const int64_t n = product.n, m = product.m, k = product.k;
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product.flops()); });
   if (n == 0) {
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
@@ -206,7 +188,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
 }
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream) {
-  LLMTRAIN_CHECK(dy.rank == 2 && db.numel() == dy.dim(1) && db.dtype == DType::f32, "db[M] = sum of rows of dy[N, M]");
+  check_linear_backward_bias(db, dy);
   const ProfileSpan span("linear_backward_bias", [&] { return traffic({&dy}); });
   const int64_t columns = dy.dim(1);
   dispatch(dy, [&]<class T>(T* in) {

@@ -5,6 +5,7 @@
 //   8, 2t + 8) of B [16, 8]:  column g, rows 2 t, 2 t + 1 and 8 more of C [16, 8]:  (g, 2t), (g, 2t + 1), (g + 8, 2t),
 //   (g + 8, 2t + 1)
 
+#include "kernels/cuda/attention_shape.hpp"
 #include "kernels/cuda/launch.cuh"
 
 namespace llmtrain::cuda {
@@ -92,13 +93,12 @@ void load_matrices(Pair (&m)[4], const bf16* row) {
 
 #endif
 
-/// A matrix in shared memory whose rows are 16 bytes longer than their elements, which keeps banks apart.
+/// A matrix in shared memory.
 template <int columns>
 struct Tile {
-  static constexpr int stride = columns + 8;
+  static constexpr int stride = tile_stride(columns);
   bf16* data;
   __device__ bf16* row(int r) const { return data + r * stride; }
-  static constexpr int bytes(int rows) { return rows * stride * 2; }
 
   /// Rows [r0, r0 + 16) and columns [c0, c0 + 16) as A.
   __device__ void a(Pair (&m)[4], int r0, int c0) const {

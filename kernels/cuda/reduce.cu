@@ -70,7 +70,7 @@ void add_terms(ExactSum& sum, int64_t blocks_of_work, Stream& stream, const Term
   const auto bytes = static_cast<int64_t>(part.limbs().size_bytes());
   auto* partial = static_cast<int64_t*>(scratch((blocks + 1) * bytes));
   int64_t* result = partial + blocks * ExactSum::integer_count;
-  launch({static_cast<unsigned>(blocks)}, stream, SumTerms<Terms>{terms, partial});
+  launch({blocks}, stream, SumTerms<Terms>{terms, partial});
   for_each_warp(ExactSum::integer_count, stream, FoldBlocks{blocks, partial, result});
   copy_to_host(part.limbs().data(), result, bytes, stream);
   stream.synchronize();
@@ -201,7 +201,7 @@ uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& stream) {
   std::vector<uint64_t> parts(static_cast<size_t>(blocks));
   const auto bytes = blocks * static_cast<int64_t>(sizeof(uint64_t));
   auto* partial = static_cast<uint64_t*>(scratch(bytes));
-  launch({static_cast<unsigned>(blocks)}, stream,
+  launch({blocks}, stream,
          HashChunks{static_cast<const unsigned char*>(x.data), total, chunk_bytes, chunks,
                     static_cast<uint64_t>(first_element / chunk_elements), partial});
   copy_to_host(parts.data(), partial, bytes, stream);

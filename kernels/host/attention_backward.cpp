@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/profile.hpp"
-#include "kernels/attention.hpp"
+#include "kernels/attention_checks.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
 #include "kernels/host/attention_softcap.hpp"
@@ -345,15 +345,11 @@ int64_t backward_piece_bytes(int head_dim) {
 
 void attention_backward(const AttentionBackward& args, const Batch& batch, const AttentionShape& shape,
                         const Dropout& dropout, const Tensor& workspace, Stream& /*stream*/) {
-  host::check_attention(args.qkv, batch, shape, dropout);
+  check_attention(args.qkv, batch, shape, dropout);
+  check_attention_gradients(args, shape);
   const ProfileSpan span("attention_backward", [&] {
     return traffic({&args.qkv, &args.out, &args.dout, &args.dqkv}, 5 * host::product_flops(batch, shape));
   });
-  const int64_t width = batch.tokens * shape.heads * shape.head_dim;
-  LLMTRAIN_CHECK(args.dqkv.dtype == args.qkv.dtype && args.dqkv.numel() == args.qkv.numel(), "dqkv must be like qkv");
-  LLMTRAIN_CHECK(args.dout.dtype == args.qkv.dtype && args.dout.numel() == width, "dout must be [N, H D], like qkv");
-  LLMTRAIN_CHECK(args.out.dtype == args.qkv.dtype && args.out.numel() == width, "out must be [N, H D], like qkv");
-  LLMTRAIN_CHECK(args.lse.numel() == shape.heads * batch.tokens, "lse must be [H, N]");
   const auto w = host::AttentionWorkspace::open(workspace, shape, batch.tokens);
   host::dispatch_operands(args.qkv.dtype, [&]<class S, class P>(S*, P*) {
     const host::BackwardPass<S, P> pass(args, batch, shape, dropout, w);

@@ -1,11 +1,10 @@
-#include "kernels/attention_cached.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "kernels/attention_cached_checks.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
 
@@ -18,13 +17,6 @@ using namespace host;
 /// In the cache: cache_keys_values has looked, which comes first. (Nothing may throw inside a parallel loop.)
 int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
   return batch.sequence_ids.as<int64_t>()[row] * cache.dim(1) + batch.positions.as<int32_t>()[row];
-}
-
-void check(const Tensor& qkv, const Tensor& cache, const Batch& batch, const AttentionShape& s) {
-  LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == (s.heads + 2 * s.kv_heads) * s.head_dim,
-                 "qkv is [N, (H + 2 G) D]");
-  LLMTRAIN_CHECK(cache.rank == 3 && cache.dim(2) == 2 * s.kv_heads * s.head_dim && cache.dtype == qkv.dtype,
-                 "a cache of keys and values is [S, P, 2 G D] of qkv's dtype");
 }
 
 /// One query head of one row. Scores pass through `scores`, one per visible key.
@@ -59,7 +51,7 @@ void attend(T* out, const T* query, const T* keys, const T* values, int64_t stri
 }  // namespace
 
 void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batch, const AttentionShape& s, Stream&) {
-  check(qkv, cache, batch, s);
+  check_cache(cache, qkv, batch, s);
   const auto element = static_cast<int64_t>(size_of(qkv.dtype));
   const int64_t bytes = 2 * s.kv_heads * s.head_dim * element;
   const int64_t row_bytes = qkv.dim(1) * element, queries = s.heads * s.head_dim * element;
@@ -74,10 +66,8 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
 
 void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache, const Batch& batch,
                       const AttentionShape& s, Stream&) {
-  check(qkv, cache, batch, s);
-  LLMTRAIN_CHECK(
-      out.rank == 2 && out.dim(0) == batch.tokens && out.dim(1) == s.heads * s.head_dim && out.dtype == qkv.dtype,
-      "out is [N, H D] of qkv's dtype");
+  check_cache(cache, qkv, batch, s);
+  check_cached_output(out, qkv, s);
   const int64_t stride = cache.dim(2), width = qkv.dim(1), group = s.heads / s.kv_heads;
   dispatch(qkv.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;

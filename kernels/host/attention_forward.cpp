@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "core/profile.hpp"
-#include "kernels/attention.hpp"
+#include "kernels/attention_checks.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
 #include "kernels/host/attention_softcap.hpp"
@@ -269,13 +269,11 @@ int64_t forward_piece_bytes(int head_dim) {
 void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
                        const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace,
                        Stream& /*stream*/) {
-  host::check_attention(qkv, batch, shape, dropout);
+  check_attention(qkv, batch, shape, dropout);
+  check_attention_output(out, lse, qkv, shape);
   const ProfileSpan span("attention_forward", [&] {
     return traffic({&qkv, &out}, 2 * host::product_flops(batch, shape));
   });
-  LLMTRAIN_CHECK(out.dtype == qkv.dtype && out.numel() == batch.tokens * shape.heads * shape.head_dim,
-                 "out must be [N, H D] in qkv's dtype");
-  LLMTRAIN_CHECK(lse.numel() == shape.heads * batch.tokens, "lse must be [H, N]");
   const auto w = host::AttentionWorkspace::open(workspace, shape, batch.tokens);
   host::dispatch_operands(qkv.dtype, [&]<class S, class P>(S*, P*) {
     const host::ForwardPass<S, P> pass(out, lse, qkv, batch, shape, dropout);

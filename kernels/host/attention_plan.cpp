@@ -2,23 +2,12 @@
 
 #include <algorithm>
 
+#include "kernels/attention_checks.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {
 
 namespace host {
-
-namespace {
-
-void check_shape(const AttentionShape& s) {
-  LLMTRAIN_CHECK(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
-  LLMTRAIN_CHECK(s.heads < (int64_t{1} << 16), "too many heads");
-  LLMTRAIN_CHECK(s.head_dim > 0 && s.head_dim <= largest_head_dim, "head_dim is out of range");
-  LLMTRAIN_CHECK(s.window >= 0 && s.scale > 0 && s.softcap >= 0,
-                 "window and softcap must not be negative, scale must be positive");
-}
-
-}  // namespace
 
 ItemList::Item ItemList::operator[](int64_t index) const {
   const int64_t s = std::upper_bound(items_begin, items_begin + count + 1, index) - items_begin - 1;
@@ -47,16 +36,6 @@ AttentionWorkspace AttentionWorkspace::open(const Tensor& workspace, const Atten
   LLMTRAIN_CHECK(!workspace.empty() && fitting >= 1, "the workspace of attention is too small");
   w.workers = static_cast<int>(std::min<int64_t>(thread_count(), fitting));
   return w;
-}
-
-void check_attention(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout) {
-  check_shape(shape);
-  LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(1) == (shape.heads + 2 * shape.kv_heads) * shape.head_dim,
-                 "qkv must be [N, (H + 2 G) D]");
-  LLMTRAIN_CHECK(qkv.dtype == DType::f32 || qkv.dtype == DType::bf16, "qkv must be fp32 or bf16");
-  LLMTRAIN_CHECK(batch.tokens == qkv.dim(0) && batch.segment_count <= batch.tokens,
-                 "qkv and the batch differ in rows, or there are empty segments");
-  LLMTRAIN_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability must be in [0, 1)");
 }
 
 double product_flops(const Batch& batch, const AttentionShape& shape) {
@@ -88,7 +67,7 @@ ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int
 }  // namespace host
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
-  host::check_shape(shape);
+  check_attention_shape(shape);
   const host::AttentionWorkspace w(nullptr, shape, rows);
   return w.shared_bytes + w.piece_bytes * host::thread_count();
 }

@@ -137,7 +137,6 @@ int64_t backward_piece_bytes(int head_dim);
 double product_flops(const Batch& batch, const AttentionShape& shape);
 
 /// Checks shape, batch and tensors against each other and writes the item list into the workspace.
-void check_attention(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout);
 ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_chunk);
 
 }  // namespace llmtrain::host

@@ -1,5 +1,3 @@
-#include "kernels/logprob.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +8,7 @@
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/special_functions.hpp"
+#include "kernels/logprob_checks.hpp"
 
 namespace llmtrain {
 
@@ -27,11 +26,6 @@ constexpr float lowest_difference = -87.0f;
 
 /// e^min(x, 0). The argument's rounding costs |x| 2^-24 of relative error, where the result is small anyway.
 Float8 exp_capped(Float8 x) { return host::fast_exp2_capped(x * std::numbers::log2e_v<float>); }
-
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.empty() ? nullptr : t.as<T>();
-}
 
 float largest(const float* x, int64_t count) {
   Float8 best[2] = {Float8{} - std::numeric_limits<float>::max(), Float8{} - std::numeric_limits<float>::max()};
@@ -99,18 +93,8 @@ RowSums row_sums(const float* x, int64_t count, float maximum) {
   return sums;
 }
 
-void check_rows(const Tensor& per_row, int64_t rows, DType dtype) {
-  LLMTRAIN_CHECK(per_row.empty() || (per_row.numel() == rows && per_row.dtype == dtype),
-                 "per-row statistics must be [R] of their dtype");
-}
-
-void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatistics& s, int64_t vocabulary) {
-  LLMTRAIN_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits must be fp32 [R, V']");
-  LLMTRAIN_CHECK(vocabulary > 0 && vocabulary <= logits.dim(1), "logits have fewer columns than the vocabulary");
-  LLMTRAIN_CHECK(targets.dtype == DType::i32 && targets.numel() == logits.dim(0), "targets must be int32 [R]");
-  for (const Tensor* t : {&s.logp, &s.lse, &s.entropy}) check_rows(*t, logits.dim(0), DType::f32);
-  check_rows(s.argmax, logits.dim(0), DType::i32);
-  for (int64_t r = 0; r < logits.dim(0); ++r) {
+void check_targets(const Tensor& targets, int64_t vocabulary) {
+  for (int64_t r = 0; r < targets.numel(); ++r) {
     const int32_t t = targets.as<int32_t>()[r];
     LLMTRAIN_CHECK(t == ignore_target || (t >= 0 && t < vocabulary), "a target lies outside the vocabulary");
   }
@@ -120,7 +104,7 @@ void check_logits(const Tensor& logits, const Tensor& targets, const TokenStatis
 
 void softcap_logits(const Tensor& logits, float cap, Stream& /*stream*/) {
   const ProfileSpan span("softcap_logits", [&] { return traffic({&logits, &logits}); });
-  LLMTRAIN_CHECK(logits.dtype == DType::f32 && cap > 0, "fp32 logits and a positive cap");
+  check_softcap(logits, cap);
   float* x = logits.as<float>();
   host::parallel_blocks(logits.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
     const auto capped = [cap](Float8 v) { return cap * host::fast_tanh(v / cap); };
@@ -138,6 +122,7 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
     return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
   });
   check_logits(logits, targets, statistics, vocabulary);
+  check_targets(targets, vocabulary);
   const int64_t stride = logits.dim(1);
   const float* x0 = logits.as<float>();
   const int32_t* target = targets.as<int32_t>();
@@ -199,13 +184,9 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
                       float softcap, Stream& /*stream*/) {
   const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
   check_logits(logits, targets, statistics, vocabulary);
+  check_targets(targets, vocabulary);
   const int64_t rows = logits.dim(0);
-  for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_rows(*t, rows, DType::f32);
-  LLMTRAIN_CHECK(dlogits.rank == 2 && dlogits.dim(0) == rows && dlogits.dim(1) == logits.dim(1),
-                 "dlogits must have the shape of logits");
-  LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data, "bf16 dlogits want memory of their own");
-  LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass wants lse");
-  LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient wants the entropy");
+  check_logits_gradient(dlogits, logits, statistics, cotangents);
   const int64_t stride = logits.dim(1);
   const float inverse_cap = softcap > 0 ? 1.0f / softcap : 0.0f;
   const float* x0 = logits.as<float>();

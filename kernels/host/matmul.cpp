@@ -1,5 +1,3 @@
-#include "kernels/matmul.hpp"
-
 #include <algorithm>
 
 #include "core/profile.hpp"
@@ -7,6 +5,7 @@
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/matmul_checks.hpp"
 
 namespace llmtrain {
 
@@ -14,20 +13,6 @@ namespace {
 
 /// Up to this many rows (decoding) weights are read once, in place: packing them would cost more than the product.
 constexpr int64_t few_rows = 4;
-
-bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
-  return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
-}
-
-double product_flops(int64_t n, int64_t m, int64_t k) {
-  return 2.0 * static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k);
-}
-
-void check_types(const Tensor& a, const Tensor& b, const Tensor& result) {
-  LLMTRAIN_CHECK(a.dtype == b.dtype && (a.dtype == DType::f32 || a.dtype == DType::bf16),
-                 "matrix products take two operands in fp32 or in bf16");
-  LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
-}
 
 /// out[r] = x row r . w for R rows at once; every sum in the order of lane_sum.
 template <int R, class T>
@@ -86,12 +71,10 @@ const float* as_float(const Tensor& x) {
 }  // namespace
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&) {
-  const int64_t n = x.dim(0), m = w.dim(0), k = w.dim(1);
-  LLMTRAIN_CHECK(is_matrix(x, n, k) && is_matrix(w, m, k) && is_matrix(y, n, m), "y[N, M] = x[N, K] w[M, K]^T");
-  LLMTRAIN_CHECK(bias.empty() || bias.numel() == m, "a bias has one element per output");
-  check_types(x, w, y);
+  const ProductShape product = check_linear_forward(y, x, w, bias);
+  const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
-  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product_flops(n, m, k)); });
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
   if (n <= few_rows) {
     host::dispatch(x.dtype, [&](auto* tag) {
       host::dispatch(y.dtype, [&](auto* out) {
@@ -108,22 +91,18 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
 }
 
 void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream&) {
-  const int64_t n = dy.dim(0), m = w.dim(0), k = w.dim(1);
-  LLMTRAIN_CHECK(is_matrix(dx, n, k) && is_matrix(w, m, k) && is_matrix(dy, n, m), "dx[N, K] = dy[N, M] w[M, K]");
-  LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
-  check_types(dy, w, dx);
+  const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
+  const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0) return;
-  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product_flops(n, m, k)); });
+  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
   host::gemm({.m = n, .n = k, .k = m, .accumulate = accumulate, .input = dy.dtype, .output = dx.dtype}, dy.data, w.data,
              dx.data, nullptr);
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
-  const int64_t n = dy.dim(0), m = dy.dim(1), k = x.dim(1);
-  LLMTRAIN_CHECK(is_matrix(dw, m, k) && is_matrix(x, n, k) && is_matrix(dy, n, m), "dw[M, K] = dy[N, M]^T x[N, K]");
-  LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
-  check_types(dy, x, dw);
-  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product_flops(n, m, k)); });
+  const ProductShape product = check_linear_backward_weight(dw, dy, x);
+  const int64_t n = product.n, m = product.m, k = product.k;
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product.flops()); });
   if (n == 0) {
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
@@ -133,7 +112,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
 }
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {
-  LLMTRAIN_CHECK(dy.rank == 2 && db.numel() == dy.dim(1) && db.dtype == DType::f32, "db[M] = sum of rows of dy[N, M]");
+  check_linear_backward_bias(db, dy);
   const ProfileSpan span("linear_backward_bias", [&] { return traffic({&dy}); });
   host::dispatch(dy.dtype, [&](auto* tag) {
     const auto* in = static_cast<decltype(tag)>(dy.data);

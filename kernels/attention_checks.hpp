@@ -1,0 +1,42 @@
+#pragma once
+// What a call of attention must bring, the same on every device.
+
+#include "kernels/attention.hpp"
+
+namespace llmtrain {
+
+inline constexpr int64_t most_heads = 65535;  ///< a GPU's grid has no more in its second dimension
+
+inline void check_attention_shape(const AttentionShape& s) {
+  LLMTRAIN_CHECK(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
+  LLMTRAIN_CHECK(s.heads <= most_heads, "too many heads");
+  LLMTRAIN_CHECK(s.head_dim > 0 && s.head_dim <= largest_head_dim, "head_dim is out of range");
+  LLMTRAIN_CHECK(s.window >= 0 && s.scale > 0 && s.softcap >= 0,
+                 "window and softcap must not be negative, scale must be positive");
+}
+
+inline void check_attention(const Tensor& qkv, const Batch& batch, const AttentionShape& shape,
+                            const Dropout& dropout) {
+  check_attention_shape(shape);
+  LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(1) == (shape.heads + 2 * shape.kv_heads) * shape.head_dim,
+                 "qkv must be [N, (H + 2 G) D]");
+  LLMTRAIN_CHECK(qkv.dtype == DType::f32 || qkv.dtype == DType::bf16, "qkv must be fp32 or bf16");
+  LLMTRAIN_CHECK(batch.tokens == qkv.dim(0) && batch.segment_count <= batch.tokens,
+                 "qkv and the batch differ in rows, or there are empty segments");
+  LLMTRAIN_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability must be in [0, 1)");
+}
+
+inline void check_attention_output(const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                                   const AttentionShape& shape) {
+  LLMTRAIN_CHECK(out.dtype == qkv.dtype && out.numel() == qkv.dim(0) * shape.heads * shape.head_dim,
+                 "out must be [N, H D] in qkv's dtype");
+  LLMTRAIN_CHECK(lse.dtype == DType::f32 && lse.numel() == shape.heads * qkv.dim(0), "lse must be fp32 [H, N]");
+}
+
+inline void check_attention_gradients(const AttentionBackward& a, const AttentionShape& shape) {
+  check_attention_output(a.out, a.lse, a.qkv, shape);
+  LLMTRAIN_CHECK(a.dqkv.dtype == a.qkv.dtype && a.dqkv.numel() == a.qkv.numel(), "dqkv must be like qkv");
+  LLMTRAIN_CHECK(a.dout.dtype == a.qkv.dtype && a.dout.numel() == a.out.numel(), "dout must be [N, H D], like qkv");
+}
+
+}  // namespace llmtrain

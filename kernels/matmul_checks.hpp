@@ -1,0 +1,55 @@
+#pragma once
+// What a call of a matrix product must bring, the same on every device.
+
+#include "kernels/matmul.hpp"
+
+namespace llmtrain {
+
+inline bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
+  return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
+}
+
+/// N rows, M outputs, K inputs.
+struct ProductShape {
+  int64_t n, m, k;
+  double flops() const { return 2.0 * static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k); }
+};
+
+inline void check_product_types(const Tensor& a, const Tensor& b, const Tensor& result) {
+  LLMTRAIN_CHECK(a.dtype == b.dtype && (a.dtype == DType::f32 || a.dtype == DType::bf16),
+                 "matrix products take two operands in fp32 or in bf16");
+  LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
+}
+
+inline ProductShape check_linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  const ProductShape s{x.dim(0), w.dim(0), w.dim(1)};
+  LLMTRAIN_CHECK(is_matrix(x, s.n, s.k) && is_matrix(w, s.m, s.k) && is_matrix(y, s.n, s.m),
+                 "y[N, M] = x[N, K] w[M, K]^T");
+  LLMTRAIN_CHECK(bias.empty() || bias.numel() == s.m, "a bias has one element per output");
+  check_product_types(x, w, y);
+  return s;
+}
+
+inline ProductShape check_linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate) {
+  const ProductShape s{dy.dim(0), w.dim(0), w.dim(1)};
+  LLMTRAIN_CHECK(is_matrix(dx, s.n, s.k) && is_matrix(w, s.m, s.k) && is_matrix(dy, s.n, s.m),
+                 "dx[N, K] = dy[N, M] w[M, K]");
+  LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
+  check_product_types(dy, w, dx);
+  return s;
+}
+
+inline ProductShape check_linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x) {
+  const ProductShape s{dy.dim(0), dy.dim(1), x.dim(1)};
+  LLMTRAIN_CHECK(is_matrix(dw, s.m, s.k) && is_matrix(x, s.n, s.k) && is_matrix(dy, s.n, s.m),
+                 "dw[M, K] = dy[N, M]^T x[N, K]");
+  LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
+  check_product_types(dy, x, dw);
+  return s;
+}
+
+inline void check_linear_backward_bias(const Tensor& db, const Tensor& dy) {
+  LLMTRAIN_CHECK(dy.rank == 2 && db.numel() == dy.dim(1) && db.dtype == DType::f32, "db[M] = sum of rows of dy[N, M]");
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,149 @@
+// Nothing fails to launch: of every kernel and architecture that was compiled, registers, spills and shared memory stay
+// within what a GPU grants. Read from the machine code itself; no GPU, no driver.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "kernels/attention.hpp"
+#include "kernels/cuda/attention_shape.hpp"
+#include "kernels/cuda/cubin.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using namespace cuda;
+
+/// A thread's local memory that a kernel may have, by name; the first that fits counts.
+struct FrameLimit {
+  const char* name;
+  int64_t bytes;
+  const char* why;
+};
+constexpr FrameLimit frame_limits[] = {
+    {"Tiled", 0, "products on tensor cores live on their registers"},
+    {"ScatterRun", 128, "sums of a run of rows, indexed"},
+    {"FillTable", 64, "sine and cosine of large angles"},
+    {"", 16, "a pack of elements at a ragged end, indexed"},
+};
+
+/// Of dynamic shared memory, for the largest head dimension that the kernel is started with.
+int64_t dynamic_shared_bytes(const std::string& name) {
+  std::smatch match;
+  static const std::regex tiled("Tiled(Forward|BackwardQuery|BackwardKey)<(\\d+)>");
+  if (std::regex_search(name, match, tiled)) {
+    const int columns = std::stoi(match[2]);
+    return match[1] == "BackwardKey" ? tiled_key_shared_bytes(columns) : tiled_shared_bytes(columns);
+  }
+  static const std::regex by_rows("(Forward|BackwardQuery|BackwardKey)<[a-z0-9:_]+, (\\d+)>");
+  if (std::regex_search(name, match, by_rows)) {
+    const int64_t head_dim = std::min<int64_t>(std::stoi(match[2]) * warp_lanes, largest_head_dim);
+    return row_shared_bytes(head_dim, match[1] == "Forward" ? 1 : 2, match[1] == "BackwardKey" ? 2 : 1);
+  }
+  return 0;
+}
+
+/// What is wrong with a kernel; empty: nothing.
+std::vector<std::string> violations(const KernelResources& k, int64_t dynamic_shared) {
+  std::vector<std::string> found;
+  const auto blame = [&](const auto&... parts) {
+    std::ostringstream text;
+    text << k.name << " for architecture " << k.architecture << ": ";
+    (text << ... << parts);
+    found.push_back(text.str());
+  };
+  if (k.threads <= 0 || k.threads > 1024 || k.threads % warp_lanes != 0) {
+    blame(k.threads, " threads: state whole warps, at most 1024, in its launch bounds");
+    return found;
+  }
+  // Registers are given out to warps, 256 at a time.
+  const int64_t of_warp = blocks_for(k.registers * warp_lanes, 256) * 256, of_block = k.threads / warp_lanes * of_warp;
+  if (k.registers < 1 || k.registers > 255 || of_block > registers_of_block) {
+    blame(k.registers, " registers in each of ", k.threads, " threads: a block has ", registers_of_block);
+  }
+  for (const FrameLimit& limit : frame_limits) {
+    if (k.name.find(limit.name) == std::string::npos) continue;
+    if (k.frame_bytes > limit.bytes) blame(k.frame_bytes, " bytes of local memory instead of ", limit.bytes);
+    break;
+  }
+  const int64_t shared = k.shared_bytes + dynamic_shared;
+  if (shared > shared_bytes_of_block(k.architecture)) blame(shared, " bytes of shared memory");
+  return found;
+}
+
+std::vector<KernelResources> kernels_of(const char* file) {
+  std::vector<KernelResources> all = read_kernel_resources(file);
+  EXPECT_FALSE(all.empty()) << "no machine code of a GPU lies in " << file << ", or it is compressed";
+  return all;
+}
+
+/// LLMTRAIN_ARCHITECTURES: "80-real,90-real,100". What is only PTX has no machine code.
+std::set<int> compiled_architectures() {
+  std::set<int> result;
+  std::istringstream list(LLMTRAIN_ARCHITECTURES);
+  for (std::string one; std::getline(list, one, ',');) {
+    if (one.find("virtual") == std::string::npos) result.insert(std::stoi(one));
+  }
+  return result;
+}
+
+TEST(KernelResources, EveryKernelFitsEveryArchitecture) {
+  std::map<std::string, std::set<int>> architectures;
+  for (const KernelResources& k : kernels_of(LLMTRAIN_KERNELS)) {
+    architectures[k.name].insert(k.architecture);
+    for (const std::string& what : violations(k, dynamic_shared_bytes(k.name))) ADD_FAILURE() << what;
+  }
+  for (const auto& [name, compiled] : architectures) EXPECT_EQ(compiled, compiled_architectures()) << name;
+}
+
+TEST(KernelResources, AttentionIsThereForEveryHeadDimension) {
+  std::set<std::string> names;
+  for (const KernelResources& k : kernels_of(LLMTRAIN_KERNELS)) names.insert(k.name);
+  const auto has = [&](const std::string& part) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const auto& name) { return name.find(part) != std::string::npos; });
+  };
+  for (int64_t head_dim = 1; head_dim <= largest_head_dim; ++head_dim) {
+    for (const char* pass : {"Forward", "BackwardQuery", "BackwardKey"}) {
+      EXPECT_TRUE(has(std::string(pass) + "<float, " + std::to_string(row_registers(head_dim)) + ">")) << head_dim;
+      if (head_dim > largest_tiled) continue;
+      EXPECT_TRUE(has(std::string("Tiled") + pass + "<" + std::to_string(tile_columns(head_dim)) + ">")) << head_dim;
+    }
+  }
+  EXPECT_FALSE(has("TiledForward<7>"));
+}
+
+// The checks above can fail: of kernels that ask for too much, each is found.
+TEST(KernelResources, GreedyKernelsAreFound) {
+  const auto found = [](const std::string& name, int64_t dynamic_shared) {
+    std::vector<std::string> all;
+    size_t seen = 0;
+    for (const KernelResources& k : kernels_of(LLMTRAIN_GREEDY_KERNELS)) {
+      if (k.name.find(name) == std::string::npos) continue;
+      ++seen;
+      for (std::string& what : violations(k, dynamic_shared)) all.push_back(std::move(what));
+    }
+    EXPECT_EQ(seen, compiled_architectures().size()) << name;
+    return all;
+  };
+  using testing::AllOf;
+  using testing::Each;
+  using testing::HasSubstr;
+  using testing::IsEmpty;
+  using testing::Not;
+  EXPECT_THAT(found("spilling_kernel", 0), AllOf(Not(IsEmpty()), Each(HasSubstr("local memory"))));
+  EXPECT_THAT(found("unbounded_kernel", 0), AllOf(Not(IsEmpty()), Each(HasSubstr("launch bounds"))));
+  EXPECT_THAT(found("sharing_kernel", 0), IsEmpty());
+  EXPECT_THAT(found("sharing_kernel", 180 << 10), AllOf(Not(IsEmpty()), Each(HasSubstr("shared memory"))));
+  const KernelResources wide{"wide", 90, 512, 136, 0, 0};
+  EXPECT_THAT(violations(wide, 0), testing::ElementsAre(HasSubstr("136 registers in each of 512 threads")));
+  EXPECT_THAT(violations({"narrow", 90, 512, 128, 0, 0}, 0), IsEmpty());
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -53,4 +53,8 @@ else()
   find_package(CUDAToolkit 12 REQUIRED)
   find_package(NCCL REQUIRED)
   set(LLMTRAIN_DEVICE_LIBRARIES CUDA::cudart CUDA::cublasLt OpenMP::OpenMP_CXX)
+  find_package(CUDNN 9.8) # without its headers attention is always ours
+  if(CUDNN_FOUND)
+    list(APPEND LLMTRAIN_DEVICE_LIBRARIES CUDNN::headers ${CMAKE_DL_LIBS})
+  endif()
 endif()

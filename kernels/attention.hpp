@@ -2,6 +2,8 @@
 // Exact attention in blocks (FlashAttention, Dao et al. 2022 and 2023): memory linear in the sequence, block-diagonal
 // over the batch's segments, causal, blocks outside the causal, segment or window mask are skipped.
 
+#include <string>
+
 #include "core/batch.hpp"
 #include "device/device.hpp"
 #include "kernels/dropout.hpp"
@@ -17,7 +19,14 @@ struct AttentionShape {
   int64_t window = 0;    ///< key j visible to query i iff i - window < j <= i (Mistral 7B); 0 = all j <= i
   float scale = 1;       ///< usually 1 / sqrt(D)
   float softcap = 0;     ///< c: a score s (scaled) becomes c tanh(s / c) (Gemma 2); 0 = off
+  /// Tokens of the longest segment that will come, where the caller knows it and wants a library's attention for
+  /// batches of such segments only; 0 = does not.
+  int64_t longest = 0;
 };
+
+/// The library, with its version, whose attention is taken where the shapes allow it: "cuDNN 9.19.0"; empty: always
+/// ours.
+std::string attention_library();
 
 /// Bytes of workspace either pass wants for N rows on this machine.
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows);

@@ -1,6 +1,7 @@
 #include "core/profile.hpp"
 #include "kernels/attention_checks.hpp"
 #include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/cuda/cudnn_attention.hpp"
 
 // bf16 heads of up to 128 elements: attention_tiles.cuh. Here: any head dimension, in fp32. A warp has one row, of
 // queries or of keys, and takes the rows of the other side 32 at a time, one per lane, then 32 elements of the head per
@@ -256,11 +257,15 @@ TiledBatch plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShap
 }
 Grid grid_of_tiles(const Batch& batch, int64_t heads) { return tile_grid(batch.tokens, batch.segment_count, heads); }
 
+int64_t own_workspace_bytes(const AttentionShape& shape, int64_t rows) {
+  return (shape.heads * rows + rows + 1) * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   check_attention_shape(shape);
-  return (shape.heads * rows + rows + 1) * static_cast<int64_t>(sizeof(float));
+  return std::max(own_workspace_bytes(shape, rows), cudnn_workspace_bytes(shape, rows));
 }
 
 void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
@@ -269,6 +274,7 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
   check_attention_output(out, lse, qkv, shape);
   LLMTRAIN_CHECK(workspace.bytes() >= attention_workspace_bytes(shape, batch.tokens), "the workspace is too small");
   const ProfileSpan span("attention_forward", [&] { return traffic({&qkv, &out}); });
+  if (cudnn_attention_forward(out, lse, qkv, batch, shape, dropout, workspace, stream)) return;
   if (is_tiled(qkv, shape)) {
     const TiledBatch tiled = plan_tiles(qkv, batch, shape, dropout, workspace, stream);
     return with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
@@ -291,6 +297,7 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
   check_attention_gradients(args, shape);
   LLMTRAIN_CHECK(workspace.bytes() >= attention_workspace_bytes(shape, batch.tokens), "the workspace is too small");
   const ProfileSpan span("attention_backward", [&] { return traffic({&args.qkv, &args.out, &args.dout, &args.dqkv}); });
+  if (cudnn_attention_backward(args, batch, shape, dropout, workspace, stream)) return;
   auto* delta = static_cast<float*>(workspace.data);
   const auto heads = static_cast<int>(shape.heads), head_dim = static_cast<int>(shape.head_dim);
   dispatch(args.qkv, [&]<class T>(T*) {

@@ -66,6 +66,8 @@ ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int
 
 }  // namespace host
 
+std::string attention_library() { return {}; }
+
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   check_attention_shape(shape);
   const host::AttentionWorkspace w(nullptr, shape, rows);

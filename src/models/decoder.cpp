@@ -164,8 +164,12 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
 
 void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
-  const auto [compute, max_rows, training, recompute] = passes;
+  const auto [compute, max_rows, training, recompute, longest] = passes;
   saved_.resize(training ? blocks_.size() : 1);
+  for (Block& block : blocks_) {
+    const bool plain = compute == DType::bf16 && block.attention.dropout == 0;
+    block.attention.shape.longest = plain ? longest : 0;
+  }
   int64_t scratch = head_.scratch_bytes(compute, max_rows);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (layer < saved_.size()) {

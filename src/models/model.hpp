@@ -16,6 +16,7 @@ struct PassPlan {
   int64_t max_rows;  ///< tokens of a batch
   bool training;     ///< false: one block's activations serve all
   Recompute recompute = Recompute::none;
+  int64_t longest = 0;  ///< tokens of a document that fills its sample; 0: not known
 };
 
 /// A language model: parameters by unit, and the chain of its passes over one batch. Where weights are sharded every

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "core/activity.hpp"
+#include "kernels/attention.hpp"
 #include "metrics/console.hpp"
 #include "train/estimate.hpp"
 #include "train/interruption.hpp"
@@ -108,7 +109,9 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
 void print_machine(RunLog& log, Runtime& runtime) {
   const Communicator& c = runtime.communicator();
   log.print(version_text().substr(0, version_text().find('\n')));
-  log.print(fmt::format("device     {}", device_description()));
+  const std::string attention = attention_library();
+  log.print(fmt::format("device     {}{}{}", device_description(),
+                        attention.empty() ? "" : ", attention to whole sequences by ", attention));
   const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
   log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", c.size(), runtime.threads(),
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));

@@ -120,7 +120,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
     segments = std::max(segments, validation_->max_segments());
   }
   params_.plan(arena_);
-  model_->plan(arena_, {compute, rows, true, config.memory.recompute});
+  model_->plan(arena_, {compute, rows, true, config.memory.recompute, config.batch.sequence_length});
   batch_.plan(arena_, rows, segments);
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
   arena_.add(statistics_.lse, MemoryCategory::activations, "statistics.lse", DType::f32, {rows});

@@ -1,0 +1,199 @@
+#include "kernels/cuda/cudnn_attention.hpp"
+
+#include <cuda_runtime.h>
+
+#include <cfloat>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/cudnn_attention_graph.hpp"
+
+namespace llmtrain {
+
+namespace cuda {
+
+AttentionChoice attention_choice(const char* text) {
+  const std::string word = text == nullptr ? "auto" : text;
+  if (word == "auto") return AttentionChoice::automatic;
+  if (word == "own") return AttentionChoice::own;
+  if (word == "cudnn") return AttentionChoice::cudnn;
+  throw UserError(ExitCode::command_line, "LLMTRAIN_ATTENTION is '" + word + "': it must be auto, own or cudnn");
+}
+
+namespace {
+
+constexpr int64_t alignment = 256;
+
+int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+/// Of the GPU that is in use; where there is none (--estimate), one that cuDNN is taken on.
+int capability() {
+  int device = 0, major = 9, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    cudaGetLastError();  // not an error of the next call
+    return 90;
+  }
+  return 10 * major + minor;
+}
+
+bool is_chosen() {
+  static const bool chosen = [] {
+    const AttentionChoice choice = attention_choice(std::getenv("LLMTRAIN_ATTENTION"));
+    if (choice == AttentionChoice::own || find_cudnn() == nullptr) return false;
+    return choice == AttentionChoice::cudnn || cudnn_is_faster(capability());
+  }();
+  return chosen;
+}
+
+CudnnAttention problem_of(const AttentionShape& s, int64_t rows, bool backward) {
+  return {rows / s.longest, s.longest, s.heads, s.kv_heads, s.head_dim, CUDNN_DATA_BFLOAT16, backward};
+}
+int64_t delta_bytes(const AttentionShape& s, int64_t rows) {
+  return aligned(s.heads * rows * static_cast<int64_t>(sizeof(float)));
+}
+
+/// Addresses by id.
+struct Addresses {
+  std::vector<int64_t> ids;
+  std::vector<void*> pointers;
+  void add(int64_t id, const void* p) {
+    ids.push_back(id);
+    pointers.push_back(const_cast<void*>(p));  // NOLINT: the library reads through it
+  }
+};
+
+/// A graph that has become kernels.
+class Plan {
+ public:
+  Plan(cudnnHandle_t handle, const CudnnAttention& a) {
+    build_attention(graph_, a);
+    whole_.emplace(graph_.finish(handle));
+    std::optional<CudnnDescriptor> engine = choose_engine(*whole_, nullptr);
+    if (!engine) return;
+    engine_.emplace(std::move(*engine));
+    CudnnDescriptor& plan = plan_.emplace(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine_->raw());
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+    plan.finalize();
+    plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace_, 1);
+  }
+  /// False: the library has no engine for it.
+  explicit operator bool() const { return plan_.has_value(); }
+  int64_t workspace() const { return workspace_; }
+
+  void run(cudnnHandle_t handle, const Addresses& addresses, void* workspace) const {
+    CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, addresses.ids.data(), addresses.ids.size());
+    pack.set_addresses(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, addresses.pointers.data(), addresses.pointers.size());
+    pack.set_addresses(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &workspace, 1);
+    pack.finalize();
+    cudnn_check(cudnn().execute(handle, plan_->raw(), pack.raw()), "cudnnBackendExecute");
+  }
+
+ private:
+  CudnnGraph graph_;
+  std::optional<CudnnDescriptor> whole_, engine_, plan_;
+  int64_t workspace_ = 0;
+};
+
+/// The process's plans, one a shape.
+class Plans {
+ public:
+  Plans() { cudnn_check(cudnn().create(&handle_), "cudnnCreate"); }
+  const Plan& of(const CudnnAttention& a) {
+    const auto found = plans_.find(a);
+    return found != plans_.end() ? found->second : plans_.try_emplace(a, handle_, a).first->second;
+  }
+  cudnnHandle_t handle_on(const Stream& stream) const {
+    cudnn_check(cudnn().set_stream(handle_, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
+    return handle_;
+  }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+  std::map<CudnnAttention, Plan> plans_;
+};
+Plans& plans() {
+  static auto* all = new Plans();  // stays: at exit the driver may be gone before it
+  return *all;
+}
+
+bool is_taken(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout) {
+  return cudnn_workspace_bytes(shape, batch.tokens) > 0 && qkv.dtype == DType::bf16 && !dropout.active() &&
+         is_uniform(batch, shape) && reinterpret_cast<uintptr_t>(qkv.data) % 16 == 0;
+}
+
+/// Runs the pass, delta at the head of the workspace and the library's behind it. False: there is no engine.
+bool run(const AttentionShape& shape, const Batch& batch, bool backward, Addresses addresses, const Tensor& workspace,
+         const Stream& stream) {
+  const Plan& plan = plans().of(problem_of(shape, batch.tokens, backward));
+  if (!plan) return false;
+  const auto base = reinterpret_cast<uintptr_t>(workspace.data);
+  auto* delta = reinterpret_cast<char*>(static_cast<uintptr_t>(aligned(static_cast<int64_t>(base))));
+  char* own = delta + delta_bytes(shape, batch.tokens);
+  LLMTRAIN_CHECK(own + plan.workspace() <= static_cast<char*>(workspace.data) + workspace.bytes(),
+                 "cuDNN's attention wants more workspace than was planned: set LLMTRAIN_ATTENTION=own");
+  const float lowest = -FLT_MAX, one = 1;
+  addresses.add(id_scale, &shape.scale);
+  addresses.add(id_lowest, &lowest);
+  if (backward) {
+    addresses.add(id_one, &one);
+    addresses.add(id_delta, delta);
+  }
+  plan.run(plans().handle_on(stream), addresses, own);
+  return true;
+}
+
+/// Queries, keys and values of qkv, or of its gradient.
+void add_parts(Addresses& addresses, const Tensor& qkv, const AttentionShape& s, int64_t query, int64_t key,
+               int64_t value) {
+  const bf16* base = qkv.as<bf16>();
+  addresses.add(query, base);
+  addresses.add(key, base + s.heads * s.head_dim);
+  addresses.add(value, base + (s.heads + s.kv_heads) * s.head_dim);
+}
+
+}  // namespace
+
+int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
+  if (!cudnn_suits(shape) || rows < shape.longest || !is_chosen()) return 0;
+  return alignment + delta_bytes(shape, rows) + most_cudnn_workspace_bytes(problem_of(shape, rows, true));
+}
+
+bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
+                             const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace,
+                             Stream& stream) {
+  if (!is_taken(qkv, batch, shape, dropout)) return false;
+  Addresses addresses;
+  add_parts(addresses, qkv, shape, id_query, id_key, id_value);
+  addresses.add(id_out, out.data);
+  addresses.add(id_lse, lse.data);
+  return run(shape, batch, false, std::move(addresses), workspace, stream);
+}
+
+bool cudnn_attention_backward(const AttentionBackward& args, const Batch& batch, const AttentionShape& shape,
+                              const Dropout& dropout, const Tensor& workspace, Stream& stream) {
+  if (!is_taken(args.qkv, batch, shape, dropout)) return false;
+  Addresses addresses;
+  add_parts(addresses, args.qkv, shape, id_query, id_key, id_value);
+  add_parts(addresses, args.dqkv, shape, id_dquery, id_dkey, id_dvalue);
+  addresses.add(id_out, args.out.data);
+  addresses.add(id_dout, args.dout.data);
+  addresses.add(id_lse, args.lse.data);
+  return run(shape, batch, true, std::move(addresses), workspace, stream);
+}
+
+}  // namespace cuda
+
+std::string attention_library() {
+  if (!cuda::is_chosen()) return {};
+  const size_t v = cuda::cudnn().version();
+  return "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
+}  // namespace llmtrain

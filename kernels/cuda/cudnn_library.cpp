@@ -1,0 +1,55 @@
+#include "kernels/cuda/cudnn_library.hpp"
+
+#include <dlfcn.h>
+
+#include <string>
+
+namespace llmtrain::cuda {
+
+namespace {
+
+constexpr size_t oldest_version = 90800;
+
+template <class F>
+bool find(void* library, const char* name, F& function) {
+  function = reinterpret_cast<F>(dlsym(library, name));
+  return function != nullptr;
+}
+
+const CudnnLibrary* load() {
+  const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
+  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open
+  if (library == nullptr) return nullptr;
+  static CudnnLibrary f{};
+  const bool complete =
+      find(library, "cudnnGetVersion", f.version) && find(library, "cudnnGetErrorString", f.error_text) &&
+      find(library, "cudnnGetLastErrorString", f.last_error) && find(library, "cudnnCreate", f.create) &&
+      find(library, "cudnnSetStream", f.set_stream) &&
+      find(library, "cudnnBackendCreateDescriptor", f.create_descriptor) &&
+      find(library, "cudnnBackendDestroyDescriptor", f.destroy_descriptor) &&
+      find(library, "cudnnBackendSetAttribute", f.set_attribute) &&
+      find(library, "cudnnBackendGetAttribute", f.get_attribute) && find(library, "cudnnBackendFinalize", f.finalize) &&
+      find(library, "cudnnBackendExecute", f.execute);
+  return complete && f.version() >= oldest_version ? &f : nullptr;
+}
+
+}  // namespace
+
+const CudnnLibrary* find_cudnn() {
+  static const CudnnLibrary* library = load();
+  return library;
+}
+
+const CudnnLibrary& cudnn() {
+  LLMTRAIN_CHECK(find_cudnn() != nullptr, "cuDNN is called, but is not there");
+  return *find_cudnn();
+}
+
+void cudnn_check(cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  char detail[1024] = "";
+  cudnn().last_error(detail, sizeof detail);
+  throw Error(std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")");
+}
+
+}  // namespace llmtrain::cuda

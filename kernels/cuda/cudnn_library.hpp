@@ -1,0 +1,32 @@
+#pragma once
+// cuDNN, found when the program runs: it starts and works without.
+
+#include <cudnn.h>
+
+#include "core/error.hpp"
+
+namespace llmtrain::cuda {
+
+/// The functions that are called, all of the C interface of graphs ("backend").
+struct CudnnLibrary {
+  decltype(&cudnnGetVersion) version;
+  decltype(&cudnnGetErrorString) error_text;
+  decltype(&cudnnGetLastErrorString) last_error;
+  decltype(&cudnnCreate) create;
+  decltype(&cudnnSetStream) set_stream;
+  decltype(&cudnnBackendCreateDescriptor) create_descriptor;
+  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor;
+  decltype(&cudnnBackendSetAttribute) set_attribute;
+  decltype(&cudnnBackendGetAttribute) get_attribute;
+  decltype(&cudnnBackendFinalize) finalize;
+  decltype(&cudnnBackendExecute) execute;
+};
+
+/// Null where no cuDNN of this major version is, or one that is too old for the graphs here.
+const CudnnLibrary* find_cudnn();
+/// The same; there must be one.
+const CudnnLibrary& cudnn();
+
+void cudnn_check(cudnnStatus_t status, const char* call);
+
+}  // namespace llmtrain::cuda

@@ -1,0 +1,138 @@
+// cuDNN's attention without a GPU: for the shapes of the decks, and others, the graphs finalise from the description of
+// a GPU and have engines that repeat their bits. Left out where there is no cuDNN.
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "kernels/cuda/cudnn_attention.hpp"
+#include "kernels/cuda/cudnn_attention_graph.hpp"
+
+namespace llmtrain::cuda {
+namespace {
+
+/// An H200, by attributes of CUDA's.
+constexpr const char* hopper = R"({"deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000,
+  "cudaDeviceId": 0, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1, "multiProcessorCount": 132,
+  "warpSize": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "maxCtasPerSM": 32,
+  "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535], "regsPerBlock": 65536,
+  "maxRegistersPerSM": 65536, "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+  "reservedSharedMemoryPerBlock": 1024, "l2CacheSize": 62914560, "totalGlobalMem": 150754820096,
+  "smClockRateKHz": 1980000, "memClockRateKHz": 3201000})";
+
+class Cudnn : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (find_cudnn() == nullptr) GTEST_SKIP() << "left out: no cuDNN is here";
+    // Without a driver the library proposes nothing. The toolkit's stub of it will do.
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
+        dlopen(LLMTRAIN_CUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+      GTEST_SKIP() << "left out: neither a driver nor the toolkit's stub is here (" << LLMTRAIN_CUDA_STUB << ")";
+    }
+    device_.emplace(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    device_->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, hopper, std::char_traits<char>::length(hopper));
+    device_->finalize();
+  }
+
+  std::optional<CudnnDescriptor> engine(const CudnnAttention& a) const {
+    CudnnGraph graph;
+    build_attention(graph, a);
+    EXPECT_GE(graph.operations(), 14U);
+    return choose_engine(graph.finish(nullptr), &*device_);
+  }
+  void expect_engines(int64_t batch, const AttentionShape& s, const std::string& what) const {
+    ASSERT_TRUE(cudnn_suits(s)) << what;
+    for (const bool backward : {false, true}) {
+      const CudnnAttention a{batch, s.longest, s.heads, s.kv_heads, s.head_dim, CUDNN_DATA_BFLOAT16, backward};
+      const std::optional<CudnnDescriptor> found = engine(a);
+      ASSERT_TRUE(found.has_value()) << what << (backward ? ", backward" : ", forward");
+      const int64_t bytes = workspace_bytes(*found);
+      EXPECT_LE(bytes, most_cudnn_workspace_bytes(a)) << what << (backward ? ", backward" : ", forward");
+    }
+  }
+
+  std::optional<CudnnDescriptor> device_;
+};
+
+AttentionShape shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t longest) {
+  return {heads, kv_heads, head_dim, 0, 0.125F, 0, longest};
+}
+
+/// Of a shipped deck: `key = number`.
+int64_t number_in(const std::string& deck, const std::string& key) {
+  std::smatch match;
+  EXPECT_TRUE(std::regex_search(deck, match, std::regex("(^|\n)" + key + " *= *([0-9]+)"))) << key;
+  return match.empty() ? 0 : std::stoll(match[2]);
+}
+
+TEST_F(Cudnn, ShapesOfAllDecksHaveEngines) {
+  int decks = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LLMTRAIN_SOURCE_DIR "/inputs")) {
+    if (entry.path().extension() != ".ini") continue;
+    std::ifstream file(entry.path());
+    const std::string deck((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const int64_t heads = number_in(deck, "n_heads"), batch = number_in(deck, "micro");
+    expect_engines(batch, shape(heads, heads, number_in(deck, "d_model") / heads, number_in(deck, "sequence_length")),
+                   entry.path().filename().string());
+    ++decks;
+  }
+  EXPECT_GE(decks, 5);
+}
+
+TEST_F(Cudnn, ShapesOfPublishedModelsHaveEngines) {
+  expect_engines(64, shape(12, 12, 64, 1024), "GPT-2 124M");
+  expect_engines(16, shape(25, 25, 64, 1024), "GPT-2 1558M");
+  expect_engines(2, shape(32, 8, 128, 2048), "Llama 3 8B");
+  expect_engines(1, shape(32, 8, 128, 8192), "Llama 3 8B, long");
+  expect_engines(4, shape(14, 2, 64, 4096), "Qwen 2.5 0.5B");
+  expect_engines(3, shape(2, 1, 8, 64), "the smallest");
+  expect_engines(2, shape(6, 3, 104, 192), "no power of two");
+}
+
+// What the graphs cannot say is known before they are built; and an engine is not found for everything.
+TEST_F(Cudnn, OtherShapesAreOurs) {
+  EXPECT_FALSE(cudnn_suits(shape(2, 2, 20, 128)));
+  EXPECT_FALSE(engine({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, false}).has_value());
+  EXPECT_FALSE(engine({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, true}).has_value());
+  EXPECT_FALSE(cudnn_suits(shape(2, 2, 256, 128)));
+  EXPECT_FALSE(cudnn_suits(shape(2, 2, 64, 0)));
+  EXPECT_FALSE(cudnn_suits(shape(2, 2, 64, 100)));
+  EXPECT_FALSE(cudnn_suits(shape(64, 8, 128, 8192))) << "8 GiB of scores";
+  AttentionShape capped = shape(2, 2, 64, 128), windowed = capped, wide = capped;
+  capped.softcap = 30;
+  windowed.window = 127;
+  wide.window = 128;
+  EXPECT_FALSE(cudnn_suits(capped));
+  EXPECT_FALSE(cudnn_suits(windowed));
+  EXPECT_TRUE(cudnn_suits(wide));
+}
+
+TEST(CudnnChoice, BatchesOfWholeSequencesOnly) {
+  const AttentionShape s = shape(2, 2, 64, 128);
+  Batch batch;
+  batch.tokens = 384;
+  batch.segment_count = 3;
+  batch.longest_segment = 128;
+  EXPECT_TRUE(is_uniform(batch, s));
+  batch.segment_count = 4;  // 128, 128, 100, 28
+  EXPECT_FALSE(is_uniform(batch, s));
+  batch.segment_count = 6;
+  batch.longest_segment = 64;
+  EXPECT_FALSE(is_uniform(batch, s));
+}
+
+TEST(CudnnChoice, TheEnvironmentAndTheGpuDecide) {
+  EXPECT_EQ(attention_choice(nullptr), AttentionChoice::automatic);
+  EXPECT_EQ(attention_choice("auto"), AttentionChoice::automatic);
+  EXPECT_EQ(attention_choice("own"), AttentionChoice::own);
+  EXPECT_EQ(attention_choice("cudnn"), AttentionChoice::cudnn);
+  EXPECT_THROW(attention_choice("flash"), UserError);
+  EXPECT_TRUE(cudnn_is_faster(90));
+  for (const int capability : {80, 86, 100}) EXPECT_FALSE(cudnn_is_faster(capability));
+}
+
+}  // namespace
+}  // namespace llmtrain::cuda

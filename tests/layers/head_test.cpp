@@ -70,8 +70,7 @@ TEST(HeadLayer, RowsAreCutIntoPartsThatFit) {
   EXPECT_EQ(gpt2.group_rows(DType::bf16, 4096), 512);
   EXPECT_EQ(gpt2.group_rows(DType::f32, 1024), 256);
   EXPECT_EQ(gpt2.group_rows(DType::bf16, 100), 100);
-  EXPECT_EQ(gpt2.scratch_bytes(DType::bf16, 4096),
-            Arena::aligned(50257 * (512 * 2)) + Arena::aligned(50257 * 256 * 4));
+  EXPECT_EQ(gpt2.scratch_bytes(DType::bf16, 4096), Arena::aligned(50257 * (512 * 2)) + Arena::aligned(50257 * 256 * 4));
   gpt2.rows_of_table = int64_t{1} << 24;
   EXPECT_EQ(gpt2.block_rows(1000), 128) << "never less";
 }

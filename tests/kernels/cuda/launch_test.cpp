@@ -9,8 +9,8 @@
 
 #include "core/philox.hpp"
 #include "kernels/attention_checks.hpp"
+#include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_shape.hpp"
-#include "kernels/cuda/attention_tiles.cuh"
 
 namespace llmtrain::cuda {
 namespace {

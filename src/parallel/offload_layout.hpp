@@ -32,7 +32,7 @@ class OffloadLayout {
   const std::vector<OffloadPiece>& pieces() const { return pieces_; }
   /// Pieces [pieces_before(u), pieces_before(u + 1)) are the unit's.
   size_t pieces_before(int unit) const { return first_of_[static_cast<size_t>(unit)]; }
-  bool has(size_t kind) const { return widths_[kind] > 0; }
+  int units() const { return static_cast<int>(first_of_.size()) - 1; }
   bool empty() const { return pieces_.empty(); }
   int64_t bytes() const { return bytes_; }            ///< of the file
   int64_t largest_piece() const { return largest_; }  ///< bytes

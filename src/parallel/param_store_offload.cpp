@@ -31,11 +31,19 @@ void ParamStore::State::reserve_disk() {
   file = std::make_unique<OffloadFile>(offloaded, options.offload_path, std::move(names));
 }
 
-/// In memory of the host: pieces on their way from and to a disk, and one kind of a piece.
+/// In memory of the host: pieces on their way from and to a disk, weights of a unit, and one kind of a piece.
 int64_t ParamStore::State::ring_bytes() const {
   if (!policy.on_disk) return 0;
-  return static_cast<int64_t>(OffloadRing::slots) * offloaded.largest_piece() + offloaded.largest_part() +
+  const int64_t weights = reads_weights_ahead() ? OffloadAhead::bytes(offloaded, weights_kind()) : 0;
+  return static_cast<int64_t>(OffloadRing::slots) * offloaded.largest_piece() + weights + offloaded.largest_part() +
          OffloadLayout::alignment;
+}
+
+/// What gathered weights are taken from.
+size_t ParamStore::State::weights_kind() const { return policy.rounded_shard ? offloaded_weights : 0; }
+
+bool ParamStore::State::reads_weights_ahead() const {
+  return policy.on_disk && !policy.whole_weights && policy.offloaded[weights_kind()];
 }
 
 int64_t ParamStore::State::pinned_bytes() const {
@@ -61,6 +69,9 @@ void ParamStore::State::start_offload() {
     host_memory += offloaded.largest_piece();
   }
   ring = std::make_unique<OffloadRing>(*file, buffers);
+  if (!reads_weights_ahead()) return;
+  ahead = std::make_unique<OffloadAhead>(*file, weights_kind(), host_memory);
+  host_memory += OffloadAhead::bytes(offloaded, weights_kind());
 }
 
 bool ParamStore::State::needs_offloaded(Access access) const {
@@ -103,7 +114,7 @@ void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, c
   }
 }
 
-/// What the host has of kinds [kind, ...) of a piece of a pass, or of all pieces without a disk.
+/// Where the host has the piece that the pass is at; without a disk any piece.
 char* ParamStore::State::memory_of(const OffloadPiece& piece) const {
   return ring != nullptr ? ring->data() : host_memory + piece.offset;
 }
@@ -114,6 +125,7 @@ template <class Visit>
 void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes,
                                   const Visit& visit) const {
   const int64_t width = element_bytes(kind);
+  if (changes && ahead != nullptr) ahead->forget();
   const std::lock_guard lock(part_mutex);
   for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
     const OffloadPiece& piece = offloaded.pieces()[p];
@@ -133,13 +145,29 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
 /// Of gathered weights, rounded to the compute dtype.
 void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
   const UnitState& u = at(unit);
-  const size_t kind = policy.rounded_shard ? offloaded_weights : 0;
-  if (!policy.offloaded[kind]) return cast(out, policy.rounded_shard ? u.rounded : u.master, *stream);
+  if (!policy.offloaded[weights_kind()]) return cast(out, policy.rounded_shard ? u.rounded : u.master, *stream);
+  if (ahead != nullptr) return take_ahead(unit, out);
+  each_part(unit, weights_kind(), u.update_begin, out.numel(), false,
+            [&](const char* memory, int64_t at, int64_t bytes) {
+              copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
+            });
+}
+
+/// Units come in order, forwards and then backwards: after one the next is read.
+void ParamStore::State::take_ahead(int unit, const Tensor& out) {
   const ProfileSpan span(SpanKind::kernel, "wait for offloaded weights");
-  each_part(unit, kind, u.update_begin, out.numel(), false, [&](const char* memory, int64_t at, int64_t bytes) {
-    copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
-    if (policy.on_disk) stream->synchronize();  // the memory is wanted again
-  });
+  const char* from = ahead->take(unit);
+  char* to = static_cast<char*>(out.data);
+  for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
+    const OffloadPiece& piece = offloaded.pieces()[p];
+    const int64_t bytes = piece.elements() * element_bytes(weights_kind());
+    copy_to_device(to, from, bytes, *stream);
+    to += bytes;
+    from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
+  }
+  stream->synchronize();  // the memory is wanted again
+  ahead->begin(unit < last_taken ? unit - 1 : unit + 1);
+  last_taken = unit;
 }
 
 int64_t ParamStore::offloaded_bytes() const { return state_->policy.on_disk ? state_->offloaded.bytes() : 0; }

@@ -15,8 +15,9 @@ bool ParamStore::State::on_device(Access access) const {
 void ParamStore::State::begin_pass(Access access) {
   constexpr size_t moments_end = state_kinds.size();
   pass = {access, -1};
+  const bool changes = access == Access::change || access == Access::update;
+  if (changes && ahead != nullptr) ahead->forget();
   if (ring != nullptr) {
-    const bool changes = access == Access::change || access == Access::update;
     ring->begin({0, access == Access::masters ? size_t{1} : moments_end, 0, changes ? offload_kinds : 0});
   }
   if (on_device(access) || transfers == nullptr) return;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "parallel/offload_ahead.hpp"
 #include "parallel/offload_ring.hpp"
 #include "parallel/offload_transfers.hpp"
 #include "parallel/param_store.hpp"
@@ -50,7 +51,7 @@ struct UnitState {
   int64_t update_begin = 0, update_end = 0;  ///< what this rank updates: its shard or everything
   // Empty where the policy has no such buffer.
   Tensor weights;       ///< compute dtype, whole; in a weight ring only of units with a buffer of their own
-  Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data where they lie on a disk
+  Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data where they are offloaded
   Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard)
   Tensor gradient;      ///< fp32, whole
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
@@ -108,7 +109,9 @@ struct ParamStore::State {
   Tensor device_piece;  ///< a copy of a piece for kernels
   std::unique_ptr<OffloadTransfers> transfers;
   std::unique_ptr<OffloadFile> file;
-  std::unique_ptr<OffloadRing> ring;  ///< after the file, whose threads it ends
+  std::unique_ptr<OffloadRing> ring;    ///< after the file, whose threads it ends
+  std::unique_ptr<OffloadAhead> ahead;  ///< of weights; likewise
+  int last_taken = -1;                  ///< unit
   struct Pass {
     Access access = Access::all;
     int64_t piece = -1;
@@ -146,6 +149,9 @@ struct ParamStore::State {
   int64_t ring_bytes() const;
   int64_t pinned_bytes() const;
   bool needs_offloaded(Access access) const;
+  size_t weights_kind() const;
+  bool reads_weights_ahead() const;
+  void take_ahead(int unit, const Tensor& out);
   bool updates_on_host() const;
   int64_t element_bytes(size_t kind) const;
   Shard shard_of(const UnitState& u) const;

@@ -139,7 +139,8 @@ TEST_F(OffloadDeck, WaitingForTheDiskIsARowOfTheProfile) {
 TEST_F(OffloadDeck, WhatTheDiskChangesIsFound) {
   const std::string write = "for f in /proc/$(pid 0)/fd/*; do case \"$(readlink $f)\" in " + disk().string() +
                             "/*) printf 'not what was written' | dd of=$f bs=1 seek=300 conv=notrunc; esac; done";
-  const std::string until_it_ends = "while kill -0 $(pid 0); do " + write + "; sleep 0.02; done 2>/dev/null";
+  const std::string until_it_ends =
+      "for i in $(seq 3000); do kill -0 $(pid 0) || break; " + write + "; sleep 0.02; done 2>/dev/null";
   const Outcome outcome = start_and("hurt", 1, lines_in_ledger(3), until_it_ends, endless());
   EXPECT_EQ(outcome.exit_code, 74) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr(disk().string()));

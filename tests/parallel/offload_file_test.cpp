@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
+#include "parallel/offload_ahead.hpp"
 #include "parallel/offload_ring.hpp"
 
 namespace llmtrain {
@@ -199,6 +200,38 @@ TEST_F(OffloadRingTest, AnErrorOfAnyPieceReachesThePass) {
   ring.abandon();
   for (ring.begin({1, 3, 0, 0}); ring.next();) ++seen;  // the moments are whole
   EXPECT_EQ(seen, 6U + layout_.pieces().size());
+}
+
+TEST(OffloadAhead, GivesUnitsInAnyOrderAndErrorsWithTheirUnit) {
+  const TemporaryFolder folder;
+  const OffloadLayout layout = small_layout();
+  OffloadFile file(layout, folder.text(), {"a", "b", "c"});
+  Aligned memory(OffloadAhead::bytes(layout, 0)), piece(page);
+  EXPECT_EQ(OffloadAhead::bytes(layout, 0), 5 * page);
+  OffloadAhead ahead(file, 0, memory.data);
+  const auto write = [&](size_t index, int value) {
+    std::memset(piece.data, value, static_cast<size_t>(page));
+    file.write(index, 0, 1, piece.data);
+  };
+  for (size_t p = 0; p < layout.pieces().size(); ++p) write(p, static_cast<int>(p) + 1);
+  for (const int unit : {0, 2, 1, 2, 2, 0, 0}) {
+    const char* data = ahead.take(unit);
+    const size_t first = layout.pieces_before(unit), end = layout.pieces_before(unit + 1);
+    for (size_t p = first; p < end; ++p) EXPECT_EQ(data[static_cast<int64_t>(p - first) * page + 99], char(p + 1));
+    ahead.begin(unit == 2 ? 3 : unit + 1);
+  }
+  ahead.take(2);
+  ahead.forget();
+  write(5, 77);
+  EXPECT_EQ(ahead.take(2)[page], 77);
+  with_file_in(folder, [&](int descriptor) {
+    const char changed = 0;
+    ASSERT_EQ(pwrite(descriptor, &changed, 1, layout.pieces()[6].offset), 1);
+  });
+  ahead.begin(2);
+  EXPECT_EQ(ahead.take(0)[0], 1) << "the error belongs to another unit";
+  message_of([&] { ahead.take(2); }, ExitCode::io);
+  message_of([&] { ahead.take(2); }, ExitCode::io);
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ struct Activity {
   std::atomic<uint64_t> collectives{0};  ///< begun so far
   std::atomic<int64_t> step{0};
   std::atomic<bool> waits_for_writer{false};  ///< the training thread
+  std::atomic<bool> waits_for_device{false};  ///< the training thread, for some time already
 
   LaneActivity& lane(Lane which) { return lanes[static_cast<size_t>(which)]; }
   const LaneActivity& lane(Lane which) const { return lanes[static_cast<size_t>(which)]; }

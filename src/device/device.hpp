@@ -28,7 +28,7 @@ class Stream {
   ~Stream();  // NOLINT(performance-trivially-destructible): not trivial on a GPU
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  void synchronize();
+  void synchronize();                       ///< the host waits for all that is in the stream; see WaitObserver
   void* native() const { return native_; }  ///< cudaStream_t, null on the host
 
  private:
@@ -44,10 +44,23 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(Stream& stream);
   void wait(Stream& stream);
+  bool reached() const;  ///< also where nothing was recorded
+  void synchronize();    ///< the host waits; see WaitObserver
 
  private:
   void* native_ = nullptr;
 };
+
+/// Work of the device may never end: a transfer whose peer is gone, a kernel that hangs. While the host waits for the
+/// device it therefore asks again and again, and an observer hears of it every few milliseconds.
+class WaitObserver {
+ public:
+  virtual ~WaitObserver() = default;
+  virtual void waiting() = 0;          ///< may throw, which ends the wait
+  virtual void waited() noexcept = 0;  ///< the wait is over, if waiting() was called in it
+};
+/// Of the calling thread; it outlives its registration. Null: none.
+void set_wait_observer(WaitObserver* observer);
 
 /// Owning device memory, 64-byte (host: page) aligned, zero-filled; on the host touched in parallel at creation.
 class DeviceBuffer {
@@ -82,6 +95,8 @@ class PinnedBuffer {
   int64_t bytes_ = 0;
 };
 
+/// Copies in the order of the stream. Between a GPU and pinned memory the host does not wait: that memory must stay as
+/// it is until the stream has come past the copy. Other host memory may be changed, or read, when the call returns.
 void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream);
 void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream);
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream& stream);
@@ -94,10 +109,14 @@ struct DeviceMemory {
 };
 DeviceMemory device_memory();
 
-/// Starts and ends what kernels need (Kokkos; the CUDA context of `local_device`). One per process, made by Runtime.
+/// Of the device that this process computes on; the same for two processes if it is the same device.
+std::string device_address();
+
+/// Starts and ends what kernels need (Kokkos; the CUDA context of a GPU, chosen by the rank's number on its node, see
+/// choose_device.hpp). One per process, made by Runtime.
 class DeviceRuntime {
  public:
-  DeviceRuntime(int local_device, int threads);
+  DeviceRuntime(int node_rank, int threads);
   ~DeviceRuntime();
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;

@@ -1,10 +1,19 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <cstring>
+#include <exception>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "core/activity.hpp"
+#include "device/choose_device.hpp"
 #include "device/device.hpp"
 
 namespace llmtrain {
@@ -18,6 +27,49 @@ void cuda_check(cudaError_t code, const char* call) {
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
+thread_local WaitObserver* observer = nullptr;
+
+/// A wait that takes long, as the watchdog and the observer see it.
+class LongWait {
+ public:
+  LongWait() { activity().waits_for_device = true; }
+  ~LongWait() {
+    activity().waits_for_device = false;
+    if (observer != nullptr) observer->waited();
+  }
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+};
+
+/// Until `code()` is not cudaErrorNotReady. The library's own waits never come back from a kernel that hangs.
+template <class F>
+void wait_for(const F& code, const char* what) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto between_looks = std::chrono::milliseconds(5);
+  std::optional<LongWait> wait;
+  Clock::time_point look = Clock::now() + between_looks;
+  cudaError_t state = cudaSuccess;
+  while ((state = code()) == cudaErrorNotReady) {
+    if (Clock::now() >= look) {
+      if (!wait) wait.emplace();
+      if (observer != nullptr) observer->waiting();
+      look = Clock::now() + between_looks;
+    }
+    std::this_thread::yield();
+  }
+  cuda_check(state, what);
+}
+
+std::string address_of(int device) {
+  std::array<char, 32> bus{};
+  cuda_check(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device), "cudaDeviceGetPCIBusId");
+  return bus.data();
+}
+
+/// Freeing waits for the device, which may wait for other ranks. While an exception leaves the program, memory stays to
+/// the end of the process.
+bool may_wait() { return std::uncaught_exceptions() == 0; }
+
 cudaDeviceProp current_properties() {
   int device = 0;
   cudaDeviceProp properties{};
@@ -26,8 +78,7 @@ cudaDeviceProp current_properties() {
   return properties;
 }
 
-// The kind follows from the addresses. Pinned host memory is copied asynchronously and must live until the stream is
-// synchronized; pageable memory may be reused (to the device) or read (to the host) when the call returns.
+// The kind follows from the addresses.
 void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
   if (bytes <= 0) return;
   cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, raw(stream)), "cudaMemcpyAsync");
@@ -57,7 +108,9 @@ Stream::Stream() {
   native_ = stream;
 }
 Stream::~Stream() { cudaStreamDestroy(static_cast<cudaStream_t>(native_)); }
-void Stream::synchronize() { cuda_check(cudaStreamSynchronize(raw(*this)), "cudaStreamSynchronize"); }
+void Stream::synchronize() {
+  wait_for([this] { return cudaStreamQuery(raw(*this)); }, "work on the GPU");
+}
 
 Event::Event() {
   cudaEvent_t event = nullptr;
@@ -71,6 +124,16 @@ void Event::record(Stream& stream) {
 void Event::wait(Stream& stream) {
   cuda_check(cudaStreamWaitEvent(raw(stream), static_cast<cudaEvent_t>(native_), 0), "cudaStreamWaitEvent");
 }
+bool Event::reached() const {
+  const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(native_));
+  if (code != cudaErrorNotReady) cuda_check(code, "cudaEventQuery");
+  return code == cudaSuccess;
+}
+void Event::synchronize() {
+  wait_for([this] { return cudaEventQuery(static_cast<cudaEvent_t>(native_)); }, "work on the GPU");
+}
+
+void set_wait_observer(WaitObserver* given) { observer = given; }
 
 DeviceBuffer::DeviceBuffer(int64_t bytes) {
   LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
@@ -94,7 +157,7 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) cudaFree(data_);
+  if (data_ != nullptr && may_wait()) cudaFree(data_);
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
@@ -124,7 +187,9 @@ PinnedBuffer::PinnedBuffer(int64_t bytes) {
   bytes_ = bytes;
   std::memset(data, 0, static_cast<size_t>(bytes));
 }
-void PinnedBuffer::Free::operator()(void* data) const { cudaFreeHost(data); }
+void PinnedBuffer::Free::operator()(void* data) const {
+  if (may_wait()) cudaFreeHost(data);
+}
 
 bool device_memory_is_host() { return false; }
 
@@ -144,7 +209,15 @@ DeviceMemory device_memory() {
   return {static_cast<int64_t>(available), static_cast<int64_t>(total)};
 }
 
-DeviceRuntime::DeviceRuntime(int local_device, int /*threads*/) {
+std::string device_address() {
+  int device = 0;
+  std::array<char, 256> host{};
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("GPU {} of {}", address_of(device), host.data());
+}
+
+DeviceRuntime::DeviceRuntime(int node_rank, int /*threads*/) {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code != cudaSuccess || count == 0) {
@@ -154,13 +227,10 @@ DeviceRuntime::DeviceRuntime(int local_device, int /*threads*/) {
                                 "nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
                                 code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
   }
-  // A launcher that gives each rank a GPU of its own shows it that one alone.
-  const int device = count == 1 ? 0 : local_device;
-  if (device >= count) {
-    throw UserError(ExitCode::no_device,
-                    fmt::format("there are more ranks on this node than its {} GPUs: start one rank per GPU", count));
-  }
-  cuda_check(cudaSetDevice(device), "cudaSetDevice");
+  std::vector<std::string> addresses;
+  addresses.reserve(static_cast<size_t>(count));
+  for (int device = 0; device < count; ++device) addresses.push_back(address_of(device));
+  cuda_check(cudaSetDevice(choose_device(addresses, node_rank)), "cudaSetDevice");
   cuda_check(cudaFree(nullptr), "starting the GPU");  // makes the context now, where an error has one place
 }
 

@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -72,6 +73,10 @@ Event::Event() = default;
 Event::~Event() = default;
 void Event::record(Stream& /*stream*/) {}
 void Event::wait(Stream& /*stream*/) {}
+bool Event::reached() const { return true; }
+void Event::synchronize() {}
+
+void set_wait_observer(WaitObserver* /*observer*/) {}
 
 DeviceBuffer::DeviceBuffer(int64_t bytes) {
   LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
@@ -152,9 +157,15 @@ void fill_zero(void* device, int64_t bytes, Stream& /*stream*/) {
   });
 }
 
+std::string device_address() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 DeviceMemory device_memory() { return host_memory("/"); }
 
-DeviceRuntime::DeviceRuntime(int /*local_device*/, int threads) {
+DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads) {
   LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");
   omp_set_dynamic(0);
   omp_set_num_threads(threads);

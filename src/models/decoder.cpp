@@ -260,9 +260,12 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   if (final_unit_ >= 0) ctx.params.reduce(final_unit_);
   for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
     ctx.params.acquire(block_unit(layer));
-    if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));
+    if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));  // of the last block; else it is under way
     if (batch != nullptr) blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer));
     ctx.params.release(block_unit(layer));
+    // The next block waits for these weights, nothing soon for the sums: transfers run in the order of their
+    // beginnings.
+    if (layer > 1) ctx.params.prefetch(block_unit(layer - 2));
     ctx.params.reduce(block_unit(layer));
   }
   if (batch != nullptr) embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);

@@ -51,6 +51,12 @@ class Communicator {
   int node_size() const { return node_size_; }
   int node_count() const { return node_count_; }
 
+  /// What the user should know of how tensors travel; mostly empty. The same on every rank.
+  virtual std::string note() const { return {}; }
+  /// The largest transfer that will come takes so many bytes on either end: what a transfer needs besides is allocated
+  /// here, not in a step.
+  virtual void reserve(int64_t /*bytes*/) {}
+
   // Memory of the node: where it is allocated, transfers between ranks of a node are reads of each other's buffers.
   /// Ranks of this node, this one included, that could read each other's memory.
   virtual int sharing_ranks() const { return 1; }

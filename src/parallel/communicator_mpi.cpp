@@ -10,6 +10,7 @@
 #include "parallel/host_plane.hpp"
 #include "parallel/mpi_transfer.hpp"
 #include "parallel/node_memory.hpp"
+#include "parallel/shard_messages.hpp"
 #include "parallel/shard_range.hpp"
 
 namespace llmtrain {
@@ -139,9 +140,6 @@ bool Transfer::is_read() const { return state_ && state_->number != 0 && state_-
 
 namespace {
 
-constexpr int gather_tag = 1;
-constexpr int exchange_tag = 2;
-
 class MpiCommunicator final : public HostPlane {
  public:
   MpiCommunicator() : device_(mpi_duplicate(MPI_COMM_WORLD)), node_(node_communicator(device_)) {}
@@ -164,23 +162,16 @@ class MpiCommunicator final : public HostPlane {
     check_borders(buffer, borders, size());
     auto state = std::make_unique<Transfer::State>(device_, node_, "all-gather", buffer.bytes());
     const bool shared = node_.holds(buffer.data);
-    // Receives first, so that messages find their place; each rank starts with another peer, so that none is swamped.
-    for (int i = 1; i < size(); ++i) {
+    for (int i = 1; shared && i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
+      if (node_.member(from) < 0) continue;
       const ShardRange r = shard_range(buffer, borders, from);
-      if (shared && node_.member(from) >= 0) {
-        const int64_t offset = static_cast<char*>(r.data) - static_cast<char*>(buffer.data);
-        state->reads.push_back({from, node_.member(from), offset, r.bytes, r.data});
-      } else {
-        state->requests.receive(r.data, r.bytes, from, gather_tag);
-      }
+      const int64_t offset = static_cast<char*>(r.data) - static_cast<char*>(buffer.data);
+      state->reads.push_back({from, node_.member(from), offset, r.bytes, r.data});
     }
     if (shared) offer(*state, buffer.data);
-    const ShardRange mine = shard_range(buffer, borders, rank());
-    for (int i = 1; i < size(); ++i) {
-      const int to = (rank() + i) % size();
-      if (!shared || node_.member(to) < 0) state->requests.send(mine.data, mine.bytes, to, gather_tag);
-    }
+    begin_gather(state->requests, buffer, borders, rank(),
+                 [&](int other) { return !shared || node_.member(other) < 0; });
     return Transfer(std::move(state));
   }
 
@@ -199,20 +190,12 @@ class MpiCommunicator final : public HostPlane {
     const int64_t offset = borders[me] * width, own_bytes = (borders[me + 1] - borders[me]) * width;
     for (int i = 1; i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
-      if (contributes[static_cast<size_t>(from)] == 0) continue;
-      const Tensor& place = received[static_cast<size_t>(from)];
-      if (reads_directly(from)) {
-        state->reads.push_back({from, node_.member(from), offset, own_bytes, nullptr});
-      } else if (!place.empty()) {
-        state->requests.receive(place.data, place.bytes(), from, exchange_tag);
-      }
+      if (contributes[static_cast<size_t>(from)] == 0 || !reads_directly(from)) continue;
+      state->reads.push_back({from, node_.member(from), offset, own_bytes, nullptr});
     }
     if (node_.in_use()) offer(*state, sends ? send.data : nullptr);
-    for (int i = 1; sends && i < size(); ++i) {
-      const int to = (rank() + i) % size();
-      const ShardRange r = shard_range(send, borders, to);
-      if (!reads_directly(to)) state->requests.send(r.data, r.bytes, to, exchange_tag);
-    }
+    begin_exchange(state->requests, send, borders, received, contributes, rank(),
+                   [this](int other) { return !reads_directly(other); });
     return Transfer(std::move(state));
   }
 

@@ -1,84 +1,255 @@
-// The device plane over NCCL, bootstrapped by the MPI host plane. All transfers run on a stream of their own, ordered
-// behind the caller's stream by events, so that they overlap with its later work.
+// The device plane of GPUs: NCCL, bootstrapped by the MPI host plane, where each rank has a GPU of its own; else, as in
+// tests, staged_transport.hpp.
+//
+// All NCCL transfers run on one stream of their own, in the order of the calls, each behind what the caller's stream
+// held then (`ready`), so that they overlap with its later work; who needs a transfer makes its stream wait for `done`.
+// One communicator and one stream, because kernels of two communicators wait for peers side by side and may take each
+// other's place on the GPU, differently on each rank: NCCL promises nothing there. A gather is not stuck behind the
+// reduction that is begun at the same time, since the model begins the gather first (Decoder::backward).
+//
+// NCCL never adds numbers here: it moves bytes, and the sums are ours, in the order of groups.
 
-#include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <nccl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "parallel/failure.hpp"
 #include "parallel/host_plane.hpp"
 #include "parallel/shard_range.hpp"
+#include "parallel/staged_transport.hpp"
+#include "parallel/transport_choice.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-void cuda_check(cudaError_t code, const char* call) {
-  if (code != cudaSuccess) throw Error(fmt::format("{} failed: {}", call, cudaGetErrorString(code)));
-}
+using Clock = std::chrono::steady_clock;
 
-void nccl_check(ncclResult_t code, const char* call) {
-  if (code == ncclSuccess || code == ncclInProgress) return;
-  throw Error(fmt::format("{} failed: {} ({})", call, ncclGetErrorString(code), ncclGetLastError(nullptr)));
-}
+constexpr auto start_limit = std::chrono::minutes(10);
+constexpr auto end_limit = std::chrono::seconds(10);
+constexpr auto lock_limit = std::chrono::seconds(1);
+// So that the host waits here, where it sees errors, rather than in a call of CUDA whose queue is full.
+constexpr size_t most_in_flight = 16;
 
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
-/// What transfers share with their communicator: events to reuse, and errors that NCCL meets behind our back.
-class NcclSession {
+struct Flight {
+  Event ready, done;
+  const char* operation = "";
+  int64_t bytes = 0;
+  uint64_t sequence = 0;
+};
+
+/// NCCL's communicator and what is in flight on it. Calls do not block (blocking = 0): NCCL connects and launches on
+/// threads of its own, and while this rank waits for that it can hear of errors, and be aborted.
+class NcclSession final : public WaitObserver {
  public:
-  NcclSession() = default;
+  NcclSession(int size, int rank, const ncclUniqueId& id);
+  ~NcclSession() override;
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
-  ~NcclSession() {
-    for (cudaEvent_t event : free_) cudaEventDestroy(event);
-    // Destroying waits for the peers; after an error only aborting is safe.
-    if (comm != nullptr) broken_ ? ncclCommAbort(comm) : ncclCommDestroy(comm);
-  }
 
-  cudaEvent_t take_event() {
-    cudaEvent_t event = nullptr;
-    if (free_.empty()) {
-      cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    } else {
-      event = free_.back();
-      free_.pop_back();
+  /// Runs calls of NCCL on the own stream as one group, behind everything that `stream` holds now.
+  template <class Calls>
+  std::shared_ptr<Flight> enqueue(const char* operation, int64_t bytes, Stream& stream, const Calls& calls) {
+    std::shared_ptr<Flight> flight = take(operation, bytes);
+    flight->ready.record(stream);
+    flight->ready.wait(stream_);
+    const CollectiveScope scope(operation, bytes, flight->sequence);  // the first transfers connect to their peers
+    ncclResult_t code = ncclSuccess;
+    {
+      const std::unique_lock lock = usable();
+      ncclGroupStart();
+      calls(comm_, native(stream_));
+      code = ncclGroupEnd();  // tells of the calls' errors as well
     }
-    return event;
-  }
-  void give_event(cudaEvent_t event) { free_.push_back(event); }
-
-  void poll() {
-    ncclResult_t error = ncclSuccess;
-    nccl_check(ncclCommGetAsyncError(comm, &error), "ncclCommGetAsyncError");
-    if (error == ncclSuccess || error == ncclInProgress) return;
-    broken_ = true;
-    nccl_check(error, "a transfer between GPUs");
+    settle(code, operation);
+    flight->done.record(stream_);
+    in_flight_.push_back(flight);
+    return flight;
   }
 
-  ncclComm_t comm = nullptr;
+  /// Throws the error that NCCL met behind our back, if there is one.
+  void poll();
+  /// From any thread: kernels and calls that wait for peers come to an end. Nothing can be transferred any more.
+  void abort();
+
+  void waiting() override;
+  void waited() noexcept override { scope_.reset(); }
 
  private:
-  std::vector<cudaEvent_t> free_;
-  bool broken_ = false;
+  std::shared_ptr<Flight> take(const char* operation, int64_t bytes);
+  void forget_arrived();
+  /// The calling thread waits until NCCL has done what a call began.
+  void settle(ncclResult_t code, const char* what, Clock::time_point until = Clock::time_point::max());
+  ncclResult_t state();
+  [[noreturn]] void fail(ncclResult_t code, const std::string& what);
+  /// The lock of a communicator that is there.
+  std::unique_lock<std::timed_mutex> usable();
+  bool ends_quietly();
+
+  std::timed_mutex mutex_;     ///< of comm_ and NCCL's calls
+  ncclComm_t comm_ = nullptr;  ///< null once aborted
+  Stream stream_;
+  std::vector<std::shared_ptr<Flight>> flights_;  ///< all that were made; those that nobody else holds are free
+  std::deque<std::shared_ptr<Flight>> in_flight_;
+  std::optional<CollectiveScope> scope_;
 };
+
+std::atomic<NcclSession*> session_of_process = nullptr;
+
+void abort_session() {
+  if (NcclSession* session = session_of_process.load()) session->abort();
+}
+
+NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id) {
+  const CollectiveScope scope("start of NCCL", 0);
+  for (size_t i = 0; i < 2 * most_in_flight; ++i) flights_.push_back(std::make_shared<Flight>());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  settle(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "start of NCCL", Clock::now() + start_limit);
+  session_of_process = this;
+  set_abort_action(abort_session);
+  set_wait_observer(this);
+}
+
+NcclSession::~NcclSession() {
+  set_wait_observer(nullptr);
+  set_abort_action(nullptr);
+  session_of_process = nullptr;
+  if (comm_ == nullptr) return;
+  if (std::uncaught_exceptions() == 0 && ends_quietly()) {
+    ncclCommDestroy(comm_);
+  } else {
+    ncclCommAbort(comm_);  // destroying would wait for peers that may never come
+  }
+}
+
+/// Whether all transfers and the peers' goodbyes arrive soon.
+bool NcclSession::ends_quietly() {
+  try {
+    const Clock::time_point until = Clock::now() + end_limit;
+    for (const auto& flight : in_flight_) {
+      while (!flight->done.reached()) {
+        if (Clock::now() > until) return false;
+        std::this_thread::yield();
+      }
+    }
+    settle(ncclCommFinalize(comm_), "end of NCCL", until);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+ncclResult_t NcclSession::state() {
+  const std::unique_lock lock = usable();
+  ncclResult_t error = ncclSuccess;
+  const ncclResult_t code = ncclCommGetAsyncError(comm_, &error);
+  return code == ncclSuccess ? error : code;
+}
+
+void NcclSession::settle(ncclResult_t code, const char* what, Clock::time_point until) {
+  while (code == ncclInProgress) {
+    if (Clock::now() > until) fail(code, fmt::format("{}, which has taken too long,", what));
+    std::this_thread::yield();
+    code = state();
+  }
+  if (code != ncclSuccess) fail(code, what);
+}
+
+void NcclSession::poll() {
+  const ncclResult_t code = state();
+  if (code != ncclSuccess && code != ncclInProgress) fail(code, "a transfer between GPUs");
+}
+
+/// Kernels that wait for peers must end first: what is freed on the way out waits for the device.
+void NcclSession::fail(ncclResult_t code, const std::string& what) {
+  const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more", what,
+                                       ncclGetErrorString(code), ncclGetLastError(comm_));
+  abort();
+  // At the start a UserError would be every rank's, see Runtime.
+  if (code == ncclRemoteError && session_of_process.load() == this) {
+    throw UserError(ExitCode::peer_failed, text + "; another rank, or the network, is lost");
+  }
+  throw Error(text);
+}
+
+void NcclSession::abort() {
+  // A thread that is stuck inside of NCCL keeps the lock; aborting is what frees it.
+  std::unique_lock lock(mutex_, lock_limit);
+  if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+}
+
+std::unique_lock<std::timed_mutex> NcclSession::usable() {
+  std::unique_lock lock(mutex_);
+  while (comm_ == nullptr) {  // another thread ends the job: an error here would be in its way
+    lock.unlock();
+    std::this_thread::sleep_for(lock_limit);
+    lock.lock();
+  }
+  return lock;
+}
+
+void NcclSession::forget_arrived() {
+  while (!in_flight_.empty() && in_flight_.front()->done.reached()) in_flight_.pop_front();
+}
+
+std::shared_ptr<Flight> NcclSession::take(const char* operation, int64_t bytes) {
+  poll();
+  forget_arrived();
+  if (in_flight_.size() >= most_in_flight) {
+    const std::shared_ptr<Flight> oldest = in_flight_.front();
+    oldest->done.synchronize();
+    forget_arrived();
+  }
+  auto free = std::find_if(flights_.begin(), flights_.end(), [](const auto& f) { return f.use_count() == 1; });
+  if (free == flights_.end()) free = flights_.insert(flights_.end(), std::make_shared<Flight>());
+  Flight& flight = **free;
+  flight.operation = operation;
+  flight.bytes = bytes;
+  flight.sequence = begin_collective();
+  return *free;
+}
+
+/// The host waits for the device. When a transfer has begun there, it is the peers that this rank waits for; else its
+/// own kernels, which is work that may be stuck.
+void NcclSession::waiting() {
+  poll();
+  forget_arrived();
+  const Flight* oldest = in_flight_.empty() ? nullptr : in_flight_.front().get();
+  if (oldest == nullptr || !oldest->ready.reached()) {
+    scope_.reset();
+  } else if (scope_ ? activity().collective.sequence.load() != oldest->sequence
+                    : !activity().collective.inside.load()) {
+    scope_.reset();
+    scope_.emplace(oldest->operation, oldest->bytes, oldest->sequence);
+  }
+}
 
 }  // namespace
 
 struct Transfer::State {
-  State(std::shared_ptr<NcclSession> of, cudaEvent_t at) : session(std::move(of)), done(at) {}
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() { session->give_event(done); }
-
-  std::shared_ptr<NcclSession> session;
-  cudaEvent_t done;
+  struct ByNccl {
+    std::shared_ptr<Flight> flight;
+  };
+  struct Staged {
+    StagedTransport& transport;
+    StagedTransport::Ticket ticket;
+  };
+  std::variant<ByNccl, Staged> way;
 };
 
 Transfer::Transfer() = default;
@@ -87,19 +258,23 @@ Transfer::Transfer(Transfer&&) noexcept = default;
 Transfer& Transfer::operator=(Transfer&&) noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-void Transfer::wait(Stream& stream, const Meanwhile& /*meanwhile*/) {
+void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   if (!state_) return;
-  state_->session->poll();
-  cuda_check(cudaStreamWaitEvent(native(stream), state_->done, 0), "cudaStreamWaitEvent");
+  if (const auto* nccl = std::get_if<State::ByNccl>(&state_->way)) {
+    nccl->flight->done.wait(stream);
+  } else {
+    const auto& staged = std::get<State::Staged>(state_->way);
+    staged.transport.wait(staged.ticket, meanwhile);
+  }
   state_.reset();
 }
 
+// By NCCL the host never waits, and whether the stream would depends on the moment: as nobody asks, the work of a step
+// is the same sequence in every run.
 bool Transfer::pending() const {
   if (!state_) return false;
-  state_->session->poll();
-  const cudaError_t code = cudaEventQuery(state_->done);
-  if (code != cudaErrorNotReady) cuda_check(code, "cudaEventQuery");
-  return code == cudaErrorNotReady;
+  const auto* staged = std::get_if<State::Staged>(&state_->way);
+  return staged == nullptr || !staged->transport.arrived(staged->ticket);
 }
 
 const void* Transfer::piece(int /*rank*/) const { return nullptr; }
@@ -109,31 +284,49 @@ bool Transfer::is_read() const { return false; }
 
 namespace {
 
-class NcclCommunicator final : public HostPlane {
+class GpuCommunicator final : public HostPlane {
  public:
-  NcclCommunicator() : session_(std::make_shared<NcclSession>()) {
-    check_devices_differ();
+  GpuCommunicator() : choice_(choose_transport(gather_all(device_address()))) {
+    if (size() == 1) return;
+    if (choice_.staged) {
+      staged_.emplace(MPI_COMM_WORLD);
+      return;
+    }
     ncclUniqueId id{};
-    if (rank() == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    if (rank() == 0 && ncclGetUniqueId(&id) != ncclSuccess) {
+      throw Error(fmt::format("ncclGetUniqueId failed: {}", ncclGetLastError(nullptr)));
+    }
     broadcast(&id, sizeof id, 0);
-    nccl_check(ncclCommInitRank(&session_->comm, size(), id, rank()), "ncclCommInitRank");
+    session_.emplace(size(), rank(), id);
   }
 
+  std::string note() const override { return choice_.note; }
+  void reserve(int64_t bytes) override {
+    if (staged_) staged_->reserve(bytes);
+  }
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) override {
     check_borders(buffer, borders, size());
-    return enqueue(stream, [&] {
-      // Shards differ by a chunk at most, but they differ: one broadcast from each owner, in place.
-      for (int owner = 0; owner < size(); ++owner) {
+    if (size() == 1) return {};
+    if (staged_) return staged(staged_->all_gather(buffer, borders, stream));
+    return by_nccl(session_->enqueue("all-gather", buffer.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
+      const ShardRange mine = shard_range(buffer, borders, rank());
+      const auto equal = [&](int owner) { return shard_range(buffer, borders, owner).bytes == mine.bytes; };
+      bool all_equal = true;
+      for (int owner = 0; owner < size(); ++owner) all_equal = all_equal && equal(owner);
+      if (all_equal) {
+        void* all = shard_range(buffer, borders, 0).data;
+        ncclAllGather(mine.data, all, static_cast<size_t>(mine.bytes), ncclUint8, comm, on);
+        return;
+      }
+      for (int owner = 0; owner < size(); ++owner) {  // one broadcast from each owner, in place
         const ShardRange shard = shard_range(buffer, borders, owner);
         if (shard.bytes == 0) continue;
-        nccl_check(ncclBroadcast(shard.data, shard.data, static_cast<size_t>(shard.bytes), ncclUint8, owner,
-                                 session_->comm, native(stream_)),
-                   "ncclBroadcast");
+        ncclBroadcast(shard.data, shard.data, static_cast<size_t>(shard.bytes), ncclUint8, owner, comm, on);
       }
-    });
+    }));
   }
 
   Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders, std::span<const Tensor> received,
@@ -141,66 +334,37 @@ class NcclCommunicator final : public HostPlane {
     const bool sends = contributes[static_cast<size_t>(rank())] != 0;
     if (sends) check_borders(send, borders, size());
     check_exchange(borders, received, contributes, rank(), send.dtype);
-    return enqueue(stream, [&] {
+    if (size() == 1) return {};
+    if (staged_) return staged(staged_->exchange(send, borders, received, contributes, stream));
+    return by_nccl(session_->enqueue("exchange", send.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         const Tensor& place = received[static_cast<size_t>(peer)];
         if (contributes[static_cast<size_t>(peer)] != 0 && !place.empty() && place.numel() > 0) {
-          nccl_check(ncclRecv(place.data, static_cast<size_t>(place.bytes()), ncclUint8, peer, session_->comm,
-                              native(stream_)),
-                     "ncclRecv");
+          ncclRecv(place.data, static_cast<size_t>(place.bytes()), ncclUint8, peer, comm, on);
         }
         if (!sends) continue;
         const ShardRange shard = shard_range(send, borders, peer);
-        if (shard.bytes == 0) continue;
-        nccl_check(
-            ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, session_->comm, native(stream_)),
-            "ncclSend");
+        if (shard.bytes > 0) ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, comm, on);
       }
-    });
+    }));
   }
 
  private:
-  /// Runs grouped NCCL calls on the own stream, behind everything that `stream` holds now.
-  template <class F>
-  Transfer enqueue(Stream& stream, const F& calls) {
-    const CollectiveScope scope("transfer between GPUs", 0);
-    session_->poll();
-    ready_.record(stream);
-    ready_.wait(stream_);
-    nccl_check(ncclGroupStart(), "ncclGroupStart");
-    calls();
-    nccl_check(ncclGroupEnd(), "ncclGroupEnd");
-    auto state = std::make_unique<Transfer::State>(session_, session_->take_event());
-    cuda_check(cudaEventRecord(state->done, native(stream_)), "cudaEventRecord");
-    return Transfer(std::move(state));
+  Transfer staged(const StagedTransport::Ticket& ticket) {
+    return Transfer(std::make_unique<Transfer::State>(Transfer::State{Transfer::State::Staged{*staged_, ticket}}));
+  }
+  static Transfer by_nccl(std::shared_ptr<Flight> flight) {
+    return Transfer(std::make_unique<Transfer::State>(Transfer::State{Transfer::State::ByNccl{std::move(flight)}}));
   }
 
-  /// NCCL refuses two ranks on one GPU with a message that does not say what to do.
-  void check_devices_differ() {
-    int device = 0;
-    std::array<char, 32> bus{};
-    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-    cuda_check(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device), "cudaDeviceGetPCIBusId");
-    std::array<char, 256> host{};
-    gethostname(host.data(), host.size() - 1);
-    const std::vector<std::string> all = gather_all(fmt::format("GPU {} of {}", bus.data(), host.data()));
-    for (size_t r = 0; r < all.size(); ++r) {
-      const auto first = static_cast<size_t>(std::find(all.begin(), all.end(), all[r]) - all.begin());
-      if (first == r) continue;
-      throw UserError(ExitCode::no_device, fmt::format("ranks {} and {} share {}: start one rank per GPU (under Slurm: "
-                                                       "--gpus-per-task=1)",
-                                                       first, r, all[r]));
-    }
-  }
-
-  std::shared_ptr<NcclSession> session_;
-  Stream stream_;
-  Event ready_;
+  TransportChoice choice_;
+  std::optional<StagedTransport> staged_;
+  std::optional<NcclSession> session_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator() { return std::make_unique<NcclCommunicator>(); }
+std::unique_ptr<Communicator> make_communicator() { return std::make_unique<GpuCommunicator>(); }
 
 }  // namespace llmtrain

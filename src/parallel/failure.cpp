@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <deque>
 #include <exception>
+#include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -33,6 +35,7 @@ using std::chrono::steady_clock;
 constexpr auto patience = std::chrono::seconds(5);
 // MPI_Abort is a best attempt: a process that outlives it this long ends itself.
 constexpr unsigned abort_seconds = 10;
+constexpr auto action_patience = std::chrono::seconds(3);
 
 struct Session {
   std::atomic<bool> active = false;
@@ -50,10 +53,28 @@ void print(const char* text) {
   std::fflush(stderr);
 }
 
+std::atomic<void (*)()> abort_action = nullptr;
+
+void act_before_abort() {
+  void (*action)() = abort_action.exchange(nullptr);
+  if (action == nullptr) return;
+  try {
+    const auto done = std::make_shared<std::promise<void>>();
+    const std::future<void> end = done->get_future();
+    std::thread([action, done] {
+      action();
+      done->set_value();
+    }).detach();
+    end.wait_for(action_patience);
+  } catch (const std::exception&) {  // no memory or no thread: the process ends without
+  }
+}
+
 [[noreturn]] void abort_job(int code) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(abort_seconds);
   claim_end(code);
+  act_before_abort();
   session.active = false;
   MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
@@ -237,6 +258,8 @@ void abort_with_report(int code, const std::string& text) {
   }
   abort_job(code);
 }
+
+void set_abort_action(void (*action)()) { abort_action = action; }
 
 void abort_if_unwinding() {
   if (std::uncaught_exceptions() > session.exceptions) fail_job("the program ended by an exception that nobody caught");

@@ -30,6 +30,10 @@ int end_job(int code, const std::string& message);
 /// Any thread, whatever the others are stuck in: prints `text` as it is and aborts the job.
 [[noreturn]] void abort_with_report(int code, const std::string& text);
 
+/// What must happen before the job is aborted, so that this process can end: called once, by a thread of its own, for
+/// whose end the one that aborts waits a few seconds. Null: nothing.
+void set_abort_action(void (*action)());
+
 /// Leaving Runtime's scope by an exception that nobody caught must not wait for the other ranks.
 void abort_if_unwinding();
 

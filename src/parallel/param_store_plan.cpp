@@ -149,11 +149,14 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
                  "the parameter store was planned for another rank or number of ranks");
   communicator = &given_communicator;
   stream = &given_stream;
+  int64_t largest = 0;  // elements that leave and come
   for (UnitState& u : units) {
+    largest = std::max(largest, u.layout.elements() + policy.received_pieces * u.shard_elements());
     if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
     LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),
                    "the parameter store starts after its memory is committed");
   }
+  communicator->reserve(largest * static_cast<int64_t>(sizeof(float)));
   received.resize(static_cast<size_t>(options.size));
   contributes.resize(static_cast<size_t>(options.size));
   in_order.reserve(static_cast<size_t>(options.size));

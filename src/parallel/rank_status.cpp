@@ -88,6 +88,7 @@ RankStatus status_of(const Activity& activity) {
   status.step = activity.step.load();
   status.section = name_of(main.section.load());
   status.waits_for_writer = activity.waits_for_writer.load();
+  status.waits_for_device = activity.waits_for_device.load();
   status.in_file_call = main.file_calls.load() > 0;
   status.collective = collective.operation.load();
   status.sequence = static_cast<int64_t>(collective.sequence.load());
@@ -114,6 +115,7 @@ std::string to_text(const RankStatus& s) {
   j["in_collective"] = s.in_collective;
   j["since"] = rounded(s.since);
   j["waits_for_writer"] = s.waits_for_writer;
+  j["waits_for_device"] = s.waits_for_device;
   j["writer_active"] = s.writer_active;
   j["writer_idle"] = rounded(s.writer_idle);
   j["beat"] = s.beat;
@@ -143,6 +145,7 @@ std::optional<RankStatus> parse_status(const std::string& text) {
     j.at("in_collective").get_to(s.in_collective);
     j.at("since").get_to(s.since);
     j.at("waits_for_writer").get_to(s.waits_for_writer);
+    j.at("waits_for_device").get_to(s.waits_for_device);
     j.at("writer_active").get_to(s.writer_active);
     j.at("writer_idle").get_to(s.writer_idle);
     j.at("beat").get_to(s.beat);
@@ -165,7 +168,10 @@ std::string describe(const RankStatus& s) {
     text += fmt::format(", waits for its checkpoint to be written; last collective {}", collective);
   } else {
     text += fmt::format(", {} for {:.0f} s; last collective {}",
-                        s.in_file_call ? "in a call of the file system" : "computing", s.idle, collective);
+                        s.in_file_call       ? "in a call of the file system"
+                        : s.waits_for_device ? "waiting for the device"
+                                             : "computing",
+                        s.idle, collective);
   }
   if (s.writer_active)
     text += fmt::format("; a checkpoint is being written, last progress {:.0f} s ago", s.writer_idle);

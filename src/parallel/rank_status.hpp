@@ -34,6 +34,7 @@ struct RankStatus {
   int64_t step = 0;
   std::string section;
   bool waits_for_writer = false;
+  bool waits_for_device = false;
   bool in_file_call = false;
   double idle = 0;  ///< seconds without progress, by the rank's own watch
 

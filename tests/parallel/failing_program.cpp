@@ -18,6 +18,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "kernels/elementwise.hpp"
 #include "parallel/runtime.hpp"
 
 namespace {
@@ -59,6 +60,7 @@ class Gathered {
     Stream stream;
     const Tensor buffer(shared_ != nullptr ? shared_.get() : own_.data(), DType::f32, {bytes_ / 4});
     communicator.all_gather(buffer, borders_, stream).finish(stream);
+    stream.synchronize();
   }
 
  private:
@@ -118,6 +120,23 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
       {"stuck_before_gather", [&] { return before_gather(c, gathered, last, [] { work(60, false); }); }},
       {"stopped_before_gather", [&] { return before_gather(c, gathered, last, [] { std::raise(SIGSTOP); }); }},
       {"killed_before_gather", [&] { return before_gather(c, gathered, last, [] { std::raise(SIGKILL); }); }},
+      {"gathers",  // and what the environment makes of one of them, see tests/emulated
+       [&] {
+         const SectionScope section(Section::step);
+         for (int i = 0; i < 10; ++i) gathered.value().gather(c);
+         return 0;
+       }},
+      {"kernels",
+       [&] {
+         const SectionScope section(Section::step);
+         const DeviceBuffer buffer(1024);
+         Stream stream;
+         for (int i = 0; i < 10; ++i) {
+           fill(Tensor(buffer.data(), DType::f32, {256}), 1, stream);
+           stream.synchronize();
+         }
+         return on_rank(c, last, [] {});
+       }},
       {"stuck_in_file",
        [&] {
          return on_rank(c, last, [] {
@@ -176,7 +195,7 @@ int main(int argc, char** argv) {
   catch_termination();
   return runtime.guard([&] {
     std::optional<Gathered> gathered;  // its memory takes a while on a busy machine: before the deadlines
-    if (way.ends_with("before_gather")) gathered.emplace(runtime.communicator());
+    if (way.ends_with("before_gather") || way == "gathers") gathered.emplace(runtime.communicator());
     // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read.
     if (argc > 2) runtime.watch({argv[2], {2, 1, 2}, [] { return terminated.load(); }});
     return run(runtime.communicator(), way, gathered);

@@ -39,6 +39,9 @@ TEST(RankStatus, IsTheSameBehindAFile) {
   EXPECT_EQ(back->process, s.process);
   EXPECT_EQ(back->sequence, 2040);
   EXPECT_EQ(back->idle, 1.5);
+  RankStatus waits = s;
+  waits.waits_for_device = true;
+  EXPECT_TRUE(parse_status(to_text(waits))->waits_for_device);
 }
 
 TEST(RankStatus, TextsThatAreNoneAreRefused) {
@@ -54,6 +57,9 @@ TEST(RankStatus, PeopleReadWhereTheRankIs) {
   EXPECT_EQ(describe(s), "step 118, waits in all-gather #2040 (12.0 MB) for 61 s");
   s.in_collective = false;
   EXPECT_EQ(describe(s), "step 118, in a call of the file system for 2 s; last collective all-gather #2040 (12.0 MB)");
+  s.in_file_call = false;
+  s.waits_for_device = true;
+  EXPECT_EQ(describe(s), "step 118, waiting for the device for 2 s; last collective all-gather #2040 (12.0 MB)");
   s.section = "evaluation";
   s.waits_for_writer = s.writer_active = true;
   EXPECT_EQ(describe(s),

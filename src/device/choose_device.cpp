@@ -1,0 +1,20 @@
+#include "device/choose_device.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace llmtrain {
+
+int choose_device(std::span<const std::string> addresses, int node_rank) {
+  LLMTRAIN_CHECK(!addresses.empty() && node_rank >= 0, "a rank needs a GPU to choose");
+  std::vector<int> order(addresses.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return addresses[static_cast<size_t>(a)] < addresses[static_cast<size_t>(b)]; });
+  return order[static_cast<size_t>(node_rank) % order.size()];
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,12 @@
+#pragma once
+#include <span>
+#include <string>
+
+namespace llmtrain {
+
+/// The GPU of a rank, as an index into those that it sees: the ranks of a node take the GPUs in the order of their bus
+/// addresses, in turn where there are fewer GPUs than ranks. A launcher may show each rank one GPU of its own, all of
+/// the node's, or all in another order to each (the nearest first). `addresses` is not empty.
+int choose_device(std::span<const std::string> addresses, int node_rank);
+
+}  // namespace llmtrain

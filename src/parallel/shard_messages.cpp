@@ -1,0 +1,47 @@
+#include "parallel/shard_messages.hpp"
+
+#include "parallel/shard_range.hpp"
+
+namespace llmtrain {
+
+namespace {
+constexpr int gather_tag = 1;
+constexpr int exchange_tag = 2;
+}  // namespace
+
+// Receives first, so that messages find their place; each rank starts with another peer, so that none is swamped.
+
+void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const int64_t> borders, int rank,
+                  const ByMessage& by_message) {
+  const int size = static_cast<int>(borders.size()) - 1;
+  for (int i = 1; i < size; ++i) {
+    const int from = (rank + size - i) % size;
+    const ShardRange r = shard_range(buffer, borders, from);
+    if (by_message(from)) requests.receive(r.data, r.bytes, from, gather_tag);
+  }
+  const ShardRange mine = shard_range(buffer, borders, rank);
+  for (int i = 1; i < size; ++i) {
+    const int to = (rank + i) % size;
+    if (by_message(to)) requests.send(mine.data, mine.bytes, to, gather_tag);
+  }
+}
+
+void begin_exchange(MpiRequests& requests, const Tensor& send, std::span<const int64_t> borders,
+                    std::span<const Tensor> received, std::span<const uint8_t> contributes, int rank,
+                    const ByMessage& by_message) {
+  const int size = static_cast<int>(borders.size()) - 1;
+  for (int i = 1; i < size; ++i) {
+    const int from = (rank + size - i) % size;
+    const Tensor& place = received[static_cast<size_t>(from)];
+    if (contributes[static_cast<size_t>(from)] == 0 || place.empty() || !by_message(from)) continue;
+    requests.receive(place.data, place.bytes(), from, exchange_tag);
+  }
+  if (contributes[static_cast<size_t>(rank)] == 0) return;
+  for (int i = 1; i < size; ++i) {
+    const int to = (rank + i) % size;
+    const ShardRange r = shard_range(send, borders, to);
+    if (by_message(to)) requests.send(r.data, r.bytes, to, exchange_tag);
+  }
+}
+
+}  // namespace llmtrain

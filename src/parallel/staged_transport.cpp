@@ -1,0 +1,162 @@
+#include "parallel/staged_transport.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "core/activity.hpp"
+#include "parallel/shard_messages.hpp"
+#include "parallel/shard_range.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr size_t slot_count = 4;  // two gathers and two exchanges of a step; more wait for the oldest
+
+}  // namespace
+
+/// Used in turn. The same order of transfers on every rank makes it the same transfer that a slot waits for everywhere.
+struct StagedTransport::Slot {
+  /// From the pinned memory to the device.
+  struct Arrival {
+    void* device;
+    const void* host;
+    int64_t bytes;
+  };
+
+  explicit Slot(MPI_Comm comm) : requests(comm) {}
+  char* data() const { return static_cast<char*>(memory.data()); }
+
+  PinnedBuffer memory;
+  MpiRequests requests;
+  std::vector<Arrival> arrivals;
+  Event passed;  ///< of copies out of or into the memory
+  Stream* stream = nullptr;
+  bool travels = false;
+  const char* operation = "";
+  int64_t bytes = 0;
+  uint64_t sequence = 0;
+};
+
+StagedTransport::StagedTransport(MPI_Comm comm) : comm_(mpi_duplicate(comm)) {
+  int size = 1;
+  mpi_check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  mpi_check(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
+  places_.resize(static_cast<size_t>(size));
+  for (size_t i = 0; i < slot_count; ++i) slots_.push_back(std::make_unique<Slot>(comm_));
+}
+
+StagedTransport::~StagedTransport() {
+  for (auto& slot : slots_) {
+    if (slot->travels && !ends_soon(*slot)) static_cast<void>(slot.release());  // what may still come has its place
+  }
+  MPI_Comm_free(&comm_);
+}
+
+/// Of a transfer that nobody waited for.
+bool StagedTransport::ends_soon(Slot& slot) {
+  if (std::uncaught_exceptions() > 0) return false;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  try {
+    while (!slot.requests.test()) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void StagedTransport::reserve(int64_t bytes) {
+  for (const auto& slot : slots_) {
+    if (!slot->travels && slot->memory.bytes() < bytes) slot->memory = PinnedBuffer(bytes);
+  }
+}
+
+StagedTransport::Slot& StagedTransport::take(const char* operation, int64_t bytes, Stream& stream) {
+  Slot& slot = *slots_[next_];
+  next_ = (next_ + 1) % slots_.size();
+  if (slot.travels) land(slot, {});
+  slot.passed.synchronize();
+  if (slot.memory.bytes() < bytes) slot.memory = PinnedBuffer(bytes);
+  slot.arrivals.clear();
+  slot.stream = &stream;
+  slot.travels = true;
+  slot.operation = operation;
+  slot.bytes = bytes;
+  slot.sequence = begin_collective();
+  return slot;
+}
+
+StagedTransport::Ticket StagedTransport::all_gather(const Tensor& buffer, std::span<const int64_t> borders,
+                                                    Stream& stream) {
+  Slot& slot = take("all-gather", buffer.bytes(), stream);
+  const Tensor copy(slot.data(), buffer.dtype, {buffer.numel()});
+  for (size_t r = 0; r + 1 < borders.size(); ++r) {
+    const ShardRange device = shard_range(buffer, borders, static_cast<int>(r));
+    const ShardRange host = shard_range(copy, borders, static_cast<int>(r));
+    if (static_cast<int>(r) == rank_) {
+      copy_to_host(host.data, device.data, host.bytes, stream);
+    } else if (host.bytes > 0) {
+      slot.arrivals.push_back({device.data, host.data, host.bytes});
+    }
+  }
+  slot.passed.record(stream);
+  slot.passed.synchronize();
+  begin_gather(slot.requests, copy, borders, rank_, [](int) { return true; });
+  return {&slot, slot.sequence};
+}
+
+StagedTransport::Ticket StagedTransport::exchange(const Tensor& send, std::span<const int64_t> borders,
+                                                  std::span<const Tensor> received,
+                                                  std::span<const uint8_t> contributes, Stream& stream) {
+  int64_t bytes = 0;
+  for (const Tensor& place : received) bytes += place.empty() ? 0 : place.bytes();
+  const bool sends = contributes[static_cast<size_t>(rank_)] != 0;
+  Slot& slot = take("exchange", bytes + (sends ? send.bytes() : 0), stream);
+  char* at = slot.data();
+  std::fill(places_.begin(), places_.end(), Tensor());
+  for (size_t r = 0; r < received.size(); ++r) {
+    if (contributes[r] == 0 || received[r].empty() || static_cast<int>(r) == rank_) continue;
+    places_[r] = Tensor(at, received[r].dtype, {received[r].numel()});
+    slot.arrivals.push_back({received[r].data, at, received[r].bytes()});
+    at += received[r].bytes();
+  }
+  const Tensor copy(sends ? at : nullptr, send.dtype, {send.numel()});
+  for (int r = 0; sends && r < static_cast<int>(received.size()); ++r) {
+    if (r == rank_) continue;
+    const ShardRange host = shard_range(copy, borders, r);
+    copy_to_host(host.data, shard_range(send, borders, r).data, host.bytes, stream);
+  }
+  slot.passed.record(stream);
+  slot.passed.synchronize();
+  begin_exchange(slot.requests, copy, borders, places_, contributes, rank_, [](int) { return true; });
+  return {&slot, slot.sequence};
+}
+
+bool StagedTransport::arrived(const Ticket& ticket) {
+  return ticket.slot->sequence != ticket.sequence || !ticket.slot->travels || ticket.slot->requests.test();
+}
+
+void StagedTransport::wait(const Ticket& ticket, const Transfer::Meanwhile& meanwhile) {
+  if (ticket.slot->sequence == ticket.sequence && ticket.slot->travels) land(*ticket.slot, meanwhile);
+}
+
+void StagedTransport::land(Slot& slot, const Transfer::Meanwhile& meanwhile) {
+  std::optional<CollectiveScope> scope;
+  if (!activity().collective.inside.load()) scope.emplace(slot.operation, slot.bytes, slot.sequence);
+  while (!slot.requests.test()) {
+    if (meanwhile) meanwhile();
+    std::this_thread::yield();
+  }
+  if (!slot.travels) return;  // landed meanwhile
+  slot.travels = false;
+  for (const Slot::Arrival& a : slot.arrivals) copy_to_device(a.device, a.host, a.bytes, *slot.stream);
+  slot.passed.record(*slot.stream);
+}
+
+}  // namespace llmtrain

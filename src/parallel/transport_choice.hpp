@@ -1,0 +1,16 @@
+#pragma once
+#include <span>
+#include <string>
+
+namespace llmtrain {
+
+/// How tensors travel between the GPUs of a job; the same on every rank.
+struct TransportChoice {
+  bool staged = false;  ///< through host memory and MPI, else by NCCL, which wants a GPU for each rank
+  std::string note;     ///< why, where it is staged
+};
+
+/// `addresses`: device_address() of each rank.
+TransportChoice choose_transport(std::span<const std::string> addresses);
+
+}  // namespace llmtrain

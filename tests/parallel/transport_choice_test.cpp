@@ -1,0 +1,33 @@
+#include "parallel/transport_choice.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace llmtrain {
+namespace {
+
+TransportChoice choice_of(const std::vector<std::string>& addresses) { return choose_transport(addresses); }
+
+TEST(TransportChoice, OneGpuPerRankTalksByNccl) {
+  for (const auto& addresses : std::vector<std::vector<std::string>>{
+           {"GPU 0000:1A:00.0 of n1"},
+           {"GPU 0000:1A:00.0 of n1", "GPU 0000:3B:00.0 of n1"},
+           {"GPU 0000:1A:00.0 of n1", "GPU 0000:1A:00.0 of n2"},  // the same bus address on another node
+       }) {
+    EXPECT_FALSE(choice_of(addresses).staged);
+    EXPECT_EQ(choice_of(addresses).note, "");
+  }
+}
+
+TEST(TransportChoice, ASharedGpuStagesAndSaysWhich) {
+  const TransportChoice choice = choice_of(
+      {"GPU 0000:1A:00.0 of n1", "GPU 0000:3B:00.0 of n1", "GPU 0000:3B:00.0 of n1", "GPU 0000:1A:00.0 of n1"});
+  EXPECT_TRUE(choice.staged);
+  EXPECT_THAT(choice.note, testing::StartsWith("ranks 1 and 2 share GPU 0000:3B:00.0 of n1: "));
+  EXPECT_THAT(choice.note, testing::HasSubstr("--gpus-per-task=1"));
+}
+
+}  // namespace
+}  // namespace llmtrain

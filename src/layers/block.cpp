@@ -7,10 +7,11 @@
 namespace llmtrain {
 
 int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const {
-  const int64_t residual = pre_norm && !sandwich ? 0 : Arena::aligned(rows * channels * 4);
+  const int64_t residual = Arena::aligned(rows * channels * 4);
   const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
-  return dropped_bytes<BlockSaved>(*this, compute, rows, level) + residual + branches +
-         std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
+  const int64_t parts = std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
+  return dropped_bytes<BlockSaved>(*this, compute, rows, level) + branches + (pre_norm ? 0 : residual) +
+         (sandwich ? std::max(parts, residual) : parts);  // the norms' and the parts' in turn
 }
 
 Dropout Block::residual_dropout(const Context& ctx, int branch) const {

@@ -27,8 +27,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
            {.doc = "Where master weights and moments lie between updates. none: with the device; cpu: in the memory of "
                    "its host; nvme: on a local disk, from which every update streams them through a few buffers."});
   keys.key("offload_parameters", offload_parameters,
-           {.doc = "Where a rank's part of the weights lies with zero = 3, to be gathered around each use. (Those of "
-                   "bf16 are rounded from the masters, and lie apart only where offload_optimizer moves these.)"});
+           {.doc = "Where a rank's part of the weights lies with zero = 3, to be gathered around each use. Those of "
+                   "bf16 are rounded from the masters, and lie apart only where offload_optimizer moves these."});
   keys.key("offload_path", offload_path,
            {.doc = "Folder for nvme, on a disk that each node has of its own: ${TMPDIR}, say, or ${SLURM_TMPDIR}. The "
                    "files take their space at the start, have no names, and vanish with the job, however it ends."});

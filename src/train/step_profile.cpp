@@ -59,8 +59,10 @@ std::vector<T> values_of(const std::string& bytes) {
   return values;
 }
 
-std::string speed_text(double amount, double seconds) {
-  return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds * 1e-9) : "";
+/// Of a kernel: bytes of a collective mostly travel while other things are done.
+std::string speed_text(const ProfileRow& row, double amount, double seconds) {
+  return row.kind == SpanKind::kernel && amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds * 1e-9)
+                                                                   : "";
 }
 
 std::string limit_text(const ProfileRow& row, double seconds, const MachineLimits& limits) {
@@ -69,37 +71,14 @@ std::string limit_text(const ProfileRow& row, double seconds, const MachineLimit
   return least > 0 ? fmt::format("{:.0f} %", 100 * least / seconds) : "";
 }
 
-std::string table(std::span<const Span> spans, int64_t steps, const MachineLimits& limits) {
-  const std::vector<ProfileRow> rows = profile_rows(spans);
-  int64_t total = 0;
-  for (const ProfileRow& row : rows) total += row.nanoseconds;
-  const auto line = [](const auto&... cells) {
-    return fmt::format("  {:<14} {:<24} {:>7} {:>10} {:>7} {:>9} {:>7} {:>8}\n", cells...);
-  };
-  const auto per_step = [&](int64_t ns) {
-    return fmt::format("{:.3f}", static_cast<double>(ns) * 1e-6 / static_cast<double>(steps));
-  };
-  const auto share = [&](int64_t ns) {
-    return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(std::max<int64_t>(total, 1)));
-  };
-  std::string text = line("phase", "part", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of limit");
-  for (const ProfileRow& row : rows) {
-    const double seconds = static_cast<double>(row.nanoseconds) * 1e-9;
-    text +=
-        line(row.phase, row.part, fmt::format("{:.4g}", static_cast<double>(row.calls) / static_cast<double>(steps)),
-             per_step(row.nanoseconds), share(row.nanoseconds), speed_text(row.work.flops, seconds),
-             speed_text(row.work.bytes, seconds), limit_text(row, seconds, limits));
-  }
-  return text + line("total", "", "", per_step(total), share(total), "", "", "");
-}
-
 }  // namespace
 
-MachineLimits measure_limits(DType compute, Stream& stream) {
-  // A GPU is full with larger ones, and has larger caches.
-  const int64_t times = device_memory_is_host() ? 1 : 8;
-  const int64_t n = 1024 * times, long_side = 4096;
-  const int64_t elements = (int64_t{8} << 20) * times;  // 32 MiB each: more than a core's share of the caches
+MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
+  // A GPU is full with larger ones. Two arrays of 128 MiB for all ranks of a node, or of 256 MiB on each GPU: far more
+  // than caches hold.
+  const bool host = device_memory_is_host();
+  const int64_t n = host ? 1024 : 8192, long_side = 4 * n;
+  const int64_t elements = host ? (int64_t{32} << 20) / ranks_of_node : int64_t{64} << 20;
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
   {
@@ -143,6 +122,30 @@ std::vector<ProfileRow> profile_rows(std::span<const Span> spans) {
     return std::pair(phases[a.phase], -a.nanoseconds) < std::pair(phases[b.phase], -b.nanoseconds);
   });
   return rows;
+}
+
+std::string profile_table(std::span<const Span> spans, int64_t steps, const MachineLimits& limits) {
+  const std::vector<ProfileRow> rows = profile_rows(spans);
+  int64_t total = 0;
+  for (const ProfileRow& row : rows) total += row.nanoseconds;
+  const auto line = [](const auto&... cells) {
+    return fmt::format("  {:<14} {:<24} {:>7} {:>10} {:>7} {:>9} {:>7} {:>8}\n", cells...);
+  };
+  const auto per_step = [&](int64_t ns) {
+    return fmt::format("{:.3f}", static_cast<double>(ns) * 1e-6 / static_cast<double>(steps));
+  };
+  const auto share = [&](int64_t ns) {
+    return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(std::max<int64_t>(total, 1)));
+  };
+  std::string text = line("phase", "part", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of limit");
+  for (const ProfileRow& row : rows) {
+    const double seconds = static_cast<double>(row.nanoseconds) * 1e-9;
+    text +=
+        line(row.phase, row.part, fmt::format("{:.4g}", static_cast<double>(row.calls) / static_cast<double>(steps)),
+             per_step(row.nanoseconds), share(row.nanoseconds), speed_text(row, row.work.flops, seconds),
+             speed_text(row, row.work.bytes, seconds), limit_text(row, seconds, limits));
+  }
+  return text + line("total", "", "", per_step(total), share(total), "", "", "");
 }
 
 CommunicationTime communication_time(std::span<const Span> spans, std::span<const Post> posts) {
@@ -198,7 +201,7 @@ std::string StepProfile::report(Runtime& runtime, DType compute, const std::stri
   reported_ = true;
   Communicator& communicator = runtime.communicator();
   communicator.barrier();  // all ranks of a node measure at once, as they compute at once
-  const MachineLimits limits = measure_limits(compute, runtime.stream());
+  const MachineLimits limits = measure_limits(compute, communicator.node_size(), runtime.stream());
   communicator.barrier();
   const int64_t meeting = Recorder::now();
   // Clocks of nodes differ: times travel as distances from the moment at which all ranks left the barrier.
@@ -224,7 +227,7 @@ std::string StepProfile::report(Runtime& runtime, DType compute, const std::stri
   std::string text =
       fmt::format("profile    steps {} to {}, rank 0; measured here: {:.0f} GFLOP/s in matrix products, {:.1f} GB/s\n",
                   first_ + 1, last_ + 1, limits.flops * 1e-9, limits.bytes * 1e-9) +
-      table(recorder_.spans, recorded_, limits);
+      profile_table(recorder_.spans, recorded_, limits);
   const double steps_ms = static_cast<double>(recorded_) * 1e6;
   for (size_t r = 0; r < std::min(events.size(), traced_ranks); ++r) {
     trace += fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"tid":0,"args":{{"name":"rank {}"}}}},)", r, r) +

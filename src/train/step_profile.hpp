@@ -17,7 +17,7 @@ struct MachineLimits {
   double flops = 0;  ///< a second, of a matrix product in the compute dtype
   double bytes = 0;  ///< a second, from and to memory
 };
-MachineLimits measure_limits(DType compute, Stream& stream);
+MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream);
 
 /// Equal parts of equal phases together, without the time of the spans inside them. The rows add up to the outermost
 /// spans. Phases in the order of their beginnings, the longest part first.
@@ -30,6 +30,9 @@ struct ProfileRow {
   Work work;
 };
 std::vector<ProfileRow> profile_rows(std::span<const Span> spans);
+/// These rows as text, times and calls of one of `steps` steps. A kernel's share of its limit: the least time that its
+/// arithmetic or its bytes would take, of the time that it took.
+std::string profile_table(std::span<const Span> spans, int64_t steps, const MachineLimits& limits);
 
 /// Of one rank, in nanoseconds.
 struct CommunicationTime {

@@ -57,15 +57,18 @@ Prediction Trainer::measure(Runtime& runtime) {
 
   Prediction time;
   time.steps = total_steps_;
-  time.tokens_per_step = static_cast<double>(config_.batch.global * config_.batch.sequence_length);
   prepare(run, 0);
+  double tokens = 0;  // as the run's own speed counts them: targets
   const auto one_step = [&](int64_t i) {
+    tokens += static_cast<double>(run.plan.trained_tokens);
     step(run, i % total_steps_);
     if ((i + 1) % total_steps_ == 0) prepare(run, 0);
   };
   for (int64_t i = 0; i < warm_steps; ++i) one_step(i);
+  tokens = 0;
   std::tie(time.step, time.measured) =
       timed(communicator, int64_t{1} << 20, [&](int64_t i) { one_step(warm_steps + i); });
+  time.tokens_per_step = tokens / static_cast<double>(time.measured);
 
   if (!validation_) return time;
   time.evaluations = evaluations_of(config_.evaluation, total_steps_);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "layers/layer_check.hpp"
 #include "layers/norm.hpp"
 
@@ -54,6 +56,17 @@ struct AttentionUnderTest {
     return c;
   }
 };
+
+TEST(AttentionLayer, MasksDifferByLayerSeedAndStep) {
+  const auto masked = [](int layer, uint64_t seed, int64_t step) {
+    AttentionUnderTest test;
+    test.attention.dropout = 0.5;
+    test.attention.layer = layer;
+    return output_at(test.layer(), seed, step);
+  };
+  EXPECT_EQ(masked(0, 1, 0), masked(0, 1, 0));
+  EXPECT_EQ(std::set({masked(0, 1, 0), masked(1, 1, 0), masked(0, 2, 0), masked(0, 1, 1)}).size(), 4);
+}
 
 TEST(AttentionLayer, GradientIsTheSlope) {
   AttentionUnderTest plain;

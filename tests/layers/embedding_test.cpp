@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "layers/layer_check.hpp"
 
 namespace llmtrain::test {
@@ -34,6 +36,16 @@ TEST(EmbeddingLayer, GradientIsTheSlope) {
       expect_right_gradients(embedding_case(embedding, positions));
     }
   }
+}
+
+TEST(EmbeddingLayer, MasksDifferBySeedAndStep) {
+  const auto masked = [](uint64_t seed, int64_t step) {
+    Embedding embedding;
+    embedding.dropout = 0.5;
+    return output_at(embedding_case(embedding, true), seed, step);
+  };
+  EXPECT_EQ(masked(1, 0), masked(1, 0));
+  EXPECT_EQ(std::set({masked(1, 0), masked(2, 0), masked(1, 1)}).size(), 3);
 }
 
 TEST(EmbeddingLayer, AForgottenScaleIsSeen) {

@@ -73,6 +73,12 @@ class Rig {
     return get(y_);
   }
 
+  void train_at(uint64_t seed, int64_t step) {
+    ctx_->training = true;
+    ctx_->seed = seed;
+    ctx_->step = step;
+  }
+
   /// Gradients of sum(y dy) after forward(): of x, then of the parameters.
   std::vector<Values> backward(const Values& dy) {
     put(dy_, dy);
@@ -219,6 +225,12 @@ void expect_right_gradients(const LayerCase& layer) {
 
 void expect_wrong_gradients(const LayerCase& layer) {
   EXPECT_GT(check_gradients(layer).largest(), 20 * gradient_bound);
+}
+
+std::vector<float> output_at(const LayerCase& layer, uint64_t seed, int64_t step) {
+  Rig rig(layer);
+  rig.train_at(seed, step);
+  return rig.forward(random_point(rig, layer));
 }
 
 Rope rope_for(int64_t width) {

@@ -45,6 +45,9 @@ void expect_right_gradients(const LayerCase& layer);
 /// Control: expects that some error is far above the bound.
 void expect_wrong_gradients(const LayerCase& layer);
 
+/// y of a forward pass in training, with the random numbers of a step of a run with this seed.
+std::vector<float> output_at(const LayerCase& layer, uint64_t seed, int64_t step);
+
 /// A rotation of heads of `width` elements that the layer under test may use, made ready for its rows.
 Rope rope_for(int64_t width);
 

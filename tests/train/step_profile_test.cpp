@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace llmtrain {
 namespace {
@@ -32,6 +34,30 @@ TEST(StepProfile, RowsAddUpToTheStep) {
   for (const ProfileRow& row : rows) total += row.nanoseconds;
   EXPECT_EQ(total, 100);
   EXPECT_EQ(rows[2].work.flops, 300);
+}
+
+// Two steps: half the times and calls. product: 300 flops in 25 ns are 12 GFLOP/s, a quarter of 48; 60 bytes are 2.4
+// GB/s, a tenth of 24. cast: 10 bytes in 5 ns are 2 GB/s.
+TEST(StepProfile, TableHasSpeedsAndSharesOfTheLimitThatBinds) {
+  const std::string table = profile_table(some_spans(), 2, {.flops = 48e9, .bytes = 24e9});
+  std::vector<std::vector<std::string>> lines;
+  std::istringstream text(table);
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream words(line);
+    lines.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
+  }
+  using Line = std::vector<std::string>;
+  ASSERT_EQ(lines.size(), 7);
+  EXPECT_EQ(lines[0], (Line{"phase", "part", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of", "limit"}));
+  EXPECT_EQ(lines[1], (Line{"step", "sum", "0.5", "0.000", "30.0", "%"})) << "communication has no speed here";
+  EXPECT_EQ(lines[3], (Line{"forward", "product", "0.5", "0.000", "25.0", "%", "12.0", "2.4", "25", "%"}));
+  EXPECT_EQ(lines[4], (Line{"forward", "other", "1", "0.000", "20.0", "%"}));
+  EXPECT_EQ(lines[5], (Line{"forward", "cast", "0.5", "0.000", "5.0", "%", "2.0", "8", "%"}));
+  EXPECT_EQ(lines[6], (Line{"total", "0.000", "100.0", "%"}));
+
+  std::vector<Span> slow = some_spans();
+  for (Span& s : slow) s.begin *= 1000000, s.end *= 1000000;
+  EXPECT_NE(profile_table(slow, 2, {}).find("12.500"), std::string::npos) << "25 ms in two steps";
 }
 
 TEST(StepProfile, WaitingEndsWhenTheLastRankHasGivenItsPart) {
@@ -81,7 +107,7 @@ TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
 
 TEST(StepProfile, LimitsAreThoseOfAMachine) {
   Stream stream;
-  const MachineLimits limits = measure_limits(DType::f32, stream);
+  const MachineLimits limits = measure_limits(DType::f32, 4, stream);
   EXPECT_GT(limits.flops, 1e7);
   EXPECT_GT(limits.bytes, 1e6);
 }

@@ -1,0 +1,132 @@
+// What is planned and counted is what is done: arithmetic in the spans of a profile against formulas, temporary memory
+// against its plan.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/profile.hpp"
+#include "models/test_model.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+constexpr int64_t documents[] = {9, 40, 15};
+constexpr int64_t tokens = 64;
+
+/// A decoder of two layers whose blocks want more temporary memory than its head.
+DecoderShape shape(bool gated = false) {
+  ModelConfig c;
+  c.family = gated ? ModelConfig::Family::llama : ModelConfig::Family::gpt2;
+  c.vocab_size = 50;
+  c.max_seq_len = 64;
+  c.n_layers = 2;
+  c.d_model = 48;
+  c.n_heads = 4;
+  c.n_kv_heads = gated ? 2 : 4;
+  c.head_dim = 12;
+  c.d_ff = 80;
+  c.norm = gated ? ModelConfig::Norm::rmsnorm : ModelConfig::Norm::layernorm;
+  c.activation = gated ? ModelConfig::Activation::swiglu : ModelConfig::Activation::gelu_tanh;
+  c.positions = gated ? ModelConfig::Positions::rope : ModelConfig::Positions::learned;
+  return decoder_shape(c, c.vocab_size);
+}
+
+Rows rows() {
+  Rows r{{}, {}, {}, {0}};
+  for (const int64_t length : documents) {
+    for (int32_t i = 0; i < length; ++i) {
+      r.ids.push_back((i * 7) % 50);
+      r.positions.push_back(i);
+      r.targets.push_back((i * 7 + 7) % 50);
+    }
+    r.segments.push_back(static_cast<int32_t>(r.ids.size()));
+  }
+  return r;
+}
+
+/// FLOP of all spans whose names begin so, of a step.
+double flops(const std::vector<Span>& spans, std::string_view name) {
+  double sum = 0;
+  for (const Span& s : spans) sum += std::string_view(s.name).starts_with(name) ? s.work.flops : 0;
+  return sum;
+}
+
+std::vector<Span> recorded(const DecoderShape& decoder, Recompute recompute = Recompute::none) {
+  TestModel model(decoder, DType::f32, tokens, recompute);
+  Recorder recorder;
+  recorder.start();
+  model.differentiate({rows()});
+  recorder.stop();
+  return recorder.spans;
+}
+
+TEST(WorkOfAStep, OfProductsIsSixTimesTheMatrices) {
+  for (const bool gated : {false, true}) {
+    const DecoderShape decoder = shape(gated);
+    const ModelConfig& c = decoder.config;
+    const int64_t heads = (c.n_heads + 2 * c.n_kv_heads) * c.head_dim;
+    const int64_t block = c.d_model * (heads + c.n_heads * c.head_dim + (gated ? 3 : 2) * c.d_ff);
+    const auto matrices = static_cast<double>(c.n_layers * block + c.vocab_size * c.d_model);
+    EXPECT_EQ(Decoder(decoder).flops_per_token(0), 6 * matrices);
+    const std::vector<Span> spans = recorded(decoder);
+    EXPECT_EQ(flops(spans, "linear_forward"), 2 * matrices * tokens);
+    EXPECT_EQ(flops(spans, "linear_backward_input"), 2 * matrices * tokens);
+    EXPECT_EQ(flops(spans, "linear_backward_weight"), 2 * matrices * tokens);
+  }
+}
+
+TEST(WorkOfAStep, OfAttentionIsThatOfVisiblePairs) {
+  for (const int64_t window : {0, 12}) {
+    DecoderShape decoder = shape();
+    decoder.config.sliding_window = window;
+    double pairs = 0;
+    for (const int64_t length : documents) {
+      for (int64_t query = 0; query < length; ++query) {
+        pairs += static_cast<double>(window > 0 ? std::min(query + 1, window) : query + 1);
+      }
+    }
+    const double product = 2.0 * 2 * 48 * pairs;  // multiply and add, layers, width
+    const std::vector<Span> spans = recorded(decoder);
+    EXPECT_EQ(flops(spans, "attention_forward"), 2 * product);
+    EXPECT_EQ(flops(spans, "attention_backward"), 5 * product);
+    // Without the causal half, as PaLM counts: 12 L H D T, or the window.
+    const double visible = static_cast<double>(window > 0 ? window : 64);
+    EXPECT_EQ(Decoder(decoder).flops_per_token(64) - Decoder(decoder).flops_per_token(0), 12 * 2 * 48 * visible);
+  }
+}
+
+TEST(WorkOfAStep, RecomputationIsCounted) {
+  const double once = flops(recorded(shape()), "attention_forward");
+  EXPECT_EQ(flops(recorded(shape(), Recompute::activation), "attention_forward"), once);
+  EXPECT_EQ(flops(recorded(shape(), Recompute::attention), "attention_forward"), 2 * once);
+}
+
+enum class Norms { before, after, sandwich };
+
+class TemporaryMemory : public ::testing::TestWithParam<Norms> {};
+
+TEST_P(TemporaryMemory, IsUsedToTheLastByteOfItsPlan) {
+  DecoderShape decoder = shape(GetParam() == Norms::sandwich);
+  decoder.config.pre_norm = GetParam() != Norms::after;
+  decoder.config.sandwich_norm = GetParam() == Norms::sandwich;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    for (const Recompute level : {Recompute::none, Recompute::activation, Recompute::attention, Recompute::block}) {
+      TestModel model(decoder, compute, tokens, level);
+      model.differentiate({rows()});
+      int64_t lasting = 0;
+      for (const Arena::Request& r : model.arena().requests()) lasting += r.bytes;
+      EXPECT_EQ(model.arena().scratch_peak(), model.arena().bytes() - lasting) << name_of(level);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Norms, TemporaryMemory, ::testing::Values(Norms::before, Norms::after, Norms::sandwich),
+                         [](const auto& test) {
+                           const bool sandwich = test.param == Norms::sandwich;
+                           return sandwich ? "Sandwich" : test.param == Norms::after ? "After" : "Before";
+                         });
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -1,0 +1,99 @@
+// The numbers of --estimate, and the refusal of what does not fit.
+
+#include "train/estimate.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace llmtrain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class EstimateTest : public ::testing::Test {
+ protected:
+  EstimateTest() {
+    plan_.add(weights_, MemoryCategory::weights, "weights", DType::bf16, {32000});
+    plan_.add(shared_, MemoryCategory::gradients, "gradients", DType::f32, {32000}, MemoryPlace::shared);
+    plan_.reserve_scratch(6400);
+    estimate_ = {.plan = &plan_, .parameters = 32000, .state_bytes = 384000, .ranks = 8, .ranks_per_node = 4};
+  }
+  nlohmann::json json() const { return nlohmann::json::parse(estimate_json(estimate_)); }
+
+  Arena plan_;
+  Tensor weights_, shared_;
+  Estimate estimate_;
+};
+
+TEST_F(EstimateTest, SaysBytesOfARankByCategoryAndOfANode) {
+  const auto j = json();
+  EXPECT_EQ(j["ranks"], 8);
+  EXPECT_EQ(j["ranks_per_node"], 4);
+  EXPECT_EQ(j["parameters"], 32000);
+  const nlohmann::json bytes = {{"weights", 64000},   {"gradients", 128000}, {"optimizer", 0}, {"activations", 6400},
+                                {"communication", 0}, {"data", 0},           {"workspace", 0}, {"total", 198400}};
+  EXPECT_EQ(j["bytes_per_rank"], bytes);
+  EXPECT_EQ(j["bytes_per_node"], 4 * 198400);
+  EXPECT_EQ(j["checkpoint_bytes"], 384000);
+  EXPECT_EQ(j["offloaded_bytes_per_rank"], 0);
+  EXPECT_FALSE(j.contains("seconds_per_step"));
+  EXPECT_THAT(estimate_text(estimate_),
+              AllOf(HasSubstr("memory of one rank of 8 (4 on a node), 32000 parameters\n"),
+                    HasSubstr("  gradients                128000 bytes   125.0 KiB\n"),
+                    HasSubstr("  total                    198400 bytes   193.8 KiB\n"),
+                    HasSubstr("  of a node                793600 bytes   775.0 KiB\n"),
+                    HasSubstr("  state on disk            384000 bytes   375.0 KiB  (master")));
+}
+
+TEST_F(EstimateTest, SaysWhatLiesElsewhere) {
+  estimate_.offloaded_bytes = 48000;
+  estimate_.pinned_bytes = 1600;
+  const auto j = json();
+  EXPECT_EQ(j["offloaded_bytes_per_rank"], 48000);
+  EXPECT_EQ(j["offloaded_bytes_per_node"], 4 * 48000);
+  EXPECT_EQ(j["host_bytes_per_rank"], 1600);
+  EXPECT_THAT(estimate_text(estimate_),
+              AllOf(HasSubstr("48000 bytes    46.9 KiB  (in parallel.offload_path; 187.5 KiB of a node)\n"),
+                    HasSubstr("1600 bytes    1.56 KiB  (offloaded to the host; 6.25 KiB of a node)\n")));
+}
+
+TEST_F(EstimateTest, TimeOfARunIsItsStepsAndEvaluations) {
+  estimate_.time =
+      Prediction{.step = 0.5, .measured = 7, .evaluation = 3, .steps = 1000, .evaluations = 4, .tokens_per_step = 4096};
+  const auto j = json();
+  EXPECT_EQ(j["seconds_per_step"], 0.5);
+  EXPECT_EQ(j["seconds_per_evaluation"], 3.0);
+  EXPECT_EQ(j["seconds_of_run"], 512.0);
+  EXPECT_EQ(j["tokens_per_second"], 8192.0);
+  EXPECT_EQ(j["measured_steps"], 7);
+  EXPECT_EQ(j["steps"], 1000);
+  EXPECT_EQ(j["evaluations"], 4);
+  EXPECT_THAT(estimate_text(estimate_), AllOf(HasSubstr("time by 7 steps on this machine\n"), HasSubstr("8.19 ktok/s"),
+                                              HasSubstr("3.0 s  (of 4)\n"), HasSubstr("8 min 32 s  (1000 steps;")));
+}
+
+TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
+  const auto refusal = [](int64_t bytes, int64_t limit, int64_t share) -> std::string {
+    try {
+      check_memory(bytes, limit, share, "deck.ini:3: memory.limit");
+      return "";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::deck);
+      return error.what();
+    }
+  };
+  constexpr int64_t mib = 1 << 20;
+  EXPECT_EQ(refusal(mib, mib, mib), "");
+  EXPECT_EQ(refusal(mib, 0, mib), "") << "no limit";
+  EXPECT_THAT(refusal(2 * mib, mib, 3 * mib),
+              HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, the limit is 1.00 MiB."));
+  EXPECT_THAT(refusal(2 * mib, 0, mib),
+              HasSubstr("not enough memory: the run needs 2.00 MiB per rank, its share of the node is 1.00 MiB."));
+  EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr("its share of the node")) << "a limit is no promise";
+}
+
+}  // namespace
+}  // namespace llmtrain

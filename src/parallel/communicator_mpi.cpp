@@ -25,13 +25,24 @@ struct Transfer::State {
     const char* from = nullptr;
   };
 
-  State(MPI_Comm comm, NodeMemory& node_memory, const char* name, int64_t buffer_bytes)
-      : requests(comm), node(node_memory), operation(name), bytes(buffer_bytes) {}
+  /// Those of transfers that are over, to be used again: a step allocates none. It outlives all transfers, as the
+  /// node's memory does.
+  struct Idle {
+    std::vector<std::unique_ptr<State>> states;
+    size_t made = 0;
+  };
+
+  State(MPI_Comm comm, NodeMemory& node_memory, Idle& idle_states)
+      : requests(comm), node(node_memory), idle(idle_states) {}
 
   /// Dropped without having been waited for: the others need not wait for this rank.
   ~State() { release(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+
+  void begin(const char* name, int64_t buffer_bytes);
+  /// The end of a transfer.
+  static void retire(std::unique_ptr<State> state) noexcept;
 
   bool arrived();
   void take(Stream& stream);
@@ -42,13 +53,31 @@ struct Transfer::State {
 
   MpiRequests requests;
   NodeMemory& node;
-  const char* operation;
-  int64_t bytes;  ///< of the whole buffer
-  uint64_t sequence = begin_collective();
+  Idle& idle;
+  const char* operation = "";
+  int64_t bytes = 0;  ///< of the whole buffer
+  uint64_t sequence = 0;
   uint64_t number = 0;  ///< on the board; 0: not in shared memory
   std::vector<Read> reads;
   bool taken = false, released = false;
 };
+
+void Transfer::State::begin(const char* name, int64_t buffer_bytes) {
+  operation = name;
+  bytes = buffer_bytes;
+  sequence = begin_collective();
+  number = 0;
+  reads.clear();
+  taken = released = false;
+}
+
+void Transfer::State::retire(std::unique_ptr<State> state) noexcept {
+  if (!state) return;
+  state->release();
+  if (!state->requests.empty()) return;  // messages that nobody has waited for
+  std::vector<std::unique_ptr<State>>& others = state->idle.states;
+  others.push_back(std::move(state));  // there is room, see MpiCommunicator::begin()
+}
 
 bool Transfer::State::arrived() {
   for (Read& read : reads) {
@@ -98,9 +127,14 @@ class WaitScope {
 }  // namespace
 
 Transfer::Transfer() = default;
-Transfer::~Transfer() = default;
+Transfer::~Transfer() { State::retire(std::move(state_)); }
 Transfer::Transfer(Transfer&&) noexcept = default;
-Transfer& Transfer::operator=(Transfer&&) noexcept = default;
+Transfer& Transfer::operator=(Transfer&& other) noexcept {
+  if (this == &other) return *this;
+  State::retire(std::move(state_));
+  state_ = std::move(other.state_);
+  return *this;
+}
 Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
@@ -133,7 +167,7 @@ void Transfer::finish(Stream& stream, const Meanwhile& meanwhile) {
     const WaitScope scope(*state_);
     state_->wait_until([this] { return !is_read(); }, meanwhile);
   }
-  state_.reset();
+  State::retire(std::move(state_));
 }
 
 bool Transfer::is_read() const { return state_ && state_->number != 0 && state_->node.is_read(state_->number); }
@@ -160,7 +194,7 @@ class MpiCommunicator final : public HostPlane {
 
   Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& /*stream*/) override {
     check_borders(buffer, borders, size());
-    auto state = std::make_unique<Transfer::State>(device_, node_, "all-gather", buffer.bytes());
+    auto state = begin("all-gather", buffer.bytes());
     const bool shared = node_.holds(buffer.data);
     for (int i = 1; shared && i < size(); ++i) {
       const int from = (rank() + size() - i) % size();
@@ -184,7 +218,7 @@ class MpiCommunicator final : public HostPlane {
       if (reads_directly(r)) by_message_[static_cast<size_t>(r)] = 0;
     }
     check_exchange(borders, received, by_message_, rank(), send.dtype);
-    auto state = std::make_unique<Transfer::State>(device_, node_, "exchange", send.bytes());
+    auto state = begin("exchange", send.bytes());
     const size_t me = static_cast<size_t>(rank());
     const int64_t width = static_cast<int64_t>(size_of(send.dtype));
     const int64_t offset = borders[me] * width, own_bytes = (borders[me + 1] - borders[me]) * width;
@@ -200,6 +234,18 @@ class MpiCommunicator final : public HostPlane {
   }
 
  private:
+  std::unique_ptr<Transfer::State> begin(const char* operation, int64_t bytes) {
+    std::unique_ptr<Transfer::State> state;
+    if (idle_.states.empty()) {
+      state = std::make_unique<Transfer::State>(device_, node_, idle_);
+      idle_.states.reserve(++idle_.made);
+    } else {
+      state = std::move(idle_.states.back());
+      idle_.states.pop_back();
+    }
+    state->begin(operation, bytes);
+    return state;
+  }
   /// Numbers the transfer, on every rank, and says where `data` lies, if this rank has some.
   void offer(Transfer::State& state, const void* data) {
     state.number = node_.next_number();
@@ -212,6 +258,7 @@ class MpiCommunicator final : public HostPlane {
 
   MPI_Comm device_;
   NodeMemory node_;
+  Transfer::State::Idle idle_;
   std::vector<uint8_t> by_message_;
 };
 

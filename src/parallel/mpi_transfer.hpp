@@ -26,6 +26,7 @@ class MpiRequests {
   void send(const void* data, int64_t bytes, int to, int tag);
   void receive(void* data, int64_t bytes, int from, int tag);
   void wait();
+  bool empty() const { return requests_.empty(); }
   /// Whether all are complete; lets MPI make progress.
   bool test();
 

@@ -145,7 +145,7 @@ void ParamStore::State::complete_oldest() {
   if (!exchange.added) add(exchange);
   exchange.transfer.finish(*stream, [this] { add_arrived(); });
   free_gradient(at(exchange.unit));
-  in_flight.pop_front();
+  in_flight.erase(in_flight.begin());
 }
 
 /// Gives MPI a chance to move data, and buffers free as early as possible.

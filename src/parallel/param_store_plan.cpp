@@ -160,6 +160,7 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   received.resize(static_cast<size_t>(options.size));
   contributes.resize(static_cast<size_t>(options.size));
   in_order.reserve(static_cast<size_t>(options.size));
+  in_flight.reserve(staging.size());
   start_offload();
 }
 

@@ -2,7 +2,6 @@
 // Inside of ParamStore: what the stages and the rank count decide, and the buffers that follow.
 
 #include <array>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -93,9 +92,9 @@ struct ParamStore::State {
   std::vector<Transfer> gathers;  ///< of each unit
   std::vector<Tensor> received;   ///< one per rank, of the exchange being started or completed
   std::vector<uint8_t> contributes;
-  std::vector<Tensor> in_order;            ///< of the exchange being completed, in the order of groups
-  std::array<Tensor, 2> staging;           ///< fp32, received pieces of one exchange
-  std::deque<GradientExchange> in_flight;  ///< at most one per staging buffer, oldest first
+  std::vector<Tensor> in_order;             ///< of the exchange being completed, in the order of groups
+  std::array<Tensor, 2> staging;            ///< fp32, received pieces of one exchange
+  std::vector<GradientExchange> in_flight;  ///< at most one per staging buffer, oldest first
   size_t next_staging = 0;
   int64_t clock = 0;
   Communicator* communicator = nullptr;

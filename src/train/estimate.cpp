@@ -86,8 +86,8 @@ std::string estimate_json(const Estimate& e) {
 void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string& where) {
   const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
   const std::string remedy =
-      "Use more ranks with a higher parallel.zero, a smaller batch.micro or batch.sequence_length, or a smaller model "
-      "(--estimate shows the parts)";
+      "Use memory.recompute = block, more ranks with a higher parallel.zero, a smaller batch.micro or "
+      "batch.sequence_length, or a smaller model (--estimate shows the parts)";
   if (limit > 0 && bytes > limit) {
     throw UserError(ExitCode::deck, fmt::format("{}: the run needs {} per rank, the limit is {}. {}", where,
                                                 text(bytes), text(limit), remedy));

@@ -127,7 +127,11 @@ std::vector<ProfileRow> profile_rows(std::span<const Span> spans) {
 std::string profile_table(std::span<const Span> spans, int64_t steps, const MachineLimits& limits) {
   const std::vector<ProfileRow> rows = profile_rows(spans);
   int64_t total = 0;
-  for (const ProfileRow& row : rows) total += row.nanoseconds;
+  ProfileRow whole{"", "", SpanKind::kernel, 0, 0, {}};
+  for (const ProfileRow& row : rows) {
+    total += row.nanoseconds;
+    whole.work.flops += row.work.flops;
+  }
   const auto line = [](const auto&... cells) {
     return fmt::format("  {:<14} {:<24} {:>7} {:>10} {:>7} {:>9} {:>7} {:>8}\n", cells...);
   };
@@ -145,7 +149,9 @@ std::string profile_table(std::span<const Span> spans, int64_t steps, const Mach
              per_step(row.nanoseconds), share(row.nanoseconds), speed_text(row, row.work.flops, seconds),
              speed_text(row, row.work.bytes, seconds), limit_text(row, seconds, limits));
   }
-  return text + line("total", "", "", per_step(total), share(total), "", "", "");
+  const double seconds = static_cast<double>(total) * 1e-9;
+  return text + line("total", "", "", per_step(total), share(total), speed_text(whole, whole.work.flops, seconds), "",
+                     limit_text(whole, seconds, limits));
 }
 
 CommunicationTime communication_time(std::span<const Span> spans, std::span<const Post> posts) {

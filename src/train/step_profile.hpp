@@ -53,8 +53,9 @@ class StepProfile {
 
   void begin_step(int64_t step, Stream& stream);
   void end_step();
-  /// All wanted steps are recorded, and the report is due. The same on every rank.
-  bool due() const { return recorded_ > 0 && recorded_ == wanted_ && !reported_; }
+  /// All wanted steps are recorded, or as many as there were before `the_end`, and the report is due. The same on every
+  /// rank.
+  bool due(bool the_end = false) const { return recorded_ > 0 && (the_end || recorded_ == wanted_) && !reported_; }
   /// Collective. The table's lines, on rank 0, which also writes <directory>/trace.json.
   std::string report(Runtime& runtime, DType compute, const std::string& directory);
 

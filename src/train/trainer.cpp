@@ -165,14 +165,16 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
   read_texts(run);
   if (completed < total_steps_) prepare(run, completed);
   StepProfile profile(config_.log.profile, total_steps_ - completed);
+  const auto report_profile = [&](bool the_end) {
+    if (!profile.due(the_end)) return;
+    run.log.print(profile.report(runtime, compute_dtype(config_.precision), RunDirectory::path_of(config_)));
+  };
   int64_t stop = settle(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
     profile.begin_step(completed, run.runtime.stream());
     step(run, completed);
     profile.end_step();
-    if (profile.due()) {
-      run.log.print(profile.report(runtime, compute_dtype(config_.precision), RunDirectory::path_of(config_)));
-    }
+    report_profile(false);
     ++completed;
     const bool last = completed == total_steps_;
     const int64_t samples = config_.log.samples_every_steps;
@@ -180,6 +182,8 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
     run.owed.samples = due(samples, completed) || (last && samples > 0);
     stop = settle(run, completed);
   }
+  // A job that was asked to stop has little time, and the next one records again.
+  if (stop == 0) report_profile(true);
   return finish(run, completed, stop);
 }
 
@@ -334,7 +338,8 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
 }
 
 uint64_t Trainer::parameter_hash(Run& run) {
-  std::vector<uint64_t> hashes(static_cast<size_t>(params_.unit_count()));
+  std::vector<uint64_t>& hashes = run.unit_hashes;
+  hashes.assign(static_cast<size_t>(params_.unit_count()), 0);
   for (ParamStore::StatePass pass(params_, ParamStore::Access::masters); pass.next();) {
     const ParamStore::Shard& shard = pass.shard();
     const UnitRange owned = shard.part_of(params_.owned(pass.unit()));

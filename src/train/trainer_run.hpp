@@ -43,6 +43,7 @@ struct Trainer::Run {
   Interruption& interruption;
   std::vector<float> host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
   std::optional<Saver> saver;
+  std::vector<uint64_t> unit_hashes;           ///< what the parameters' hash is made of
   std::pair<int64_t, uint64_t> hashed{-1, 0};  ///< step, and the parameters' hash after it
   int64_t saved_step = -1;                     ///< the newest save was begun after it, or the run resumed from it
   bool saved_owing = false;                    ///< it owes an evaluation

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -16,15 +17,22 @@ struct Profiled {
   nlohmann::json trace;
 };
 
-Profiled run(const TemporaryFolder& folder, int ranks, int steps) {
+Profiled run(const TemporaryFolder& folder, int ranks, int steps, const std::vector<std::string>& more = {}) {
   const std::string name = "run" + std::to_string(ranks) + "_" + std::to_string(steps);
-  const Outcome outcome =
-      llmtrain({ranks,
-                1,
-                {(source_folder() / "inputs/quickstart.ini").string(), "run.output=" + folder.text(),
-                 "run.name=" + name, "run.max_steps=5", "model.d_model=48", "model.n_layers=2",
-                 "batch.sequence_length=64", "data.cache=" + (folder / "cache").string(), "evaluation.at_end=false",
-                 "checkpoint.at_end=false", "log.samples_every_steps=0", "log.profile=" + std::to_string(steps)}});
+  std::vector<std::string> arguments = {(source_folder() / "inputs/quickstart.ini").string(),
+                                        "run.output=" + folder.text(),
+                                        "run.name=" + name,
+                                        "run.max_steps=5",
+                                        "model.d_model=48",
+                                        "model.n_layers=2",
+                                        "batch.sequence_length=64",
+                                        "data.cache=" + (folder / "cache").string(),
+                                        "evaluation.at_end=false",
+                                        "checkpoint.at_end=false",
+                                        "log.samples_every_steps=0",
+                                        "log.profile=" + std::to_string(steps)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = llmtrain({ranks, 1, arguments});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   Profiled result;
   result.ledger = read_file(folder / (name + "/ledger.jsonl"));
@@ -48,9 +56,34 @@ double sum_of(const std::string& log, const std::string& phase) {
   return sum;
 }
 
-class Profiling : public ::testing::TestWithParam<int> {};
+/// Columns of the last row: arithmetic of the step, and what share of the machine's that is.
+std::pair<double, double> speed_of_step(const std::string& log) {
+  const size_t row = log.find("\n  total ");
+  if (row == std::string::npos || log.find('\n', row + 1) - row < 88) return {};
+  return {std::stod(log.substr(row + 69, 10)), std::stod(log.substr(row + 87, 9))};
+}
 
-TEST_P(Profiling, TableAddsUpAndTheTraceIsReadable) {
+/// Every span lies inside of the one around it, and they come in the order of their beginnings.
+void expect_nested(const nlohmann::json& trace) {
+  constexpr double rounding = 0.0021;  // microseconds, of two numbers
+  std::map<int, std::vector<std::pair<double, double>>> open;
+  std::map<int, double> last;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const int process = event.at("pid");
+    const double begin = event.at("ts"), end = begin + event.at("dur").get<double>();
+    EXPECT_GE(begin, last[process]) << event;
+    last[process] = begin;
+    auto& around = open[process];
+    while (!around.empty() && around.back().second <= begin + rounding) around.pop_back();
+    EXPECT_LE(end, around.empty() ? end : around.back().second + rounding) << event;
+    around.emplace_back(begin, end);
+  }
+}
+
+class ProfilingOfRanks : public ::testing::TestWithParam<int> {};
+
+TEST_P(ProfilingOfRanks, TableAddsUpAndTheTraceIsReadable) {
   const int ranks = GetParam();
   const TemporaryFolder folder;
   const Profiled off = run(folder, ranks, 0), on = run(folder, ranks, 2);
@@ -61,6 +94,10 @@ TEST_P(Profiling, TableAddsUpAndTheTraceIsReadable) {
   EXPECT_GT(total, 0);
   EXPECT_NEAR(sum_of(on.log, ""), total, 0.001 * 60) << "each of the rows is rounded\n" << on.log;
   EXPECT_LT(sum_of(on.log, "forward"), total);
+  const auto [gflops, of_limit] = speed_of_step(on.log);
+  EXPECT_GT(gflops, 0) << on.log;
+  EXPECT_GE(of_limit, 0);
+  expect_nested(on.trace);
   for (const char* part : {"linear_forward", "linear_backward_weight", "attention_backward", "adamw_update"}) {
     EXPECT_NE(on.log.find(part), std::string::npos) << part;
   }
@@ -81,7 +118,16 @@ TEST_P(Profiling, TableAddsUpAndTheTraceIsReadable) {
   EXPECT_EQ(static_cast<int>(processes.size()), ranks);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Profiling, ::testing::Values(1, 2));
+TEST(Profiling, ARunThatStopsEarlySaysWhatItHasRecorded) {
+  const TemporaryFolder folder;
+  const Profiled early = run(folder, 1, 1000,
+                             {"evaluation.every_steps=1", "evaluation.batches=1",
+                              "evaluation.early_stopping_patience=1", "evaluation.early_stopping_threshold=1000"});
+  EXPECT_NE(early.log.find("stopped early after 2 steps"), std::string::npos) << early.log;
+  EXPECT_NE(early.log.find("profile    steps 1 to 2"), std::string::npos) << early.log;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ProfilingOfRanks, ::testing::Values(1, 2));
 
 }  // namespace
 }  // namespace llmtrain::test

@@ -17,22 +17,23 @@ namespace {
 
 struct Counts {
   int64_t allocations = -1, faults = -1, threads = -1;
+  int64_t own = -1;  ///< allocations that are not MPI's
 };
 
 constexpr size_t warm_steps = 4;  ///< kernels are made, buffers grow
 
 /// Medians over the steps of one rank.
 Counts median_step(const std::string& text) {
-  std::vector<int64_t> all[3];
+  std::vector<int64_t> all[4];
   std::istringstream lines(text);
-  int64_t counts[3];
-  for (size_t line = 0; lines >> counts[0] >> counts[1] >> counts[2]; ++line) {
-    for (size_t i = 0; i < 3 && line >= warm_steps; ++i) all[i].push_back(counts[i]);
+  int64_t counts[4];
+  for (size_t line = 0; lines >> counts[0] >> counts[1] >> counts[2] >> counts[3]; ++line) {
+    for (size_t i = 0; i < 4 && line >= warm_steps; ++i) all[i].push_back(counts[i]);
   }
   EXPECT_GE(all[0].size(), 10U) << text;
   for (std::vector<int64_t>& column : all) std::ranges::sort(column);
   const auto median = [](const std::vector<int64_t>& v) { return v.empty() ? -1 : v[v.size() / 2]; };
-  return {median(all[0]), median(all[1]), median(all[2])};
+  return {median(all[0]), median(all[1]), median(all[2]), median(all[3])};
 }
 
 /// Of every rank.
@@ -58,7 +59,8 @@ std::vector<Counts> counted(const Launch& layout, const std::string& does) {
   launch.arguments.insert(launch.arguments.begin(), (source_folder() / "inputs/quickstart.ini").string());
   launch.arguments.insert(launch.arguments.begin() + 1, settings.begin(), settings.end());
   launch.program = LLMTRAIN_COUNTED_PROGRAM;
-  launch.environment = "LLMTRAIN_TEST_COUNTS='" + (folder / "counts").string() + "' LLMTRAIN_TEST_DOES='" + does + "'";
+  launch.environment +=
+      " LLMTRAIN_TEST_COUNTS='" + (folder / "counts").string() + "' LLMTRAIN_TEST_DOES='" + does + "'";
   const Outcome outcome = llmtrain(launch);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   std::vector<Counts> ranks;
@@ -71,7 +73,7 @@ std::vector<Counts> counted(const Launch& layout, const std::string& does) {
 
 TEST(QuietStep, OneRankDoesNothingButTheStep) {
   for (const int threads : {1, 2}) {
-    const Counts counts = counted({1, threads, {}}, "").front();
+    const Counts counts = counted({1, threads, {"log.parameter_hash_every_steps=1"}}, "").front();
     EXPECT_EQ(counts.allocations, 0) << threads << " threads";
     EXPECT_EQ(counts.faults, 0) << threads << " threads";
     EXPECT_EQ(counts.threads, 0) << threads << " threads";
@@ -92,12 +94,16 @@ TEST(QuietStep, NorDoesOneThatStreamsItsStateFromADisk) {
   }
 }
 
-// MPI allocates what it likes.
-TEST(QuietStep, RanksTouchNoFreshMemoryAndStartNoThread) {
-  for (const char* zero : {"parallel.zero=1", "parallel.zero=3"}) {
-    for (const Counts& counts : counted({2, 1, {zero}}, "")) {
-      EXPECT_EQ(counts.faults, 0) << zero;
-      EXPECT_EQ(counts.threads, 0) << zero;
+// MPI allocates what it likes; with accumulation, and with messages instead of shared memory.
+TEST(QuietStep, RanksAllocateNothingThemselvesTouchNoFreshMemoryAndStartNoThread) {
+  for (const char* environment : {"", "LLMTRAIN_RANKS_PER_NODE=1"}) {
+    for (const char* zero : {"parallel.zero=1", "parallel.zero=3"}) {
+      const Launch launch{2, 1, {zero, "batch.micro=2", "batch.global=8"}, "", environment};
+      for (const Counts& counts : counted(launch, "")) {
+        EXPECT_EQ(counts.own, 0) << zero << environment;
+        EXPECT_EQ(counts.threads, 0) << zero << environment;
+        EXPECT_EQ(counts.faults, 0) << zero << environment;
+      }
     }
   }
 }
@@ -105,6 +111,7 @@ TEST(QuietStep, RanksTouchNoFreshMemoryAndStartNoThread) {
 TEST(QuietStep, WhatAStepShouldNotDoIsSeen) {
   const Counts allocates = counted({}, "allocate").front();
   EXPECT_GE(allocates.allocations, 1);
+  EXPECT_GE(allocates.own, 1);
   EXPECT_EQ(allocates.faults + allocates.threads, 0);
   const Counts touches = counted({}, "touch").front();
   EXPECT_GE(touches.faults, 1);

@@ -53,7 +53,7 @@ TEST(StepProfile, TableHasSpeedsAndSharesOfTheLimitThatBinds) {
   EXPECT_EQ(lines[3], (Line{"forward", "product", "0.5", "0.000", "25.0", "%", "12.0", "2.4", "25", "%"}));
   EXPECT_EQ(lines[4], (Line{"forward", "other", "1", "0.000", "20.0", "%"}));
   EXPECT_EQ(lines[5], (Line{"forward", "cast", "0.5", "0.000", "5.0", "%", "2.0", "8", "%"}));
-  EXPECT_EQ(lines[6], (Line{"total", "0.000", "100.0", "%"}));
+  EXPECT_EQ(lines[6], (Line{"total", "0.000", "100.0", "%", "3.0", "6", "%"})) << "300 flops in 100 ns";
 
   std::vector<Span> slow = some_spans();
   for (Span& s : slow) s.begin *= 1000000, s.end *= 1000000;
@@ -103,6 +103,19 @@ TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
   EXPECT_EQ(recorded(5, 5), "rrrrr!");
   EXPECT_EQ(recorded(9, 2), "rr!");
   EXPECT_EQ(recorded(0, 3), "---");
+  Stream stream;
+  StepProfile profile(5, 9);
+  const auto steps = [&](int n) {
+    for (int i = 0; i < n; ++i) {
+      profile.begin_step(i, stream);
+      profile.end_step();
+    }
+  };
+  steps(1);
+  EXPECT_FALSE(profile.due(true)) << "a run that ends with the step that is left out";
+  steps(2);
+  EXPECT_FALSE(profile.due());
+  EXPECT_TRUE(profile.due(true)) << "a run that ends before all are recorded";
 }
 
 TEST(StepProfile, LimitsAreThoseOfAMachine) {

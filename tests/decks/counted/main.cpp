@@ -1,7 +1,7 @@
-// llmtrain that counts what a step should not do: allocations and starts of threads in the whole process, and its page
-// faults, from the middle of each step to the middle of the next. At the end every rank writes them to
-// LLMTRAIN_TEST_COUNTS.<rank>, a line for each step. As a control every step does what LLMTRAIN_TEST_DOES says:
-// allocate, touch (a fresh page) or start (a thread).
+// llmtrain that counts what a step should not do: allocations and starts of threads in the whole process, its page
+// faults, and the allocations of C++, which are not MPI's, from the middle of each step to the middle of the next. At
+// the end every rank writes them to LLMTRAIN_TEST_COUNTS.<rank>, a line for each step. As a control every step does
+// what LLMTRAIN_TEST_DOES says: allocate, touch (a fresh page) or start (a thread).
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <new>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -29,7 +30,7 @@ using namespace llmtrain;
 
 namespace {
 
-constinit std::atomic<int64_t> allocations{0}, threads{0};
+constinit std::atomic<int64_t> allocations{0}, threads{0}, own_allocations{0};
 
 }  // namespace
 
@@ -73,16 +74,34 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, ThreadBo
 }
 }
 
+// All other forms of new and delete end in these.
+void* operator new(size_t bytes) {
+  ++own_allocations;
+  void* memory = malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  ++own_allocations;
+  void* memory = memalign(static_cast<size_t>(alignment), bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { free(memory); }
+void operator delete(void* memory, size_t /*bytes*/) noexcept { free(memory); }
+void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { free(memory); }
+void operator delete(void* memory, size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept { free(memory); }
+
 namespace {
 
 struct Counts {
-  int64_t allocations, faults, threads;
+  int64_t allocations, faults, threads, own;
 };
 
 Counts counts_now() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return {allocations, usage.ru_minflt + usage.ru_majflt, threads};
+  return {allocations, usage.ru_minflt + usage.ru_majflt, threads, own_allocations};
 }
 
 constexpr size_t most_steps = 256;
@@ -96,8 +115,8 @@ void note_step(const StepUnderWay& step) {
   if (steps_seen < most_steps) at_step[steps_seen++] = counts_now();
   constexpr size_t page = 4096;
   if (does == "allocate") {
-    void* volatile memory = std::malloc(page);
-    std::free(memory);
+    void* volatile memory = ::operator new(page);
+    ::operator delete(memory);
   } else if (does == "touch") {
     void* memory = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     LLMTRAIN_CHECK(memory != MAP_FAILED, "no page");
@@ -112,7 +131,8 @@ void write_counts(const std::string& path) {
   std::ofstream file(path + "." + std::to_string(own_rank));
   for (size_t i = 1; i < steps_seen; ++i) {
     const Counts &a = at_step[i - 1], &b = at_step[i];
-    file << b.allocations - a.allocations << ' ' << b.faults - a.faults << ' ' << b.threads - a.threads << '\n';
+    file << b.allocations - a.allocations << ' ' << b.faults - a.faults << ' ' << b.threads - a.threads << ' '
+         << b.own - a.own << '\n';
   }
 }
 

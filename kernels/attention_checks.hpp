@@ -20,7 +20,7 @@ inline void check_attention(const Tensor& qkv, const Batch& batch, const Attenti
   check_attention_shape(shape);
   LLMTRAIN_CHECK(qkv.rank == 2 && qkv.dim(1) == (shape.heads + 2 * shape.kv_heads) * shape.head_dim,
                  "qkv must be [N, (H + 2 G) D]");
-  LLMTRAIN_CHECK(qkv.dtype == DType::f32 || qkv.dtype == DType::bf16, "qkv must be fp32 or bf16");
+  LLMTRAIN_CHECK(is_compute_type(qkv.dtype), "qkv must be fp32, bf16 or fp16");
   LLMTRAIN_CHECK(batch.tokens == qkv.dim(0) && batch.segment_count <= batch.tokens,
                  "qkv and the batch differ in rows, or there are empty segments");
   LLMTRAIN_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability must be in [0, 1)");

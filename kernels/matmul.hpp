@@ -1,12 +1,16 @@
 #pragma once
-// Matrix products of linear layers. Row-major; w is [M, K] (out, in). x, w, dy, dx have one compute dtype (fp32 or
-// bf16), accumulation is fp32. Which element is summed in which order depends on the shape alone: tiles may go to any
-// thread, the inner dimension is never divided among threads. Primitives are made once per shape and kept.
+// Matrix products of linear layers. Row-major; w is [M, K] (out, in). x, w, dy, dx have one compute dtype (fp32, bf16
+// or fp16), accumulation is fp32. Which element is summed in which order depends on the shape alone: tiles may go to
+// any thread, the inner dimension is never divided among threads. Primitives are made once per shape and kept.
 
 #include "core/tensor.hpp"
 #include "device/device.hpp"
 
 namespace llmtrain {
+
+/// Whether products of fp32 operands round them to tf32 (10 bits of mantissa) from here on, on a device that multiplies
+/// such numbers; elsewhere nothing changes. Gives whether this one does.
+bool use_tf32(bool wanted);
 
 /// y[N, M] = x[N, K] w[M, K]^T + bias[M]; y is fp32 or the compute dtype; an empty bias is none.
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream);

@@ -16,8 +16,8 @@ struct ProductShape {
 };
 
 inline void check_product_types(const Tensor& a, const Tensor& b, const Tensor& result) {
-  LLMTRAIN_CHECK(a.dtype == b.dtype && (a.dtype == DType::f32 || a.dtype == DType::bf16),
-                 "matrix products take two operands in fp32 or in bf16");
+  LLMTRAIN_CHECK(a.dtype == b.dtype && is_compute_type(a.dtype),
+                 "matrix products take two operands of one type, fp32, bf16 or fp16");
   LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
 }
 

@@ -52,7 +52,8 @@ void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v
   const AdamwFactors factors(step);
   if (weights.empty()) return update<void>(factors, master, m, v, gradient, nullptr);
   if (weights.dtype == DType::f32) return update(factors, master, m, v, gradient, weights.as<float>());
-  update(factors, master, m, v, gradient, weights.as<bf16>());
+  if (weights.dtype == DType::bf16) return update(factors, master, m, v, gradient, weights.as<bf16>());
+  update(factors, master, m, v, gradient, weights.as<f16>());
 }
 
 }  // namespace llmtrain

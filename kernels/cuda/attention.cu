@@ -3,9 +3,9 @@
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/cudnn_attention.hpp"
 
-// bf16 heads of up to 128 elements: attention_tiles.cuh. Here: any head dimension, in fp32. A warp has one row, of
-// queries or of keys, and takes the rows of the other side 32 at a time, one per lane, then 32 elements of the head per
-// lane's register. Every sum has one order; nothing is added by several warps.
+// bf16 and fp16 heads of up to 128 elements: attention_tiles.cuh. Here: any head dimension, in fp32. A warp has one
+// row, of queries or of keys, and takes the rows of the other side 32 at a time, one per lane, then 32 elements of the
+// head per lane's register. Every sum has one order; nothing is added by several warps.
 
 namespace llmtrain {
 
@@ -246,14 +246,20 @@ void with_columns(int64_t head_dim, const F& f) {
 
 /// Whether tensor cores do it.
 bool is_tiled(const Tensor& qkv, const AttentionShape& s) {
-  return qkv.dtype == DType::bf16 && s.head_dim <= largest_tiled;
+  return qkv.dtype != DType::f32 && s.head_dim <= largest_tiled;
+}
+/// f(pointer of the element type), of 16 bits.
+template <class F>
+void with_half(const Tensor& qkv, const F& f) {
+  qkv.dtype == DType::bf16 ? f(static_cast<bf16*>(qkv.data)) : f(static_cast<f16*>(qkv.data));
 }
 /// The workspace: delta [H, N], then the tiles before each segment.
-TiledBatch plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout,
-                      const Tensor& workspace, Stream& stream) {
+template <class H>
+TiledBatch<H> plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout,
+                         const Tensor& workspace, Stream& stream) {
   auto* tiles = static_cast<int32_t*>(workspace.data) + shape.heads * batch.tokens;
   for_each_warp(1, stream, CountTiles{batch.segments.as<int32_t>(), tiles, batch.segment_count});
-  return {Rows<bf16>(qkv, batch, shape, dropout), tiles};
+  return {Rows<H>(qkv, batch, shape, dropout), tiles};
 }
 Grid grid_of_tiles(const Batch& batch, int64_t heads) { return tile_grid(batch.tokens, batch.segment_count, heads); }
 
@@ -276,10 +282,12 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
   const ProfileSpan span("attention_forward", [&] { return traffic({&qkv, &out}); });
   if (cudnn_attention_forward(out, lse, qkv, batch, shape, dropout, workspace, stream)) return;
   if (is_tiled(qkv, shape)) {
-    const TiledBatch tiled = plan_tiles(qkv, batch, shape, dropout, workspace, stream);
-    return with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
-      using Kernel = TiledForward<D>;
-      launch(grid_of_tiles(batch, shape.heads), stream, Kernel{tiled, out.as<bf16>(), lse.as<float>()}, Kernel::shared);
+    return with_half(qkv, [&]<class H>(H*) {
+      const auto tiled = plan_tiles<H>(qkv, batch, shape, dropout, workspace, stream);
+      with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
+        using Kernel = TiledForward<D, H>;
+        launch(grid_of_tiles(batch, shape.heads), stream, Kernel{tiled, out.as<H>(), lse.as<float>()}, Kernel::shared);
+      });
     });
   }
   dispatch(qkv, [&]<class T>(T*) {
@@ -305,13 +313,15 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
                   Delta<T>{args.dout.as<T>(), args.out.as<T>(), delta, batch.tokens, heads, head_dim});
   });
   if (is_tiled(args.qkv, shape)) {
-    const TiledGradient gradient{plan_tiles(args.qkv, batch, shape, dropout, workspace, stream), args.dqkv.as<bf16>(),
-                                 args.dout.as<bf16>(), args.lse.as<float>(), delta};
-    return with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
-      using Keys = TiledBackwardKey<D>;
-      using Queries = TiledBackwardQuery<D>;
-      launch(grid_of_tiles(batch, shape.kv_heads), stream, Keys{gradient}, Keys::shared);
-      launch(grid_of_tiles(batch, shape.heads), stream, Queries{gradient}, Queries::shared);
+    return with_half(args.qkv, [&]<class H>(H*) {
+      const TiledGradient<H> gradient{plan_tiles<H>(args.qkv, batch, shape, dropout, workspace, stream),
+                                      args.dqkv.as<H>(), args.dout.as<H>(), args.lse.as<float>(), delta};
+      with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
+        using Keys = TiledBackwardKey<D, H>;
+        using Queries = TiledBackwardQuery<D, H>;
+        launch(grid_of_tiles(batch, shape.kv_heads), stream, Keys{gradient}, Keys::shared);
+        launch(grid_of_tiles(batch, shape.heads), stream, Queries{gradient}, Queries::shared);
+      });
     });
   }
   dispatch(args.qkv, [&]<class T>(T*) {

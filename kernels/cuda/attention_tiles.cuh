@@ -1,8 +1,8 @@
 #pragma once
-// Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 heads of up to 128 elements. Tiles are counted from
-// the start of a segment, so that its bits do not depend on what else is in the batch; tiles outside the causal or
-// window mask are not visited. The backward pass has one kernel for keys and values and one for queries: every sum
-// belongs to one warp and has one order, at the price of computing scores twice.
+// Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 and fp16 heads of up to 128 elements. Tiles are
+// counted from the start of a segment, so that its bits do not depend on what else is in the batch; tiles outside the
+// causal or window mask are not visited. The backward pass has one kernel for keys and values and one for queries:
+// every sum belongs to one warp and has one order, at the price of computing scores twice.
 
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -56,18 +56,19 @@ struct TilePlace {
 };
 
 /// Rows [first, first + count) of a segment's heads to a tile, zeros beyond the segment and the head. row(r): its head.
-template <int columns, class Row>
-__device__ void fill_tile(const Tile<columns>& tile, int first, int count, int length, int head_dim, const Row& row) {
+template <int columns, class H, class Row>
+__device__ void fill_tile(const Tile<columns, H>& tile, int first, int count, int length, int head_dim,
+                          const Row& row) {
   constexpr int packs = columns / 8;
   for (int i = static_cast<int>(threadIdx.x); i < count * packs; i += static_cast<int>(blockDim.x)) {
     const int r = i / packs, c = i % packs * 8;
     uint4 raw{};
     if (first + r < length) {
-      const bf16* from = row(first + r) + c;
+      const H* from = row(first + r) + c;
       if (c + 8 <= head_dim && reinterpret_cast<uintptr_t>(from) % sizeof(raw) == 0) {
         raw = *reinterpret_cast<const uint4*>(from);
       } else {
-        bf16 part[8] = {};
+        H part[8] = {};
         LLMTRAIN_UNROLL
         for (int k = 0; k < 8; ++k) {
           if (c + k < head_dim) part[k] = from[k];
@@ -88,7 +89,7 @@ __device__ void store_rows(const float (&c)[tiles][4], int first, int length, in
   for (int half = 0; half < 2; ++half) {
     const int r = first + g + 8 * half;
     if (r >= length) continue;
-    bf16* to = row(r);
+    auto* to = row(r);
     LLMTRAIN_UNROLL
     for (int i = 0; i < tiles; ++i) {
       LLMTRAIN_UNROLL
@@ -110,8 +111,9 @@ __device__ inline float quad_maximum(float x) {
   return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
 }
 
+template <class H>
 struct TiledBatch {
-  Rows<bf16> rows;
+  Rows<H> rows;
   const int32_t* tiles;  ///< of CountTiles
 
   __device__ bool visible(int query, int key, int length) const {
@@ -122,22 +124,22 @@ struct TiledBatch {
   }
 };
 
-template <int D>
+template <int D, class H>
 struct TiledForward {
   static constexpr int threads = 128;
   static constexpr int shared = tiled_shared_bytes(D);
-  TiledBatch batch;
-  bf16* out;
+  TiledBatch<H> batch;
+  H* out;
   float* lse;
 
   __device__ void operator()() const {
-    const Rows<bf16>& rows = batch.rows;
+    const Rows<H>& rows = batch.rows;
     TilePlace place{};
     if (!place.find(rows.segments, batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    auto* memory = dynamic_shared<bf16>();
-    const Tile<D> keys{memory}, values{memory + tile_rows * Tile<D>::stride};
+    auto* memory = dynamic_shared<H>();
+    const Tile<D, H> keys{memory}, values{memory + tile_rows * Tile<D, H>::stride};
 
     fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.query(place.begin + r, head); });
     __syncthreads();
@@ -154,7 +156,7 @@ struct TiledForward {
       float scores[tile_rows / 8][4] = {};
       LLMTRAIN_UNROLL
       for (int k = 0; k < D / 16; ++k) {
-        multiply_row(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+        multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
       }
       float tile_highest[2] = {-INFINITY, -INFINITY};
       LLMTRAIN_UNROLL
@@ -196,8 +198,8 @@ struct TiledForward {
       LLMTRAIN_UNROLL
       for (int k = 0; k < tile_rows / 16; ++k) {
         Pair probabilities[4];
-        as_operand(probabilities, scores, k);
-        multiply_row(result, probabilities, [&](Pair(&m)[4], int column) { values.b(m, 16 * k, column); });
+        as_operand<H>(probabilities, scores, k);
+        multiply_row<H>(result, probabilities, [&](Pair(&m)[4], int column) { values.b(m, 16 * k, column); });
       }
     }
     for (float& s : sum) s = quad_sum(s);
@@ -213,20 +215,21 @@ struct TiledForward {
   }
 };
 
+template <class H>
 struct TiledGradient {
-  TiledBatch batch;
-  bf16* dqkv;
-  const bf16* dout;
+  TiledBatch<H> batch;
+  H* dqkv;
+  const H* dout;
   const float *lse, *delta;
 
-  __device__ const bf16* output(int64_t row, int head) const {
+  __device__ const H* output(int64_t row, int head) const {
     return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
   }
   /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
   /// k.
   __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
                        float& product, float& dp) const {
-    const Rows<bf16>& rows = batch.rows;
+    const Rows<H>& rows = batch.rows;
     float kept = 0, ds = 0;
     if (batch.visible(query, key, place.length)) {
       float slope = 0;
@@ -241,20 +244,20 @@ struct TiledGradient {
 };
 
 /// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
-template <int D>
+template <int D, class H>
 struct TiledBackwardKey {
   static constexpr int threads = 128;
   static constexpr int shared = tiled_key_shared_bytes(D);
-  TiledGradient gradient;
+  TiledGradient<H> gradient;
 
   __device__ void operator()() const {
-    const Rows<bf16>& rows = gradient.batch.rows;
+    const Rows<H>& rows = gradient.batch.rows;
     TilePlace place{};
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, false)) return;
     const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    auto* memory = dynamic_shared<bf16>();
-    const Tile<D> keys{memory}, values{keys.row(tile_rows)}, queries{values.row(tile_rows)},
+    auto* memory = dynamic_shared<H>();
+    const Tile<D, H> keys{memory}, values{keys.row(tile_rows)}, queries{values.row(tile_rows)},
         outputs{queries.row(other_rows)};
     auto* row_lse = reinterpret_cast<float*>(outputs.row(other_rows));
     float* row_delta = row_lse + other_rows;
@@ -284,9 +287,9 @@ struct TiledBackwardKey {
         for (int k = 0; k < D / 16; ++k) {
           Pair a[4];
           keys.a(a, warp_row, 16 * k);
-          multiply_row(scores, a, [&](Pair(&m)[4], int column) { queries.b_transposed(m, column, 16 * k); });
+          multiply_row<H>(scores, a, [&](Pair(&m)[4], int column) { queries.b_transposed(m, column, 16 * k); });
           values.a(a, warp_row, 16 * k);
-          multiply_row(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
+          multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
         }
         LLMTRAIN_UNROLL
         for (int i = 0; i < other_rows / 8; ++i) {
@@ -300,10 +303,10 @@ struct TiledBackwardKey {
         LLMTRAIN_UNROLL
         for (int k = 0; k < other_rows / 16; ++k) {
           Pair a[4];
-          as_operand(a, scores, k);
-          multiply_row(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
-          as_operand(a, dp, k);
-          multiply_row(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
+          as_operand<H>(a, scores, k);
+          multiply_row<H>(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
+          as_operand<H>(a, dp, k);
+          multiply_row<H>(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
         }
       }
     }
@@ -316,20 +319,20 @@ struct TiledBackwardKey {
 };
 
 /// dq of a tile of queries.
-template <int D>
+template <int D, class H>
 struct TiledBackwardQuery {
   static constexpr int threads = 128;
   static constexpr int shared = tiled_shared_bytes(D);
-  TiledGradient gradient;
+  TiledGradient<H> gradient;
 
   __device__ void operator()() const {
-    const Rows<bf16>& rows = gradient.batch.rows;
+    const Rows<H>& rows = gradient.batch.rows;
     TilePlace place{};
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    auto* memory = dynamic_shared<bf16>();
-    const Tile<D> keys{memory}, values{memory + tile_rows * Tile<D>::stride};
+    auto* memory = dynamic_shared<H>();
+    const Tile<D, H> keys{memory}, values{memory + tile_rows * Tile<D, H>::stride};
 
     fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.query(place.begin + r, head); });
     fill_tile(values, place.first, tile_rows, place.length, n,
@@ -360,8 +363,8 @@ struct TiledBackwardQuery {
       float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};
       LLMTRAIN_UNROLL
       for (int k = 0; k < D / 16; ++k) {
-        multiply_row(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
-        multiply_row(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
+        multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+        multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
       }
       LLMTRAIN_UNROLL
       for (int i = 0; i < other_rows / 8; ++i) {
@@ -374,8 +377,8 @@ struct TiledBackwardQuery {
       LLMTRAIN_UNROLL
       for (int k = 0; k < other_rows / 16; ++k) {
         Pair a[4];
-        as_operand(a, dp, k);
-        multiply_row(dq, a, [&](Pair(&m)[4], int column) { keys.b(m, 16 * k, column); });
+        as_operand<H>(a, dp, k);
+        multiply_row<H>(dq, a, [&](Pair(&m)[4], int column) { keys.b(m, 16 * k, column); });
       }
     }
     store_rows(

@@ -129,8 +129,10 @@ __device__ T warp_maximum(T x) {
 
 __device__ inline float load(const float* p) { return *p; }
 __device__ inline float load(const bf16* p) { return static_cast<float>(*p); }
+__device__ inline float load(const f16* p) { return static_cast<float>(*p); }
 __device__ inline void store(float* p, float value) { *p = value; }
 __device__ inline void store(bf16* p, float value) { *p = bf16(value); }
+__device__ inline void store(f16* p, float value) { *p = f16(value); }
 
 /// Neighbours as floats.
 template <int64_t count>
@@ -186,14 +188,25 @@ template <class F>
 void dispatch(const Tensor& t, const F& f) {
   if (t.dtype == DType::f32) {
     f(static_cast<float*>(t.data));
-  } else {
-    LLMTRAIN_CHECK(t.dtype == DType::bf16, "this kernel works on fp32 and bf16");
+  } else if (t.dtype == DType::bf16) {
     f(static_cast<bf16*>(t.data));
+  } else {
+    LLMTRAIN_CHECK(t.dtype == DType::f16, "this kernel works on fp32, bf16 and fp16");
+    f(static_cast<f16*>(t.data));
   }
 }
+/// Of two types one is fp32.
 template <class F>
 void dispatch(const Tensor& a, const Tensor& b, const F& f) {
-  dispatch(a, [&](auto* pa) { dispatch(b, [&](auto* pb) { f(pa, pb); }); });
+  dispatch(a, [&]<class A>(A* pa) {
+    dispatch(b, [&]<class B>(B* pb) {
+      if constexpr (std::is_same_v<A, B> || std::is_same_v<A, float> || std::is_same_v<B, float>) {
+        f(pa, pb);
+      } else {
+        LLMTRAIN_CHECK(false, "bf16 and fp16 do not mix");
+      }
+    });
+  });
 }
 
 /// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new. One

@@ -1,5 +1,6 @@
 #include <cublasLt.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -28,7 +29,7 @@ struct Product {
   int64_t m, n, k;
   bool a_transposed = false, b_transposed = false;
   DType input = DType::f32, output = DType::f32;
-  bool accumulate = false, bias = false;
+  bool accumulate = false, bias = false, tf32 = false;
   int alignment = 16;  ///< of A, B and D, in bytes: part of what the library chooses by
   auto operator<=>(const Product&) const = default;
 };
@@ -39,13 +40,17 @@ int alignment_of(std::initializer_list<const void*> pointers) {
   return static_cast<int>(bits & (~bits + 1));  // the lowest bit that is set
 }
 
-cudaDataType_t type_of(DType dtype) { return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::f16) return CUDA_R_16F;
+  return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
 
 /// Descriptions and the algorithm of a product; made once.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p) {
-    check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    check(cublasLtMatmulDescCreate(&operation_, p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
@@ -128,8 +133,11 @@ Library& library() {
   return *one;
 }
 
+std::atomic<bool> tf32_wanted{false};
+
 void multiply(Product p, const void* a, const void* b, void* d, Stream& stream, const void* bias = nullptr) {
   p.bias = bias != nullptr;
+  p.tf32 = tf32_wanted && p.input == DType::f32;
   p.alignment = alignment_of({a, b, d});
   library().run(p, a, b, d, bias, stream);
 }
@@ -152,6 +160,11 @@ struct AddElement {
 };
 
 }  // namespace
+
+bool use_tf32(bool wanted) {
+  tf32_wanted = wanted;
+  return true;
+}
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream) {
   const ProductShape product = check_linear_forward(y, x, w, bias);

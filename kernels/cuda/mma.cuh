@@ -1,6 +1,6 @@
 #pragma once
-// Products of small matrices by a warp on tensor cores (PTX ISA, "mma.m16n8k16", "ldmatrix"), bf16 in, fp32 added. With
-// g = lane / 4 and t = lane % 4 a lane holds
+// Products of small matrices by a warp on tensor cores (PTX ISA, "mma.m16n8k16", "ldmatrix"), bf16 or fp16 in, fp32
+// added. With g = lane / 4 and t = lane % 4 a lane holds
 //   of A [16, 16]: rows g and g + 8, columns 2 t, 2 t + 1 and 8 more: registers (g, 2t), (g + 8, 2t), (g, 2t + 8), (g +
 //   8, 2t + 8) of B [16, 8]:  column g, rows 2 t, 2 t + 1 and 8 more of C [16, 8]:  (g, 2t), (g, 2t + 1), (g + 8, 2t),
 //   (g + 8, 2t + 1)
@@ -10,27 +10,37 @@
 
 namespace llmtrain::cuda {
 
-/// Two bf16, the lower one first.
+/// Two elements of type H, bf16 or f16, the lower one first.
 using Pair = uint32_t;
-__device__ inline Pair pair_of(float low, float high) {
-  return uint32_t{bf16(low).bits} | (uint32_t{bf16(high).bits} << 16);
+template <class H>
+__device__ Pair pair_of(float low, float high) {
+  return uint32_t{H(low).bits} | (uint32_t{H(high).bits} << 16);
 }
 
 #if defined(__CUDACC__)
 
 /// c += a b
-__device__ inline void multiply_add(float (&c)[4], const Pair (&a)[4], const Pair (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+template <class H>
+__device__ void multiply_add(float (&c)[4], const Pair (&a)[4], const Pair (&b)[2]) {
+  if constexpr (dtype_of<H> == DType::bf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
 }
 
 /// Four 8 x 8 matrices from shared memory: lane l names row l % 8 of matrix l / 8, 8 elements at a multiple of 16
 /// bytes. A lane gets elements (g, 2 t) and (g, 2 t + 1) of each; transposed: (2 t, g) and (2 t + 1, g).
-template <bool transposed>
-__device__ void load_matrices(Pair (&m)[4], const bf16* row) {
+template <bool transposed, class H>
+__device__ void load_matrices(Pair (&m)[4], const H* row) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   if constexpr (transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -47,13 +57,15 @@ __device__ void load_matrices(Pair (&m)[4], const bf16* row) {
 
 #else
 
-inline float element_of(Pair pair, int which) {
-  bf16 half;
+template <class H>
+float element_of(Pair pair, int which) {
+  H half;
   half.bits = static_cast<uint16_t>(pair >> (16 * which));
   return static_cast<float>(half);
 }
 
-inline void multiply_add(float (&c)[4], const Pair (&a)[4], const Pair (&b)[2]) {
+template <class H>
+void multiply_add(float (&c)[4], const Pair (&a)[4], const Pair (&b)[2]) {
   Pair mine[6];
   std::copy(a, a + 4, mine);
   std::copy(b, b + 2, mine + 4);
@@ -69,17 +81,17 @@ inline void multiply_add(float (&c)[4], const Pair (&a)[4], const Pair (&b)[2]) 
     const int row = g + 8 * (i / 2), column = 2 * t + i % 2;
     for (int k = 0; k < 16; ++k) {
       const Pair x = of(row % 8 * 4 + k % 8 / 2, row / 8 + 2 * (k / 8)), y = of(column * 4 + k % 8 / 2, 4 + k / 8);
-      c[i] += element_of(x, k % 2) * element_of(y, k % 2);
+      c[i] += element_of<H>(x, k % 2) * element_of<H>(y, k % 2);
     }
   }
 }
 
-template <bool transposed>
-void load_matrices(Pair (&m)[4], const bf16* row) {
+template <bool transposed, class H>
+void load_matrices(Pair (&m)[4], const H* row) {
   LLMTRAIN_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "ldmatrix: a row is not aligned");
-  const emulator::Exchanged& all = emulator::exchange(&row, sizeof(const bf16*));
+  const emulator::Exchanged& all = emulator::exchange(&row, sizeof row);
   const auto element = [&](int matrix, int r, int c) -> uint32_t {
-    const bf16* from = nullptr;
+    const H* from = nullptr;
     std::memcpy(&from, all[static_cast<size_t>(8 * matrix + r)].data(), sizeof from);
     return from[c].bits;
   };
@@ -94,11 +106,11 @@ void load_matrices(Pair (&m)[4], const bf16* row) {
 #endif
 
 /// A matrix in shared memory.
-template <int columns>
+template <int columns, class H>
 struct Tile {
   static constexpr int stride = tile_stride(columns);
-  bf16* data;
-  __device__ bf16* row(int r) const { return data + r * stride; }
+  H* data;
+  __device__ H* row(int r) const { return data + r * stride; }
 
   /// Rows [r0, r0 + 16) and columns [c0, c0 + 16) as A.
   __device__ void a(Pair (&m)[4], int r0, int c0) const {
@@ -115,7 +127,7 @@ struct Tile {
 };
 
 /// c [16, 8 tiles] += a [16, 16] (two B's at a time: b gives columns [16 i, 16 i + 16)).
-template <int tiles, class B>
+template <class H, int tiles, class B>
 __device__ void multiply_row(float (&c)[tiles][4], const Pair (&a)[4], const B& b) {
   static_assert(tiles % 2 == 0);
   LLMTRAIN_UNROLL
@@ -123,18 +135,18 @@ __device__ void multiply_row(float (&c)[tiles][4], const Pair (&a)[4], const B& 
     Pair m[4];
     b(m, 16 * i);
     const Pair low[2] = {m[0], m[1]}, high[2] = {m[2], m[3]};
-    multiply_add(c[2 * i], a, low);
-    multiply_add(c[2 * i + 1], a, high);
+    multiply_add<H>(c[2 * i], a, low);
+    multiply_add<H>(c[2 * i + 1], a, high);
   }
 }
 
 /// c [16, 8 tiles], rounded, as A's of its columns [16 i, 16 i + 16).
-template <int tiles>
+template <class H, int tiles>
 __device__ void as_operand(Pair (&a)[4], const float (&c)[tiles][4], int i) {
-  a[0] = pair_of(c[2 * i][0], c[2 * i][1]);
-  a[1] = pair_of(c[2 * i][2], c[2 * i][3]);
-  a[2] = pair_of(c[2 * i + 1][0], c[2 * i + 1][1]);
-  a[3] = pair_of(c[2 * i + 1][2], c[2 * i + 1][3]);
+  a[0] = pair_of<H>(c[2 * i][0], c[2 * i][1]);
+  a[1] = pair_of<H>(c[2 * i][2], c[2 * i][3]);
+  a[2] = pair_of<H>(c[2 * i + 1][0], c[2 * i + 1][1]);
+  a[3] = pair_of<H>(c[2 * i + 1][2], c[2 * i + 1][3]);
 }
 
 }  // namespace llmtrain::cuda

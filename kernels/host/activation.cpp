@@ -37,9 +37,9 @@ void multiply(T* out, const T* a, const T* b, int64_t n) {
 /// Slopes: whether h becomes the derivatives.
 void forward(Activation activation, bool slopes, const Tensor& y, const Tensor& h) {
   const bool gated = is_gated(activation);
-  LLMTRAIN_CHECK((y.dtype == DType::f32 || y.dtype == DType::bf16) && y.dtype == h.dtype && y.rank == 2 &&
-                     h.rank == 2 && y.dim(0) == h.dim(0) && h.dim(1) == (gated ? 2 : 1) * y.dim(1),
-                 "activation: y [N, F] and h [N, F] (gated: [N, 2 F]) of one dtype, fp32 or bf16");
+  LLMTRAIN_CHECK(is_compute_type(y.dtype) && y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&
+                     h.dim(1) == (gated ? 2 : 1) * y.dim(1),
+                 "activation: y [N, F] and h [N, F] (gated: [N, 2 F]) of one dtype: fp32, bf16 or fp16");
   const ForwardLoop loop = forward_loop();
   const int64_t width = y.dim(1);
   if (gated) {

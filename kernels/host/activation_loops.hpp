@@ -74,8 +74,10 @@ class ActivationLoops {
   static void forward(DType dtype, bool slopes, void* y, void* h, void* up, int64_t n) {
     if (dtype == DType::f32) {
       slopes ? forward<F, true, float>(y, h, up, n) : forward<F, false, float>(y, h, up, n);
-    } else {
+    } else if (dtype == DType::bf16) {
       slopes ? forward<F, true, bf16>(y, h, up, n) : forward<F, false, bf16>(y, h, up, n);
+    } else {
+      slopes ? forward<F, true, f16>(y, h, up, n) : forward<F, false, f16>(y, h, up, n);
     }
   }
 

@@ -13,13 +13,15 @@
 namespace llmtrain::host {
 
 /// Calls f(S*, P*) for storage S and operands P of products: bf16 tensors are multiplied in bf16 where the processor
-/// does that, in fp32 elsewhere.
+/// does that, in fp32 elsewhere; fp16 ones in fp32.
 template <class F>
 void dispatch_operands(DType storage, const F& f) {
   float* single = nullptr;
   bf16* half = nullptr;
   if (storage == DType::f32) {
     f(single, single);
+  } else if (storage == DType::f16) {
+    f(static_cast<f16*>(nullptr), single);
   } else if (product_kernels(storage, attention_block).operands == DType::bf16) {
     f(half, half);
   } else {

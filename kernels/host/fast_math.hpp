@@ -84,6 +84,21 @@ void store_lanes(bf16* p, V v) {
   const auto half = __builtin_convertvector(bf16_bits(v), typename BitsOf<V>::Half);
   std::memcpy(p, &half, sizeof half);
 }
+template <class V>
+void store_lanes(f16* p, V v) {
+#if defined(__F16C__)
+  if constexpr (lanes_of<V> == 8) {
+    return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+#if defined(__AVX512F__)
+  if constexpr (lanes_of<V> == 16) {
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                               _mm512_maskz_cvtps_ph(0xFFFF, v, _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+  for (int64_t i = 0; i < lanes_of<V>; ++i) p[i] = f16(v[i]);
+}
 /// The first `count` lanes, of lanes_of<V> at most.
 template <class V, class T>
 void store_up_to(T* p, V v, int64_t count) {

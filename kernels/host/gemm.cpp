@@ -40,6 +40,8 @@ template <class F>
 void GemmPlan::with_types(const F& f) const {
   if (shape_.input == DType::f32) {
     f(float{}, float{});
+  } else if (shape_.input == DType::f16) {
+    f(f16{}, float{});
   } else if (panel_type_ == DType::bf16) {
     f(bf16{}, bf16{});
   } else {

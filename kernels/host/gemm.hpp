@@ -19,8 +19,8 @@ struct GemmShape {
   bool b_transposed = false;  ///< B is stored [n, k]
   bool accumulate = false;    ///< C fp32 only
   bool bias = false;
-  DType input = DType::f32;   ///< of A and B: fp32 or bf16
-  DType output = DType::f32;  ///< of C: fp32 or bf16
+  DType input = DType::f32;   ///< of A and B: fp32, bf16 or fp16
+  DType output = DType::f32;  ///< of C: fp32 or the type of A and B
   DType bias_type = DType::f32;
 
   bool operator==(const GemmShape&) const = default;

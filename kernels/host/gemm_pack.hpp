@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/dtype.hpp"
+#include "kernels/host/lanes.hpp"
 #include "kernels/host/words.hpp"
 
 static_assert(std::endian::native == std::endian::little, "words of two bf16 numbers are laid out for little endian");
@@ -53,6 +54,14 @@ struct PanelWords<bf16, float> {
     return interleave(zero, load_halves(p));
   }
   static Words8 along_j(const bf16* p, int64_t) { return along_k(p); }
+};
+
+template <>
+struct PanelWords<f16, float> {
+  static constexpr int64_t unit = 1;
+  static uint32_t word(const f16* p, int64_t, int64_t) { return std::bit_cast<uint32_t>(static_cast<float>(*p)); }
+  static Words8 along_k(const f16* p) { return std::bit_cast<Words8>(load8(p)); }
+  static Words8 along_j(const f16* p, int64_t) { return along_k(p); }
 };
 
 template <>

@@ -80,6 +80,19 @@ V load_lanes(const bf16* p) {
   std::memcpy(&v, &wide, sizeof v);
   return v;
 }
+template <class V>
+V load_lanes(const f16* p) {
+#if defined(__F16C__)
+  if constexpr (lanes_of<V> == 8) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#endif
+#if defined(__AVX512F__)  // maskz: GCC's headers leave an operand of the plain form uninitialised, and warn of it
+  if constexpr (lanes_of<V> == 16)
+    return _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#endif
+  V v;
+  for (int64_t i = 0; i < lanes_of<V>; ++i) v[i] = static_cast<float>(p[i]);
+  return v;
+}
 /// Elements [0, count) of at most lanes_of<V>, the rest `rest`.
 template <class V, class T>
 V load_lanes(const T* p, int64_t count, float rest = 0.0f) {

@@ -44,6 +44,7 @@ void dot_rows(double* out, const float* x, const T* w, int64_t k) {
 /// Decoding: x in fp32, weights of type T read once and in place.
 template <class T, class Out>
 void few_rows_forward(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
+  using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // of a bias that is not fp32
   constexpr int64_t small = int64_t{1} << 15;  // weights that are read before other threads wake up
   host::parallel_blocks(m, m * k <= small ? m : 16, [=](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j) {
@@ -53,7 +54,7 @@ void few_rows_forward(Out* y, const float* x, const T* w, const Tensor& bias, in
       for (; r < n; ++r) dot_rows<1>(sums + r, x + r * k, w + j * k, k);
       double shift = 0;
       if (!bias.empty()) {
-        shift = bias.dtype == DType::f32 ? bias.as<float>()[j] : static_cast<float>(bias.as<bf16>()[j]);
+        shift = bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j);
       }
       for (r = 0; r < n; ++r) host::store(y + r * m + j, static_cast<float>(sums[r] + shift));
     }
@@ -63,12 +64,16 @@ void few_rows_forward(Out* y, const float* x, const T* w, const Tensor& bias, in
 const float* as_float(const Tensor& x) {
   if (x.dtype == DType::f32) return x.as<float>();
   float* wide = host::scratch(x.numel());
-  const bf16* from = x.as<bf16>();
-  for (int64_t i = 0; i < x.numel(); ++i) wide[i] = static_cast<float>(from[i]);
+  host::dispatch(x.dtype, [&](auto* tag) {
+    const auto* from = static_cast<decltype(tag)>(x.data);
+    for (int64_t i = 0; i < x.numel(); ++i) wide[i] = host::load(from + i);
+  });
   return wide;
 }
 
 }  // namespace
+
+bool use_tf32(bool /*wanted*/) { return false; }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&) {
   const ProductShape product = check_linear_forward(y, x, w, bias);
@@ -76,12 +81,8 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
   if (n == 0 || m == 0) return;
   const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
   if (n <= few_rows) {
-    host::dispatch(x.dtype, [&](auto* tag) {
-      host::dispatch(y.dtype, [&](auto* out) {
-        using T = std::remove_pointer_t<decltype(tag)>;
-        few_rows_forward(static_cast<decltype(out)>(y.data), as_float(x), w.as<T>(), bias, n, m, k);
-      });
-    });
+    host::dispatch(y, w,
+                   [&](auto* to, const auto* weights) { few_rows_forward(to, as_float(x), weights, bias, n, m, k); });
     return;
   }
   host::GemmShape shape{.m = n, .n = m, .k = k, .b_transposed = true, .input = x.dtype, .output = y.dtype};

@@ -7,7 +7,8 @@
 
 namespace llmtrain::host {
 
-/// native: bf16 operands stay bf16 (AMX, or dot products of pairs); wide: they become fp32 while they are packed;
+/// native: bf16 operands stay bf16 (AMX, or dot products of pairs); wide: they become fp32 while they are packed, as
+/// fp16 operands always do;
 /// plain: no micro-kernels at all, as on processors without AVX-512. `automatic` takes what is fastest here. A path
 /// that the processor does not have falls to the next one.
 enum class ProductPath : uint8_t { automatic, native, wide, plain };

@@ -50,6 +50,55 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
+/// IEEE binary16 storage: 5 bits of exponent, 10 of mantissa, subnormal numbers, infinities from 65520 on. Arithmetic
+/// is done in fp32. Conversions have no branches, so that loops over them vectorise.
+struct f16 {
+  uint16_t bits;
+
+  f16() = default;
+  /// Rounds to nearest, ties to even; NaN stays NaN.
+  LLMTRAIN_HOST_DEVICE explicit f16(float value) {
+#if defined(__CUDA_ARCH__)
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
+    const uint32_t u = std::bit_cast<uint32_t>(value), magnitude = u & 0x7FFFFFFFu;
+    // Below 2^-14 a multiple of 2^-24, which is the unit in the last place of what the sum with 1/2 gives.
+    const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + (magnitude >> 13 & 1u)) >> 13;
+    const uint32_t payload = magnitude >> 13 & 0x3FFu;
+    const uint32_t nan = payload == 0 ? 0x7E00u : 0x7C00u | payload;
+    const uint32_t large = magnitude > 0x7F800000u ? nan : 0x7C00u;
+    const uint32_t rounded = magnitude < 0x38800000u ? small : magnitude < 0x47800000u ? normal : large;
+    bits = static_cast<uint16_t>((u >> 16 & 0x8000u) | rounded);
+#endif
+  }
+  LLMTRAIN_HOST_DEVICE explicit operator float() const {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFFu) << 13;
+    const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, of subnormal numbers too
+    const uint32_t special = magnitude >= 0x0F800000u ? 0x7F800000u : 0u;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special |
+                                static_cast<uint32_t>(bits & 0x8000u) << 16);
+#endif
+  }
+};
+static_assert(sizeof(f16) == 2);
+
+/// Whether weights and activations can be of this type.
+constexpr bool is_compute_type(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+/// The number that is stored for `value`.
+inline float rounded_to(DType dtype, float value) {
+  if (dtype == DType::bf16) return static_cast<float>(bf16(value));
+  return dtype == DType::f16 ? static_cast<float>(f16(value)) : value;
+}
+
 /// Of the element types listed below; any other does not compile.
 template <class T>
 inline constexpr DType dtype_of = T::is_no_element_type;
@@ -59,6 +108,8 @@ template <>
 inline constexpr DType dtype_of<float> = DType::f32;
 template <>
 inline constexpr DType dtype_of<bf16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<f16> = DType::f16;
 template <>
 inline constexpr DType dtype_of<double> = DType::f64;
 template <>

@@ -25,34 +25,7 @@ T load(const char* bytes) {
   return value;
 }
 
-/// IEEE binary16 -> binary32, without branches: the exponent is re-based by a product that is exact, subnormal halves
-/// included; infinities and NaN keep their payload.
-float half_to_float(uint16_t half) {
-  const uint32_t magnitude = static_cast<uint32_t>(half & 0x7FFFu) << 13;
-  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
-  const uint32_t special = magnitude >= 0x0F800000u ? 0x7F800000u : 0u;
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
-}
-
 float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-uint16_t float_to_half(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
-  const uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) {  // NaN: its payload, where some of it is left
-    const uint32_t payload = magnitude >> 13 & 0x3FFu;
-    return static_cast<uint16_t>(sign | 0x7C00u | (payload != 0 ? payload : 0x200u));
-  }
-  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to 65536 or more
-  if (magnitude < 0x38800000u) {                                               // below 2^-14: a multiple of 2^-24
-    const float steps = std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p24f);
-    return static_cast<uint16_t>(sign | static_cast<uint16_t>(steps));
-  }
-  const uint32_t rounded = magnitude + 0xFFFu + (magnitude >> 13 & 1u);
-  return static_cast<uint16_t>(sign | (rounded - 0x38000000u) >> 13);
-}
 
 }  // namespace
 
@@ -74,7 +47,7 @@ void to_float(StoredType type, const void* stored, int64_t count, float* out) {
       for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_float(load<uint16_t>(bytes + 2 * i));
       return;
     case StoredType::F16:
-      for (int64_t i = 0; i < count; ++i) out[i] = half_to_float(load<uint16_t>(bytes + 2 * i));
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(load<f16>(bytes + 2 * i));
       return;
     default:
       throw Error(fmt::format("{} is no type of weights", name_of(type)));
@@ -119,7 +92,7 @@ void from_float(StoredType type, const float* values, int64_t count, void* store
       return;
     case StoredType::F16:
       for (int64_t i = 0; i < count; ++i) {
-        const uint16_t rounded = float_to_half(values[i]);
+        const uint16_t rounded = f16(values[i]).bits;
         if ((rounded & 0x7FFFu) == 0x7C00u && std::isfinite(values[i])) {
           throw UserError(ExitCode::bad_content,
                           fmt::format("element {}: {} does not fit fp16: write fp32 or bf16", i, values[i]));

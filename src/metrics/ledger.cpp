@@ -35,6 +35,8 @@ void ledger_line(const StepRecord& r, std::string& line) {
   line += R"(","grad_norm":")";
   append_exact(line, r.grad_norm);
   append(line, R"(","tokens":{},"samples":"{:016x}")", r.tokens, r.samples);
+  if (r.scaling) append(line, R"(,"loss_scale":"{:a}")", r.scaling->loss_scale);
+  if (r.scaling && r.scaling->skipped) append(line, R"(,"skipped_steps":{})", r.scaling->skipped_steps);
   if (r.bad_steps > 0) {
     append(line, R"(,"bad_steps":{},"sample_ids":[{}])", r.bad_steps, fmt::join(r.sample_ids, ","));
   }
@@ -60,6 +62,11 @@ std::string problem_text(const StepRecord& r) {
   return fmt::format("step {}: {} (loss {:.4f}, gradient norm {:.4f}); its update is left out. Samples {}{}", r.step,
                      r.problem, r.loss, r.grad_norm, fmt::join(shown, ", "),
                      more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+std::string skip_text(const StepRecord& r) {
+  return fmt::format("step {}: gradients overflow at a loss scale of {:g}; the step is skipped, one of {} so far",
+                     r.step, r.scaling->loss_scale, r.scaling->skipped_steps);
 }
 
 std::string problem_text(const RollbackRecord& r) {

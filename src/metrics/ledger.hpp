@@ -14,5 +14,7 @@ std::string ledger_line(const RollbackRecord& record);
 
 std::string problem_text(const StepRecord& record);
 std::string problem_text(const RollbackRecord& record);
+/// Of a step that the loss scale skipped.
+std::string skip_text(const StepRecord& record);
 
 }  // namespace llmtrain

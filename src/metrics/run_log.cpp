@@ -88,6 +88,10 @@ struct Interval {
 struct RunLog::State {
   explicit State(const RunLogOptions& o)
       : options(o), console(o.directory.empty() ? "" : o.directory + "/log.txt", o.active), start(Clock::now()) {
+    if (o.scales_loss) {
+      train.columns.push_back({"loss_scale", "1", {}});
+      train.columns.push_back({"skipped_steps", "steps", {}});
+    }
     if (!o.active || o.directory.empty()) return;
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
     if (o.jsonl) metrics = std::make_unique<AppendFile>(o.directory + "/metrics.jsonl");
@@ -197,6 +201,7 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   line +=
       fmt::format("  lr {:.2e}  norm {:>6.3f}  {:>12}  {:>12}", r.learning_rate, r.grad_norm,
                   with_unit(interval.rate(), "tok/s"), with_unit(interval.rate() * options.flops_per_token, "FLOP/s"));
+  if (r.scaling) line += fmt::format("  scale {:g}", r.scaling->loss_scale);
   return line + (r.step < total ? "  left " + duration(left) : std::string());
 }
 
@@ -208,6 +213,10 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
   j["loss_mean"] = interval.mean_loss();
   j["grad_norm"] = r.grad_norm;
   j["learning_rate"] = r.learning_rate;
+  if (r.scaling) {
+    j["loss_scale"] = r.scaling->loss_scale;
+    j["skipped_steps"] = r.scaling->skipped_steps;
+  }
   j["tokens"] = r.tokens;
   j["tokens_per_second"] = interval.rate();
   j["flops_per_second"] = interval.rate() * options.flops_per_token;
@@ -231,6 +240,7 @@ void RunLog::step(const StepRecord& r) {
     s.ledger->append(s.ledger_text);
   }
   if (r.bad_steps > 0) s.console.warn(problem_text(r));
+  if (r.scaling && r.scaling->skipped) s.console.print(skip_text(r));
   s.interval.add(r);
   s.all.add(r);
   s.last_step = r;
@@ -248,8 +258,22 @@ void RunLog::State::write_interval(const StepRecord& r) {
   fresh.reset();
   const nlohmann::ordered_json j = interval_json(r);
   if (metrics) metrics->append(j.dump() + "\n");
-  train.add({static_cast<double>(r.step), j["wall_time"], r.loss, interval.mean_loss(), r.grad_norm, r.learning_rate,
-             static_cast<double>(r.tokens), interval.rate(), interval.rate() * options.flops_per_token, j["memory"]});
+  std::vector<double> row = {static_cast<double>(r.step),
+                             j["wall_time"],
+                             r.loss,
+                             interval.mean_loss(),
+                             r.grad_norm,
+                             r.learning_rate,
+                             static_cast<double>(r.tokens),
+                             interval.rate(),
+                             interval.rate() * options.flops_per_token,
+                             j["memory"]};
+  if (options.scales_loss) {
+    const StepRecord::Scaling scaling = r.scaling.value_or(StepRecord::Scaling());
+    row.push_back(scaling.loss_scale);
+    row.push_back(static_cast<double>(scaling.skipped_steps));
+  }
+  train.add(row);
   interval = {};
 }
 

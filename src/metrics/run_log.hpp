@@ -23,7 +23,13 @@ struct StepRecord {
   int64_t bad_steps = 0;               ///< in a row up to this one, whose update was left out; 0: a good step
   std::string problem;                 ///< of a bad step: what is wrong
   std::vector<int64_t> sample_ids;     ///< of a bad step
-  double seconds = 0;                  ///< wall time of the step
+  struct Scaling {
+    double loss_scale = 1;
+    int64_t skipped_steps = 0;  ///< of the run, up to this one
+    bool skipped = false;       ///< this one: its gradients overflowed
+  };
+  std::optional<Scaling> scaling;  ///< with fp16
+  double seconds = 0;              ///< wall time of the step
   struct Phases {
     double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
   } phases;  ///< seconds
@@ -60,6 +66,7 @@ struct RunLogOptions {
   int64_t every_steps = 10;  ///< console and metrics.jsonl interval
   bool jsonl = true;
   bool hdf5 = true;
+  bool scales_loss = false;
   int ranks = 1;
   double flops_per_token = 0;
   double optimum = 0;                ///< loss of a perfect model where it is known, else 0

@@ -186,7 +186,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   }
   rope_.plan(arena, max_rows);
   const auto scale = static_cast<float>(c.embedding_scale);
-  embedding_.scale = compute == DType::bf16 ? static_cast<float>(bf16(scale)) : scale;
+  embedding_.scale = rounded_to(compute, scale);
 }
 
 void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {

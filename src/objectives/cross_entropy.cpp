@@ -9,8 +9,8 @@ class CrossEntropy : public Objective {
  public:
   bool cotangents_known() const override { return true; }
   void cotangents(const Batch& batch, const TokenStatistics& /*statistics*/, const TokenCotangents& out,
-                  Stream& stream) const override {
-    cross_entropy_cotangents(out.logp, batch.loss_weights, stream);
+                  const Tensor& scale, Stream& stream) const override {
+    cross_entropy_cotangents(out.logp, batch.loss_weights, scale, stream);
   }
 };
 

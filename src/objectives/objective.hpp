@@ -13,9 +13,10 @@ class Objective {
   virtual ~Objective() = default;
   /// Whether cotangents() needs no statistics, so that one pass over the head gives loss and gradient.
   virtual bool cotangents_known() const = 0;
-  /// Fills the tensors of `out` that are not empty, fp32 [N].
+  /// Fills the tensors of `out` that are not empty, fp32 [N]: the derivatives times `scale`, fp32 [1], or 1 where it
+  /// is empty.
   virtual void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
-                          Stream& stream) const = 0;
+                          const Tensor& scale, Stream& stream) const = 0;
 };
 
 /// The sum over trained tokens of -log p(target), times the batch's loss weights.

@@ -58,7 +58,7 @@ std::array<int64_t, offload_kinds> offloaded_widths(const ParamPolicy& policy, D
 ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given)
     : options(given), policy(given), offloaded(offloaded_widths(policy, given.compute), given.offload_piece) {
   LLMTRAIN_CHECK(given.offload_piece % chunk_elements == 0, "pieces are cut between chunks");
-  LLMTRAIN_CHECK(given.compute == DType::f32 || given.compute == DType::bf16, "weights are fp32 or bf16");
+  LLMTRAIN_CHECK(is_compute_type(given.compute), "weights are fp32, bf16 or fp16");
   LLMTRAIN_CHECK(given.size > 0 && given.rank >= 0 && given.rank < given.size, "the rank is not one of the job's");
   LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
   for (UnitSpec& spec : specs) {

@@ -271,7 +271,7 @@ Subcommand add_generate(CLI::App& program) {
   app->add_flag("--ids", o->ids, "print token ids, a line for each prompt");
   app->add_flag("--no-special-tokens", o->no_special_tokens, "do not put BOS and the like before a prompt");
   app->add_flag("--ignore-eos", o->ignore_eos, "go on after an end of text");
-  app->add_option("--compute", o->compute, "fp32 or bf16")->capture_default_str();
+  app->add_option("--compute", o->compute, "fp32, bf16 or fp16")->capture_default_str();
   return {app, [o] { generate(*o); }};
 }
 

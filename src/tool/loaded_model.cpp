@@ -80,7 +80,8 @@ Context LoadedModel::context() { return {*params_, arena_, *stream_}; }
 DType parse_compute_option(const std::string& text) {
   if (text == "fp32") return DType::f32;
   if (text == "bf16") return DType::bf16;
-  refuse_command_line("--compute: '" + text + "' is none of fp32, bf16");
+  if (text == "fp16") return DType::f16;
+  refuse_command_line("--compute: '" + text + "' is none of fp32, bf16, fp16");
 }
 
 }  // namespace llmtrain

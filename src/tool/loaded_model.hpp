@@ -65,7 +65,7 @@ class LoadedModel {
   std::optional<DeviceBuffer> memory_;
 };
 
-/// "fp32" or "bf16", as the option --compute says it.
+/// "fp32", "bf16" or "fp16", as the option --compute says it.
 DType parse_compute_option(const std::string& text);
 
 }  // namespace llmtrain

@@ -144,7 +144,7 @@ Subcommand add_logprobs(CLI::App& program) {
       "\"sum\": x} lines out, one entry fewer than ids");
   const auto options = std::make_shared<LogprobsOptions>();
   app->add_option("--model", options->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
-  app->add_option("--compute", options->compute, "fp32 or bf16")->capture_default_str();
+  app->add_option("--compute", options->compute, "fp32, bf16 or fp16")->capture_default_str();
   return {app, [options] { logprobs(*options); }};
 }
 

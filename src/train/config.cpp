@@ -49,6 +49,7 @@ struct TimeLimitCodec {
 bool may_change(std::string_view section, std::string_view name) {
   if (section == "schedule" || section == "divergence") return true;
   if (section == "optimizer") return name != "optimizer.name";
+  if (section == "precision") return name != "precision.compute" && name != "precision.initial_loss_scale";
   constexpr std::array<std::string_view, 4> others = {"run.max_steps", "run.epochs", "model.dropout",
                                                       "model.attention_dropout"};
   return std::ranges::find(others, name) != others.end();
@@ -101,6 +102,7 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
   constexpr std::array<std::string_view, 8> of_data = {
       "train", "tokenizer", "vocab_size", "document_separator", "text_column", "add_bos", "unpacked_limit", "cache"};
   if (key.section == "watchdog") return true;
+  if (key.section == "precision" && key.name != "compute") return false;
   if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
   if (task == RunConfig::Task::evaluate) {
     constexpr std::array<std::string_view, 6> sections = {"optimizer",  "schedule",  "divergence",
@@ -184,11 +186,6 @@ void check_resume(DeckLoader& deck, const Config& config) {
 }
 
 }  // namespace
-
-DType compute_dtype(const PrecisionConfig& precision) {
-  LLMTRAIN_CHECK(precision.compute != PrecisionConfig::Compute::automatic, "precision.compute is not resolved");
-  return precision.compute == PrecisionConfig::Compute::bf16 ? DType::bf16 : DType::f32;
-}
 
 DataConfig evaluated_data(const DataConfig& data) {
   DataConfig evaluated = data;
@@ -400,6 +397,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     config.data.resolve(deck, config.run.output);
+    config.precision.resolve(deck);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     config.evaluation.resolve(deck, config);
     config.log.resolve(deck);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/deck.hpp"
-#include "core/dtype.hpp"
 #include "core/named_enum.hpp"
 #include "data/data_config.hpp"
 #include "models/model_config.hpp"
@@ -114,9 +113,6 @@ struct Config {
     return checkpoint.export_model == CheckpointConfig::Export::best || evaluation.load_best_at_end;
   }
 };
-
-/// Of a resolved configuration.
-DType compute_dtype(const PrecisionConfig& precision);
 
 /// What run.task = evaluate reads: data.validation alone where it is named, else data.train with its last part set
 /// apart.

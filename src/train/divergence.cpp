@@ -71,12 +71,13 @@ std::optional<double> DivergenceGuard::z_score(double loss) const {
   return (loss - mean) / deviation;
 }
 
-std::string DivergenceGuard::judge(int64_t n, double loss, double grad_norm) {
+std::string DivergenceGuard::judge(int64_t n, double loss, double grad_norm, double loss_scale) {
   bad_.clear();
   if (!std::isfinite(loss)) {
     bad_ = "the loss is not finite";
   } else if (!std::isfinite(grad_norm)) {
     bad_ = "the gradient norm is not finite";
+    if (loss_scale > 0) bad_ += fmt::format(" at a loss scale of {:g}, which cannot fall", loss_scale);
   } else if (const auto z = z_score(loss); z && *z > config_.spike_z_score) {
     bad_ = fmt::format("the loss {:.4f} is {:.1f} standard deviations above the mean of {} steps", loss, *z,
                        losses_.size());

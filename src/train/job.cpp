@@ -101,6 +101,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
     options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
     options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
   }
+  options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
   return options;

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "data/data_sources.hpp"
+#include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/offload_file.hpp"
@@ -94,8 +95,13 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
 }
 
 void settle_precision(Config& config, bool fast_bf16) {
-  if (config.precision.compute != PrecisionConfig::Compute::automatic) return;
-  config.set_compute(fast_bf16 ? PrecisionConfig::Compute::bf16 : PrecisionConfig::Compute::fp32);
+  using Compute = PrecisionConfig::Compute;
+  if (config.precision.compute == Compute::automatic) config.set_compute(fast_bf16 ? Compute::bf16 : Compute::fp32);
+  const bool wanted = config.precision.compute == Compute::tf32;
+  if (!use_tf32(wanted) && wanted) {
+    config.notes.push_back(config.provenance.where("precision.compute") +
+                           ": this device has no tf32: its products are those of fp32");
+  }
 }
 
 /// Whether rank 0's device is fast at it.

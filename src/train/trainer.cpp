@@ -10,6 +10,7 @@
 #include "core/clock.hpp"
 #include "core/profile.hpp"
 #include "core/stop_request.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/reduce.hpp"
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
@@ -95,6 +96,7 @@ Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interru
       ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
       feed(trainer.train_),
       guard(trainer.config_.divergence),
+      scaler(trainer.config_.precision),
       interruption(interruption_in) {}
 
 Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, int node_size)
@@ -128,6 +130,9 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
     arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   }
   arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
+  if (compute == DType::f16) {
+    arena_.add(cotangent_scale_, MemoryCategory::activations, "cotangents.scale", DType::f32, {1});
+  }
   // Where only somebody's wish saves, it may hold an update back: no copy.
   const bool copies = config.checkpoint.saves() || config.needs_best();
   copied_elements_ = copies ? std::min(Snapshot::elements(params_), config.checkpoint.buffer / state_bytes) : 0;
@@ -242,10 +247,13 @@ void Trainer::step(Run& run, int64_t n) {
   record.step = n + 1;
   record.tokens = run.plan.trained_tokens;
   record.samples = run.plan.samples_hash;
-  record.learning_rate = learning_rate(config_.schedule, n, total_steps_);
+  const int64_t updates = std::max<int64_t>(n - run.scaler.skipped_steps(), 0);  // the schedule waits, too
+  record.learning_rate = learning_rate(config_.schedule, updates, total_steps_);
   run.ctx.step = n;
   run.ctx.training = true;
   run.loss.clear();
+  const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
+  if (!cotangent_scale_.empty()) fill(cotangent_scale_, run.scaler.cotangent(tokens), run.ctx.stream);
 
   run_rounds(run, record);
   if (n + 1 < total_steps_) prepare(run, n + 1);
@@ -256,19 +264,13 @@ void Trainer::step(Run& run, int64_t n) {
     step_hook({n, run.guard.data_step(n), run.runtime.communicator().rank(), params_, run.loss, record.learning_rate});
   }
   run.runtime.communicator().sum(run.loss);
-  const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   record.loss = -run.loss.value() / tokens;
-  record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / tokens;
+  const double divisor = run.scaler.divisor(tokens);
+  record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / divisor;
   const double normed = now();
   phase.next("update");
   record.phases.reduction += normed - reduced;
-  record.problem = run.guard.judge(n, record.loss, record.grad_norm);
-  record.bad_steps = run.guard.bad_in_row();
-  if (record.bad_steps == 0) {
-    update(run, record, tokens);
-  } else {
-    record.sample_ids = train_.plan(run.guard.data_step(n)).samples;
-  }
+  if (judge(run, record, n)) update(run, record, divisor);
   phase.next("log");
   if (due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step)) {
     record.parameters = hash_after(run, record.step);
@@ -280,10 +282,24 @@ void Trainer::step(Run& run, int64_t n) {
   run.log.step(record);
 }
 
-void Trainer::update(Run& run, const StepRecord& record, double tokens) {
+bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
+  LossScaler& scaler = run.scaler;
+  const double scale = scaler.scale();
+  // Where the loss itself is not finite, no scale mends it.
+  const bool skips = std::isfinite(record.loss) && scaler.update(!std::isfinite(record.grad_norm));
+  if (scaler.active()) record.scaling = {scale, scaler.skipped_steps(), skips};
+  if (skips) return false;
+  record.problem = run.guard.judge(n, record.loss, record.grad_norm, scaler.active() ? scale : 0);
+  record.bad_steps = run.guard.bad_in_row();
+  if (record.bad_steps > 0) record.sample_ids = train_.plan(run.guard.data_step(n)).samples;
+  return record.bad_steps == 0;
+}
+
+void Trainer::update(Run& run, const StepRecord& record, double divisor) {
   const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
   run.saver->hold_update();
-  optimizer_->update(params_, {run.guard.updates(record.step), record.learning_rate, clip / tokens}, run.ctx.stream);
+  const int64_t t = std::max<int64_t>(run.guard.updates(record.step) - run.scaler.skipped_steps(), 1);
+  optimizer_->update(params_, {t, record.learning_rate, clip / divisor}, run.ctx.stream);
   params_.publish_weights();
 }
 
@@ -328,7 +344,7 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
   phase.next("forward");
   model_->forward(ctx, &batch);
   phase.next("head");
-  objective_->cotangents(batch, statistics, cotangents, ctx.stream);
+  objective_->cotangents(batch, statistics, cotangents, cotangent_scale_, ctx.stream);
   model_->score_and_differentiate(ctx, &batch, statistics, cotangents);
   sum_of_products(run.loss, statistics.logp, batch.loss_weights, ctx.stream);
   phase.next("backward");

@@ -77,7 +77,10 @@ class Trainer {
   void run_rounds(Run& run, StepRecord& record);
   void micro_batch(Run& run, StepRecord& record);
   uint64_t parameter_hash(Run& run);
-  void update(Run& run, const StepRecord& record, double tokens);
+  /// Whether the step's gradients may change anything.
+  bool judge(Run& run, StepRecord& record, int64_t n);
+  /// divisor: of the sums of gradients.
+  void update(Run& run, const StepRecord& record, double divisor);
   Ended finish(Run& run, int64_t completed, int64_t stop);
   /// What is owed after `completed` steps, and what there is to do between two steps. Gives the reason to stop, or 0.
   int64_t settle(Run& run, int64_t& completed);
@@ -137,6 +140,7 @@ class Trainer {
   BatchBuffers batch_;
   TokenStatistics statistics_;          ///< fp32 [N]
   TokenCotangents cotangents_;          ///< fp32 [N]
+  Tensor cotangent_scale_;              ///< fp32 [1] of the step, with fp16
   std::optional<Generator> generator_;  ///< where samples are written
   int64_t copied_elements_;             ///< of this rank's state, in the copy that a save makes
   Tensor state_copy_;                   ///< fp32 [copied_elements_], where device memory is the host's

@@ -105,6 +105,14 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
   run.guard.restore(saved, from.own);
+  if (saved.values.contains("loss_scale")) {
+    LossScaleState scaling;
+    take(saved.values, "loss_scale", scaling.scale);
+    take(saved.counters, "loss_scale_clean_steps", scaling.clean_steps);
+    take(saved.counters, "loss_scale_overflows_left", scaling.overflows_left);
+    take(saved.counters, "skipped_steps", scaling.skipped_steps);
+    run.scaler.restore(scaling);
+  }
   if (!from.own) {
     run.start_path = from.path;
     return completed;
@@ -154,6 +162,13 @@ void Trainer::save(Run& run, int64_t completed) {
   if (run.owed.samples) request.run.counters[owed_samples] = 1;
   run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
   run.guard.save(request.run);
+  if (run.scaler.active()) {
+    const LossScaleState& scaling = run.scaler.state();
+    request.run.values["loss_scale"] = scaling.scale;
+    request.run.counters["loss_scale_clean_steps"] = scaling.clean_steps;
+    request.run.counters["loss_scale_overflows_left"] = scaling.overflows_left;
+    request.run.counters["skipped_steps"] = scaling.skipped_steps;
+  }
   run.saver->begin(request);  // publishes the one before, by whose pins it goes
   run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   if (!config_.checkpoint.asynchronous) run.saver->finish();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "optim/loss_scale.hpp"
 #include "parallel/planned_memory.hpp"
 #include "train/interruption.hpp"
 #include "train/saver.hpp"
@@ -38,6 +39,7 @@ struct Trainer::Run {
   } owed;
 
   DivergenceGuard guard;
+  LossScaler scaler;
   std::string start_path;  ///< of the checkpoint of another run that this one began with
 
   Interruption& interruption;

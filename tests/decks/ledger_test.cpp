@@ -124,6 +124,13 @@ TEST_F(Ledger, IsIdenticalInFp32) { expect_identical({"precision.compute=fp32"})
 
 TEST_F(Ledger, IsIdenticalInBf16) { expect_identical({"precision.compute=bf16"}); }
 
+TEST_F(Ledger, Tf32OfAProcessorIsFp32) {
+  const std::string rounded = run(1, 1, {"precision.compute=tf32"});
+  EXPECT_EQ(rounded, run(1, 1, {"precision.compute=fp32"}));
+  const std::string log = read_file(folder / "run1/log.txt");
+  EXPECT_THAT(log, HasSubstr("warning: command line: precision.compute: this device has no tf32"));
+}
+
 TEST_F(Ledger, IsIdenticalWithGroupsOfTwoInTwoBlocks) {
   expect_identical(
       {"precision.compute=fp32", "batch.global=12", "parallel.reduction_groups=3", "parallel.reduction_blocks=2"});

@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(All, ActivationTest,
                          testing::Combine(testing::Values(Activation::gelu, Activation::gelu_tanh, Activation::relu,
                                                           Activation::silu, Activation::swiglu, Activation::geglu,
                                                           Activation::geglu_tanh),
-                                          testing::Values(DType::f32, DType::bf16)));
+                                          testing::Values(DType::f32, DType::bf16, DType::f16)));
 
 TEST(Activation, ExtremesAndNaN) {
   const Array y(DType::f32, {1, 4});

@@ -60,7 +60,7 @@ TEST_P(AttentionCached, AgreesWithDoubleOverTheWholeSequence) {
   attention_cached(out, qkv, cache, batch, s, test::stream());
   const Values result = out.values();
 
-  const double bound = dtype == DType::f32 ? 2e-6 : 0x1p-8;
+  const double bound = dtype == DType::f32 ? 2e-6 : test::rounding(dtype);
   for (size_t r = 0; r < order.size(); ++r) {
     const Values& tokens = all[static_cast<size_t>(order[r])];
     const int64_t last = lengths[static_cast<size_t>(order[r])] - 1;
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(AttentionShape{1, 1, 8, 0, 0.4F, 0}, AttentionShape{6, 2, 13, 0, 0.3F, 0},
                                      AttentionShape{4, 4, 16, 5, 0.25F, 0}, AttentionShape{4, 1, 10, 9, 0.3F, 1.5F},
                                      AttentionShape{3, 1, 140, 300, 0.1F, 0}, AttentionShape{2, 1, 300, 0, 0.05F, 0}),
-                     testing::Values(DType::f32, DType::bf16)));
+                     testing::Values(DType::f32, DType::bf16, DType::f16)));
 
 TEST(AttentionCachedErrors, TokensOutsideOfTheCacheAreRefused) {
   const AttentionShape s{1, 1, 8, 0, 1, 0};

@@ -30,7 +30,7 @@ AttentionCase mixed_case(DType dtype) {
 }
 
 TEST(AttentionThreads, BitsDoNotDependOnTheirNumber) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = mixed_case(dtype);
     const auto qkv = random_values(c.rows() * c.qkv_width(), 1, dtype, 1);
     const auto dout = random_values(c.rows() * c.out_width(), 1, dtype, 2);
@@ -101,7 +101,7 @@ class AttentionPaths : public ::testing::TestWithParam<host::ProductPath> {
 };
 
 TEST_P(AttentionPaths, AgreeWithDouble) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const AttentionCase c = mixed_case(dtype);
     const auto qkv = random_values(c.rows() * c.qkv_width(), 1, dtype, 1);
     const auto dout = random_values(c.rows() * c.out_width(), 1, dtype, 2);

@@ -37,7 +37,7 @@ inline std::vector<double> random_values(int64_t count, double magnitude, DType 
   std::vector<double> values(static_cast<size_t>(count));
   for (double& v : values) {
     const float f = static_cast<float>(normal(generator));
-    v = dtype == DType::bf16 ? static_cast<float>(bf16(f)) : f;
+    v = rounded_to(dtype, f);
   }
   return values;
 }
@@ -164,27 +164,25 @@ class DeviceTensor {
   void set(const std::vector<double>& values) {
     std::vector<float> f(values.begin(), values.end());
     if (tensor.dtype == DType::f32) return set(f.data());
-    std::vector<bf16> b(f.begin(), f.end());
-    set(b.data());
+    tensor.dtype == DType::bf16 ? set(std::vector<bf16>(f.begin(), f.end()).data())
+                                : set(std::vector<f16>(f.begin(), f.end()).data());
   }
   std::vector<double> values() const {
-    const size_t n = static_cast<size_t>(tensor.numel());
-    if (tensor.dtype == DType::f32) {
-      std::vector<float> f(n);
-      copy_to_host(f.data(), tensor.data, tensor.bytes(), stream());
-      stream().synchronize();
-      return {f.begin(), f.end()};
-    }
-    std::vector<bf16> b(n);
-    copy_to_host(b.data(), tensor.data, tensor.bytes(), stream());
-    stream().synchronize();
-    std::vector<double> result(n);
-    for (size_t i = 0; i < n; ++i) result[i] = static_cast<float>(b[i]);
-    return result;
+    if (tensor.dtype == DType::f32) return values_as<float>();
+    return tensor.dtype == DType::bf16 ? values_as<bf16>() : values_as<f16>();
   }
   Tensor tensor;
 
  private:
+  template <class T>
+  std::vector<double> values_as() const {
+    std::vector<T> stored(static_cast<size_t>(tensor.numel()));
+    copy_to_host(stored.data(), tensor.data, tensor.bytes(), stream());
+    stream().synchronize();
+    std::vector<double> result;
+    for (const T& x : stored) result.push_back(static_cast<float>(x));
+    return result;
+  }
   DeviceBuffer buffer_;
 };
 

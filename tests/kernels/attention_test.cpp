@@ -79,6 +79,13 @@ TEST_P(Attention, AgreesWithNaiveLoopsInBf16) {
   expect_close(c, 1e-2, 6e-3);
 }
 
+// To 11 bits.
+TEST_P(Attention, AgreesWithNaiveLoopsInFp16) {
+  AttentionCase c = GetParam().c;
+  c.dtype = DType::f16;
+  expect_close(c, 1e-2 / 8, 6e-3 / 8);
+}
+
 // The naive gradient itself, against differences of the naive objective.
 TEST_P(Attention, NaiveGradientIsTheSlope) {
   const AttentionCase& c = GetParam().c;
@@ -170,7 +177,7 @@ TEST(AttentionNumerics, EqualScoresGiveTheMean) {
 
 // The same documents alone and in one batch, bit for bit; a change in one document changes that one only.
 TEST(AttentionBits, PackedDocumentsEqualSeparateOnes) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     AttentionCase c{
         .shape = shape(4, 2, 32, 90), .lengths = {129, 1, 200, 64}, .dtype = dtype, .dropout = dropout(0.2f)};
     auto qkv = random_values(c.rows() * c.qkv_width(), 1, dtype, 21);

@@ -33,7 +33,7 @@ Values factors(int64_t width, const Dropout& d) {
 TEST(Residual, AddsWithDropout) {
   const TestBatch batch(rows, sequence_length, 10, 1);
   for (const int64_t width : {1, 3, 7, 64, 257, 600}) {  // rows begin at any place of a group of four random numbers
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const Dropout& d : {Dropout{}, dropout, Dropout{1e-6f, 9}, Dropout{0.999f, 9}}) {
         const Array in(DType::f32, {rows, width}, test::random_values(rows * width, 2));
         const Array delta(dtype, {rows, width}, test::random_values(rows * width, 3));
@@ -53,8 +53,9 @@ TEST(Residual, AddsWithDropout) {
         Values gradient = dout.values();
         for (size_t i = 0; i < gradient.size(); ++i) gradient[i] *= f[i];
         const Array rounded(dtype, {rows, width}, gradient);
-        test::expect_close(ddelta.values(), gradient,
-                           [&](size_t i) { return (test::rounding(dtype) + 0x1p-24) * std::fabs(gradient[i]); });
+        test::expect_close(ddelta.values(), gradient, [&](size_t i) {
+          return test::storing_error(dtype, gradient[i]) + 0x1p-24 * std::fabs(gradient[i]);
+        });
       }
     }
   }
@@ -142,7 +143,7 @@ TEST(AddInOrder, AddsFromTheLeft) {
 }
 
 TEST(Fill, EveryElement) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const Array a(dtype, {5001});
     fill(a, 1.5f, test::stream());
     EXPECT_EQ(a.values(), Values(5001, 1.5));

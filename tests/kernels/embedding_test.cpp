@@ -96,8 +96,8 @@ TEST_P(Embedding, BitsDoNotDependOnThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Embedding,
-                         testing::Combine(testing::Values(DType::f32, DType::bf16), testing::Bool(), testing::Bool(),
-                                          testing::Values(3, 64, 301)));
+                         testing::Combine(testing::Values(DType::f32, DType::bf16, DType::f16), testing::Bool(),
+                                          testing::Bool(), testing::Values(3, 64, 301)));
 
 TEST(EmbeddingOrder, RowsAreAddedInTheOrderOfTheBatch) {
   constexpr int64_t ids = 3, width = 5;  // many rows of each id

@@ -64,7 +64,7 @@ TEST_P(Gemm, EveryFormIsExact) {
   };
   for (const auto [m, n, k] : {Size{1, 1, 1}, Size{63, 65, 31}, Size{130, 70, 1029}, Size{200, 130, 64},
                                Size{9, 205, 64}, Size{130, 405, 1030}}) {
-    for (const DType input : {DType::f32, DType::bf16}) {
+    for (const DType input : {DType::f32, DType::bf16, DType::f16}) {
       for (int flags = 0; flags < 8; ++flags) {
         GemmShape s{.m = m, .n = n, .k = k, .a_transposed = (flags & 1) != 0, .b_transposed = (flags & 2) != 0};
         s.input = input;
@@ -85,7 +85,7 @@ TEST_P(Gemm, EveryFormIsExact) {
 
 // More than a segment along k: sums of a bf16 result wait in shared memory between segments; A is packed in bands.
 TEST_P(Gemm, LongInnerDimension) {
-  for (const DType output : {DType::f32, DType::bf16}) {
+  for (const DType output : {DType::f32, DType::bf16, DType::f16}) {
     check({.m = 70, .n = 66, .k = 17001, .b_transposed = true, .input = DType::bf16, .output = output});
     check({.m = 150,
            .n = 66,
@@ -121,7 +121,7 @@ TEST_P(Gemm, ThreadsOfTheCallerDoNotMeet) {
 }
 
 TEST_P(Gemm, BitsDoNotDependOnThreads) {
-  for (const DType input : {DType::f32, DType::bf16}) {
+  for (const DType input : {DType::f32, DType::bf16, DType::f16}) {
     for (const GemmShape& s : {GemmShape{.m = 150, .n = 200, .k = 2100, .a_transposed = true, .input = input},
                                GemmShape{.m = 70, .n = 3000, .k = 210, .b_transposed = true, .input = input}}) {
       const Values a = test::random_values(s.m * s.k, 21);

@@ -56,6 +56,8 @@ class Array {
         return upload<float>(values);
       case DType::bf16:
         return upload<bf16>(values);
+      case DType::f16:
+        return upload<f16>(values);
       case DType::i32:
         return upload<int32_t>(values);
       case DType::i64:
@@ -70,6 +72,8 @@ class Array {
         return download<float>();
       case DType::bf16:
         return download<bf16>();
+      case DType::f16:
+        return download<f16>();
       case DType::i32:
         return download<int32_t>();
       default:
@@ -89,8 +93,8 @@ class Array {
   void upload(const Values& values) {
     std::vector<T> typed(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      if constexpr (std::is_same_v<T, bf16>) {
-        typed[i] = bf16(static_cast<float>(values[i]));
+      if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) {
+        typed[i] = T(static_cast<float>(values[i]));
       } else {
         typed[i] = static_cast<T>(values[i]);
       }
@@ -113,8 +117,19 @@ class Array {
   Tensor tensor_;
 };
 
-/// Half a unit in the last place, relative, of a stored number.
-inline double rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-24; }
+/// Half a unit in the last place, relative, of a stored number (of fp16 a normal one: from 2^-14 on).
+inline double rounding(DType dtype) {
+  if (dtype == DType::f16) return 0x1p-11;
+  return dtype == DType::bf16 ? 0x1p-8 : 0x1p-24;
+}
+
+/// Largest error of a number of about `value` when it is stored; numbers of fp16 below 2^-14 are multiples of 2^-24.
+inline double storing_error(DType dtype, double value) {
+  return std::fmax(rounding(dtype) * std::fabs(value), dtype == DType::f16 ? 0x1p-25 : 0.0);
+}
+
+/// Of two types of 16 bits in one call a kernel knows nothing.
+inline bool do_mix(DType a, DType b) { return a == b || a == DType::f32 || b == DType::f32; }
 
 /// |actual - expected| <= bound(i) for every i.
 template <class Bound>

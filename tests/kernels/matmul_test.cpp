@@ -121,7 +121,7 @@ TEST_P(Matmul, IsAccurateAndRoundsOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, Matmul,
                          testing::Combine(testing::Values(Form::forward, Form::input, Form::weight),
-                                          testing::Values(DType::f32, DType::bf16)));
+                                          testing::Values(DType::f32, DType::bf16, DType::f16)));
 
 TEST(MatmulThreads, BitsDoNotDependOnThreads) {
   struct Case {
@@ -133,7 +133,7 @@ TEST(MatmulThreads, BitsDoNotDependOnThreads) {
                         {Form::input, {200, 2300, 96}},    {Form::weight, {97, 48, 33}},
                         {Form::weight, {2100, 160, 96}},   {Form::weight, {333, 65, 129}}};
   for (const Case& c : cases) {
-    for (const DType in : {DType::f32, DType::bf16}) {
+    for (const DType in : {DType::f32, DType::bf16, DType::f16}) {
       const auto [n, m, k] = c.s;
       const Values a = test::random_values(c.form == Form::forward ? n * k : n * m, 3);
       const Values b = test::random_values(c.form == Form::weight ? n * k : m * k, 4);
@@ -149,7 +149,7 @@ TEST(MatmulThreads, BitsDoNotDependOnThreads) {
 // The product where stock primitives divide the inner dimension among threads.
 TEST(MatmulThreads, TallWeightGradient) {
   const Shape s{4096, 768, 2304};
-  for (const DType in : {DType::f32, DType::bf16}) {
+  for (const DType in : {DType::f32, DType::bf16, DType::f16}) {
     const Array dy(in, {s.n, s.m}, test::random_values(s.n * s.m, 5));
     const Values x_values = test::random_values(s.n * s.k, 6);
     Array x(in, {s.n, s.k}, x_values);
@@ -169,7 +169,7 @@ TEST(MatmulThreads, TallWeightGradient) {
 }
 
 TEST(MatmulBias, SumsRows) {
-  for (const DType in : {DType::f32, DType::bf16}) {
+  for (const DType in : {DType::f32, DType::bf16, DType::f16}) {
     for (const Shape& s : {Shape{1, 1, 0}, Shape{31, 5, 0}, Shape{64, 256, 0}, Shape{333, 700, 0}}) {
       const Array dy(in, {s.n, s.m}, test::random_values(s.n * s.m, 7));
       const Values d = dy.values();

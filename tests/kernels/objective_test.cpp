@@ -11,10 +11,13 @@ TEST(CrossEntropy, CotangentsAreTheNegativeWeights) {
   test::Values weights = test::random_values(1001, 1);
   const test::Array in(DType::f32, {1001}, weights), out(DType::f32, {1001});
   weights = in.values();
-  cross_entropy_cotangents(out, in, test::stream());
+  cross_entropy_cotangents(out, in, {}, test::stream());
   for (double& w : weights) w = -w;
   EXPECT_EQ(out.values(), weights);
-  EXPECT_THROW(cross_entropy_cotangents(out, in.tensor().rows(0, 1000), test::stream()), Error);
+  cross_entropy_cotangents(out, in, test::Array(DType::f32, {1}, {1024}), test::stream());
+  for (double& w : weights) w *= 1024;
+  EXPECT_EQ(out.values(), weights) << "scaled";
+  EXPECT_THROW(cross_entropy_cotangents(out, in.tensor().rows(0, 1000), {}, test::stream()), Error);
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ TEST(SumOfProducts, IsExact) {
 }
 
 TEST(ChunkedHash, ShardsAddUp) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const int64_t n = 256 * 9 + 77;
     const Array x(dtype, {n}, test::random_values(n, 8));
     const uint64_t whole = chunked_hash(x, 0, test::stream());

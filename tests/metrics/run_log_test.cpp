@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -117,6 +118,29 @@ TEST_F(RunLogFiles, Hdf5HasEquallyLongColumns) {
   for (const char* name : {"wall_time", "grad_norm", "learning_rate", "tokens", "tokens_per_second"}) {
     EXPECT_EQ(column(folder / "metrics.h5", std::string("/train/") + name).size(), 2u) << name;
   }
+}
+
+TEST_F(RunLogFiles, LossScaleIsInTheLedgerAndTheMetrics) {
+  RunLogOptions scaled = options();
+  scaled.scales_loss = true;
+  RunLog log(scaled);
+  StepRecord first = record(1, 2.5, 10), second = record(2, 2.25, 10);
+  first.scaling = {65536, 1, true};
+  first.grad_norm = std::numeric_limits<double>::infinity();
+  second.scaling = {32768, 1, false};
+  log.step(first);
+  log.step(second);
+  log.finish("finished");
+  const auto ledger = lines("ledger.jsonl");
+  EXPECT_EQ(ledger[0], R"({"step":1,"learning_rate":"0x1p-10","loss":"0x1.4p+1","grad_norm":"inf","tokens":10,)"
+                       R"("samples":"0000000000000abc","loss_scale":"0x1p+16","skipped_steps":1})");
+  EXPECT_EQ(ledger[1], R"({"step":2,"learning_rate":"0x1p-10","loss":"0x1.2p+1","grad_norm":"0x1.8p+0","tokens":10,)"
+                       R"("samples":"0000000000000abc","loss_scale":"0x1p+15"})");
+  const auto j = nlohmann::json::parse(lines("metrics.jsonl")[0]);
+  EXPECT_EQ(j["loss_scale"], 32768);
+  EXPECT_EQ(j["skipped_steps"], 1);
+  EXPECT_EQ(column(folder / "metrics.h5", "/train/loss_scale"), (std::vector<double>{32768}));
+  EXPECT_EQ(column(folder / "metrics.h5", "/train/skipped_steps"), (std::vector<double>{1}));
 }
 
 TEST_F(RunLogFiles, Hdf5OpensWheneverTheWriterIsKilled) {

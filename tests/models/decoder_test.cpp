@@ -14,6 +14,11 @@
 namespace llmtrain::test {
 namespace {
 
+/// Relative, as L2 norms.
+struct Errors {
+  double logits = 0, gradients = 0;
+};
+
 class DecoderGolden : public ::testing::TestWithParam<std::string> {
  protected:
   DecoderGolden() : golden(GetParam()), rows(rows_of(golden)), count(static_cast<int64_t>(rows.ids.size())) {}
@@ -31,6 +36,8 @@ class DecoderGolden : public ::testing::TestWithParam<std::string> {
     }
     return gradient;
   }
+
+  Errors errors_of(DType dtype, uint32_t batches) const;
 
   Golden golden;
   Rows rows;
@@ -108,15 +115,11 @@ TEST_P(DecoderGolden, TenAdamWSteps) {
   EXPECT_GT(std::abs(losses[10] - losses[0]), 1e-2) << "the steps must matter";
 }
 
-/// What autocast's errors are: tests/reference/models/bf16_errors.txt.
-struct Bf16Errors {
-  double logits = 0, gradients = 0;
-};
-
-Bf16Errors autocast_errors(const std::string& name) {
+/// tests/reference/models/bf16_errors.txt
+Errors autocast_errors(const std::string& name) {
   std::ifstream file(Golden::folder() / "bf16_errors.txt");
   std::string found;
-  Bf16Errors errors;
+  Errors errors;
   while (file >> found >> errors.logits >> errors.gradients) {
     if (found == name) return errors;
   }
@@ -145,14 +148,12 @@ Rows random_rows(const Rows& like, int64_t vocabulary, uint32_t seed) {
   return rows;
 }
 
-/// Root mean squares over 16 batches on both sides: of one batch an error may be small or large by chance, as where the
-/// input of a ReLU is near zero.
-TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
-  constexpr uint32_t batches = 16;
-  TestModel exact(shape_of(golden), DType::f32, count), low(shape_of(golden), DType::bf16, count);
+/// Root mean squares over batches, against fp32.
+Errors DecoderGolden::errors_of(DType dtype, uint32_t batches) const {
+  TestModel exact(shape_of(golden), DType::f32, count), low(shape_of(golden), dtype, count);
   exact.set(parameters());
   low.set(parameters());
-  Bf16Errors squares;
+  Errors squares;
   for (uint32_t batch = 1; batch <= batches; ++batch) {
     const Rows random = random_rows(rows, golden.integer("vocab_size"), batch);
     squares.logits += std::pow(relative_distance(low.logits(random), exact.logits(random)), 2);
@@ -164,11 +165,26 @@ TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
           std::pow(relative_distance(without_zeros(name, gradients.at(name)), without_zeros(name, right)), 2);
     }
   }
-  const Bf16Errors ours{std::sqrt(squares.logits / batches), std::sqrt(squares.gradients / batches)};
-  const Bf16Errors theirs = autocast_errors(GetParam());
+  return {std::sqrt(squares.logits / batches), std::sqrt(squares.gradients / batches)};
+}
+
+/// 16 batches on both sides: of one batch an error may be small or large by chance, as where the input of a ReLU is
+/// near zero.
+TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
+  const Errors ours = errors_of(DType::bf16, 16);
+  const Errors theirs = autocast_errors(GetParam());
   EXPECT_LT(ours.logits, 2 * theirs.logits);
   EXPECT_LT(ours.gradients, 2 * theirs.gradients);
   EXPECT_GT(ours.gradients, 0.1 * theirs.gradients) << "bf16 must show, or it was not used";
+}
+
+/// Three bits more than bf16: an eighth of its errors.
+TEST_P(DecoderGolden, Fp16WithinAQuarterOfBf16sAutocastError) {
+  const Errors ours = errors_of(DType::f16, 4);
+  const Errors theirs = autocast_errors(GetParam());
+  EXPECT_LT(ours.logits, theirs.logits / 4);
+  EXPECT_LT(ours.gradients, theirs.gradients / 4);
+  EXPECT_GT(ours.gradients, 0.1 / 8 * theirs.gradients) << "fp16 must show, or it was not used";
 }
 
 // What is computed again has the bits of what would have been kept, in every family and with dropout.

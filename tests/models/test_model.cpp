@@ -217,7 +217,7 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
         first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}};
     const Tensor dlogp = first_rows(cotangents_.logp, batch.tokens);
     model_->forward(*ctx_, &batch);
-    cross_entropy_cotangents(dlogp, batch.loss_weights, stream());
+    cross_entropy_cotangents(dlogp, batch.loss_weights, {}, stream());
     model_->score_and_differentiate(*ctx_, &batch, statistics, {dlogp, {}, {}});
     sum_of_products(loss, statistics.logp, batch.loss_weights, stream());
     model_->backward(*ctx_, &batch);

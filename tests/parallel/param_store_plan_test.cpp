@@ -43,7 +43,7 @@ class ParamStorePlan : public testing::TestWithParam<std::tuple<int, DType>> {};
 
 TEST_P(ParamStorePlan, MatchesTheFormulas) {
   const auto [size, compute] = GetParam();
-  const int64_t w = compute == DType::bf16 ? 2 : 4;  // bytes of a weight
+  const auto w = static_cast<int64_t>(size_of(compute));
   const int64_t psi = embedding + blocks * block;
   const bool fp32 = compute == DType::f32;
   for (int stage = 0; stage <= 3; ++stage) {
@@ -75,7 +75,7 @@ TEST_P(ParamStorePlan, MatchesTheFormulas) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ParamStorePlan,
                          testing::Combine(testing::Values(1, 2, 3, 4, 5, 6, 7, 8),
-                                          testing::Values(DType::f32, DType::bf16)));
+                                          testing::Values(DType::f32, DType::bf16, DType::f16)));
 
 TEST(ParamStorePlan, UntiedUnitsAtBothEndsShareTheLargeSlot) {
   ParamStoreOptions options;

@@ -225,6 +225,10 @@ TEST(Config, FindsContradictions) {
   expect({"evaluation.early_stopping_patience=2", "data.validation_fraction=0"},
          "command line: evaluation.early_stopping_patience", "needs validation data");
   expect({"data.tokenizer=chars"}, "command line: data.tokenizer", "did you mean char?");
+  expect({"precision.compute=fp16", "precision.min_loss_scale=1e5"}, "command line: precision.min_loss_scale",
+         "100000 is above initial_loss_scale = 65536");
+  expect({"precision.compute=fp16", "precision.loss_scale=0"}, "command line: precision.loss_scale", "range");
+  expect({"precision.compute=fp8"}, "command line: precision.compute", "fp16");
   expect({"run.name=a/b"}, "command line: run.name", "cannot name a folder");
   expect({"run.name=.."}, "command line: run.name", "cannot name a folder");
   // controls: the nearest thing that is right
@@ -249,6 +253,30 @@ TEST(Config, NotesKeysWithoutEffect) {
                                    "command line: data.overflow: no effect with packing = wrap",
                                    "command line: schedule.warmup_steps: no effect with name = constant"));
   EXPECT_EQ(write_deck(c).find("\nwarmup_steps ="), std::string::npos);
+}
+
+TEST(Config, LossScaleIsOfFp16) {
+  const Config c = load({"precision.compute=fp16"});
+  EXPECT_EQ(c.precision.loss_scale, PrecisionConfig::dynamic);
+  EXPECT_THAT(c.notes, IsEmpty());
+  EXPECT_THAT(write_deck(c), HasSubstr("\nloss_scale = dynamic "));
+  EXPECT_THAT(write_deck(c), HasSubstr("\ninitial_loss_scale = 65536 "));
+  EXPECT_EQ(compute_dtype(c.precision), DType::f16);
+  EXPECT_EQ(compute_dtype(load({"precision.compute=tf32"}).precision), DType::f32);
+  EXPECT_THAT(load({"precision.loss_scale=8"}).notes,
+              ElementsAre("command line: precision.loss_scale: no effect without compute = fp16"));
+  const Config fixed = load({"precision.compute=fp16", "precision.loss_scale=8", "precision.min_loss_scale=2"});
+  EXPECT_EQ(fixed.precision.loss_scale, 8);
+  EXPECT_THAT(fixed.notes, ElementsAre("command line: precision.min_loss_scale: no effect with a fixed loss_scale"));
+  // A run may go on with other rules, not with another type.
+  const auto changes = [&](const std::string& argument) {
+    return changes_since(load({"precision.compute=fp16", argument}), write_deck(c), "recorded");
+  };
+  EXPECT_THAT(changes("precision.loss_scale_window=7").applied, ElementsAre(HasSubstr("2000 there, 7 here")));
+  EXPECT_THAT(changes("precision.loss_scale_window=7").breaking, IsEmpty());
+  EXPECT_THAT(changes("precision.initial_loss_scale=8").breaking, ElementsAre(HasSubstr("65536 there, 8 here")));
+  EXPECT_THAT(changes_since(load({"precision.compute=bf16"}), write_deck(c), "recorded").breaking,
+              ElementsAre("precision.compute: fp16 there, bf16 here"));
 }
 
 TEST(Config, ScheduleDefaultsFollowItsName) {
@@ -278,6 +306,8 @@ const std::vector<std::vector<std::string>> variants = {
     {"schedule.name=polynomial", "data.packing=none", "data.document_separator=\\n;#\\n",
      "data.validation=a.txt,b.txt"},
     {"log.sample_prompts=Once\\, a, b ; c # d", "run.name=a b", "memory.limit=3GiB", "log.sinks=jsonl"},
+    {"precision.compute=fp16", "precision.loss_scale_hysteresis=2"},
+    {"precision.compute=fp16", "precision.loss_scale=1024"},
     {"log.sinks=", "model.vocab_size=300", "precision.compute=fp32", "schedule.name=cosine_with_restarts"},
 };
 

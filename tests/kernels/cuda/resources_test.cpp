@@ -35,7 +35,7 @@ constexpr FrameLimit frame_limits[] = {
 /// Of dynamic shared memory, for the largest head dimension that the kernel is started with.
 int64_t dynamic_shared_bytes(const std::string& name) {
   std::smatch match;
-  static const std::regex tiled("Tiled(Forward|BackwardQuery|BackwardKey)<(\\d+)>");
+  static const std::regex tiled("Tiled(Forward|BackwardQuery|BackwardKey)<(\\d+), [^>]*>");
   if (std::regex_search(name, match, tiled)) {
     const int columns = std::stoi(match[2]);
     return match[1] == "BackwardKey" ? tiled_key_shared_bytes(columns) : tiled_shared_bytes(columns);
@@ -112,10 +112,13 @@ TEST(KernelResources, AttentionIsThereForEveryHeadDimension) {
     for (const char* pass : {"Forward", "BackwardQuery", "BackwardKey"}) {
       EXPECT_TRUE(has(std::string(pass) + "<float, " + std::to_string(row_registers(head_dim)) + ">")) << head_dim;
       if (head_dim > largest_tiled) continue;
-      EXPECT_TRUE(has(std::string("Tiled") + pass + "<" + std::to_string(tile_columns(head_dim)) + ">")) << head_dim;
+      for (const char* type : {"bf16", "f16"}) {
+        const std::string columns = std::to_string(tile_columns(head_dim));
+        EXPECT_TRUE(has(std::string("Tiled") + pass + "<" + columns + ", llmtrain::" + type + ">")) << head_dim;
+      }
     }
   }
-  EXPECT_FALSE(has("TiledForward<7>"));
+  EXPECT_FALSE(has("TiledForward<7, "));
 }
 
 // The checks above can fail: of kernels that ask for too much, each is found.

@@ -6,8 +6,8 @@ usage() {
   cat <<'TEXT'
 usage: tests/run.sh [--all] [--yes]
 
-Installs what is missing (cmake/install_dependencies.sh), builds the host configuration in build/host and, where nvcc is
-found, the CUDA one in build/cuda, and runs their tests. Ends with CTest's summary; exit code 0 when all passed.
+Installs what is missing (cmake/install_dependencies.sh), builds the host configuration in build/host, the GPU program on
+pretended GPUs in build/emulated and, where nvcc is found, the CUDA one in build/cuda, and runs their tests. Ends with CTest's summary; exit code 0 when all passed.
 
   --all   also: builds with the address, undefined behaviour and thread sanitizers and their tests, clang-tidy over
           everything, and the long campaigns (tests/*/campaign.sh)
@@ -71,7 +71,8 @@ if $all; then
 fi
 
 build host
-builds=(host)
+build emulated
+builds=(host emulated)
 if [[ -n ${CUDACXX:-} ]] || command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then
   build cuda
   builds+=(cuda)

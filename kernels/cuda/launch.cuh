@@ -3,15 +3,11 @@
 //   __device__ void operator()() const
 // that finds its place in threadIdx and blockIdx, as ever.
 
+#include <cuda_runtime.h>  // the tests' own where there is no GPU: tests/emulator
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
-
-#if defined(__CUDACC__)
-#include <cuda_runtime.h>
-#else
-#include "kernels/cuda/emulator.hpp"
-#endif
 
 /// Before a loop over elements of an array that is to lie in registers.
 #if defined(__CUDACC__)
@@ -27,10 +23,10 @@
 
 namespace llmtrain::cuda {
 
-#if defined(__CUDACC__)
-
 inline void check_launch(cudaError_t code, const char* what) {
-  if (code != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(code));
+  if (code == cudaSuccess) return;
+  cudaGetLastError();  // not an error of the next call
+  throw Error(std::string(what) + ": " + cudaGetErrorString(code));
 }
 
 template <class Kernel>
@@ -47,35 +43,23 @@ void launch(const Grid& grid, Stream& stream, const Kernel& kernel, int shared_b
     check_launch(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                  "a kernel does not get its shared memory on this GPU");
   }
-  run<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)),
-        Kernel::threads, static_cast<size_t>(shared_bytes), static_cast<cudaStream_t>(stream.native())>>>(kernel);
-  check_launch(cudaGetLastError(), "a kernel failed to start");
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z));
+  config.blockDim = dim3(Kernel::threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream.native());
+  check_launch(cudaLaunchKernelEx(&config, run<Kernel>, kernel), "a kernel failed to start");
 }
 
 template <class T>
 __device__ T* dynamic_shared() {
+#if defined(__CUDACC__)
   extern __shared__ __align__(128) unsigned char bytes[];
   return reinterpret_cast<T*>(bytes);
-}
-
 #else
-
-template <class Kernel>
-void launch(const Grid& grid, Stream& /*stream*/, const Kernel& kernel, int shared_bytes = 0) {
-  check_grid(grid);
-  LLMTRAIN_CHECK(shared_bytes <= shared_bytes_of_block(0), "a kernel wants more shared memory than some GPUs have");
-  emulator::run({{static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)},
-                 {Kernel::threads, 1, 1},
-                 static_cast<size_t>(shared_bytes)},
-                [&] { kernel(); });
-}
-
-template <class T>
-T* dynamic_shared() {
   return static_cast<T*>(emulator::dynamic_shared_memory());
-}
-
 #endif
+}
 
 /// f(i) for i in [0, count).
 template <class F>

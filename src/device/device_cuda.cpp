@@ -25,6 +25,15 @@ void cuda_check(cudaError_t code, const char* call) {
   throw Error(fmt::format("{} failed: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code)));
 }
 
+/// The GPU of this process. CUDA gives every new thread the node's first one.
+int device_of_process = 0;
+void use_device() {
+  thread_local int of_thread = -1;
+  if (of_thread == device_of_process) return;
+  cuda_check(cudaSetDevice(device_of_process), "cudaSetDevice");
+  of_thread = device_of_process;
+}
+
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 thread_local WaitObserver* observer = nullptr;
@@ -81,6 +90,7 @@ cudaDeviceProp current_properties() {
 // The kind follows from the addresses.
 void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
   if (bytes <= 0) return;
+  use_device();
   cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, raw(stream)), "cudaMemcpyAsync");
 }
 
@@ -109,6 +119,7 @@ Stream::Stream() {
 }
 Stream::~Stream() { cudaStreamDestroy(static_cast<cudaStream_t>(native_)); }
 void Stream::synchronize() {
+  use_device();
   wait_for([this] { return cudaStreamQuery(raw(*this)); }, "work on the GPU");
 }
 
@@ -230,7 +241,8 @@ DeviceRuntime::DeviceRuntime(int node_rank, int /*threads*/) {
   std::vector<std::string> addresses;
   addresses.reserve(static_cast<size_t>(count));
   for (int device = 0; device < count; ++device) addresses.push_back(address_of(device));
-  cuda_check(cudaSetDevice(choose_device(addresses, node_rank)), "cudaSetDevice");
+  device_of_process = choose_device(addresses, node_rank);
+  use_device();
   cuda_check(cudaFree(nullptr), "starting the GPU");  // makes the context now, where an error has one place
 }
 

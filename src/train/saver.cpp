@@ -68,6 +68,8 @@ int64_t Snapshot::position(int64_t unit, StateKind kind, int64_t element) const 
 }
 
 void Snapshot::take() {
+  taken_.record(main_);
+  taken_.wait(writer_);
   const StoreState state(store_, main_);
   for (const StateKind kind : state_kinds) {
     for (int u = 0; u < store_.unit_count(); ++u) {

@@ -50,6 +50,7 @@ class Snapshot : public StateSource {
   ParamStore& store_;
   Stream& main_;
   mutable Stream writer_;
+  Event taken_;  ///< in `main`: the update before, which the writer must not overtake
   Schema schema_;
   std::vector<int64_t> first_;  ///< position of each kind and unit's first element, plus the total
   int64_t total_ = 0;

@@ -56,11 +56,15 @@ class ToyStore {
       for (size_t p = 0; p < store.spec(u).params.size(); ++p) {
         const Tensor weight = store.weight(u, static_cast<int>(p));
         const int64_t offset = store.layout(u).offset(static_cast<int>(p));
+        std::vector<std::byte> bytes(static_cast<size_t>(weight.bytes()));
+        copy_to_host(bytes.data(), weight.data, weight.bytes(), stream());
+        stream().synchronize();
+        const Tensor copy(bytes.data(), weight.dtype, {weight.numel()});
         for (int64_t e = 0; e < weight.numel(); ++e) {
           const float master = toy_value(step, StateKind::master, u, offset + e);
-          const bool right = weight.dtype == DType::f32 ? same_bits(weight.as<float>()[e], master)
-                                                        : same_bits(static_cast<float>(weight.as<bf16>()[e]),
-                                                                    static_cast<float>(bf16(master)));
+          const bool right = copy.dtype == DType::f32
+                                 ? same_bits(copy.as<float>()[e], master)
+                                 : same_bits(static_cast<float>(copy.as<bf16>()[e]), static_cast<float>(bf16(master)));
           if (!right) ++count[0];
         }
       }

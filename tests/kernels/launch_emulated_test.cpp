@@ -1,7 +1,5 @@
 // What kernels ask of a GPU when they start: the arithmetic that chooses grids and shared memory, on the host.
 
-#include "kernels/cuda/launch.cuh"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "kernels/attention_checks.hpp"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_shape.hpp"
+#include "kernels/cuda/launch.cuh"
 
 namespace llmtrain::cuda {
 namespace {
@@ -46,18 +45,16 @@ TEST(LaunchShape, LoopsReachElementsBeyondTheRangeOfInt) {
   const int64_t count = (int64_t{1} << 33) + 77, stride = largest_loop_grid * ForEach<Indices>::threads;
   std::vector<int64_t> seen;
   const ForEach<Indices> loop{count, {&seen}};
-  emulator::place = {};
-  emulator::place.grid_size = {static_cast<unsigned>(largest_loop_grid), 1, 1};
+  gridDim = {static_cast<unsigned>(largest_loop_grid), 1, 1};
   for (const auto& [block, thread] : {std::pair{0U, 0U}, {65535U, 255U}, {0U, 76U}, {0U, 77U}}) {
-    emulator::place.block.x = block;
-    emulator::place.thread.x = thread;
+    blockIdx = {block, 0, 0};
+    threadIdx = {thread, 0, 0};
     seen.clear();
     loop();
     std::vector<int64_t> expected;
     for (int64_t i = int64_t{block} * 256 + thread; i < count; i += stride) expected.push_back(i);
     EXPECT_EQ(seen, expected) << block << ", " << thread;
   }
-  emulator::place = {};
 }
 
 // Offsets of rows in tensors of more than 2^31 elements.

@@ -1,12 +1,11 @@
 // The order of sums over rows: 32 rows in fp32, 32 such sums in double, then those in order.
 
-#include "kernels/cuda/column_sum.cuh"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "harness/harness.hpp"
+#include "kernels/cuda/column_sum.cuh"
 #include "kernels/kernel_test.hpp"
 
 namespace llmtrain::cuda {
@@ -28,8 +27,14 @@ TEST(ColumnSums, HaveOneOrderForAShape) {
     for (size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<float>(std::exp(20 * random_uniform(random_bits(5, 1, i))));
     }
-    float first[columns] = {1, 1, 1}, second[columns] = {2, 2, 2};
-    column_sums(rows, columns, {first, second}, true, test::stream(), Element{x.data(), columns});
+    const test::Array in(DType::f32, {rows, columns}, test::Values(x.begin(), x.end()));
+    const test::Array sums(DType::f32, {3, columns}, {1, 1, 1, 2, 2, 2, 7, 7, 7});
+    auto* const to = sums.tensor().as<float>();
+    const Element element{in.tensor().as<float>(), columns};
+    column_sums(rows, columns, {to, to + columns}, true, test::stream(), element);
+    column_sums(rows, columns, {nullptr, to + 2 * columns}, false, test::stream(), element);
+    const test::Values all = sums.values();
+    const double *first = all.data(), *second = first + columns, *only = second + columns;
     bool plain_differs = false;
     for (int64_t c = 0; c < columns; ++c) {
       double total[2] = {}, group[2] = {};
@@ -45,11 +50,9 @@ TEST(ColumnSums, HaveOneOrderForAShape) {
       }
       EXPECT_EQ(first[c], static_cast<float>(1 + total[0])) << rows;
       EXPECT_EQ(second[c], static_cast<float>(2 + total[1])) << rows;
-      plain_differs |= first[c] != 1 + plain;
+      plain_differs |= first[c] != static_cast<double>(1 + plain);
     }
     EXPECT_TRUE(plain_differs || rows < 1000) << rows;
-    float only[columns] = {7, 7, 7};
-    column_sums(rows, columns, {nullptr, only}, false, test::stream(), Element{x.data(), columns});
     for (int64_t c = 0; c < columns; ++c) EXPECT_NEAR(only[c], second[c], 2.5 + 1e-6 * std::abs(second[c]));
   }
 }

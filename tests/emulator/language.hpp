@@ -1,11 +1,11 @@
 #pragma once
-// What CUDA's language gives a kernel, for a C++ compiler: the tests run the kernels of this folder on the host, with
-// the same references as any other kernel. The threads of a block are fibers of one host thread; one runs until it
-// waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each other in
-// different places, which on a GPU is undefined or hangs, are an error that names the kernel.
+// What CUDA's language gives a kernel, for a C++ compiler. The threads of a block are fibers of one host thread; one
+// runs until it waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each
+// other in different places, which on a GPU is undefined or hangs, end the program with a message.
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -20,14 +20,16 @@
 namespace llmtrain::emulator {
 
 struct Index {
-  unsigned x = 0, y = 0, z = 0;
+  constexpr Index(unsigned of_x = 1, unsigned of_y = 1, unsigned of_z = 1) : x(of_x), y(of_y), z(of_z) {}
+  unsigned x, y, z;
 };
 
+}  // namespace llmtrain::emulator
+
 /// Where the running fiber is.
-struct Place {
-  Index thread, block, block_size, grid_size;
-};
-extern thread_local Place place;
+extern constinit thread_local llmtrain::emulator::Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace llmtrain::emulator {
 
 inline constexpr int warp_size = 32;
 inline constexpr size_t exchanged_bytes = 64;
@@ -54,14 +56,9 @@ T exchanged(T mine, int lane) {
   std::memcpy(&result, exchange(&mine, sizeof mine)[static_cast<size_t>(lane)].data(), sizeof result);
   return result;
 }
-inline int own_lane() { return static_cast<int>(place.thread.x % warp_size); }
+inline int own_lane() { return static_cast<int>(threadIdx.x % warp_size); }
 
 }  // namespace llmtrain::emulator
-
-#define threadIdx (::llmtrain::emulator::place.thread)
-#define blockIdx (::llmtrain::emulator::place.block)
-#define blockDim (::llmtrain::emulator::place.block_size)
-#define gridDim (::llmtrain::emulator::place.grid_size)
 
 inline void __syncthreads() { ::llmtrain::emulator::wait_for_block(); }
 inline void __syncwarp(unsigned = 0xFFFFFFFFu) { ::llmtrain::emulator::exchanged(0, 0); }

@@ -1,0 +1,222 @@
+// The pretended GPU notices what a real one would punish.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "device/device.hpp"
+#include "emulator/cuda_runtime.h"
+#include "emulator/emulator.hpp"
+#include "harness/harness.hpp"
+
+namespace llmtrain {
+namespace {
+
+struct Add {
+  float* to;
+  const float* from;
+  float amount;
+};
+void add(Add a) {
+  if (threadIdx.x == 0) *a.to = *a.from + a.amount;
+}
+cudaError_t launch_add(cudaStream_t stream, const Add& arguments, unsigned threads = 32, size_t shared_bytes = 0) {
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3{threads, 1, 1};
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, add, arguments);
+}
+
+struct Numbers {
+  Numbers() { cudaMalloc(&data, 4 * sizeof(float)); }
+  ~Numbers() { cudaFree(data); }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+  void set(int i, float value) {
+    cudaMemcpy(data + i, &value, sizeof value, cudaMemcpyHostToDevice);
+    cudaDeviceSynchronize();
+  }
+  float get(int i) const {
+    float value = 0;
+    cudaDeviceSynchronize();
+    cudaMemcpy(&value, data + i, sizeof value, cudaMemcpyDeviceToHost);
+    return value;
+  }
+  float* data = nullptr;
+};
+
+cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+bool lazy() {
+  const char* order = std::getenv("LLMTRAIN_EMULATOR_ORDER");
+  return order == nullptr || std::string(order) == "lazy";
+}
+
+TEST(Emulator, EndsAProgramWhoseHostTouchesDeviceMemory) {
+  const Numbers numbers;
+  EXPECT_DEATH(*static_cast<volatile float*>(numbers.data) = 1, "the host touches device memory");
+}
+
+TEST(Emulator, EndsAProgramWhoseKernelLeavesItsMemory) {
+  const Numbers numbers;
+  const auto beyond = [&] {
+    launch_add(nullptr, {numbers.data + 64, numbers.data, 1});
+    cudaDeviceSynchronize();
+  };
+  EXPECT_DEATH(beyond(), "beyond its end");
+  EXPECT_DEATH(cudaMemset(numbers.data, 0, 17), "not within one allocation");
+}
+
+TEST(Emulator, EndsAProgramThatUsesFreedMemory) {
+  float* freed = nullptr;
+  cudaMalloc(&freed, 4);
+  cudaFree(freed);
+  EXPECT_DEATH(cudaMemset(freed, 0, 4), "not within one allocation");
+  EXPECT_DEATH(cudaFree(freed), "second time");
+}
+
+TEST(Emulator, EndsAProgramThatGivesAKernelMemoryOfTheHost) {
+  const Numbers numbers;
+  float local = 0;
+  EXPECT_DEATH(launch_add(nullptr, {numbers.data, &local, 1}), "address of host memory, in byte 8");
+  float* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&pinned), 4), cudaSuccess);
+  *pinned = 5;
+  EXPECT_EQ(launch_add(nullptr, {numbers.data, pinned, 1}), cudaSuccess);
+  EXPECT_EQ(numbers.get(0), 6);
+  cudaFreeHost(pinned);
+}
+
+TEST(Emulator, NewMemoryIsNotZero) {
+  const Numbers numbers;
+  EXPECT_TRUE(std::isnan(numbers.get(0)));
+}
+
+// The second stream reads what the first writes: with an event afterwards, without one before.
+TEST(Emulator, StreamsAreOrderedByEventsOnly) {
+  for (const bool ordered : {false, true}) {
+    Numbers numbers;
+    numbers.set(0, 1);
+    Stream first, second;
+    Event written;
+    launch_add(raw(first), {numbers.data, numbers.data, 10});
+    if (ordered) {
+      written.record(first);
+      written.wait(second);
+    }
+    launch_add(raw(second), {numbers.data + 1, numbers.data, 100});
+    second.synchronize();
+    const float found = numbers.get(1);
+    if (ordered || lazy()) {
+      EXPECT_EQ(found, ordered ? 111 : 101);
+    }
+  }
+}
+
+TEST(Emulator, PinnedMemoryIsCopiedLate) {
+  if (!lazy()) GTEST_SKIP() << "of the lazy order";
+  Numbers numbers;
+  Stream stream;
+  float* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&pinned), 4), cudaSuccess);
+  float pageable = 1;
+  *pinned = 1;
+  copy_to_device(numbers.data, pinned, 4, stream);
+  copy_to_device(numbers.data + 1, &pageable, 4, stream);
+  *pinned = 2;  // too early
+  pageable = 2;
+  stream.synchronize();
+  EXPECT_EQ(numbers.get(0), 2);
+  EXPECT_EQ(numbers.get(1), 1);
+  numbers.set(0, 7);
+  copy_to_host(pinned, numbers.data, 4, stream);
+  EXPECT_EQ(*pinned, 2);
+  copy_to_host(&pageable, numbers.data, 4, stream);
+  EXPECT_EQ(pageable, 7) << "pageable memory: the call waits";
+  EXPECT_EQ(*pinned, 7);
+  cudaFreeHost(pinned);
+}
+
+// As in a thread that never called cudaSetDevice, of a rank whose GPU is not the first.
+TEST(Emulator, EndsAProgramThatForgetsWhichGpuItUses) {
+  int devices = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+  if (devices < 2) GTEST_SKIP() << "LLMTRAIN_EMULATOR_DEVICES=2";
+  const Numbers numbers;
+  const Stream stream;
+  cudaSetDevice(1);
+  EXPECT_DEATH(launch_add(raw(stream), {numbers.data, numbers.data, 1}), "a stream of another GPU");
+  cudaSetDevice(0);
+}
+
+TEST(Emulator, RefusesLaunchesThatAGpuRefuses) {
+  const Numbers numbers;
+  const Add good{numbers.data, numbers.data, 1};
+  EXPECT_EQ(launch_add(nullptr, good, 2048), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_add(nullptr, good, 32, 49 << 10), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(add, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10), cudaSuccess);
+  EXPECT_EQ(launch_add(nullptr, good, 32, 49 << 10), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(add, cudaFuncAttributeMaxDynamicSharedMemorySize, 256 << 10), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
+TEST(Emulator, Counts) {
+  const emulator::Counts before = emulator::counts();
+  Numbers numbers;
+  Stream stream;
+  launch_add(raw(stream), {numbers.data, numbers.data, 1});
+  stream.synchronize();
+  float pageable = 0;
+  copy_to_host(&pageable, numbers.data, 4, stream);
+  const emulator::Counts& after = emulator::counts();
+  EXPECT_EQ(after.allocations - before.allocations, 1);
+  EXPECT_EQ(after.launches - before.launches, 1);
+  EXPECT_EQ(after.synchronizations - before.synchronizations, 1);
+  EXPECT_EQ(after.pageable_copies - before.pageable_copies, 1);
+}
+
+TEST(Emulator, RecordsGraphs) {
+  Numbers numbers;
+  numbers.set(0, 0);
+  Stream stream, side;
+  Event forked, joined;
+  ASSERT_EQ(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeGlobal), cudaSuccess);
+  launch_add(raw(stream), {numbers.data, numbers.data, 1});
+  forked.record(stream);
+  forked.wait(side);
+  launch_add(raw(side), {numbers.data + 1, numbers.data, 10});
+  joined.record(side);
+  joined.wait(stream);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(raw(stream), &graph), cudaSuccess);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  EXPECT_EQ(numbers.get(0), 0) << "recorded, not run";
+  for (int i = 0; i < 3; ++i) cudaGraphLaunch(exec, raw(stream));
+  stream.synchronize();
+  EXPECT_EQ(numbers.get(0), 3);
+  EXPECT_EQ(numbers.get(1), 13);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+TEST(Emulator, RecordingsForbidWhatAGpuForbids) {
+  Numbers numbers;
+  Stream stream, side;
+  Event forked;
+  float pageable = 0;
+  ASSERT_EQ(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeGlobal), cudaSuccess);
+  EXPECT_DEATH(stream.synchronize(), "not allowed while a stream is recorded");
+  EXPECT_DEATH(copy_to_host(&pageable, numbers.data, 4, stream), "pageable memory is not allowed");
+  EXPECT_DEATH(DeviceBuffer(64), "not allowed while a stream is recorded");
+  forked.record(stream);
+  forked.wait(side);
+  launch_add(raw(side), {numbers.data + 1, numbers.data, 10});
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(raw(stream), &graph), cudaErrorStreamCaptureUnjoined);
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,162 @@
+// Whole runs of the GPU program on pretended GPUs (tests/emulator), alone and against the host's program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "decks/run_folder.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr const char* deck_text = R"([run]
+max_steps = 3
+output = FOLDER
+[model]
+d_model = 24
+n_layers = 2
+n_heads = 3
+dropout = 0.1
+[data]
+train = TEXT
+tokenizer = char
+packing = none
+document_separator = blank_line
+validation_fraction = 0.2
+[batch]
+sequence_length = 48
+micro = 2
+global = 4
+[schedule]
+name = cosine
+learning_rate = 3e-3
+warmup_steps = 2
+[evaluation]
+every_steps = 2
+[log]
+parameter_hash_every_steps = 1
+)";
+
+class EmulatedRun : public RunFolder {
+ protected:
+  EmulatedRun() : RunFolder(text_of_documents(16), deck_text) {}
+
+  Outcome run(const std::string& name, int ranks, std::vector<std::string> overrides,
+              const std::string& environment = "", const std::string& program = "") {
+    overrides.push_back("data.cache=" + (folder / "cache").string());
+    return llmtrain({ranks, 1, arguments(name, overrides), program, environment});
+  }
+  /// The ledger, or the output where the run failed.
+  std::string ledger_of(int ranks, const std::vector<std::string>& overrides, const std::string& environment = "") {
+    const std::string name = "run" + std::to_string(++runs_);
+    const Outcome outcome = run(name, ranks, overrides, environment);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
+  }
+  /// The weights of a checkpoint as a Hugging Face folder has them.
+  std::string exported(const std::string& name, int64_t step, const std::string& program) {
+    const std::string out = (folder / ("exported" + std::to_string(++runs_))).string();
+    const Outcome outcome = shell(program + " export " + checkpoint(name, step).string() + " --output " + out);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_file(fs::path(out) / "model.safetensors");
+  }
+  static std::string host(const char* program) { return std::string(LLMTRAIN_HOST_BUILD "/") + program; }
+
+ private:
+  int runs_ = 0;
+};
+
+TEST_F(EmulatedRun, LedgerDoesNotDependOnWhenStreamsDoTheirWork) {
+  for (const char* compute : {"fp32", "bf16"}) {
+    const std::vector<std::string> overrides = {std::string("precision.compute=") + compute};
+    const std::string expected = ledger_of(1, overrides);
+    EXPECT_NE(ledger_of(1, {overrides[0], "run.seed=2"}), expected) << "control";
+    for (const char* order : {"eager", "1", "2"}) {
+      EXPECT_EQ(ledger_of(1, overrides, std::string("LLMTRAIN_EMULATOR_ORDER=") + order), expected) << order;
+    }
+  }
+}
+
+TEST_F(EmulatedRun, LedgerIsIdenticalForRanksAndStages) {
+  const std::string expected = ledger_of(1, {});
+  for (const char* stage : {"2", "3"}) {
+    EXPECT_EQ(ledger_of(1, {std::string("parallel.zero=") + stage}), expected) << "stage " << stage;
+  }
+  EXPECT_EQ(ledger_of(1, {"memory.recompute=block"}), expected) << "recomputed";
+  const std::string four_gpus = "LLMTRAIN_EMULATOR_DEVICES=4 ";
+  for (const char* stage : {"0", "1", "3"}) {
+    EXPECT_EQ(ledger_of(2, {std::string("parallel.zero=") + stage}, four_gpus), expected) << "2 ranks, stage " << stage;
+  }
+  EXPECT_EQ(ledger_of(2, {"parallel.zero=3"}, "LLMTRAIN_EMULATOR_DEVICES=1"), expected) << "2 ranks share a GPU";
+  EXPECT_EQ(ledger_of(3, {"parallel.zero=2"}, four_gpus + "LLMTRAIN_EMULATOR_ORDER=3"), expected)
+      << "3 ranks, by chance";
+}
+
+TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {
+  // Of 1.5 MB of state: from a copy of it, and in part from the state itself while the next step computes.
+  std::vector<std::string> overrides = {"checkpoint.every_steps=1", "model.d_model=72"};
+  const std::string expected = ledger_of(1, overrides);
+  overrides.push_back("checkpoint.buffer=1048576");
+  const std::string two_gpus = "LLMTRAIN_EMULATOR_DEVICES=2";
+  for (const int ranks : {1, 2}) {
+    const std::string name = "cut" + std::to_string(ranks), resumed = "resumed" + std::to_string(ranks);
+    Outcome outcome = run(name, ranks, overrides, two_gpus);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    cut_off(name, resumed, 1);
+    std::vector<std::string> others = overrides;
+    others.emplace_back("parallel.zero=3");
+    outcome = run(resumed, 3 - ranks, others, two_gpus);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(ledger(resumed), expected) << "begun by " << ranks << " ranks";
+  }
+}
+
+TEST_F(EmulatedRun, CheckpointsAreExchangedWithTheHost) {
+  if (!fs::exists(host("llmtrain")) || !fs::exists(host("llmtool"))) GTEST_SKIP() << "no host build: " << host("");
+  // Steps that change no parameter: what comes out is what went in.
+  const std::vector<std::string> still = {"schedule.learning_rate=0", "optimizer.weight_decay=0",
+                                          "checkpoint.every_steps=1", "precision.compute=fp32"};
+  for (const bool from_host : {true, false}) {
+    const std::string name = from_host ? "from_host" : "to_host";
+    const std::string first = from_host ? host("llmtrain") : "", second = from_host ? "" : host("llmtrain");
+    const std::string own_tool = LLMTOOL_PROGRAM, first_tool = from_host ? host("llmtool") : own_tool;
+    std::vector<std::string> overrides = {"checkpoint.every_steps=1", "precision.compute=fp32"};
+    Outcome outcome = run(name, 1, overrides, "", first);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::string weights = exported(name, 3, first_tool);
+    EXPECT_EQ(exported(name, 3, from_host ? own_tool : host("llmtool")), weights) << "read by the other program";
+    EXPECT_NE(exported(name, 2, first_tool), weights) << "control";
+    overrides = still;
+    overrides.push_back("run.max_steps=4");
+    outcome = run(name, 1, overrides, "", second);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(exported(name, 4, own_tool), weights);
+  }
+}
+
+TEST_F(EmulatedRun, WithoutAGpuTheErrorSaysWhatToDo) {
+  const Outcome outcome = run("none", 1, {}, "LLMTRAIN_EMULATOR_DEVICES=0");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("finds none on this machine"));
+}
+
+TEST_F(EmulatedRun, AGpuTooSmallIsAnError) {
+  const Outcome outcome = run("small", 1, {}, "LLMTRAIN_EMULATOR_MEMORY=100000");
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.output, HasSubstr("not enough memory"));
+}
+
+TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {
+  ASSERT_EQ(run("model", 1, {"precision.compute=fp32"}).exit_code, 0);
+  const std::string request =
+      " generate --model " + checkpoint("model", 3).string() + " --prompt Document --greedy --max-new-tokens 12";
+  const Outcome outcome = shell(LLMTOOL_PROGRAM + request);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_GT(outcome.output.size(), 4U);
+  if (!fs::exists(host("llmtool"))) GTEST_SKIP() << "no host build: " << host("");
+  EXPECT_EQ(outcome.output, shell(host("llmtool") + request).output);
+}
+
+}  // namespace
+}  // namespace llmtrain::test

@@ -1,0 +1,73 @@
+#pragma once
+// A pretended GPU for tests, as strict as one may be: the libraries of CUDA that the program calls, on the host.
+// Device memory cannot be touched but by kernels and copies. Streams do nothing before somebody waits for them, so what
+// nobody ordered happens in the wrong order. What a GPU would leave undefined ends the program with a message.
+// The environment may change it:
+//   LLMTRAIN_EMULATOR_DEVICES  how many GPUs there are (1)
+//   LLMTRAIN_EMULATOR_MEMORY   bytes of each (4 GiB)
+//   LLMTRAIN_EMULATOR_ORDER    lazy (what nobody waits for is done last), eager (at once) or a number (by chance)
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+struct CUstream_st;
+
+namespace llmtrain::emulator {
+
+/// Since the program began.
+struct Counts {
+  int64_t launches = 0;          ///< of kernels, those of graphs as well
+  int64_t allocations = 0;       ///< of device and of pinned memory
+  int64_t synchronizations = 0;  ///< calls that wait for a stream, an event or the device
+  int64_t pageable_copies = 0;   ///< from or to pageable memory: the host waits for them, too
+};
+const Counts& counts();
+
+// For the stand-ins.
+
+[[noreturn]] void fail(const std::string& what);
+
+/// Ends the program where a stream or, with null, any stream is recorded: the call is not allowed then.
+void refuse_while_recording(const char* call);
+/// Behind all that the stream holds. `what` is for messages.
+void enqueue(CUstream_st* stream, std::string what, std::function<void()> work);
+/// Whatever the stream holds is done.
+void drain(CUstream_st* stream);
+void drain_all();
+void count_synchronization();
+void count_allocation();
+void count_launch();
+void count_pageable_copy();
+
+/// Device memory may be used while one lives.
+class DeviceAccess {
+ public:
+  explicit DeviceAccess(const std::string& what);
+  ~DeviceAccess();
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+};
+
+/// Null where there is not so much.
+void* allocate_device(size_t bytes);
+void free_device(void* data);
+void set_device_bytes(void* data, int value, size_t bytes);
+size_t device_bytes_used();
+size_t device_bytes_total();
+void* allocate_pinned(size_t bytes);
+void free_pinned(void* data);
+void register_pinned(const void* data, size_t bytes);
+void unregister_pinned(const void* data);
+bool is_device(const void* data);
+bool is_pinned(const void* data);
+/// Ends the program when [data, data + bytes) is not within one allocation.
+void expect_device(const void* data, size_t bytes, const std::string& what);
+/// Ends the program when an argument of a kernel holds an address of pageable host memory.
+void expect_no_host_pointers(const void* argument, size_t bytes, const std::string& what);
+
+/// What the calling thread has chosen; 0 in new threads.
+int current_device();
+int64_t setting(const char* name, int64_t otherwise);
+
+}  // namespace llmtrain::emulator

@@ -1,0 +1,197 @@
+// Fibers are left and entered by longjmp, which the fortified one takes for an error.
+#undef _FORTIFY_SOURCE
+#include <omp.h>
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <memory>
+#include <vector>
+
+#include "emulator/emulator.hpp"
+#include "emulator/language.hpp"
+
+constinit thread_local llmtrain::emulator::Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace llmtrain::emulator {
+
+namespace {
+
+constexpr size_t stack_bytes = size_t{64} << 10;
+
+struct Fiber;
+
+/// Those who wait for one another: a warp, or the block.
+struct Group {
+  int running = 0;  ///< threads that have not returned
+  int64_t generation = 0;
+  std::vector<Fiber*> waiting;
+};
+
+/// Runs threads of a block, one after the other; a new fiber goes on with the next thread when one has to wait. So a
+/// block whose threads never wait is a loop.
+struct Fiber {
+  ucontext_t start{};
+  jmp_buf place_left;
+  bool started = false;
+  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
+  unsigned thread = 0;
+};
+
+struct Warp : Group {
+  Exchanged slots[2];  ///< of even and odd generations: a lane may read those of the last while others write the next
+};
+
+/// The block that runs on this host thread.
+struct Block {
+  const std::function<void()>* body = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Fiber*> idle;
+  std::vector<Fiber*> ready;  ///< have waited, and can go on; from `first_ready`
+  size_t first_ready = 0;
+  std::vector<std::unique_ptr<Warp>> warps;
+  Group all;
+  std::vector<std::byte> shared;
+  jmp_buf scheduler;
+  Fiber* current = nullptr;
+  unsigned threads = 0, begun = 0, returned = 0;
+};
+constinit thread_local Block* block = nullptr;  // stays when the thread ends
+
+Warp& warp_of(unsigned thread) { return *block->warps[thread / warp_size]; }
+
+void release(Group& group) {
+  ++group.generation;
+  block->ready.insert(block->ready.end(), group.waiting.begin(), group.waiting.end());
+  group.waiting.clear();
+}
+
+void leave(Group& group) {
+  --group.running;
+  if (group.running > 0 && static_cast<int>(group.waiting.size()) == group.running) release(group);
+}
+
+/// The thread-local variables are looked up again after every switch: not inlined.
+[[gnu::noinline]] bool run_next_thread(Fiber& fiber) {
+  if (block->begun == block->threads) return false;
+  fiber.thread = block->begun++;
+  threadIdx = {fiber.thread, 0, 0};
+  (*block->body)();
+  ++block->returned;
+  leave(warp_of(fiber.thread));
+  leave(block->all);
+  return true;
+}
+
+[[gnu::noinline]] void leave_fiber(Fiber& fiber) {
+  if (_setjmp(fiber.place_left) == 0) _longjmp(block->scheduler, 1);
+}
+
+void work() {
+  Fiber& fiber = *block->current;
+  while (true) {
+    while (run_next_thread(fiber)) {
+    }
+    block->idle.push_back(&fiber);
+    leave_fiber(fiber);
+  }
+}
+
+/// Without the system calls of swapcontext, which keeps the mask of signals, too.
+[[gnu::noinline]] void enter(Fiber& fiber) {
+  block->current = &fiber;
+  if (_setjmp(block->scheduler) != 0) return;
+  if (fiber.started) _longjmp(fiber.place_left, 1);
+  fiber.started = true;
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = fiber.stack.get();
+  fiber.start.uc_stack.ss_size = stack_bytes;
+  fiber.start.uc_link = nullptr;
+  makecontext(&fiber.start, work, 0);
+  setcontext(&fiber.start);
+}
+
+void wait(Group& group) {
+  if (static_cast<int>(group.waiting.size()) + 1 == group.running) return release(group);
+  Fiber& fiber = *block->current;
+  group.waiting.push_back(&fiber);
+  leave_fiber(fiber);
+}
+
+Fiber& idle_fiber() {
+  if (block->idle.empty()) {
+    block->fibers.push_back(std::make_unique<Fiber>());
+    return *block->fibers.back();
+  }
+  Fiber& fiber = *block->idle.back();
+  block->idle.pop_back();
+  return fiber;
+}
+
+void prepare_block(const Launch& launch, const std::function<void()>& thread) {
+  block->body = &thread;
+  block->threads = launch.block.x;
+  block->begun = block->returned = 0;
+  const unsigned warps = (block->threads + warp_size - 1) / warp_size;
+  while (block->warps.size() < warps) block->warps.push_back(std::make_unique<Warp>());
+  for (unsigned w = 0; w < warps; ++w) {
+    block->warps[w]->running = static_cast<int>(std::min<unsigned>(warp_size, block->threads - w * warp_size));
+  }
+  block->all.running = static_cast<int>(block->threads);
+  block->shared.assign(launch.shared_bytes + 128, std::byte{0x5A});  // nobody may count on zeros
+}
+
+void run_block(const Launch& launch, Index index, const std::function<void()>& thread) {
+  if (block == nullptr) block = new Block();
+  prepare_block(launch, thread);
+  blockIdx = index;
+  blockDim = launch.block;
+  gridDim = launch.grid;
+  while (block->returned < block->threads) {
+    if (block->first_ready < block->ready.size()) {
+      Fiber& fiber = *block->ready[block->first_ready++];
+      threadIdx = {fiber.thread, 0, 0};
+      enter(fiber);
+    } else if (block->begun < block->threads) {
+      block->ready.clear();
+      block->first_ready = 0;
+      enter(idle_fiber());
+    } else {
+      fail("threads of a block wait for each other in different places");
+    }
+  }
+  // The last ones to wait have returned, or gone on to be idle.
+  block->ready.clear();
+  block->first_ready = 0;
+}
+
+}  // namespace
+
+const Exchanged& exchange(const void* mine, size_t bytes) {
+  Warp& warp = warp_of(block->current->thread);
+  Exchanged& slots = warp.slots[warp.generation % 2];
+  std::memcpy(slots[static_cast<size_t>(own_lane())].data(), mine, bytes);
+  wait(warp);
+  return slots;
+}
+
+void wait_for_block() { wait(block->all); }
+
+void* dynamic_shared_memory() {
+  const auto address = reinterpret_cast<uintptr_t>(block->shared.data());
+  return block->shared.data() + (128 - address % 128) % 128;
+}
+
+void run(const Launch& launch, const std::function<void()>& thread) {
+  if (launch.block.y != 1 || launch.block.z != 1) fail("blocks are rows of threads");
+  const int64_t rows = launch.grid.x, columns = launch.grid.y, blocks = rows * columns * launch.grid.z;
+  const bool worth_it = blocks > 1 && blocks * launch.block.x >= 8192;
+#pragma omp parallel for schedule(dynamic) if (worth_it)
+  for (int64_t b = 0; b < blocks; ++b) {
+    run_block(launch,
+              {static_cast<unsigned>(b % rows), static_cast<unsigned>(b / rows % columns),
+               static_cast<unsigned>(b / rows / columns)},
+              thread);
+  }
+}
+
+}  // namespace llmtrain::emulator

@@ -4,16 +4,20 @@ that the losses agree, and prints the ratios of tokens/s and of peak memory.
 
     benchmarks/training.py LLMTRAIN [--model gpt2-124m] [--length 1024] [--batch 1] [--accumulate 1]
         [--precision bf16] [--peer autocast,bf16,compile+autocast,...] [--rounds 5] [--steps 8] [--threads N]
-        [--ranks 1] [--option section.key=value ...] [--markdown]
+        [--ranks 1] [--device cpu|cuda] [--option section.key=value ...] [--markdown]
 
 Of several peers those go on after the first round that were the fastest in it or within a tenth of that, and of those
 with the same state (fp32 masters and moments) the smallest. Speed is the median over the rounds of a round's median
-step, without its first two; memory is the largest resident set of a process. A peer is [compile+]fp32|autocast|bf16; see
-peers/train_decoder.py. Environment: PYTHON (this interpreter; needs torch and safetensors), MPIRUN (mpirun). PyTorch
-gets tcmalloc where the loader finds it (PRELOAD names another library), else a malloc that keeps its memory.
+step, without its first two; memory is the largest resident set of a process. A peer is
+[compile+][flash+|cudnn+]fp32|autocast|bf16; see peers/train_decoder.py. With --device cuda the program is the CUDA
+build's, the machine must be quiet, and memory is what nvidia-smi sees the GPU's processes hold; the model's FLOP/s are
+printed beside (PaLM's count: 6 N + 12 L H Q T a token). Environment: PYTHON (this interpreter; needs torch and
+safetensors), MPIRUN (mpirun). PyTorch gets tcmalloc where the loader finds it (PRELOAD names another library), else a
+malloc that keeps its memory.
 """
 
 import argparse
+import contextlib
 import ctypes.util
 import json
 import math
@@ -23,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peers", "train_decoder.py")
@@ -43,6 +48,44 @@ def checked(command, environment):
         sys.exit(f"failed: {' '.join(command)}\n{done.stdout[-4000:]}")
 
 
+class GpuMemory:
+    """The most that all processes together held while this one was open, read ten times a second."""
+
+    def __enter__(self):
+        self.begin, self.most = self.used(), 0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        self.peak = self.most - self.begin
+
+    @staticmethod
+    def used():
+        text = subprocess.check_output(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                                       text=True)
+        return sum(int(line) for line in text.split()) * 2**20
+
+    def watch(self):
+        while not self.over.wait(0.1):
+            self.most = max(self.most, self.used())
+
+
+def flops_per_token(work, length):
+    with open(os.path.join(work, "model", "config.json")) as f:
+        c = json.load(f)
+    if c["model_type"] == "gpt2":
+        width, layers, inner, queries, keys, matrices = c["n_embd"], c["n_layer"], c["n_inner"], c["n_embd"], c["n_embd"], 2
+    else:
+        width, layers, inner, matrices = c["hidden_size"], c["num_hidden_layers"], c["intermediate_size"], 3
+        queries, keys = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
+    parameters = c["vocab_size"] * width + layers * width * (2 * queries + 2 * keys + matrices * inner)
+    return 6 * parameters + 12 * layers * queries * length
+
+
 def median_speed(seconds, tokens):
     return tokens / statistics.median(seconds[WARM:] or seconds)
 
@@ -53,11 +96,14 @@ def make_model(args, work):
 
 
 def run_peer(args, work, peer, tokens):
-    precision = peer.removeprefix("compile+")
+    *options, precision = peer.split("+")
     result = os.path.join(work, "peer.json")
     command = [PYTHON, PEER, "train", os.path.join(work, "model"), "--steps", str(args.steps), "--batch",
                str(args.batch), "--accumulate", str(args.accumulate), "--precision", precision, "--json", result,
-               "--threads", str(args.threads * args.ranks)] + ["--compile"] * (precision != peer)
+               "--threads", str(args.threads * args.ranks), "--device", args.device]
+    command += ["--compile"] * ("compile" in options)
+    for attention in ("flash", "cudnn"):
+        command += ["--attention", attention] * (attention in options)
     # Memory that is given back and touched again costs PyTorch up to half its speed: the best settings known.
     environment = dict(os.environ, THP_MEM_ALLOC_ENABLE="1", MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40))
     library = os.environ.get("PRELOAD") or ctypes.util.find_library("tcmalloc_minimal") or \
@@ -154,24 +200,31 @@ def main():
     parser.add_argument("--peer", help="comma-separated; default: the precision's, eager and compiled")
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--markdown", action="store_true", help="the last line is a row of docs/performance.md")
     args = parser.parse_args()
     if args.steps <= WARM:
         parser.error(f"--steps: more than {WARM}")
     args.threads = args.threads or max(1, os.cpu_count() // args.ranks)
     plain = ["fp32"] if args.precision == "fp32" else ["autocast", "bf16"]
+    if args.device == "cuda" and args.precision != "fp32":
+        plain = ["flash+autocast", "cudnn+autocast"]
     peers = args.peer.split(",") if args.peer else plain + ["compile+" + p for p in plain]
     tokens = args.batch * args.accumulate * args.length
 
     with tempfile.TemporaryDirectory() as work:
         make_model(args, work)
+        flops = flops_per_token(work, args.length)
         results = {name: [] for name in peers + ["llmtrain"]}
         print(f"{args.model}, {tokens} tokens a step ({args.accumulate} x {args.batch} x {args.length}), "
               f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}")
         print(f"{'round':<6} {'program':<18} {'tokens/s':>10} {'peak GiB':>9}   losses of the first and last step")
         for number in range(1, args.rounds + 1):
             for name in results:
-                r = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
+                with GpuMemory() if args.device == "cuda" else contextlib.nullcontext() as memory:
+                    r = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
+                if memory:
+                    r["peak"] = memory.peak
                 results[name].append(r)
                 print(f"{number:<6} {name:<18} {r['speed']:10.1f} {r['peak'] / 2**30:9.2f}   "
                       f"{r['losses'][0]:.5f} {r['losses'][-1]:.5f}", flush=True)
@@ -189,6 +242,11 @@ def main():
                 peers = [p for p in peers if p == smallest or results[p][0]["speed"] > near]
                 results = {name: results[name] for name in peers + ["llmtrain"]}
 
+        if args.device == "cuda":
+            text = subprocess.check_output([os.path.abspath(args.program), os.path.join(work, "deck.ini"), "--estimate",
+                                            "--json"] + args.option, text=True)
+            estimate = json.loads(text)["bytes_per_rank"]["total"]
+
     median = lambda name, key: statistics.median(r[key] for r in results[name])
     best = max(peers, key=lambda name: median(name, "speed"))
     ours, theirs = median("llmtrain", "speed"), median(best, "speed")
@@ -201,8 +259,13 @@ def main():
                   f"({smallest}) = {memory_ratio}")
     version = results[best][0]["version"]
     print(f"\nmedians; PyTorch {version}, fastest: {best}")
+    if args.device == "cuda":
+        print(f"FLOP/s        llmtrain {ours * flops / 1e12:.1f} T (of 989 T of an H200 or H100: "
+              f"{ours * flops / 989e12:.1%}), PyTorch {theirs * flops / 1e12:.1f} T")
     print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")
     print(f"peak memory   {memory}")
+    if args.device == "cuda":
+        print(f"peak memory / estimate: {peak / estimate:.3f}")
     if args.markdown:
         what = f"{args.model}, {args.precision}, {args.accumulate} x {args.batch} x {args.length} tokens, " \
                f"{args.accumulate} reduction group{'s' * (args.accumulate > 1)}"

@@ -7,13 +7,13 @@ endforeach()
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} USE_SOURCE_PERMISSIONS)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 
-# Module files find the prefix from where they lie: modules/tcl/llmtrain/VERSION and modules/lua/llmtrain/VERSION.lua.
+# Module files find the prefix from where they lie: modules/tcl/llmtrain/VERSION-DEVICE and modules/lua/llmtrain/VERSION-DEVICE.lua.
 set(module_directory ${data_directory}/modules)
 file(RELATIVE_PATH module_to_prefix /${module_directory}/tcl/llmtrain /)
 string(REGEX MATCHALL "[^/]+" parts ${module_directory}/lua/llmtrain/file)
 list(LENGTH parts module_depth)
 foreach(kind tcl lua)
-  set(name ${PROJECT_VERSION})
+  set(name ${PROJECT_VERSION}-${LLMTRAIN_DEVICE}) # a cluster may have both
   if(kind STREQUAL "lua")
     string(APPEND name .lua)
   endif()

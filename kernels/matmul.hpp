@@ -24,4 +24,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
 /// db[M] (fp32) = sum over rows of dy[N, M], or +=. Rows are summed in fixed blocks.
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream);
 
+/// Bytes of the device that products keep beside their operands, from the first one on. Needs no device.
+int64_t matmul_workspace_bytes();
+
 }  // namespace llmtrain

@@ -7,10 +7,15 @@
 
 namespace llmtrain {
 
+// A sum is an ExactSum, or the integers of one on the device, int64 [ExactSum::integer_count]: then the host need not
+// wait. At most 2^30 chunks or products are added before the integers are carried.
+
 /// sum += squares of x (fp32, a whole number of 256-element chunks, or the rest is a last shorter chunk).
 void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& stream);
+void sum_of_squares(const Tensor& sum, const Tensor& x, Stream& stream);
 /// sum += x[i] * weights[i] in fp64, each product added exactly; fp32 [n]; empty weights are ones.
 void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& stream);
+void sum_of_products(const Tensor& sum, const Tensor& x, const Tensor& weights, Stream& stream);
 /// 64-bit hash of x's bytes by 256-element chunk, folded by the chunk's global index: the hash of a tensor cut into
 /// shards is the wrapping sum of the shards' hashes. first_element is the shard's offset, a multiple of 256.
 uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& stream);

@@ -1,11 +1,12 @@
-"""The peer of benchmarks/training.py: trains a GPT-2 or Llama decoder on the CPU in PyTorch.
+"""The peer of benchmarks/training.py: trains a GPT-2 or Llama decoder in PyTorch, on the CPU or a GPU.
 
     python train_decoder.py make FOLDER --model NAME --rows N --length T
     python train_decoder.py train FOLDER --steps N --batch B [--accumulate A] [--precision fp32|autocast|bf16]
-                            [--compile] [--threads N] --json FILE
+                            [--compile] [--threads N] [--device cpu|cuda] [--attention flash|cudnn] --json FILE
 
 `make` writes a Hugging Face folder with random weights and rows.jsonl, N rows of T + 1 random token ids. `train` takes
 the rows in order, B for a forward pass. bf16 keeps weights, gradients and moments in bf16; autocast keeps them in fp32.
+--attention forces a backend of scaled_dot_product_attention; without it PyTorch chooses.
 """
 
 import argparse
@@ -29,6 +30,8 @@ MODELS = {
                        intermediate_size=2816, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
                        max_position_embeddings=2048, tie_word_embeddings=False, attention_bias=False, mlp_bias=False),
 }
+MODELS["gpt2-350m"] = dict(MODELS["gpt2-124m"], n_embd=1024, n_layer=24, n_head=16, n_inner=4096)
+MODELS["gpt2-1558m"] = dict(MODELS["gpt2-124m"], n_embd=1600, n_layer=48, n_head=25, n_inner=6400)
 MODELS["gpt2-tiny"] = dict(MODELS["gpt2-124m"], vocab_size=500, n_positions=64, n_embd=64, n_layer=2, n_head=4,
                            n_inner=256)
 MODELS["llama-tiny"] = dict(MODELS["llama-300m"], vocab_size=500, hidden_size=64, num_hidden_layers=2,
@@ -63,7 +66,7 @@ class Gpt2(nn.Module):
         self.ln_f = nn.LayerNorm(c["n_embd"], eps=c["layer_norm_epsilon"])
 
     def forward(self, ids, targets):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
@@ -164,6 +167,7 @@ def train(args):
     stored = load_file(os.path.join(args.folder, "model.safetensors"))
     model.load_state_dict({k: v.t() if transposed(config, k) else v for k, v in stored.items()})
     del stored
+    model, rows = model.to(args.device), rows.to(args.device)
     if args.precision == "bf16":
         model = model.to(torch.bfloat16)
     matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -171,7 +175,18 @@ def train(args):
     optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=DECAY), dict(params=vectors, weight_decay=0.0)],
                                   fused=True, **ADAMW)
     run = torch.compile(model) if args.compile else model
-    precision = torch.autocast("cpu", torch.bfloat16) if args.precision == "autocast" else contextlib.nullcontext()
+    precision = torch.autocast(args.device, torch.bfloat16) if args.precision == "autocast" else contextlib.nullcontext()
+    attention = contextlib.nullcontext()
+    if args.attention:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        attention = sdpa_kernel({"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[args.attention])
+    with attention:
+        losses, seconds = run_steps(args, model, run, rows, optimizer, precision)
+    with open(args.json, "w") as f:
+        json.dump(dict(losses=losses, seconds=seconds, peak=resident_peak(), torch=torch.__version__), f)
+
+
+def run_steps(args, model, run, rows, optimizer, precision):
     losses, seconds, at = [], [], 0
     for _ in range(args.steps):
         begin = time.perf_counter()
@@ -182,14 +197,15 @@ def train(args):
             with precision:
                 loss = run(batch[:, :-1].contiguous(), batch[:, 1:].contiguous()) / args.accumulate
             loss.backward()
-            total += loss.item()
+            total = total + loss.detach()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(total)
+        losses.append(total.item())
+        if args.device == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    with open(args.json, "w") as f:
-        json.dump(dict(losses=losses, seconds=seconds, peak=resident_peak(), torch=torch.__version__), f)
+    return losses, seconds
 
 
 def main():
@@ -208,6 +224,8 @@ def main():
     training.add_argument("--precision", choices=["fp32", "autocast", "bf16"], default="fp32")
     training.add_argument("--compile", action="store_true")
     training.add_argument("--threads", type=int, default=0)
+    training.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    training.add_argument("--attention", choices=["flash", "cudnn"])
     training.add_argument("--json", required=True)
     args = parser.parse_args()
     make(args) if args.command == "make" else train(args)

@@ -193,8 +193,8 @@ void dispatch(const Tensor& a, const Tensor& b, const F& f) {
   });
 }
 
-/// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new. One
-/// stream at a time.
+/// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new, which a
+/// graph must not record. One stream at a time.
 void* scratch(int64_t bytes);
 
 }  // namespace llmtrain::cuda

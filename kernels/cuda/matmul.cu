@@ -166,6 +166,8 @@ bool use_tf32(bool wanted) {
   return true;
 }
 
+int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
+
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream) {
   const ProductShape product = check_linear_forward(y, x, w, bias);
   const int64_t n = product.n, m = product.m, k = product.k;

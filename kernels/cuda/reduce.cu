@@ -52,27 +52,46 @@ struct SumTerms {
 struct FoldBlocks {
   int64_t blocks;
   const int64_t* partial;
-  int64_t* result;
+  int64_t* sum;
   __device__ void operator()(int64_t integer) const {
-    int64_t sum = 0;
-    for (int64_t block = lane(); block < blocks; block += warp_lanes) sum += partial[integer * blocks + block];
-    sum = warp_sum(sum);
-    if (lane() == 0) result[integer] = sum;
+    int64_t part = 0;
+    for (int64_t block = lane(); block < blocks; block += warp_lanes) part += partial[integer * blocks + block];
+    part = warp_sum(part);
+    if (lane() == 0) sum[integer] += part;
   }
 };
 
-/// Integers have no order of summation: any grid gives the same.
+/// Terms of some blocks' work, and where they are added. Integers have no order of summation: any grid gives the same.
 template <class Terms>
-void add_terms(ExactSum& sum, int64_t blocks_of_work, Stream& stream, const Terms& terms) {
-  if (blocks_of_work == 0) return;
-  const int64_t blocks = std::min(most_blocks, blocks_of_work);
+struct TermsToAdd {
+  int64_t work;
+  Terms terms;
+
+  int64_t blocks() const { return std::min(most_blocks, work); }
+  /// `partial`: room for as many sums as there are blocks.
+  void add_to(int64_t* sum, int64_t* partial, Stream& stream) const {
+    launch({blocks()}, stream, SumTerms<Terms>{terms, partial});
+    for_each_warp(ExactSum::integer_count, stream, FoldBlocks{blocks(), partial, sum});
+  }
+};
+
+constexpr int64_t sum_bytes = ExactSum::integer_count * sizeof(int64_t);
+
+template <class Terms>
+void add_terms(const Tensor& sum, const TermsToAdd<Terms>& terms, Stream& stream) {
+  LLMTRAIN_CHECK(sum.dtype == DType::i64 && sum.numel() == ExactSum::integer_count, "a sum is an ExactSum's integers");
+  if (terms.work == 0) return;
+  terms.add_to(sum.as<int64_t>(), static_cast<int64_t*>(scratch(terms.blocks() * sum_bytes)), stream);
+}
+
+template <class Terms>
+void add_terms(ExactSum& sum, const TermsToAdd<Terms>& terms, Stream& stream) {
+  if (terms.work == 0) return;
+  auto* result = static_cast<int64_t*>(scratch((terms.blocks() + 1) * sum_bytes));
+  fill_zero(result, sum_bytes, stream);
+  terms.add_to(result, result + ExactSum::integer_count, stream);
   ExactSum part;
-  const auto bytes = static_cast<int64_t>(part.limbs().size_bytes());
-  auto* partial = static_cast<int64_t*>(scratch((blocks + 1) * bytes));
-  int64_t* result = partial + blocks * ExactSum::integer_count;
-  launch({blocks}, stream, SumTerms<Terms>{terms, partial});
-  for_each_warp(ExactSum::integer_count, stream, FoldBlocks{blocks, partial, result});
-  copy_to_host(part.limbs().data(), result, bytes, stream);
+  copy_to_host(part.limbs().data(), result, sum_bytes, stream);
   stream.synchronize();
   sum.add(part);
 }
@@ -178,18 +197,35 @@ struct HashChunks {
 
 }  // namespace
 
-void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& stream) {
+namespace {
+
+template <class Sum>
+void add_squares(Sum& sum, const Tensor& x, Stream& stream) {
   const ProfileSpan span("sum_of_squares", [&] { return traffic({&x}); });
   const int64_t n = x.numel(), chunks = (n + chunk_elements - 1) / chunk_elements;
-  add_terms(sum, (chunks + sums_of_block - 1) / sums_of_block, stream, Squares{x.as<float>(), n, chunks});
+  const Squares squares{x.as<float>(), n, chunks};
+  add_terms(sum, TermsToAdd<Squares>{(chunks + sums_of_block - 1) / sums_of_block, squares}, stream);
 }
 
-void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& stream) {
+template <class Sum>
+void add_products(Sum& sum, const Tensor& x, const Tensor& weights, Stream& stream) {
   const ProfileSpan span("sum_of_products", [&] { return traffic({&x, &weights}); });
   const int64_t n = x.numel();
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight for each element");
-  add_terms(sum, (n + Products::threads - 1) / Products::threads, stream,
-            Products{x.as<float>(), weights.empty() ? nullptr : weights.as<float>(), n});
+  const Products products{x.as<float>(), weights.empty() ? nullptr : weights.as<float>(), n};
+  add_terms(sum, TermsToAdd<Products>{(n + Products::threads - 1) / Products::threads, products}, stream);
+}
+
+}  // namespace
+
+void sum_of_squares(ExactSum& sum, const Tensor& x, Stream& stream) { add_squares(sum, x, stream); }
+void sum_of_squares(const Tensor& sum, const Tensor& x, Stream& stream) { add_squares(sum, x, stream); }
+
+void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stream& stream) {
+  add_products(sum, x, weights, stream);
+}
+void sum_of_products(const Tensor& sum, const Tensor& x, const Tensor& weights, Stream& stream) {
+  add_products(sum, x, weights, stream);
 }
 
 uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& stream) {

@@ -1,14 +1,16 @@
+#include <algorithm>
+#include <vector>
+
 #include "kernels/cuda/launch.cuh"
 
 namespace llmtrain::cuda {
 
 void* scratch(int64_t bytes) {
-  static auto* buffer = new DeviceBuffer();  // stays: at exit the driver may be gone before it
-  if (buffer->bytes() < bytes) {
-    *buffer = DeviceBuffer();
-    *buffer = DeviceBuffer(bytes);
-  }
-  return buffer->data();
+  // All stay: graphs go on using the one they were recorded with, and at exit the driver may be gone before them.
+  static auto* buffers = new std::vector<DeviceBuffer>(1);
+  const int64_t last = buffers->back().bytes();
+  if (last < bytes) buffers->emplace_back(std::max(bytes, 2 * last));
+  return buffers->back().data();
 }
 
 }  // namespace llmtrain::cuda

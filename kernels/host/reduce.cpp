@@ -97,6 +97,28 @@ void sum_of_products(ExactSum& sum, const Tensor& x, const Tensor& weights, Stre
   for (const ExactSum& part : parts) sum.add(part);
 }
 
+namespace {
+
+void add_integers(const Tensor& sum, ExactSum part) {
+  LLMTRAIN_CHECK(sum.dtype == DType::i64 && sum.numel() == ExactSum::integer_count, "a sum is an ExactSum's integers");
+  part.carry();
+  for (size_t i = 0; i < part.limbs().size(); ++i) sum.as<int64_t>()[i] += part.limbs()[i];
+}
+
+}  // namespace
+
+void sum_of_squares(const Tensor& sum, const Tensor& x, Stream& stream) {
+  ExactSum part;
+  sum_of_squares(part, x, stream);
+  add_integers(sum, part);
+}
+
+void sum_of_products(const Tensor& sum, const Tensor& x, const Tensor& weights, Stream& stream) {
+  ExactSum part;
+  sum_of_products(part, x, weights, stream);
+  add_integers(sum, part);
+}
+
 uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& /*stream*/) {
   const ProfileSpan span("chunked_hash", [&] { return traffic({&x}); });
   LLMTRAIN_CHECK(first_element % chunk_elements == 0, "a hashed shard starts at a whole chunk");

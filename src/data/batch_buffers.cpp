@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "core/error.hpp"
 #include "data/data_stream.hpp"
@@ -27,9 +28,24 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   for (size_t s = 1; s < host.segments.size(); ++s) {
     batch.longest_segment = std::max<int64_t>(batch.longest_segment, host.segments[s] - host.segments[s - 1]);
   }
+  std::optional<Staging>& staging = staging_[next_];
+  next_ = 1 - next_;
+  if (staging) {
+    staging->copied.synchronize();
+  } else {
+    int64_t bytes = 0;
+    for (const Tensor* t : {&buffers_.ids, &buffers_.positions, &buffers_.targets, &buffers_.loss_weights,
+                            &buffers_.segments, &buffers_.sequence_ids, &buffers_.sequence_offsets}) {
+      bytes += t->bytes();
+    }
+    staging.emplace(bytes);
+  }
+  auto* free = static_cast<std::byte*>(staging->memory.data());
   const auto copy = [&](const Tensor& buffer, const auto& values) {
     const Tensor view = buffer.rows(0, static_cast<int64_t>(values.size()));
-    copy_to_device(view.data, values.data(), view.bytes(), stream);
+    std::memcpy(free, values.data(), static_cast<size_t>(view.bytes()));
+    copy_to_device(view.data, free, view.bytes(), stream);
+    free += view.bytes();
     return view;
   };
   batch.ids = copy(buffers_.ids, host.ids);
@@ -39,6 +55,7 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   batch.segments = copy(buffers_.segments, host.segments);
   batch.sequence_ids = copy(buffers_.sequence_ids, host.sequence_ids);
   batch.sequence_offsets = copy(buffers_.sequence_offsets, host.sequence_offsets);
+  staging->copied.record(stream);
   return batch;
 }
 

@@ -2,8 +2,10 @@
 // The micro-batches of any step as a pure function of (token file, deck, step): no state, so nothing to restore and
 // nothing that could depend on the rank count.
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,9 +46,18 @@ struct HostBatch {
 class BatchBuffers {
  public:
   void plan(Arena& arena, int64_t max_rows, int64_t max_segments);
+  /// `host` may change when this returns. The host waits where the device is two batches behind it.
   Batch upload(const HostBatch& host, Stream& stream);
 
  private:
+  /// What of a batch is on its way.
+  struct Staging {
+    explicit Staging(int64_t bytes) : memory(bytes) {}
+    PinnedBuffer memory;
+    Event copied;
+  };
+  std::array<std::optional<Staging>, 2> staging_;
+  size_t next_ = 0;
   Batch buffers_;
 };
 

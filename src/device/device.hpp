@@ -3,6 +3,7 @@
 // knows which one is linked.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,7 +19,8 @@ std::string device_description();
 std::string device_libraries();
 /// Whether pointers to device memory are good on the host too.
 bool device_memory_is_host();
-/// Whether bf16 matrix products are faster than fp32 ones here (the default of precision.compute).
+/// Whether bf16 matrix products are faster than fp32 ones here (the default of precision.compute). Where the build's
+/// devices are missing: whether they are on those that it is made for, which is what a plan can go by.
 bool device_fast_bf16();
 
 /// An ordered queue of work. On the host work is done inline, so that every call has completed when it returns.
@@ -95,6 +97,26 @@ class PinnedBuffer {
   int64_t bytes_ = 0;
 };
 
+/// Work of a stream that is recorded instead of done, to be given to streams as a whole and as often as wanted (a CUDA
+/// graph). What it reads and writes is what lay at the same addresses when it was recorded.
+class Graph {
+ public:
+  /// Whether this device has such a thing.
+  static bool available();
+
+  Graph() = default;
+  ~Graph();  // NOLINT(performance-trivially-destructible): not trivial on a GPU
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&& other) noexcept;
+  /// Once: what work() gives to the stream. It must not make the host wait, nor allocate device memory.
+  void record(Stream& stream, const std::function<void()>& work);
+  void launch(Stream& stream);
+  bool recorded() const { return native_ != nullptr; }
+
+ private:
+  void* native_ = nullptr;
+};
+
 /// Copies in the order of the stream. Between a GPU and pinned memory the host does not wait: that memory must stay as
 /// it is until the stream has come past the copy. Other host memory may be changed, or read, when the call returns.
 void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream);
@@ -109,6 +131,8 @@ struct DeviceMemory {
 };
 DeviceMemory device_memory();
 
+/// Beside what is allocated: what a process takes of the device by starting it (a CUDA context). Needs no device.
+int64_t device_context_bytes();
 /// Of the device that this process computes on; the same for two processes if it is the same device.
 std::string device_address();
 

@@ -110,7 +110,11 @@ std::string device_libraries() {
   return fmt::format("CUDA {}.{}", runtime / 1000, runtime / 10 % 100);
 }
 
-bool device_fast_bf16() { return current_properties().major >= 8; }  // tensor cores take bf16 from Ampere on
+bool device_fast_bf16() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return true;  // the build is for such ones
+  return current_properties().major >= 8;                                    // tensor cores take bf16 from Ampere on
+}
 
 Stream::Stream() {
   cudaStream_t stream = nullptr;
@@ -145,6 +149,40 @@ void Event::synchronize() {
 }
 
 void set_wait_observer(WaitObserver* given) { observer = given; }
+
+bool Graph::available() { return true; }
+Graph::~Graph() {
+  if (native_ != nullptr) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(native_));
+}
+Graph::Graph(Graph&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+Graph& Graph::operator=(Graph&& other) noexcept {
+  std::swap(native_, other.native_);
+  return *this;
+}
+
+void Graph::record(Stream& stream, const std::function<void()>& work) {
+  LLMTRAIN_CHECK(!recorded(), "a graph is recorded once");
+  // Other threads may go on with CUDA meanwhile.
+  cuda_check(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    if (cudaStreamEndCapture(raw(stream), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    cudaGetLastError();  // of the recording that came to nothing
+    throw;
+  }
+  cuda_check(cudaStreamEndCapture(raw(stream), &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  cuda_check(code, "cudaGraphInstantiate");
+  native_ = executable;
+}
+
+void Graph::launch(Stream& stream) {
+  cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(native_), raw(stream)), "cudaGraphLaunch");
+}
 
 DeviceBuffer::DeviceBuffer(int64_t bytes) {
   LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
@@ -219,6 +257,9 @@ DeviceMemory device_memory() {
   cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
   return {static_cast<int64_t>(available), static_cast<int64_t>(total)};
 }
+
+// Of a process with modules loaded lazily, on GPUs of 80 GiB and more; other drivers and GPUs differ by some 100 MiB.
+int64_t device_context_bytes() { return int64_t{512} << 20; }
 
 std::string device_address() {
   int device = 0;

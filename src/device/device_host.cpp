@@ -78,6 +78,16 @@ void Event::synchronize() {}
 
 void set_wait_observer(WaitObserver* /*observer*/) {}
 
+bool Graph::available() { return false; }
+Graph::~Graph() = default;
+Graph::Graph(Graph&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+Graph& Graph::operator=(Graph&& other) noexcept {
+  std::swap(native_, other.native_);
+  return *this;
+}
+void Graph::record(Stream& /*stream*/, const std::function<void()>& /*work*/) { throw Error("the host has no graphs"); }
+void Graph::launch(Stream& /*stream*/) { throw Error("the host has no graphs"); }
+
 DeviceBuffer::DeviceBuffer(int64_t bytes) {
   LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
   if (bytes == 0) return;
@@ -156,6 +166,8 @@ void fill_zero(void* device, int64_t bytes, Stream& /*stream*/) {
     std::memset(static_cast<char*>(device) + offset, 0, static_cast<size_t>(count));
   });
 }
+
+int64_t device_context_bytes() { return 0; }
 
 std::string device_address() {
   std::array<char, 256> name{};

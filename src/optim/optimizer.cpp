@@ -50,16 +50,13 @@ class AdamW : public Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) { return std::make_unique<AdamW>(config); }
 
-double gradient_norm(const ParamStore& params, Communicator& communicator, Stream& stream) {
-  ExactSum squares;
+void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
     const ParamStore::Shard shard = params.shard(unit);
     const UnitRange owned = params.owned(unit);
     if (owned.begin == owned.end) continue;
-    sum_of_squares(squares, cut(shard.gradient, owned.begin - shard.begin, owned.end - shard.begin), stream);
+    sum_of_squares(sum, cut(shard.gradient, owned.begin - shard.begin, owned.end - shard.begin), stream);
   }
-  communicator.sum(squares);
-  return std::sqrt(squares.value());
 }
 
 double clip_factor(double norm, double maximum) { return maximum > 0 ? std::min(1.0, maximum / (norm + 1e-6)) : 1.0; }

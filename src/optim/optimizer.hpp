@@ -23,8 +23,9 @@ class Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
 
-/// L2 norm of all gradient sums, exact before the one rounding: independent of ranks and threads. Collective.
-double gradient_norm(const ParamStore& params, Communicator& communicator, Stream& stream);
+/// sum (as in kernels/reduce.hpp) += squares of the gradient sums that this rank counts. Exact: over all ranks the sum
+/// is independent of ranks and threads.
+void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream);
 
 /// Factor on gradients of norm `norm` (PyTorch's clip_grad_norm_): min(1, maximum / (norm + 1e-6)); 1 when maximum = 0.
 double clip_factor(double norm, double maximum);

@@ -86,6 +86,26 @@ HostPlane::HostPlane() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
   node_count_ = static_cast<int>(first_of_node);
 }
 
+namespace {
+
+class PlanningCommunicator final : public HostPlane {
+ public:
+  std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
+  std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
+  Transfer all_gather(const Tensor& /*buffer*/, std::span<const int64_t> /*borders*/, Stream& /*stream*/) override {
+    throw Error("a plan moves no tensors");
+  }
+  Transfer exchange_shards(const Tensor& /*send*/, std::span<const int64_t> /*borders*/,
+                           std::span<const Tensor> /*received*/, std::span<const uint8_t> /*contributes*/,
+                           Stream& /*stream*/) override {
+    throw Error("a plan moves no tensors");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_host_plane() { return std::make_unique<PlanningCommunicator>(); }
+
 HostPlane::~HostPlane() { MPI_Comm_free(&host_); }
 
 void HostPlane::broadcast(void* data, int64_t bytes, int root) {

@@ -29,6 +29,9 @@ class HostPlane : public Communicator {
   MPI_Comm host_ = MPI_COMM_NULL;
 };
 
+/// Over all ranks of the job, for plans: it has no device plane, so that it needs no device.
+std::unique_ptr<Communicator> make_host_plane();
+
 /// Number of this rank among the ranks of its node, how many these are, and its number among all.
 struct NodePlace {
   int rank;

@@ -45,6 +45,10 @@ void ParallelConfig::visit(DeckKeys& keys) {
   keys.key("offload_path", offload_path,
            {.doc = "Folder for nvme, on a disk that each node has of its own: ${TMPDIR}, say, or ${SLURM_TMPDIR}. The "
                    "files take their space at the start, have no names, and vanish with the job, however it ends."});
+  keys.key(
+      "cuda_graphs", cuda_graphs,
+      {.doc = "On one GPU, passes without dropout are recorded once per shape of micro-batch and then launched as a "
+              "whole, to the same bits. No effect elsewhere."});
 }
 
 namespace {

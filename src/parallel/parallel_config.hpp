@@ -18,6 +18,7 @@ struct ParallelConfig {
   int64_t zero = 1;              ///< ZeRO stage 0..3
   int64_t reduction_groups = 0;  ///< G; 0 = one micro-batch per group
   int64_t reduction_blocks = 1;  ///< H; at most the number of groups
+  bool cuda_graphs = true;       ///< no effect on the host
   Offload offload_optimizer = Offload::none;
   Offload offload_parameters = Offload::none;  ///< at stage 3
   std::string offload_path;                    ///< of Offload::nvme

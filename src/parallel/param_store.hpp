@@ -101,6 +101,14 @@ class ParamStore {
   /// Waits until every shard holds the sum over all groups.
   void finish_gradients();
 
+  // A micro-batch's passes as a graph of the device.
+  /// Whether they are work of this rank's device alone, in buffers that do not change hands: one rank, no rings.
+  bool passes_repeat() const;
+  /// Equal for micro-batches whose passes are the same work.
+  uint64_t pass_key() const;
+  /// In place of passes whose work a graph does: what they leave in the books.
+  void book_passes();
+
   /// What this rank updates of a unit: elements [begin, end) of the flat unit. Stage 0: the whole unit.
   struct Shard {
     int64_t begin;

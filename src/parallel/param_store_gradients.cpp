@@ -163,18 +163,23 @@ void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gr
     size_t count = 1;
     while (count < gradients.size() && block_of(group + static_cast<int64_t>(count)) == block) ++count;
     const std::span<const Tensor> of_block = gradients.first(count);
-    const int64_t next = group + static_cast<int64_t>(count);
-    const bool begins = group == 0 || block_of(group - 1) != block;
-    const bool ends = next == groups || block_of(next) != block;
-    if (block == 0 || (begins && ends && count == 1)) {
+    const FoldPlace place = place_of(group, static_cast<int64_t>(count));
+    if (place.to_total) {
       add_in_order(u.total, of_block, group == 0, *stream);
     } else {
-      add_in_order(u.block, of_block, begins, *stream);
-      if (ends) add_into(u.total, u.block, false, *stream);
+      add_in_order(u.block, of_block, place.begins, *stream);
+      if (place.ends) add_into(u.total, u.block, false, *stream);
     }
     gradients = gradients.subspan(count);
-    group = next;
+    group += static_cast<int64_t>(count);
   }
+}
+
+ParamStore::State::FoldPlace ParamStore::State::place_of(int64_t group, int64_t count) const {
+  const int64_t block = block_of(group), next = group + count;
+  const bool begins = group == 0 || block_of(group - 1) != block;
+  const bool ends = next == groups || block_of(next) != block;
+  return {block == 0 || (begins && ends && count == 1), begins, ends};
 }
 
 void ParamStore::State::gather_sums() {
@@ -231,6 +236,28 @@ void ParamStore::reduce(int unit) {
   s.start_exchange(unit);
   u.open = false;
   s.complete_arrived();  // the last rank to come has everything at once
+}
+
+bool ParamStore::passes_repeat() const {
+  return state_->options.size == 1 && state_->policy.whole_weights && !state_->policy.gradient_ring;
+}
+
+uint64_t ParamStore::pass_key() const {
+  const State& s = *state_;
+  const uint64_t key = (s.first ? 1u : 0u) | (s.last ? 2u : 0u);
+  if (!s.last || s.policy.gradient_is_sum) return key;
+  const int64_t group = s.group_of(s.round);
+  const State::FoldPlace place = s.place_of(group, 1);
+  return key | (group == 0 ? 4u : 0u) | (place.to_total ? 8u : 0u) | (place.begins ? 16u : 0u) |
+         (place.ends ? 32u : 0u);
+}
+
+void ParamStore::book_passes() {
+  LLMTRAIN_CHECK(passes_repeat(), "these passes cannot be a graph");
+  for (UnitState& u : state_->units) {
+    u.open = !state_->last;
+    if (state_->last) ++u.reduced;
+  }
 }
 
 void ParamStore::finish_gradients() {

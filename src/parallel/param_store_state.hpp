@@ -182,6 +182,12 @@ struct ParamStore::State {
   void add(GradientExchange& exchange);
   void gather_sums();
   void fold(int unit, int64_t group, std::span<const Tensor> gradients);
+  /// Where groups are added: `count` ones of one block, from `group` on.
+  struct FoldPlace {
+    bool to_total;      ///< else to the block's sum
+    bool begins, ends;  ///< the block
+  };
+  FoldPlace place_of(int64_t group, int64_t count) const;
   int64_t block_of(int64_t group) const;
   Tensor whole_gradient(const UnitState& u) const;
 };

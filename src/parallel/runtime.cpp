@@ -15,7 +15,7 @@
 
 namespace llmtrain {
 
-Runtime::Runtime(int& argc, char**& argv) {
+Runtime::Runtime(int& argc, char**& argv, Purpose purpose) {
   set_mpi_defaults();
   int provided = MPI_THREAD_SINGLE;
   mpi_check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
@@ -27,6 +27,10 @@ Runtime::Runtime(int& argc, char**& argv) {
   threads_ = choice.threads;
   thread_note_ = choice.note;
   cores_lost_ = choice.cores_lost;
+  if (purpose == Purpose::plan && !device_memory_is_host()) {
+    communicator_ = make_host_plane();
+    return;
+  }
   try {
     raise_together(gather_from_all(), [&] { device_ = std::make_unique<DeviceRuntime>(place.rank, threads_); });
     communicator_ = make_communicator();

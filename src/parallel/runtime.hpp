@@ -11,17 +11,21 @@
 
 namespace llmtrain {
 
+/// What a process is for: to compute, or only to look at files and to plan, for which no GPU is needed.
+enum class Purpose : uint8_t { compute, plan };
+
 /// Starts MPI (FUNNELED), finds the ranks of this node, divides the cores among them and starts the device. One per
 /// process.
 class Runtime {
  public:
-  Runtime(int& argc, char**& argv);
+  /// UserError(no_device) on every rank where there is none to compute with. A plan's communicator moves no tensors.
+  Runtime(int& argc, char**& argv, Purpose purpose = Purpose::compute);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   Communicator& communicator() { return *communicator_; }
-  Stream& stream() { return *stream_; }
+  Stream& stream() { return *stream_; }                            ///< not in a plan of a GPU's
   int threads() const { return threads_; }                         ///< of this rank
   const std::string& thread_note() const { return thread_note_; }  ///< why it is that many
   bool cores_lost() const { return cores_lost_; }  ///< fewer than this rank's share; the note says the remedy

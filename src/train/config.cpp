@@ -25,8 +25,9 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
 }};
 
 /// Keys that change no result.
-constexpr std::array<std::string_view, 7> keys_without_effect = {
-    "run.name", "run.output", "run.overwrite", "run.time_limit", "data.cache", "data.unpacked_limit", "parallel.zero"};
+constexpr std::array<std::string_view, 8> keys_without_effect = {
+    "run.name",   "run.output",          "run.overwrite", "run.time_limit",
+    "data.cache", "data.unpacked_limit", "parallel.zero", "parallel.cuda_graphs"};
 constexpr std::array<std::string_view, 5> sections_without_effect = {"log", "evaluation", "checkpoint", "watchdog",
                                                                      "memory"};
 
@@ -107,12 +108,13 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
   if (task == RunConfig::Task::evaluate) {
     constexpr std::array<std::string_view, 6> sections = {"optimizer",  "schedule",  "divergence",
                                                           "checkpoint", "tokenizer", "log"};
-    constexpr std::array<std::string_view, 11> others = {"data.vocab_size",
+    constexpr std::array<std::string_view, 12> others = {"data.vocab_size",
                                                          "data.shuffle",
                                                          "model.dropout",
                                                          "model.attention_dropout",
                                                          "parallel.reduction_groups",
                                                          "parallel.reduction_blocks",
+                                                         "parallel.cuda_graphs",
                                                          "evaluation.every_steps",
                                                          "evaluation.at_start",
                                                          "evaluation.early_stopping_patience",

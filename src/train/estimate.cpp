@@ -22,20 +22,26 @@ std::string time_text(const Prediction& t) {
                             "of the run", t.run(), duration(t.run()), t.steps);
 }
 
+/// A category of a rank, with what libraries take.
+int64_t bytes_of(const Estimate& e, MemoryCategory category) {
+  return e.plan->bytes(category) + (category == MemoryCategory::workspace ? e.library_bytes : 0);
+}
+
+int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; }
+
 }  // namespace
 
 std::string estimate_text(const Estimate& e) {
-  const Arena& plan = *e.plan;
   std::string text =
       fmt::format("memory of one rank of {} ({} on a node), {} parameters\n", e.ranks, e.ranks_per_node, e.parameters);
   for (int c = 0; c < memory_category_count; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
-    text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name_of(category), plan.bytes(category),
-                        bytes_text(static_cast<double>(plan.bytes(category))));
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name_of(category), bytes_of(e, category),
+                        bytes_text(static_cast<double>(bytes_of(e, category))));
   }
-  const int64_t node = plan.bytes() * e.ranks_per_node, disk = e.state_bytes;
-  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", plan.bytes(),
-                      bytes_text(static_cast<double>(plan.bytes())));
+  const int64_t node = bytes_of(e) * e.ranks_per_node, disk = e.state_bytes;
+  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", bytes_of(e),
+                      bytes_text(static_cast<double>(bytes_of(e))));
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
   if (e.pinned_bytes != 0) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (offloaded to the host; {} of a node)\n", "host memory",
@@ -57,16 +63,15 @@ std::string estimate_text(const Estimate& e) {
 
 std::string estimate_json(const Estimate& e) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
-  const Arena& plan = *e.plan;
   j["ranks"] = e.ranks;
   j["ranks_per_node"] = e.ranks_per_node;
   j["parameters"] = e.parameters;
   for (int c = 0; c < memory_category_count; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
-    j["bytes_per_rank"][std::string(name_of(category))] = plan.bytes(category);
+    j["bytes_per_rank"][std::string(name_of(category))] = bytes_of(e, category);
   }
-  j["bytes_per_rank"]["total"] = plan.bytes();
-  j["bytes_per_node"] = plan.bytes() * e.ranks_per_node;
+  j["bytes_per_rank"]["total"] = bytes_of(e);
+  j["bytes_per_node"] = bytes_of(e) * e.ranks_per_node;
   j["host_bytes_per_rank"] = e.pinned_bytes;
   j["offloaded_bytes_per_rank"] = e.offloaded_bytes;
   j["offloaded_bytes_per_node"] = e.offloaded_bytes * e.ranks_per_node;

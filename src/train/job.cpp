@@ -10,6 +10,7 @@
 
 #include "core/activity.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "train/estimate.hpp"
 #include "train/interruption.hpp"
@@ -28,6 +29,12 @@ void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
       fmt::format("rank {} runs on another kind of device ({}): the last bits of the results depend on it, and "
                   "differ from a job on equal nodes",
                   other - all.begin(), *other));
+}
+
+/// Ranks that compute on this rank's device, this one included. Collective.
+int64_t ranks_of_device(Communicator& communicator) {
+  if (device_memory_is_host()) return communicator.node_size();
+  return std::ranges::count(communicator.gather_all(device_address()), device_address());
 }
 
 }  // namespace
@@ -82,8 +89,10 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 }
 
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
-  // The largest rank and the smallest share decide, for all alike.
-  std::array<int64_t, 2> memory = {plan.bytes(), -device_memory().available / communicator.node_size()};
+  // The largest rank and the smallest share decide, for all alike. The context is there already.
+  const int64_t context = device_context_bytes();
+  std::array<int64_t, 2> memory = {plan.bytes() + context + matmul_workspace_bytes(),
+                                   -device_memory().available / ranks_of_device(communicator) - context};
   communicator.maximum(memory);
   raise_together(communicator, [&] {
     check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
@@ -125,10 +134,12 @@ void print_model(RunLog& log, const Config& config, int64_t parameters) {
                         name_of(config.precision.compute)));
 }
 
-void print_memory(RunLog& log, const Arena& plan, const Communicator& communicator) {
+void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
-  log.print(fmt::format("memory     {} per rank, {} on this node of {} available", text(plan.bytes()),
-                        text(plan.bytes() * communicator.node_size()), text(device_memory().available)));
+  const int64_t bytes = plan.bytes() + matmul_workspace_bytes();
+  log.print(fmt::format("memory     {} per rank, {} on this {} of {} available", text(bytes),
+                        text(bytes * ranks_of_device(communicator)), device_memory_is_host() ? "node" : "GPU",
+                        text(device_memory().available)));
 }
 
 void print_left_out(RunLog& log, const SampleCounts& counts) {

@@ -158,7 +158,7 @@ void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pin
 }
 
 void print_opening(RunLog& log, const Config& config, const Trainer& trainer, const Dataset& data, Runtime& runtime) {
-  const Communicator& c = runtime.communicator();
+  Communicator& c = runtime.communicator();
   const DataStream& stream = trainer.training_data();
   const int64_t ranks = c.size();
   print_machine(log, runtime);
@@ -216,6 +216,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
                                                 : command.ranks > 0        ? e.ranks
                                                                            : communicator.node_size());
+  e.library_bytes = device_context_bytes() + matmul_workspace_bytes();
   const int size = static_cast<int>(e.ranks);
   std::optional<EvaluationTask> task;
   std::optional<Trainer> trainer;

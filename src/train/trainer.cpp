@@ -95,6 +95,8 @@ Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interru
       log(log_in),
       ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
       feed(trainer.train_),
+      no_graphs(PassGraphs::refusal(trainer.config_.parallel.cuda_graphs, trainer.config_.model, trainer.params_)),
+      graphs(Graph::available() && no_graphs.empty(), trainer.params_),
       guard(trainer.config_.divergence),
       scaler(trainer.config_.precision),
       interruption(interruption_in) {}
@@ -129,6 +131,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
   if (config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy) {
     arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   }
+  arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64, {step_sums, ExactSum::integer_count});
   arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
   if (compute == DType::f16) {
     arena_.add(cotangent_scale_, MemoryCategory::activations, "cotangents.scale", DType::f32, {1});
@@ -168,6 +171,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
     run.owed.evaluation = config_.evaluation.at_start;
   }
   read_texts(run);
+  if (Graph::available() && !run.no_graphs.empty()) log.print("graphs     none: " + run.no_graphs);
   if (completed < total_steps_) prepare(run, completed);
   StepProfile profile(config_.log.profile, total_steps_ - completed);
   const auto report_profile = [&](bool the_end) {
@@ -208,6 +212,10 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
   const SectionScope section(Section::ending);
   steps_done_ = completed;
   run.saver->finish();
+  if (run.graphs.recorded() > 0) {
+    run.log.print(fmt::format("graphs     {} recorded; {} of {} passes were launches of them", run.graphs.recorded(),
+                              run.graphs.launched(), run.graphs.all()));
+  }
   if (stop != 0) {
     const std::string place = run.owed.evaluation ? " in an evaluation" : run.owed.samples ? " in sampling" : "";
     run.log.stop(fmt::format(
@@ -254,6 +262,7 @@ void Trainer::step(Run& run, int64_t n) {
   run.loss.clear();
   const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   if (!cotangent_scale_.empty()) fill(cotangent_scale_, run.scaler.cotangent(tokens), run.ctx.stream);
+  fill_zero(sums_.data, sums_.bytes(), run.ctx.stream);
 
   run_rounds(run, record);
   if (n + 1 < total_steps_) prepare(run, n + 1);
@@ -263,10 +272,10 @@ void Trainer::step(Run& run, int64_t n) {
   if (step_hook != nullptr) {
     step_hook({n, run.guard.data_step(n), run.runtime.communicator().rank(), params_, run.loss, record.learning_rate});
   }
-  run.runtime.communicator().sum(run.loss);
-  record.loss = -run.loss.value() / tokens;
+  read_sums(run, record);
+  record.loss /= tokens;
   const double divisor = run.scaler.divisor(tokens);
-  record.grad_norm = gradient_norm(params_, run.runtime.communicator(), run.ctx.stream) / divisor;
+  record.grad_norm /= divisor;
   const double normed = now();
   phase.next("update");
   record.phases.reduction += normed - reduced;
@@ -293,6 +302,30 @@ bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
   record.bad_steps = run.guard.bad_in_row();
   if (record.bad_steps > 0) record.sample_ids = train_.plan(run.guard.data_step(n)).samples;
   return record.bad_steps == 0;
+}
+
+/// Loss and gradient norm of the whole step, before they are divided by its tokens.
+///
+/// The only place of a step where the host waits for the device. It must: the exact sums travel through MPI, and
+/// whether the step is a bad one decides about the update, the data of the next step and a way back (DivergenceGuard).
+/// What the device misses is the time in which this answer travels and the first kernel of the update is launched;
+/// meanwhile the next batch is being read, and the next forward pass is queued while the update runs.
+void Trainer::read_sums(Run& run, StepRecord& record) {
+  sum_gradient_squares(sums_.rows(gradient_square_sum, 1), params_, run.ctx.stream);
+  copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);
+  run.ctx.stream.synchronize();
+  const auto read = [&](StepSum which) {
+    ExactSum sum;
+    const auto* integers = static_cast<const int64_t*>(run.sums.data()) + which * ExactSum::integer_count;
+    std::copy_n(integers, ExactSum::integer_count, sum.limbs().begin());
+    return sum;
+  };
+  ExactSum squares = read(gradient_square_sum);
+  run.loss.add(read(loss_sum));
+  run.runtime.communicator().sum(run.loss);
+  run.runtime.communicator().sum(squares);
+  record.loss = -run.loss.value();
+  record.grad_norm = std::sqrt(squares.value());
 }
 
 void Trainer::update(Run& run, const StepRecord& record, double divisor) {
@@ -341,35 +374,18 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
       first_rows(statistics_.logp, batch.tokens), first_rows(statistics_.lse, batch.tokens), {}, {}};
   const TokenCotangents cotangents{first_rows(cotangents_.logp, batch.tokens), {}, {}};
   LLMTRAIN_CHECK(objective_->cotangents_known(), "this objective needs two passes over the head");
-  phase.next("forward");
-  model_->forward(ctx, &batch);
-  phase.next("head");
-  objective_->cotangents(batch, statistics, cotangents, cotangent_scale_, ctx.stream);
-  model_->score_and_differentiate(ctx, &batch, statistics, cotangents);
-  sum_of_products(run.loss, statistics.logp, batch.loss_weights, ctx.stream);
-  phase.next("backward");
-  model_->backward(ctx, &batch);
+  run.graphs.run(batch, ctx.stream, [&] {
+    phase.next("forward");
+    model_->forward(ctx, &batch);
+    phase.next("head");
+    objective_->cotangents(batch, statistics, cotangents, cotangent_scale_, ctx.stream);
+    model_->score_and_differentiate(ctx, &batch, statistics, cotangents);
+    sum_of_products(sums_.rows(loss_sum, 1), statistics.logp, batch.loss_weights, ctx.stream);
+    phase.next("backward");
+    model_->backward(ctx, &batch);
+  });
   record.phases.data += loaded - begin;
   record.phases.forward_backward += now() - loaded;
-}
-
-uint64_t Trainer::parameter_hash(Run& run) {
-  std::vector<uint64_t>& hashes = run.unit_hashes;
-  hashes.assign(static_cast<size_t>(params_.unit_count()), 0);
-  for (ParamStore::StatePass pass(params_, ParamStore::Access::masters); pass.next();) {
-    const ParamStore::Shard& shard = pass.shard();
-    const UnitRange owned = shard.part_of(params_.owned(pass.unit()));
-    if (owned.begin >= owned.end) continue;
-    const Tensor part = shard.master.rows(owned.begin - shard.begin, owned.end - owned.begin);
-    hashes[static_cast<size_t>(pass.unit())] += chunked_hash(part, owned.begin, run.ctx.stream);
-  }
-  run.runtime.communicator().sum(hashes);
-  uint64_t all = 0;
-  for (uint64_t h : hashes) {  // order matters: units of equal content must not cancel
-    const Philox4 mixed = philox4x32(all, h, 0);
-    all = (uint64_t{mixed.v[1]} << 32) | mixed.v[0];
-  }
-  return all;
 }
 
 }  // namespace llmtrain

@@ -76,9 +76,9 @@ class Trainer {
   void prepare(Run& run, int64_t n);
   void run_rounds(Run& run, StepRecord& record);
   void micro_batch(Run& run, StepRecord& record);
-  uint64_t parameter_hash(Run& run);
   /// Whether the step's gradients may change anything.
   bool judge(Run& run, StepRecord& record, int64_t n);
+  void read_sums(Run& run, StepRecord& record);
   /// divisor: of the sums of gradients.
   void update(Run& run, const StepRecord& record, double divisor);
   Ended finish(Run& run, int64_t completed, int64_t stop);
@@ -93,6 +93,7 @@ class Trainer {
 
   // trainer_checkpoint.cpp
   void start_run(Run& run, const ResumePoint* from);
+  uint64_t parameter_hash(Run& run);
   uint64_t hash_after(Run& run, int64_t completed);
   /// Gives the steps completed.
   int64_t restore(Run& run, const ResumePoint& from);
@@ -141,6 +142,7 @@ class Trainer {
   TokenStatistics statistics_;          ///< fp32 [N]
   TokenCotangents cotangents_;          ///< fp32 [N]
   Tensor cotangent_scale_;              ///< fp32 [1] of the step, with fp16
+  Tensor sums_;                         ///< of a step, in the order of StepSum: int64 [2, ExactSum::integer_count]
   std::optional<Generator> generator_;  ///< where samples are written
   int64_t copied_elements_;             ///< of this rank's state, in the copy that a save makes
   Tensor state_copy_;                   ///< fp32 [copied_elements_], where device memory is the host's

@@ -9,6 +9,8 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "core/file_handle.hpp"
+#include "core/philox.hpp"
+#include "kernels/reduce.hpp"
 #include "text/tokenizer_files.hpp"
 #include "train/program.hpp"
 #include "train/run_directory.hpp"
@@ -58,6 +60,25 @@ void take(const Map& from, const char* name, T& field) {
 /// Whether every run of the deck has this checkpoint, whatever interrupts it.
 bool Trainer::is_scheduled(const Run& run, int64_t completed) const {
   return !run.owed.evaluation && due(config_.checkpoint.every_steps, completed);
+}
+
+uint64_t Trainer::parameter_hash(Run& run) {
+  std::vector<uint64_t>& hashes = run.unit_hashes;
+  hashes.assign(static_cast<size_t>(params_.unit_count()), 0);
+  for (ParamStore::StatePass pass(params_, ParamStore::Access::masters); pass.next();) {
+    const ParamStore::Shard& shard = pass.shard();
+    const UnitRange owned = shard.part_of(params_.owned(pass.unit()));
+    if (owned.begin >= owned.end) continue;
+    const Tensor part = shard.master.rows(owned.begin - shard.begin, owned.end - owned.begin);
+    hashes[static_cast<size_t>(pass.unit())] += chunked_hash(part, owned.begin, run.ctx.stream);
+  }
+  run.runtime.communicator().sum(hashes);
+  uint64_t all = 0;
+  for (uint64_t h : hashes) {  // order matters: units of equal content must not cancel
+    const Philox4 mixed = philox4x32(all, h, 0);
+    all = (uint64_t{mixed.v[1]} << 32) | mixed.v[0];
+  }
+  return all;
 }
 
 uint64_t Trainer::hash_after(Run& run, int64_t completed) {

@@ -11,10 +11,14 @@
 #include "optim/loss_scale.hpp"
 #include "parallel/planned_memory.hpp"
 #include "train/interruption.hpp"
+#include "train/pass_graphs.hpp"
 #include "train/saver.hpp"
 #include "train/trainer.hpp"
 
 namespace llmtrain {
+
+/// What is summed on the device in a step, each an ExactSum's integers.
+enum StepSum : uint8_t { loss_sum, gradient_square_sum, step_sums };
 
 struct Trainer::Run {
   Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interruption& interruption_in);
@@ -24,10 +28,13 @@ struct Trainer::Run {
   std::optional<PlannedMemory> memory;
   Context ctx;
   Feed feed;
+  std::string no_graphs;  ///< why passes are not graphs; empty where they are
+  PassGraphs graphs;
   StepPlan plan;              ///< of the current step
   std::vector<int64_t> mine;  ///< its micro-batches of this rank, in the order of the rounds
   size_t taken = 0;
-  ExactSum loss;                                               ///< of the step so far, this rank's micro-batches
+  ExactSum loss;  ///< of the step, of this rank's micro-batches
+  PinnedBuffer sums{step_sums * ExactSum::integer_count * static_cast<int64_t>(sizeof(int64_t))};
   double best = std::numeric_limits<double>::infinity();       ///< evaluation by best_metric: lower is better
   double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
   int64_t best_step = -1;

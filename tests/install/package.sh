@@ -49,6 +49,7 @@ check_modules() { # init script, module files
     set -e
     source "$1"
     module use "$2"
+    [[ $(module avail 2>&1) =~ llmtrain/[0-9.]+-host ]]
     module load llmtrain
     [[ $(command -v llmtrain) == "$3/bin/llmtrain" && -d $LLMTRAIN_SHARE/inputs ]]
     llmtrain --version | cmp - "$4"

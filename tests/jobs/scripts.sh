@@ -159,7 +159,22 @@ for argument in OMP_NUM_THREADS=5 --nodes=2 --ntasks-per-node=4 --cpus-per-task=
   grep -qxF -- "$argument" srun.txt || fail "interactive.sh: srun without '$argument'"
 done
 
-for script in train.sbatch array.sbatch chain.sh interactive.sh; do
+# GPUs: Slurm's copy of the script finds train.sbatch in the installed folder or where it was submitted.
+mkdir spool empty
+cp "$root/jobs/train_gpu.sbatch" spool/slurm_script
+gpu() { # NAME=value...
+  rm -f srun.txt requeued.txt lives.txt
+  code=0
+  env SLURM_JOB_ID=9 SLURM_CPUS_PER_TASK=3 "$@" bash spool/slurm_script x.ini run.name=a >out.txt 2>&1 || code=$?
+}
+for place in LLMTRAIN_SHARE SLURM_SUBMIT_DIR; do
+  gpu "$place=$root" EXIT_CODE=78
+  [[ $code == 78 && $(tail -n 2 srun.txt | tr '\n' ' ') == 'x.ini run.name=a ' ]] || fail "$place: $code, $(cat out.txt)"
+done
+gpu SLURM_SUBMIT_DIR="$work/empty"
+[[ $code == 66 && ! -e srun.txt ]] || fail "without train.sbatch: $code, $(cat out.txt)"
+
+for script in train.sbatch train_gpu.sbatch array.sbatch chain.sh interactive.sh; do
   code=0
   bash "$root/jobs/$script" 2>out.txt || code=$?
   [[ $code == 64 && $(cat out.txt) == 'usage: '* ]] || fail "$script without arguments: $code, $(cat out.txt)"

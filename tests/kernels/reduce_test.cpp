@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 
@@ -54,6 +55,33 @@ TEST(SumOfSquares, OrderInAChunkIsFixed) {
   sum_of_squares(sum, x, test::stream());
   EXPECT_EQ(limbs_of(sum), limbs_of(expected));
   EXPECT_NE(limbs_of(sum), limbs_of(simple)) << "control: another order rounds elsewhere";
+}
+
+// Where the host does not wait: the same integers, added to those that are there.
+TEST(SumOfSquares, OnTheDeviceIsTheSameSum) {
+  const int64_t n = 256 * 70 + 3;
+  const Array x(DType::f32, {n}, test::random_values(n, 13, 1e4)), w(DType::f32, {n}, test::random_values(n, 14));
+  const Array sum(DType::i64, {2, ExactSum::integer_count});
+  const auto add = [&](auto&& squares, auto&& products) {
+    sum_of_squares(squares, x, test::stream());
+    sum_of_products(products, x, w, test::stream());
+    sum_of_squares(squares, x.tensor().rows(256, 300), test::stream());
+    sum_of_products(products, x.tensor().rows(0, 1), {}, test::stream());
+    sum_of_squares(squares, x.tensor().rows(0, 0), test::stream());
+  };
+  ExactSum squares, products;
+  add(squares, products);
+  add(sum.tensor().rows(0, 1), sum.tensor().rows(1, 1));
+  std::array<ExactSum, 2> read;
+  for (size_t i = 0; i < 2; ++i) {
+    const Tensor integers = sum.tensor().rows(static_cast<int64_t>(i), 1);
+    copy_to_host(read[i].limbs().data(), integers.data, integers.bytes(), test::stream());
+  }
+  test::stream().synchronize();
+  EXPECT_EQ(limbs_of(read[0]), limbs_of(squares));
+  EXPECT_EQ(limbs_of(read[1]), limbs_of(products));
+  EXPECT_NE(limbs_of(read[0]), limbs_of(read[1]));
+  EXPECT_THROW(sum_of_squares(sum, x, test::stream()), Error) << "two sums are not one";
 }
 
 // The limbs themselves: cut into shards at whole chunks, in any order, on any number of threads.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/arena.hpp"
+#include "harness/gradient_norm.hpp"
 #include "harness/harness.hpp"
 #include "optim/optimizer.hpp"
 
@@ -68,7 +69,7 @@ class Step {
     sum_gradients();
   }
 
-  double norm() { return gradient_norm(store_, communicator(), stream()); }
+  double norm() { return test::gradient_norm(store_); }
 
   /// Parameters after one update with this factor on the gradients.
   std::vector<std::vector<float>> updated(const OptimizerConfig& config, double rate, double factor) {

@@ -1,0 +1,40 @@
+#include "train/pass_graphs.hpp"
+
+#include <fmt/format.h>
+
+#include "core/profile.hpp"
+#include "models/models.hpp"
+
+namespace llmtrain {
+
+std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const ParamStore& params) {
+  if (!wanted) return "parallel.cuda_graphs is off";
+  if (!params.passes_repeat()) return "weights or gradients travel inside the passes";
+  // The step is an argument of kernels that draw random numbers.
+  if (model.dropout > 0 || model.attention_dropout > 0) return "dropout draws other numbers in every step";
+  // Their frequencies are copied from the host in every pass.
+  if (model.positions == ModelConfig::Positions::rope && make_rope(model).by_length()) {
+    return "the angles of rope follow the lengths";
+  }
+  return {};
+}
+
+Graph* PassGraphs::find(const Batch& batch) {
+  if (!used_ || Recorder::current() != nullptr) return nullptr;  // a profile wants every kernel by itself
+  const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, params_.pass_key()};
+  const auto found = graphs_.find(shape);
+  if (found != graphs_.end()) return &found->second;
+  if (graphs_.size() < most_shapes) graphs_.try_emplace(shape);
+  return nullptr;
+}
+
+void PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()>& passes) {
+  try {
+    graph.record(stream, passes);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}, as passes were recorded (parallel.cuda_graphs = false does without)", error.what()));
+  }
+  ++recorded_;
+}
+
+}  // namespace llmtrain

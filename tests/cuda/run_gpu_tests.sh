@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Runs the tests and benchmarks of an unpacked bundle (cmake/bundle.sh) on this machine's GPU, and sums up.
+set -uo pipefail
+shopt -s nullglob
+
+usage() {
+  cat <<'TEXT'
+usage: run_gpu_tests.sh [--only PATTERN] [--ranks "1 2 4"] [--no-sanitizer] [--benchmarks] [--results FOLDER]
+
+  --only PATTERN   test programs whose names match (a shell pattern; `test_kernels`, `*mpi*`)
+  --ranks LIST     rank counts of the tests of several ranks; with fewer GPUs than ranks they share one
+  --no-sanitizer   without compute-sanitizer (memcheck and racecheck on the kernels and a small model)
+  --benchmarks     the benchmarks, too: needs a quiet GPU and, for the peers, a python3 with torch (PYTHON)
+  --results FOLDER logs (results)
+
+Exit code 0: all that ran passed; 1: something failed; 69: no GPU, nothing ran.
+TEXT
+}
+
+only='*' ranks='1 2 4' sanitizer=true benchmarks=false results=results
+while (($# > 0)); do
+  case $1 in
+    --only) only=${2:?} && shift ;;
+    --ranks) ranks=${2:?} && shift ;;
+    --no-sanitizer) sanitizer=false ;;
+    --benchmarks) benchmarks=true ;;
+    --results) results=${2:?} && shift ;;
+    -h | --help) usage && exit 0 ;;
+    *) echo "run_gpu_tests.sh: unknown option '$1' (--help lists them)" >&2 && exit 64 ;;
+  esac
+  shift
+done
+here=$(dirname "$(readlink -f "$0")")
+mkdir -p "$results" && results=$(readlink -f "$results") || exit 73
+cd "$here" || exit 66 # the tests find tests/reference from here
+
+# What the bundle does not carry: the driver's libraries and those of CUDA, of a toolkit or of PyTorch's packages.
+libraries=$here/lib
+python=${PYTHON:-$(command -v python3)}
+packages=$([[ -z $python ]] || "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)
+places=("${CUDA_HOME:-/usr/local/cuda}"/{lib64,lib,targets/x86_64-linux/lib} "$packages"/nvidia/{cu13,cublas,cudnn,nccl,cuda_nvrtc}/lib
+  /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 /lib/x86_64-linux-gnu)
+missing=()
+for name in $(cat lib/from_cuda.txt) libcuda.so.1; do
+  found=
+  for place in "${places[@]}"; do
+    [[ -e $place/$name ]] && found=$place && break
+  done
+  # By a link: the rest of a system's folder must not come before the bundle's own libraries.
+  if [[ -n $found ]]; then mkdir -p "$results/lib" && ln -sf "$found/$name" "$results/lib/$name"; else missing+=("$name"); fi
+done
+if [[ -e $results/lib ]]; then libraries+=:$results/lib; fi
+for place in "${places[@]}"; do # what those libraries need of their own kind
+  case $place in *nvidia* | *cuda*) [[ -d $place ]] && libraries+=:$place ;; esac
+done
+loader=("$here"/lib/ld-linux*.so.*)
+run() { "${loader[0]}" --library-path "$libraries" "$@"; }
+export OPAL_PREFIX=$here PMIX_PREFIX=$here PRTE_PREFIX=$here PMIX_MCA_mca_base_component_path=$here/lib/pmix
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+launch() { # ranks, command
+  local count=$1
+  shift
+  if ((count == 1)); then run "$@"; else
+    run bin/prterun --personality ompi --map-by :OVERSUBSCRIBE --bind-to none -n "$count" \
+      "${loader[0]}" --library-path "$libraries" "$@"
+  fi
+}
+
+cat VERSIONS
+passed=() failed=() skipped=()
+note() { # result, name
+  printf '%-8s %s\n' "$1" "$2"
+  case $1 in pass) passed+=("$2") ;; FAIL) failed+=("$2") ;; skip) skipped+=("$2") ;; esac
+}
+summary() {
+  echo
+  echo "passed ${#passed[@]}, failed ${#failed[@]}, skipped ${#skipped[@]}; logs in $results"
+  ((${#failed[@]} == 0)) || printf 'FAILED: %s\n' "${failed[@]}"
+}
+check() { # name, command: 77 and 69 mean that there is nothing to run it on
+  local name=$1 code=0
+  shift
+  "$@" >"$results/$name.log" 2>&1 || code=$?
+  case $code in
+    0) note pass "$name" ;;
+    77 | 69) note skip "$name: $(grep -m1 -E 'skipped|llmtrain:' "$results/$name.log")" ;;
+    *) note FAIL "$name (exit code $code)" ;;
+  esac
+}
+
+if ((${#missing[@]} > 0)); then
+  echo "not found on this machine: ${missing[*]}" >&2
+  if [[ " ${missing[*]} " != *" libcuda.so.1 "* || ${#missing[@]} -gt 1 ]]; then
+    echo "CUDA_HOME names the toolkit, PYTHON an interpreter with torch" >&2
+  fi
+fi
+cat >"$results/deck.ini" <<END
+[run]
+max_steps = 20
+output = $results/runs
+overwrite = true
+[model]
+family = llama
+d_model = 128
+n_layers = 2
+n_heads = 4
+n_kv_heads = 2
+[data]
+train = builtin:stories
+cache = $results/cache
+[batch]
+sequence_length = 128
+micro = 2
+global = 8
+[checkpoint]
+at_end = false
+every_steps = 0
+END
+code=0
+run bin/llmtrain "$results/deck.ini" run.name=first >"$results/first.log" 2>&1 || code=$?
+if ((code != 0)); then
+  cat "$results/first.log" >&2
+  if ((code == 69)) || [[ " ${missing[*]} " == *" lib"* ]]; then
+    for program in gpu_tests/*test_*; do note skip "${program##*/}: no GPU that this machine's libraries can use"; done
+    summary
+    exit 69
+  fi
+  note FAIL "a first run (exit code $code)"
+else
+  note pass "a first run"
+fi
+run bin/llmtrain --version
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null
+
+for program in gpu_tests/*test_*; do
+  name=${program##*/}
+  # shellcheck disable=SC2053 # a pattern
+  [[ $name == $only ]] || continue
+  if [[ $name == mpi_* ]]; then
+    for count in $ranks; do check "$name.np$count" timeout 900 bash -c "$(declare -f run launch); $(declare -p loader libraries)
+      launch $count $program"; done
+  else
+    check "$name" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"
+  fi
+done
+
+# The ledger: the same bytes again, for every number of ranks, with graphs and without, at every stage.
+ledger() { # name, ranks, settings...
+  launch "$2" bin/llmtrain "$results/deck.ini" "run.name=$1" "${@:3}" >"$results/ledger_$1.log" 2>&1
+}
+same_ledgers() {
+  local name
+  for name in again plain two four; do
+    cmp "$results/runs/first/ledger.jsonl" "$results/runs/$name/ledger.jsonl" || return 1
+  done
+  ! cmp -s "$results/runs/first/ledger.jsonl" "$results/runs/control/ledger.jsonl" || { echo "the control is equal" && return 1; }
+}
+if ((code == 0)); then
+  ledger again 1
+  ledger plain 1 parallel.cuda_graphs=false
+  ledger two 2 parallel.zero=2
+  ledger four 4 parallel.zero=3
+  ledger control 1 run.seed=43
+  check ledgers same_ledgers
+fi
+
+if $sanitizer && command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    options=(--tool "$tool" --error-exitcode 1 --target-processes all)
+    check "$tool.model" timeout 1200 compute-sanitizer "${options[@]}" "${loader[0]}" --library-path "$libraries" \
+      bin/llmtrain "$results/deck.ini" "run.name=$tool" run.max_steps=3
+    check "$tool.kernels" timeout 3000 compute-sanitizer "${options[@]}" "${loader[0]}" --library-path "$libraries" \
+      gpu_tests/test_kernels
+  done
+elif $sanitizer; then
+  note skip "memcheck and racecheck: compute-sanitizer is not on the PATH"
+fi
+
+if $benchmarks; then
+  printf '#!/bin/sh\nexec "%s" --library-path "%s" "%s" "$@"\n' "${loader[0]}" "$libraries" "$here/bin/llmtrain" >"$results/llmtrain"
+  chmod +x "$results/llmtrain"
+  for program in gpu_tests/gpu_*_bench; do check "${program##*/}" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"; done
+  for script in benchmarks/gpu_*.py; do
+    check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/llmtrain" --programs "$here/gpu_tests"
+  done
+  tail -n 40 "$results"/gpu_*.log
+fi
+summary
+((${#failed[@]} == 0))

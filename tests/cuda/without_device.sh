@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# without_device.sh BUILD MPIRUN...: the programs of the CUDA build in BUILD where no GPU is to be seen.
+set -euo pipefail
+build=$1
+shift
+llmtrain=$build/llmtrain llmtool=$build/llmtool
+for program in "$llmtrain" "$llmtool"; do
+  [[ -x $program ]] || { echo "skipped: cuda.without_device ($program was not built: the cuda preset is)" && exit 77; }
+done
+export CUDA_VISIBLE_DEVICES='' # also where there is one
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "without_device.sh: $*" && exit 1; }
+
+for ((i = 0; i < 200; ++i)); do echo "Line $((i * i % 71)) has some words to train on."; done >text.txt
+cat >deck.ini <<END
+[run]
+max_steps = 2
+[model]
+d_model = 64
+n_layers = 2
+n_heads = 2
+[data]
+train = $work/text.txt
+[batch]
+sequence_length = 16
+global = 4
+END
+
+# What looks and plans needs no GPU, on one rank and on several.
+"$llmtrain" --version | tee version.txt
+grep -q '(cuda)' version.txt || fail "not the CUDA build"
+"$llmtrain" --help precision.compute | grep -q bf16 || fail "--help"
+"$llmtrain" deck.ini --check >resolved.ini
+grep -q '^compute = bf16' resolved.ini || fail "--check: precision.compute is not what the build's GPUs are fast at"
+"$llmtrain" deck.ini --estimate | tee estimate.txt
+"$llmtrain" deck.ini --estimate --json --ranks 16 --ranks-per-node 8 parallel.zero=3 >sixteen.json
+"$@" "$llmtrain" deck.ini --estimate --json >two.json
+number() { # key file
+  sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" "$2"
+}
+for file in sixteen.json two.json; do
+  # A context and the workspace of products, whatever the ranks.
+  (($(number workspace "$file") >= (512 + 64) << 20)) || fail "$file: no memory for the libraries"
+done
+[[ $(number ranks two.json) == 2 && $(number ranks_per_node two.json) == 2 ]] || fail "two.json: ranks"
+((8 * $(number total sixteen.json) == $(number bytes_per_node sixteen.json))) || fail "sixteen.json: a node"
+(($(number optimizer sixteen.json) < $(number optimizer two.json))) || fail "sixteen.json: the optimizer is not divided"
+
+# What computes ends with 69, on every rank, and leaves nothing behind.
+refuses() { # exit code, then the command
+  local wanted=$1 code=0
+  shift
+  timeout --kill-after=5 120 "$@" >out.txt 2>err.txt || code=$?
+  ((code == wanted)) || { cat out.txt err.txt && fail "exit code $code, not $wanted: $*"; }
+}
+no_device() {
+  refuses 69 "$@"
+  [[ $(grep -c 'finds none on this machine' err.txt) == 1 ]] || { cat err.txt && fail "not one message: $*"; }
+  grep -q 'host build' err.txt || fail "no remedy: $*"
+}
+no_device "$llmtrain" deck.ini
+no_device "$@" "$llmtrain" deck.ini
+no_device "$llmtrain" deck.ini --estimate --measure
+[[ ! -e runs/deck ]] || fail "a run without a GPU made its folder"
+refuses 78 "$llmtrain" deck.ini --check model.d_model=0 # errors of decks are still theirs
+refuses 64 "$llmtrain" deck.ini --estimat
+
+# The companion.
+"$llmtool" --help >/dev/null
+"$llmtool" corpus stories --bytes 20000 --seed 1 --output stories.txt >/dev/null 2>&1
+"$llmtool" tokenizer train --input stories.txt --vocab-size 300 --output bpe 2>/dev/null
+"$llmtool" tokenizer encode --tokenizer bpe --input text.txt --ids >ids.txt
+[[ -s ids.txt ]] || fail "no ids"
+"$llmtool" prepare --input stories.txt --tokenizer bytes --output stories.h5 2>/dev/null
+"$llmtool" inspect stories.h5 >/dev/null
+"$llmtool" validate stories.txt --tokenizer stories.h5 >/dev/null 2>&1
+if [[ -d ${LLMTRAIN_TEST_MODEL:-} ]]; then
+  "$llmtool" inspect "$LLMTRAIN_TEST_MODEL/model.safetensors" >/dev/null
+  no_device "$llmtool" generate --model "$LLMTRAIN_TEST_MODEL" --prompt-ids 1,2,3 --greedy
+fi

@@ -1,0 +1,172 @@
+// What training asks of a GPU: where the host waits for it, and passes as graphs. On a pretended GPU, whose streams do
+// nothing before somebody waits for them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "core/error.hpp"
+#include "emulator/emulator.hpp"
+#include "harness/harness.hpp"
+#include "harness/temporary_folder.hpp"
+#include "parallel/runtime.hpp"
+#include "train/program.hpp"
+#include "train/step_hook.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr const char* deck_text = R"(
+[run]
+max_steps = 10
+[model]
+family = llama
+d_model = 32
+n_layers = 2
+n_heads = 2
+n_kv_heads = 1
+[data]
+tokenizer = char
+packing = wrap
+cross_document_attention = true
+[batch]
+sequence_length = 32
+micro = 2
+global = 4
+[precision]
+compute = bf16
+[evaluation]
+every_steps = 0
+at_end = false
+[checkpoint]
+every_steps = 0
+at_end = false
+[log]
+every_steps = 1
+[watchdog]
+enabled = false
+)";
+constexpr size_t warm = 4;  ///< shapes are new, buffers grow
+
+/// At the end of each step's passes.
+std::vector<emulator::Counts> seen;
+void see_step(const StepUnderWay& /*step*/) { seen.push_back(emulator::counts()); }
+
+struct Result {
+  std::string ledger, log;
+  std::vector<emulator::Counts> steps;  ///< differences from one step to the next, without the first ones
+};
+
+class DeviceSteps : public ::testing::Test {
+ protected:
+  DeviceSteps() {
+    std::ofstream text(folder_ / "text.txt");
+    for (int i = 0; i < 400; ++i) {
+      text << "Line " << i * i % 71 << (i % 3 == 0 ? " is short.\n\n" : " has some words to train on.\n\n");
+    }
+    std::ofstream(folder_ / "deck.ini") << deck_text;
+  }
+
+  Result run(const std::string& name, const std::vector<std::string>& overrides) {
+    CommandLine command;
+    command.deck = (folder_ / "deck.ini").string();
+    command.overrides = {"run.name=" + name, "run.output=" + folder_.text(), "data.cache=" + folder_.text() + "/cache",
+                         "data.train=" + folder_.text() + "/text.txt"};
+    command.overrides.insert(command.overrides.end(), overrides.begin(), overrides.end());
+    seen.clear();
+    step_hook = see_step;
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    int code = -1;
+    std::string error;
+    try {
+      code = run_program(command, test::runtime());
+    } catch (const UserError& user_error) {
+      error = user_error.what();
+    }
+    testing::internal::GetCapturedStdout();
+    testing::internal::GetCapturedStderr();
+    step_hook = nullptr;
+    EXPECT_EQ(code, 0) << error;
+    Result result{read(name, "ledger.jsonl"), read(name, "log.txt"), {}};
+    for (size_t i = warm; i < seen.size(); ++i) {
+      result.steps.push_back({seen[i].launches - seen[i - 1].launches, seen[i].allocations - seen[i - 1].allocations,
+                              seen[i].synchronizations - seen[i - 1].synchronizations,
+                              seen[i].pageable_copies - seen[i - 1].pageable_copies});
+    }
+    return result;
+  }
+
+ private:
+  std::string read(const std::string& name, const std::string& file) const {
+    std::ostringstream text;
+    text << std::ifstream(folder_ / name / file, std::ios::binary).rdbuf();
+    return text.str();
+  }
+  test::TemporaryFolder folder_;
+
+ protected:
+  int number_ = 0;
+};
+
+TEST_F(DeviceSteps, WaitOnceAndAllocateNothing) {
+  for (const char* graphs : {"parallel.cuda_graphs=true", "parallel.cuda_graphs=false"}) {
+    const Result result = run(std::string("waits") + graphs[21], {graphs});
+    ASSERT_EQ(result.steps.size(), 6U);
+    for (const emulator::Counts& step : result.steps) {
+      EXPECT_EQ(step.synchronizations, 1) << graphs << ": the sums of a step, and nothing else";
+      EXPECT_EQ(step.pageable_copies, 0) << graphs << ": they wait, too";
+      EXPECT_EQ(step.allocations, 0) << graphs;
+      EXPECT_GT(step.launches, 0) << graphs;
+    }
+  }
+  // Control: a hash of the parameters is read.
+  const Result hashed = run("hashed", {"log.parameter_hash_every_steps=1"});
+  for (const emulator::Counts& step : hashed.steps) EXPECT_GT(step.synchronizations, 1);
+}
+
+TEST_F(DeviceSteps, GraphsAreTheSameWorkAndTheSameBits) {
+  for (const std::vector<std::string>& settings : {std::vector<std::string>{},
+                                                   {"parallel.reduction_groups=1"},
+                                                   {"batch.global=8", "parallel.reduction_blocks=2"},
+                                                   {"precision.compute=fp32", "memory.recompute=block"},
+                                                   {"model.tie_embeddings=true", "parallel.zero=0"}}) {
+    SCOPED_TRACE(testing::PrintToString(settings));
+    const std::string name = std::to_string(number_++);
+    std::vector<std::string> plainly = settings, otherwise = settings;
+    plainly.emplace_back("parallel.cuda_graphs=false");
+    otherwise.emplace_back("run.seed=43");
+    const Result graphs = run("graphs" + name, settings), plain = run("plain" + name, plainly);
+    EXPECT_NE(graphs.ledger, "");
+    EXPECT_EQ(graphs.ledger, plain.ledger);
+    EXPECT_NE(graphs.ledger, run("other" + name, otherwise).ledger) << "control";
+    ASSERT_EQ(graphs.steps.size(), plain.steps.size());
+    for (size_t i = 0; i < graphs.steps.size(); ++i) EXPECT_EQ(graphs.steps[i].launches, plain.steps[i].launches);
+    EXPECT_THAT(graphs.log, testing::ContainsRegex("graphs     [1-9][0-9]* recorded; [0-9]+ of [0-9]+ passes"));
+    EXPECT_THAT(plain.log, testing::HasSubstr("graphs     none: parallel.cuda_graphs is off"));
+  }
+}
+
+// Shapes that change from batch to batch: some are recorded, none is taken for another.
+TEST_F(DeviceSteps, ShapesHaveGraphsOfTheirOwn) {
+  std::vector<std::string> settings = {"data.packing=none", "data.document_separator=blank_line", "batch.micro=1",
+                                       "run.max_steps=30"};
+  const Result graphs = run("graphs", settings);
+  settings.emplace_back("parallel.cuda_graphs=false");
+  const Result plain = run("plain", settings);
+  EXPECT_NE(graphs.ledger, "");
+  EXPECT_THAT(graphs.log, testing::ContainsRegex("graphs     [2-9] recorded; [0-9]+ of [0-9]+ passes"));
+  EXPECT_EQ(graphs.ledger, plain.ledger);
+}
+
+TEST_F(DeviceSteps, WhatCannotBeAGraphSaysSo) {
+  EXPECT_THAT(run("dropout", {"model.dropout=0.1"}).log, testing::HasSubstr("graphs     none: dropout"));
+  EXPECT_THAT(run("stage3", {"parallel.zero=3"}).log, testing::HasSubstr("graphs     none: weights or gradients"));
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -239,7 +239,8 @@ void ParamStore::reduce(int unit) {
 }
 
 bool ParamStore::passes_repeat() const {
-  return state_->options.size == 1 && state_->policy.whole_weights && !state_->policy.gradient_ring;
+  // Buffers of a ring go round in every pass alike where nothing is on its way to other ranks.
+  return state_->options.size == 1 && state_->policy.whole_weights;
 }
 
 uint64_t ParamStore::pass_key() const {

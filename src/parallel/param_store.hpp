@@ -102,7 +102,8 @@ class ParamStore {
   void finish_gradients();
 
   // A micro-batch's passes as a graph of the device.
-  /// Whether they are work of this rank's device alone, in buffers that do not change hands: one rank, with whole weights.
+  /// Whether they are work of this rank's device alone, in buffers that do not change hands: one rank, with whole
+  /// weights.
   bool passes_repeat() const;
   /// Equal for micro-batches whose passes are the same work.
   uint64_t pass_key() const;

@@ -23,7 +23,7 @@ for file in bin/llmtrain bin/llmtool gpu_tests/test_device tests/reference/model
   [[ -e $bundle/$file ]] || fail "$file is missing"
 done
 [[ ! -e $bundle/lib/libcuda.so.1 ]] || fail "the driver's library belongs to the machine"
-ls "$bundle/share/llmtrain/modules/tcl/llmtrain" | grep -qE '^[0-9.]+-cuda$' || fail "the module file has no device in its name"
+compgen -G "$bundle/share/llmtrain/modules/tcl/llmtrain/[0-9]*-cuda" >/dev/null || fail "the module file has no device in its name"
 
 # Every library that a program names is in the bundle, or said to be the machine's.
 for program in bin/llmtrain bin/llmtool gpu_tests/test_device; do

@@ -22,6 +22,9 @@ namespace {
 
 void cuda_check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    throw UserError(ExitCode::no_device, fmt::format("{}: there is no GPU: {}", call, cudaGetErrorString(code)));
+  }
   throw Error(fmt::format("{} failed: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code)));
 }
 

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <string>
 
+#include "core/error.hpp"
 #include "harness/process.hpp"
 
 namespace {
@@ -51,6 +52,8 @@ class AbortOnFatal : public testing::EmptyTestEventListener {
 int run(int argc, char** argv) {
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
   const Process process(argc, argv);
+  // Tests that turn out to want a device that is not there end in main(), as skipped.
+  if (!process.has_device()) GTEST_FLAG_SET(catch_exceptions, false);
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (process.rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
@@ -66,6 +69,10 @@ int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
   try {
     return run(argc, argv);
+  } catch (const llmtrain::UserError& error) {
+    const bool no_device = error.code() == llmtrain::ExitCode::no_device;
+    std::cerr << (no_device ? "skipped: " : "test program: ") << error.what() << '\n';
+    return no_device ? llmtrain::test::skipped : 1;
   } catch (const std::exception& error) {
     std::cerr << "test program: " << error.what() << '\n';
     return 1;

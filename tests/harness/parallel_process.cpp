@@ -32,6 +32,7 @@ Process::Process(int& argc, char**& argv) {
   } catch (const UserError& error) {
     if (error.code() != ExitCode::no_device) throw;
     missing_device = error.what();
+    has_device_ = false;
     return;
   }
   rank_ = of_process->communicator().rank();

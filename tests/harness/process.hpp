@@ -14,6 +14,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  bool has_device() const { return has_device_; }
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   /// The worst of all ranks' exit codes. Collective.
@@ -22,6 +23,7 @@ class Process {
   [[noreturn]] void abort() const;
 
  private:
+  bool has_device_ = true;
   int rank_ = 0;
   int ranks_ = 1;
 };

@@ -194,7 +194,7 @@ TEST(ParamStorePlan, RefusesWhatCannotBe) {
   refused([](ParamStoreOptions& o) { o.groups = 0; });
   refused([](ParamStoreOptions& o) { o.blocks = 2; });
   refused([](ParamStoreOptions& o) { o.micro_batches_per_group = 0; });
-  refused([](ParamStoreOptions& o) { o.compute = DType::f16; });
+  refused([](ParamStoreOptions& o) { o.compute = DType::f64; });
   EXPECT_THROW(ParamStore({}, {}), Error);
   EXPECT_THROW(ParamStore({{"empty", {}, false}}, {}), Error);
   UnitSpec gap = unit("gap", 256);

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#include <omp.h>
 #include <unistd.h>
 
 #include <array>
@@ -272,7 +273,10 @@ std::string device_address() {
   return fmt::format("GPU {} of {}", address_of(device), host.data());
 }
 
-DeviceRuntime::DeviceRuntime(int node_rank, int /*threads*/) {
+DeviceRuntime::DeviceRuntime(int node_rank, int threads) {
+  // Of updates that the host makes (offloading): else every rank takes all cores that it may run on.
+  omp_set_dynamic(0);
+  omp_set_num_threads(threads);
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code != cudaSuccess || count == 0) {

@@ -61,7 +61,7 @@ void ParamStore::State::start_offload() {
     memory = pinned.data();
     if (updates_on_host()) transfers = std::make_unique<OffloadTransfers>(options.offload_piece);
   }
-  host_memory = aligned(memory);
+  host_memory = policy.on_disk ? aligned(memory) : static_cast<char*>(memory);  // only the ring has room to be shifted
   if (!policy.on_disk) return;
   std::array<char*, OffloadRing::slots> buffers{};
   for (char*& buffer : buffers) {

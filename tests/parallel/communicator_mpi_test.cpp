@@ -265,6 +265,7 @@ TEST_F(Shared, OtherBuffersAreRefusedInExchanges) {
 }
 
 TEST(Communicator, SaysWhyMemoryCannotBeShared) {
+  if (!device_memory_is_host()) GTEST_SKIP() << "GPUs share no memory in this way";
   Communicator& c = communicator();
   const std::string refusal = c.sharing_refusal(int64_t{1} << 50);
   if (c.node_count() == c.size()) {

@@ -12,6 +12,9 @@ namespace llmtrain {
 /// such numbers; elsewhere nothing changes. Gives whether this one does.
 bool use_tf32(bool wanted);
 
+/// On a GPU rows of y without a bias, and of dy beside w or dw, may be so long; what lies behind column M stays.
+constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }
+
 /// y[N, M] = x[N, K] w[M, K]^T + bias[M]; y is fp32 or the compute dtype; an empty bias is none.
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream);
 

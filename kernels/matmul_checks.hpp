@@ -9,6 +9,11 @@ inline bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
   return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
 }
 
+/// Rows may be padded_columns long, where `padded` allows it.
+inline bool is_outputs(const Tensor& t, int64_t rows, int64_t columns, bool padded) {
+  return is_matrix(t, rows, columns) || (padded && is_matrix(t, rows, padded_columns(columns)));
+}
+
 /// N rows, M outputs, K inputs.
 struct ProductShape {
   int64_t n, m, k;
@@ -21,27 +26,30 @@ inline void check_product_types(const Tensor& a, const Tensor& b, const Tensor& 
   LLMTRAIN_CHECK(result.dtype == DType::f32 || result.dtype == a.dtype, "a product is fp32 or of the operands' dtype");
 }
 
-inline ProductShape check_linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+inline ProductShape check_linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias,
+                                         bool padded = false) {
   const ProductShape s{x.dim(0), w.dim(0), w.dim(1)};
-  LLMTRAIN_CHECK(is_matrix(x, s.n, s.k) && is_matrix(w, s.m, s.k) && is_matrix(y, s.n, s.m),
+  LLMTRAIN_CHECK(is_matrix(x, s.n, s.k) && is_matrix(w, s.m, s.k) && is_outputs(y, s.n, s.m, padded),
                  "y[N, M] = x[N, K] w[M, K]^T");
   LLMTRAIN_CHECK(bias.empty() || bias.numel() == s.m, "a bias has one element per output");
   check_product_types(x, w, y);
   return s;
 }
 
-inline ProductShape check_linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate) {
+inline ProductShape check_linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate,
+                                                bool padded = false) {
   const ProductShape s{dy.dim(0), w.dim(0), w.dim(1)};
-  LLMTRAIN_CHECK(is_matrix(dx, s.n, s.k) && is_matrix(w, s.m, s.k) && is_matrix(dy, s.n, s.m),
+  LLMTRAIN_CHECK(is_matrix(dx, s.n, s.k) && is_matrix(w, s.m, s.k) && is_outputs(dy, s.n, s.m, padded),
                  "dx[N, K] = dy[N, M] w[M, K]");
   LLMTRAIN_CHECK(!accumulate || dx.dtype == DType::f32, "gradients are accumulated in fp32");
   check_product_types(dy, w, dx);
   return s;
 }
 
-inline ProductShape check_linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x) {
-  const ProductShape s{dy.dim(0), dy.dim(1), x.dim(1)};
-  LLMTRAIN_CHECK(is_matrix(dw, s.m, s.k) && is_matrix(x, s.n, s.k) && is_matrix(dy, s.n, s.m),
+inline ProductShape check_linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
+                                                 bool padded = false) {
+  const ProductShape s{dy.dim(0), padded ? dw.dim(0) : dy.dim(1), x.dim(1)};
+  LLMTRAIN_CHECK(is_matrix(dw, s.m, s.k) && is_matrix(x, s.n, s.k) && is_outputs(dy, s.n, s.m, padded),
                  "dw[M, K] = dy[N, M]^T x[N, K]");
   LLMTRAIN_CHECK(dw.dtype == DType::f32, "weight gradients are fp32");
   check_product_types(dy, x, dw);

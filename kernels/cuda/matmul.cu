@@ -30,7 +30,8 @@ struct Product {
   bool a_transposed = false, b_transposed = false;
   DType input = DType::f32, output = DType::f32;
   bool accumulate = false, bias = false, tf32 = false;
-  int alignment = 16;  ///< of A, B and D, in bytes: part of what the library chooses by
+  int64_t b_stride = 0, d_stride = 0;  ///< leading dimensions; 0: as long as columns are
+  int alignment = 16;                  ///< of A, B and D, in bytes: part of what the library chooses by
   auto operator<=>(const Product&) const = default;
 };
 
@@ -55,8 +56,8 @@ class Plan {
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     layout(a_, type_of(p.input), p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k);
-    layout(b_, type_of(p.input), p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n);
-    layout(d_, type_of(p.output), p.m, p.n);
+    layout(b_, type_of(p.input), p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
+    layout(d_, type_of(p.output), p.m, p.n, p.d_stride);
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -102,8 +103,10 @@ class Plan {
     check(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute");
   }
-  static void layout(cublasLtMatrixLayout_t& result, cudaDataType_t type, int64_t rows, int64_t columns) {
-    check(cublasLtMatrixLayoutCreate(&result, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
+  static void layout(cublasLtMatrixLayout_t& result, cudaDataType_t type, int64_t rows, int64_t columns,
+                     int64_t stride = 0) {
+    check(cublasLtMatrixLayoutCreate(&result, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
+                                     stride > 0 ? stride : rows),
           "cublasLtMatrixLayoutCreate");
   }
 
@@ -169,37 +172,44 @@ bool use_tf32(bool wanted) {
 int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream) {
-  const ProductShape product = check_linear_forward(y, x, w, bias);
+  const ProductShape product = check_linear_forward(y, x, w, bias, bias.empty());
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
   const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
   const bool fused = !bias.empty() && bias.dtype == y.dtype;
-  multiply({.m = m, .n = n, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype}, w.data, x.data, y.data,
-           stream, fused ? bias.data : nullptr);
+  multiply({.m = m, .n = n, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype, .d_stride = y.dim(1)},
+           w.data, x.data, y.data, stream, fused ? bias.data : nullptr);
   if (bias.empty() || fused) return;
   dispatch(y, bias, [&]<class Y, class B>(Y* to, B* from) { for_each(n * m, stream, AddBias<Y, B>{to, from, m}); });
 }
 
 void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream) {
-  const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
+  const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate, true);
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0) return;
   const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
-  multiply({.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate}, w.data, dy.data,
-           dx.data, stream);
+  multiply(
+      {.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate, .b_stride = dy.dim(1)},
+      w.data, dy.data, dx.data, stream);
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
-  const ProductShape product = check_linear_backward_weight(dw, dy, x);
+  const ProductShape product = check_linear_backward_weight(dw, dy, x, true);
   const int64_t n = product.n, m = product.m, k = product.k;
   const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product.flops()); });
   if (n == 0) {
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
   }
-  multiply(
-      {.m = k, .n = m, .k = n, .b_transposed = true, .input = dy.dtype, .output = DType::f32, .accumulate = accumulate},
-      x.data, dy.data, dw.data, stream);
+  multiply({.m = k,
+            .n = m,
+            .k = n,
+            .b_transposed = true,
+            .input = dy.dtype,
+            .output = DType::f32,
+            .accumulate = accumulate,
+            .b_stride = dy.dim(1)},
+           x.data, dy.data, dw.data, stream);
 }
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream& stream) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/matmul.hpp"
-
 namespace llmtrain {
 
 namespace {
@@ -22,16 +20,16 @@ TokenStatistics block_of(const TokenStatistics& s, int64_t begin, int64_t count)
 
 }  // namespace
 
-int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, rows_of_table * 4); }
+int64_t Head::block_rows(int64_t rows) const { return fitting_rows(rows, logits_bytes, columns() * 4); }
 
 int64_t Head::group_rows(DType compute, int64_t rows) const {
-  return fitting_rows(rows, gradient_bytes, rows_of_table * static_cast<int64_t>(size_of(compute)));
+  return fitting_rows(rows, gradient_bytes, columns() * static_cast<int64_t>(size_of(compute)));
 }
 
 int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
-  const int64_t logits = Arena::aligned(block_rows(rows) * rows_of_table * 4);
+  const int64_t logits = Arena::aligned(block_rows(rows) * columns() * 4);
   const int64_t gradients =
-      Arena::aligned(group_rows(compute, rows) * rows_of_table * static_cast<int64_t>(size_of(compute)));
+      Arena::aligned(group_rows(compute, rows) * columns() * static_cast<int64_t>(size_of(compute)));
   return compute == DType::f32 ? std::max(logits, gradients) : logits + gradients;  // fp32 logits become gradients
 }
 
@@ -43,7 +41,7 @@ void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
 void Head::forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const {
   const int64_t n = x.dim(0), block = block_rows(n);
   Arena::Frame frame(ctx.arena);
-  const Tensor buffer = frame.take(DType::f32, {block, rows_of_table});
+  const Tensor buffer = frame.take(DType::f32, {block, columns()});
   for (int64_t begin = 0; begin < n; begin += block) {
     const int64_t count = std::min(block, n - begin);
     const Tensor rows = buffer.rows(0, count);
@@ -56,8 +54,8 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
                             const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
   const int64_t n = x.dim(0), group = group_rows(x.dtype, n), block = block_rows(group);
   Arena::Frame frame(ctx.arena);
-  const Tensor gradients = frame.take(x.dtype, {group, rows_of_table});
-  const Tensor buffer = x.dtype == DType::f32 ? Tensor() : frame.take(DType::f32, {block, rows_of_table});
+  const Tensor gradients = frame.take(x.dtype, {group, columns()});
+  const Tensor buffer = x.dtype == DType::f32 ? Tensor() : frame.take(DType::f32, {block, columns()});
   for (int64_t first = 0; first < n; first += group) {
     const int64_t grouped = std::min(group, n - first);
     const Tensor dlogits = gradients.rows(0, grouped), xs = x.rows(first, grouped);

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/logprob.hpp"
+#include "kernels/matmul.hpp"
 #include "layers/context.hpp"
 
 namespace llmtrain {
@@ -10,14 +11,18 @@ namespace llmtrain {
 struct Head {
   ParamRef weight;  ///< [V, C]; a tied embedding's or its own
   int64_t channels = 0;
-  int64_t rows_of_table = 0;          ///< V, padding rows included
-  int64_t logits_bytes = 64 << 20;    ///< of a block
-  int64_t gradient_bytes = 52 << 20;  ///< of a group's gradients of logits
-  int64_t vocabulary = 0;             ///< tokens that exist; the rest is never predicted
-  float softcap = 0;                  ///< c: logits x become c tanh(x / c); 0 = off
+  int64_t rows_of_table = 0;  ///< V, padding rows included
+  // A GPU's products want thousands of rows: 512 rows of gradients read and write the table's gradient, fp32, in the
+  // time of their product. The host's want blocks near its caches.
+  int64_t logits_bytes = device_memory_is_host() ? 64 << 20 : 512 << 20;     ///< of a block
+  int64_t gradient_bytes = device_memory_is_host() ? 52 << 20 : 1024 << 20;  ///< of a group's gradients of logits
+  int64_t vocabulary = 0;  ///< tokens that exist; the rest is never predicted
+  float softcap = 0;       ///< c: logits x become c tanh(x / c); 0 = off
 
   /// Rows whose logits exist at a time, and rows whose gradients do: functions of the shapes alone.
   int64_t block_rows(int64_t rows) const;
+  /// Of logits and their gradients: on a GPU rows begin at multiples of 128 bytes, or products take slow kernels.
+  int64_t columns() const { return device_memory_is_host() ? rows_of_table : padded_columns(rows_of_table); }
   int64_t group_rows(DType compute, int64_t rows) const;
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 

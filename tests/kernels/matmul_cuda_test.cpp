@@ -1,4 +1,4 @@
-// tf32, which only GPUs have.
+// tf32 and padded rows, which only GPUs have.
 
 #include "kernels/kernel_test.hpp"
 #include "kernels/matmul.hpp"
@@ -41,6 +41,46 @@ TEST(Tf32, LeavesOtherTypesAlone) {
     use_tf32(false);
     EXPECT_EQ(before, Values(size * size, size * 1.25));
   }
+}
+
+// Rows of outputs that are longer than there are outputs: what lies behind is not touched, and not read.
+TEST(PaddedRows, AreThoseWithoutPadding) {
+  constexpr int64_t n = 5, m = 70, k = 24, padded = padded_columns(m);
+  static_assert(padded == 128 && padded_columns(padded) == padded);
+  const auto close_up = [](const Values& wide) {
+    Values close;
+    for (int64_t r = 0; r < n; ++r) close.insert(close.end(), &wide[r * padded], &wide[r * padded] + m);
+    return close;
+  };
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const Array x(type, {n, k}, test::random_integers(n * k, 1, 8)),
+        w(type, {m, k}, test::random_integers(m * k, 2, 8));
+    const Array y(DType::f32, {n, m}), wide(DType::f32, {n, padded}, Values(n * padded, -7));
+    linear_forward(y, x, w, {}, test::stream());
+    linear_forward(wide, x, w, {}, test::stream());
+    EXPECT_EQ(close_up(wide.values()), y.values());
+    for (int64_t r = 0; r < n; ++r) EXPECT_EQ(wide.values()[static_cast<size_t>(r * padded + m)], -7) << r;
+
+    Values gradients = test::random_integers(n * padded, 3, 8);
+    const Array dy(type, {n, m}, close_up(gradients));
+    for (int64_t r = 0; r < n; ++r) std::fill_n(&gradients[r * padded + m], padded - m, NAN);
+    const Array wide_dy(type, {n, padded}, gradients);
+    const auto backward = [&](const Array& d) {
+      const Array dx(type, {n, k}), dw(DType::f32, {m, k});
+      linear_backward_input(dx, d, w, false, test::stream());
+      linear_backward_weight(dw, d, x, false, test::stream());
+      Values all = dx.values();
+      const Values more = dw.values();
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    EXPECT_EQ(backward(wide_dy), backward(dy));
+    EXPECT_NE(backward(wide_dy), Values((n + m) * k, 0)) << "control";
+  }
+  const Array x(DType::f32, {n, k}), w(DType::f32, {m, k}), bias(DType::f32, {m});
+  const Array wide(DType::f32, {n, padded}), wider(DType::f32, {n, 2 * padded});
+  EXPECT_THROW(linear_forward(wide, x, w, bias, test::stream()), Error) << "with a bias";
+  EXPECT_THROW(linear_forward(wider, x, w, {}, test::stream()), Error) << "another length";
 }
 
 }  // namespace

@@ -65,12 +65,15 @@ TEST(HeadLayer, GradientIsTheSlopeOverSeveralBlocksAndGroupsOfRows) {
 TEST(HeadLayer, RowsAreCutIntoPartsThatFit) {
   Head gpt2;
   gpt2.rows_of_table = 50257;
+  gpt2.logits_bytes = 64 << 20;
+  gpt2.gradient_bytes = 52 << 20;
   EXPECT_EQ(gpt2.block_rows(1024), 256);
   EXPECT_EQ(gpt2.group_rows(DType::bf16, 1024), 512);
   EXPECT_EQ(gpt2.group_rows(DType::bf16, 4096), 512);
   EXPECT_EQ(gpt2.group_rows(DType::f32, 1024), 256);
   EXPECT_EQ(gpt2.group_rows(DType::bf16, 100), 100);
-  EXPECT_EQ(gpt2.scratch_bytes(DType::bf16, 4096), Arena::aligned(50257 * (512 * 2)) + Arena::aligned(50257 * 256 * 4));
+  EXPECT_EQ(gpt2.scratch_bytes(DType::bf16, 4096),
+            Arena::aligned(gpt2.columns() * (512 * 2)) + Arena::aligned(gpt2.columns() * 256 * 4));
   gpt2.rows_of_table = int64_t{1} << 24;
   EXPECT_EQ(gpt2.block_rows(1000), 128) << "never less";
 }

@@ -12,12 +12,19 @@ namespace llmtrain::cuda {
 
 /// Two elements of type H, bf16 or f16, the lower one first.
 using Pair = uint32_t;
-template <class H>
-__device__ Pair pair_of(float low, float high) {
-  return uint32_t{H(low).bits} | (uint32_t{H(high).bits} << 16);
-}
 
 #if defined(__CUDACC__)
+
+template <class H>
+__device__ Pair pair_of(float low, float high) {
+  Pair pair;
+  if constexpr (dtype_of<H> == DType::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));  // the first goes to the upper half
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
 
 /// c += a b
 template <class H>
@@ -56,6 +63,11 @@ __device__ void load_matrices(Pair (&m)[4], const H* row) {
 }
 
 #else
+
+template <class H>
+Pair pair_of(float low, float high) {
+  return uint32_t{H(low).bits} | (uint32_t{H(high).bits} << 16);
+}
 
 template <class H>
 float element_of(Pair pair, int which) {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cstdlib>
 #include <map>
@@ -50,20 +51,31 @@ bool is_chosen() {
   return chosen;
 }
 
-CudnnAttention problem_of(const AttentionShape& s, int64_t rows, bool backward) {
-  return {rows / s.longest, s.longest, s.heads, s.kv_heads, s.head_dim, CUDNN_DATA_BFLOAT16, backward};
+/// Sequences that a call takes: all, or as many as have scores enough. cudnn_suits: at least one.
+int64_t sequences_at_once(const AttentionShape& s, int64_t rows) {
+  return std::min(rows / s.longest, most_cudnn_scores / s.heads / s.longest / s.longest);
+}
+/// `sequences` of `rows` rows.
+CudnnAttention problem_of(const AttentionShape& s, int64_t sequences, int64_t rows, DType dtype, bool backward) {
+  const cudnnDataType_t type = dtype == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
+  return {sequences,  s.longest, s.heads,  s.kv_heads,
+          s.head_dim, type,      backward, sequences * s.longest == rows ? 0 : rows};
 }
 int64_t delta_bytes(const AttentionShape& s, int64_t rows) {
   return aligned(s.heads * rows * static_cast<int64_t>(sizeof(float)));
 }
 
-/// Addresses by id.
+/// Addresses by id, and how far it is from there to the next sequence.
 struct Addresses {
-  std::vector<int64_t> ids;
+  std::vector<int64_t> ids, strides;
   std::vector<void*> pointers;
-  void add(int64_t id, const void* p) {
+  void add(int64_t id, const void* p, int64_t stride = 0) {
     ids.push_back(id);
+    strides.push_back(stride);
     pointers.push_back(const_cast<void*>(p));  // NOLINT: the library reads through it
+  }
+  void advance(int64_t sequences) {
+    for (size_t i = 0; i < ids.size(); ++i) pointers[i] = static_cast<char*>(pointers[i]) + sequences * strides[i];
   }
 };
 
@@ -124,20 +136,21 @@ Plans& plans() {
 }
 
 bool is_taken(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout) {
-  return cudnn_workspace_bytes(shape, batch.tokens) > 0 && qkv.dtype == DType::bf16 && !dropout.active() &&
+  return cudnn_workspace_bytes(shape, batch.tokens) > 0 && qkv.dtype != DType::f32 && !dropout.active() &&
          is_uniform(batch, shape) && reinterpret_cast<uintptr_t>(qkv.data) % 16 == 0;
 }
 
 /// Runs the pass, delta at the head of the workspace and the library's behind it. False: there is no engine.
-bool run(const AttentionShape& shape, const Batch& batch, bool backward, Addresses addresses, const Tensor& workspace,
-         const Stream& stream) {
-  const Plan& plan = plans().of(problem_of(shape, batch.tokens, backward));
-  if (!plan) return false;
+bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool backward, Addresses addresses,
+         const Tensor& workspace, const Stream& stream) {
+  const int64_t all = batch.tokens / shape.longest, at_once = sequences_at_once(shape, batch.tokens);
+  const auto plan_of = [&](int64_t sequences) -> const Plan& {
+    return plans().of(problem_of(shape, sequences, batch.tokens, dtype, backward));
+  };
+  if (!plan_of(at_once) || (all % at_once != 0 && !plan_of(all % at_once))) return false;
   const auto base = reinterpret_cast<uintptr_t>(workspace.data);
   auto* delta = reinterpret_cast<char*>(static_cast<uintptr_t>(aligned(static_cast<int64_t>(base))));
-  char* own = delta + delta_bytes(shape, batch.tokens);
-  LLMTRAIN_CHECK(own + plan.workspace() <= static_cast<char*>(workspace.data) + workspace.bytes(),
-                 "cuDNN's attention wants more workspace than was planned: set LLMTRAIN_ATTENTION=own");
+  char* own = delta + delta_bytes(shape, at_once * shape.longest);
   const float lowest = -FLT_MAX, one = 1;
   addresses.add(id_scale, &shape.scale);
   addresses.add(id_lowest, &lowest);
@@ -145,24 +158,37 @@ bool run(const AttentionShape& shape, const Batch& batch, bool backward, Address
     addresses.add(id_one, &one);
     addresses.add(id_delta, delta);
   }
-  plan.run(plans().handle_on(stream), addresses, own);
+  for (int64_t first = 0; first < all; first += at_once) {
+    const Plan& plan = plan_of(std::min(at_once, all - first));
+    LLMTRAIN_CHECK(own + plan.workspace() <= static_cast<char*>(workspace.data) + workspace.bytes(),
+                   "cuDNN's attention wants more workspace than was planned: set LLMTRAIN_ATTENTION=own");
+    plan.run(plans().handle_on(stream), addresses, own);
+    addresses.advance(at_once);
+  }
   return true;
 }
 
 /// Queries, keys and values of qkv, or of its gradient.
 void add_parts(Addresses& addresses, const Tensor& qkv, const AttentionShape& s, int64_t query, int64_t key,
                int64_t value) {
-  const bf16* base = qkv.as<bf16>();
-  addresses.add(query, base);
-  addresses.add(key, base + s.heads * s.head_dim);
-  addresses.add(value, base + (s.heads + s.kv_heads) * s.head_dim);
+  constexpr int64_t element = 2;
+  const auto* base = static_cast<const char*>(qkv.data);
+  const int64_t head = s.head_dim * element, stride = s.longest * (s.heads + 2 * s.kv_heads) * head;
+  addresses.add(query, base, stride);
+  addresses.add(key, base + s.heads * head, stride);
+  addresses.add(value, base + (s.heads + s.kv_heads) * head, stride);
 }
+/// Of out and its gradient, and of lse.
+int64_t output_stride(const AttentionShape& s) { return s.longest * s.heads * s.head_dim * 2; }
+int64_t lse_stride(const AttentionShape& s) { return s.longest * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace
 
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   if (!cudnn_suits(shape) || rows < shape.longest || !is_chosen()) return 0;
-  return alignment + delta_bytes(shape, rows) + most_cudnn_workspace_bytes(problem_of(shape, rows, true));
+  const int64_t at_once = sequences_at_once(shape, rows);
+  return alignment + delta_bytes(shape, at_once * shape.longest) +
+         most_cudnn_workspace_bytes(problem_of(shape, at_once, rows, DType::bf16, true));
 }
 
 bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
@@ -171,9 +197,9 @@ bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor&
   if (!is_taken(qkv, batch, shape, dropout)) return false;
   Addresses addresses;
   add_parts(addresses, qkv, shape, id_query, id_key, id_value);
-  addresses.add(id_out, out.data);
-  addresses.add(id_lse, lse.data);
-  return run(shape, batch, false, std::move(addresses), workspace, stream);
+  addresses.add(id_out, out.data, output_stride(shape));
+  addresses.add(id_lse, lse.data, lse_stride(shape));
+  return run(shape, batch, qkv.dtype, false, std::move(addresses), workspace, stream);
 }
 
 bool cudnn_attention_backward(const AttentionBackward& args, const Batch& batch, const AttentionShape& shape,
@@ -182,10 +208,10 @@ bool cudnn_attention_backward(const AttentionBackward& args, const Batch& batch,
   Addresses addresses;
   add_parts(addresses, args.qkv, shape, id_query, id_key, id_value);
   add_parts(addresses, args.dqkv, shape, id_dquery, id_dkey, id_dvalue);
-  addresses.add(id_out, args.out.data);
-  addresses.add(id_dout, args.dout.data);
-  addresses.add(id_lse, args.lse.data);
-  return run(shape, batch, true, std::move(addresses), workspace, stream);
+  addresses.add(id_out, args.out.data, output_stride(shape));
+  addresses.add(id_dout, args.dout.data, output_stride(shape));
+  addresses.add(id_lse, args.lse.data, lse_stride(shape));
+  return run(shape, batch, args.qkv.dtype, true, std::move(addresses), workspace, stream);
 }
 
 }  // namespace cuda

@@ -13,7 +13,7 @@ AttentionChoice attention_choice(const char* text);
 /// Hopper. On Ampere ours is no slower; on Blackwell the library's backward pass is not known to repeat its bits.
 constexpr bool cudnn_is_faster(int capability) { return capability == 90; }
 
-/// The scores of a sequence are kept in the backward pass: up to 4 GiB of them.
+/// The scores of the sequences of a call are kept in the backward pass: up to 4 GiB of them.
 inline constexpr int64_t most_cudnn_scores = int64_t{1} << 31;
 /// Whether a graph of sequences of shape.longest tokens says what the shape says.
 constexpr bool cudnn_suits(const AttentionShape& s) {

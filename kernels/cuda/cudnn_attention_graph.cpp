@@ -22,7 +22,7 @@ class Shapes {
   /// In out [B T, H D].
   CudnnDims in_out() const { return {a_.length * out_row_, a_.head_dim, out_row_, 1}; }
   /// In lse [H, B T].
-  CudnnDims in_lse() const { return {a_.length, a_.batch * a_.length, 1, 1}; }
+  CudnnDims in_lse() const { return {a_.length, a_.lse_rows > 0 ? a_.lse_rows : a_.batch * a_.length, 1, 1}; }
   CudnnDims scores_transposed() const {
     return {a_.heads * a_.length * a_.length, a_.length * a_.length, 1, a_.length};
   }

@@ -12,6 +12,7 @@ struct CudnnAttention {
   int64_t batch, length, heads, kv_heads, head_dim;
   cudnnDataType_t type;
   bool backward;
+  int64_t lse_rows = 0;  ///< from a head's lse to the next one's, where that is not batch * length: of a larger batch
   auto operator<=>(const CudnnAttention&) const = default;
 };
 

@@ -92,6 +92,18 @@ TEST_F(Cudnn, ShapesOfPublishedModelsHaveEngines) {
   expect_engines(2, shape(6, 3, 104, 192), "no power of two");
 }
 
+// Sequences of a larger batch, whose lse lies further apart, and fp16.
+TEST_F(Cudnn, PartsOfABatchHaveEngines) {
+  for (const cudnnDataType_t type : {CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF}) {
+    for (const bool backward : {false, true}) {
+      const CudnnAttention part{3, 1024, 12, 12, 64, type, backward, 7 * 1024};
+      const std::optional<CudnnDescriptor> found = engine(part);
+      ASSERT_TRUE(found.has_value()) << backward;
+      EXPECT_LE(workspace_bytes(*found), most_cudnn_workspace_bytes(part)) << backward;
+    }
+  }
+}
+
 // What the graphs cannot say is known before they are built; and an engine is not found for everything.
 TEST_F(Cudnn, OtherShapesAreOurs) {
   EXPECT_FALSE(cudnn_suits(shape(2, 2, 20, 128)));

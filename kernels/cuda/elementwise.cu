@@ -9,13 +9,29 @@ namespace {
 
 using namespace cuda;
 
+// A thread has several neighbours: what one thread asks for at a time decides about the memory's speed.
+constexpr int64_t neighbours = 8;
+using Some = PackOf<neighbours>;
+
+template <class F>
+void for_neighbours(int64_t elements, Stream& stream, const F& f) {
+  for_each((elements + neighbours - 1) / neighbours, stream, f);
+}
+
 template <class T>
 struct ResidualAdd {
   float* out;
   const float* in;
   const T* delta;
   RowDropout rows;
-  __device__ void operator()(int64_t i) const { out[i] = fmaf(rows.scale(i), load(delta + i), in[i]); }
+  int64_t elements;
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * neighbours;
+    Some sum = load_pack<neighbours>(in, i, elements);
+    const Some d = load_pack<neighbours>(delta, i, elements);
+    for (int k = 0; k < neighbours; ++k) sum.v[k] = fmaf(rows.scale(i + k), d.v[k], sum.v[k]);
+    store_pack(out, i, elements, sum);
+  }
 };
 
 template <class T>
@@ -23,20 +39,37 @@ struct ResidualAddBackward {
   T* ddelta;
   const float* dout;
   RowDropout rows;
-  __device__ void operator()(int64_t i) const { store(ddelta + i, dout[i] * rows.scale(i)); }
+  int64_t elements;
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * neighbours;
+    Some d = load_pack<neighbours>(dout, i, elements);
+    for (int k = 0; k < neighbours; ++k) d.v[k] *= rows.scale(i + k);
+    store_pack(ddelta, i, elements, d);
+  }
 };
 
 template <class To, class From>
 struct Cast {
   To* out;
   const From* in;
-  __device__ void operator()(int64_t i) const { store(out + i, load(in + i)); }
+  int64_t elements;
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * neighbours;
+    store_pack(out, i, elements, load_pack<neighbours>(in, i, elements));
+  }
 };
 
 struct AddInto {
   float* out;
   const float* in;
-  __device__ void operator()(int64_t i) const { out[i] += in[i]; }
+  int64_t elements;
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * neighbours;
+    Some sum = load_pack<neighbours>(out, i, elements);
+    const Some d = load_pack<neighbours>(in, i, elements);
+    for (int k = 0; k < neighbours; ++k) sum.v[k] += d.v[k];
+    store_pack(out, i, elements, sum);
+  }
 };
 
 template <class T>
@@ -70,7 +103,7 @@ void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, cons
   check_rows(out, delta, batch);
   const RowDropout rows(dropout, batch, in.dim(1));
   dispatch(delta, [&]<class T>(T* branch) {
-    for_each(in.numel(), stream, ResidualAdd<T>{out.as<float>(), in.as<float>(), branch, rows});
+    for_neighbours(in.numel(), stream, ResidualAdd<T>{out.as<float>(), in.as<float>(), branch, rows, in.numel()});
   });
 }
 
@@ -79,7 +112,7 @@ void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch
   check_rows(dout, ddelta, batch);
   const RowDropout rows(dropout, batch, dout.dim(1));
   dispatch(ddelta, [&]<class T>(T* to) {
-    for_each(dout.numel(), stream, ResidualAddBackward<T>{to, dout.as<float>(), rows});
+    for_neighbours(dout.numel(), stream, ResidualAddBackward<T>{to, dout.as<float>(), rows, dout.numel()});
   });
 }
 
@@ -90,7 +123,9 @@ void cast(const Tensor& out, const Tensor& in, Stream& stream) {
     return;
   }
   dispatch(out, [&]<class To>(To* to) {
-    dispatch(in, [&]<class From>(From* from) { for_each(out.numel(), stream, Cast<To, From>{to, from}); });
+    dispatch(in, [&]<class From>(From* from) {
+      for_neighbours(out.numel(), stream, Cast<To, From>{to, from, out.numel()});
+    });
   });
 }
 
@@ -101,7 +136,7 @@ void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Str
     if (first && &t == in.data()) {
       copy_on_device(out.data, t.data, t.bytes(), stream);
     } else {
-      for_each(out.numel(), stream, AddInto{out.as<float>(), t.as<float>()});
+      for_neighbours(out.numel(), stream, AddInto{out.as<float>(), t.as<float>(), out.numel()});
     }
   }
 }

@@ -56,6 +56,7 @@ __device__ T row_maximum(T x) {
 }
 
 /// Sums over logits of e = exp(x - reference) and of e (x - reference). Starts without any.
+template <bool with_moment>
 struct RowSums {
   float reference = -FLT_MAX;
   double weight = 0, moment = 0;
@@ -64,7 +65,7 @@ struct RowSums {
   __device__ void move_reference(float to) {
     const double difference = double{reference} - double{to};
     const double scale = exp(difference);
-    moment = scale * (moment + weight * difference);
+    if constexpr (with_moment) moment = scale * (moment + weight * difference);
     weight *= scale;
     reference = to;
   }
@@ -72,15 +73,16 @@ struct RowSums {
     float highest = p.v[0];
     for (const float x : p.v) highest = x > highest ? x : highest;
     if (highest > reference + slack) move_reference(highest);
-    float pack_weight = 0, pack_moment = 0;
+    float pack_weight = 0;
+    [[maybe_unused]] float pack_moment = 0;
     for (const float x : p.v) {
       const float difference = at_least(x - reference, lowest_difference);
       const float e = expf(difference);
       pack_weight += e;
-      pack_moment = fmaf(e, difference, pack_moment);
+      if constexpr (with_moment) pack_moment = fmaf(e, difference, pack_moment);
     }
     weight += pack_weight;
-    moment += pack_moment;
+    if constexpr (with_moment) moment += pack_moment;
   }
 };
 
@@ -92,6 +94,8 @@ __device__ uint64_t ordered_key(float x, int index) {
 }
 __device__ int index_of(uint64_t key) { return INT32_MAX - static_cast<int>(key & 0xFFFFFFFFu); }
 
+/// What nobody asks for costs nothing: the exponentials alone take about as long as the memory.
+template <bool with_entropy, bool with_argmax>
 struct ForwardRow {
   static constexpr int threads = row_threads;
   const float* logits;
@@ -103,32 +107,37 @@ struct ForwardRow {
   __device__ void operator()() const {
     const int64_t row = blockIdx.x;
     const float* x = logits + row * stride;
-    RowSums sums;
-    float best = -INFINITY;
-    int best_index = 0;  // of a row of NaN
+    RowSums<with_entropy> sums;
+    [[maybe_unused]] float best = -INFINITY;
+    [[maybe_unused]] int best_index = 0;  // of a row of NaN
     for (int64_t i = threadIdx.x * Pack::size; i < vocabulary; i += threads * Pack::size) {
       Pack p = load_pack(x, i, vocabulary);
-      for (int k = 0; k < Pack::size; ++k) {
-        if (i + k >= vocabulary) p.v[k] = -INFINITY;
-        if (p.v[k] > best) {
-          best = p.v[k];
-          best_index = static_cast<int>(i) + k;
+      if (i + Pack::size > vocabulary) {
+        for (int k = 0; k < Pack::size; ++k) p.v[k] = i + k < vocabulary ? p.v[k] : -INFINITY;
+      }
+      if constexpr (with_argmax) {
+        for (int k = 0; k < Pack::size; ++k) {
+          if (p.v[k] > best) {
+            best = p.v[k];
+            best_index = static_cast<int>(i) + k;
+          }
         }
       }
       sums.add(p);
     }
-    if (argmax != nullptr) {
+    if constexpr (with_argmax) {
       const uint64_t key = row_maximum(ordered_key(best, best_index));
       if (threadIdx.x == 0) argmax[row] = index_of(key);
     }
     if (logp == nullptr && lse == nullptr && entropy == nullptr) return;
     sums.move_reference(row_maximum(sums.reference));
-    const double weight = row_sum(sums.weight), moment = row_sum(sums.moment);
+    const double weight = row_sum(sums.weight);
+    [[maybe_unused]] const double moment = with_entropy ? row_sum(sums.moment) : 0.0;
     if (threadIdx.x != 0) return;
     const double log_sum = double{sums.reference} + log(weight);
     if (lse != nullptr) lse[row] = static_cast<float>(log_sum);
     // H = -sum p log p = log(sum e) - sum e (x - reference) / sum e
-    if (entropy != nullptr) entropy[row] = static_cast<float>(log(weight) - moment / weight);
+    if constexpr (with_entropy) entropy[row] = static_cast<float>(log(weight) - moment / weight);
     if (logp != nullptr) {
       const int32_t t = targets[row];
       const bool known = t >= 0 && t < vocabulary;  // the host does not look: the row's loss says it
@@ -197,10 +206,18 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
     return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
   });
   check_logits(logits, targets, statistics, vocabulary);
-  launch({logits.dim(0)}, stream,
-         ForwardRow{logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1),
-                    data_or_null<float>(statistics.logp), data_or_null<float>(statistics.lse),
-                    data_or_null<float>(statistics.entropy), data_or_null<int32_t>(statistics.argmax)});
+  const auto start = [&]<bool with_entropy, bool with_argmax>() {
+    launch({logits.dim(0)}, stream,
+           ForwardRow<with_entropy, with_argmax>{
+               logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1),
+               data_or_null<float>(statistics.logp), data_or_null<float>(statistics.lse),
+               data_or_null<float>(statistics.entropy), data_or_null<int32_t>(statistics.argmax)});
+  };
+  if (statistics.entropy.empty()) {
+    statistics.argmax.empty() ? start.template operator()<false, false>() : start.template operator()<false, true>();
+  } else {
+    statistics.argmax.empty() ? start.template operator()<true, false>() : start.template operator()<true, true>();
+  }
 }
 
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,

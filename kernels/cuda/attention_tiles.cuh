@@ -119,6 +119,11 @@ struct TiledBatch {
   __device__ bool visible(int query, int key, int length) const {
     return key <= query && query < length && (rows.window == 0 || key > query - rows.window);
   }
+  /// Whether all `keys` keys from `key` on are visible to all `queries` queries from `query` on.
+  __device__ bool all_visible(int query, int queries, int key, int keys, int length) const {
+    return key + keys - 1 <= query && query + queries <= length &&
+           (rows.window == 0 || key > query + queries - 1 - rows.window);
+  }
   __device__ int first_key(int query) const {
     return rows.window == 0 || query < rows.window ? 0 : query - static_cast<int>(rows.window) + 1;
   }
@@ -158,16 +163,30 @@ struct TiledForward {
       for (int k = 0; k < D / 16; ++k) {
         multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
       }
-      float tile_highest[2] = {-INFINITY, -INFINITY};
       LLMTRAIN_UNROLL
       for (int i = 0; i < tile_rows / 8; ++i) {
         LLMTRAIN_UNROLL
         for (int e = 0; e < 4; ++e) {
-          const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
           float slope = 0;
-          scores[i][e] = batch.visible(q, key, place.length) ? rows.score(scores[i][e], slope) : -INFINITY;
-          tile_highest[e / 2] = fmaxf(tile_highest[e / 2], scores[i][e]);
+          scores[i][e] = rows.score(scores[i][e], slope);
         }
+      }
+      // Of the tiles of a long segment only those at the mask's borders ask about every score.
+      if (!batch.all_visible(place.first, tile_rows, first, tile_rows, place.length)) {
+        LLMTRAIN_UNROLL
+        for (int i = 0; i < tile_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
+            if (!batch.visible(q, key, place.length)) scores[i][e] = -INFINITY;
+          }
+        }
+      }
+      float tile_highest[2] = {-INFINITY, -INFINITY};
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < tile_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) tile_highest[e / 2] = fmaxf(tile_highest[e / 2], scores[i][e]);
       }
       float shrink[2], base[2];
       LLMTRAIN_UNROLL
@@ -190,9 +209,17 @@ struct TiledForward {
           const float p = exp2f((scores[i][e] - base[e / 2]) * log2_e);
           sum[e / 2] += p;
           scores[i][e] = p;
-          if (p == 0 || rows.sequences == nullptr) continue;
-          scores[i][e] *= rows.keep(place.begin + place.first + warp_row + g + 8 * (e / 2), head,
-                                    place.begin + first + 8 * i + 2 * t + e % 2);
+        }
+      }
+      if (rows.sequences != nullptr) {  // dropout
+        LLMTRAIN_UNROLL
+        for (int i = 0; i < tile_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            if (scores[i][e] == 0) continue;
+            scores[i][e] *= rows.keep(place.begin + place.first + warp_row + g + 8 * (e / 2), head,
+                                      place.begin + first + 8 * i + 2 * t + e % 2);
+          }
         }
       }
       LLMTRAIN_UNROLL
@@ -226,20 +253,17 @@ struct TiledGradient {
     return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
   }
   /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
-  /// k.
+  /// k. What is not visible has no meaning yet.
   __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
                        float& product, float& dp) const {
     const Rows<H>& rows = batch.rows;
-    float kept = 0, ds = 0;
-    if (batch.visible(query, key, place.length)) {
-      float slope = 0;
-      const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
-      const float keep = rows.keep(place.begin + query, head, place.begin + key);
-      kept = p * keep;
-      ds = slope * p * fmaf(keep, dp, -row_delta);
+    float slope = 0, keep = 1;
+    const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
+    if (rows.sequences != nullptr && batch.visible(query, key, place.length)) {
+      keep = rows.keep(place.begin + query, head, place.begin + key);
     }
-    product = kept;
-    dp = ds;
+    product = p * keep;
+    dp = slope * p * fmaf(keep, dp, -row_delta);
   }
 };
 
@@ -298,6 +322,16 @@ struct TiledBackwardKey {
             const int column = 8 * i + 2 * t + e % 2;
             gradient.pair(place, first + column, head, place.first + warp_row + g + 8 * (e / 2), row_lse[column],
                           row_delta[column], scores[i][e], dp[i][e]);
+          }
+        }
+        if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
+          LLMTRAIN_UNROLL
+          for (int i = 0; i < other_rows / 8; ++i) {
+            LLMTRAIN_UNROLL
+            for (int e = 0; e < 4; ++e) {
+              const int q = first + 8 * i + 2 * t + e % 2, key = place.first + warp_row + g + 8 * (e / 2);
+              if (!gradient.batch.visible(q, key, place.length)) scores[i][e] = dp[i][e] = 0;
+            }
           }
         }
         LLMTRAIN_UNROLL
@@ -372,6 +406,16 @@ struct TiledBackwardQuery {
         for (int e = 0; e < 4; ++e) {
           gradient.pair(place, place.first + warp_row + g + 8 * (e / 2), head, first + 8 * i + 2 * t + e % 2,
                         row_lse[e / 2], row_delta[e / 2], scores[i][e], dp[i][e]);
+        }
+      }
+      if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
+        LLMTRAIN_UNROLL
+        for (int i = 0; i < other_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
+            if (!gradient.batch.visible(q, key, place.length)) scores[i][e] = dp[i][e] = 0;
+          }
         }
       }
       LLMTRAIN_UNROLL

@@ -19,6 +19,7 @@ struct PartialColumnSums {
     const int64_t block = i / columns, column = i % columns;
     float sums[results] = {};
     const int64_t end = std::min(rows, (block + 1) * rows_per_block);
+    LLMTRAIN_UNROLL_BY(8)  // sums wait for each other, loads need not
     for (int64_t row = block * rows_per_block; row < end; ++row) f(row, column, sums);
     for (int r = 0; r < results; ++r) partial[(block * results + r) * columns + column] = sums[r];
   }

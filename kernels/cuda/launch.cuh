@@ -9,11 +9,14 @@
 #include <cstdint>
 #include <string>
 
-/// Before a loop over elements of an array that is to lie in registers.
+/// Before a loop over elements of an array that is to lie in registers; BY: some rounds at once.
 #if defined(__CUDACC__)
-#define LLMTRAIN_UNROLL _Pragma("unroll")
+#define LLMTRAIN_PRAGMA(text) _Pragma(#text)
+#define LLMTRAIN_UNROLL LLMTRAIN_PRAGMA(unroll)
+#define LLMTRAIN_UNROLL_BY(count) LLMTRAIN_PRAGMA(unroll count)
 #else
 #define LLMTRAIN_UNROLL
+#define LLMTRAIN_UNROLL_BY(count)
 #endif
 
 #include "core/error.hpp"
@@ -115,7 +118,14 @@ __device__ inline float load(const float* p) { return *p; }
 __device__ inline float load(const bf16* p) { return static_cast<float>(*p); }
 __device__ inline float load(const f16* p) { return static_cast<float>(*p); }
 __device__ inline void store(float* p, float value) { *p = value; }
-__device__ inline void store(bf16* p, float value) { *p = bf16(value); }
+/// bf16's own conversion is of integers; here it is one instruction.
+__device__ inline void store(bf16* p, float value) {
+#if defined(__CUDACC__)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(p->bits) : "f"(value));
+#else
+  *p = bf16(value);
+#endif
+}
 __device__ inline void store(f16* p, float value) { *p = f16(value); }
 
 /// Neighbours as floats.

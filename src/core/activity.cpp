@@ -60,9 +60,7 @@ uint64_t begin_collective() {
   return sequence;
 }
 
-CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence)
-    : span_(SpanKind::communication, operation) {
-  span_.set_collective(sequence, bytes);
+CollectiveMark::CollectiveMark(const char* operation, int64_t bytes, uint64_t sequence) {
   CollectiveActivity& collective = activity().collective;
   collective.operation.store(operation, relaxed);
   collective.sequence.store(sequence, relaxed);
@@ -72,11 +70,16 @@ CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t 
   note_progress();
 }
 
-CollectiveScope::~CollectiveScope() {
+CollectiveMark::~CollectiveMark() {
   CollectiveActivity& collective = activity().collective;
   collective.inside.store(false, relaxed);
   collective.since.store(Recorder::now(), relaxed);
   note_progress();
+}
+
+CollectiveScope::CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence)
+    : span_(SpanKind::communication, operation), mark_(operation, bytes, sequence) {
+  span_.set_collective(sequence, bytes);
 }
 
 }  // namespace llmtrain

@@ -102,17 +102,24 @@ class FileCall {
 /// The number of a collective that is begun here and waited for later.
 uint64_t begin_collective();
 
-/// Inside a collective operation, where this rank waits for others.
+/// Inside a collective operation, where this rank waits for others; as the watchdog sees it.
+class CollectiveMark {
+ public:
+  CollectiveMark(const char* operation, int64_t bytes, uint64_t sequence);
+  ~CollectiveMark();
+  CollectiveMark(const CollectiveMark&) = delete;
+  CollectiveMark& operator=(const CollectiveMark&) = delete;
+};
+
+/// The same as a profile sees it, too.
 class CollectiveScope {
  public:
   CollectiveScope(const char* operation, int64_t bytes) : CollectiveScope(operation, bytes, begin_collective()) {}
   CollectiveScope(const char* operation, int64_t bytes, uint64_t sequence);
-  ~CollectiveScope();
-  CollectiveScope(const CollectiveScope&) = delete;
-  CollectiveScope& operator=(const CollectiveScope&) = delete;
 
  private:
   ProfileSpan span_;
+  CollectiveMark mark_;
 };
 
 }  // namespace llmtrain

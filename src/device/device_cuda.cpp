@@ -21,16 +21,35 @@ namespace llmtrain {
 
 namespace {
 
+std::string host_name() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+/// The GPU of this process. CUDA gives every new thread the node's first one.
+int device_of_process = 0;
+/// "0000:3B:00.0 of node17", known at the start: a GPU that is broken does not tell any more.
+std::string name_of_process_device;
+
+/// Of errors that are the machine's rather than the program's.
+std::string advice(cudaError_t code) {
+  if (code != cudaErrorECCUncorrectable && code != cudaErrorNvlinkUncorrectable) return {};
+  return fmt::format(
+      "; GPU {} is faulty (nvidia-smi -q, Xid lines of dmesg): leave the node out; the same command goes on from the "
+      "newest checkpoint",
+      name_of_process_device);
+}
+
 void cuda_check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
     throw UserError(ExitCode::no_device, fmt::format("{}: there is no GPU: {}", call, cudaGetErrorString(code)));
   }
-  throw Error(fmt::format("{} failed: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code)));
+  throw Error(
+      fmt::format("{} failed: {} ({}){}", call, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }
 
-/// The GPU of this process. CUDA gives every new thread the node's first one.
-int device_of_process = 0;
 void use_device() {
   thread_local int of_thread = -1;
   if (of_thread == device_of_process) return;
@@ -63,6 +82,7 @@ void wait_for(const F& code, const char* what) {
   Clock::time_point look = Clock::now() + between_looks;
   cudaError_t state = cudaSuccess;
   while ((state = code()) == cudaErrorNotReady) {
+    cudaGetLastError();  // the runtime keeps it like an error; libraries that ask after their launches would see it
     if (Clock::now() >= look) {
       if (!wait) wait.emplace();
       if (observer != nullptr) observer->waiting();
@@ -145,8 +165,12 @@ void Event::wait(Stream& stream) {
 }
 bool Event::reached() const {
   const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(native_));
-  if (code != cudaErrorNotReady) cuda_check(code, "cudaEventQuery");
-  return code == cudaSuccess;
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();  // see wait_for
+    return false;
+  }
+  cuda_check(code, "cudaEventQuery");
+  return true;
 }
 void Event::synchronize() {
   wait_for([this] { return cudaEventQuery(static_cast<cudaEvent_t>(native_)); }, "work on the GPU");
@@ -267,11 +291,25 @@ int64_t device_context_bytes() { return int64_t{512} << 20; }
 
 std::string device_address() {
   int device = 0;
-  std::array<char, 256> host{};
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("GPU {} of {}", address_of(device), host.data());
+  return fmt::format("GPU {} of {}", address_of(device), host_name());
 }
+
+namespace {
+
+/// Makes the context, so that an error has one place.
+void start_device() {
+  const cudaError_t chosen = cudaSetDevice(device_of_process);
+  const cudaError_t code = chosen == cudaSuccess ? cudaFree(nullptr) : chosen;
+  if (code == cudaSuccess) return;
+  throw UserError(ExitCode::no_device,
+                  fmt::format("GPU {} does not start: {} ({}): another process may have it for itself (compute mode "
+                              "EXCLUSIVE_PROCESS wants one rank per GPU, or MPS) or fill its memory; see nvidia-smi, "
+                              "or leave the node out{}",
+                              name_of_process_device, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
+}
+
+}  // namespace
 
 DeviceRuntime::DeviceRuntime(int node_rank, int threads) {
   // Of updates that the host makes (offloading): else every rank takes all cores that it may run on.
@@ -281,17 +319,17 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads) {
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code != cudaSuccess || count == 0) {
     throw UserError(ExitCode::no_device,
-                    fmt::format("this build of llmtrain computes on NVIDIA GPUs and finds none on this machine ({}): "
-                                "start it where there is one (under Slurm: --gpus-per-task=1), check the driver with "
-                                "nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
-                                code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
+                    fmt::format("this build of llmtrain computes on NVIDIA GPUs and finds none on this machine "
+                                "({}: {}): start it where there is one (under Slurm: --gpus-per-task=1), check the "
+                                "driver with nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
+                                host_name(), code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
   }
   std::vector<std::string> addresses;
   addresses.reserve(static_cast<size_t>(count));
   for (int device = 0; device < count; ++device) addresses.push_back(address_of(device));
   device_of_process = choose_device(addresses, node_rank);
-  use_device();
-  cuda_check(cudaFree(nullptr), "starting the GPU");  // makes the context now, where an error has one place
+  name_of_process_device = fmt::format("{} of {}", addresses[static_cast<size_t>(device_of_process)], host_name());
+  start_device();
 }
 
 DeviceRuntime::~DeviceRuntime() = default;

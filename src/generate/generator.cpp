@@ -135,16 +135,18 @@ void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> 
   host_logits_.resize(static_cast<size_t>(drawn_from.numel()));
   copy_to_host(host_logits_.data(), drawn_from.data, drawn_from.bytes(), ctx.stream);
   ctx.stream.synchronize();
+  std::vector<int32_t> drawn;
   for (size_t i = 0; i < texts.size(); ++i) {
-    Text& text = *texts[i];
+    const Text& text = *texts[i];
     const std::span<float> choices(host_logits_.data() + i * static_cast<size_t>(room_.vocabulary_rows),
                                    static_cast<size_t>(request.vocabulary));
     penalize_repetition(choices, text.ids, request.sampling.repetition_penalty);
     const uint64_t key =
         random_key(request.seed, RandomPurpose::sampling, static_cast<uint64_t>(request.step), text.prompt);
-    append(text, sample_token(choices, request.sampling, random_bits(key, 0, static_cast<uint64_t>(text.made()))),
-           request);
+    drawn.push_back(sample_token(choices, request.sampling, random_bits(key, 0, static_cast<uint64_t>(text.made()))));
   }
+  if (request.agree) request.agree(drawn);
+  for (size_t i = 0; i < texts.size(); ++i) append(*texts[i], drawn[i], request);
 }
 
 void Generator::append(Text& text, int32_t token, const GenerationRequest& request) const {

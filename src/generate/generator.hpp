@@ -34,6 +34,9 @@ struct GenerationRequest {
   std::function<bool(size_t p, int32_t token)> on_token;
   /// Asked before each token of all texts, by all ranks alike: whether to leave off, as they are. May be null.
   std::function<bool()> interrupted;
+  /// Given the tokens just drawn, by all ranks alike: makes them those of one rank. Without it GPUs of two kinds, whose
+  /// last bits differ, may end texts at different tokens and then wait for each other for ever. May be null.
+  std::function<void(std::span<int32_t> tokens)> agree;
 };
 
 /// For what a Generator has room.

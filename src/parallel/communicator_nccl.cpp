@@ -105,7 +105,7 @@ class NcclSession final : public WaitObserver {
   Stream stream_;
   std::vector<std::shared_ptr<Flight>> flights_;  ///< all that were made; those that nobody else holds are free
   std::deque<std::shared_ptr<Flight>> in_flight_;
-  std::optional<CollectiveScope> scope_;
+  std::optional<CollectiveMark> scope_;  ///< no span: a recorder waits for the stream where one begins, and so here
 };
 
 std::atomic<NcclSession*> session_of_process = nullptr;
@@ -261,6 +261,9 @@ Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   if (!state_) return;
   if (const auto* nccl = std::get_if<State::ByNccl>(&state_->way)) {
+    const Flight& flight = *nccl->flight;
+    ProfileSpan span(SpanKind::communication, flight.operation);  // ends when the stream has come past the transfer
+    span.set_collective(flight.sequence, 0);                      // whose bytes are counted where it began
     nccl->flight->done.wait(stream);
   } else {
     const auto& staged = std::get<State::Staged>(state_->way);

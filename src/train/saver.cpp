@@ -20,7 +20,7 @@ namespace llmtrain {
 namespace {
 
 // Below what copies on the host share out to threads: the writer must not start a team of its own.
-constexpr size_t staging_elements = size_t{1} << 18;
+constexpr int64_t staging_elements = int64_t{1} << 18;
 
 /// The number of each rank's node, in the order of their first ranks.
 std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {
@@ -113,7 +113,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, ParamStore& sto
       communicator_(communicator),
       log_(log),
       snapshot_(store, stream, buffer),
-      staging_(staging_elements) {
+      staging_(staging_elements * state_bytes) {
   if (from != nullptr && from->own) {
     resumed_ = from->manifest.step;
     verified_.insert(resumed_);
@@ -144,7 +144,7 @@ void Saver::begin(const SaveRequest& request) {
   snapshot_.take();
   save_ = std::move(save);
   start([this] {
-    save_->write(snapshot_, staging_);
+    save_->write(snapshot_, {static_cast<float*>(staging_.data()), static_cast<size_t>(staging_elements)});
     snapshot_.release();
   });
   blocked_ = now() - began_;

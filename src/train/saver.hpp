@@ -109,7 +109,7 @@ class Saver {
   Communicator& communicator_;
   RunLog& log_;
   Snapshot snapshot_;
-  std::vector<float> staging_;
+  PinnedBuffer staging_;
   std::vector<int64_t> file_of_rank_;
   std::unique_ptr<CheckpointSave> save_;
   std::thread writer_;

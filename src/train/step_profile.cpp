@@ -65,6 +65,12 @@ std::string speed_text(const ProfileRow& row, double amount, double seconds) {
                                                                    : "";
 }
 
+std::string limits_text(const MachineLimits& limits) {
+  if (limits.flops <= 0) return "no memory is left to measure what this GPU can do: there is no share of it";
+  return fmt::format("measured here: {:.0f} GFLOP/s in matrix products, {:.1f} GB/s", limits.flops * 1e-9,
+                     limits.bytes * 1e-9);
+}
+
 std::string limit_text(const ProfileRow& row, double seconds, const MachineLimits& limits) {
   if (row.kind != SpanKind::kernel || seconds <= 0 || limits.flops <= 0 || limits.bytes <= 0) return "";
   const double least = std::max(row.work.flops / limits.flops, row.work.bytes / limits.bytes);
@@ -81,6 +87,9 @@ MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
   const int64_t elements = host ? (int64_t{32} << 20) / ranks_of_node : int64_t{64} << 20;
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
+  // Beside a run that fills its GPU there may be no room: then there are no limits to compare with.
+  const int64_t wanted = std::max(9 * n * n * element, 8 * elements);
+  if (!host && device_memory().available < 2 * wanted) return limits;
   {
     const DeviceBuffer x_memory(n * n * element), w_memory(long_side * n * element), y_memory(n * long_side * element);
     const Tensor x(x_memory.data(), compute, {n, n}), w(w_memory.data(), compute, {long_side, n});
@@ -231,8 +240,7 @@ std::string StepProfile::report(Runtime& runtime, DType compute, const std::stri
 
   std::string trace = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   std::string text =
-      fmt::format("profile    steps {} to {}, rank 0; measured here: {:.0f} GFLOP/s in matrix products, {:.1f} GB/s\n",
-                  first_ + 1, last_ + 1, limits.flops * 1e-9, limits.bytes * 1e-9) +
+      fmt::format("profile    steps {} to {}, rank 0; {}\n", first_ + 1, last_ + 1, limits_text(limits)) +
       profile_table(recorder_.spans, recorded_, limits);
   const double steps_ms = static_cast<double>(recorded_) * 1e6;
   for (size_t r = 0; r < std::min(events.size(), traced_ranks); ++r) {

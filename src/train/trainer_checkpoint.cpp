@@ -247,8 +247,8 @@ void Trainer::start_run(Run& run, const ResumePoint* from) {
   if (!state_copy_.empty()) {
     copy = {state_copy_.as<float>(), static_cast<size_t>(copied_elements_)};
   } else if (copied_elements_ > 0) {
-    run.host_copy.resize(static_cast<size_t>(copied_elements_));
-    copy = run.host_copy;
+    run.host_copy = PinnedBuffer(copied_elements_ * state_bytes);
+    copy = {static_cast<float*>(run.host_copy.data()), static_cast<size_t>(copied_elements_)};
   }
   run.saver.emplace(config_.checkpoint, RunDirectory::path_of(config_) + "/checkpoints", params_, run.ctx.stream, copy,
                     communicator, run.log, from);

@@ -84,6 +84,9 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
   request.seed = run.ctx.seed;
   request.step = completed;
   request.slides = true;
+  request.agree = [&](std::span<int32_t> tokens) {
+    run.runtime.communicator().broadcast(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
+  };
   request.interrupted = [&] { return (stop = poll(run, completed)) != 0; };
   const double begin = now();
   // Shown when all are there, so that none is shown twice.

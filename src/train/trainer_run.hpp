@@ -50,7 +50,7 @@ struct Trainer::Run {
   std::string start_path;  ///< of the checkpoint of another run that this one began with
 
   Interruption& interruption;
-  std::vector<float> host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
+  PinnedBuffer host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
   std::optional<Saver> saver;
   std::vector<uint64_t> unit_hashes;           ///< what the parameters' hash is made of
   std::pair<int64_t, uint64_t> hashed{-1, 0};  ///< step, and the parameters' hash after it

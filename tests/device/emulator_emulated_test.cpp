@@ -115,6 +115,25 @@ TEST(Emulator, StreamsAreOrderedByEventsOnly) {
   }
 }
 
+// Whoever asks for the last error afterwards is not told of it.
+TEST(Emulator, WaitingLeavesNoErrorBehind) {
+  if (!lazy()) GTEST_SKIP() << "of the lazy order";
+  const Numbers numbers;
+  Stream stream;
+  Event event;
+  const auto busy = [&] { launch_add(raw(stream), {numbers.data, numbers.data, 1}); };
+  busy();
+  EXPECT_EQ(cudaStreamQuery(raw(stream)), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
+  busy();
+  stream.synchronize();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  busy();
+  event.record(stream);
+  EXPECT_FALSE(event.reached());
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
 TEST(Emulator, PinnedMemoryIsCopiedLate) {
   if (!lazy()) GTEST_SKIP() << "of the lazy order";
   Numbers numbers;

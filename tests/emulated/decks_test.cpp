@@ -9,6 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const DocumentsDeck deck{3, 2, 4, R"([evaluation]
 every_steps = 2
@@ -69,6 +70,67 @@ TEST_F(EmulatedRun, LedgerIsIdenticalForRanksAndStages) {
   EXPECT_EQ(ledger_of(2, {"parallel.zero=3"}, "LLMTRAIN_EMULATOR_DEVICES=1"), expected) << "2 ranks share a GPU";
   EXPECT_EQ(ledger_of(3, {"parallel.zero=2"}, four_gpus + "LLMTRAIN_EMULATOR_ORDER=3"), expected)
       << "3 ranks, by chance";
+}
+
+TEST_F(EmulatedRun, RanksThatShareAGpuSaySoAndLeadTheSameLedger) {
+  const std::string expected = ledger_of(1, {});
+  for (const auto& [ranks, stage] : {std::pair(2, "3"), std::pair(3, "1")}) {
+    const std::string name = "shared" + std::to_string(ranks), zero = std::string("parallel.zero=") + stage;
+    const Outcome outcome = run(name, ranks, {zero}, "LLMTRAIN_EMULATOR_DEVICES=" + std::to_string(ranks - 1));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(" share GPU 0000:00:00.0 of "));
+    EXPECT_EQ(ledger(name), expected) << ranks << " ranks";
+  }
+  EXPECT_THAT(run("apart", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=2").output, Not(HasSubstr("share GPU"))) << "control";
+}
+
+TEST_F(EmulatedRun, LedgerIsIdenticalWhereverTheStateLies) {
+  const auto offload = [](const char* stage, const char* optimizer, const char* parameters) {
+    return std::vector<std::string>{std::string("parallel.zero=") + stage,
+                                    std::string("parallel.offload_optimizer=") + optimizer,
+                                    std::string("parallel.offload_parameters=") + parameters};
+  };
+  for (const char* compute : {"fp32", "bf16"}) {
+    const std::string precision = std::string("precision.compute=") + compute;
+    const std::string expected = ledger_of(1, {precision});
+    for (const auto& [ranks, overrides] :
+         {std::pair(1, offload("0", "cpu", "none")), std::pair(1, offload("3", "cpu", "cpu")),
+          std::pair(2, offload("1", "cpu", "none")), std::pair(2, offload("3", "cpu", "cpu")),
+          std::pair(2, offload("3", "none", "cpu"))}) {
+      std::vector<std::string> all = overrides;
+      all.push_back(precision);
+      EXPECT_EQ(ledger_of(ranks, all, "LLMTRAIN_EMULATOR_DEVICES=2"), expected)
+          << ranks << " ranks, " << testing::PrintToString(all);
+    }
+    EXPECT_NE(ledger_of(1, {precision, "parallel.offload_optimizer=cpu", "optimizer.beta2=0.951"}), expected)
+        << "the smallest change of the update must show";
+  }
+}
+
+TEST_F(EmulatedRun, OffloadedRunsGoOnAsResidentOnesAndBack) {
+  const std::vector<std::string> resident = {"checkpoint.every_steps=1", "precision.compute=bf16"};
+  std::vector<std::string> offloaded = resident;
+  for (const char* setting : {"parallel.zero=3", "parallel.offload_optimizer=cpu", "parallel.offload_parameters=cpu"}) {
+    offloaded.emplace_back(setting);
+  }
+  const std::string two_gpus = "LLMTRAIN_EMULATOR_DEVICES=2";
+  ASSERT_EQ(run("resident", 1, resident).exit_code, 0);
+  cut_off("resident", "offloaded", 1);
+  ASSERT_EQ(run("offloaded", 2, offloaded, two_gpus).exit_code, 0);
+  EXPECT_EQ(ledger("offloaded"), ledger("resident"));
+  cut_off("offloaded", "back", 2);
+  ASSERT_EQ(run("back", 1, resident).exit_code, 0);
+  EXPECT_EQ(ledger("back"), ledger("resident"));
+}
+
+// What a transfer takes is in the profile where it begins and where it is waited for.
+TEST_F(EmulatedRun, IsProfiledWithoutMemoryToSpare) {
+  const std::string small = "LLMTRAIN_EMULATOR_DEVICES=2 LLMTRAIN_EMULATOR_MEMORY=1000000000";
+  const Outcome outcome = run("profile", 2, {"log.profile=1", "parallel.zero=3"}, small);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("no memory is left to measure what this GPU can do"));
+  EXPECT_THAT(outcome.output, HasSubstr("all-gather"));
+  EXPECT_EQ(ledger("profile"), ledger_of(1, {})) << "with a profile or without";
 }
 
 TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {

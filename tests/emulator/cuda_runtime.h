@@ -14,8 +14,11 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorDevicesUnavailable = 46,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorNvlinkUncorrectable = 220,
   cudaErrorHostMemoryAlreadyRegistered = 712,
   cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnjoined = 904
@@ -138,6 +141,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 namespace llmtrain::emulator {
 
+/// Of a call: kept for cudaGetLastError where it is no success.
+cudaError_t result(cudaError_t code);
 using AnyKernel = void (*)();
 cudaError_t allow_shared_memory(AnyKernel kernel, int bytes);
 /// Whether the launch is one that a GPU takes.

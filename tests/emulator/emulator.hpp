@@ -5,6 +5,7 @@
 // The environment may change it:
 //   LLMTRAIN_EMULATOR_DEVICES  how many GPUs there are (1)
 //   LLMTRAIN_EMULATOR_MEMORY   bytes of each (4 GiB)
+//   LLMTRAIN_EMULATOR_FAULT    of one rank: see Fault
 //   LLMTRAIN_EMULATOR_ORDER    lazy (what nobody waits for is done last), eager (at once) or a number (by chance)
 
 #include <cstdint>
@@ -30,8 +31,11 @@ const Counts& counts();
 
 /// Ends the program where a stream or, with null, any stream is recorded: the call is not allowed then.
 void refuse_while_recording(const char* call);
-/// Behind all that the stream holds. `what` is for messages.
-void enqueue(CUstream_st* stream, std::string what, std::function<void()> work);
+/// Behind all that the stream holds. `what` is for messages. With `ready`: once that says so, which is asked again and
+/// again while somebody waits or looks.
+void enqueue(CUstream_st* stream, std::string what, std::function<void()> work, std::function<bool()> ready = {});
+/// Whatever the stream holds is done, as far as it is ready.
+void go_on(CUstream_st* stream);
 /// Whatever the stream holds is done.
 void drain(CUstream_st* stream);
 void drain_all();
@@ -48,6 +52,8 @@ class DeviceAccess {
   DeviceAccess(const DeviceAccess&) = delete;
   DeviceAccess& operator=(const DeviceAccess&) = delete;
 };
+
+bool gpu_is_broken();
 
 /// Null where there is not so much.
 void* allocate_device(size_t bytes);
@@ -68,6 +74,19 @@ void expect_no_host_pointers(const void* argument, size_t bytes, const std::stri
 
 /// What the calling thread has chosen; 0 in new threads.
 int current_device();
+
+/// LLMTRAIN_EMULATOR_FAULT="KIND RANK NUMBER": a mishap of one rank. Kinds:
+///   hang   its transfer of NCCL of that number never arrives
+///   lost   so, too, and NCCL says that a peer is lost
+///   kernel its kernel of that number never ends
+///   ecc    its kernel of that number finds broken memory, of which the GPU tells from then on
+///   start  the GPU cannot be started
+struct Fault {
+  std::string kind;  ///< empty: none, or another rank's
+  int64_t number = 0;
+};
+const Fault& fault();
+
 int64_t setting(const char* name, int64_t otherwise);
 
 }  // namespace llmtrain::emulator

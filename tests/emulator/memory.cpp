@@ -183,16 +183,20 @@ DeviceAccess::~DeviceAccess() {
   m.mutex.unlock();
 }
 
+// As the driver: what is small begins anywhere in a page.
+constexpr size_t pinned_shift = 512;
+
 void* allocate_pinned(size_t bytes) {
-  void* data = std::aligned_alloc(page, (bytes + page - 1) / page * page);
-  if (data == nullptr) return nullptr;
+  auto* block = static_cast<char*>(std::aligned_alloc(page, (bytes + pinned_shift + page - 1) / page * page));
+  if (block == nullptr) return nullptr;
+  char* data = block + pinned_shift;
   std::memset(data, 0xFF, bytes);
   register_pinned(data, bytes);
   return data;
 }
 void free_pinned(void* data) {
   unregister_pinned(data);
-  std::free(data);
+  std::free(static_cast<char*>(data) - pinned_shift);
 }
 void register_pinned(const void* data, size_t bytes) {
   Memory& m = memory();

@@ -5,77 +5,135 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-using namespace llmtrain::emulator;
+#include "emulator/mailbox.hpp"
 
-struct ncclComm {
-  int rank, size;
-  MPI_Comm mpi = MPI_COMM_NULL;
-};
+using namespace llmtrain::emulator;
 
 namespace {
 
-enum class Kind { broadcast, gather, send, receive };
+enum class Kind { all_gather, broadcast, send, receive };
 struct Call {
   Kind kind;
   const void* from;
   void* to;
   size_t bytes;
   int peer;
-  ncclComm* comm;
 };
+
+/// A group of calls, all at once: this rank's part is given when the stream has come to it, and then those of the
+/// others are taken as they come.
+class Flight {
+ public:
+  Flight(const std::shared_ptr<Mailbox>& mail, std::vector<Call> calls, bool hangs)
+      : mail_(mail), calls_(std::move(calls)), hangs_(hangs) {}
+
+  void give() {
+    for (const Call& c : calls_) {
+      if (c.kind == Kind::receive || (c.kind == Kind::broadcast && c.peer != mail_->rank())) continue;
+      const std::vector<char> message(static_cast<const char*>(c.from), static_cast<const char*>(c.from) + c.bytes);
+      for (int to = 0; to < mail_->size(); ++to) {
+        if (c.kind != Kind::send || to == c.peer) mail_->send(to, message.data(), message.size());
+      }
+    }
+    for (const Call& c : calls_) expect(c);
+    given_ = true;
+  }
+  bool is_given() const { return given_; }
+
+  bool arrived() {
+    if (hangs_) return false;
+    for (Part& part : parts_) {
+      if (part.there) continue;
+      part.message.resize(part.bytes);
+      part.there = mail_->receive(part.from, part.message.data(), part.bytes);
+      if (!part.there) return false;  // in their order
+    }
+    return true;
+  }
+
+  void take() const {
+    for (const Part& part : parts_) {
+      if (part.there) std::memcpy(part.to, part.message.data(), part.bytes);
+    }
+  }
+
+ private:
+  struct Part {
+    int from;
+    char* to;
+    size_t bytes;
+    bool there = false;
+    std::vector<char> message = {};
+  };
+
+  void expect(const Call& c) {
+    char* to = static_cast<char*>(c.to);
+    if (c.kind == Kind::receive || c.kind == Kind::broadcast) parts_.push_back({c.peer, to, c.bytes});
+    for (int from = 0; from < mail_->size() && c.kind == Kind::all_gather; ++from) {
+      parts_.push_back({from, to + static_cast<size_t>(from) * c.bytes, c.bytes});
+    }
+  }
+
+  std::shared_ptr<Mailbox> mail_;
+  std::vector<Call> calls_;
+  bool hangs_, given_ = false;
+  std::vector<Part> parts_;
+};
+
+struct Session {
+  std::shared_ptr<Mailbox> mail;
+  int64_t groups = 0;
+  std::atomic<bool> aborted = false;
+  std::atomic<ncclResult_t> error = ncclSuccess;
+  std::atomic<bool> in_progress = false;  ///< what a call began, until the state is asked for
+  cudaStream_t stream = nullptr;          ///< of what is in progress
+  std::shared_ptr<Flight> flight;         ///< likewise
+};
+
 struct Group {
   int depth = 0;
   cudaStream_t stream = nullptr;
+  std::shared_ptr<Session> session;
   std::vector<Call> calls;
+  ncclResult_t error = ncclSuccess;
 };
 thread_local Group group;
 
-/// All at once, as NCCL does; through memory of the host, which MPI can read.
-void carry_out(const std::vector<Call>& calls) {
-  std::vector<std::vector<char>> staged(calls.size());
-  std::vector<MPI_Request> requests(calls.size(), MPI_REQUEST_NULL);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const Call& c = calls[i];
-    const size_t own = c.kind == Kind::gather ? c.bytes * static_cast<size_t>(c.comm->rank) : 0;
-    const bool gives =
-        c.kind == Kind::send || c.kind == Kind::gather || (c.kind == Kind::broadcast && c.peer == c.comm->rank);
-    staged[i].resize(c.kind == Kind::gather ? c.bytes * static_cast<size_t>(c.comm->size) : c.bytes);
-    if (gives) std::memcpy(staged[i].data() + own, c.from, c.bytes);
-    const int bytes = static_cast<int>(c.bytes);
-    switch (c.kind) {
-      case Kind::broadcast:
-        MPI_Ibcast(staged[i].data(), bytes, MPI_BYTE, c.peer, c.comm->mpi, &requests[i]);
-        break;
-      case Kind::gather:
-        MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, staged[i].data(), bytes, MPI_BYTE, c.comm->mpi, &requests[i]);
-        break;
-      case Kind::send:
-        MPI_Isend(staged[i].data(), bytes, MPI_BYTE, c.peer, 0, c.comm->mpi, &requests[i]);
-        break;
-      case Kind::receive:
-        MPI_Irecv(staged[i].data(), bytes, MPI_BYTE, c.peer, 0, c.comm->mpi, &requests[i]);
-        break;
-    }
-  }
-  MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].kind != Kind::send) std::memcpy(calls[i].to, staged[i].data(), staged[i].size());
-  }
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Session> session;
+};
+
+namespace {
+
+void expect_settled(const Session& session) {
+  if (session.in_progress) fail("NCCL is called while what was called before is in progress");
 }
 
-ncclResult_t add(const Call& call, cudaStream_t stream) {
-  if (call.peer < 0 || call.peer >= call.comm->size) return ncclInvalidArgument;
-  if (call.from != nullptr) expect_device(call.from, call.bytes, "a transfer of NCCL");
-  const size_t received = call.kind == Kind::gather ? call.bytes * static_cast<size_t>(call.comm->size) : call.bytes;
-  if (call.to != nullptr) expect_device(call.to, received, "a transfer of NCCL");
+ncclResult_t add(const Call& call, ncclComm_t comm, cudaStream_t stream) {
+  const Session& session = *comm->session;
+  expect_settled(session);
   ncclGroupStart();
-  if (!group.calls.empty() && group.stream != stream) fail("a group of NCCL's calls on two streams is not emulated");
+  if (call.peer < 0 || call.peer >= session.mail->size()) {
+    group.error = ncclInvalidArgument;
+    return ncclGroupEnd();
+  }
+  const size_t parts = call.kind == Kind::all_gather ? static_cast<size_t>(session.mail->size()) : 1;
+  if (call.from != nullptr) expect_device(call.from, call.bytes, "a transfer of NCCL");
+  if (call.to != nullptr) expect_device(call.to, call.bytes * parts, "a transfer of NCCL");
+  if (!group.calls.empty() && (group.stream != stream || group.session != comm->session)) {
+    fail("a group of NCCL's calls on two streams or communicators is not emulated");
+  }
   group.stream = stream;
+  group.session = comm->session;
   group.calls.push_back(call);
   return ncclGroupEnd();
 }
@@ -90,6 +148,8 @@ const char* ncclGetErrorString(ncclResult_t code) {
       return "invalid argument";
     case ncclInvalidUsage:
       return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
     default:
       return "error";
   }
@@ -105,43 +165,55 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 /// Two ranks on one GPU are refused, as NCCL does.
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId /*id*/, int rank) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId /*id*/, int rank, ncclConfig_t* config) {
+  if (config->blocking != 0) fail("NCCL's calls that block are not emulated");
   int device = 0;
   cudaGetDevice(&device);
   std::array<char, 320> mine{};
   gethostname(mine.data(), 256);
   cudaDeviceGetPCIBusId(mine.data() + 256, 64, device);
-  *comm = nullptr;
-  MPI_Comm mpi = MPI_COMM_NULL;
-  MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-  int ranks = 0;
-  MPI_Comm_size(mpi, &ranks);
-  if (ranks != size) fail("communicators of some ranks only are not emulated");
-  std::vector<std::array<char, 320>> all(static_cast<size_t>(size));
-  MPI_Allgather(mine.data(), 320, MPI_BYTE, all.data(), 320, MPI_BYTE, mpi);
-  for (auto one = all.begin(); one != all.end(); ++one) {
-    if (std::find(one + 1, all.end(), *one) != all.end()) return ncclInvalidUsage;
+  auto session = std::make_shared<Session>();
+  session->mail = std::make_shared<Mailbox>(MPI_COMM_WORLD);
+  if (session->mail->size() != size || session->mail->rank() != rank) {
+    fail("communicators of some ranks only are not emulated");
   }
-  *comm = new ncclComm{rank, size, mpi};
-  return ncclSuccess;
+  std::vector<std::array<char, 320>> all(static_cast<size_t>(size));
+  MPI_Allgather(mine.data(), 320, MPI_BYTE, all.data(), 320, MPI_BYTE, MPI_COMM_WORLD);
+  for (auto one = all.begin(); one != all.end(); ++one) {
+    if (std::find(one + 1, all.end(), *one) != all.end()) session->error = ncclInvalidUsage;
+  }
+  session->in_progress = true;
+  *comm = new ncclComm{session};
+  return ncclInProgress;
 }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* /*config*/) {
-  return ncclCommInitRank(comm, size, id, rank);
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  expect_settled(*comm->session);
+  comm->session->in_progress = true;
+  return ncclInProgress;
 }
-ncclResult_t ncclCommFinalize(ncclComm_t /*comm*/) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized == 0) MPI_Comm_free(&comm->mpi);
+  expect_settled(*comm->session);
   delete comm;
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->session->aborted = true;
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t /*comm*/, ncclResult_t* error) {
-  *error = ncclSuccess;
+/// A group is in progress until this rank's part is given: then its host may wait for the others elsewhere, since they
+/// do not wait for it.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  Session& session = *comm->session;
+  *error = session.error;
+  if (session.in_progress && *error == ncclSuccess) {
+    *error = ncclInProgress;
+    if (session.flight != nullptr) go_on(session.stream);
+    if (session.flight == nullptr || session.flight->is_given() || session.aborted) {
+      session.flight = nullptr;
+      session.in_progress = false;
+    }
+  }
   return ncclSuccess;
 }
 
@@ -152,27 +224,38 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (group.depth == 0) return ncclInvalidUsage;
   if (--group.depth > 0) return ncclSuccess;
-  std::vector<Call> calls = std::exchange(group.calls, {});
-  if (calls.empty()) return ncclSuccess;
+  const Group ended = std::exchange(group, {});
+  if (ended.error != ncclSuccess || ended.calls.empty()) return ended.error;
   refuse_while_recording("a transfer of NCCL");
-  enqueue(group.stream, "a transfer of NCCL", [calls = std::move(calls)] { carry_out(calls); });
-  drain(group.stream);
-  return ncclSuccess;
+  const std::shared_ptr<Session> session = ended.session;
+  const bool faulty = ++session->groups == fault().number && (fault().kind == "hang" || fault().kind == "lost");
+  const auto flight = std::make_shared<Flight>(session->mail, ended.calls, faulty);
+  enqueue(ended.stream, "a transfer of NCCL", [flight, session, lost = faulty && fault().kind == "lost"] {
+    if (!session->aborted) flight->give();
+    if (lost) session->error = ncclRemoteError;
+  });
+  enqueue(
+      ended.stream, "a transfer of NCCL", [flight] { flight->take(); },
+      [flight, session] { return session->aborted || flight->arrived(); });
+  session->stream = ended.stream;
+  session->flight = flight;
+  session->in_progress = true;
+  return ncclInProgress;
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t /*bytes*/, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  return add({Kind::broadcast, from, to, count, root, comm}, stream);
+  return add({Kind::broadcast, from, to, count, root}, comm, stream);
 }
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t /*bytes*/, ncclComm_t comm,
                            cudaStream_t stream) {
-  return add({Kind::gather, from, to, count, 0, comm}, stream);
+  return add({Kind::all_gather, from, to, count, 0}, comm, stream);
 }
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t /*bytes*/, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return add({Kind::send, data, nullptr, count, peer, comm}, stream);
+  return add({Kind::send, data, nullptr, count, peer}, comm, stream);
 }
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t /*bytes*/, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return add({Kind::receive, nullptr, data, count, peer, comm}, stream);
+  return add({Kind::receive, nullptr, data, count, peer}, comm, stream);
 }

@@ -1,7 +1,6 @@
 #pragma once
-// The part of NCCL that the program uses, over MPI: ranks on pretended GPUs of their own. A group of calls is carried
-// out when it ends, as its peers would wait for it otherwise, behind what its stream was ordered behind; MPI's world is
-// every communicator's. Names and meanings are NVIDIA's (NCCL documentation, "API").
+// The part of NCCL that the program uses: ranks on pretended GPUs of their own, on one machine, and calls that do not
+// block. MPI's world is every communicator's. Names and meanings are NVIDIA's (NCCL documentation, "API").
 
 #include <cstddef>
 
@@ -23,7 +22,7 @@ struct ncclUniqueId {
   char internal[NCCL_UNIQUE_ID_BYTES];
 };
 struct ncclConfig_t {
-  int blocking;
+  int blocking;  ///< only 0 is emulated
 };
 #define NCCL_CONFIG_INITIALIZER \
   { 1 }
@@ -34,7 +33,6 @@ const char* ncclGetErrorString(ncclResult_t code);
 const char* ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -20,11 +23,7 @@ constexpr int granted_shared_memory = 48 << 10,
 
 thread_local int chosen_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
-
-cudaError_t result(cudaError_t code) {
-  if (code != cudaSuccess) last_error = code;
-  return code;
-}
+std::atomic<bool> broken = false;
 
 /// Those of LLMTRAIN_EMULATOR_DEVICES that CUDA_VISIBLE_DEVICES names, up to the first that is none.
 std::vector<int> visible_devices() {
@@ -88,6 +87,12 @@ const char* cudaGetErrorName(cudaError_t code) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
+    case cudaErrorDevicesUnavailable:
+      return "cudaErrorDevicesUnavailable";
+    case cudaErrorECCUncorrectable:
+      return "cudaErrorECCUncorrectable";
+    case cudaErrorNvlinkUncorrectable:
+      return "cudaErrorNvlinkUncorrectable";
     case cudaErrorHostMemoryAlreadyRegistered:
       return "cudaErrorHostMemoryAlreadyRegistered";
     case cudaErrorNotReady:
@@ -167,7 +172,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return result(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
-  if (data == nullptr) return cudaSuccess;
+  if (data == nullptr) return result(fault().kind == "start" ? cudaErrorDevicesUnavailable : cudaSuccess);
   refuse_while_recording("cudaFree");
   drain_all();
   free_device(data);
@@ -250,6 +255,11 @@ cudaError_t cudaMemset(void* data, int value, size_t bytes) { return cudaMemsetA
 
 namespace llmtrain::emulator {
 
+cudaError_t result(cudaError_t code) {
+  if (code != cudaSuccess) last_error = code;
+  return code;
+}
+
 int current_device() { return chosen_device; }
 
 cudaError_t allow_shared_memory(AnyKernel kernel, int bytes) {
@@ -269,11 +279,38 @@ cudaError_t check_launch(const cudaLaunchConfig_t& c, AnyKernel kernel) {
 }
 
 void launch_kernel(const cudaLaunchConfig_t& config, const char* name, std::function<void()> thread) {
-  enqueue(config.stream, name,
-          [launch = Launch{config.gridDim, config.blockDim, config.dynamicSmemBytes}, thread = std::move(thread)] {
-            count_launch();
-            run(launch, thread);
-          });
+  static std::atomic<int64_t> launches = 0;
+  const int64_t number = ++launches;
+  std::function<bool()> ready;
+  if (number == fault().number && fault().kind == "kernel") ready = [] { return false; };
+  if (number == fault().number && fault().kind == "ecc") {
+    enqueue(config.stream, name, [] { broken = true; });
+    return;
+  }
+  enqueue(
+      config.stream, name,
+      [launch = Launch{config.gridDim, config.blockDim, config.dynamicSmemBytes}, thread = std::move(thread)] {
+        count_launch();
+        run(launch, thread);
+      },
+      std::move(ready));
+}
+
+bool gpu_is_broken() { return broken; }
+
+const Fault& fault() {
+  static const Fault of_rank = [] {
+    Fault found;
+    const char* given = std::getenv("LLMTRAIN_EMULATOR_FAULT");
+    if (given == nullptr || *given == '\0') return found;
+    int64_t rank = -1;
+    std::istringstream text(given);
+    text >> found.kind >> rank >> found.number;
+    const std::set<std::string> kinds = {"hang", "lost", "kernel", "ecc", "start"};
+    if (!text || !kinds.contains(found.kind)) fail("LLMTRAIN_EMULATOR_FAULT is no fault");
+    return setting("OMPI_COMM_WORLD_RANK", 0) == rank ? found : Fault();
+  }();
+  return of_rank;
 }
 
 }  // namespace llmtrain::emulator

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -6,6 +7,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "emulator/cuda_runtime.h"
@@ -15,6 +17,7 @@ namespace {
 struct Operation {
   std::string what;
   std::function<void()> work;
+  std::function<bool()> ready;  ///< none: at once
 };
 
 }  // namespace
@@ -64,6 +67,7 @@ struct Streams {
     }
   }
 };
+using Lock = std::lock_guard<std::recursive_mutex>;
 Streams& streams() {
   static auto* one = new Streams();  // outlives everybody's destructors
   return *one;
@@ -81,14 +85,28 @@ void run(const Operation& operation) {
   operation.work();
 }
 
-void drain_to(CUstream_st* stream, int64_t end) {
-  if (stream->done >= end) return;
+/// As far as it is ready: whether that is so far. The lock is the caller's.
+bool try_drain_to(CUstream_st* stream, int64_t end) {
+  if (stream->done >= end) return true;
   const DeviceAccess access("");
   while (stream->done < end) {
+    if (stream->queue.front().ready && !stream->queue.front().ready()) return false;
     const Operation next = std::move(stream->queue.front());
     stream->queue.pop_front();
     run(next);
     ++stream->done;
+  }
+  return true;
+}
+
+/// Lets other threads, and other ranks on this processor, go on.
+void give_way() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+
+/// Without the lock: other threads may use the GPU while this one waits for it.
+void drain_to(CUstream_st* stream, int64_t end) {
+  for (;; give_way()) {
+    const Lock lock(streams().mutex);
+    if (!streams().all.contains(stream) || try_drain_to(stream, end)) return;
   }
 }
 
@@ -99,15 +117,16 @@ void go_on_by_chance() {
   std::advance(chosen, s.chance() % s.all.size());
   CUstream_st* stream = *chosen;
   const auto waiting = static_cast<uint64_t>(stream->given - stream->done);
-  if (waiting > 0) drain_to(stream, stream->done + 1 + static_cast<int64_t>(s.chance() % waiting));
+  if (waiting > 0) try_drain_to(stream, stream->done + 1 + static_cast<int64_t>(s.chance() % waiting));
 }
 
 }  // namespace
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
 const Counts& counts() { return streams().counts; }
-void count_synchronization() { ++streams().counts.synchronizations; }
+void count_synchronization() {
+  const Lock lock(streams().mutex);
+  ++streams().counts.synchronizations;
+}
 void count_allocation() { ++streams().counts.allocations; }
 void count_launch() { ++streams().counts.launches; }
 void count_pageable_copy() { ++streams().counts.pageable_copies; }
@@ -121,7 +140,7 @@ void refuse_while_recording(const char* call) {
   }
 }
 
-void enqueue(CUstream_st* given, std::string what, std::function<void()> work) {
+void enqueue(CUstream_st* given, std::string what, std::function<void()> work, std::function<bool()> ready) {
   Streams& s = streams();
   const Lock lock(s.mutex);
   CUstream_st* stream = known(given);
@@ -129,25 +148,40 @@ void enqueue(CUstream_st* given, std::string what, std::function<void()> work) {
     fail(what + " is given to a stream of another GPU than this thread has chosen with cudaSetDevice");
   }
   if (stream->graph != nullptr) {
-    stream->graph->operations.push_back({std::move(what), std::move(work)});
+    stream->graph->operations.push_back({std::move(what), std::move(work), {}});
     ++stream->recorded;
     return;
   }
-  stream->queue.push_back({std::move(what), std::move(work)});
+  stream->queue.push_back({std::move(what), std::move(work), std::move(ready)});
   ++stream->given;
-  if (s.order == Streams::eager) drain_to(stream, stream->given);
+  if (s.order == Streams::eager) try_drain_to(stream, stream->given);
   if (s.order == Streams::by_chance) go_on_by_chance();
 }
 
-void drain(CUstream_st* given) {
+void go_on(CUstream_st* given) {
   const Lock lock(streams().mutex);
   CUstream_st* stream = known(given);
-  drain_to(stream, stream->given);
+  try_drain_to(stream, stream->given);
+}
+
+void drain(CUstream_st* given) {
+  CUstream_st* stream = nullptr;
+  int64_t end = 0;
+  {
+    const Lock lock(streams().mutex);
+    stream = known(given);
+    end = stream->given;
+  }
+  drain_to(stream, end);
 }
 
 void drain_all() {
-  const Lock lock(streams().mutex);
-  for (CUstream_st* stream : streams().all) drain_to(stream, stream->given);
+  std::vector<std::pair<CUstream_st*, int64_t>> ends;
+  {
+    const Lock lock(streams().mutex);
+    for (CUstream_st* stream : streams().all) ends.emplace_back(stream, stream->given);
+  }
+  for (const auto& [stream, end] : ends) drain_to(stream, end);
 }
 
 }  // namespace llmtrain::emulator
@@ -171,36 +205,38 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const Lock lock(streams().mutex);
   if (stream == nullptr) fail("cudaStreamDestroy of the null stream");
   drain(stream);  // a GPU would finish it some time
+  const Lock lock(streams().mutex);
   streams().all.erase(stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  const Lock lock(streams().mutex);
   refuse_while_recording("cudaStreamSynchronize");
   count_synchronization();
   drain(stream);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  const Lock lock(streams().mutex);
   refuse_while_recording("cudaDeviceSynchronize");
   count_synchronization();
   drain_all();
   return cudaSuccess;
 }
-/// Not ready the first time; so that who asks again sees progress, the work is done then.
+/// Not ready the first time; so that who asks again sees progress, what is ready is done then.
 cudaError_t cudaStreamQuery(cudaStream_t given) {
-  const Lock lock(streams().mutex);
   refuse_while_recording("cudaStreamQuery");
-  const CUstream_st* stream = known(given);
-  if (stream->done == stream->given) return cudaSuccess;
-  count_synchronization();
-  drain(given);
-  return cudaErrorNotReady;
+  if (gpu_is_broken()) return result(cudaErrorECCUncorrectable);
+  {
+    const Lock lock(streams().mutex);
+    CUstream_st* stream = known(given);
+    if (stream->done == stream->given) return cudaSuccess;
+    count_synchronization();
+    if (try_drain_to(stream, stream->given)) return result(cudaErrorNotReady);
+  }
+  give_way();
+  return result(cudaErrorNotReady);
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   enqueue(stream, "a function of the host in a stream", [=] { function(data); });
@@ -247,25 +283,37 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t given, cudaEvent_t event, unsigned 
   }
   CUstream_st* other = event->stream;
   if (other == stream || !streams().all.contains(other)) return cudaSuccess;
-  enqueue(given, "waiting for an event", [other, after = event->after] {
-    if (streams().all.contains(other)) drain_to(other, after);  // else it was finished when it was destroyed
-  });
+  const auto reached = [other, after = event->after] {
+    return !streams().all.contains(other) || try_drain_to(other, after);  // else it was finished when it was destroyed
+  };
+  enqueue(
+      given, "waiting for an event", [] {}, reached);
   return cudaSuccess;
 }
+
+namespace {
+
+bool is_reached(const CUevent_st& event) {
+  return event.stream == nullptr || !streams().all.contains(event.stream) || event.stream->done >= event.after;
+}
+
+}  // namespace
+
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const Lock lock(streams().mutex);
   refuse_while_recording("cudaEventQuery");
-  if (event->stream == nullptr || !streams().all.contains(event->stream) || event->stream->done >= event->after) {
-    return cudaSuccess;
+  if (gpu_is_broken()) return result(cudaErrorECCUncorrectable);
+  {
+    const Lock lock(streams().mutex);
+    if (is_reached(*event)) return cudaSuccess;
+    if (try_drain_to(event->stream, event->after)) return result(cudaErrorNotReady);  // as in cudaStreamQuery
   }
-  drain_to(event->stream, event->after);  // as in cudaStreamQuery
-  return cudaErrorNotReady;
+  give_way();
+  return result(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  const Lock lock(streams().mutex);
   refuse_while_recording("cudaEventSynchronize");
   count_synchronization();
-  if (event->stream != nullptr && streams().all.contains(event->stream)) drain_to(event->stream, event->after);
+  if (event->stream != nullptr) drain_to(event->stream, event->after);
   return cudaSuccess;
 }
 

@@ -133,6 +133,29 @@ TEST(Generator, EndsAtEosTheContextTheLengthAndWhereItIsTold) {
   EXPECT_EQ(stopped[0].tokens, all[0].tokens);
 }
 
+// On GPUs of two kinds ranks may draw otherwise.
+TEST(Generator, GoesOnWithTheTokensThatRanksAgreeOn) {
+  Machine machine({"model.family=llama"}, DType::f32, 3, 48);
+  GenerationRequest request = request_of(12);
+  request.prompts.resize(1);
+  request.sampling.temperature = 0;
+  const std::vector<int32_t> own = machine.run(request)[0].tokens;
+  const int32_t other = (own[2] + 1) % static_cast<int32_t>(vocabulary);
+  int asked = 0;
+  request.agree = [&](std::span<int32_t> tokens) {
+    if (asked++ == 2) tokens[0] = other;
+  };
+  const std::vector<int32_t> agreed = machine.run(request)[0].tokens;
+  EXPECT_EQ(asked, 12);
+  std::vector<int32_t> expected = {own[0], own[1], other};
+  request.agree = nullptr;
+  request.max_new_tokens -= 3;
+  request.prompts[0].insert(request.prompts[0].end(), expected.begin(), expected.end());
+  const std::vector<int32_t> rest = machine.run(request)[0].tokens;
+  expected.insert(expected.end(), rest.begin(), rest.end());
+  EXPECT_EQ(agreed, expected);
+}
+
 TEST(Generator, ATextThatSlidesIsReadFromItsLastTokens) {
   Machine machine({"model.family=llama"}, DType::f32, 3, 12, false);
   GenerationRequest request = request_of(30);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/profile.hpp"
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/communicator.hpp"
@@ -262,6 +263,28 @@ TEST_F(Shared, OtherBuffersAreRefusedInExchanges) {
   std::vector<uint8_t> alone(static_cast<size_t>(communicator().size()));
   alone[static_cast<size_t>(communicator().rank())] = 1;  // of every rank: all number the transfer and none waits
   EXPECT_THROW(communicator().exchange_shards(elsewhere.tensor, borders, nowhere, alone, stream()), Error);
+}
+
+// While a profile waits for the device before it takes a time, waiting must not begin spans of its own.
+TEST(Communicator, ProfilesHaveATransferOnceWhereItBeginsAndOnceWhereItIsWaitedFor) {
+  Communicator& c = communicator();
+  const Floats buffer(std::vector<float>(static_cast<size_t>(c.size()) * 256));
+  std::vector<int64_t> borders;
+  for (int64_t r = 0; r <= c.size(); ++r) borders.push_back(256 * r);
+  c.barrier();
+  Recorder recorder;
+  recorder.start([] { stream().synchronize(); });
+  if (c.rank() + 1 == c.size()) std::this_thread::sleep_for(std::chrono::milliseconds(60));  // the others wait
+  c.all_gather(buffer.tensor, borders, stream()).finish(stream());
+  stream().synchronize();
+  recorder.stop();
+  EXPECT_LE(recorder.spans.size(), 2U);
+  for (const Span& span : recorder.spans) {
+    EXPECT_EQ(span.kind, SpanKind::communication);
+    EXPECT_EQ(span.parent, -1);
+    EXPECT_GE(span.end, span.begin);
+    EXPECT_EQ(span.sequence, recorder.posts.front().sequence);
+  }
 }
 
 TEST(Communicator, SaysWhyMemoryCannotBeShared) {

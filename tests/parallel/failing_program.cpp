@@ -196,8 +196,10 @@ int main(int argc, char** argv) {
   return runtime.guard([&] {
     std::optional<Gathered> gathered;  // its memory takes a while on a busy machine: before the deadlines
     if (way.ends_with("before_gather") || way == "gathers") gathered.emplace(runtime.communicator());
-    // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read.
-    if (argc > 2) runtime.watch({argv[2], {2, 1, 2}, [] { return terminated.load(); }});
+    // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read; or so many times
+    // that.
+    const double slack = argc > 3 ? std::atof(argv[3]) : 1;
+    if (argc > 2) runtime.watch({argv[2], {2 * slack, slack, 2 * slack}, [] { return terminated.load(); }});
     return run(runtime.communicator(), way, gathered);
   });
 }

@@ -129,6 +129,21 @@ TEST_F(DeviceSteps, WaitOnceAndAllocateNothing) {
   for (const emulator::Counts& step : hashed.steps) EXPECT_GT(step.synchronizations + step.pageable_copies, 1);
 }
 
+// To a copy of the state, and, where it is larger than that, from the state in the background. The hash of the
+// parameters, which a checkpoint has as well, is read otherwise.
+TEST_F(DeviceSteps, CheckpointsAreCopiedThroughPinnedMemory) {
+  for (const char* width : {"model.d_model=32", "model.d_model=96"}) {
+    const auto copies = [&](const std::string& more) {
+      int64_t count = 0;
+      const Result result = run(more, {"run.max_steps=6", width, more, "checkpoint.buffer=1048576"});
+      EXPECT_EQ(result.steps.size(), 2U);
+      for (const emulator::Counts& step : result.steps) count += step.pageable_copies;
+      return count;
+    };
+    EXPECT_EQ(copies("checkpoint.every_steps=1"), copies("log.parameter_hash_every_steps=1")) << width;
+  }
+}
+
 TEST_F(DeviceSteps, GraphsAreTheSameWorkAndTheSameBits) {
   for (const std::vector<std::string>& settings : {std::vector<std::string>{},
                                                    {"parallel.reduction_groups=1"},

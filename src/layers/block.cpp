@@ -35,12 +35,13 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   const Tensor attention_input = first_rows(all.attention_input, n), mlp_input = first_rows(all.mlp_input, n);
   Arena::Frame frame(ctx.arena);
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
+  const Tensor attention_delta = all.delta.empty() ? delta : first_rows(all.delta, n);
 
   if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1);
   if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
-    project_attention(ctx, delta, all);
-    residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
+    if (pass.computes(kept.delta)) project_attention(ctx, attention_delta, all);
+    residual_add(middle, input, attention_delta, batch, residual_dropout(ctx, 0), ctx.stream);
   }
   if (pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, middle, all.norm2);
   mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());

@@ -263,7 +263,7 @@ DeviceMemory device_memory() {
 }
 
 // Of a process with modules loaded lazily, on GPUs of 80 GiB and more; other drivers and GPUs differ by some 100 MiB.
-int64_t device_context_bytes() { return int64_t{512} << 20; }
+int64_t device_context_bytes(int64_t /*processes*/) { return int64_t{512} << 20; }
 
 std::string device_address() {
   int device = 0;
@@ -272,6 +272,8 @@ std::string device_address() {
   gethostname(host.data(), host.size() - 1);
   return fmt::format("GPU {} of {}", address_of(device), host.data());
 }
+
+void use_threads(int threads) { omp_set_num_threads(threads); }
 
 DeviceRuntime::DeviceRuntime(int node_rank, int threads) {
   // Of updates that the host makes (offloading): else every rank takes all cores that it may run on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
+#include "kernels/workspace.hpp"
 
 namespace llmtrain {
 
@@ -12,6 +13,20 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
   const int64_t parts = std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
   return dropped_bytes<BlockSaved>(*this, compute, rows, level) + branches + (pre_norm ? 0 : residual) +
          (sandwich ? std::max(parts, residual) : parts);  // the norms' and the parts' in turn
+}
+
+int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
+  const DType branch = sandwich ? DType::f32 : compute;
+  int64_t bytes = 0;
+  for (const Linear* l : {&attention.qkv, &mlp.up}) {
+    bytes = std::max(bytes, l->workspace_bytes(compute, compute, rows, training));
+  }
+  for (const Linear* l : {&attention.projection, &mlp.down}) {
+    bytes = std::max(bytes, l->workspace_bytes(compute, branch, rows, training));
+  }
+  // Gradients of weight and bias, or of both heads' norms.
+  const int64_t norms = 2 * std::max(channels, attention.query_norm.exists() ? attention.shape.head_dim : 0);
+  return training ? std::max(bytes, row_sum_workspace_bytes(rows, norms)) : bytes;
 }
 
 Dropout Block::residual_dropout(const Context& ctx, int branch) const {

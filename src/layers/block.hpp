@@ -70,6 +70,7 @@ struct Block {
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
   }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
+  int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
   /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, is what plan_kept has left.
   void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved) const;

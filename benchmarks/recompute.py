@@ -28,7 +28,7 @@ def planned(args, work):
     command = [os.path.abspath(args.program), os.path.join(work, "deck.ini"), "--estimate", "--json"] + args.option
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     plan = json.loads(text[text.index("{"):])["bytes_per_rank"]
-    return plan["activations"], plan["total"]
+    return plan["activations"], plan["total"] - plan["libraries"]
 
 
 def processor_seconds(args, work, tokens):

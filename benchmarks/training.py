@@ -242,10 +242,10 @@ def main():
                 peers = [p for p in peers if p == smallest or results[p][0]["speed"] > near]
                 results = {name: results[name] for name in peers + ["llmtrain"]}
 
-        if args.device == "cuda":
-            text = subprocess.check_output([os.path.abspath(args.program), os.path.join(work, "deck.ini"), "--estimate",
-                                            "--json"] + args.option, text=True)
-            estimate = json.loads(text)["bytes_per_rank"]["total"]
+        text = subprocess.check_output([os.path.abspath(args.program), os.path.join(work, "deck.ini"), "--estimate",
+                                        "--json", "--ranks", str(args.ranks)] + args.option,
+                                       env=dict(os.environ, OMP_NUM_THREADS=str(args.threads)), text=True)
+        estimate = json.loads(text[text.index("{"):])["bytes_per_rank"]["total"]
 
     median = lambda name, key: statistics.median(r[key] for r in results[name])
     best = max(peers, key=lambda name: median(name, "speed"))
@@ -264,8 +264,7 @@ def main():
               f"{ours * flops / 989e12:.1%}), PyTorch {theirs * flops / 1e12:.1f} T")
     print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")
     print(f"peak memory   {memory}")
-    if args.device == "cuda":
-        print(f"peak memory / estimate: {peak / estimate:.3f}")
+    print(f"peak memory / estimate: {peak / estimate:.3f}")
     if args.markdown:
         what = f"{args.model}, {args.precision}, {args.accumulate} x {args.batch} x {args.length} tokens, " \
                f"{args.accumulate} reduction group{'s' * (args.accumulate > 1)}"

@@ -19,6 +19,11 @@ struct ColumnSumShape {
   bool whole_rows = false;  ///< add_rows wants all columns at once
 };
 
+/// Of scratch(), in a sum over so many rows; columns of all results together.
+constexpr int64_t column_sum_floats(int64_t rows, int64_t columns) {
+  return std::max<int64_t>(1, (rows + rows_per_block - 1) / rows_per_block * columns);
+}
+
 /// out[i][c] = or += the sum over rows. add_rows(sums, begin, end, first, last) adds rows [begin, end) of columns
 /// [first, last) to sums[c], and to sums[columns + c] where there are two results. Null results are dropped. Uses
 /// scratch().
@@ -29,7 +34,7 @@ void column_sums(const ColumnSumShape& shape, const AddRows& add_rows, std::arra
   const int64_t blocks = (shape.rows + rows_per_block - 1) / rows_per_block;
   const int64_t strips = (columns + strip - 1) / strip;
   const int64_t stride = columns * shape.results;
-  float* partial = scratch(std::max<int64_t>(1, blocks * stride));
+  float* partial = scratch(column_sum_floats(shape.rows, stride));
   parallel_for(blocks * strips, [&, partial](int64_t task) {
     const int64_t block = task / strips;
     const int64_t first = task % strips * strip;

@@ -12,12 +12,11 @@
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/gemm_plan.hpp"
+#include "kernels/host/parallel.hpp"
 
 namespace llmtrain::host {
 
 namespace {
-
-constexpr int64_t small_product = int64_t{1} << 17;  ///< multiplications that are done before other threads wake up
 
 /// f(i) for i in [0, count): by the team that calls it, or by one thread alone. A team of one would be made and freed
 /// each time.
@@ -181,30 +180,27 @@ void GemmPlan::compute(const Operands& o, Worker& w, const Part& part, int64_t t
   tile(o, w, part, task / groups, panel, std::min(panels_per_tile_, part.panels - panel));
 }
 
-void GemmPlan::run(const void* a, const void* b, void* c, const void* bias, GemmBuffers& buffers) {
-  const bool alone = omp_in_parallel() || shape_.m * shape_.n * shape_.k <= small_product;
-  const int threads = alone ? 1 : omp_get_max_threads();
+void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
+  if (!made_) make_kernels();
+  const int threads = thread_count();
   for (TileKernel* k : kernels_) {
     if (k != nullptr) k->prepare(threads);
   }
-  if (static_cast<int>(buffers.own.size()) < threads) buffers.own.resize(static_cast<size_t>(threads));
-  const int64_t c_tile_bytes = accumulator_ == Accumulator::tile ? tile_rows_ * panels_per_tile_ * panel_width * 4 : 0;
-  const int64_t b_chunk_bytes = share_b_ || direct_b_ ? 0 : chunk_ * panel_width * panel_element_;
-  for (int t = 0; t < threads; ++t) {
-    buffers.own[static_cast<size_t>(t)].reserve(c_tile_bytes + b_chunk_bytes + scratch_bytes_ + 64);
-  }
-  const int64_t segment = chunks_at_a_time_ * panel_element_;  // bytes per element of a chunk
-  Operands o{swapped_ ? b : a, swapped_ ? a : b, c, bias, nullptr, nullptr, nullptr};
-  if (pack_a_) o.packed_a = buffers.packed_a.reserve(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
-  if (share_b_) o.packed_b = buffers.packed_b.reserve(panels_at_a_time_ * panel_width * chunk_ * segment);
-  if (accumulator_ == Accumulator::shared) {
-    o.wide_c = reinterpret_cast<float*>(buffers.wide_c.reserve(shape_.m * shape_.n * 4));
-  }
+  const Room r = room();
+  char* memory = workspace(r.bytes(threads));
+  char* owns = memory + r.packed_a + r.packed_b + r.wide_c;
+  const Operands o{swapped_ ? b : a,
+                   swapped_ ? a : b,
+                   c,
+                   bias,
+                   memory,
+                   memory + r.packed_a,
+                   reinterpret_cast<float*>(memory + r.packed_a + r.packed_b)};
   const bool a_stays = row_blocks_ <= rows_at_a_time_ && chunks_ <= chunks_at_a_time_;  // packed once for all panels
   std::atomic<bool> good{true};
   const auto work = [&](int thread) {
-    char* own = buffers.own[static_cast<size_t>(thread)].reserve(0);
-    Worker w{thread, reinterpret_cast<float*>(own), own + c_tile_bytes, own + c_tile_bytes + b_chunk_bytes};
+    char* own = owns + thread * r.own;
+    Worker w{thread, reinterpret_cast<float*>(own), own + r.c_tile, own + r.c_tile + r.b_chunk};
     Part part{};
     for (part.panel = 0; part.panel < panels_; part.panel += panels_at_a_time_) {
       part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
@@ -257,12 +253,15 @@ struct PlanHash {
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
   // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself keeps generated code per process.
   static thread_local std::unordered_map<PlanKey, std::unique_ptr<GemmPlan>, PlanHash> plans;
-  static thread_local GemmBuffers buffers;
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
   std::unique_ptr<GemmPlan>& plan = plans[{shape, forced_product_path()}];
   if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, shape.m));
-  plan->run(a, b, c, bias, buffers);
+  plan->run(a, b, c, bias);
+}
+
+int64_t gemm_workspace_bytes(const GemmShape& shape) {
+  return GemmPlan(shape, product_kernels(shape.input, shape.m)).workspace_bytes();
 }
 
 }  // namespace llmtrain::host

@@ -26,9 +26,11 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
-/// The first call of a shape makes the kernels it lacks and grows the calling thread's buffers; later calls allocate
-/// nothing. Callable from several threads at once.
+/// The first call of a shape makes the kernels it lacks; later calls allocate nothing. Packed panels lie in workspace().
+/// Callable from several threads at once.
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
+/// Of workspace(), for a call by this thread.
+int64_t gemm_workspace_bytes(const GemmShape& shape);
 
 /// Kernels that the calling thread has made so far.
 int64_t kernel_count();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "kernels/host/parallel.hpp"
 
 namespace llmtrain::host {
 
@@ -17,6 +18,9 @@ constexpr int64_t packed_limit = int64_t{8} << 20;  ///< bytes of packed A, and 
 constexpr int64_t enough_tiles = 96;                ///< keeps tens of threads in balance
 constexpr int64_t most_panels = 8;                  ///< of a tile: its C stays in the second-level cache
 constexpr int64_t long_row_bytes = 4096;            ///< rows of A farther apart than a page are copied
+constexpr double small_product = 1 << 17;           ///< multiplications that are done before other threads wake up
+/// Bytes that kernels may want of each thread; room for them is planned before there are any.
+constexpr int64_t micro_scratch = int64_t{64} << 10, primitive_scratch = int64_t{1} << 20;
 
 using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;  ///< by whether it is oneDNN's micro
 
@@ -53,12 +57,13 @@ GemmShape swapped(GemmShape shape) {
 
 GemmPlan::GemmPlan(const GemmShape& shape, const ProductKernels& kernels)
     : panel_type_(kernels.operands),
+      micro_(kernels.micro),
       swapped_(better_swapped(shape, panel_type_)),
       shape_(swapped_ ? swapped(shape) : shape) {
   panel_element_ = static_cast<int64_t>(size_of(panel_type_));
   padded_k_ = panel_type_ == DType::bf16 ? divide_up(shape.k, 2) * 2 : shape.k;
   cut(shape_.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
-  make_kernels(kernels.micro);
+  scratch_bytes_ = micro_ ? micro_scratch : primitive_scratch;
 }
 
 void GemmPlan::cut(bool must_pack_a) {
@@ -93,7 +98,7 @@ void GemmPlan::cut(bool must_pack_a) {
   }
 }
 
-void GemmPlan::make_kernels(bool micro) {
+void GemmPlan::make_kernels() {
   const int64_t last_rows = shape_.m - (row_blocks_ - 1) * tile_rows_;
   const int64_t last_columns = shape_.n - (panels_ - 1) * panel_width;
   for (unsigned i = 0; i < kernels_.size(); ++i) {
@@ -112,9 +117,29 @@ void GemmPlan::make_kernels(bool micro) {
     const bool exists =
         (border_row || row_blocks_ > 1) && (border_column || panels_ > 1) && (border_chunk || chunks_ > 1);
     if (!adds || !exists) continue;
-    kernels_[i] = kernel_of(s, micro);
+    kernels_[i] = kernel_of(s, micro_);
     scratch_bytes_ = std::max(scratch_bytes_, kernels_[i]->scratch_bytes());
   }
+  made_ = true;
+}
+
+int GemmPlan::thread_count() const {
+  const double multiplications =
+      static_cast<double>(shape_.m) * static_cast<double>(shape_.n) * static_cast<double>(shape_.k);
+  return multiplications <= small_product ? 1 : host::thread_count();
+}
+
+GemmPlan::Room GemmPlan::room() const {
+  const auto pages = [](int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; };
+  const int64_t segment = chunks_at_a_time_ * panel_element_;  // bytes per element of a chunk
+  Room r{};
+  if (pack_a_) r.packed_a = pages(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
+  if (share_b_) r.packed_b = pages(panels_at_a_time_ * panel_width * chunk_ * segment);
+  if (accumulator_ == Accumulator::shared) r.wide_c = pages(shape_.m * shape_.n * 4);
+  if (accumulator_ == Accumulator::tile) r.c_tile = tile_rows_ * panels_per_tile_ * panel_width * 4;
+  if (!share_b_ && !direct_b_) r.b_chunk = chunk_ * panel_width * panel_element_;
+  r.own = pages(r.c_tile + r.b_chunk + scratch_bytes_ + 64);
+  return r;
 }
 
 int64_t kernel_count() { return static_cast<int64_t>(kernels_of_thread().size()); }

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <vector>
 
-#include "kernels/host/buffer.hpp"
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/gemm_pack.hpp"
 #include "kernels/host/gemm_tile.hpp"
@@ -16,20 +14,15 @@ namespace llmtrain::host {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Buffers of one calling thread and its team.
-struct GemmBuffers {
-  Buffer packed_a;
-  Buffer packed_b;
-  Buffer wide_c;
-  std::vector<Buffer> own;
-};
-
-/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles. Along k: segments
-/// (packed at a time) of chunks (one micro-kernel call). Along n: groups of panels; along m: bands of tile rows.
+/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles, which are made when
+/// it runs first. Along k: segments (packed at a time) of chunks (one micro-kernel call). Along n: groups of panels;
+/// along m: bands of tile rows.
 class GemmPlan {
  public:
   GemmPlan(const GemmShape& shape, const ProductKernels& kernels);
-  void run(const void* a, const void* b, void* c, const void* bias, GemmBuffers& buffers);
+  void run(const void* a, const void* b, void* c, const void* bias);
+  /// Of workspace(), in a run by the threads that there are now. Needs no kernels.
+  int64_t workspace_bytes() const { return room().bytes(thread_count()); }
 
  private:
   static constexpr int64_t panel_width = 64;  ///< columns of a packed B panel
@@ -60,8 +53,18 @@ class GemmPlan {
   };
   enum class Accumulator : uint8_t { direct, tile, shared };  ///< where fp32 sums grow: C, a thread's tile, wide_c
 
+  /// Bytes of what a run holds beside its operands, each part whole pages.
+  struct Room {
+    int64_t packed_a, packed_b, wide_c;
+    int64_t c_tile, b_chunk;
+    int64_t own;  ///< of each thread: c_tile, b_chunk, and what kernels want
+    int64_t bytes(int threads) const { return packed_a + packed_b + wide_c + threads * own; }
+  };
+
   void cut(bool must_pack_a);
-  void make_kernels(bool micro);
+  void make_kernels();
+  int thread_count() const;
+  Room room() const;
   TileKernel* kernel(bool last_rows, bool last_columns, bool last_chunk, bool add) const {
     return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_chunk ? 2u : 0u) | (add ? 1u : 0u)];
   }
@@ -95,6 +98,7 @@ class GemmPlan {
   void with_bias(const void* bias, const F& f) const;
 
   DType panel_type_;
+  bool micro_;
   bool swapped_;               ///< the product is C^T = B^T A^T
   GemmShape shape_;            ///< of the product as it is done
   int64_t panel_element_ = 4;  ///< bytes
@@ -114,6 +118,7 @@ class GemmPlan {
   bool share_b_ = true;    ///< false: one tile row; a panel is packed where it is used, and stays in cache
   Accumulator accumulator_ = Accumulator::direct;
   int64_t scratch_bytes_ = 0;
+  bool made_ = false;
   std::array<TileKernel*, 16> kernels_{};
 };
 

@@ -5,6 +5,7 @@
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/product_shapes.hpp"
 #include "kernels/matmul_checks.hpp"
 
 namespace llmtrain {
@@ -85,7 +86,7 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
                    [&](auto* to, const auto* weights) { few_rows_forward(to, as_float(x), weights, bias, n, m, k); });
     return;
   }
-  host::GemmShape shape{.m = n, .n = m, .k = k, .b_transposed = true, .input = x.dtype, .output = y.dtype};
+  host::GemmShape shape = host::forward_shape(product, x.dtype, y.dtype);
   shape.bias = !bias.empty();
   shape.bias_type = bias.dtype;
   host::gemm(shape, x.data, w.data, y.data, bias.data);
@@ -93,26 +94,22 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
 
 void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream&) {
   const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
-  const int64_t n = product.n, m = product.m, k = product.k;
-  if (n == 0) return;
+  if (product.n == 0) return;
   const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
-  host::gemm({.m = n, .n = k, .k = m, .accumulate = accumulate, .input = dy.dtype, .output = dx.dtype}, dy.data, w.data,
-             dx.data, nullptr);
+  host::gemm(host::backward_input_shape(product, dy.dtype, dx.dtype, accumulate), dy.data, w.data, dx.data, nullptr);
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
   const ProductShape product = check_linear_backward_weight(dw, dy, x);
-  const int64_t n = product.n, m = product.m, k = product.k;
   const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product.flops()); });
-  if (n == 0) {
+  if (product.n == 0) {
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
   }
-  host::gemm({.m = m, .n = k, .k = n, .a_transposed = true, .accumulate = accumulate, .input = dy.dtype}, dy.data,
-             x.data, dw.data, nullptr);
+  host::gemm(host::backward_weight_shape(product, dy.dtype, accumulate), dy.data, x.data, dw.data, nullptr);
 }
 
-int64_t matmul_workspace_bytes() { return 0; }  // packed panels lie in memory of the threads
+int64_t matmul_workspace_bytes() { return 0; }  // packed panels are planned: kernels/workspace.hpp
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {
   check_linear_backward_bias(db, dy);

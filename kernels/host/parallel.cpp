@@ -2,6 +2,8 @@
 
 #include <omp.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "kernels/host/buffer.hpp"
@@ -20,6 +22,17 @@ Spaces& spaces() {
   return both;
 }
 
+struct Workspace {
+  char* lent = nullptr;
+  int64_t lent_bytes = 0;
+  int64_t peak = 0;
+  Buffer own;
+};
+Workspace& workspace_of_thread() {
+  static thread_local Workspace workspace;
+  return workspace;
+}
+
 }  // namespace
 
 int thread_count() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
@@ -36,9 +49,21 @@ const Kokkos::OpenMP& execution_space() {
   return *s.other;
 }
 
-float* scratch(int64_t floats) {
-  static thread_local Buffer buffer;
-  return reinterpret_cast<float*>(buffer.reserve(floats * static_cast<int64_t>(sizeof(float))));
+char* workspace(int64_t bytes) {
+  Workspace& w = workspace_of_thread();
+  w.peak = std::max(w.peak, bytes);
+  return bytes <= w.lent_bytes ? w.lent : w.own.reserve(bytes);
 }
+
+void lend_workspace(char* memory, int64_t bytes) {
+  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory) % workspace_alignment);
+  const int64_t skipped = past == 0 ? 0 : workspace_alignment - past;
+  Workspace& w = workspace_of_thread();
+  w.lent = memory + skipped;
+  w.lent_bytes = std::max<int64_t>(bytes - skipped, 0);
+  w.peak = 0;
+}
+
+int64_t workspace_peak() { return workspace_of_thread().peak; }
 
 }  // namespace llmtrain::host

@@ -47,17 +47,26 @@ void Arena::add(Tensor& target, MemoryCategory category, std::string name, DType
   add_sizes(sizes_[0], sizes_[1]);
 }
 
-void Arena::reserve_scratch(int64_t bytes) {
-  LLMTRAIN_CHECK(!committed(), "scratch reserved after the plan was committed");
-  scratch_bytes_ = std::max(scratch_bytes_, aligned(add_sizes(0, bytes)));
-  add_sizes(sizes_[0] + sizes_[1], scratch_bytes_);
+void Arena::reserve_scratch(int64_t bytes) { reserve(scratch_bytes_, bytes); }
+void Arena::reserve_workspace(int64_t bytes) { reserve(workspace_bytes_, bytes); }
+
+void Arena::reserve(int64_t& largest, int64_t bytes) {
+  LLMTRAIN_CHECK(!committed(), "temporary memory reserved after the plan was committed");
+  largest = std::max(largest, aligned(add_sizes(0, bytes)));
+  add_sizes(add_sizes(sizes_[0] + sizes_[1], scratch_bytes_), workspace_bytes_);
 }
 
-int64_t Arena::bytes() const { return sizes_[0] + sizes_[1] + scratch_bytes_; }
+int64_t Arena::bytes() const { return sizes_[0] + sizes_[1] + scratch_bytes_ + workspace_bytes_; }
 
 int64_t Arena::bytes(MemoryCategory category) const {
-  const int64_t scratch = category == MemoryCategory::activations ? scratch_bytes_ : 0;
-  return by_category_[static_cast<size_t>(category)] + scratch;
+  int64_t temporary = category == MemoryCategory::activations ? scratch_bytes_ : 0;
+  if (category == MemoryCategory::workspace) temporary = workspace_bytes_;
+  return by_category_[static_cast<size_t>(category)] + temporary;
+}
+
+Tensor Arena::workspace() const {
+  char* data = committed() ? own_ + size(MemoryPlace::own) + scratch_bytes_ : nullptr;
+  return {data, DType::u8, {workspace_bytes_}};
 }
 
 void Arena::commit(void* shared, void* own) {

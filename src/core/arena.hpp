@@ -35,8 +35,10 @@ class Arena {
            MemoryPlace place = MemoryPlace::own);
   /// The stack of temporaries holds at least `bytes` (the maximum of all calls counts, not the sum).
   void reserve_scratch(int64_t bytes);
+  /// Kernels find at least `bytes` for what they hold beside their operands (the maximum of all calls counts).
+  void reserve_workspace(int64_t bytes);
 
-  int64_t bytes() const;  ///< planned in all, scratch included
+  int64_t bytes() const;  ///< planned in all, scratch and workspace included
   int64_t bytes(MemoryCategory category) const;
   int64_t shared_bytes() const { return size(MemoryPlace::shared); }  ///< of bytes(): what others read
   const std::vector<Request>& requests() const { return requests_; }
@@ -47,6 +49,8 @@ class Arena {
   /// The same where the shared_bytes() lie apart from the rest.
   void commit(void* shared, void* own);
   bool committed() const { return own_ != nullptr; }
+  /// What reserve_workspace() asked for, u8; its memory is there after commit().
+  Tensor workspace() const;
 
   /// Stack of temporaries inside a step: what a Frame took is free again when it ends.
   class Frame {
@@ -67,12 +71,14 @@ class Arena {
   static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
  private:
+  void reserve(int64_t& largest, int64_t bytes);
   int64_t size(MemoryPlace place) const { return sizes_[static_cast<size_t>(place)]; }
 
   std::vector<Request> requests_;
   std::array<int64_t, memory_category_count> by_category_{};
   std::array<int64_t, 2> sizes_{};  ///< by place, without scratch
   int64_t scratch_bytes_ = 0;
+  int64_t workspace_bytes_ = 0;
   int64_t scratch_used_ = 0;
   int64_t scratch_peak_ = 0;
   char* own_ = nullptr;

@@ -1,5 +1,9 @@
 #include "data/dataset.hpp"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -377,7 +381,11 @@ class DatasetOpener {
 
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
                      const ProgressReport& report) {
-  return DatasetOpener(config, batch, communicator, report).open();
+  Dataset data = DatasetOpener(config, batch, communicator, report).open();
+#if defined(__GLIBC__)
+  malloc_trim(0);  // what learning a tokenizer and encoding a text have freed stays with the heap otherwise
+#endif
+  return data;
 }
 
 TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communicator, const ProgressReport& report) {

@@ -131,10 +131,15 @@ struct DeviceMemory {
 };
 DeviceMemory device_memory();
 
-/// Beside what is allocated: what a process takes of the device by starting it (a CUDA context). Needs no device.
-int64_t device_context_bytes();
+/// What a process takes of the device beside what it allocates there: by starting (a CUDA context); on the host what it
+/// has now (program, libraries, tables of the data), pages of files being divided among the `processes` that share the
+/// device. Needs no device.
+int64_t device_context_bytes(int64_t processes);
 /// Of the device that this process computes on; the same for two processes if it is the same device.
 std::string device_address();
+
+/// Threads that kernels take from here on.
+void use_threads(int threads);
 
 /// Starts and ends what kernels need (Kokkos; the CUDA context of a GPU, chosen by the rank's number on its node, see
 /// choose_device.hpp). One per process, made by Runtime.

@@ -287,13 +287,15 @@ DeviceMemory device_memory() {
 }
 
 // Of a process with modules loaded lazily, on GPUs of 80 GiB and more; other drivers and GPUs differ by some 100 MiB.
-int64_t device_context_bytes() { return int64_t{512} << 20; }
+int64_t device_context_bytes(int64_t /*processes*/) { return int64_t{512} << 20; }
 
 std::string device_address() {
   int device = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   return fmt::format("GPU {} of {}", address_of(device), host_name());
 }
+
+void use_threads(int threads) { omp_set_num_threads(threads); }
 
 namespace {
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
@@ -167,7 +168,11 @@ void fill_zero(void* device, int64_t bytes, Stream& /*stream*/) {
   });
 }
 
-int64_t device_context_bytes() { return 0; }
+int64_t device_context_bytes(int64_t processes) {
+  int64_t pages = 0, resident = 0, of_files = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident >> of_files;
+  return (resident - of_files + of_files / processes) * page_size();
+}
 
 std::string device_address() {
   std::array<char, 256> name{};
@@ -176,6 +181,8 @@ std::string device_address() {
 }
 
 DeviceMemory device_memory() { return host_memory("/"); }
+
+void use_threads(int threads) { omp_set_num_threads(threads); }
 
 DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads) {
   LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
+#include "kernels/workspace.hpp"
 
 namespace llmtrain {
 
@@ -12,6 +13,20 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
   const int64_t parts = std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
   return dropped_bytes<BlockSaved>(*this, compute, rows, level) + branches + (pre_norm ? 0 : residual) +
          (sandwich ? std::max(parts, residual) : parts);  // the norms' and the parts' in turn
+}
+
+int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
+  const DType branch = sandwich ? DType::f32 : compute;
+  int64_t bytes = 0;
+  for (const Linear* l : {&attention.qkv, &mlp.up}) {
+    bytes = std::max(bytes, l->workspace_bytes(compute, compute, rows, training));
+  }
+  for (const Linear* l : {&attention.projection, &mlp.down}) {
+    bytes = std::max(bytes, l->workspace_bytes(compute, branch, rows, training));
+  }
+  // Gradients of weight and bias, or of both heads' norms.
+  const int64_t norms = 2 * std::max(channels, attention.query_norm.exists() ? attention.shape.head_dim : 0);
+  return training ? std::max(bytes, row_sum_workspace_bytes(rows, norms)) : bytes;
 }
 
 Dropout Block::residual_dropout(const Context& ctx, int branch) const {
@@ -35,12 +50,13 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   const Tensor attention_input = first_rows(all.attention_input, n), mlp_input = first_rows(all.mlp_input, n);
   Arena::Frame frame(ctx.arena);
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
+  const Tensor attention_delta = all.delta.empty() ? delta : first_rows(all.delta, n);
 
   if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1);
   if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
-    project_attention(ctx, delta, all);
-    residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
+    if (pass.computes(kept.delta)) project_attention(ctx, attention_delta, all);
+    residual_add(middle, input, attention_delta, batch, residual_dropout(ctx, 0), ctx.stream);
   }
   if (pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, middle, all.norm2);
   mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());

@@ -12,6 +12,7 @@ struct BlockSaved {
   Tensor input;            ///< fp32 [N, C], the residual stream that enters
   Tensor attention_input;  ///< compute dtype [N, C]
   AttentionSaved attention;
+  Tensor delta;      ///< compute dtype [N, C], what attention adds to the stream; where it is kept, `middle` is not
   Tensor middle;     ///< fp32 [N, C], the residual stream between attention and MLP (post-norm: before norm 1)
   Tensor mlp_input;  ///< compute dtype [N, C]
   MlpSaved mlp;
@@ -51,7 +52,12 @@ struct Block {
     f(s.input, SavedSpec{"", ".input", DType::f32, rows, channels});
     branch(s.attention_input, ".attention_input");
     attention.visit_saved(s.attention, compute, rows, f, ".attention");
-    residual(s.middle, ".middle");
+    if (pre_norm && size_of(compute) < 4) {  // half the bytes, and one pass over the stream gives the sum back
+      f(s.delta, SavedSpec{"", ".delta", compute, rows, channels, Recompute::block});
+      f(s.middle, SavedSpec{"", ".middle", DType::f32, rows, channels, Recompute::none});
+    } else {
+      residual(s.middle, ".middle");
+    }
     branch(s.mlp_input, ".mlp_input");
     mlp.visit_saved(s.mlp, compute, rows, f, ".mlp");
     if (!pre_norm) residual(s.sum, ".sum");
@@ -64,6 +70,7 @@ struct Block {
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
   }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
+  int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
   /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, is what plan_kept has left.
   void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/workspace.hpp"
+
 namespace llmtrain {
 
 namespace {
@@ -31,6 +33,13 @@ int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t gradients =
       Arena::aligned(group_rows(compute, rows) * columns() * static_cast<int64_t>(size_of(compute)));
   return compute == DType::f32 ? std::max(logits, gradients) : logits + gradients;  // fp32 logits become gradients
+}
+
+int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const {
+  const LinearPass forward{channels, rows_of_table, false, compute, DType::f32, true, false};
+  const LinearPass backward{channels, rows_of_table, false, compute, DType::f32, false, true};
+  return std::max(linear_workspace_bytes(forward, block_rows(rows)),
+                  training ? linear_workspace_bytes(backward, group_rows(compute, rows)) : 0);
 }
 
 void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {

@@ -25,6 +25,7 @@ struct Head {
   int64_t columns() const { return device_memory_is_host() ? rows_of_table : padded_columns(rows_of_table); }
   int64_t group_rows(DType compute, int64_t rows) const;
   int64_t scratch_bytes(DType compute, int64_t rows) const;
+  int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
   /// Statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N].
   void forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const;

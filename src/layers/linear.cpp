@@ -1,6 +1,7 @@
 #include "layers/linear.hpp"
 
 #include "kernels/matmul.hpp"
+#include "kernels/workspace.hpp"
 
 namespace llmtrain {
 
@@ -16,6 +17,10 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
   linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
   if (bias) linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
   return linear;
+}
+
+int64_t Linear::workspace_bytes(DType compute, DType output, int64_t rows, bool training) const {
+  return linear_workspace_bytes({in, out, bias.exists(), compute, output, true, training}, rows);
 }
 
 void Linear::forward(Context& ctx, const Tensor& y, const Tensor& x) const {

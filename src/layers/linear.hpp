@@ -22,6 +22,8 @@ struct Linear {
 
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std);
 
+  /// What kernels take of the arena's workspace; `output` is y's dtype.
+  int64_t workspace_bytes(DType compute, DType output, int64_t rows, bool training) const;
   /// x [N, in] -> y [N, out].
   void forward(Context& ctx, const Tensor& y, const Tensor& x) const;
   /// Gradients of weight and bias, and dx [N, in].

@@ -171,13 +171,16 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
     block.attention.shape.longest = plain ? longest : 0;
   }
   int64_t scratch = head_.scratch_bytes(compute, max_rows);
+  int64_t workspace = head_.workspace_bytes(compute, max_rows, training);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (layer < saved_.size()) {
       plan_kept(arena, blocks_[layer], saved_[layer], compute, max_rows, recompute, fmt::format("block.{}", layer));
     }
     scratch = std::max(scratch, blocks_[layer].scratch_bytes(compute, max_rows, recompute));
+    workspace = std::max(workspace, blocks_[layer].workspace_bytes(compute, max_rows, training));
   }
   arena.reserve_scratch(scratch);
+  arena.reserve_workspace(workspace);
   arena.add(output_, MemoryCategory::activations, "output", DType::f32, {max_rows, c.d_model});
   arena.add(hidden_, MemoryCategory::activations, "hidden", compute, {max_rows, c.d_model});
   if (training) arena.add(gradient_, MemoryCategory::activations, "gradient", DType::f32, {max_rows, c.d_model});

@@ -10,10 +10,12 @@ PlannedMemory::PlannedMemory(Arena& arena, Communicator& communicator) {
   if (shared_ == nullptr) {
     own_ = DeviceBuffer(arena.bytes());
     arena.commit(own_.data());
+    workspace_.emplace(arena.workspace());
     return;
   }
   own_ = DeviceBuffer(std::max<int64_t>(arena.bytes() - shared, 64));
   arena.commit(shared_.get(), own_.data());
+  workspace_.emplace(arena.workspace());
 }
 
 }  // namespace llmtrain

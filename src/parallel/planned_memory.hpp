@@ -1,13 +1,15 @@
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "core/arena.hpp"
 #include "device/device.hpp"
+#include "kernels/workspace.hpp"
 #include "parallel/communicator.hpp"
 
 namespace llmtrain {
 
-/// The memory of a plan. What ranks of a node read of each other is shared where the plan has any and the communicator
+/// The memory of a plan, its workspace lent to the kernels of the thread that makes this. What ranks of a node read of each other is shared where the plan has any and the communicator
 /// can; see Communicator::sharing_refusal().
 class PlannedMemory {
  public:
@@ -17,6 +19,7 @@ class PlannedMemory {
  private:
   std::shared_ptr<void> shared_;
   DeviceBuffer own_;
+  std::optional<LentWorkspace> workspace_;
 };
 
 }  // namespace llmtrain

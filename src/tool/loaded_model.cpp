@@ -52,6 +52,7 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   if (params_) {
     params_.reset();
+    workspace_.reset();
     memory_.reset();
     arena_ = Arena();
     model_ = std::make_unique<Decoder>(shape());
@@ -66,6 +67,7 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   if (!stream_) stream_ = std::make_unique<Stream>();
   memory_.emplace(arena_.bytes());
   arena_.commit(memory_->data());
+  workspace_.emplace(arena_.workspace());
   params_->start(*communicator_, *stream_);
   if (checkpoint_) {
     checkpoint_->load(*params_, *communicator_, *stream_);

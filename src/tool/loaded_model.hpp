@@ -10,6 +10,7 @@
 #include "core/arena.hpp"
 #include "device/device.hpp"
 #include "hf/config_json.hpp"
+#include "kernels/workspace.hpp"
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
@@ -63,6 +64,7 @@ class LoadedModel {
   std::unique_ptr<ParamStore> params_;
   Arena arena_;
   std::optional<DeviceBuffer> memory_;
+  std::optional<LentWorkspace> workspace_;
 };
 
 /// "fp32", "bf16" or "fp16", as the option --compute says it.

@@ -23,26 +23,28 @@ std::string time_text(const Prediction& t) {
                             "of the run", t.run(), duration(t.run()), t.steps);
 }
 
-/// A category of a rank, with what libraries take.
-int64_t bytes_of(const Estimate& e, MemoryCategory category) {
-  return e.plan->bytes(category) + (category == MemoryCategory::workspace ? e.library_bytes : 0);
-}
-
 int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; }
+
+/// Of a rank: see(name, bytes) for each part, and for all.
+template <class See>
+void each_part(const Estimate& e, const See& see) {
+  for (int c = 0; c < memory_category_count; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    see(name_of(category), e.plan->bytes(category));
+  }
+  see("libraries", e.library_bytes);
+  see("total", bytes_of(e));
+}
 
 }  // namespace
 
 std::string estimate_text(const Estimate& e) {
   std::string text =
       fmt::format("memory of one rank of {} ({} on a node), {} parameters\n", e.ranks, e.ranks_per_node, e.parameters);
-  for (int c = 0; c < memory_category_count; ++c) {
-    const auto category = static_cast<MemoryCategory>(c);
-    text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name_of(category), bytes_of(e, category),
-                        bytes_text(static_cast<double>(bytes_of(e, category))));
-  }
+  each_part(e, [&](std::string_view name, int64_t bytes) {
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
+  });
   const int64_t node = bytes_of(e) * e.ranks_per_node, disk = e.state_bytes;
-  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "total", bytes_of(e),
-                      bytes_text(static_cast<double>(bytes_of(e))));
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
   if (e.pinned_bytes != 0) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (offloaded to the host; {} of a node)\n", "host memory",
@@ -67,11 +69,7 @@ std::string estimate_json(const Estimate& e) {
   j["ranks"] = e.ranks;
   j["ranks_per_node"] = e.ranks_per_node;
   j["parameters"] = e.parameters;
-  for (int c = 0; c < memory_category_count; ++c) {
-    const auto category = static_cast<MemoryCategory>(c);
-    j["bytes_per_rank"][std::string(name_of(category))] = bytes_of(e, category);
-  }
-  j["bytes_per_rank"]["total"] = bytes_of(e);
+  each_part(e, [&](std::string_view name, int64_t bytes) { j["bytes_per_rank"][std::string(name)] = bytes; });
   j["bytes_per_node"] = bytes_of(e) * e.ranks_per_node;
   j["host_bytes_per_rank"] = e.pinned_bytes;
   j["offloaded_bytes_per_rank"] = e.offloaded_bytes;

@@ -26,7 +26,7 @@ struct Estimate {
   int64_t pinned_bytes = 0;     ///< of a rank, in memory of the host beside the plan, which is of a GPU's then
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
-  int64_t library_bytes = 0;  ///< of a rank, beside the plan: what the device's libraries take for themselves
+  int64_t library_bytes = 0;  ///< of a rank, beside the plan: the process and what libraries take for themselves
   std::optional<Prediction> time = {};
 };
 

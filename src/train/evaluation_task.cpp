@@ -13,6 +13,7 @@
 
 #include "core/activity.hpp"
 #include "hf/load_weights.hpp"
+#include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/together.hpp"
@@ -103,6 +104,7 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   Stream& stream = runtime.stream();
   const DeviceBuffer memory(arena_.bytes());
   arena_.commit(memory.data());
+  const LentWorkspace workspace(arena_.workspace());
   params_.start(communicator, stream);
   if (checkpoint_.empty()) {
     const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);

@@ -91,9 +91,9 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
   // The largest rank and the smallest share decide, for all alike. The context is there already.
-  const int64_t context = device_context_bytes();
+  const int64_t ranks = ranks_of_device(communicator), context = device_context_bytes(ranks);
   std::array<int64_t, 2> memory = {plan.bytes() + context + matmul_workspace_bytes(),
-                                   -device_memory().available / ranks_of_device(communicator) - context};
+                                   -device_memory().available / ranks - context};
   communicator.maximum(memory);
   raise_together(communicator, [&] {
     check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));

@@ -13,6 +13,7 @@
 #include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
+#include "parallel/launcher.hpp"
 #include "parallel/offload_file.hpp"
 #include "parallel/together.hpp"
 #include "train/estimate.hpp"
@@ -216,7 +217,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
                                                 : command.ranks > 0        ? e.ranks
                                                                            : communicator.node_size());
-  e.library_bytes = device_context_bytes() + matmul_workspace_bytes();
+  use_threads(choose_threads(find_thread_facts(static_cast<int>(e.ranks_per_node))).threads);
   const int size = static_cast<int>(e.ranks);
   std::optional<EvaluationTask> task;
   std::optional<Trainer> trainer;
@@ -232,6 +233,8 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
   }
   e.plan = evaluates ? &task->plan() : &trainer->plan();
+  e.library_bytes = device_context_bytes(e.ranks_per_node) + matmul_workspace_bytes();
+  use_threads(runtime.threads());
   if (command.measure) {
     const std::unique_ptr<Trainer> measured = plan_trainer(config, data, communicator);
     check_plan(measured->plan(), config, communicator);

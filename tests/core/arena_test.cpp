@@ -49,6 +49,13 @@ TEST(Arena, PlansByCategory) {
   EXPECT_EQ(arena.bytes(), 448);
   EXPECT_EQ(arena.bytes(MemoryCategory::activations), 128);
 
+  arena.reserve_workspace(10);  // as scratch
+  arena.reserve_workspace(200);
+  EXPECT_EQ(arena.bytes(), 704);
+  EXPECT_EQ(arena.bytes(MemoryCategory::workspace), 256);
+  EXPECT_EQ(arena.workspace().bytes(), 256);
+  EXPECT_TRUE(arena.workspace().empty()) << "before the commit";
+
   int64_t sum = 0;
   for (int i = 0; i < memory_category_count; ++i) sum += arena.bytes(static_cast<MemoryCategory>(i));
   EXPECT_EQ(sum, arena.bytes());
@@ -73,10 +80,12 @@ TEST(Arena, TensorsAreAlignedAndApart) {
     arena.add(tensors[i], MemoryCategory::activations, "t", DType::bf16, {static_cast<int64_t>(1 + 37 * i)});
   }
   arena.reserve_scratch(64);
+  arena.reserve_workspace(100);
   const auto memory = memory_for(arena);
   arena.commit(memory.get());
   Arena::Frame frame(arena);
   tensors.push_back(frame.take(DType::f32, {16}));
+  tensors.push_back(arena.workspace());
   for (size_t i = 0; i < tensors.size(); ++i) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensors[i].data) % 64, 0u);
     std::memset(tensors[i].data, static_cast<int>(i), static_cast<size_t>(tensors[i].bytes()));
@@ -98,6 +107,7 @@ TEST(Arena, IsFrozenOnceCommitted) {
   EXPECT_EQ(a.data, memory.get());
   EXPECT_THROW(arena.add(b, MemoryCategory::weights, "b", DType::f32, {4}), Error);
   EXPECT_THROW(arena.reserve_scratch(1), Error);
+  EXPECT_THROW(arena.reserve_workspace(1), Error);
   EXPECT_THROW(arena.commit(memory.get()), Error);
 }
 

@@ -1,7 +1,11 @@
-// The plan is the memory: what a run of GPT-2 124M takes beyond its libraries is what --estimate says.
+// The plan is the memory: what runs take is what --estimate says.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -10,59 +14,63 @@
 namespace llmtrain::test {
 namespace {
 
+std::vector<std::string> deck(const std::string& name, const TemporaryFolder& folder) {
+  return {(source_folder() / "inputs" / name).string(),
+          "run.output=" + folder.text(),
+          "run.name=a",
+          "run.max_steps=2",
+          "data.cache=" + folder.text(),
+          "evaluation.at_end=false",
+          "log.every_steps=1",
+          "log.samples_every_steps=0"};
+}
+
+nlohmann::json estimated(std::vector<std::string> arguments, const std::string& environment = "") {
+  arguments.insert(arguments.end(), {"--estimate", "--json"});
+  const Outcome estimate = llmtrain({1, 1, arguments, {}, environment});
+  EXPECT_EQ(estimate.exit_code, 0) << estimate.output;
+  const size_t begin = estimate.output.find('{');
+  return begin == std::string::npos ? nlohmann::json() : nlohmann::json::parse(estimate.output.substr(begin));
+}
+
+nlohmann::json last_metrics(const TemporaryFolder& folder) {
+  std::istringstream lines(read_file(folder / "a/metrics.jsonl"));
+  std::string line, last;
+  while (std::getline(lines, line)) last = line;
+  return nlohmann::json::parse(last);
+}
+
 struct Layout {
   int ranks, stage;
   const char* recompute;
 };
 
-class Memory : public ::testing::TestWithParam<Layout> {};
+class Memory : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
+  }
+};
 
+// Pages that ranks share count by their share.
 TEST_P(Memory, OfARunIsTheEstimate) {
-  if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
   const auto [ranks, stage, recompute] = GetParam();
   const TemporaryFolder folder;
-  std::vector<std::string> arguments = {(source_folder() / "inputs/medium.ini").string(),
-                                        "run.output=" + folder.text(),
-                                        "run.name=a",
-                                        "run.max_steps=2",
-                                        "batch.micro=1",
-                                        "batch.global=" + std::to_string(ranks),
-                                        "parallel.zero=" + std::to_string(stage),
-                                        "memory.recompute=" + std::string(recompute),
-                                        "evaluation.at_end=false",
-                                        "checkpoint.at_end=false",
-                                        "log.every_steps=1",
-                                        "log.samples_every_steps=0"};
+  std::vector<std::string> arguments = deck("medium.ini", folder);
+  arguments.insert(arguments.end(), {"batch.micro=1", "batch.global=" + std::to_string(ranks),
+                                     "parallel.zero=" + std::to_string(stage),
+                                     "memory.recompute=" + std::string(recompute), "checkpoint.at_end=false"});
   const Outcome run = llmtrain({ranks, 1, arguments});
   ASSERT_EQ(run.exit_code, 0) << run.output;
-  std::istringstream lines(read_file(folder / "a/metrics.jsonl"));
-  std::string line, last;
-  while (std::getline(lines, line)) last = line;
-  const auto metrics = nlohmann::json::parse(last);
-  const double measured = metrics["memory"].get<double>() - metrics["memory_libraries"].get<double>();
+  const auto metrics = last_metrics(folder);
 
-  arguments.insert(arguments.end(), {"--estimate", "--json", "--ranks", std::to_string(ranks)});
-  const Outcome estimate = llmtrain({1, 1, arguments});
-  ASSERT_EQ(estimate.exit_code, 0) << estimate.output;
-  const auto j = nlohmann::json::parse(estimate.output.substr(estimate.output.find('{')));
+  arguments.insert(arguments.end(), {"--ranks", std::to_string(ranks)});
+  const auto j = estimated(arguments);
   ASSERT_GT(j["parameters"].get<double>(), 100e6);
-  EXPECT_NEAR(measured / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << last << estimate.output;
-}
-
-TEST(MemoryPlan, NothingIsCopiedWhereNothingIsSaved) {
-  const TemporaryFolder folder;
-  const auto workspace = [&](const char* at_end) {
-    const Outcome estimate =
-        llmtrain({1,
-                  1,
-                  {(source_folder() / "inputs/quickstart.ini").string(), "--estimate", "--json",
-                   "data.cache=" + folder.text(), "checkpoint.every_steps=0", "checkpoint.every_minutes=0", at_end}});
-    EXPECT_EQ(estimate.exit_code, 0) << estimate.output;
-    return nlohmann::json::parse(estimate.output.substr(estimate.output.find('{')))["bytes_per_rank"]["workspace"]
-        .get<int64_t>();
-  };
-  EXPECT_EQ(workspace("checkpoint.at_end=false"), 0);
-  EXPECT_GT(workspace("checkpoint.at_end=true"), 0);
+  const double total = j["bytes_per_rank"]["total"], plan = total - j["bytes_per_rank"]["libraries"].get<double>();
+  EXPECT_NEAR(metrics["memory"].get<double>() / total, 1.0, 0.05) << metrics << j;
+  EXPECT_NEAR((metrics["memory"].get<double>() - metrics["memory_libraries"].get<double>()) / plan, 1.0, 0.02)
+      << metrics << j;
 }
 
 INSTANTIATE_TEST_SUITE_P(RanksAndStages, Memory,
@@ -72,6 +80,87 @@ INSTANTIATE_TEST_SUITE_P(RanksAndStages, Memory,
                            return "ranks" + std::to_string(test.param.ranks) + "zero" +
                                   std::to_string(test.param.stage) + test.param.recompute;
                          });
+
+struct Case {
+  const char* name;
+  std::vector<std::string> settings;
+};
+
+/// Runs of 80 to 250 MiB, of which program and libraries are a good part.
+class PeakMemory : public ::testing::TestWithParam<Case> {};
+
+/// The most that a process was resident with, in bytes, while it ran these arguments.
+double peak_of(const std::vector<std::string>& arguments) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) return 0;
+  const pid_t child = fork();
+  if (child == 0) {  // a process of its own, which has had no other children
+    rusage usage{};
+    const int code = llmtrain({1, 2, arguments}).exit_code;
+    getrusage(RUSAGE_CHILDREN, &usage);
+    const double bytes = code == 0 ? 1024.0 * static_cast<double>(usage.ru_maxrss) : 0;
+    _exit(write(ends[1], &bytes, sizeof bytes) == sizeof bytes ? 0 : 1);
+  }
+  double bytes = 0;
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(read(ends[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
+  close(ends[0]);
+  close(ends[1]);
+  return bytes;
+}
+
+TEST_P(PeakMemory, OfAProcessIsTheEstimate) {
+  if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
+  const TemporaryFolder folder;
+  std::vector<std::string> arguments = deck("small.ini", folder);
+  arguments.insert(arguments.end(), GetParam().settings.begin(), GetParam().settings.end());
+  const auto j = estimated(arguments, "OMP_NUM_THREADS=2");
+  EXPECT_NEAR(peak_of(arguments) / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << j;
+}
+
+const std::string no_checkpoint = "checkpoint.at_end=false";
+
+INSTANTIATE_TEST_SUITE_P(
+    Decks, PeakMemory,
+    ::testing::Values(Case{"bf16", {"batch.global=4", "precision.compute=bf16", no_checkpoint}},
+                      Case{"fp32", {"batch.global=4", "precision.compute=fp32", no_checkpoint}},
+                      Case{"block", {"batch.global=4", "memory.recompute=block", no_checkpoint}},
+                      Case{"accumulation", {"batch.micro=1", "batch.global=4", "parallel.zero=2", no_checkpoint}},
+                      Case{"documents", {"batch.global=4", "data.packing=best_fit", no_checkpoint}},
+                      Case{"llama", {"batch.global=4", "model.family=llama", no_checkpoint}},
+                      Case{"checkpoint", {"batch.global=4", "checkpoint.at_end=true"}}),
+    [](const auto& test) { return test.param.name; });
+
+// Threads divide what a rank has on a node, and have memory of their own.
+TEST(MemoryPlan, OfOtherRanksIsWhatTheyPlan) {
+  const TemporaryFolder folder;
+  std::vector<std::string> arguments = deck("quickstart.ini", folder);
+  arguments.emplace_back("checkpoint.at_end=false");
+  const std::string by_cores = "env -u OMP_NUM_THREADS";
+  const Outcome run = llmtrain({2, 1, arguments, {}, by_cores});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  const auto plan_of = [&](const char* ranks) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--ranks", ranks});
+    const auto bytes = estimated(all, by_cores)["bytes_per_rank"];
+    return bytes["total"].get<double>() - bytes["libraries"].get<double>();
+  };
+  const double planned = last_metrics(folder)["memory_planned"];
+  EXPECT_NEAR(plan_of("2") / planned, 1, 1e-3);
+  EXPECT_GT(plan_of("1") / planned, 1.01) << "control";
+}
+
+TEST(MemoryPlan, NothingIsCopiedWhereNothingIsSaved) {
+  const TemporaryFolder folder;
+  const auto workspace = [&](const std::string& at_end, const std::string& buffer) {
+    std::vector<std::string> arguments = deck("quickstart.ini", folder);
+    arguments.insert(arguments.end(), {"checkpoint.every_steps=0", "checkpoint.every_minutes=0",
+                                       "checkpoint.at_end=" + at_end, "checkpoint.buffer=" + buffer});
+    return estimated(arguments)["bytes_per_rank"]["workspace"].get<int64_t>();
+  };
+  EXPECT_EQ(workspace("false", "1048576"), workspace("false", "2097152"));
+  EXPECT_EQ(workspace("true", "1048576"), workspace("false", "1048576") + (1 << 20));
+}
 
 }  // namespace
 }  // namespace llmtrain::test

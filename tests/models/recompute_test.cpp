@@ -45,7 +45,7 @@ Plan planned(const ModelConfig& c, DType compute, Recompute level) {
     all += r.bytes;
     if (r.name.starts_with("block.")) plan.blocks += r.bytes;
   }
-  plan.scratch = arena.bytes() - all;
+  plan.scratch = arena.bytes() - arena.workspace().bytes() - all;
   return plan;
 }
 
@@ -55,7 +55,7 @@ int64_t kept(const ModelConfig& c, int64_t e, Recompute level) {
   const int64_t statistics = c.norm == ModelConfig::Norm::layernorm ? 4 : 2;  // of two norms
   const int64_t heads = (c.n_heads + 2 * c.n_kv_heads) * c.head_dim;
   int64_t bytes = 4 * c.d_model + 4 * statistics;                     // the block's input
-  if (level < Recompute::block) bytes += 4 * c.d_model + e * hidden;  // the stream's middle
+  if (level < Recompute::block) bytes += e * c.d_model + e * hidden;  // what attention adds to it; fp32: the sum
   if (level < Recompute::attention) bytes += e * (heads + c.n_heads * c.head_dim) + 4 * c.n_heads;
   if (level < Recompute::activation) bytes += e * c.d_ff;
   return bytes;
@@ -91,9 +91,9 @@ TEST(RecomputePlan, SavesMostOfTheActivationsOfADeepModel) {
     return static_cast<double>(planned(c, DType::bf16, level).blocks) /
            static_cast<double>(planned(c, DType::bf16, Recompute::none).blocks + norms);
   };
-  EXPECT_LT(share(Recompute::none), 0.89);
-  EXPECT_LT(share(Recompute::activation), 0.67);
-  EXPECT_LT(share(Recompute::attention), 0.45);
+  EXPECT_LT(share(Recompute::none), 0.885);
+  EXPECT_LT(share(Recompute::activation), 0.65);
+  EXPECT_LT(share(Recompute::attention), 0.42);
   EXPECT_LT(share(Recompute::block), 0.12);
 }
 

@@ -105,6 +105,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   arena_.add(logits_, MemoryCategory::data, "logits", DType::f32, {1, shape.config.vocab_size});
   memory_ = DeviceBuffer(arena_.bytes());
   arena_.commit(memory_.data());
+  workspace_.emplace(arena_.workspace());
   params_->start(communicator(), stream());
   params_->initialize(42);
   model_->start(stream());

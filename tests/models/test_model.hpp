@@ -3,9 +3,11 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/workspace.hpp"
 #include "models/golden.hpp"
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"
@@ -59,6 +61,7 @@ class TestModel {
   TokenCotangents cotangents_;
   Tensor logits_;
   DeviceBuffer memory_;
+  std::optional<LentWorkspace> workspace_;
   std::unique_ptr<Context> ctx_;
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/profile.hpp"
+#include "kernels/host/parallel.hpp"
 #include "models/test_model.hpp"
 
 namespace llmtrain::test {
@@ -117,7 +118,9 @@ TEST_P(TemporaryMemory, IsUsedToTheLastByteOfItsPlan) {
       model.differentiate({rows()});
       int64_t lasting = 0;
       for (const Arena::Request& r : model.arena().requests()) lasting += r.bytes;
-      EXPECT_EQ(model.arena().scratch_peak(), model.arena().bytes() - lasting) << name_of(level);
+      const int64_t workspace = model.arena().workspace().bytes();
+      EXPECT_EQ(model.arena().scratch_peak(), model.arena().bytes() - lasting - workspace) << name_of(level);
+      EXPECT_EQ(Arena::aligned(host::workspace_peak() + host::workspace_alignment), workspace) << name_of(level);
     }
   }
 }

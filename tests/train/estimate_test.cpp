@@ -21,7 +21,13 @@ class EstimateTest : public ::testing::Test {
     plan_.add(weights_, MemoryCategory::weights, "weights", DType::bf16, {32000});
     plan_.add(shared_, MemoryCategory::gradients, "gradients", DType::f32, {32000}, MemoryPlace::shared);
     plan_.reserve_scratch(6400);
-    estimate_ = {.plan = &plan_, .parameters = 32000, .state_bytes = 384000, .ranks = 8, .ranks_per_node = 4};
+    plan_.reserve_workspace(3200);
+    estimate_ = {.plan = &plan_,
+                 .parameters = 32000,
+                 .state_bytes = 384000,
+                 .ranks = 8,
+                 .ranks_per_node = 4,
+                 .library_bytes = 1000};
   }
   nlohmann::json json() const { return nlohmann::json::parse(estimate_json(estimate_)); }
 
@@ -36,17 +42,18 @@ TEST_F(EstimateTest, SaysBytesOfARankByCategoryAndOfANode) {
   EXPECT_EQ(j["ranks_per_node"], 4);
   EXPECT_EQ(j["parameters"], 32000);
   const nlohmann::json bytes = {{"weights", 64000},   {"gradients", 128000}, {"optimizer", 0}, {"activations", 6400},
-                                {"communication", 0}, {"data", 0},           {"workspace", 0}, {"total", 198400}};
+                                {"communication", 0}, {"data", 0},           {"workspace", 3200},
+                                {"libraries", 1000},  {"total", 202600}};
   EXPECT_EQ(j["bytes_per_rank"], bytes);
-  EXPECT_EQ(j["bytes_per_node"], 4 * 198400);
+  EXPECT_EQ(j["bytes_per_node"], 4 * 202600);
   EXPECT_EQ(j["checkpoint_bytes"], 384000);
   EXPECT_EQ(j["offloaded_bytes_per_rank"], 0);
   EXPECT_FALSE(j.contains("seconds_per_step"));
   EXPECT_THAT(estimate_text(estimate_),
               AllOf(HasSubstr("memory of one rank of 8 (4 on a node), 32000 parameters\n"),
                     HasSubstr("  gradients                128000 bytes   125.0 KiB\n"),
-                    HasSubstr("  total                    198400 bytes   193.8 KiB\n"),
-                    HasSubstr("  of a node                793600 bytes   775.0 KiB\n"),
+                    HasSubstr("  total                    202600 bytes   197.9 KiB\n"),
+                    HasSubstr("  of a node                810400 bytes   791.4 KiB\n"),
                     HasSubstr("  state on disk            384000 bytes   375.0 KiB  (master")));
 }
 

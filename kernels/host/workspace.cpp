@@ -1,0 +1,37 @@
+#include "kernels/workspace.hpp"
+
+#include <algorithm>
+
+#include "kernels/host/column_sum.hpp"
+#include "kernels/host/gemm.hpp"
+#include "kernels/host/parallel.hpp"
+#include "kernels/host/product_shapes.hpp"
+
+namespace llmtrain {
+
+int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns) {
+  return host::workspace_alignment + host::column_sum_floats(rows, columns) * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
+  const auto [in, out, bias, compute, output, forward, backward] = pass;
+  int64_t bytes = bias && backward ? row_sum_workspace_bytes(rows, out) : 0;
+  const auto product = [&](const host::GemmShape& shape) {
+    bytes = std::max(bytes, host::workspace_alignment + host::gemm_workspace_bytes(shape));
+  };
+  // Fewer rows may be cut into other tiles, which now and then take more; cuts change at multiples of 64.
+  for (int64_t n = rows; n > 0; n = (n - 1 - n / 256) / 64 * 64) {
+    const ProductShape shape{n, out, in};
+    if (forward) product(host::forward_shape(shape, compute, output));
+    if (!backward) continue;
+    product(host::backward_input_shape(shape, compute, compute, false));
+    product(host::backward_weight_shape(shape, compute, false));
+  }
+  return bytes;
+}
+
+void lend_workspace(const Tensor& memory) {
+  host::lend_workspace(static_cast<char*>(memory.data), memory.empty() ? 0 : memory.bytes());
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,38 @@
+#pragma once
+// Memory that kernels hold beside their operands: packed panels of matrix products, partial sums over rows. Where
+// nothing is lent, or too little, they allocate what they need and keep it.
+
+#include "core/tensor.hpp"
+
+namespace llmtrain {
+
+/// Products of a linear layer.
+struct LinearPass {
+  int64_t in;
+  int64_t out;
+  bool bias;
+  DType compute;
+  DType output;  ///< of the forward pass
+  bool forward;
+  bool backward;
+};
+
+/// Bytes that it takes with 1 to `rows` rows, by as many threads as there are now. 0 on devices whose kernels keep theirs
+/// elsewhere.
+int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
+/// Of gradients that are summed over the rows of a matrix: `columns` of all together.
+int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
+
+/// From here on the calling thread's kernels use `memory` (u8); an empty one ends that.
+void lend_workspace(const Tensor& memory);
+
+/// Lends it as long as this lives.
+class LentWorkspace {
+ public:
+  explicit LentWorkspace(const Tensor& memory) { lend_workspace(memory); }
+  ~LentWorkspace() { lend_workspace(Tensor()); }
+  LentWorkspace(const LentWorkspace&) = delete;
+  LentWorkspace& operator=(const LentWorkspace&) = delete;
+};
+
+}  // namespace llmtrain

@@ -12,6 +12,7 @@
 #include "kernels/attention_checks.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
+#include "kernels/host/attention_short_run.hpp"
 #include "kernels/host/attention_softcap.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/lanes.hpp"
@@ -164,7 +165,9 @@ class BackwardPass {
         window_{shape.window},
         scale_(shape.scale),
         score_scale_(shape),
+        short_segments_(short_segments<P>(shape, dropout)),
         padded_(padded_head_dim(layout_.head_dim)),
+        args_(args),
         dqkv_(args.dqkv.as<S>()),
         dout_(args.dout.as<S>()),
         out_(args.out.as<S>()),
@@ -198,9 +201,14 @@ class BackwardPass {
 
   /// Returns the tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
+    const Segment& segment = item.segment;
+    if (short_segments_ && segment.blocks() == 1) {
+      const ShortSegment<S> only{layout_, segment.begin, segment.rows_of(0), score_scale_.powers};
+      only.backward(args_, workspace_.delta, batch_.tokens, item.unit, scale_, memory);
+      return layout_.group();
+    }
     Carver carver(memory);
     const BackwardBuffers<P> b(carver, layout_.head_dim);
-    const Segment& segment = item.segment;
     const int first = item.chunk * key_blocks_per_item;
     const int count = std::min(key_blocks_per_item, segment.blocks() - first);
     for (int k = 0; k < count; ++k) load_keys(b, b.keys[k], segment, item.unit, first + k);
@@ -315,7 +323,9 @@ class BackwardPass {
   CausalWindow window_;
   float scale_;
   ScoreScale score_scale_;
+  bool short_segments_;
   int padded_;
+  const AttentionBackward& args_;
   S* dqkv_;
   const S* dout_;
   const S* out_;
@@ -338,7 +348,9 @@ int64_t backward_piece_bytes(int head_dim) {
   const BackwardBuffers<float> single(carver, head_dim);
   Carver other;
   const BackwardBuffers<bf16> half(other, head_dim);
-  return std::max(carver.used(), other.used());
+  Carver third;
+  const ShortBackwardBuffers short_segment(third, head_dim);
+  return std::max({carver.used(), other.used(), third.used()});
 }
 
 }  // namespace host

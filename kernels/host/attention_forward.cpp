@@ -10,6 +10,7 @@
 #include "kernels/attention_checks.hpp"
 #include "kernels/host/attention_dropout.hpp"
 #include "kernels/host/attention_run.hpp"
+#include "kernels/host/attention_short_run.hpp"
 #include "kernels/host/attention_softcap.hpp"
 #include "kernels/host/fast_math.hpp"
 
@@ -142,6 +143,7 @@ class ForwardPass {
         pairs_(layout_.group()),
         window_{shape.window},
         scale_(shape),
+        short_segments_(short_segments<P>(shape, dropout)),
         padded_(padded_head_dim(layout_.head_dim)),
         out_(out.as<S>()),
         lse_(lse.as<float>()),
@@ -158,11 +160,16 @@ class ForwardPass {
 
   /// Returns the tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
-    Carver carver(memory);
-    const ForwardBuffers<P> buffers(carver, layout_.head_dim);
     const int kv_head = item.unit / pairs_.units_per_group;
     const int first_head = kv_head * layout_.group() + item.unit % pairs_.units_per_group * pairs_.heads;
     const int heads = std::min(pairs_.heads, (kv_head + 1) * layout_.group() - first_head);
+    if (short_segments_ && item.segment.blocks() == 1) {
+      const ShortSegment<S> segment{layout_, item.segment.begin, item.segment.rows_of(0), scale_.powers};
+      segment.forward(out_, lse_, qkv_, batch_.tokens, first_head, heads, memory);
+      return heads;
+    }
+    Carver carver(memory);
+    const ForwardBuffers<P> buffers(carver, layout_.head_dim);
     const int first_block = item.chunk * pairs_.blocks;
     const int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
 
@@ -242,6 +249,7 @@ class ForwardPass {
   PairShape pairs_;
   CausalWindow window_;
   ScoreScale scale_;
+  bool short_segments_;
   int padded_;
   S* out_;
   float* lse_;
@@ -261,7 +269,9 @@ int64_t forward_piece_bytes(int head_dim) {
   const ForwardBuffers<float> single(carver, head_dim);
   Carver other;
   const ForwardBuffers<bf16> half(other, head_dim);
-  return std::max(carver.used(), other.used());
+  Carver third;
+  const ShortForwardBuffers short_segment(third, head_dim);
+  return std::max({carver.used(), other.used(), third.used()});
 }
 
 }  // namespace host

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/profile.hpp"
-#include "kernels/host/parallel.hpp"
+#include "kernels/host/workspace.hpp"
 #include "models/test_model.hpp"
 
 namespace llmtrain::test {

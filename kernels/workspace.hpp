@@ -17,8 +17,8 @@ struct LinearPass {
   bool backward;
 };
 
-/// Bytes that it takes with 1 to `rows` rows, by as many threads as there are now. 0 on devices whose kernels keep theirs
-/// elsewhere.
+/// Bytes that it takes with 1 to `rows` rows, by as many threads as there are now. 0 on devices whose kernels keep
+/// theirs elsewhere.
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
 /// Of gradients that are summed over the rows of a matrix: `columns` of all together.
 int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);

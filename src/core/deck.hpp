@@ -30,6 +30,7 @@ class DeckKeys {
     KeyInfo info;
     std::string type;
     bool list = false;
+    Change change = Change::breaks;
     std::function<void(std::string_view)> parse;  ///< into the field; throws UserError
     std::function<std::string()> print;           ///< the field
     std::string full_name() const { return std::string(section) + "." + std::string(name); }
@@ -37,14 +38,18 @@ class DeckKeys {
   struct Section {
     std::string_view name;
     std::string_view doc;
+    Change change;  ///< of its keys, unless they say another
   };
 
-  void section(std::string_view name, std::string_view doc) { sections_.push_back({name, doc}); }
+  void section(std::string_view name, std::string_view doc, Change change = Change::breaks) {
+    sections_.push_back({name, doc, change});
+  }
 
   template <class Codec = void, class T>
   void key(std::string_view name, T& field, const KeyInfo& info) {
     using Value = std::conditional_t<std::is_void_v<Codec>, DeckValue<T>, Codec>;
     keys_.push_back({sections_.back().name, name, info, Value::type(), Value::type().starts_with("list"),
+                     info.change.value_or(sections_.back().change),
                      [&field, info](std::string_view text) { field = Value::parse(text, info); },
                      [&field] { return Value::print(field); }});
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,13 @@ constexpr ValueRange above(double min) { return {.min = min, .open_min = true}; 
 constexpr ValueRange between(double min, double max) { return {.min = min, .max = max}; }
 constexpr ValueRange from_below(double min, double max) { return {.min = min, .max = max, .open_max = true}; }
 
+/// What another value of a key means to a run that goes on.
+enum class Change : uint8_t {
+  breaks,   ///< its state would not fit: refused
+  applies,  ///< from there on
+  nothing   ///< to its results
+};
+
 /// What a deck tells about a key besides its name and type.
 struct KeyInfo {
   std::string_view unit = {};  ///< "steps", "bytes", ...; empty for pure numbers and text
@@ -37,6 +45,7 @@ struct KeyInfo {
   std::string_view doc = {};
   std::string_view automatic = {};  ///< in words, where a missing value comes from other keys, the data or the device
   bool required = false;
+  std::optional<Change> change = {};  ///< unless it is the section's
 };
 
 /// 90s, 15m, 4h

@@ -85,10 +85,12 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.key("unpacked_limit", unpacked_limit,
            {.unit = "bytes",
             .range = at_least(1),
-            .doc = "A .gz or .zst file that gives more is refused. What it gives lies in data.cache."});
-  keys.key(
-      "cache", cache,
-      {.doc = "Folder of token files and the example corpus, seen by all nodes.", .automatic = "<run.output>/cache"});
+            .doc = "A .gz or .zst file that gives more is refused. What it gives lies in data.cache.",
+            .change = Change::nothing});
+  keys.key("cache", cache,
+           {.doc = "Folder of token files and the example corpus, seen by all nodes.",
+            .automatic = "<run.output>/cache",
+            .change = Change::nothing});
   bpe.visit(keys);
 }
 

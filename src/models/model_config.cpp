@@ -147,9 +147,11 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("final_softcap", final_softcap,
            {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
   keys.key("dropout", dropout,
-           {.range = from_below(0, 1), .doc = "Probability after the embedding and on each residual branch."});
+           {.range = from_below(0, 1),
+            .doc = "Probability after the embedding and on each residual branch.",
+            .change = Change::applies});
   keys.key("attention_dropout", attention_dropout,
-           {.range = from_below(0, 1), .doc = "Probability on the attention weights."});
+           {.range = from_below(0, 1), .doc = "Probability on the attention weights.", .change = Change::applies});
   keys.key("initializer_std", initializer_std,
            {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
   keys.key("sliding_window", sliding_window,

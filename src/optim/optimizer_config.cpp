@@ -7,8 +7,8 @@
 namespace llmtrain {
 
 void OptimizerConfig::visit(DeckKeys& keys) {
-  keys.section("optimizer", "How gradients change the weights.");
-  keys.key("name", name, {.doc = "AdamW in torch's order of operations."});
+  keys.section("optimizer", "How gradients change the weights.", Change::applies);
+  keys.key("name", name, {.doc = "AdamW in torch's order of operations.", .change = Change::breaks});
   keys.key("beta1", beta1, {.range = from_below(0, 1), .doc = "Decay of the first moment."});
   keys.key("beta2", beta2, {.range = from_below(0, 1), .doc = "Decay of the second moment."});
   keys.key("epsilon", epsilon, {.range = above(0), .doc = "Added to the root of the second moment."});
@@ -20,7 +20,7 @@ void OptimizerConfig::visit(DeckKeys& keys) {
 }
 
 void ScheduleConfig::visit(DeckKeys& keys) {
-  keys.section("schedule", "The learning rate as a function of the step.");
+  keys.section("schedule", "The learning rate as a function of the step.", Change::applies);
   keys.key("name", name, {.doc = "Shape after the warm-up; constant has no warm-up."});
   keys.key("learning_rate", learning_rate, {.range = at_least(0), .doc = "The peak."});
   keys.key("min_learning_rate", min_learning_rate,

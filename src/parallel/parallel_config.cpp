@@ -21,7 +21,8 @@ struct LossScaleCodec {
 }  // namespace
 
 void ParallelConfig::visit(DeckKeys& keys) {
-  keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.");
+  keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.",
+               Change::nothing);
   keys.key("zero", zero,
            {.range = between(0, 3),
             .doc = "ZeRO stage: what the ranks divide among them. 0 nothing, 1 optimizer state, 2 and gradients, 3 and "
@@ -30,12 +31,13 @@ void ParallelConfig::visit(DeckKeys& keys) {
            {.unit = "groups",
             .range = between(0, 1 << 20),
             .doc = "Groups of consecutive micro-batches whose gradients are summed before they travel. Fewer: less "
-                   "communication, and no use for more ranks than groups; 0 = one micro-batch per group."});
-  keys.key(
-      "reduction_blocks", reduction_blocks,
-      {.unit = "blocks",
-       .range = between(1, 1 << 20),
-       .doc = "Blocks of groups that are summed inside a node before they cross the network; at most the groups."});
+                   "communication, and no use for more ranks than groups; 0 = one micro-batch per group.",
+            .change = Change::breaks});
+  keys.key("reduction_blocks", reduction_blocks,
+           {.unit = "blocks",
+            .range = between(1, 1 << 20),
+            .doc = "Blocks of groups that are summed inside a node before they cross the network; at most the groups.",
+            .change = Change::breaks});
   keys.key("offload_optimizer", offload_optimizer,
            {.doc = "Where master weights and moments lie between updates. none: with the device; cpu: in the memory of "
                    "its host; nvme: on a local disk, from which every update streams them through a few buffers."});
@@ -94,12 +96,13 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
 }
 
 void PrecisionConfig::visit(DeckKeys& keys) {
-  keys.section("precision",
-               "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.");
+  keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
+               Change::applies);
   keys.key("compute", compute,
            {.doc = "Weights and activations of the passes. auto: bf16 where the device is fast at it, else fp32. tf32: "
                    "fp32 whose matrix products round what they multiply to 10 bits of mantissa, on a GPU; on a CPU it "
-                   "is fp32. fp16: with a scaled loss."});
+                   "is fp32. fp16: with a scaled loss.",
+            .change = Change::breaks});
   constexpr double most = 4294967296;  // 2^32
   keys.key<LossScaleCodec>("loss_scale", loss_scale,
                            {.range = between(1, most),
@@ -107,7 +110,9 @@ void PrecisionConfig::visit(DeckKeys& keys) {
                                    "whose gradients overflow is skipped, also by Adam's step count and the schedule, "
                                    "and the scale is halved; after a time without overflow it doubles."});
   keys.key("initial_loss_scale", initial_loss_scale,
-           {.range = between(1, most), .doc = "Of a dynamic scale; a power of 2 costs no rounding."});
+           {.range = between(1, most),
+            .doc = "Of a dynamic scale; a power of 2 costs no rounding.",
+            .change = Change::breaks});
   keys.key("loss_scale_window", loss_scale_window,
            {.unit = "steps", .range = at_least(1), .doc = "A dynamic scale doubles after so many without overflow."});
   keys.key("loss_scale_hysteresis", loss_scale_hysteresis,
@@ -143,7 +148,7 @@ DType compute_dtype(const PrecisionConfig& precision) {
 }
 
 void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Memory of a rank. Nothing here touches the results.");
+  keys.section("memory", "Memory of a rank. Nothing here touches the results.", Change::nothing);
   keys.key("recompute", recompute,
            {.doc = "Activations that the backward pass computes again instead of keeping them. none: results of norms "
                    "alone; activation: and of activation functions; attention: and queries, keys, values and the "
@@ -157,7 +162,8 @@ void MemoryConfig::visit(DeckKeys& keys) {
 void WatchdogConfig::visit(DeckKeys& keys) {
   keys.section("watchdog",
                "Ends the job with exit code 76, and says where every rank is, instead of waiting for ever for a rank "
-               "that is lost or stuck.");
+               "that is lost or stuck.",
+               Change::nothing);
   keys.key("enabled", enabled, {.doc = "false: a job whose rank is stopped or hangs stays until its time is up."});
   keys.key("lost_after", lost_after,
            {.doc = "A rank without a sign of life for so long is lost: killed, stopped, or its node gone. Longer than "

@@ -23,7 +23,8 @@ void DivergenceConfig::visit(DeckKeys& keys) {
   keys.section(
       "divergence",
       "What happens when numbers go wrong. The update of a bad step is left out: one whose loss or gradient is "
-      "not finite, or whose loss is a spike.");
+      "not finite, or whose loss is a spike.",
+      Change::applies);
   keys.key(
       "max_bad_steps", max_bad_steps,
       {.unit = "steps",

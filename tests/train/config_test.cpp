@@ -333,6 +333,30 @@ TEST(ResolvedDeck, TakesWhatOnlyTheProgramKnows) {
   EXPECT_EQ(load_config(deck, "d.ini", {}).model.vocab_size, 65);
 }
 
+TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {
+  const std::string begun = write_deck(load({}));
+  const auto since = [&](const std::vector<std::string>& arguments) {
+    return changes_since(load(arguments), begun, "d.ini");
+  };
+  const DeckChanges without_effect =
+      since({"run.name=b", "run.output=elsewhere", "run.overwrite=true", "run.time_limit=1h", "data.cache=c",
+             "data.unpacked_limit=1", "parallel.zero=3", "parallel.offload_optimizer=nvme",
+             "parallel.offload_path=/scratch", "memory.recompute=block", "log.every_steps=1",
+             "evaluation.every_steps=3", "checkpoint.every_steps=7", "watchdog.enabled=false"});
+  EXPECT_THAT(without_effect.breaking, IsEmpty());
+  EXPECT_THAT(without_effect.applied, IsEmpty());
+  const DeckChanges some =
+      since({"run.seed=43", "run.max_steps=20", "model.dropout=0.5", "model.attention_dropout=0.25", "model.n_layers=3",
+             "optimizer.max_grad_norm=7", "divergence.skip_steps=7", "parallel.reduction_blocks=2", "batch.global=4"});
+  EXPECT_THAT(some.breaking,
+              ElementsAre("run.seed: 42 there, 43 here", HasSubstr("model.n_layers: 2 there, 3 here"),
+                          HasSubstr("batch.global"), HasSubstr("parallel.reduction_blocks: 1 there, 2 here")));
+  EXPECT_THAT(some.applied,
+              ElementsAre("run.max_steps: 10 there, 20 here", HasSubstr("model.dropout: 0 there, 0.5 here"),
+                          HasSubstr("model.attention_dropout"), HasSubstr("optimizer.max_grad_norm"),
+                          HasSubstr("divergence.skip_steps")));
+}
+
 TEST(DeckFile, IsReadWhole) {
   const std::string path = ::testing::TempDir() + "llmtrain_config_test_" + std::to_string(getpid()) + ".ini";
   std::ofstream(path, std::ios::binary) << smallest;

@@ -1,0 +1,51 @@
+// What a configuration asks for beside the resolved deck that a run was begun with.
+
+#include <fmt/format.h>
+
+#include "train/config.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Calls see(key, text) for every key that the resolved deck and the configuration give another effect.
+template <class See>
+void each_difference(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
+                     const See& see) {
+  Config here = config, there = load_config(resolved_deck, deck_name, {}, DeckFiles::recorded);
+  DeckKeys here_keys, there_keys;
+  here.visit(here_keys);
+  there.visit(there_keys);
+  for (const DeckKeys::Key& key : here_keys.keys()) {
+    const std::string name = key.full_name();
+    const Origin origin = config.provenance.at(name).origin;
+    const bool result = config.run.task == RunConfig::Task::evaluate && key.section == "evaluation";
+    if ((key.change == Change::nothing && !result) || origin == Origin::unused) continue;
+    const bool found_out = name == "model.vocab_size" || name == "precision.compute";
+    if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
+    const std::string mine = key.print(), other = there_keys.find(name)->print();
+    if (mine != other) see(key, fmt::format("{}: {} there, {} here", name, other, mine));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> differences(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
+                                     bool length) {
+  std::vector<std::string> found;
+  each_difference(config, resolved_deck, deck_name, [&](const DeckKeys::Key& key, const std::string& text) {
+    const bool of_length = key.section == "run" && (key.name == "max_steps" || key.name == "epochs");
+    if (length || !of_length) found.push_back(text);
+  });
+  return found;
+}
+
+DeckChanges changes_since(const Config& config, std::string_view resolved_deck, const std::string& deck_name) {
+  DeckChanges changes;
+  each_difference(config, resolved_deck, deck_name, [&](const DeckKeys::Key& key, const std::string& text) {
+    (key.change == Change::applies ? changes.applied : changes.breaking).push_back(text);
+  });
+  return changes;
+}
+
+}  // namespace llmtrain

@@ -169,10 +169,9 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
   plan.trained_tokens = 0;
   const std::vector<int64_t>& all = plan.samples;
   state.samples_of(step, steps_per_epoch(), plan.samples);
-  std::vector<uint8_t> mask;
   for (const int64_t id : all) {
     const SampleSource& source = state.source_of(id);
-    plan.trained_tokens += source.trained_targets(id - source.first_id(), mask);
+    plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
   }
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
   const int64_t count = static_cast<int64_t>(all.size()), size = state.batch.micro;

@@ -31,6 +31,7 @@ struct StepPlan {
   int64_t trained_tokens = 0;    ///< targets that count, in the whole step
   std::vector<int64_t> samples;  ///< of all micro-batches in order
   uint64_t samples_hash = 0;     ///< of these numbers: the ledger's "samples"
+  std::vector<uint8_t> mask;     ///< of one sample while its targets are counted
 };
 
 /// A batch in host memory.

@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/dataset.hpp"
-#include "data_files.hpp"
-#include "parallel/local_communicator.hpp"
+#include "dataset_fixture.hpp"
 #include "text/stories.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -13,7 +11,6 @@ namespace llmtrain {
 namespace {
 
 using test::all_tokens;
-using test::Folder;
 using test::offsets_of;
 using test::refusal;
 using testing::AllOf;
@@ -21,17 +18,8 @@ using testing::HasSubstr;
 
 const std::string tokenizers = LLMTRAIN_SOURCE_DIR "/tests/reference/tokenizers/synthetic/";
 
-class TokenizerDataTest : public testing::Test {
+class TokenizerDataTest : public test::DatasetTest {
  protected:
-  TokenizerDataTest() {
-    config_.cache = folder_ / "cache";
-    config_.validation_fraction = 0;
-    batch_.sequence_length = 8;
-    batch_.global = 1;
-  }
-  Dataset open() {
-    return open_dataset(config_, batch_, *make_local_communicator(), [](const std::string&) {});
-  }
   std::vector<std::pair<std::string, std::string>> check() const {
     std::vector<std::pair<std::string, std::string>> errors;
     check_data_files(config_, [&](const char* key, const UserError& error) {
@@ -39,10 +27,6 @@ class TokenizerDataTest : public testing::Test {
     });
     return errors;
   }
-
-  Folder folder_;
-  DataConfig config_;
-  BatchConfig batch_;
 };
 
 TEST_F(TokenizerDataTest, ATokenFileNamesTheTokenizerThatItWasMadeWith) {

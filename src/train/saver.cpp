@@ -201,7 +201,6 @@ void Saver::finish() {
   }
   const std::unique_ptr<CheckpointSave> save = std::move(save_);
   save->publish();
-  published_ = request_.step;
   verified_.insert(request_.step);
   refused_.erase(request_.step);
   keep_what_is_needed();

@@ -90,7 +90,6 @@ class Saver {
 
   /// Of the newest save; before the first what one may take on a slow disk.
   double seconds() const { return seconds_; }
-  int64_t published_step() const { return published_; }
   /// Checkpoints that stay; -1: none. The best; the one that the run would go back to, and what was the best there.
   struct Pinned {
     int64_t best = -1, target = -1, best_of_target = -1;
@@ -118,7 +117,7 @@ class Saver {
   SaveRequest request_;
   std::set<int64_t> verified_, refused_;
   Pinned pinned_;
-  int64_t resumed_ = -1, published_ = -1;
+  int64_t resumed_ = -1;
   double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0;
 };
 

@@ -49,7 +49,6 @@ class Trainer {
   int64_t total_steps() const { return total_steps_; }
   double flops_per_token() const { return model_->flops_per_token(config_.batch.sequence_length); }
   const DataStream& training_data() const { return train_; }
-  const DataStream* validation_data() const { return validation_ ? &*validation_ : nullptr; }
   int64_t groups() const { return groups_.count; }
   /// On a disk, of this rank. Space for it is taken by reserve_disk(), which is collective, or else when training
   /// begins.

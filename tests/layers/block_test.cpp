@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <set>
+
 #include "kernels/elementwise.hpp"
 #include "layers/layer_check.hpp"
 
@@ -94,6 +97,31 @@ TEST_P(BlockLayer, AMistakeIsSeen) {
     wrong.backward(ctx, batch, dx, test.rope, test.saved);
   };
   expect_wrong_gradients(layer);
+}
+
+/// With weights next to nothing each branch adds its bias, 1.
+std::vector<float> sum_of_biases(double dropout, int layer, uint64_t seed, int64_t step) {
+  BlockUnderTest test;
+  test.dropout = dropout;
+  LayerCase c = test.layer(Norms::before, NormKind::rmsnorm);
+  test.block.layer = layer;
+  c.parameter_scale = 1e-30;
+  c.around_one = {"o.bias", "down.bias"};
+  return output_at(c, seed, step);
+}
+
+TEST(BlockDropout, MasksDifferByLayerSeedAndStep) {
+  const auto masked = [](int layer, uint64_t seed, int64_t step) { return sum_of_biases(0.5, layer, seed, step); };
+  EXPECT_EQ(masked(0, 1, 0), masked(0, 1, 0));
+  EXPECT_EQ(std::set({masked(0, 1, 0), masked(1, 1, 0), masked(0, 2, 0), masked(0, 1, 1)}).size(), 4);
+}
+
+// Both biases are kept or dropped (0 or 4 instead of 2), or one of them (2).
+TEST(BlockDropout, MasksDifferByBranch) {
+  const std::vector<float> whole = sum_of_biases(0, 0, 1, 0), masked = sum_of_biases(0.5, 0, 1, 0);
+  int equal = 0;
+  for (size_t i = 0; i < whole.size(); ++i) equal += std::abs(whole[i] - masked[i]) < 1e-3f ? 1 : 0;
+  EXPECT_NEAR(equal, 126, 50) << "of 252";
 }
 
 INSTANTIATE_TEST_SUITE_P(Norms, BlockLayer, ::testing::Values(Norms::before, Norms::after, Norms::sandwich),

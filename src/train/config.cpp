@@ -23,24 +23,18 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
     {"schedule.decay_steps", "schedule.decay_ratio"},
 }};
 
-/// Warm-up and decay must fit into the run. A run shortened on the command line is a trial: it gets a note only.
-void check_lengths(DeckLoader& deck, const Config& config) {
+/// Warm-up and decay that do not fit into the run are no error, which every schedule defines: a trial is shortened, a
+/// run goes on with fewer steps, and the deck that either was resolved to is a deck again.
+void note_lengths(DeckLoader& deck, const Config& config) {
   const int64_t steps = config.run.max_steps;
   if (steps == 0 || config.schedule.name == ScheduleConfig::Name::constant) return;
   const bool decays = config.schedule.name == ScheduleConfig::Name::warmup_stable_decay;
   const int64_t warmup = config.schedule.warmup_steps, decay = decays ? config.schedule.decay_steps : 0;
   if (warmup + decay <= steps || !deck.sound({"run.max_steps", "schedule.warmup_steps", "schedule.decay_steps"}))
     return;
-  const std::string_view key = warmup > 0 ? "schedule.warmup_steps" : "schedule.decay_steps";
-  const std::string what = fmt::format("{}{} steps do not fit into run.max_steps = {}", warmup > 0 ? warmup : decay,
-                                       warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps);
-  const bool shortened = deck.provenance().at("run.max_steps").origin == Origin::command_line &&
-                         deck.provenance().at(key).origin == Origin::deck;
-  if (shortened) {
-    deck.note(key, what);
-  } else {
-    deck.fail(key, what);
-  }
+  deck.note(warmup > 0 ? "schedule.warmup_steps" : "schedule.decay_steps",
+            fmt::format("{}{} steps do not fit into run.max_steps = {}", warmup > 0 ? warmup : decay,
+                        warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps));
 }
 
 /// Whether a task has a use for a key.
@@ -233,7 +227,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
     if (files != DeckFiles::recorded) check_resume(deck, config);
-    check_lengths(deck, config);
+    note_lengths(deck, config);
   }
   const bool examines = files == DeckFiles::examine || files == DeckFiles::examine_data;
   const int64_t vocabulary = examines ? examine_files(deck, config) : 0;

@@ -210,6 +210,15 @@ TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
   EXPECT_EQ(ledger("whole"), expected);
 }
 
+TEST_F(Resume, ARunShorterThanItsWarmupGoesOn) {
+  run_to_end("whole");
+  const std::vector<std::string> one_step = {"run.max_steps=1", "evaluation.at_end=false"};
+  run_to_end("short", 1, one_step);
+  EXPECT_THAT(run("short", 1, one_step).output, HasSubstr("this run is finished"));
+  run_to_end("short", 2);
+  EXPECT_EQ(ledger("short"), ledger("whole"));
+}
+
 TEST_F(Resume, AFilePerNodeIsTheSame) {
   run_to_end("ranks", 2, {"checkpoint.every_steps=4"});
   run_to_end("node", 3, {"checkpoint.every_steps=4", "checkpoint.files=node"});

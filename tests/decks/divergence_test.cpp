@@ -18,29 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Lines = std::vector<nlohmann::json>;
 
-constexpr const char* deck_text = R"([run]
-max_steps = 16
-output = FOLDER
-[model]
-d_model = 36
-n_layers = 1
-n_heads = 3
-dropout = 0.1
-[data]
-train = TEXT
-tokenizer = char
-packing = none
-document_separator = blank_line
-validation_fraction = 0.2
-[batch]
-sequence_length = 96
-micro = 2
-global = 6
-[schedule]
-name = cosine
-learning_rate = 3e-3
-warmup_steps = 2
-[precision]
+const DocumentsDeck deck{16, 1, 6, R"([precision]
 compute = fp32
 [evaluation]
 every_steps = 6
@@ -53,11 +31,11 @@ keep = 100
 [log]
 every_steps = 2
 parameter_hash_every_steps = 1
-)";
+)"};
 
 class Divergence : public RunFolder {
  protected:
-  Divergence() : RunFolder(text_of_documents(40), deck_text) {}
+  Divergence() : RunFolder(text_of_documents(40), deck.text()) {}
 
   /// With faults, in the form that tests/decks/faulty describes.
   Outcome run(const std::string& name, const std::string& faults, int ranks = 1,

@@ -16,29 +16,7 @@ using ::testing::HasSubstr;
 using Lines = std::vector<nlohmann::json>;
 
 /// The scale begins so high that gradients overflow for some steps, and soon grows into the next overflow.
-constexpr const char* deck_text = R"([run]
-max_steps = 24
-output = FOLDER
-[model]
-d_model = 36
-n_layers = 2
-n_heads = 3
-dropout = 0.1
-[data]
-train = TEXT
-tokenizer = char
-packing = none
-document_separator = blank_line
-validation_fraction = 0.2
-[batch]
-sequence_length = 96
-micro = 2
-global = 6
-[schedule]
-name = cosine
-learning_rate = 3e-3
-warmup_steps = 2
-[precision]
+const DocumentsDeck deck{24, 2, 6, R"([precision]
 compute = fp16
 initial_loss_scale = 134217728
 loss_scale_window = 3
@@ -50,11 +28,11 @@ every_steps = 8
 [log]
 every_steps = 4
 parameter_hash_every_steps = 1
-)";
+)"};
 
 class LossScale : public RunFolder {
  protected:
-  LossScale() : RunFolder(text_of_documents(40), deck_text) {}
+  LossScale() : RunFolder(text_of_documents(40), deck.text()) {}
 
   std::string ledger_of(const std::string& name, int ranks = 1, const std::vector<std::string>& overrides = {}) {
     outcome = start(name, ranks, overrides);

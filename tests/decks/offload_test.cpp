@@ -14,32 +14,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* deck_text = R"([run]
-max_steps = 4
-output = FOLDER
-[model]
-d_model = 36
-n_layers = 3
-n_heads = 3
-dropout = 0.1
-[data]
-train = TEXT
-tokenizer = char
-packing = none
-document_separator = blank_line
-validation_fraction = 0.2
-[batch]
-sequence_length = 96
-micro = 2
-global = 6
-[evaluation]
+const DocumentsDeck deck{4, 3, 6, R"([evaluation]
 every_steps = 2
 [checkpoint]
 every_steps = 1
 keep = 100
 [log]
 parameter_hash_every_steps = 1
-)";
+)"};
 
 struct Setting {
   int ranks, zero;
@@ -52,7 +34,7 @@ std::string text(const Setting& s) {
 
 class OffloadDeck : public RunFolder {
  protected:
-  OffloadDeck() : RunFolder(text_of_documents(40), deck_text) { std::filesystem::create_directory(disk()); }
+  OffloadDeck() : RunFolder(text_of_documents(40), deck.text()) { std::filesystem::create_directory(disk()); }
 
   std::filesystem::path disk() const { return folder / "disk"; }
   std::string path_override() const { return "parallel.offload_path=" + disk().string(); }

@@ -20,30 +20,8 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Accumulation, a short last step of an epoch, dropout, warm-up, evaluations, epochs that end within the run.
-constexpr const char* deck_text = R"([run]
-max_steps = 12
-output = FOLDER
-[model]
-d_model = 36
-n_layers = 2
-n_heads = 3
-dropout = 0.1
-[data]
-train = TEXT
-tokenizer = char
-packing = none
-document_separator = blank_line
-validation_fraction = 0.2
-[batch]
-sequence_length = 96
-micro = 2
-global = 10
-[schedule]
-name = cosine
-learning_rate = 3e-3
-warmup_steps = 2
-[precision]
+/// With evaluations, and epochs that end within the run.
+const DocumentsDeck deck{12, 2, 10, R"([precision]
 compute = fp32
 [evaluation]
 every_steps = 3
@@ -52,11 +30,11 @@ every_steps = 1
 keep = 100
 [log]
 every_steps = 4
-)";
+)"};
 
 class Resume : public RunFolder {
  protected:
-  Resume() : RunFolder(text_of_documents(40), deck_text) {}
+  Resume() : RunFolder(text_of_documents(40), deck.text()) {}
   Outcome run(const std::string& name, int ranks = 1, const std::vector<std::string>& overrides = {}, int threads = 1) {
     return start(name, ranks, overrides, "", threads);
   }

@@ -1,5 +1,7 @@
 #include "decks/run_folder.hpp"
 
+#include <fmt/format.h>
+
 namespace llmtrain::test {
 
 namespace fs = std::filesystem;
@@ -29,6 +31,33 @@ std::string TinyDeck::text() const {
   return "[run]\nmax_steps = " + std::to_string(steps) +
          "\noutput = FOLDER\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 2\n" + model +
          "[data]\ntrain = TEXT\n[batch]\nsequence_length = 32\nglobal = 6\n[precision]\ncompute = fp32\n" + sections;
+}
+
+std::string DocumentsDeck::text() const {
+  return fmt::format(R"([run]
+max_steps = {}
+output = FOLDER
+[model]
+d_model = {}
+n_layers = {}
+n_heads = 3
+dropout = 0.1
+[data]
+train = TEXT
+tokenizer = char
+packing = none
+document_separator = blank_line
+validation_fraction = 0.2
+[batch]
+sequence_length = {}
+micro = 2
+global = {}
+[schedule]
+name = cosine
+learning_rate = 3e-3
+warmup_steps = 2
+{})",
+                     steps, channels, layers, length, sequences, sections);
 }
 
 std::string slow_steps([[maybe_unused]] int milliseconds) {

@@ -26,6 +26,18 @@ struct TinyDeck {
   std::string text() const;
 };
 
+/// A deck of a small model on text_of_documents(), for RunFolder, with dropout, accumulation, a short last step of an
+/// epoch and a warm-up.
+struct DocumentsDeck {
+  int steps;
+  int layers;
+  int sequences;         ///< of a step
+  std::string sections;  ///< the other sections
+  int channels = 36;
+  int length = 96;
+  std::string text() const;
+};
+
 /// In the environment of llmtrain: every step takes so many milliseconds, so that things happen in the midst of a run
 /// on a fast machine, too. Empty where the library that does it cannot be: with sanitizers, which are slow anyhow.
 std::string slow_steps(int milliseconds);

@@ -11,37 +11,15 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* deck_text = R"([run]
-max_steps = 3
-output = FOLDER
-[model]
-d_model = 24
-n_layers = 2
-n_heads = 3
-dropout = 0.1
-[data]
-train = TEXT
-tokenizer = char
-packing = none
-document_separator = blank_line
-validation_fraction = 0.2
-[batch]
-sequence_length = 48
-micro = 2
-global = 4
-[schedule]
-name = cosine
-learning_rate = 3e-3
-warmup_steps = 2
-[evaluation]
+const DocumentsDeck deck{3, 2, 4, R"([evaluation]
 every_steps = 2
 [log]
 parameter_hash_every_steps = 1
-)";
+)", 24, 48};
 
 class EmulatedRun : public RunFolder {
  protected:
-  EmulatedRun() : RunFolder(text_of_documents(16), deck_text) {}
+  EmulatedRun() : RunFolder(text_of_documents(16), deck.text()) {}
 
   Outcome run(const std::string& name, int ranks, std::vector<std::string> overrides,
               const std::string& environment = "", const std::string& program = "") {

@@ -156,7 +156,8 @@ void MemoryConfig::visit(DeckKeys& keys) {
   keys.key("limit", limit,
            {.unit = "bytes",
             .range = at_least(0),
-            .doc = "A plan that exceeds it stops before the first step; 0 = the rank's share of the node's memory."});
+            .doc = "A plan that exceeds it stops before the first step; 0 = the rank's share of the memory of its node "
+                   "or GPU."});
 }
 
 void WatchdogConfig::visit(DeckKeys& keys) {

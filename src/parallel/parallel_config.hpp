@@ -53,7 +53,7 @@ DType compute_dtype(const PrecisionConfig& precision);
 /// [memory]
 struct MemoryConfig {
   Recompute recompute = Recompute::none;
-  int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what the node has
+  int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what its node or GPU has
 
   void visit(DeckKeys& keys);
 };

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "device/device.hpp"
 #include "metrics/console.hpp"
 
 namespace llmtrain {
@@ -99,8 +100,8 @@ void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string
   }
   if (bytes > share) {
     throw UserError(ExitCode::deck,
-                    fmt::format("not enough memory: the run needs {} per rank, its share of the node is {}. {}",
-                                text(bytes), text(share), remedy));
+                    fmt::format("not enough memory: the run needs {} per rank, its share of the {} is {}. {}",
+                                text(bytes), device_memory_is_host() ? "node" : "GPU", text(share), remedy));
   }
 }
 

@@ -34,7 +34,7 @@ std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 
 /// Throws UserError(deck) before anything is allocated when `bytes` of a rank exceed `limit` (0: none) or the rank's
-/// `share` of its node. `where` names the key of the limit.
+/// `share` of its node or GPU. `where` names the key of the limit.
 void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string& where);
 
 }  // namespace llmtrain

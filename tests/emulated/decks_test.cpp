@@ -184,7 +184,8 @@ TEST_F(EmulatedRun, WithoutAGpuTheErrorSaysWhatToDo) {
 TEST_F(EmulatedRun, AGpuTooSmallIsAnError) {
   const Outcome outcome = run("small", 1, {}, "LLMTRAIN_EMULATOR_MEMORY=100000");
   EXPECT_EQ(outcome.exit_code, 78);
-  EXPECT_THAT(outcome.output, HasSubstr("not enough memory"));
+  EXPECT_THAT(outcome.output, HasSubstr("not enough memory: the run needs"));
+  EXPECT_THAT(outcome.output, HasSubstr("per rank, its share of the GPU is"));
 }
 
 TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {

@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "device/device.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -90,9 +92,10 @@ TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
   EXPECT_EQ(refusal(mib, 0, mib), "") << "no limit";
   EXPECT_THAT(refusal(2 * mib, mib, 3 * mib),
               HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, the limit is 1.00 MiB."));
-  EXPECT_THAT(refusal(2 * mib, 0, mib),
-              HasSubstr("not enough memory: the run needs 2.00 MiB per rank, its share of the node is 1.00 MiB."));
-  EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr("its share of the node")) << "a limit is no promise";
+  const std::string share =
+      device_memory_is_host() ? "its share of the node is 1.00 MiB" : "its share of the GPU is 1.00 MiB";
+  EXPECT_THAT(refusal(2 * mib, 0, mib), HasSubstr("not enough memory: the run needs 2.00 MiB per rank, " + share));
+  EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr(share)) << "a limit is no promise";
 }
 
 }  // namespace

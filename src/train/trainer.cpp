@@ -306,10 +306,12 @@ bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
 
 /// Loss and gradient norm of the whole step, before they are divided by its tokens.
 ///
-/// The only place of a step where the host waits for the device. It must: the exact sums travel through MPI, and
-/// whether the step is a bad one decides about the update, the data of the next step and a way back (DivergenceGuard).
-/// What the device misses is the time in which this answer travels and the first kernel of the update is launched;
-/// meanwhile the next batch is being read, and the next forward pass is queued while the update runs.
+/// Every step waits here for the device; on one rank whose state is all on the device, nowhere else. (Ranks also wait
+/// for each other's transfers where these go through the host's memory, and for what is offloaded.) It must: the exact
+/// sums travel through MPI, and whether the step is a bad one decides about the update, the data of the next step and a
+/// way back (DivergenceGuard). What the device misses is the time in which this answer travels and the first kernel of
+/// the update is launched; meanwhile the next batch is being read, and the next forward pass is queued while the update
+/// runs.
 void Trainer::read_sums(Run& run, StepRecord& record) {
   sum_gradient_squares(sums_.rows(gradient_square_sum, 1), params_, run.ctx.stream);
   copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);

@@ -1,0 +1,43 @@
+#pragma once
+// Which files a tokenizer is made of: found by their names, told apart by what they begin with.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+namespace tokenizer_names {
+inline constexpr std::string_view json = "tokenizer.json", vocab = "vocab.json", merges = "merges.txt",
+                                  added = "added_tokens.json", config = "tokenizer_config.json";
+inline constexpr std::array<std::string_view, 4> sentencepiece = {"tokenizer.model", "spiece.model",
+                                                                  "sentencepiece.bpe.model", "tokenizer_model"};
+/// Files that name tokens with a meaning by their text, and those of the model that give their ids.
+inline constexpr std::array<std::string_view, 2> with_texts = {config, "special_tokens_map.json"};
+inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.json", "config.json"};
+}  // namespace tokenizer_names
+
+enum class TokenizerFormat : uint8_t { json, gpt2, sentencepiece, tiktoken };
+
+/// The files of a tokenizer: those that make it, then those that say more about it.
+struct TokenizerFileSet {
+  std::string folder;  ///< for messages, ends with a slash; empty for one that was stored
+  std::vector<TokenizerFile> files;
+
+  const TokenizerFile* find(std::string_view name) const;  ///< null: not among them
+  std::string path(const TokenizerFile& file) const { return folder + file.name; }
+};
+
+TokenizerFormat format_of(const TokenizerFileSet& set);
+
+/// Whether a file of this name stands beside the main one.
+bool is_beside_tokenizer(std::string_view name);
+
+/// `path`: a file or a folder, where tokenizer.json comes first. UserError(missing_input).
+TokenizerFileSet read_tokenizer_files(const std::string& path);
+
+}  // namespace llmtrain

@@ -135,7 +135,7 @@ TEST_F(DeviceSteps, CheckpointsAreCopiedThroughPinnedMemory) {
   for (const char* width : {"model.d_model=32", "model.d_model=96"}) {
     const auto copies = [&](const std::string& more) {
       int64_t count = 0;
-      const Result result = run(more, {"run.max_steps=6", width, more, "checkpoint.buffer=1048576"});
+      const Result result = run(more + width, {"run.max_steps=6", width, more, "checkpoint.buffer=1048576"});
       EXPECT_EQ(result.steps.size(), 2U);
       for (const emulator::Counts& step : result.steps) count += step.pageable_copies;
       return count;

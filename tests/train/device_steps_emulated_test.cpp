@@ -129,8 +129,8 @@ TEST_F(DeviceSteps, WaitOnceAndAllocateNothing) {
   for (const emulator::Counts& step : hashed.steps) EXPECT_GT(step.synchronizations + step.pageable_copies, 1);
 }
 
-// To a copy of the state, and, where it is larger than that, from the state in the background. What is not copied so: of
-// each unit the hash of its parameters, and whether they and both moments are finite.
+// To a copy of the state, and, where it is larger than that, from the state in the background. What is not copied so:
+// of each unit the hash of its parameters, and whether they and both moments are finite.
 TEST_F(DeviceSteps, CheckpointsAreCopiedThroughPinnedMemory) {
   for (const char* width : {"model.d_model=32", "model.d_model=96"}) {
     const auto copies = [&](const std::string& more) {

@@ -133,8 +133,11 @@ DeviceMemory device_memory();
 
 /// Beside what is allocated: what a process takes of the device by starting it (a CUDA context). Needs no device.
 int64_t device_context_bytes();
-/// Of the device that this process computes on; the same for two processes if it is the same device.
+/// Where the device is that this process computes on. Parts of one GPU that processes share (MIG) are in one place, and
+/// machines of equal names have places of equal names.
 std::string device_address();
+/// Of the memory that this process computes in, and of no other in the world: a GPU, or a part of one.
+std::string device_identity();
 
 /// Starts and ends what kernels need (Kokkos; the CUDA context of a GPU, chosen by the rank's number on its node, see
 /// choose_device.hpp). One per process, made by Runtime.

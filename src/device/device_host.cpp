@@ -5,13 +5,13 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 
+#include "core/machine.hpp"
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
 #include "device/processor.hpp"
@@ -169,11 +169,8 @@ void fill_zero(void* device, int64_t bytes, Stream& /*stream*/) {
 
 int64_t device_context_bytes() { return 0; }
 
-std::string device_address() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
+std::string device_address() { return host_name(); }
+std::string device_identity() { return host_name() + " " + boot_id(); }
 
 DeviceMemory device_memory() { return host_memory("/"); }
 

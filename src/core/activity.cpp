@@ -47,6 +47,10 @@ WriterWait::~WriterWait() {
   note_progress();
 }
 
+DeviceWait::DeviceWait() : lane_(own_lane()) { lane_.waits_for_device.store(true, relaxed); }
+
+DeviceWait::~DeviceWait() { lane_.waits_for_device.store(false, relaxed); }
+
 FileCall::FileCall() : lane_(own_lane()) { lane_.file_calls.fetch_add(1, relaxed); }
 
 FileCall::~FileCall() {

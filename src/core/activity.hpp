@@ -26,6 +26,7 @@ struct LaneActivity {
   std::atomic<Section> section{Section::starting};
   std::atomic<int> file_calls{0};  ///< inside the file system now
   std::atomic<bool> active{false};
+  std::atomic<bool> waits_for_device{false};  ///< for some time already
 };
 
 /// The last collective operation that this rank entered.
@@ -43,7 +44,6 @@ struct Activity {
   std::atomic<uint64_t> collectives{0};  ///< begun so far
   std::atomic<int64_t> step{0};
   std::atomic<bool> waits_for_writer{false};  ///< the training thread
-  std::atomic<bool> waits_for_device{false};  ///< the training thread, for some time already
 
   LaneActivity& lane(Lane which) { return lanes[static_cast<size_t>(which)]; }
   const LaneActivity& lane(Lane which) const { return lanes[static_cast<size_t>(which)]; }
@@ -85,6 +85,18 @@ class WriterWait {
   ~WriterWait();
   WriterWait(const WriterWait&) = delete;
   WriterWait& operator=(const WriterWait&) = delete;
+};
+
+/// The calling thread waits for the device.
+class DeviceWait {
+ public:
+  DeviceWait();
+  ~DeviceWait();
+  DeviceWait(const DeviceWait&) = delete;
+  DeviceWait& operator=(const DeviceWait&) = delete;
+
+ private:
+  LaneActivity& lane_;
 };
 
 /// Around a call of the file system that may take long.

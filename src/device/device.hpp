@@ -135,8 +135,11 @@ DeviceMemory device_memory();
 /// has now (program, libraries, tables of the data), pages of files being divided among the `processes` that share the
 /// device. Needs no device.
 int64_t device_context_bytes(int64_t processes);
-/// Of the device that this process computes on; the same for two processes if it is the same device.
+/// Where the device is that this process computes on. Parts of one GPU that processes share (MIG) are in one place, and
+/// machines of equal names have places of equal names.
 std::string device_address();
+/// Of the memory that this process computes in, and of no other in the world: a GPU, or a part of one.
+std::string device_identity();
 
 /// Threads that kernels take from here on.
 void use_threads(int threads);

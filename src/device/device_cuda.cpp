@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <omp.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -14,18 +13,13 @@
 #include <vector>
 
 #include "core/activity.hpp"
+#include "core/machine.hpp"
 #include "device/choose_device.hpp"
 #include "device/device.hpp"
 
 namespace llmtrain {
 
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 /// The GPU of this process. CUDA gives every new thread the node's first one.
 int device_of_process = 0;
@@ -64,13 +58,15 @@ thread_local WaitObserver* observer = nullptr;
 /// A wait that takes long, as the watchdog and the observer see it.
 class LongWait {
  public:
-  LongWait() { activity().waits_for_device = true; }
+  LongWait() = default;
   ~LongWait() {
-    activity().waits_for_device = false;
     if (observer != nullptr) observer->waited();
   }
   LongWait(const LongWait&) = delete;
   LongWait& operator=(const LongWait&) = delete;
+
+ private:
+  DeviceWait mark_;
 };
 
 /// Until `code()` is not cudaErrorNotReady. The library's own waits never come back from a kernel that hangs.
@@ -215,6 +211,7 @@ void Graph::launch(Stream& stream) {
 DeviceBuffer::DeviceBuffer(int64_t bytes) {
   LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
   if (bytes == 0) return;
+  use_device();
   const cudaError_t code = cudaMalloc(&data_, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // not an error of the next call
@@ -227,10 +224,10 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   }
   cuda_check(code, "cudaMalloc");
   bytes_ = bytes;
-  const cudaError_t cleared = cudaMemset(data_, 0, static_cast<size_t>(bytes));
-  const cudaError_t done = cleared == cudaSuccess ? cudaDeviceSynchronize() : cleared;
-  if (done != cudaSuccess) cudaFree(data_);
-  cuda_check(done, "cudaMemset");
+  // On a stream of its own: what other streams hold may wait for other ranks.
+  Stream stream;
+  fill_zero(data_, bytes, stream);
+  stream.synchronize();
 }
 
 DeviceBuffer::~DeviceBuffer() {
@@ -293,6 +290,13 @@ std::string device_address() {
   int device = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   return fmt::format("GPU {} of {}", address_of(device), host_name());
+}
+
+std::string device_identity() {
+  const cudaUUID_t uuid = current_properties().uuid;
+  std::string text;
+  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
 }
 
 void use_threads(int threads) { omp_set_num_threads(threads); }

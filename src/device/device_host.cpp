@@ -5,7 +5,6 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 
+#include "core/machine.hpp"
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
 #include "device/processor.hpp"
@@ -174,11 +174,8 @@ int64_t device_context_bytes(int64_t processes) {
   return (resident - of_files + of_files / processes) * page_size();
 }
 
-std::string device_address() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
+std::string device_address() { return host_name(); }
+std::string device_identity() { return host_name() + " " + boot_id(); }
 
 DeviceMemory device_memory() { return host_memory("/"); }
 

@@ -25,6 +25,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/machine.hpp"
 #include "parallel/failure.hpp"
 #include "parallel/host_plane.hpp"
 #include "parallel/shard_range.hpp"
@@ -40,8 +41,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto start_limit = std::chrono::minutes(10);
 constexpr auto end_limit = std::chrono::seconds(10);
 constexpr auto lock_limit = std::chrono::seconds(1);
-// So that the host waits here, where it sees errors, rather than in a call of CUDA whose queue is full.
-constexpr size_t most_in_flight = 16;
+// So that the host waits here, where it sees errors, rather than in a call of CUDA whose queue is full. More than a
+// model has units, mostly: the weights of all are on their way at once.
+constexpr size_t most_in_flight = 64;
 
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
@@ -289,7 +291,7 @@ namespace {
 
 class GpuCommunicator final : public HostPlane {
  public:
-  GpuCommunicator() : choice_(choose_transport(gather_all(device_address()))) {
+  GpuCommunicator() : choice_(choose_transport(gather_all(device_address()), gather_all(boot_id()))) {
     if (size() == 1) return;
     if (choice_.staged) {
       staged_.emplace(MPI_COMM_WORLD);

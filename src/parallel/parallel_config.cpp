@@ -49,8 +49,10 @@ void ParallelConfig::visit(DeckKeys& keys) {
                    "files take their space at the start, have no names, and vanish with the job, however it ends."});
   keys.key(
       "cuda_graphs", cuda_graphs,
-      {.doc = "On one GPU, passes without dropout are recorded once per shape of micro-batch and then launched as a "
-              "whole, to the same bits. No effect elsewhere."});
+      {.doc = "On GPUs, passes without dropout are recorded once per shape of micro-batch and then launched as a "
+              "whole, to "
+              "the same bits: all of one rank with zero below 3, of several ranks those between the first and the last "
+              "of a reduction group. No effect elsewhere."});
 }
 
 namespace {

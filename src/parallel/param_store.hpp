@@ -102,9 +102,11 @@ class ParamStore {
   void finish_gradients();
 
   // A micro-batch's passes as a graph of the device.
-  /// Whether they are work of this rank's device alone, in buffers that do not change hands: one rank, with whole
-  /// weights.
+  /// Whether passes are work of this rank's device alone, in buffers that do not change hands: with whole weights those
+  /// of one rank, and of several ranks those between the first and the last one of a group.
   bool passes_repeat() const;
+  /// Whether those of this micro-batch are.
+  bool pass_repeats() const;
   /// Equal for micro-batches whose passes are the same work.
   uint64_t pass_key() const;
   /// In place of passes whose work a graph does: what they leave in the books.

@@ -188,6 +188,7 @@ void ParamStore::State::gather_sums() {
     copy_on_device(mine.data, u.total.data, mine.bytes(), *stream);
   }
   gather_all(&UnitState::gradient);
+  finish_gathers();
 }
 
 void ParamStore::begin_step(int64_t groups) {
@@ -240,7 +241,14 @@ void ParamStore::reduce(int unit) {
 
 bool ParamStore::passes_repeat() const {
   // Buffers of a ring go round in every pass alike where nothing is on its way to other ranks.
-  return state_->options.size == 1 && state_->policy.whole_weights;
+  return state_->policy.whole_weights && (state_->options.size == 1 || state_->options.micro_batches_per_group > 2);
+}
+
+/// The first one of a group waits for the weights, and for what is left of the round before; the last one begins to
+/// reduce.
+bool ParamStore::pass_repeats() const {
+  const State& s = *state_;
+  return passes_repeat() && (s.options.size == 1 || (!s.first && !s.last && s.in_flight.empty()));
 }
 
 uint64_t ParamStore::pass_key() const {
@@ -254,7 +262,7 @@ uint64_t ParamStore::pass_key() const {
 }
 
 void ParamStore::book_passes() {
-  LLMTRAIN_CHECK(passes_repeat(), "these passes cannot be a graph");
+  LLMTRAIN_CHECK(pass_repeats(), "these passes cannot be a graph");
   for (UnitState& u : state_->units) {
     u.open = !state_->last;
     if (state_->last) ++u.reduced;

@@ -207,6 +207,7 @@ void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t co
         });
   }
   const Tensor to = state_->resident(unit, kind, begin, count);
+  if (state_->policy.whole_weights) state_->finish_gathers();  // which may take from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();
 }

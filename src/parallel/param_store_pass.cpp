@@ -69,6 +69,8 @@ void ParamStore::State::leave_piece() {
 
 ParamStore::StatePass::StatePass(ParamStore& store, Access access)
     : store_(store), pieces_(store.state_->needs_offloaded(access)) {
+  const bool changes = access == Access::change || access == Access::update;
+  if (changes && store.state_->policy.whole_weights) store.state_->finish_gathers();
   if (pieces_) store.state_->begin_pass(access);
 }
 

@@ -136,6 +136,7 @@ struct ParamStore::State {
   bool start_gather(int unit, bool evict);
   void await(Transfer& gather);
   void gather_all(Tensor UnitState::*buffer);
+  void finish_gathers();
   void gather_into(int unit, const Tensor& buffer);
   int choose_weight_slot(const UnitState& u, bool evict) const;
   void empty_weight_slot(WeightSlot& slot);

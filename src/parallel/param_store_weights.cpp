@@ -39,13 +39,19 @@ void ParamStore::State::await(Transfer& gather) {
   gather.wait(*stream, [this] { add_arrived(); });
 }
 
-/// The own part of each unit's buffer goes to everybody; afterwards all may be changed.
+/// The own part of each unit's buffer goes to everybody; finish_gathers() comes before any of it is changed. On the
+/// host, whose ranks are the ones that move the data, they have all of it at once.
 void ParamStore::State::gather_all(Tensor UnitState::*buffer) {
   constexpr size_t at_once = 16;  // far fewer than NodeMemory::places
+  finish_gathers();
   for (size_t i = 0; i < units.size(); ++i) {
-    if (i >= at_once) gathers[i - at_once].finish(*stream);
+    if (i >= at_once && device_memory_is_host()) gathers[i - at_once].finish(*stream);
     gathers[i] = comm().all_gather(units[i].*buffer, units[i].borders, *stream);
   }
+  if (device_memory_is_host()) finish_gathers();
+}
+
+void ParamStore::State::finish_gathers() {
   for (Transfer& gather : gathers) gather.finish(*stream);
 }
 
@@ -101,15 +107,13 @@ void ParamStore::acquire(int unit) {
   State& s = *state_;
   UnitState& u = s.at(unit);
   s.complete_arrived();
-  if (!s.policy.whole_weights) {
-    LLMTRAIN_CHECK(s.start_gather(unit, true),
-                   fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
-    s.await(s.gathers[static_cast<size_t>(unit)]);
-    if (u.weight_slot >= 0) {
-      WeightSlot& slot = s.weight_slots[static_cast<size_t>(u.weight_slot)];
-      slot.reserved = false;
-      slot.last_use = ++s.clock;
-    }
+  LLMTRAIN_CHECK(s.policy.whole_weights || s.start_gather(unit, true),
+                 fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
+  s.await(s.gathers[static_cast<size_t>(unit)]);
+  if (u.weight_slot >= 0) {
+    WeightSlot& slot = s.weight_slots[static_cast<size_t>(u.weight_slot)];
+    slot.reserved = false;
+    slot.last_use = ++s.clock;
   }
   ++u.holders;
 }

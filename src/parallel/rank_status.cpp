@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/machine.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -52,13 +54,12 @@ ProcessIdentity own_identity() { return identity_of(getpid()); }
 
 ProcessIdentity identity_of(int64_t pid) {
   ProcessIdentity own;
-  std::array<char, 256> text{};
-  gethostname(text.data(), text.size() - 1);
-  own.host = text.data();
+  own.host = host_name();
   own.pid = pid;
   if (const auto facts = process_facts(own.pid)) own.started = facts->started;
+  std::array<char, 256> text{};
   const ssize_t length = readlink(fmt::format("/proc/{}/ns/pid", pid).c_str(), text.data(), text.size() - 1);
-  if (length > 0) own.pid_namespace.assign(text.data(), static_cast<size_t>(length));
+  if (length > 0) own.pid_namespace = std::string(text.data(), static_cast<size_t>(length)) + " of " + boot_id();
   return own;
 }
 
@@ -88,7 +89,7 @@ RankStatus status_of(const Activity& activity) {
   status.step = activity.step.load();
   status.section = name_of(main.section.load());
   status.waits_for_writer = activity.waits_for_writer.load();
-  status.waits_for_device = activity.waits_for_device.load();
+  status.waits_for_device = main.waits_for_device.load();
   status.in_file_call = main.file_calls.load() > 0;
   status.collective = collective.operation.load();
   status.sequence = static_cast<int64_t>(collective.sequence.load());

@@ -14,7 +14,7 @@ struct ProcessIdentity {
   std::string host;
   int64_t pid = 0;
   int64_t started = 0;        ///< clock ticks after the boot: tells a later process of the same number apart
-  std::string pid_namespace;  ///< pids of another one mean nothing here
+  std::string pid_namespace;  ///< and machine, whose name another may have: pids of others mean nothing here
   bool operator==(const ProcessIdentity&) const = default;
 };
 ProcessIdentity own_identity();

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include "core/error.hpp"
 
 namespace llmtrain {
 
-TransportChoice choose_transport(std::span<const std::string> addresses) {
+TransportChoice choose_transport(std::span<const std::string> addresses, std::span<const std::string> machines) {
+  LLMTRAIN_CHECK(addresses.size() == machines.size(), "every rank's GPU is on a machine");
   for (size_t r = 0; r < addresses.size(); ++r) {
-    const auto first =
-        static_cast<size_t>(std::find(addresses.begin(), addresses.end(), addresses[r]) - addresses.begin());
+    size_t first = 0;
+    while (addresses[first] != addresses[r] || machines[first] != machines[r]) ++first;
     if (first == r) continue;
     return {true,
             fmt::format("ranks {} and {} share {}: tensors travel between all ranks through host memory and MPI, "

@@ -10,7 +10,7 @@ struct TransportChoice {
   std::string note;     ///< why, where it is staged
 };
 
-/// `addresses`: device_address() of each rank.
-TransportChoice choose_transport(std::span<const std::string> addresses);
+/// `addresses`: device_address() of each rank; `machines`: boot_id() of each.
+TransportChoice choose_transport(std::span<const std::string> addresses, std::span<const std::string> machines);
 
 }  // namespace llmtrain

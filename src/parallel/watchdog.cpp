@@ -214,7 +214,9 @@ std::optional<Verdict> Watchdog::State::conclude(const LaneWatch& main, const La
   const bool waits = now.collective.inside.load() || (now.waits_for_writer.load() && writes);
   const WatchdogLimits& limits = options.limits;
   if (!waits && main.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, main.idle()};
-  if (writes && writer.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, writer.idle()};
+  // What the writer copies may be behind transfers: then it waits for the peers that the training thread waits for.
+  const bool behind = now.collective.inside.load() && now.lane(Lane::writer).waits_for_device.load();
+  if (writes && !behind && writer.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, writer.idle()};
   if (!with_files) return std::nullopt;
   const std::lock_guard lock(mutex);
   const double io = std::max(limits.io_stuck_after, limits.stuck_after);

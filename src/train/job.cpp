@@ -34,7 +34,7 @@ void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
 /// Ranks that compute on this rank's device, this one included. Collective.
 int64_t ranks_of_device(Communicator& communicator) {
   if (device_memory_is_host()) return communicator.node_size();
-  const std::string mine = device_address();
+  const std::string mine = device_identity();
   return std::ranges::count(communicator.gather_all(mine), mine);
 }
 

@@ -1,10 +1,8 @@
 #include "train/saver.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "checkpoint/retention.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "core/machine.hpp"
 #include "metrics/console.hpp"
 #include "parallel/runtime.hpp"
 
@@ -24,11 +23,9 @@ constexpr int64_t staging_elements = int64_t{1} << 18;
 
 /// The number of each rank's node, in the order of their first ranks.
 std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
   std::map<std::string, int64_t> numbers;
   std::vector<int64_t> nodes;
-  for (const std::string& name : communicator.gather_all(host.data())) {
+  for (const std::string& name : communicator.gather_all(host_name() + " " + boot_id())) {
     nodes.push_back(numbers.emplace(name, static_cast<int64_t>(numbers.size())).first->second);
   }
   return nodes;

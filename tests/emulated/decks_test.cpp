@@ -84,6 +84,17 @@ TEST_F(EmulatedRun, RanksThatShareAGpuSaySoAndLeadTheSameLedger) {
   EXPECT_THAT(run("apart", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=2").output, Not(HasSubstr("share GPU"))) << "control";
 }
 
+// NCCL takes two parts of one GPU for two ranks on it; their memory is not shared.
+TEST_F(EmulatedRun, PartsOfAGpuHaveMemoryOfTheirOwn) {
+  const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=100000000";  // 64 MiB of it are the workspace of products
+  const Outcome shared = run("one", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=1" + memory);
+  EXPECT_EQ(shared.exit_code, 78) << shared.output;
+  EXPECT_THAT(shared.output, HasSubstr("not enough memory"));
+  const Outcome parts = run("parts", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=2 LLMTRAIN_EMULATOR_MIG=1" + memory);
+  EXPECT_EQ(parts.exit_code, 0) << parts.output;
+  EXPECT_THAT(parts.output, HasSubstr(" share GPU 0000:00:00.0 of "));
+}
+
 TEST_F(EmulatedRun, LedgerIsIdenticalWhereverTheStateLies) {
   const auto offload = [](const char* stage, const char* optimizer, const char* parameters) {
     return std::vector<std::string>{std::string("parallel.zero=") + stage,
@@ -121,6 +132,25 @@ TEST_F(EmulatedRun, OffloadedRunsGoOnAsResidentOnesAndBack) {
   cut_off("offloaded", "back", 2);
   ASSERT_EQ(run("back", 1, resident).exit_code, 0);
   EXPECT_EQ(ledger("back"), ledger("resident"));
+}
+
+// Of a group's passes those between the first and the last: nothing travels in them.
+TEST_F(EmulatedRun, SeveralRanksHaveGraphsOfPassesInWhichNothingTravels) {
+  std::vector<std::string> overrides = {"model.dropout=0", "data.packing=wrap", "data.cross_document_attention=true",
+                                        "batch.global=16", "parallel.reduction_groups=2"};
+  const std::string two_gpus = "LLMTRAIN_EMULATOR_DEVICES=2";
+  for (const char* stage : {"0", "1"}) {
+    const std::string name = std::string("graphs") + stage, zero = std::string("parallel.zero=") + stage;
+    std::vector<std::string> graphs = overrides, plain = overrides;
+    graphs.push_back(zero);
+    plain.insert(plain.end(), {zero, "parallel.cuda_graphs=false"});
+    const Outcome outcome = run(name, 2, graphs, two_gpus);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("graphs     1 recorded; 5 of 12 passes were launches"));
+    EXPECT_EQ(ledger(name), ledger_of(2, plain, two_gpus)) << "stage " << stage;
+  }
+  overrides.emplace_back("parallel.zero=3");
+  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output, HasSubstr("graphs     none: weights or gradients travel"));
 }
 
 // What a transfer takes is in the profile where it begins and where it is waited for.

@@ -4,6 +4,7 @@
 // nobody ordered happens in the wrong order. What a GPU would leave undefined ends the program with a message.
 // The environment may change it:
 //   LLMTRAIN_EMULATOR_DEVICES  how many GPUs there are (1)
+//   LLMTRAIN_EMULATOR_MIG      1: they are parts of one GPU, each with memory of its own
 //   LLMTRAIN_EMULATOR_MEMORY   bytes of each (4 GiB)
 //   LLMTRAIN_EMULATOR_FAULT    of one rank: see Fault
 //   LLMTRAIN_EMULATOR_ORDER    lazy (what nobody waits for is done last), eager (at once) or a number (by chance)
@@ -22,6 +23,7 @@ struct Counts {
   int64_t allocations = 0;       ///< of device and of pinned memory
   int64_t synchronizations = 0;  ///< calls that wait for a stream, an event or the device
   int64_t pageable_copies = 0;   ///< from or to pageable memory: the host waits for them, too
+  int64_t transfers = 0;         ///< of NCCL, that have arrived
 };
 const Counts& counts();
 
@@ -34,8 +36,8 @@ void refuse_while_recording(const char* call);
 /// Behind all that the stream holds. `what` is for messages. With `ready`: once that says so, which is asked again and
 /// again while somebody waits or looks.
 void enqueue(CUstream_st* stream, std::string what, std::function<void()> work, std::function<bool()> ready = {});
-/// Whatever the stream holds is done, as far as it is ready.
-void go_on(CUstream_st* stream);
+/// What the stream holds is done, as far as it is ready, until it is enough.
+void go_on(CUstream_st* stream, const std::function<bool()>& enough);
 /// Whatever the stream holds is done.
 void drain(CUstream_st* stream);
 void drain_all();
@@ -43,6 +45,7 @@ void count_synchronization();
 void count_allocation();
 void count_launch();
 void count_pageable_copy();
+void count_transfer();
 
 /// Device memory may be used while one lives.
 class DeviceAccess {

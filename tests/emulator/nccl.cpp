@@ -59,6 +59,7 @@ class Flight {
   }
 
   void take() const {
+    count_transfer();
     for (const Part& part : parts_) {
       if (part.there) std::memcpy(part.to, part.message.data(), part.bytes);
     }
@@ -208,8 +209,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   *error = session.error;
   if (session.in_progress && *error == ncclSuccess) {
     *error = ncclInProgress;
-    if (session.flight != nullptr) go_on(session.stream);
-    if (session.flight == nullptr || session.flight->is_given() || session.aborted) {
+    const auto given = [&] { return session.flight == nullptr || session.flight->is_given() || session.aborted; };
+    if (session.flight != nullptr) go_on(session.stream, given);
+    if (given()) {
       session.flight = nullptr;
       session.in_progress = false;
     }

@@ -123,6 +123,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= static_cast<int>(visible_devices().size())) return result(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
+  properties->uuid.bytes[15] = static_cast<char>(1 + visible_devices()[static_cast<size_t>(device)]);
   properties->totalGlobalMem = device_bytes_total();
   properties->sharedMemPerBlockOptin = most_shared_memory;
   properties->major = 8;
@@ -153,8 +154,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   const std::vector<int> devices = visible_devices();
   if (device < 0 || device >= static_cast<int>(devices.size())) return result(cudaErrorInvalidDevice);
+  const bool parts = setting("LLMTRAIN_EMULATOR_MIG", 0) != 0;
   std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0",
-                static_cast<unsigned>(devices[static_cast<size_t>(device)]));
+                parts ? 0U : static_cast<unsigned>(devices[static_cast<size_t>(device)]));
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {

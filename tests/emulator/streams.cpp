@@ -130,6 +130,7 @@ void count_synchronization() {
 void count_allocation() { ++streams().counts.allocations; }
 void count_launch() { ++streams().counts.launches; }
 void count_pageable_copy() { ++streams().counts.pageable_copies; }
+void count_transfer() { ++streams().counts.transfers; }
 
 void refuse_while_recording(const char* call) {
   const Lock lock(streams().mutex);
@@ -158,10 +159,11 @@ void enqueue(CUstream_st* given, std::string what, std::function<void()> work, s
   if (s.order == Streams::by_chance) go_on_by_chance();
 }
 
-void go_on(CUstream_st* given) {
+void go_on(CUstream_st* given, const std::function<bool()>& enough) {
   const Lock lock(streams().mutex);
   CUstream_st* stream = known(given);
-  try_drain_to(stream, stream->given);
+  while (!enough() && stream->done < stream->given && try_drain_to(stream, stream->done + 1)) {
+  }
 }
 
 void drain(CUstream_st* given) {

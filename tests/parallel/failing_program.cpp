@@ -161,6 +161,18 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
          if (c.rank() == last) c.barrier();
          return on_rank(c, last, [&] { c.barrier(); });
        }},
+      {"writer_waits_for_peers",  // for what the device does behind a transfer
+       [&] {
+         if (c.rank() == last) {
+           std::thread([] {
+             const WriterScope scope;
+             const DeviceWait wait;
+             work(60, false);
+           }).detach();
+           c.barrier();
+         }
+         return on_rank(c, last, [&] { c.barrier(); });
+       }},
       {"slow", [&] { return on_rank(c, last, [] { work(8, true); }); }},
       {"slow_writer",
        [&] {

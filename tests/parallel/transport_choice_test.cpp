@@ -8,7 +8,9 @@
 namespace llmtrain {
 namespace {
 
-TransportChoice choice_of(const std::vector<std::string>& addresses) { return choose_transport(addresses); }
+TransportChoice choice_of(const std::vector<std::string>& addresses) {
+  return choose_transport(addresses, std::vector<std::string>(addresses.size(), "one"));
+}
 
 TEST(TransportChoice, OneGpuPerRankTalksByNccl) {
   for (const auto& addresses : std::vector<std::vector<std::string>>{
@@ -19,6 +21,12 @@ TEST(TransportChoice, OneGpuPerRankTalksByNccl) {
     EXPECT_FALSE(choice_of(addresses).staged);
     EXPECT_EQ(choice_of(addresses).note, "");
   }
+}
+
+TEST(TransportChoice, MachinesMayBeCalledAlike) {
+  const std::vector<std::string> addresses(2, "GPU 0000:1A:00.0 of localhost");
+  EXPECT_FALSE(choose_transport(addresses, std::vector<std::string>{"one", "another"}).staged);
+  EXPECT_TRUE(choose_transport(addresses, std::vector<std::string>{"one", "one"}).staged) << "control";
 }
 
 TEST(TransportChoice, ASharedGpuStagesAndSaysWhich) {

@@ -17,14 +17,16 @@ struct LinearPass {
   bool backward;
 };
 
-/// Bytes that it takes with 1 to `rows` rows, by as many threads as there are now. 0 on devices whose kernels keep theirs
-/// elsewhere.
+/// Bytes that it takes with 1 to `rows` rows, by as many threads as there are now. 0 on devices whose kernels keep
+/// theirs elsewhere.
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
 /// Of gradients that are summed over the rows of a matrix: `columns` of all together.
 int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
 
 /// From here on the calling thread's kernels use `memory` (u8); an empty one ends that.
 void lend_workspace(const Tensor& memory);
+/// The most bytes that they have asked for since then.
+int64_t workspace_peak();
 
 /// Lends it as long as this lives.
 class LentWorkspace {

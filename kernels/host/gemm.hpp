@@ -26,8 +26,8 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
-/// The first call of a shape makes the kernels it lacks; later calls allocate nothing. Packed panels lie in workspace().
-/// Callable from several threads at once.
+/// The first call of a shape makes the kernels it lacks; later calls allocate nothing. Packed panels lie in
+/// workspace(). Callable from several threads at once.
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
 /// Of workspace(), for a call by this thread.
 int64_t gemm_workspace_bytes(const GemmShape& shape);

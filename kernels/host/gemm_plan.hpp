@@ -14,9 +14,9 @@ namespace llmtrain::host {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles, which are made when
-/// it runs first. Along k: segments (packed at a time) of chunks (one micro-kernel call). Along n: groups of panels;
-/// along m: bands of tile rows.
+/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles, which are made
+/// when it runs first. Along k: segments (packed at a time) of chunks (one micro-kernel call). Along n: groups of
+/// panels; along m: bands of tile rows.
 class GemmPlan {
  public:
   GemmPlan(const GemmShape& shape, const ProductKernels& kernels);

@@ -9,8 +9,8 @@
 
 namespace llmtrain {
 
-/// The memory of a plan, its workspace lent to the kernels of the thread that makes this. What ranks of a node read of each other is shared where the plan has any and the communicator
-/// can; see Communicator::sharing_refusal().
+/// The memory of a plan, its workspace lent to the kernels of the thread that makes this. What ranks of a node read of
+/// each other is shared where the plan has any and the communicator can; see Communicator::sharing_refusal().
 class PlannedMemory {
  public:
   /// Collective; commits the plan.

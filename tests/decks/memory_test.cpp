@@ -57,9 +57,9 @@ TEST_P(Memory, OfARunIsTheEstimate) {
   const auto [ranks, stage, recompute] = GetParam();
   const TemporaryFolder folder;
   std::vector<std::string> arguments = deck("medium.ini", folder);
-  arguments.insert(arguments.end(), {"batch.micro=1", "batch.global=" + std::to_string(ranks),
-                                     "parallel.zero=" + std::to_string(stage),
-                                     "memory.recompute=" + std::string(recompute), "checkpoint.at_end=false"});
+  arguments.insert(arguments.end(),
+                   {"batch.micro=1", "batch.global=" + std::to_string(ranks), "parallel.zero=" + std::to_string(stage),
+                    "memory.recompute=" + std::string(recompute), "checkpoint.at_end=false"});
   const Outcome run = llmtrain({ranks, 1, arguments});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   const auto metrics = last_metrics(folder);

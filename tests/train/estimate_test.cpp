@@ -39,9 +39,9 @@ TEST_F(EstimateTest, SaysBytesOfARankByCategoryAndOfANode) {
   EXPECT_EQ(j["ranks"], 8);
   EXPECT_EQ(j["ranks_per_node"], 4);
   EXPECT_EQ(j["parameters"], 32000);
-  const nlohmann::json bytes = {{"weights", 64000},   {"gradients", 128000}, {"optimizer", 0}, {"activations", 6400},
-                                {"communication", 0}, {"data", 0},           {"workspace", 3200},
-                                {"libraries", 1000},  {"total", 202600}};
+  const nlohmann::json bytes = {{"weights", 64000},    {"gradients", 128000}, {"optimizer", 0},
+                                {"activations", 6400}, {"communication", 0},  {"data", 0},
+                                {"workspace", 3200},   {"libraries", 1000},   {"total", 202600}};
   EXPECT_EQ(j["bytes_per_rank"], bytes);
   EXPECT_EQ(j["bytes_per_node"], 4 * 202600);
   EXPECT_EQ(j["checkpoint_bytes"], 384000);

@@ -128,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"accumulation", {"batch.micro=1", "batch.global=4", "parallel.zero=2", no_checkpoint}},
                       Case{"documents", {"batch.global=4", "data.packing=best_fit", no_checkpoint}},
                       Case{"llama", {"batch.global=4", "model.family=llama", no_checkpoint}},
+                      Case{"profile", {"batch.global=4", "log.profile=1", no_checkpoint}},
                       Case{"checkpoint", {"batch.global=4", "checkpoint.at_end=true"}}),
     [](const auto& test) { return test.param.name; });
 

@@ -25,6 +25,8 @@ int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
 
 /// From here on the calling thread's kernels use `memory` (u8); an empty one ends that.
 void lend_workspace(const Tensor& memory);
+/// The most bytes that they have asked for since then.
+int64_t workspace_peak();
 
 /// Lends it as long as this lives.
 class LentWorkspace {

@@ -34,4 +34,6 @@ void lend_workspace(const Tensor& memory) {
   host::lend_workspace(static_cast<char*>(memory.data), memory.empty() ? 0 : memory.bytes());
 }
 
+int64_t workspace_peak() { return host::workspace_peak(); }
+
 }  // namespace llmtrain

@@ -91,7 +91,7 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
   // The largest rank and the smallest share decide, for all alike. The context is there already.
-  const int64_t ranks = ranks_of_device(communicator), context = device_context_bytes(ranks);
+  const int64_t ranks = std::max<int64_t>(ranks_of_device(communicator), 1), context = device_context_bytes(ranks);
   std::array<int64_t, 2> memory = {plan.bytes() + context + matmul_workspace_bytes(),
                                    -device_memory().available / ranks - context};
   communicator.maximum(memory);

@@ -22,6 +22,7 @@
 #include "train/job.hpp"
 #include "train/resume.hpp"
 #include "train/run_directory.hpp"
+#include "train/step_profile.hpp"
 #include "train/tokenizer_task.hpp"
 #include "train/trainer.hpp"
 
@@ -234,6 +235,9 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   }
   e.plan = evaluates ? &task->plan() : &trainer->plan();
   e.library_bytes = device_context_bytes(e.ranks_per_node) + matmul_workspace_bytes();
+  if (!evaluates && config.log.profile > 0) {
+    e.library_bytes += limits_memory_bytes(compute_dtype(config.precision), e.ranks_per_node);
+  }
   use_threads(runtime.threads());
   if (command.measure) {
     const std::unique_ptr<Trainer> measured = plan_trainer(config, data, communicator);

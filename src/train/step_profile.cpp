@@ -77,14 +77,26 @@ std::string limit_text(const ProfileRow& row, double seconds, const MachineLimit
   return least > 0 ? fmt::format("{:.0f} %", 100 * least / seconds) : "";
 }
 
+/// What the machine is measured with: a product y[n, 4 n] = x[n, n] w[4 n, n]^T, and two fp32 arrays. A GPU is full
+/// with larger ones. Two arrays of 128 MiB for all ranks of a node, or of 256 MiB on each GPU: far more than caches
+/// hold.
+struct Yardstick {
+  int64_t n, elements;
+  explicit Yardstick(int64_t ranks_of_node)
+      : n(device_memory_is_host() ? 1024 : 8192),
+        elements(device_memory_is_host() ? (int64_t{32} << 20) / ranks_of_node : int64_t{64} << 20) {}
+};
+
 }  // namespace
 
+int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node) {
+  const Yardstick y(ranks_of_node);
+  return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements);
+}
+
 MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
-  // A GPU is full with larger ones. Two arrays of 128 MiB for all ranks of a node, or of 256 MiB on each GPU: far more
-  // than caches hold.
-  const bool host = device_memory_is_host();
-  const int64_t n = host ? 1024 : 8192, long_side = 4 * n;
-  const int64_t elements = host ? (int64_t{32} << 20) / ranks_of_node : int64_t{64} << 20;
+  const auto [n, elements] = Yardstick(ranks_of_node);
+  const int64_t long_side = 4 * n;
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
   // Beside a run that fills its GPU there may be no room: then there are no limits to compare with.

@@ -18,6 +18,8 @@ struct MachineLimits {
   double bytes = 0;  ///< a second, from and to memory
 };
 MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream);
+/// Of the device, while it measures.
+int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node);
 
 /// Equal parts of equal phases together, without the time of the spans inside them. The rows add up to the outermost
 /// spans. Phases in the order of their beginnings, the longest part first.

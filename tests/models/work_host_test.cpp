@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "core/profile.hpp"
-#include "kernels/host/workspace.hpp"
 #include "models/test_model.hpp"
 
 namespace llmtrain::test {
@@ -120,7 +119,8 @@ TEST_P(TemporaryMemory, IsUsedToTheLastByteOfItsPlan) {
       for (const Arena::Request& r : model.arena().requests()) lasting += r.bytes;
       const int64_t workspace = model.arena().workspace().bytes();
       EXPECT_EQ(model.arena().scratch_peak(), model.arena().bytes() - lasting - workspace) << name_of(level);
-      EXPECT_EQ(Arena::aligned(host::workspace_peak() + host::workspace_alignment), workspace) << name_of(level);
+      EXPECT_LE(workspace_peak(), workspace - 4096) << name_of(level);  // a page for alignment
+      EXPECT_GE(workspace_peak(), workspace - 4096 - 63) << name_of(level);
     }
   }
 }

@@ -20,6 +20,7 @@ struct NormForward {
   Tensor bias;
   float epsilon;
   float weight_offset = 0;  ///< 1 where weights are stored as their distance from 1 (Gemma)
+  bool again = false;       ///< mean and rstd are those of x already: a kernel need not compute them
 };
 void norm_forward(const NormForward& args, Stream& stream);
 

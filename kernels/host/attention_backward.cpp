@@ -199,12 +199,18 @@ class BackwardPass {
     });
   }
 
+  void expect(const ItemList::Item& item) const {
+    if (!takes_short(item)) return;
+    const int first = item.unit * layout_.group();
+    short_segment(item).expect(qkv_, first, layout_.group());
+    short_segment(item).expect_outputs(dout_, first, layout_.group());
+  }
+
   /// Returns the tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
     const Segment& segment = item.segment;
-    if (short_segments_ && segment.blocks() == 1) {
-      const ShortSegment<S> only{layout_, segment.begin, segment.rows_of(0), score_scale_.powers};
-      only.backward(args_, workspace_.delta, batch_.tokens, item.unit, scale_, memory);
+    if (takes_short(item)) {
+      short_segment(item).backward(args_, workspace_.delta, batch_.tokens, item.unit, scale_, memory);
       return layout_.group();
     }
     Carver carver(memory);
@@ -234,6 +240,11 @@ class BackwardPass {
   }
 
  private:
+  bool takes_short(const ItemList::Item& item) const { return short_segments_ && item.segment.blocks() == 1; }
+  ShortSegment<S> short_segment(const ItemList::Item& item) const {
+    return {layout_, item.segment.begin, item.segment.rows_of(0), score_scale_.powers};
+  }
+
   static int64_t first_row(const Segment& segment, int i) { return segment.begin + int64_t{i} * block; }
 
   void load_keys(const BackwardBuffers<P>& b, const KeyBlock<P>& k, const Segment& segment, int kv_head, int j) const {

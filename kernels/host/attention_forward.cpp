@@ -158,14 +158,16 @@ class ForwardPass {
   int units() const { return layout_.kv_heads * pairs_.units_per_group; }
   int blocks_per_chunk() const { return pairs_.blocks; }
 
+  void expect(const ItemList::Item& item) const {
+    if (takes_short(item)) short_segment(item).expect(qkv_, first_head(item), heads(item));
+  }
+
   /// Returns the tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
     const int kv_head = item.unit / pairs_.units_per_group;
-    const int first_head = kv_head * layout_.group() + item.unit % pairs_.units_per_group * pairs_.heads;
-    const int heads = std::min(pairs_.heads, (kv_head + 1) * layout_.group() - first_head);
-    if (short_segments_ && item.segment.blocks() == 1) {
-      const ShortSegment<S> segment{layout_, item.segment.begin, item.segment.rows_of(0), scale_.powers};
-      segment.forward(out_, lse_, qkv_, batch_.tokens, first_head, heads, memory);
+    const int first_head = this->first_head(item), heads = this->heads(item);
+    if (takes_short(item)) {
+      short_segment(item).forward(out_, lse_, qkv_, batch_.tokens, first_head, heads, memory);
       return heads;
     }
     Carver carver(memory);
@@ -192,6 +194,17 @@ class ForwardPass {
   }
 
  private:
+  int first_head(const ItemList::Item& item) const {
+    return item.unit / pairs_.units_per_group * layout_.group() + item.unit % pairs_.units_per_group * pairs_.heads;
+  }
+  int heads(const ItemList::Item& item) const {
+    return std::min(pairs_.heads, (item.unit / pairs_.units_per_group + 1) * layout_.group() - first_head(item));
+  }
+  bool takes_short(const ItemList::Item& item) const { return short_segments_ && item.segment.blocks() == 1; }
+  ShortSegment<S> short_segment(const ItemList::Item& item) const {
+    return {layout_, item.segment.begin, item.segment.rows_of(0), scale_.powers};
+  }
+
   static int64_t first_row(const Segment& segment, int b) { return segment.begin + int64_t{b} * block; }
 
   void load_query(const ForwardBuffers<P>& f, const Segment& segment, int head, int i, int pair) const {

@@ -64,7 +64,9 @@ void load_rows(P* dst, const HeadRows<const S>& src, int count) {
     if constexpr (std::is_same_v<S, P>) {
       copy_short(to, from, static_cast<size_t>(src.head_dim) * sizeof(P));
     } else {
-      for (int d = 0; d < src.head_dim; ++d) to[d] = static_cast<P>(load(from + d));
+      for (int d = 0; d < src.head_dim; d += 8) {
+        store_up_to(to + d, load_up_to(from + d, src.head_dim - d), src.head_dim - d);
+      }
     }
     if (padded > src.head_dim) std::fill(to + src.head_dim, to + padded, P(0.0f));
   }
@@ -134,23 +136,23 @@ void pack_transposed(P* dst, const P* rows, int padded, P* spare) {
   }
 }
 
-/// rows = scale * the transpose of t[padded, 64]; spare: fp32 [64, padded].
-template <class S>
-void store_transposed(const HeadRows<S>& dst, const float* t, float scale, int count, float* spare) {
-  const int padded = padded_head_dim(dst.head_dim);
-  transpose_words(words(spare), words(t), padded, attention_block);
-  for (int r = 0; r < count; ++r) {
-    for (int d = 0; d < dst.head_dim; ++d) store(dst.data + r * dst.stride + d, scale * spare[r * padded + d]);
-  }
-}
-
 /// rows = scale * t[64, padded].
 template <class S>
 void store_rows(const HeadRows<S>& dst, const float* t, float scale, int count) {
   const int padded = padded_head_dim(dst.head_dim);
   for (int r = 0; r < count; ++r) {
-    for (int d = 0; d < dst.head_dim; ++d) store(dst.data + r * dst.stride + d, scale * t[r * padded + d]);
+    for (int d = 0; d < dst.head_dim; d += 8) {
+      store_up_to(dst.data + r * dst.stride + d, load8(t + r * padded + d) * scale, dst.head_dim - d);
+    }
   }
+}
+
+/// rows = scale * the transpose of t[padded, 64]; spare: fp32 [64, padded].
+template <class S>
+void store_transposed(const HeadRows<S>& dst, const float* t, float scale, int count, float* spare) {
+  const int padded = padded_head_dim(dst.head_dim);
+  transpose_words(words(spare), words(t), padded, attention_block);
+  store_rows(dst, spare, scale, count);
 }
 
 }  // namespace llmtrain::host

@@ -147,12 +147,25 @@ class ShortAttention {
     return key <= query - first;
   }
 
+  /// Lanes l and l ^ distance change places.
+  template <int distance>
+  static V swapped(V v) {
+    constexpr int d = distance;
+    if constexpr (lanes == 16) {
+      return __builtin_shufflevector(v, v, 0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d, 8 ^ d, 9 ^ d, 10 ^ d,
+                                     11 ^ d, 12 ^ d, 13 ^ d, 14 ^ d, 15 ^ d);
+    } else {
+      return __builtin_shufflevector(v, v, 0 ^ d, 1 ^ d, 2 ^ d, 3 ^ d, 4 ^ d, 5 ^ d, 6 ^ d, 7 ^ d);
+    }
+  }
+
   /// op over all lanes.
   template <class Op>
   static float fold(V v, const Op& op) {
-    Integers index;
-    for (int l = 0; l < lanes; ++l) index[l] = l;
-    for (int half = lanes / 2; half > 0; half /= 2) v = op(v, __builtin_shuffle(v, index ^ half));
+    if constexpr (lanes == 16) v = op(v, swapped<8>(v));
+    v = op(v, swapped<4>(v));
+    v = op(v, swapped<2>(v));
+    v = op(v, swapped<1>(v));
     return v[0];
   }
 

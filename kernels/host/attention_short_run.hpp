@@ -79,6 +79,19 @@ struct ShortSegment {
     transpose_words(words(to), words(panel), attention_block, channels());
   }
 
+  /// Fetches what either pass will read of query heads [first, first + heads) of one key head into the second-level
+  /// cache: rows of a head are too far apart for the processor to see them coming.
+  void expect(const S* qkv, int first, int heads) const {
+    const int kv_head = first / layout.group();
+    fetch(layout.key<const S>(qkv, kv_head, row));
+    fetch(layout.value<const S>(qkv, kv_head, row));
+    for (int h = first; h < first + heads; ++h) fetch(layout.query<const S>(qkv, h, row));
+  }
+  /// The same of a tensor like out.
+  void expect_outputs(const S* out, int first, int heads) const {
+    for (int h = first; h < first + heads; ++h) fetch(layout.output<const S>(out, h, row));
+  }
+
   /// Query heads [first, first + heads) of one key head.
   void forward(S* out, float* lse, const S* qkv, int64_t tokens, int first, int heads, void* memory) const {
     Carver carver(memory);
@@ -122,6 +135,14 @@ struct ShortSegment {
     }
     store_rows(layout.key(dqkv, kv_head, row), b.dkey, scale, count);
     store_rows(layout.value(dqkv, kv_head, row), b.dvalue, 1.0f, count);
+  }
+
+ private:
+  void fetch(const HeadRows<const S>& rows) const {
+    constexpr int64_t line = 64 / sizeof(S);
+    for (int r = 0; r < count; ++r) {
+      for (int64_t d = 0; d < rows.head_dim; d += line) __builtin_prefetch(rows.data + r * rows.stride + d, 0, 2);
+    }
   }
 };
 

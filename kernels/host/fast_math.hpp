@@ -59,6 +59,9 @@ inline V fast_exp(V x) {
   p = p * r + 0x1.fffffcp-2f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
+#if defined(__AVX512F__)
+  if constexpr (lanes_of<V> == 16) return _mm512_maskz_scalef_ps(0xFFFF, p, n);  // rounds as the product below
+#endif
   // 2^n in two factors: n reaches 128 and -151, outside the exponents of normal numbers.
   const Integer k = std::bit_cast<Integer>(shifted) - std::bit_cast<int32_t>(rounding_magic);
   const Integer half = k >> 1;
@@ -81,6 +84,12 @@ void store_lanes(float* p, V v) {
 }
 template <class V>
 void store_lanes(bf16* p, V v) {
+#if defined(__AVX512F__)
+  if constexpr (lanes_of<V> == 16) {
+    const __m256i half = _mm512_maskz_cvtepi32_epi16(0xFFFF, std::bit_cast<__m512i>(bf16_bits(v)));
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
+  }
+#endif
   const auto half = __builtin_convertvector(bf16_bits(v), typename BitsOf<V>::Half);
   std::memcpy(p, &half, sizeof half);
 }

@@ -9,10 +9,12 @@
 #include <unordered_map>
 
 #include "core/error.hpp"
+#include "device/processor.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/gemm_plan.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/tile_store.hpp"
 
 namespace llmtrain::host {
 
@@ -31,6 +33,14 @@ void each(bool alone, bool wait, int64_t count, const F& f) {
   if (wait) {
 #pragma omp barrier
   }
+}
+
+void store_tile(const FinishedTile& tile) {
+#if defined(__x86_64__)
+  static const bool wide = processor_has(Instructions::avx512);
+  if (wide) return store_tile_avx512(tile);
+#endif
+  TileStore<Float8>::run(tile);
 }
 
 }  // namespace
@@ -87,22 +97,10 @@ void GemmPlan::with_bias(const void* bias, const F& f) const {
 /// Bias and conversion of a finished piece of C.
 void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
                       int64_t columns) const {
-  const int64_t stride = c_stride();
-  const auto each_row = [&](auto* to, const auto& value) {
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* sums = from + i * stride;
-      auto* out = to + (row + i) * shape_.n + column;
-#pragma omp simd
-      for (int64_t j = 0; j < columns; ++j) store(out + j, value(sums[j], column + j));
-    }
-  };
-  dispatch(shape_.output, [&](auto* tag) {
-    auto* to = static_cast<decltype(tag)>(o.c);
-    with_bias(o.bias, [&](const auto* bias) {
-      if (bias == nullptr) return each_row(to, [](float sum, int64_t) { return sum; });
-      each_row(to, [bias](float sum, int64_t j) { return sum + load(bias + j); });
-    });
-  });
+  const char* bias = nullptr;
+  if (shape_.bias) bias = static_cast<const char*>(o.bias) + column * static_cast<int64_t>(size_of(shape_.bias_type));
+  char* out = static_cast<char*>(o.c) + (row * shape_.n + column) * static_cast<int64_t>(size_of(shape_.output));
+  store_tile({from, c_stride(), rows, columns, out, shape_.n, shape_.output, bias, shape_.bias_type});
 }
 
 /// The same where operands changed places: rows of the piece are columns of C, which is stored [n, m].

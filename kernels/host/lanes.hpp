@@ -2,6 +2,7 @@
 // Sums in a fixed lane structure: element i goes to lane i mod 16, lanes are folded pairwise in double. The bits depend
 // on the data alone, whatever the compiler vectorises.
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -71,6 +72,12 @@ V load_lanes(const bf16* p) {
   if constexpr (lanes_of<V> == 8) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  }
+#endif
+#if defined(__AVX512F__)
+  if constexpr (lanes_of<V> == 16) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return std::bit_cast<V>(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, half), 16));
   }
 #endif
   typename BitsOf<V>::Half half;

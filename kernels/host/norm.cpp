@@ -1,11 +1,11 @@
 #include "kernels/norm.hpp"
 
-#include <cmath>
-
 #include "core/profile.hpp"
+#include "device/processor.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
+#include "kernels/host/norm_rows.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {
@@ -16,41 +16,17 @@ using namespace host;
 
 constexpr int64_t rows_per_task = 8;
 
-double row_sum(const float* x, int64_t channels) {
-  return lane_sum(channels, [x](int64_t i, int64_t n) { return load_up_to(x + i, n); });
-}
-
-double row_squares(const float* x, float mean, int64_t channels) {
-  return lane_sum(channels, [x, mean](int64_t i, int64_t n) {
-    const Float8 d = (n >= 8 ? load8(x + i) : load8(x + i, n, mean)) - mean;
-    return d * d;
-  });
-}
-
 struct RowStatistics {
   float mean;
   float rstd;
 };
 
-RowStatistics row_statistics(NormKind kind, const float* x, float epsilon, int64_t channels) {
-  const auto n = static_cast<double>(channels);
-  const float mean = kind == NormKind::layernorm ? static_cast<float>(row_sum(x, channels) / n) : 0.0f;
-  const double variance = row_squares(x, mean, channels) / n;
-  return {mean, static_cast<float>(1.0 / std::sqrt(variance + double{epsilon}))};
-}
-
-template <class Y, class W>
-void normalize_row(Y* y, const float* x, const W* weight, float offset, const W* bias, RowStatistics s,
-                   int64_t channels) {
-  if (bias == nullptr) {  // NOLINT(bugprone-branch-clone): it does not see into the loops
-#pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) store(y + c, (x[c] - s.mean) * s.rstd * (offset + load(weight + c)));
-  } else {
-#pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) {
-      store(y + c, std::fma((x[c] - s.mean) * s.rstd, offset + load(weight + c), load(bias + c)));
-    }
-  }
+void forward_rows(const NormForwardRows& rows) {
+#if defined(__x86_64__)
+  static const bool wide = processor_has(Instructions::avx512);
+  if (wide) return norm_rows_avx512(rows);
+#endif
+  NormRows<Float8>::forward(rows);
 }
 
 /// The backward pass of a row. With g = dy (offset + weight) and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g
@@ -127,20 +103,16 @@ void norm_forward(const NormForward& a, Stream& /*stream*/) {
   const int64_t rows = a.x.dim(0), channels = a.x.dim(1);
   LLMTRAIN_CHECK(a.y.numel() == a.x.numel() && a.weight.numel() == channels && a.rstd.numel() >= rows,
                  "shapes of a norm");
+  LLMTRAIN_CHECK(a.kind == NormKind::rmsnorm || a.mean.numel() >= rows, "LayerNorm keeps its means");
   LLMTRAIN_CHECK(a.bias.empty() || (a.bias.numel() == channels && a.bias.dtype == a.weight.dtype), "bias of a norm");
-  const float* xs = a.x.as<float>();
-  float* means = a.mean.empty() || a.kind == NormKind::rmsnorm ? nullptr : a.mean.as<float>();
-  float* rstds = a.rstd.as<float>();
-  dispatch(a.y, a.weight, [&](auto* ys, auto* ws) {
-    const auto* bs = static_cast<decltype(ws)>(a.bias.data);
-    parallel_blocks(rows, rows_per_task, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const RowStatistics s = row_statistics(a.kind, xs + r * channels, a.epsilon, channels);
-        if (means != nullptr) means[r] = s.mean;
-        rstds[r] = s.rstd;
-        normalize_row(ys + r * channels, xs + r * channels, ws, a.weight_offset, bs, s, channels);
-      }
-    });
+  dispatch(a.y, a.weight, [](auto*, auto*) {});  // refuses types that there is no loop for
+  const bool centered = a.kind == NormKind::layernorm;
+  const int64_t y_row = channels * static_cast<int64_t>(size_of(a.y.dtype));
+  parallel_blocks(rows, rows_per_task, [&](int64_t begin, int64_t end) {
+    forward_rows({centered, a.again, end - begin, channels, a.x.as<float>() + begin * channels,
+                  static_cast<char*>(a.y.data) + begin * y_row, a.y.dtype,
+                  centered ? a.mean.as<float>() + begin : nullptr, a.rstd.as<float>() + begin, a.weight.data,
+                  a.bias.data, a.weight.dtype, a.weight_offset, a.epsilon});
   });
 }
 

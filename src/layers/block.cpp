@@ -52,13 +52,13 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
   const Tensor attention_delta = all.delta.empty() ? delta : first_rows(all.delta, n);
 
-  if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1);
+  if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
   if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
     if (pass.computes(kept.delta)) project_attention(ctx, attention_delta, all);
     residual_add(middle, input, attention_delta, batch, residual_dropout(ctx, 0), ctx.stream);
   }
-  if (pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, middle, all.norm2);
+  if (pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, middle, all.norm2, pass.again());
   mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());
   if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, delta, all);
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
@@ -79,6 +79,15 @@ void Block::project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
 }
 
+/// Gradient of what a branch adds to the residual stream: dx itself, where nothing lies between, or in `room`.
+Tensor Block::branch_gradient(Context& ctx, const Batch& batch, const Tensor& room, const Tensor& dx,
+                              int branch) const {
+  const Dropout dropped = residual_dropout(ctx, branch);
+  if (room.dtype == dx.dtype && !dropped.active() && !sandwich) return dx;
+  residual_add_backward(room, dx, batch, dropped, ctx.stream);
+  return room;
+}
+
 /// ddelta: gradient behind the norm on entry, before it on return.
 void Block::backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                               const NormSaved& saved) const {
@@ -97,14 +106,14 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   run_forward(ctx, batch, rope, {kept, saved, Tensor()});
   if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved);
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
-  const Tensor ddelta = frame.take(attention_input.dtype, {n, channels});
+  const Tensor room = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
-  residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
+  Tensor ddelta = branch_gradient(ctx, batch, room, dx, 1);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
   mlp.backward(ctx, dbranch, ddelta, mlp_input, saved.mlp);
   norm2.backward(ctx, dx, dbranch, first_rows(saved.middle, n), saved.norm2, true);
-  residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 0), ctx.stream);
+  ddelta = branch_gradient(ctx, batch, room, dx, 0);
   if (sandwich) backward_sandwich(ctx, post_attention, ddelta, saved.attention_output, saved.post_attention);
   attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
@@ -126,7 +135,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
     residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
   }
   if (pass.computes(kept.mlp_input)) {
-    norm1.forward(ctx, normed, middle, all.norm1);
+    norm1.forward(ctx, normed, middle, all.norm1, pass.again());
     cast(mlp_input, normed, ctx.stream);
   }
   mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());

@@ -14,10 +14,10 @@ Norm Norm::declare(UnitBuilder& unit, const std::string& name, const NormShape& 
   return norm;
 }
 
-void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved) const {
+void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, bool again) const {
   const int64_t n = x.dim(0);
   norm_forward({kind, y, first_rows(saved.mean, n), first_rows(saved.rstd, n), x, weight.weight(ctx), bias.weight(ctx),
-                epsilon, weight_offset},
+                epsilon, weight_offset, again},
                ctx.stream);
 }
 

@@ -39,8 +39,8 @@ struct Norm {
 
   static Norm declare(UnitBuilder& unit, const std::string& name, const NormShape& shape);
 
-  /// x fp32 [N, C] -> y [N, C] in y's dtype.
-  void forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved) const;
+  /// x fp32 [N, C] -> y [N, C] in y's dtype. again: `saved` has the statistics of x already.
+  void forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, bool again = false) const;
   /// dx fp32 = or += the gradient; dy in any dtype.
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                 bool accumulate_dx) const;

@@ -113,6 +113,26 @@ TEST_P(AttentionPaths, AgreeWithDouble) {
   }
 }
 
+// Segments of one block have a way of their own, with vectors of this processor's width or narrower ones.
+TEST_P(AttentionPaths, ShortSegmentsAgreeWithDouble) {
+  for (const int64_t head_dim : {16, 20, 32, 64}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const AttentionCase c{.shape = {6, 2, head_dim, 64, 0.2f}, .lengths = {64, 1, 37, 8, 63, 17}, .dtype = dtype};
+      const auto qkv = random_values(c.rows() * c.qkv_width(), 1, dtype, 1);
+      const auto dout = random_values(c.rows() * c.out_width(), 1, dtype, 2);
+      const NaiveAttention naive(c, qkv, dout);
+      const KernelAttention kernel(c, qkv, dout);
+      const double bound = dtype == DType::f32 ? 2e-6 : 5e-3;
+      EXPECT_LT(mean_error(kernel.result.out, naive.result().out), bound);
+      EXPECT_LT(mean_error(kernel.result.lse, naive.result().lse), bound);
+      EXPECT_LT(mean_error(kernel.result.dqkv, naive.result().dqkv), bound);
+      auto other = qkv;
+      for (size_t i = 0; i < other.size(); i += 40) other[i] += 1;
+      EXPECT_GT(mean_error(KernelAttention(c, other, dout).result.dqkv, naive.result().dqkv), 2 * bound);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionPaths,
                          ::testing::Values(host::ProductPath::native, host::ProductPath::wide,
                                            host::ProductPath::plain));

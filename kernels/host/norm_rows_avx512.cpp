@@ -1,0 +1,7 @@
+#include "kernels/host/norm_rows.hpp"
+
+namespace llmtrain::host {
+
+void norm_rows_avx512(const NormForwardRows& rows) { NormRows<Float16>::forward(rows); }
+
+}  // namespace llmtrain::host

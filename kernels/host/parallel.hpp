@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/host/workspace.hpp"
-
 namespace llmtrain::host {
 
 /// The Kokkos instance with omp_get_max_threads() threads.
@@ -32,6 +30,17 @@ void parallel_blocks(int64_t count, int64_t block, const Body& body) {
   parallel_for((count + block - 1) / block,
                [&body, count, block](int64_t b) { body(b * block, std::min(count, (b + 1) * block)); });
 }
+
+/// Temporary memory of the calling thread, page-aligned; the next call hands out the same memory. It is what was lent
+/// (kernels/workspace.hpp) or, where that does not suffice, memory that only grows.
+char* workspace(int64_t bytes);
+inline float* scratch(int64_t floats) {
+  return reinterpret_cast<float*>(workspace(floats * static_cast<int64_t>(sizeof(float))));
+}
+void lend_workspace(char* memory, int64_t bytes);
+/// The most that the calling thread has asked for since memory was lent to it.
+int64_t workspace_peak();
+inline constexpr int64_t workspace_alignment = 4096;
 
 /// Elements of an elementwise pass that one loop body takes; a multiple of every vector width.
 inline constexpr int64_t elementwise_block = 4096;

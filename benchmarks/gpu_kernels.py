@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Kernels alone on a GPU: attention, the head with its loss and AdamW, llmtrain and PyTorch in turn (A B A B ...) on the
-same shapes with random numbers; prints the ratios of the medians.
+"""Kernels alone on a GPU: attention, the head with its loss, AdamW, and what fixed orders of summation cost (the norm of
+the gradients, the embedding's backward pass), llmtrain and PyTorch in turn (A B A B ...) on the same shapes with random
+numbers; prints the ratios of the medians.
 
     benchmarks/gpu_kernels.py [LLMTRAIN] --programs FOLDER [--rounds 5]
 
 FOLDER holds gpu_kernels_bench of the CUDA build; LLMTRAIN is not used (every gpu_*.py takes it). Needs torch with CUDA
-and a quiet GPU. Attention is causal; backward counts alone. PyTorch's rates are those of the fastest backend named.
+and a quiet GPU. Attention is causal, by our own kernels and by cuDNN, each beside PyTorch's two backends; backward counts
+alone. PyTorch's embedding adds rows by atomics, in no order.
 """
 
 import argparse
@@ -74,11 +76,28 @@ def adamw(torch, case):
     return {"seconds_fused": timed(torch, optimizer.step)}
 
 
+def norm(torch, case):
+    gradient = torch.randn(case["parameters"], device="cuda")
+    return {"seconds_any": timed(torch, lambda: torch.linalg.vector_norm(gradient))}
+
+
+def embedding(torch, case):
+    rows, vocabulary = case["rows"], case["vocabulary"]
+    uniform = torch.arange(rows, device="cuda", dtype=torch.float64) * 40503 % 65536 / 65536
+    ids = (vocabulary**uniform).long() - 1
+    dx = torch.randn(rows, case["channels"], device="cuda")
+    table = torch.zeros(vocabulary, case["channels"], device="cuda")
+    return {"seconds_any": timed(torch, lambda: table.index_add_(0, ids, dx))}
+
+
 def measure(programs, attention, *what):
     """The kernels' times; those of attention with our own kernels or with cuDNN's."""
     text = subprocess.check_output([os.path.join(programs, "gpu_kernels_bench"), *what], text=True,
                                    env=dict(os.environ, LLMTRAIN_ATTENTION=attention))
     cases = [json.loads(line) for line in text.splitlines()]
+    if attention == "cudnn" and not cases[0]["library"]:
+        print("llmtrain finds no cuDNN here: its own kernels only")
+        return []
     return [dict(case, by=attention) if case["what"] == "attention" else case for case in cases]
 
 
@@ -95,7 +114,7 @@ def main():
     if not torch.cuda.is_available():
         print("skipped: torch finds no GPU")
         sys.exit(77)
-    peers = {"attention": attention, "head": head, "adamw": adamw}
+    peers = {"attention": attention, "head": head, "adamw": adamw, "norm": norm, "embedding": embedding}
     key = lambda case: tuple((k, v) for k, v in case.items() if isinstance(v, (int, str)))
     ours, theirs = {}, {}
     for _ in range(args.rounds):
@@ -121,6 +140,9 @@ def main():
                 a, b = median(mine, "forward_backward"), median(peer, f"forward_backward_{way}")
                 print(f"head, {what}: {way} {b * 1e3:.2f} ms / {a * 1e3:.2f} ms = {b / a:.2f}; peak "
                       f"{median(peer, 'peak_' + way) / 2**20:.0f} against {case['scratch'] / 2**20:.0f} MiB")
+        elif case["what"] in ("norm", "embedding"):
+            a, b = median(mine, "seconds"), median(peer, "seconds_any")
+            print(f"{case['what']} in one order, {what}: {a * 1e3:.3f} ms, in any order {b * 1e3:.3f} ms = {a / b:.2f}")
         else:
             a, b = median(mine, "seconds"), median(peer, "seconds_fused")
             print(f"adamw, {what}: {median(mine, 'of_copy'):.2f} of a copy's rate; fused {b * 1e3:.2f} ms / {a * 1e3:.2f} ms = {b / a:.2f}")

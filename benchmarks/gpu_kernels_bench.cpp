@@ -1,7 +1,8 @@
-// Kernels alone on a GPU, beside what its memory can do: attention, the head with its loss, AdamW. Prints one JSON
-// object a line; gpu_kernels.py runs it in turn with PyTorch and prints the ratios.
+// Kernels alone on a GPU, beside what its memory can do: attention, the head with its loss, AdamW, and what fixed
+// orders of summation cost (the norm of the gradients, the embedding's backward pass). Prints one JSON object a line;
+// gpu_kernels.py runs it in turn with PyTorch and prints the ratios.
 //
-// usage: gpu_kernels_bench [attention] [head] [adamw]     (all)
+// usage: gpu_kernels_bench [small] [attention] [head] [adamw] [order]     (all; small: sizes of tests)
 
 #include <fmt/core.h>
 
@@ -16,6 +17,8 @@
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/reduce.hpp"
 #include "layers/head.hpp"
 #include "parallel/local_communicator.hpp"
 
@@ -23,6 +26,16 @@ namespace llmtrain {
 namespace {
 
 constexpr int rounds = 7;
+
+struct Sizes {
+  int64_t tokens = 16384, width = 2048;  ///< of attention
+  std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
+  int64_t rows = 8192, channels = 1024;  ///< of the head
+  std::vector<int64_t> vocabularies{50304, 128256};
+  std::vector<int64_t> parameters{124'000'000, 1'558'000'000};
+  int64_t embedded_rows = 65536, embedded_vocabulary = 50304, embedded_channels = 768;
+};
+const Sizes small{128, 256, {64, 128}, 64, 64, {500}, {100'000}, 1024, 500, 64};
 
 struct Buffers {
   Stream& stream;
@@ -73,9 +86,8 @@ double seconds(Stream& stream, const std::function<void()>& call) {
   return all[rounds / 2];
 }
 
-void attention(Stream& stream, int64_t head_dim, int64_t length) {
-  constexpr int64_t tokens = 16384;
-  const int64_t heads = 2048 / head_dim, documents = tokens / length;
+void attention(Stream& stream, const Sizes& sizes, int64_t head_dim, int64_t length) {
+  const int64_t tokens = sizes.tokens, heads = sizes.width / head_dim, documents = tokens / length;
   Buffers buffers{stream, {}};
   std::vector<int32_t> segments, offsets;
   std::vector<int64_t> ids;
@@ -104,14 +116,13 @@ void attention(Stream& stream, int64_t head_dim, int64_t length) {
     attention_backward({dqkv, dout, out, lse, qkv}, batch, shape, {}, workspace, stream);
   });
   fmt::print(
-      "{{\"what\": \"attention\", \"head_dim\": {}, \"heads\": {}, \"length\": {}, \"documents\": {}, \"forward\": "
-      "{:.6e}, "
-      "\"backward\": {:.6e}}}\n",
-      head_dim, heads, length, documents, forward, backward);
+      "{{\"what\": \"attention\", \"head_dim\": {}, \"heads\": {}, \"length\": {}, \"documents\": {}, \"library\": "
+      "\"{}\", \"forward\": {:.6e}, \"backward\": {:.6e}}}\n",
+      head_dim, heads, length, documents, attention_library(), forward, backward);
 }
 
-void head(Stream& stream, int64_t vocabulary) {
-  constexpr int64_t rows = 8192, channels = 1024;
+void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
+  const int64_t rows = sizes.rows, channels = sizes.channels;
   UnitSpec unit{"head", {}, false};
   Head head;
   head.weight = UnitBuilder(unit, 0).matrix("weight", vocabulary, channels, Initializer::normal(0.02), {});
@@ -166,28 +177,68 @@ void adamw(Stream& stream, int64_t parameters) {
       parameters, rate, copy_rate, update, rate / copy_rate);
 }
 
+/// The norm of gradients as an exact sum.
+void norm(Stream& stream, int64_t parameters) {
+  Buffers buffers{stream, {}};
+  const Tensor gradient = buffers.random(DType::f32, {parameters});
+  const Tensor sum = buffers.make(DType::i64, {ExactSum::integer_count});
+  fill_zero(sum.data, sum.bytes(), stream);
+  const double exact = seconds(stream, [&] { sum_of_squares(sum, gradient, stream); });
+  fmt::print("{{\"what\": \"norm\", \"parameters\": {}, \"seconds\": {:.6e}}}\n", parameters, exact);
+}
+
+/// Gradients of rows that are added in order. Ids are as frequent as words are: of rank k in proportion to 1 / k.
+void embedding(Stream& stream, const Sizes& sizes) {
+  const int64_t rows = sizes.embedded_rows, vocabulary = sizes.embedded_vocabulary, channels = sizes.embedded_channels;
+  Buffers buffers{stream, {}};
+  std::vector<int32_t> ids;
+  for (int64_t row = 0; row < rows; ++row) {
+    const double uniform = static_cast<double>(row * 40503 % 65536) / 65536;
+    ids.push_back(static_cast<int32_t>(std::pow(static_cast<double>(vocabulary), uniform)) - 1);
+  }
+  Batch batch;
+  batch.tokens = rows;
+  batch.ids = buffers.of(DType::i32, ids);
+  const Tensor dx = buffers.random(DType::f32, {rows, channels}),
+               dtable = buffers.make(DType::f32, {vocabulary, channels});
+  fill_zero(dtable.data, dtable.bytes(), stream);
+  const double ordered = seconds(stream, [&] { embedding_backward(dtable, {}, dx, 1, batch, {}, stream); });
+  fmt::print("{{\"what\": \"embedding\", \"rows\": {}, \"vocabulary\": {}, \"channels\": {}, \"seconds\": {:.6e}}}\n",
+             rows, vocabulary, channels, ordered);
+}
+
+void run(int argc, char** argv) {
+  const auto named = [&](const char* what) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, what) == 0; });
+  };
+  const bool all = argc < 2 || (argc == 2 && named("small"));
+  const Sizes sizes = named("small") ? small : Sizes{};
+  Stream stream;
+  if (all || named("attention")) {
+    for (const int64_t head_dim : {64, 128}) {
+      for (const int64_t length : sizes.lengths) attention(stream, sizes, head_dim, length);
+    }
+  }
+  if (all || named("head")) {
+    for (const int64_t vocabulary : sizes.vocabularies) head(stream, sizes, vocabulary);
+  }
+  if (all || named("adamw")) {
+    for (const int64_t parameters : sizes.parameters) adamw(stream, parameters);
+  }
+  if (all || named("order")) {
+    for (const int64_t parameters : sizes.parameters) norm(stream, parameters);
+    embedding(stream, sizes);
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain
 
 int main(int argc, char** argv) {
   using namespace llmtrain;
-  const auto wanted = [&](const char* what) {
-    return argc < 2 || std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, what) == 0; });
-  };
   try {
     const DeviceRuntime runtime(0, 1);
-    Stream stream;
-    if (wanted("attention")) {
-      for (const int64_t head_dim : {64, 128}) {
-        for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) attention(stream, head_dim, length);
-      }
-    }
-    if (wanted("head")) {
-      for (const int64_t vocabulary : {50304, 128256}) head(stream, vocabulary);
-    }
-    if (wanted("adamw")) {
-      for (const int64_t millions : {124, 1558}) adamw(stream, millions * 1000000);
-    }
+    run(argc, argv);
   } catch (const UserError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());

@@ -30,7 +30,10 @@ def main():
                    "--batch", str(BATCHES.get(model, 8)), "--rounds", str(args.rounds), "--steps", str(args.steps),
                    "--markdown"]
         print(f"\n== {model}", flush=True)
-        if subprocess.run(command).returncode != 0:
+        code = subprocess.run(command).returncode
+        if code == 77:  # no GPU
+            sys.exit(code)
+        if code != 0:
             failed.append(model)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -42,6 +42,16 @@ def processor():
     return f"{names[0]}, {len(names)} cores" if names else "unknown processor"
 
 
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def expect_gpu():
+    if shutil.which("nvidia-smi") is None or subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0:
+        skip("nvidia-smi finds no GPU")
+
+
 def checked(command, environment):
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
@@ -205,6 +215,8 @@ def main():
     args = parser.parse_args()
     if args.steps <= WARM:
         parser.error(f"--steps: more than {WARM}")
+    if args.device == "cuda":
+        expect_gpu()
     args.threads = args.threads or max(1, os.cpu_count() // args.ranks)
     plain = ["fp32"] if args.precision == "fp32" else ["autocast", "bf16"]
     if args.device == "cuda" and args.precision != "fp32":

@@ -1,6 +1,8 @@
 #pragma once
+#include "core/batch.hpp"
 #include "core/tensor.hpp"
 #include "device/device.hpp"
+#include "kernels/dropout.hpp"
 
 namespace llmtrain {
 
@@ -24,6 +26,15 @@ struct NormForward {
 };
 void norm_forward(const NormForward& args, Stream& stream);
 
+/// Of a branch of the residual stream that is added just before a norm.
+struct ResidualBranch {
+  Tensor delta;  ///< fp32 or compute dtype [N, C]; in the backward pass its gradient
+  const Batch& batch;
+  Dropout dropout;
+};
+/// residual_add(args.x, in, branch) and norm_forward, to their bits. On a GPU the sum is not read back from memory.
+void residual_norm_forward(const NormForward& args, const Tensor& in, const ResidualBranch& branch, Stream& stream);
+
 struct NormBackward {
   NormKind kind;
   Tensor dx;       ///< fp32 [N, C]; = or += (accumulate_dx)
@@ -40,5 +51,7 @@ struct NormBackward {
 };
 /// dweight and dbias are summed over rows in fixed blocks.
 void norm_backward(const NormBackward& args, Stream& stream);
+/// norm_backward and residual_add_backward(branch, args.dx), to their bits. On a GPU dx is not read back from memory.
+void residual_norm_backward(const NormBackward& args, const ResidualBranch& branch, Stream& stream);
 
 }  // namespace llmtrain

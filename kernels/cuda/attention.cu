@@ -1,11 +1,12 @@
 #include "core/profile.hpp"
 #include "kernels/attention_checks.hpp"
-#include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/cuda/attention_backward_tiles.cuh"
 #include "kernels/cuda/cudnn_attention.hpp"
 
-// bf16 and fp16 heads of up to 128 elements: attention_tiles.cuh. Here: any head dimension, in fp32. A warp has one
-// row, of queries or of keys, and takes the rows of the other side 32 at a time, one per lane, then 32 elements of the
-// head per lane's register. Every sum has one order; nothing is added by several warps.
+// bf16 and fp16 heads of up to 128 elements: attention_tiles.cuh and attention_backward_tiles.cuh. Here: any head
+// dimension, in fp32. A warp has one row, of queries or of keys, and takes the rows of the other side 32 at a time, one
+// per lane, then 32 elements of the head per lane's register. Every sum has one order; nothing is added by several
+// warps.
 
 namespace llmtrain {
 

@@ -19,12 +19,19 @@ constexpr int tile_columns(int64_t head_dim) {
 constexpr int tile_stride(int columns) { return columns + 8; }
 constexpr int tile_bytes(int columns, int rows) { return rows * tile_stride(columns) * 2; }
 
-constexpr int tiled_shared_bytes(int columns) { return 2 * tile_bytes(columns, tile_rows); }
+// Tiles of the other side have two stages: one is read while the next one comes.
+inline constexpr int stages = 2;
+
+/// Forward: keys and values.
+constexpr int tiled_shared_bytes(int columns) { return stages * 2 * tile_bytes(columns, tile_rows); }
+/// Of dq: first queries and gradients, then, in their place, keys and values.
+constexpr int tiled_query_shared_bytes(int columns) { return 2 * tile_bytes(columns, stages * other_rows); }
 /// Of dk and dv: keys, values, then queries and gradients with their lse and delta.
 constexpr int tiled_key_shared_bytes(int columns) {
-  return tiled_shared_bytes(columns) + 2 * tile_bytes(columns, other_rows) +
-         2 * other_rows * static_cast<int>(sizeof(float));
+  return 2 * tile_bytes(columns, tile_rows) + 2 * tile_bytes(columns, stages * other_rows) +
+         2 * stages * other_rows * static_cast<int>(sizeof(float));
 }
+static_assert(stages * other_rows == tile_rows, "two stages lie in the place of a whole tile");
 /// Enough for any batch: a segment ends in one tile that is not full.
 constexpr Grid tile_grid(int64_t tokens, int64_t segments, int64_t heads) {
   return {tokens / tile_rows + segments, heads};

@@ -1,10 +1,11 @@
 #pragma once
 // Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 and fp16 heads of up to 128 elements. Tiles are
 // counted from the start of a segment, so that its bits do not depend on what else is in the batch; tiles outside the
-// causal or window mask are not visited. The backward pass has one kernel for keys and values and one for queries:
-// every sum belongs to one warp and has one order, at the price of computing scores twice.
+// causal or window mask are not visited. While a tile of the other side is worked on, the next one is on its way to
+// shared memory. The backward pass: attention_backward_tiles.cuh.
 
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace llmtrain::cuda {
@@ -55,28 +56,26 @@ struct TilePlace {
   }
 };
 
-/// Rows [first, first + count) of a segment's heads to a tile, zeros beyond the segment and the head. row(r): its head.
+/// Starts to bring rows [first, first + count) of a segment's heads to a tile, zeros beyond the segment and the head;
+/// they are there after wait_for_copies() and __syncthreads(). row(r): its head.
 template <int columns, class H, class Row>
 __device__ void fill_tile(const Tile<columns, H>& tile, int first, int count, int length, int head_dim,
                           const Row& row) {
   constexpr int packs = columns / 8;
   for (int i = static_cast<int>(threadIdx.x); i < count * packs; i += static_cast<int>(blockDim.x)) {
     const int r = i / packs, c = i % packs * 8;
-    uint4 raw{};
-    if (first + r < length) {
-      const H* from = row(first + r) + c;
-      if (c + 8 <= head_dim && reinterpret_cast<uintptr_t>(from) % sizeof(raw) == 0) {
-        raw = *reinterpret_cast<const uint4*>(from);
-      } else {
-        H part[8] = {};
-        LLMTRAIN_UNROLL
-        for (int k = 0; k < 8; ++k) {
-          if (c + k < head_dim) part[k] = from[k];
-        }
-        memcpy(&raw, part, sizeof raw);
-      }
+    const bool wanted = first + r < length;
+    const H* from = row(wanted ? first + r : first) + c;
+    if (c + 8 <= head_dim && reinterpret_cast<uintptr_t>(from) % sizeof(uint4) == 0) {
+      copy_async<sizeof(uint4)>(tile.row(r) + c, from, wanted);
+      continue;
     }
-    *reinterpret_cast<uint4*>(tile.row(r) + c) = raw;
+    H part[8] = {};
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      if (wanted && c + k < head_dim) part[k] = from[k];
+    }
+    memcpy(tile.row(r) + c, part, sizeof part);
   }
 }
 
@@ -143,21 +142,34 @@ struct TiledForward {
     if (!place.find(rows.segments, batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    auto* memory = dynamic_shared<H>();
-    const Tile<D, H> keys{memory}, values{memory + tile_rows * Tile<D, H>::stride};
+    const Tile<D, H> memory{dynamic_shared<H>()};
+    const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * tile_rows)}; };
+    const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * tile_rows)}; };
+    const auto fetch = [&](int stage, int first) {
+      fill_tile(keys_of(stage), first, tile_rows, place.length, n,
+                [&](int r) { return rows.key(place.begin + r, kv); });
+      fill_tile(values_of(stage), first, tile_rows, place.length, n,
+                [&](int r) { return rows.value(place.begin + r, kv); });
+    };
 
-    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.query(place.begin + r, head); });
+    const Tile<D, H> queries = keys_of(1);
+    fill_tile(queries, place.first, tile_rows, place.length, n,
+              [&](int r) { return rows.query(place.begin + r, head); });
+    const int first_tile = batch.first_key(place.first) / tile_rows * tile_rows;
+    fetch(0, first_tile);
+    wait_for_copies();
     __syncthreads();
     Pair query[D / 16][4];
     LLMTRAIN_UNROLL
-    for (int k = 0; k < D / 16; ++k) keys.a(query[k], warp_row, 16 * k);
+    for (int k = 0; k < D / 16; ++k) queries.a(query[k], warp_row, 16 * k);
 
     float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    for (int first = batch.first_key(place.first) / tile_rows * tile_rows; first <= place.first; first += tile_rows) {
-      __syncthreads();
-      fill_tile(keys, first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
-      fill_tile(values, first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
-      __syncthreads();
+    int stage = 0;
+    for (int first = first_tile; first <= place.first; first += tile_rows, stage ^= 1) {
+      wait_for_copies();
+      __syncthreads();  // this stage is there, and nobody reads the other one any more
+      if (first < place.first) fetch(stage ^ 1, first + tile_rows);
+      const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
       float scores[tile_rows / 8][4] = {};
       LLMTRAIN_UNROLL
       for (int k = 0; k < D / 16; ++k) {
@@ -239,195 +251,6 @@ struct TiledForward {
       const int r = first_row + g + 8 * half;
       if (t == 0 && r < place.length) lse[head * rows.count + place.begin + r] = highest[half] + logf(sum[half]);
     }
-  }
-};
-
-template <class H>
-struct TiledGradient {
-  TiledBatch<H> batch;
-  H* dqkv;
-  const H* dout;
-  const float *lse, *delta;
-
-  __device__ const H* output(int64_t row, int head) const {
-    return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
-  }
-  /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
-  /// k. What is not visible has no meaning yet.
-  __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
-                       float& product, float& dp) const {
-    const Rows<H>& rows = batch.rows;
-    float slope = 0, keep = 1;
-    const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
-    if (rows.sequences != nullptr && batch.visible(query, key, place.length)) {
-      keep = rows.keep(place.begin + query, head, place.begin + key);
-    }
-    product = p * keep;
-    dp = slope * p * fmaf(keep, dp, -row_delta);
-  }
-};
-
-/// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
-template <int D, class H>
-struct TiledBackwardKey {
-  static constexpr int threads = 128;
-  static constexpr int shared = tiled_key_shared_bytes(D);
-  TiledGradient<H> gradient;
-
-  __device__ void operator()() const {
-    const Rows<H>& rows = gradient.batch.rows;
-    TilePlace place{};
-    if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, false)) return;
-    const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
-    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    auto* memory = dynamic_shared<H>();
-    const Tile<D, H> keys{memory}, values{keys.row(tile_rows)}, queries{values.row(tile_rows)},
-        outputs{queries.row(other_rows)};
-    auto* row_lse = reinterpret_cast<float*>(outputs.row(other_rows));
-    float* row_delta = row_lse + other_rows;
-
-    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
-    fill_tile(values, place.first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
-    int end = place.length;  // of the queries that see a key of the tile
-    if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
-      end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
-    }
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-    for (int head = kv * group; head < (kv + 1) * group; ++head) {
-      for (int first = place.first; first < end; first += other_rows) {
-        __syncthreads();
-        fill_tile(queries, first, other_rows, place.length, n,
-                  [&](int r) { return rows.query(place.begin + r, head); });
-        fill_tile(outputs, first, other_rows, place.length, n,
-                  [&](int r) { return gradient.output(place.begin + r, head); });
-        if (threadIdx.x < other_rows && first + static_cast<int>(threadIdx.x) < place.length) {
-          const int64_t at = head * rows.count + place.begin + first + threadIdx.x;
-          row_lse[threadIdx.x] = gradient.lse[at];
-          row_delta[threadIdx.x] = gradient.delta[at];
-        }
-        __syncthreads();
-        float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};  // [keys, queries]
-        LLMTRAIN_UNROLL
-        for (int k = 0; k < D / 16; ++k) {
-          Pair a[4];
-          keys.a(a, warp_row, 16 * k);
-          multiply_row<H>(scores, a, [&](Pair(&m)[4], int column) { queries.b_transposed(m, column, 16 * k); });
-          values.a(a, warp_row, 16 * k);
-          multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
-        }
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < other_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            const int column = 8 * i + 2 * t + e % 2;
-            gradient.pair(place, first + column, head, place.first + warp_row + g + 8 * (e / 2), row_lse[column],
-                          row_delta[column], scores[i][e], dp[i][e]);
-          }
-        }
-        if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
-          LLMTRAIN_UNROLL
-          for (int i = 0; i < other_rows / 8; ++i) {
-            LLMTRAIN_UNROLL
-            for (int e = 0; e < 4; ++e) {
-              const int q = first + 8 * i + 2 * t + e % 2, key = place.first + warp_row + g + 8 * (e / 2);
-              if (!gradient.batch.visible(q, key, place.length)) scores[i][e] = dp[i][e] = 0;
-            }
-          }
-        }
-        LLMTRAIN_UNROLL
-        for (int k = 0; k < other_rows / 16; ++k) {
-          Pair a[4];
-          as_operand<H>(a, scores, k);
-          multiply_row<H>(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
-          as_operand<H>(a, dp, k);
-          multiply_row<H>(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
-        }
-      }
-    }
-    const auto row = [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + (rows.heads + kv) * n; };
-    const auto one = [](int) { return 1.0f; };
-    store_rows(dk, place.first + warp_row, place.length, n, row, one);
-    store_rows(
-        dv, place.first + warp_row, place.length, n, [&](int r) { return row(r) + rows.kv_heads * n; }, one);
-  }
-};
-
-/// dq of a tile of queries.
-template <int D, class H>
-struct TiledBackwardQuery {
-  static constexpr int threads = 128;
-  static constexpr int shared = tiled_shared_bytes(D);
-  TiledGradient<H> gradient;
-
-  __device__ void operator()() const {
-    const Rows<H>& rows = gradient.batch.rows;
-    TilePlace place{};
-    if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
-    const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
-    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    auto* memory = dynamic_shared<H>();
-    const Tile<D, H> keys{memory}, values{memory + tile_rows * Tile<D, H>::stride};
-
-    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.query(place.begin + r, head); });
-    fill_tile(values, place.first, tile_rows, place.length, n,
-              [&](int r) { return gradient.output(place.begin + r, head); });
-    __syncthreads();
-    Pair query[D / 16][4], output[D / 16][4];
-    LLMTRAIN_UNROLL
-    for (int k = 0; k < D / 16; ++k) {
-      keys.a(query[k], warp_row, 16 * k);
-      values.a(output[k], warp_row, 16 * k);
-    }
-    float row_lse[2] = {}, row_delta[2] = {};
-    LLMTRAIN_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int r = place.first + warp_row + g + 8 * half;
-      if (r >= place.length) continue;
-      row_lse[half] = gradient.lse[head * rows.count + place.begin + r];
-      row_delta[half] = gradient.delta[head * rows.count + place.begin + r];
-    }
-    float dq[D / 8][4] = {};
-    const int end = place.first + tile_rows < place.length ? place.first + tile_rows : place.length;
-    for (int first = gradient.batch.first_key(place.first) / other_rows * other_rows; first < end;
-         first += other_rows) {
-      __syncthreads();
-      fill_tile(keys, first, other_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
-      fill_tile(values, first, other_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
-      __syncthreads();
-      float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};
-      LLMTRAIN_UNROLL
-      for (int k = 0; k < D / 16; ++k) {
-        multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
-        multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
-      }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < other_rows / 8; ++i) {
-        LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          gradient.pair(place, place.first + warp_row + g + 8 * (e / 2), head, first + 8 * i + 2 * t + e % 2,
-                        row_lse[e / 2], row_delta[e / 2], scores[i][e], dp[i][e]);
-        }
-      }
-      if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < other_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
-            if (!gradient.batch.visible(q, key, place.length)) scores[i][e] = dp[i][e] = 0;
-          }
-        }
-      }
-      LLMTRAIN_UNROLL
-      for (int k = 0; k < other_rows / 16; ++k) {
-        Pair a[4];
-        as_operand<H>(a, dp, k);
-        multiply_row<H>(dq, a, [&](Pair(&m)[4], int column) { keys.b(m, 16 * k, column); });
-      }
-    }
-    store_rows(
-        dq, place.first + warp_row, place.length, n,
-        [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + head * n; }, [](int) { return 1.0f; });
   }
 };
 

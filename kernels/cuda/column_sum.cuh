@@ -64,17 +64,29 @@ constexpr int64_t column_sum_bytes(int64_t rows, int64_t width) {
                   blocks_for(rows, rows_per_block) * static_cast<int64_t>(sizeof(float)));
 }
 
-template <int results, class F>
-void column_sums(void* memory, int64_t rows, int64_t columns, float* const (&out)[results], bool accumulate,
-                 Stream& stream, const F& f) {
+/// Where the sums of blocks go, [block][result][column].
+inline float* partial_column_sums(void* memory, int64_t rows, int64_t width) {
+  return reinterpret_cast<float*>(static_cast<double*>(memory) + groups_of_rows(rows) * width);
+}
+/// The rest, once they are there.
+template <int results>
+void fold_column_sums(void* memory, int64_t rows, int64_t columns, float* const (&out)[results], bool accumulate,
+                      Stream& stream) {
   const int64_t blocks = blocks_for(rows, rows_per_block), groups = groups_of_rows(rows), width = results * columns;
   auto* grouped = static_cast<double*>(memory);
-  auto* partial = reinterpret_cast<float*>(grouped + groups * width);
-  for_each(blocks * columns, stream, PartialColumnSums<results, F>{rows, columns, partial, f});
-  for_each(groups * width, stream, GroupColumnSums{blocks, width, partial, grouped});
+  for_each(groups * width, stream, GroupColumnSums{blocks, width, partial_column_sums(memory, rows, width), grouped});
   FoldColumnSums<results> fold{groups, columns, grouped, {}, accumulate};
   std::copy(out, out + results, fold.out);
   for_each(columns, stream, fold);
+}
+
+template <int results, class F>
+void column_sums(void* memory, int64_t rows, int64_t columns, float* const (&out)[results], bool accumulate,
+                 Stream& stream, const F& f) {
+  float* partial = partial_column_sums(memory, rows, results * columns);
+  for_each(blocks_for(rows, rows_per_block) * columns, stream,
+           PartialColumnSums<results, F>{rows, columns, partial, f});
+  fold_column_sums(memory, rows, columns, out, accumulate, stream);
 }
 /// Uses scratch().
 template <int results, class F>

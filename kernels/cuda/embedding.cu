@@ -30,60 +30,97 @@ struct Gather {
   }
 };
 
-/// Sorts rows by (key, row): row r goes to the place that is the number of rows before it, order[place] = r. With
-/// run[place] the number of rows of this key at the first of them, 0 at the others. A warp counts for one row: rows^2
-/// comparisons in all, of the order of 50 us for 16384 rows and 1 ms for 65536, but no atomics and one launch.
-struct SortRows {
-  const int32_t* keys;
-  int32_t rows;
-  int32_t *order, *run;
+/// A key and its row in one number: no two are equal, so there is one order.
+using KeyedRow = uint64_t;
+__device__ inline int32_t key_of(KeyedRow k) { return static_cast<int32_t>(k >> 32); }
+__device__ inline int64_t row_of(KeyedRow k) { return static_cast<int64_t>(k & 0xFFFFFFFFu); }
 
-  __device__ void operator()(int64_t row) const {
-    const int32_t key = keys[row];
-    int32_t smaller = 0, equal_before = 0, equal = 0;
-    for (int32_t other = lane(); other < rows; other += warp_lanes) {
-      const int32_t k = keys[other];
-      smaller += k < key ? 1 : 0;
-      equal += k == key ? 1 : 0;
-      equal_before += k == key && other < row ? 1 : 0;
-    }
-    smaller = warp_sum(smaller);
-    equal = warp_sum(equal);
-    equal_before = warp_sum(equal_before);
-    if (lane() != 0) return;
-    order[smaller + equal_before] = static_cast<int32_t>(row);
-    run[smaller + equal_before] = equal_before == 0 ? equal : 0;
+/// Runs of sorted rows: a block counts for each of its own how many come before it.
+struct SortRuns {
+  static constexpr int threads = 512;
+  const int32_t* keys;
+  int64_t rows;
+  KeyedRow* sorted;
+
+  __device__ void operator()() const {
+    __shared__ KeyedRow run[threads];
+    const int64_t first = int64_t{blockIdx.x} * threads, row = first + threadIdx.x;
+    const int count = static_cast<int>(std::min<int64_t>(threads, rows - first));
+    const KeyedRow mine =
+        row < rows ? KeyedRow{static_cast<uint32_t>(keys[row])} << 32 | static_cast<uint64_t>(row) : 0;
+    run[threadIdx.x] = mine;
+    __syncthreads();
+    if (row >= rows) return;
+    int before = 0;
+    for (int i = 0; i < count; ++i) before += run[i] < mine ? 1 : 0;
+    sorted[first + before] = mine;
   }
 };
 
-/// Table row key += the gradients of a run's rows in order, four columns a thread; those of no first row have no work.
+/// Of two runs of `length` rows each one of twice as many: a row's place is the number of rows before it in both, found
+/// by bisection in the other one.
+struct MergeRuns {
+  const KeyedRow* from;
+  KeyedRow* to;
+  int64_t rows, length;
+
+  __device__ void operator()(int64_t i) const {
+    const KeyedRow mine = from[i];
+    const int64_t run = i / length, other = (run ^ 1) * length;
+    int64_t low = std::min(other, rows), high = std::min(other + length, rows);
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      from[middle] < mine ? low = middle + 1 : high = middle;
+    }
+    to[i - run % 2 * length + (low - std::min(other, rows))] = mine;
+  }
+};
+
+/// Rows by (key, row), in scratch(): log2(rows / 512) + 1 short kernels without atomics.
+const KeyedRow* sorted_rows(const int32_t* keys, int64_t rows, Stream& stream) {
+  auto* from = static_cast<KeyedRow*>(scratch(2 * rows * static_cast<int64_t>(sizeof(KeyedRow))));
+  KeyedRow* to = from + rows;
+  launch({blocks_for(rows, SortRuns::threads)}, stream, SortRuns{keys, rows, from});
+  for (int64_t length = SortRuns::threads; length < rows; length *= 2) {
+    for_each(rows, stream, MergeRuns{from, to, rows, length});
+    std::swap(from, to);
+  }
+  return from;
+}
+
+/// Table row key += the gradients of the key's rows in order, four columns a thread; threads that are not at a key's
+/// first row have no work.
 template <bool drops>
-struct ScatterRun {
+struct ScatterKey {
   float* table;
   const float* dx;
   float scale;
-  const int32_t *keys, *order, *run;
+  const KeyedRow* sorted;
+  int64_t rows;
   RowDropout dropout;
   int64_t packs;
 
   __device__ void operator()(int64_t i) const {
     const int64_t place = i / packs, at = i % packs * Pack::size, channels = dropout.width;
-    const int32_t count = run[place];
-    if (count == 0) return;
-    float* to = table + keys[order[place]] * channels;
+    const int32_t key = key_of(sorted[place]);
+    if (place > 0 && key_of(sorted[place - 1]) == key) return;
+    float* to = table + key * channels;
     Pack sum = load_pack(to, at, channels);
-    constexpr int32_t ahead = 4;  // sums wait for each other, loads need not
-    for (int32_t first = 0; first < count; first += ahead) {
-      int64_t rows[ahead];
+    constexpr int ahead = 8;  // sums wait for each other, loads need not
+    bool more = true;
+    for (int64_t first = place; more; first += ahead) {
+      KeyedRow keyed[ahead];
       Pack d[ahead];
-      const int32_t n = std::min(ahead, count - first);
-      for (int32_t j = 0; j < ahead; ++j) {
-        rows[j] = order[place + first + std::min(j, n - 1)];
-        d[j] = load_pack(dx + rows[j] * channels, at, channels);
+      LLMTRAIN_UNROLL
+      for (int j = 0; j < ahead; ++j) {
+        keyed[j] = sorted[std::min(first + j, rows - 1)];
+        d[j] = load_pack(dx + row_of(keyed[j]) * channels, at, channels);
       }
-      for (int32_t j = 0; j < ahead; ++j) {
-        for (int k = 0; j < n && k < Pack::size; ++k) {
-          const float factor = drops ? scale * dropout.scale(rows[j], at + k) : scale;
+      LLMTRAIN_UNROLL
+      for (int j = 0; j < ahead; ++j) {
+        more = more && first + j < rows && key_of(keyed[j]) == key;
+        for (int k = 0; more && k < Pack::size; ++k) {
+          const float factor = drops ? scale * dropout.scale(row_of(keyed[j]), at + k) : scale;
           sum.v[k] = fmaf(d[j].v[k], factor, sum.v[k]);
         }
       }
@@ -97,12 +134,9 @@ void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float sc
              Stream& stream) {
   if (table.empty()) return;
   const int64_t rows = dx.dim(0), packs = packs_of(dropout.width);
-  auto* order = static_cast<int32_t*>(scratch(2 * rows * static_cast<int64_t>(sizeof(int32_t))));
-  int32_t* run = order + rows;
-  const int32_t* key = keys.as<int32_t>();
-  for_each_warp(rows, stream, SortRows{key, static_cast<int32_t>(rows), order, run});
+  const KeyedRow* sorted = sorted_rows(keys.as<int32_t>(), rows, stream);
   for_each(rows * packs, stream,
-           ScatterRun<drops>{table.as<float>(), dx.as<float>(), scale, key, order, run, dropout, packs});
+           ScatterKey<drops>{table.as<float>(), dx.as<float>(), scale, sorted, rows, dropout, packs});
 }
 
 }  // namespace

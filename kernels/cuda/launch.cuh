@@ -138,8 +138,15 @@ using Pack = PackOf<4>;
 /// Elements in 16 bytes, the largest access.
 template <class T>
 inline constexpr int64_t wide = 16 / sizeof(T);
+/// In one access, where it is aligned. (For the host GCC 12 makes one of load_pack's two branches, and keeps the
+/// alignment of this one.)
+#if defined(__CUDACC__)
+#define LLMTRAIN_ONE_ACCESS(bytes) alignas(bytes)
+#else
+#define LLMTRAIN_ONE_ACCESS(bytes)
+#endif
 template <class T, int64_t count>
-struct alignas(sizeof(T) * count) RawPack {
+struct LLMTRAIN_ONE_ACCESS(sizeof(T) * count) RawPack {
   T v[count];
 };
 /// Elements i .. i + size - 1 of a row of n; beyond its end zeros. In one access where the row's start and i allow it.

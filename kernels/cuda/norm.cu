@@ -1,6 +1,12 @@
 #include "core/profile.hpp"
 #include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/dropout_row.cuh"
 #include "kernels/norm.hpp"
+
+// Rows come from memory once. Forward, a warp keeps its row in registers where it fits them. Backward, a block takes
+// the rows of a partial column sum: first its warps form what a row's gradient needs of the whole row, then its
+// threads, each with columns of its own, all gradients; what is read twice comes from a cache the second time. No
+// atomics.
 
 namespace llmtrain {
 
@@ -8,31 +14,86 @@ namespace {
 
 using namespace cuda;
 
-template <class Y, class W>
+/// A row that a warp goes over several times: in registers, packs of every lane, or in memory (0).
+template <int held>
+struct WarpRow {
+  int64_t n;
+  const float* memory;
+  Pack packs[held == 0 ? 1 : held];
+
+  /// f(i) gives the elements from i on, and sees to it that they are in memory.
+  template <class F>
+  __device__ void load(const F& f) {
+    if constexpr (held == 0) {
+      for_packs(n, f);
+    } else {
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < held; ++k) packs[k] = at(k) < n ? f(at(k)) : Pack{};
+    }
+  }
+  /// f(i, elements from i on)
+  template <class F>
+  __device__ void each(const F& f) const {
+    if constexpr (held == 0) {
+      for_packs(n, [&](int64_t i) { f(i, load_pack(memory, i, n)); });
+    } else {
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < held; ++k) {
+        if (at(k) < n) f(at(k), packs[k]);
+      }
+    }
+  }
+
+ private:
+  __device__ static int64_t at(int k) { return (k * warp_lanes + lane()) * Pack::size; }
+};
+/// Registers for rows of up to 2048 elements.
+inline constexpr int most_held = 16;
+inline constexpr int64_t largest_held_row = most_held * warp_lanes * Pack::size;
+
+/// The residual stream before the norm.
+struct Given {
+  __device__ Pack at(const float* x, int64_t row, int64_t i, int64_t channels) const {
+    return load_pack(x + row * channels, i, channels);
+  }
+};
+template <class T>
+struct Summed {
+  const float* in;
+  const T* delta;
+  RowDropout dropout;
+
+  __device__ Pack at(float* x, int64_t row, int64_t i, int64_t channels) const {
+    Pack sum = load_pack(in + row * channels, i, channels);
+    const Pack d = load_pack(delta + row * channels, i, channels);
+    for (int k = 0; k < Pack::size; ++k) sum.v[k] = fmaf(dropout.scale(row, i + k), d.v[k], sum.v[k]);
+    store_pack(x + row * channels, i, channels, sum);
+    return sum;
+  }
+};
+
+template <class Y, class W, class X, int held>
 struct ForwardRow {
   NormKind kind;
   Y* y;
-  float *mean, *rstd;
-  const float* x;
+  float *mean, *rstd, *x;
+  X source;
   const W *weight, *bias;
   float epsilon, offset;
   int64_t channels;
 
   __device__ void operator()(int64_t row) const {
-    const float* in = x + row * channels;
+    WarpRow<held> in{channels, x + row * channels, {}};
+    in.load([&](int64_t i) { return source.at(x, row, i, channels); });
     const double count = static_cast<double>(channels);
     float center = 0;
     if (kind == NormKind::layernorm) {
       double sum = 0;
-      for_packs(channels, [&](int64_t i) {
-        const Pack p = load_pack(in, i, channels);
-        sum += (p.v[0] + p.v[1]) + (p.v[2] + p.v[3]);
-      });
+      in.each([&](int64_t, const Pack& p) { sum += (p.v[0] + p.v[1]) + (p.v[2] + p.v[3]); });
       center = static_cast<float>(warp_sum(sum) / count);
     }
     double squares = 0;
-    for_packs(channels, [&](int64_t i) {
-      const Pack p = load_pack(in, i, channels);
+    in.each([&](int64_t i, const Pack& p) {
       float sum = 0;
       for (int k = 0; k < Pack::size; ++k) {
         const float d = i + k < channels ? p.v[k] - center : 0.0f;
@@ -45,116 +106,204 @@ struct ForwardRow {
       if (mean != nullptr) mean[row] = center;
       rstd[row] = scale;
     }
-    for_packs(channels, [&](int64_t i) {
-      Pack p = load_pack(in, i, channels);
+    in.each([&](int64_t i, const Pack& p) {
       const Pack w = load_pack(weight, i, channels);
       const Pack b = bias == nullptr ? Pack{} : load_pack(bias, i, channels);
-      for (int k = 0; k < Pack::size; ++k) p.v[k] = fmaf((p.v[k] - center) * scale, offset + w.v[k], b.v[k]);
-      store_pack(y + row * channels, i, channels, p);
+      Pack out;
+      for (int k = 0; k < Pack::size; ++k) out.v[k] = fmaf((p.v[k] - center) * scale, offset + w.v[k], b.v[k]);
+      store_pack(y + row * channels, i, channels, out);
     });
   }
 };
 
-/// With g = dy (offset + weight) and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm has no
-/// mean(g).
-template <class D, class W>
-struct BackwardRow {
-  float* dx;
-  const D* dy;
-  const float* x;
-  const W* weight;
-  const float *mean, *rstd;
-  float offset;
-  int64_t channels;
-  bool accumulate;
-
-  __device__ void operator()(int64_t row) const {
-    const float* in = x + row * channels;
-    const D* gradient = dy + row * channels;
-    float* out = dx + row * channels;
-    const float center = mean == nullptr ? 0.0f : mean[row], scale = rstd[row];
-    const auto terms = [&](int64_t i, Pack& g, Pack& h) {
-      const Pack w = load_pack(weight, i, channels);
-      g = load_pack(gradient, i, channels);
-      h = load_pack(in, i, channels);
-      for (int k = 0; k < Pack::size; ++k) {
-        g.v[k] *= offset + w.v[k];
-        h.v[k] = (h.v[k] - center) * scale;
-      }
-    };
-    double g_sum = 0, gh_sum = 0;
-    for_packs(channels, [&](int64_t i) {
-      Pack g, h;
-      terms(i, g, h);
-      for (int k = 0; k < Pack::size; ++k) {  // beyond the row g is 0
-        g_sum += g.v[k];
-        gh_sum += double{g.v[k]} * h.v[k];
-      }
-    });
-    const double count = static_cast<double>(channels);
-    const float g_mean = mean == nullptr ? 0.0f : static_cast<float>(warp_sum(g_sum) / count);
-    const float gh_mean = static_cast<float>(warp_sum(gh_sum) / count);
-    for_packs(channels, [&](int64_t i) {
-      Pack g, h;
-      terms(i, g, h);
-      Pack d = accumulate ? load_pack(out, i, channels) : Pack{};
-      for (int k = 0; k < Pack::size; ++k) {
-        d.v[k] = fmaf(scale, fmaf(-h.v[k], gh_mean, g.v[k] - g_mean), d.v[k]);
-      }
-      store_pack(out, i, channels, d);
-    });
-  }
-};
-
-/// dweight += dy h, dbias += dy
-template <class D>
-struct AddParameters {
-  const D* dy;
-  const float* x;
-  const float *mean, *rstd;
-  int64_t channels;
-  __device__ void operator()(int64_t row, int64_t column, float* sums) const {
-    const int64_t i = row * channels + column;
-    const float gradient = load(dy + i), center = mean == nullptr ? 0.0f : mean[row];
-    sums[0] = fmaf(gradient, (x[i] - center) * rstd[row], sums[0]);
-    sums[1] += gradient;
-  }
-};
-
-}  // namespace
-
-void norm_forward(const NormForward& a, Stream& stream) {
-  const ProfileSpan span("norm_forward", [&] { return traffic({&a.x, &a.y}); });
+template <class X>
+void forward(const NormForward& a, const X& source, Stream& stream) {
   const int64_t rows = a.x.dim(0), channels = a.x.dim(1);
   LLMTRAIN_CHECK(a.y.numel() == a.x.numel() && a.weight.numel() == channels && a.rstd.numel() >= rows,
                  "shapes of a norm");
   LLMTRAIN_CHECK(a.bias.empty() || (a.bias.numel() == channels && a.bias.dtype == a.weight.dtype), "bias of a norm");
   float* means = a.mean.empty() || a.kind == NormKind::rmsnorm ? nullptr : a.mean.as<float>();
   dispatch(a.y, a.weight, [&]<class Y, class W>(Y* y, W* weight) {
-    for_each_warp(rows, stream,
-                  ForwardRow<Y, W>{a.kind, y, means, a.rstd.as<float>(), a.x.as<float>(), weight,
-                                   static_cast<const W*>(a.bias.data), a.epsilon, a.weight_offset, channels});
+    const auto start = [&]<int held>(std::integral_constant<int, held>) {
+      for_each_warp(rows, stream,
+                    ForwardRow<Y, W, decltype(source(weight)), held>{
+                        a.kind, y, means, a.rstd.as<float>(), a.x.as<float>(), source(weight), weight,
+                        static_cast<const W*>(a.bias.data), a.epsilon, a.weight_offset, channels});
+    };
+    channels <= largest_held_row ? start(std::integral_constant<int, most_held>{})
+                                 : start(std::integral_constant<int, 0>{});
   });
 }
 
-void norm_backward(const NormBackward& a, Stream& stream) {
-  const ProfileSpan span("norm_backward", [&] {
-    return a.accumulate_dx ? traffic({&a.x, &a.dy, &a.dx, &a.dx}) : traffic({&a.x, &a.dy, &a.dx});
-  });
+/// The branch's gradient, of dx.
+struct Kept {
+  __device__ void store(int64_t, int64_t, int64_t, const Pack&) const {}
+};
+template <class T>
+struct Branched {
+  T* delta;
+  RowDropout dropout;
+  __device__ void store(int64_t row, int64_t i, int64_t channels, Pack d) const {
+    for (int k = 0; k < Pack::size; ++k) d.v[k] *= dropout.scale(row, i + k);
+    store_pack(delta + row * channels, i, channels, d);
+  }
+};
+
+/// With g = dy (offset + weight) and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm has no
+/// mean(g). dweight += dy h, dbias += dy: sums of the block's rows, in order.
+template <class D, class W, class Branch>
+struct BackwardRows {
+  static constexpr int threads = 256;
+  float *dx, *partial;
+  Branch branch;
+  const D* dy;
+  const float* x;
+  const W* weight;
+  const float *mean, *rstd;
+  float offset;
+  int64_t rows, channels;
+  bool accumulate;
+
+  /// Of a row what all its columns need.
+  struct OfRow {
+    float center, scale, g_mean, gh_mean;
+  };
+
+  __device__ OfRow of_row(int64_t row) const {
+    OfRow r{mean == nullptr ? 0.0f : mean[row], rstd[row], 0, 0};
+    double g_sum = 0, gh_sum = 0;
+    for_packs(channels, [&](int64_t i) {
+      const Pack w = load_pack(weight, i, channels), d = load_pack(dy + row * channels, i, channels),
+                 in = load_pack(x + row * channels, i, channels);
+      for (int k = 0; k < Pack::size; ++k) {  // beyond the row d is 0
+        const float g = d.v[k] * (offset + w.v[k]);
+        g_sum += g;
+        gh_sum += double{g} * ((in.v[k] - r.center) * r.scale);
+      }
+    });
+    const double count = static_cast<double>(channels);
+    if (mean != nullptr) r.g_mean = static_cast<float>(warp_sum(g_sum) / count);
+    r.gh_mean = static_cast<float>(warp_sum(gh_sum) / count);
+    return r;
+  }
+
+  __device__ void operator()() const {
+    __shared__ OfRow of_rows[rows_per_block];
+    const int64_t first = blockIdx.x * rows_per_block;
+    const int count = static_cast<int>(rows - first < rows_per_block ? rows - first : rows_per_block);
+    for (int r = static_cast<int>(threadIdx.x) / warp_lanes; r < count; r += threads / warp_lanes) {
+      const OfRow own = of_row(first + r);
+      if (lane() == 0) of_rows[r] = own;
+    }
+    __syncthreads();
+    float* sums = partial + int64_t{blockIdx.x} * 2 * channels;
+    for (int64_t i = threadIdx.x * Pack::size; i < channels; i += threads * Pack::size) {
+      Pack dweight{}, dbias{};
+      columns(of_rows, first, count, i, dweight, dbias);
+      store_pack(sums, i, channels, dweight);
+      store_pack(sums + channels, i, channels, dbias);
+    }
+  }
+
+  /// dx may be the memory of x: rows are read before they are written.
+  __device__ void columns(const OfRow* of_rows, int64_t first, int count, int64_t i, Pack& dweight, Pack& dbias) const {
+    constexpr int ahead = 4;  // loads need not wait for stores, which might be to their memory
+    const Pack w = load_pack(weight, i, channels);
+    for (int begin = 0; begin < count; begin += ahead) {
+      Pack gradients[ahead], inputs[ahead], sums[ahead];
+      LLMTRAIN_UNROLL
+      for (int j = 0; j < ahead; ++j) {
+        const int64_t row = (first + std::min(begin + j, count - 1)) * channels;
+        gradients[j] = load_pack(dy + row, i, channels);
+        inputs[j] = load_pack(x + row, i, channels);
+        sums[j] = accumulate ? load_pack(dx + row, i, channels) : Pack{};
+      }
+      LLMTRAIN_UNROLL
+      for (int j = 0; j < ahead; ++j) {
+        if (begin + j >= count) continue;
+        const OfRow r = of_rows[begin + j];
+        for (int k = 0; k < Pack::size; ++k) {
+          const float d = gradients[j].v[k], h = (inputs[j].v[k] - r.center) * r.scale, g = d * (offset + w.v[k]);
+          dweight.v[k] = fmaf(d, h, dweight.v[k]);
+          dbias.v[k] += d;
+          sums[j].v[k] = fmaf(r.scale, fmaf(-h, r.gh_mean, g - r.g_mean), sums[j].v[k]);
+        }
+        store_pack(dx + (first + begin + j) * channels, i, channels, sums[j]);
+        branch.store(first + begin + j, i, channels, sums[j]);
+      }
+    }
+  }
+};
+
+template <class Branch>
+void backward(const NormBackward& a, const Branch& branch, Stream& stream) {
   const int64_t rows = a.x.dim(0), channels = a.x.dim(1);
   LLMTRAIN_CHECK(a.dx.numel() == a.x.numel() && a.dy.numel() == a.x.numel() && a.rstd.numel() >= rows &&
                      a.dweight.numel() == channels,
                  "shapes of a norm's gradient");
   const float* means = a.kind == NormKind::layernorm ? a.mean.as<float>() : nullptr;
-  const float *x = a.x.as<float>(), *rstd = a.rstd.as<float>();
+  void* memory = scratch(column_sum_bytes(rows, 2 * channels));
+  float* partial = partial_column_sums(memory, rows, 2 * channels);
   dispatch(a.dy, a.weight, [&]<class D, class W>(D* dy, W* weight) {
-    // First what reads dy and x: dx may be the same memory as x.
-    column_sums(rows, channels, {a.dweight.as<float>(), a.dbias.empty() ? nullptr : a.dbias.as<float>()},
-                a.accumulate_params, stream, AddParameters<D>{dy, x, means, rstd, channels});
-    for_each_warp(
-        rows, stream,
-        BackwardRow<D, W>{a.dx.as<float>(), dy, x, weight, means, rstd, a.weight_offset, channels, a.accumulate_dx});
+    launch({blocks_for(rows, rows_per_block)}, stream,
+           BackwardRows<D, W, decltype(branch(weight))>{a.dx.as<float>(), partial, branch(weight), dy, a.x.as<float>(),
+                                                        weight, means, a.rstd.as<float>(), a.weight_offset, rows,
+                                                        channels, a.accumulate_dx});
   });
+  fold_column_sums(memory, rows, channels, {a.dweight.as<float>(), a.dbias.empty() ? nullptr : a.dbias.as<float>()},
+                   a.accumulate_params, stream);
+}
+
+Work backward_traffic(const NormBackward& a) {
+  return a.accumulate_dx ? traffic({&a.x, &a.dy, &a.dx, &a.dx}) : traffic({&a.x, &a.dy, &a.dx});
+}
+
+void check_branch(const Tensor& x, const Tensor& weight, const ResidualBranch& branch) {
+  LLMTRAIN_CHECK(branch.delta.shape == x.shape && branch.batch.tokens == x.dim(0) && branch.delta.dtype == weight.dtype,
+                 "a branch is [N, C] of the batch in the weight's dtype");
+}
+
+}  // namespace
+
+void norm_forward(const NormForward& a, Stream& stream) {
+  const ProfileSpan span("norm_forward", [&] { return traffic({&a.x, &a.y}); });
+  forward(
+      a, [](const void*) { return Given{}; }, stream);
+}
+
+void residual_norm_forward(const NormForward& a, const Tensor& in, const ResidualBranch& branch, Stream& stream) {
+  const ProfileSpan span("residual_norm_forward", [&] { return traffic({&in, &branch.delta, &a.x, &a.y}); });
+  check_branch(a.x, a.weight, branch);
+  LLMTRAIN_CHECK(in.shape == a.x.shape && in.dtype == DType::f32, "residual stream: fp32 [N, C] of the batch");
+  const RowDropout dropout(branch.dropout, branch.batch, a.x.dim(1));
+  forward(
+      a,
+      [&]<class W>(const W*) {
+        return Summed<W>{in.as<float>(), branch.delta.as<W>(), dropout};
+      },
+      stream);
+}
+
+void norm_backward(const NormBackward& a, Stream& stream) {
+  const ProfileSpan span("norm_backward", [&] { return backward_traffic(a); });
+  backward(
+      a, [](const void*) { return Kept{}; }, stream);
+}
+
+void residual_norm_backward(const NormBackward& a, const ResidualBranch& branch, Stream& stream) {
+  const ProfileSpan span("residual_norm_backward", [&] {
+    Work work = backward_traffic(a);
+    work.bytes += traffic({&branch.delta}).bytes;
+    return work;
+  });
+  check_branch(a.x, a.weight, branch);
+  const RowDropout dropout(branch.dropout, branch.batch, a.x.dim(1));
+  backward(
+      a,
+      [&]<class W>(const W*) {
+        return Branched<W>{branch.delta.as<W>(), dropout};
+      },
+      stream);
 }
 
 }  // namespace llmtrain

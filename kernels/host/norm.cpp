@@ -2,6 +2,7 @@
 
 #include "core/profile.hpp"
 #include "device/processor.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/lanes.hpp"
@@ -128,6 +129,16 @@ void norm_backward(const NormBackward& a, Stream& /*stream*/) {
     using W = std::remove_pointer_t<decltype(weight)>;
     backward_rows<D, W>(a, dy, weight);
   });
+}
+
+void residual_norm_forward(const NormForward& a, const Tensor& in, const ResidualBranch& branch, Stream& stream) {
+  residual_add(a.x, in, branch.delta, branch.batch, branch.dropout, stream);
+  norm_forward(a, stream);
+}
+
+void residual_norm_backward(const NormBackward& a, const ResidualBranch& branch, Stream& stream) {
+  norm_backward(a, stream);
+  residual_add_backward(branch.delta, a.dx, branch.batch, branch.dropout, stream);
 }
 
 }  // namespace llmtrain

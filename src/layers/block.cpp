@@ -56,9 +56,11 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
     if (pass.computes(kept.delta)) project_attention(ctx, attention_delta, all);
-    residual_add(middle, input, attention_delta, batch, residual_dropout(ctx, 0), ctx.stream);
+    norm2.forward_sum(ctx, mlp_input, middle, all.norm2, input, {attention_delta, batch, residual_dropout(ctx, 0)},
+                      pass.again());
+  } else if (pass.computes(kept.mlp_input)) {
+    norm2.forward(ctx, mlp_input, middle, all.norm2, pass.again());
   }
-  if (pass.computes(kept.mlp_input)) norm2.forward(ctx, mlp_input, middle, all.norm2, pass.again());
   mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());
   if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, delta, all);
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
@@ -77,15 +79,6 @@ void Block::project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all
   const Tensor output = sandwich ? first_rows(all.mlp_output, n) : delta;
   mlp.down.forward(ctx, output, first_rows(all.mlp.activated, n));
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
-}
-
-/// Gradient of what a branch adds to the residual stream: dx itself, where nothing lies between, or in `room`.
-Tensor Block::branch_gradient(Context& ctx, const Batch& batch, const Tensor& room, const Tensor& dx,
-                              int branch) const {
-  const Dropout dropped = residual_dropout(ctx, branch);
-  if (room.dtype == dx.dtype && !dropped.active() && !sandwich) return dx;
-  residual_add_backward(room, dx, batch, dropped, ctx.stream);
-  return room;
 }
 
 /// ddelta: gradient behind the norm on entry, before it on return.
@@ -109,11 +102,18 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor room = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
-  Tensor ddelta = branch_gradient(ctx, batch, room, dx, 1);
+  // Where nothing lies between a branch and the residual stream, the branch's gradient is the stream's.
+  const bool apart = room.dtype != dx.dtype || residual_dropout(ctx, 0).active() || sandwich;
+  const Tensor& ddelta = apart ? room : dx;
+  if (apart) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
   mlp.backward(ctx, dbranch, ddelta, mlp_input, saved.mlp);
-  norm2.backward(ctx, dx, dbranch, first_rows(saved.middle, n), saved.norm2, true);
-  ddelta = branch_gradient(ctx, batch, room, dx, 0);
+  const Tensor middle = first_rows(saved.middle, n);
+  if (apart) {
+    norm2.backward_sum(ctx, dx, dbranch, middle, saved.norm2, true, {ddelta, batch, residual_dropout(ctx, 0)});
+  } else {
+    norm2.backward(ctx, dx, dbranch, middle, saved.norm2, true);
+  }
   if (sandwich) backward_sandwich(ctx, post_attention, ddelta, saved.attention_output, saved.post_attention);
   attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
@@ -155,12 +155,12 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
   const Tensor ddelta = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
-  norm2.backward(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false);
-  residual_add_backward(ddelta, dsum, batch, residual_dropout(ctx, 1), ctx.stream);
+  norm2.backward_sum(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false,
+                     {ddelta, batch, residual_dropout(ctx, 1)});
   mlp.backward(ctx, dbranch, ddelta, mlp_input, saved.mlp);
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
-  norm1.backward(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false);
-  residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 0), ctx.stream);
+  norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,
+                     {ddelta, batch, residual_dropout(ctx, 0)});
   attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
   residual_add(dx, dx, dbranch, batch, {}, ctx.stream);
 }

@@ -92,7 +92,6 @@ struct Block {
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
   void project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
   void project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
-  Tensor branch_gradient(Context& ctx, const Batch& batch, const Tensor& room, const Tensor& dx, int branch) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;

@@ -14,15 +14,23 @@ Norm Norm::declare(UnitBuilder& unit, const std::string& name, const NormShape& 
   return norm;
 }
 
-void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, bool again) const {
+NormForward Norm::forward_args(const Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved,
+                               bool again) const {
   const int64_t n = x.dim(0);
-  norm_forward({kind, y, first_rows(saved.mean, n), first_rows(saved.rstd, n), x, weight.weight(ctx), bias.weight(ctx),
-                epsilon, weight_offset, again},
-               ctx.stream);
+  return {kind,
+          y,
+          first_rows(saved.mean, n),
+          first_rows(saved.rstd, n),
+          x,
+          weight.weight(ctx),
+          bias.weight(ctx),
+          epsilon,
+          weight_offset,
+          again};
 }
 
-void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
-                    bool accumulate_dx) const {
+NormBackward Norm::backward_args(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                                 const NormSaved& saved, bool accumulate_dx) const {
   const int64_t n = x.dim(0);
   NormBackward args;
   args.kind = kind;
@@ -37,7 +45,26 @@ void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tens
   args.weight_offset = weight_offset;
   args.accumulate_dx = accumulate_dx;
   args.accumulate_params = ctx.params.accumulate();
-  norm_backward(args, ctx.stream);
+  return args;
+}
+
+void Norm::forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, bool again) const {
+  norm_forward(forward_args(ctx, y, x, saved, again), ctx.stream);
+}
+
+void Norm::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
+                    bool accumulate_dx) const {
+  norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx), ctx.stream);
+}
+
+void Norm::forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, const Tensor& in,
+                       const ResidualBranch& branch, bool again) const {
+  residual_norm_forward(forward_args(ctx, y, x, saved, again), in, branch, ctx.stream);
+}
+
+void Norm::backward_sum(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
+                        bool accumulate_dx, const ResidualBranch& branch) const {
+  residual_norm_backward(backward_args(ctx, dx, dy, x, saved, accumulate_dx), branch, ctx.stream);
 }
 
 }  // namespace llmtrain

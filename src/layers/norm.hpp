@@ -44,6 +44,18 @@ struct Norm {
   /// dx fp32 = or += the gradient; dy in any dtype.
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                 bool accumulate_dx) const;
+  /// x = in + branch, and forward.
+  void forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, const Tensor& in,
+                   const ResidualBranch& branch, bool again = false) const;
+  /// Backward, and then from dx the branch's gradient.
+  void backward_sum(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
+                    bool accumulate_dx, const ResidualBranch& branch) const;
+
+ private:
+  NormForward forward_args(const Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved,
+                           bool again) const;
+  NormBackward backward_args(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
+                             bool accumulate_dx) const;
 };
 
 }  // namespace llmtrain

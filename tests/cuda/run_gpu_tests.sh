@@ -10,7 +10,8 @@ usage: run_gpu_tests.sh [--only PATTERN] [--ranks "1 2 4"] [--no-sanitizer] [--b
   --only PATTERN   test programs whose names match (a shell pattern; `test_kernels`, `*mpi*`)
   --ranks LIST     rank counts of the tests of several ranks; with fewer GPUs than ranks they share one
   --no-sanitizer   without compute-sanitizer (memcheck and racecheck on the kernels and a small model)
-  --benchmarks     the benchmarks, too: needs a quiet GPU and, for the peers, a python3 with torch (PYTHON)
+  --benchmarks     the benchmarks, too: needs a quiet GPU and, for the peers, a python3 with torch (PYTHON) and llm.c's
+                   train_gpt2cu (LLMC)
   --results FOLDER logs (results)
 
 Exit code 0: all that ran passed; 1: something failed; 69: no GPU, nothing ran.

@@ -99,16 +99,19 @@ INSTANTIATE_TEST_SUITE_P(All, Embedding,
                          testing::Combine(testing::Values(DType::f32, DType::bf16, DType::f16), testing::Bool(),
                                           testing::Bool(), testing::Values(3, 64, 301)));
 
-TEST(EmbeddingOrder, RowsAreAddedInTheOrderOfTheBatch) {
+class EmbeddingOrder : public testing::TestWithParam<int64_t> {};
+
+TEST_P(EmbeddingOrder, RowsAreAddedInTheOrderOfTheBatch) {
   constexpr int64_t ids = 3, width = 5;  // many rows of each id
-  const TestBatch batch(rows, length, ids, 3);
-  const Array dx(DType::f32, {rows, width}, test::random_values(rows * width, 4)), dtable(DType::f32, {ids, width});
+  const int64_t count = GetParam();
+  const TestBatch batch(count, length, ids, 3);
+  const Array dx(DType::f32, {count, width}, test::random_values(count * width, 4)), dtable(DType::f32, {ids, width});
   embedding_backward(dtable, Tensor(), dx, 1, batch, {}, test::stream());
   const Values d = dx.values(), row_ids = batch.ids();
   const auto sums = [&](bool in_order) {
     std::vector<float> sum(static_cast<size_t>(ids * width));
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t row = in_order ? i : rows - 1 - i, id = static_cast<int64_t>(row_ids[static_cast<size_t>(row)]);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = in_order ? i : count - 1 - i, id = static_cast<int64_t>(row_ids[static_cast<size_t>(row)]);
       for (int64_t c = 0; c < width; ++c) {
         sum[static_cast<size_t>(id * width + c)] += static_cast<float>(d[static_cast<size_t>(row * width + c)]);
       }
@@ -117,6 +120,21 @@ TEST(EmbeddingOrder, RowsAreAddedInTheOrderOfTheBatch) {
   };
   EXPECT_EQ(dtable.values(), sums(true));
   EXPECT_NE(dtable.values(), sums(false)) << "control";
+}
+
+// A GPU sorts runs of 512 rows and merges them: one, a full one, several and a part of one.
+INSTANTIATE_TEST_SUITE_P(Rows, EmbeddingOrder, testing::Values(50, 512, 513, 1700));
+
+TEST(EmbeddingIds, EveryRowOfManyIdsArrives) {
+  constexpr int64_t many = 2500, ids = 4000, width = 3;
+  const TestBatch batch(many, 100, ids, 5);
+  const Array dx(DType::f32, {many, width}, test::random_integers(many * width, 4, 100));
+  const Array dtable(DType::f32, {ids, width});
+  embedding_backward(dtable, Tensor(), dx, 1, batch, {}, test::stream());
+  const Values d = dx.values(), row_ids = batch.ids();
+  Values expected(static_cast<size_t>(ids * width));
+  for (size_t i = 0; i < d.size(); ++i) expected[static_cast<size_t>(row_ids[i / 3]) * 3 + i % 3] += d[i];
+  EXPECT_EQ(dtable.values(), expected);
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ TEST(AttentionShapes, EveryHeadFitsItsTileItsRegistersAndTheSharedMemoryOfAnyGpu
     EXPECT_EQ(columns % 32, 0);
     EXPECT_EQ(tile_stride(columns) * 2 % 16, 0) << "rows of a tile are read 16 bytes at a time";
     EXPECT_LE(tiled_shared_bytes(columns), granted) << head_dim;
+    EXPECT_LE(tiled_query_shared_bytes(columns), granted) << head_dim;
     EXPECT_LE(tiled_key_shared_bytes(columns), granted) << head_dim;
   }
   static_assert(shared_bytes_of_block(80) == 166912 && shared_bytes_of_block(90) == 232448);

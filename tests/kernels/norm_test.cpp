@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "kernels/elementwise.hpp"
 #include "kernels/kernel_test.hpp"
 
 namespace llmtrain {
@@ -151,6 +152,55 @@ TEST(NormOffset, StandsForALargerWeight) {
     EXPECT_GT(wrong, 1e-2);
   }
 }
+
+// Norms that form, or follow, a sum of the residual stream: the bits of the two calls.
+class ResidualNorm : public testing::TestWithParam<std::tuple<NormKind, DType, int64_t, bool>> {
+ protected:
+  static constexpr int64_t rows = 45, length = 20;
+};
+
+TEST_P(ResidualNorm, HasTheBitsOfTheCallsThatItStandsFor) {
+  const auto [kind, dtype, w, drops] = GetParam();
+  const test::TestBatch batch(rows, length, 10, 1);
+  const Dropout dropout = drops ? Dropout{0.25f, 77} : Dropout{};
+  const Array in(DType::f32, {rows, w}, test::random_values(rows * w, 1, 2.0));
+  const Array delta(dtype, {rows, w}, test::random_values(rows * w, 2)), weight(dtype, {w}, test::random_values(w, 3));
+  const Array dy(dtype, {rows, w}, test::random_values(rows * w, 4)), x(DType::f32, {rows, w});
+  const Array y(dtype, {rows, w}), mean(DType::f32, {rows}), rstd(DType::f32, {rows});
+  const Array dweight(DType::f32, {w}), dbias(DType::f32, {w}), ddelta(dtype, {rows, w});
+  Array dx(DType::f32, {rows, w});
+  const NormForward forward{kind, y, mean, rstd, x, weight, Tensor(), epsilon};
+  NormBackward backward{kind, dx, dweight, dbias, dy, x, weight, mean, rstd};
+  backward.accumulate_dx = true;
+  const Values before = test::random_values(rows * w, 5);
+  const auto run = [&](bool fused, const Dropout& d) {
+    dx.set(before);
+    if (fused) {
+      residual_norm_forward(forward, in, {delta, batch, d}, test::stream());
+      residual_norm_backward(backward, {ddelta, batch, d}, test::stream());
+    } else {
+      residual_add(x, in, delta, batch, d, test::stream());
+      norm_forward(forward, test::stream());
+      norm_backward(backward, test::stream());
+      residual_add_backward(ddelta, dx, batch, d, test::stream());
+    }
+    test::Bytes all;
+    for (const Array* a : std::initializer_list<const Array*>{&x, &y, &rstd, &dx, &dweight, &dbias, &ddelta}) {
+      const test::Bytes bytes = a->bytes();
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  };
+  const test::Bytes expected = run(false, dropout);
+  EXPECT_EQ(run(true, dropout), expected);
+  EXPECT_NE(run(true, Dropout{0.5f, 78}), expected) << "control";
+}
+
+// Rows of part of a register's width, of registers, and too long for them.
+INSTANTIATE_TEST_SUITE_P(All, ResidualNorm,
+                         testing::Combine(testing::Values(NormKind::layernorm, NormKind::rmsnorm),
+                                          testing::Values(DType::f32, DType::bf16), testing::Values(7, 768, 2052),
+                                          testing::Bool()));
 
 TEST(NormThreads, BitsDoNotDependOnThreads) {
   const int64_t n = 333, w = 100;

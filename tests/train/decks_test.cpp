@@ -66,7 +66,7 @@ TEST(ShippedDecks, HaveTheirShapes) {
   EXPECT_EQ(load("shakespeare_char").run.max_steps, 2000);
   EXPECT_THAT(shape(load("small")), ElementsAre(256, 4, 4, 1024, 512));
   EXPECT_THAT(shape(load("medium")), ElementsAre(768, 12, 12, 3072, 1024));
-  EXPECT_EQ(load("medium").model.vocab_size, 50257);
+  EXPECT_EQ(load("medium").model.vocab_size, 50304);
   EXPECT_THAT(shape(load("large")), ElementsAre(1024, 24, 16, 4096, 2048));
   EXPECT_EQ(load("quickstart").data.packing, DataConfig::Packing::none);
   EXPECT_EQ(load("quickstart").data.document_separator, "\n\n");

@@ -27,7 +27,6 @@ struct FrameLimit {
 };
 constexpr FrameLimit frame_limits[] = {
     {"Tiled", 0, "products on tensor cores live on their registers"},
-    {"ScatterRun", 128, "sums of a run of rows, indexed"},
     {"FillTable", 64, "sine and cosine of large angles"},
     {"", 16, "a pack of elements at a ragged end, indexed"},
 };
@@ -38,7 +37,8 @@ int64_t dynamic_shared_bytes(const std::string& name) {
   static const std::regex tiled("Tiled(Forward|BackwardQuery|BackwardKey)<(\\d+), [^>]*>");
   if (std::regex_search(name, match, tiled)) {
     const int columns = std::stoi(match[2]);
-    return match[1] == "BackwardKey" ? tiled_key_shared_bytes(columns) : tiled_shared_bytes(columns);
+    if (match[1] == "Forward") return tiled_shared_bytes(columns);
+    return match[1] == "BackwardKey" ? tiled_key_shared_bytes(columns) : tiled_query_shared_bytes(columns);
   }
   static const std::regex by_rows("(Forward|BackwardQuery|BackwardKey)<[a-z0-9:_]+, (\\d+)>");
   if (std::regex_search(name, match, by_rows)) {

@@ -1,0 +1,222 @@
+#pragma once
+// The backward pass of attention on tensor cores, one kernel for keys and values and one for queries: every sum belongs
+// to one warp and has one order, at the price of computing scores twice.
+
+#include "kernels/cuda/attention_tiles.cuh"
+
+namespace llmtrain::cuda {
+
+template <class H>
+struct TiledGradient {
+  TiledBatch<H> batch;
+  H* dqkv;
+  const H* dout;
+  const float *lse, *delta;
+
+  __device__ const H* output(int64_t row, int head) const {
+    return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
+  }
+  /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
+  /// k. What is not visible has no meaning yet.
+  __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
+                       float& product, float& dp) const {
+    const Rows<H>& rows = batch.rows;
+    float slope = 0, keep = 1;
+    const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
+    if (rows.sequences != nullptr && batch.visible(query, key, place.length)) {
+      keep = rows.keep(place.begin + query, head, place.begin + key);
+    }
+    product = p * keep;
+    dp = slope * p * fmaf(keep, dp, -row_delta);
+  }
+};
+
+/// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
+template <int D, class H>
+struct TiledBackwardKey {
+  static constexpr int threads = 128;
+  static constexpr int shared = tiled_key_shared_bytes(D);
+  TiledGradient<H> gradient;
+
+  __device__ void operator()() const {
+    const Rows<H>& rows = gradient.batch.rows;
+    TilePlace place{};
+    if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, false)) return;
+    const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
+    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
+    const Tile<D, H> keys{dynamic_shared<H>()}, values{keys.row(tile_rows)}, others{values.row(tile_rows)};
+    auto* statistics = reinterpret_cast<float*>(others.row(stages * 2 * other_rows));
+    const auto queries_of = [&](int stage) { return Tile<D, H>{others.row(2 * stage * other_rows)}; };
+    const auto outputs_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * other_rows)}; };
+    const auto lse_of = [&](int stage) { return statistics + 2 * stage * other_rows; };  // delta behind it
+    const auto fetch = [&](int stage, int head, int first) {
+      fill_tile(queries_of(stage), first, other_rows, place.length, n,
+                [&](int r) { return rows.query(place.begin + r, head); });
+      fill_tile(outputs_of(stage), first, other_rows, place.length, n,
+                [&](int r) { return gradient.output(place.begin + r, head); });
+      const int thread = static_cast<int>(threadIdx.x);
+      if (thread >= other_rows) return;
+      const bool wanted = first + thread < place.length;
+      const int64_t at = head * rows.count + place.begin + first + (wanted ? thread : 0);
+      copy_async<sizeof(float)>(lse_of(stage) + thread, gradient.lse + at, wanted);
+      copy_async<sizeof(float)>(lse_of(stage) + other_rows + thread, gradient.delta + at, wanted);
+    };
+
+    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
+    fill_tile(values, place.first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
+    int end = place.length;  // of the queries that see a key of the tile
+    if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
+      end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
+    }
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    int stage = 0;
+    fetch(stage, kv * group, place.first);
+    for (int head = kv * group; head < (kv + 1) * group; ++head) {
+      for (int first = place.first; first < end; first += other_rows, stage ^= 1) {
+        wait_for_copies();
+        __syncthreads();  // this stage is there, and nobody reads the other one any more
+        if (first + other_rows < end) {
+          fetch(stage ^ 1, head, first + other_rows);
+        } else if (head + 1 < (kv + 1) * group) {
+          fetch(stage ^ 1, head + 1, place.first);
+        }
+        const Tile<D, H> queries = queries_of(stage), outputs = outputs_of(stage);
+        const float *row_lse = lse_of(stage), *row_delta = row_lse + other_rows;
+        float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};  // [keys, queries]
+        LLMTRAIN_UNROLL
+        for (int k = 0; k < D / 16; ++k) {
+          Pair a[4];
+          keys.a(a, warp_row, 16 * k);
+          multiply_row<H>(scores, a, [&](Pair(&m)[4], int column) { queries.b_transposed(m, column, 16 * k); });
+          values.a(a, warp_row, 16 * k);
+          multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
+        }
+        LLMTRAIN_UNROLL
+        for (int i = 0; i < other_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            const int column = 8 * i + 2 * t + e % 2;
+            gradient.pair(place, first + column, head, place.first + warp_row + g + 8 * (e / 2), row_lse[column],
+                          row_delta[column], scores[i][e], dp[i][e]);
+          }
+        }
+        if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
+          LLMTRAIN_UNROLL
+          for (int i = 0; i < other_rows / 8; ++i) {
+            LLMTRAIN_UNROLL
+            for (int e = 0; e < 4; ++e) {
+              const int q = first + 8 * i + 2 * t + e % 2, key = place.first + warp_row + g + 8 * (e / 2);
+              if (!gradient.batch.visible(q, key, place.length)) scores[i][e] = dp[i][e] = 0;
+            }
+          }
+        }
+        LLMTRAIN_UNROLL
+        for (int k = 0; k < other_rows / 16; ++k) {
+          Pair a[4];
+          as_operand<H>(a, scores, k);
+          multiply_row<H>(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
+          as_operand<H>(a, dp, k);
+          multiply_row<H>(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
+        }
+      }
+    }
+    const auto row = [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + (rows.heads + kv) * n; };
+    const auto one = [](int) { return 1.0f; };
+    store_rows(dk, place.first + warp_row, place.length, n, row, one);
+    store_rows(
+        dv, place.first + warp_row, place.length, n, [&](int r) { return row(r) + rows.kv_heads * n; }, one);
+  }
+};
+
+/// dq of a tile of queries.
+template <int D, class H>
+struct TiledBackwardQuery {
+  static constexpr int threads = 128;
+  static constexpr int shared = tiled_query_shared_bytes(D);
+  TiledGradient<H> gradient;
+
+  __device__ void operator()() const {
+    const Rows<H>& rows = gradient.batch.rows;
+    TilePlace place{};
+    if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
+    const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
+    const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
+    const Tile<D, H> all_keys{dynamic_shared<H>()}, all_values{all_keys.row(tile_rows)};
+    const auto keys_of = [&](int stage) { return Tile<D, H>{all_keys.row(stage * other_rows)}; };
+    const auto values_of = [&](int stage) { return Tile<D, H>{all_values.row(stage * other_rows)}; };
+    const auto fetch = [&](int stage, int first) {
+      fill_tile(keys_of(stage), first, other_rows, place.length, n,
+                [&](int r) { return rows.key(place.begin + r, kv); });
+      fill_tile(values_of(stage), first, other_rows, place.length, n,
+                [&](int r) { return rows.value(place.begin + r, kv); });
+    };
+
+    fill_tile(all_keys, place.first, tile_rows, place.length, n,
+              [&](int r) { return rows.query(place.begin + r, head); });
+    fill_tile(all_values, place.first, tile_rows, place.length, n,
+              [&](int r) { return gradient.output(place.begin + r, head); });
+    wait_for_copies();
+    __syncthreads();
+    Pair query[D / 16][4], output[D / 16][4];
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < D / 16; ++k) {
+      all_keys.a(query[k], warp_row, 16 * k);
+      all_values.a(output[k], warp_row, 16 * k);
+    }
+    float row_lse[2] = {}, row_delta[2] = {};
+    LLMTRAIN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int r = place.first + warp_row + g + 8 * half;
+      if (r >= place.length) continue;
+      row_lse[half] = gradient.lse[head * rows.count + place.begin + r];
+      row_delta[half] = gradient.delta[head * rows.count + place.begin + r];
+    }
+    float dq[D / 8][4] = {};
+    const int end = place.first + tile_rows < place.length ? place.first + tile_rows : place.length;
+    const int first_tile = gradient.batch.first_key(place.first) / other_rows * other_rows;
+    int stage = 0;
+    __syncthreads();  // queries and gradients have been read
+    fetch(stage, first_tile);
+    for (int first = first_tile; first < end; first += other_rows, stage ^= 1) {
+      wait_for_copies();
+      __syncthreads();  // this stage is there, and nobody reads the other one any more
+      if (first + other_rows < end) fetch(stage ^ 1, first + other_rows);
+      const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
+      float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < D / 16; ++k) {
+        multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+        multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
+      }
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < other_rows / 8; ++i) {
+        LLMTRAIN_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          gradient.pair(place, place.first + warp_row + g + 8 * (e / 2), head, first + 8 * i + 2 * t + e % 2,
+                        row_lse[e / 2], row_delta[e / 2], scores[i][e], dp[i][e]);
+        }
+      }
+      if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
+        LLMTRAIN_UNROLL
+        for (int i = 0; i < other_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
+            if (!gradient.batch.visible(q, key, place.length)) scores[i][e] = dp[i][e] = 0;
+          }
+        }
+      }
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < other_rows / 16; ++k) {
+        Pair a[4];
+        as_operand<H>(a, dp, k);
+        multiply_row<H>(dq, a, [&](Pair(&m)[4], int column) { keys.b(m, 16 * k, column); });
+      }
+    }
+    store_rows(
+        dq, place.first + warp_row, place.length, n,
+        [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + head * n; }, [](int) { return 1.0f; });
+  }
+};
+
+}  // namespace llmtrain::cuda

@@ -101,7 +101,7 @@ MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
   MachineLimits limits;
   // Beside a run that fills its GPU there may be no room: then there are no limits to compare with.
   const int64_t wanted = std::max(9 * n * n * element, 8 * elements);
-  if (!host && device_memory().available < 2 * wanted) return limits;
+  if (!device_memory_is_host() && device_memory().available < 2 * wanted) return limits;
   {
     const DeviceBuffer x_memory(n * n * element), w_memory(long_side * n * element), y_memory(n * long_side * element);
     const Tensor x(x_memory.data(), compute, {n, n}), w(w_memory.data(), compute, {long_side, n});

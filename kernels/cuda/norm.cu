@@ -47,8 +47,8 @@ struct WarpRow {
  private:
   __device__ static int64_t at(int k) { return (k * warp_lanes + lane()) * Pack::size; }
 };
-/// Registers for rows of up to 2048 elements.
-inline constexpr int most_held = 16;
+/// Registers for rows of up to 1024 elements; longer ones are read from a cache.
+inline constexpr int most_held = 8;
 inline constexpr int64_t largest_held_row = most_held * warp_lanes * Pack::size;
 
 /// The residual stream before the norm.

@@ -2,7 +2,6 @@
 // Packing of matrix panels for gemm.cpp. A panel is made of 32-bit words: one fp32 number, or two bf16 numbers that are
 // neighbours along k. "j" is the other index (m for A, n for B).
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -88,15 +87,6 @@ struct PanelSource {
   int64_t words() const { return (k_count + Words::unit - 1) / Words::unit; }
   const In* at(int64_t w, int64_t j) const { return data + w * Words::unit * k_stride + j * j_stride; }
   uint32_t word(int64_t w, int64_t j) const { return Words::word(at(w, j), k_stride, k_count - w * Words::unit); }
-  /// Fetches words [w, w + count) of rows [0, rows), whose neighbours along k lie far apart: the processor does not see
-  /// them coming.
-  void fetch(int64_t w, int64_t count, int64_t rows) const {
-    constexpr int64_t line = 64 / sizeof(In);
-    if (j_stride != 1) return;
-    for (int64_t k = w * Words::unit; k < std::min(k_count, (w + count) * Words::unit); ++k) {
-      for (int64_t j = 0; j < rows; j += line) __builtin_prefetch(data + k * k_stride + j);
-    }
-  }
   /// Words [w, w + 8) are whole.
   bool whole(int64_t w, int64_t count) const { return (w + count) * Words::unit <= k_count; }
 };
@@ -133,7 +123,6 @@ template <class In, class Panel>
 void pack_blocks(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource<In, Panel>& source, int64_t rows,
                  int64_t padded_rows) {
   for (int64_t w = 0; w < source.words(); w += 16) {
-    source.fetch(w + 16, 16, rows);
     for (int64_t j = 0; j < padded_rows; j += 8) {
       pack_block(out, w_step, j_step, source, w, j, rows);
       if (w + 8 < source.words()) pack_block(out, w_step, j_step, source, w + 8, j, rows);

@@ -42,7 +42,7 @@ number() { # key file
 }
 for file in sixteen.json two.json; do
   # A context and the workspace of products, whatever the ranks.
-  (($(number workspace "$file") >= (512 + 64) << 20)) || fail "$file: no memory for the libraries"
+  (($(number libraries "$file") >= (512 + 64) << 20)) || fail "$file: no memory for the libraries"
 done
 [[ $(number ranks two.json) == 2 && $(number ranks_per_node two.json) == 2 ]] || fail "two.json: ranks"
 ((8 * $(number total sixteen.json) == $(number bytes_per_node sixteen.json))) || fail "sixteen.json: a node"

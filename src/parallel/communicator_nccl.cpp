@@ -251,7 +251,14 @@ struct Transfer::State {
     StagedTransport& transport;
     StagedTransport::Ticket ticket;
   };
-  std::variant<ByNccl, Staged> way;
+  explicit State(std::variant<ByNccl, Staged> chosen) : way(std::move(chosen)) {}
+  ~State() {
+    if (const auto* staged = std::get_if<Staged>(&way)) staged->transport.abandon(staged->ticket);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  const std::variant<ByNccl, Staged> way;
 };
 
 Transfer::Transfer() = default;
@@ -357,10 +364,10 @@ class GpuCommunicator final : public HostPlane {
 
  private:
   Transfer staged(const StagedTransport::Ticket& ticket) {
-    return Transfer(std::make_unique<Transfer::State>(Transfer::State{Transfer::State::Staged{*staged_, ticket}}));
+    return Transfer(std::make_unique<Transfer::State>(Transfer::State::Staged{*staged_, ticket}));
   }
   static Transfer by_nccl(std::shared_ptr<Flight> flight) {
-    return Transfer(std::make_unique<Transfer::State>(Transfer::State{Transfer::State::ByNccl{std::move(flight)}}));
+    return Transfer(std::make_unique<Transfer::State>(Transfer::State::ByNccl{std::move(flight)}));
   }
 
   TransportChoice choice_;

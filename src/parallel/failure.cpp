@@ -95,6 +95,8 @@ void print_with_rank(const char* message) {
       print_with_rank(message);
     } else if (session.rank == 0) {  // thrown by Runtime on every rank
       print(message);
+    } else {  // the launcher may end rank 0 when another exits
+      std::this_thread::sleep_for(std::chrono::seconds(1));
     }
   };
   try {

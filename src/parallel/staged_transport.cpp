@@ -146,6 +146,10 @@ void StagedTransport::wait(const Ticket& ticket, const Transfer::Meanwhile& mean
   if (ticket.slot->sequence == ticket.sequence && ticket.slot->travels) land(*ticket.slot, meanwhile);
 }
 
+void StagedTransport::abandon(const Ticket& ticket) {
+  if (ticket.slot->sequence == ticket.sequence && ticket.slot->travels) ticket.slot->arrivals.clear();
+}
+
 void StagedTransport::land(Slot& slot, const Transfer::Meanwhile& meanwhile) {
   std::optional<CollectiveScope> scope;
   if (!activity().collective.inside.load()) scope.emplace(slot.operation, slot.bytes, slot.sequence);

@@ -36,6 +36,8 @@ class StagedTransport {
   bool arrived(const Ticket& ticket);
   /// What arrives is copied behind what is in the stream that the transfer began on.
   void wait(const Ticket& ticket, const Transfer::Meanwhile& meanwhile);
+  /// Nobody will wait for it: what still arrives is dropped, as its place may be gone.
+  static void abandon(const Ticket& ticket);
 
  private:
   Slot& take(const char* operation, int64_t bytes, Stream& stream);

@@ -143,14 +143,15 @@ bool is_taken(const Tensor& qkv, const Batch& batch, const AttentionShape& shape
 /// Runs the pass, delta at the head of the workspace and the library's behind it. False: there is no engine.
 bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool backward, Addresses addresses,
          const Tensor& workspace, const Stream& stream) {
-  const int64_t all = batch.tokens / shape.longest, at_once = sequences_at_once(shape, batch.tokens);
+  const int64_t all = batch.tokens / shape.longest;
+  const int64_t at_once = backward ? sequences_at_once(shape, batch.tokens) : all;  // forward no scores are kept
   const auto plan_of = [&](int64_t sequences) -> const Plan& {
     return plans().of(problem_of(shape, sequences, batch.tokens, dtype, backward));
   };
   if (!plan_of(at_once) || (all % at_once != 0 && !plan_of(all % at_once))) return false;
   const auto base = reinterpret_cast<uintptr_t>(workspace.data);
   auto* delta = reinterpret_cast<char*>(static_cast<uintptr_t>(aligned(static_cast<int64_t>(base))));
-  char* own = delta + delta_bytes(shape, at_once * shape.longest);
+  char* own = backward ? delta + delta_bytes(shape, at_once * shape.longest) : delta;
   const float lowest = -FLT_MAX, one = 1;
   addresses.add(id_scale, &shape.scale);
   addresses.add(id_lowest, &lowest);

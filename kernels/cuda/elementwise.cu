@@ -29,7 +29,9 @@ struct ResidualAdd {
     const int64_t i = pack * neighbours;
     Some sum = load_pack<neighbours>(in, i, elements);
     const Some d = load_pack<neighbours>(delta, i, elements);
-    for (int k = 0; k < neighbours; ++k) sum.v[k] = fmaf(rows.scale(i + k), d.v[k], sum.v[k]);
+    for (int k = 0; k < neighbours; ++k) {  // beyond the end there is no row to ask for
+      if (i + k < elements) sum.v[k] = fmaf(rows.scale(i + k), d.v[k], sum.v[k]);
+    }
     store_pack(out, i, elements, sum);
   }
 };
@@ -43,7 +45,9 @@ struct ResidualAddBackward {
   __device__ void operator()(int64_t pack) const {
     const int64_t i = pack * neighbours;
     Some d = load_pack<neighbours>(dout, i, elements);
-    for (int k = 0; k < neighbours; ++k) d.v[k] *= rows.scale(i + k);
+    for (int k = 0; k < neighbours; ++k) {
+      if (i + k < elements) d.v[k] *= rows.scale(i + k);
+    }
     store_pack(ddelta, i, elements, d);
   }
 };

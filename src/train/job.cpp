@@ -15,6 +15,7 @@
 #include "train/estimate.hpp"
 #include "train/interruption.hpp"
 #include "train/program.hpp"
+#include "train/step_profile.hpp"
 
 namespace llmtrain {
 
@@ -35,7 +36,7 @@ void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
 int64_t ranks_of_device(Communicator& communicator) {
   if (device_memory_is_host()) return communicator.node_size();
   const std::string mine = device_identity();
-  return std::ranges::count(communicator.gather_all(mine), mine);
+  return std::max<int64_t>(std::ranges::count(communicator.gather_all(mine), mine), 1);
 }
 
 }  // namespace
@@ -90,13 +91,19 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 }
 
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
-  // The largest rank and the smallest share decide, for all alike. The context is there already.
-  const int64_t ranks = std::max<int64_t>(ranks_of_device(communicator), 1), context = device_context_bytes(ranks);
-  std::array<int64_t, 2> memory = {plan.bytes() + context + matmul_workspace_bytes(),
-                                   -device_memory().available / ranks - context};
+  const int64_t ranks = ranks_of_device(communicator);
+  // On a GPU a profile does without where there is no room.
+  const bool profiles =
+      device_memory_is_host() && config.log.profile > 0 && config.run.task == RunConfig::Task::pretrain;
+  const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), ranks) : 0;
+  // The largest plan, the largest process and the smallest share decide, for all alike. Of what is available the
+  // process has its part already: apart from the share, no rank's process is held against another's.
+  std::array<int64_t, 3> memory = {plan.bytes() + matmul_workspace_bytes() + profile, device_context_bytes(ranks),
+                                   -(device_memory().available / ranks)};
   communicator.maximum(memory);
+  const int64_t planned = memory[0], process = memory[1], share = -memory[2] + process;
   raise_together(communicator, [&] {
-    check_memory(memory[0], config.memory.limit, -memory[1], config.provenance.where("memory.limit"));
+    check_memory(planned + process, config.memory.limit, share, config.provenance.where("memory.limit"));
   });
 }
 
@@ -137,10 +144,10 @@ void print_model(RunLog& log, const Config& config, int64_t parameters) {
 
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
-  const int64_t bytes = plan.bytes() + matmul_workspace_bytes();
-  log.print(fmt::format("memory     {} per rank, {} on this {} of {} available", text(bytes),
-                        text(bytes * ranks_of_device(communicator)), device_memory_is_host() ? "node" : "GPU",
-                        text(device_memory().available)));
+  const int64_t ranks = ranks_of_device(communicator);
+  const int64_t bytes = plan.bytes() + matmul_workspace_bytes() + device_context_bytes(ranks);
+  log.print(fmt::format("memory     {} per rank, {} on this {} of {} available", text(bytes), text(bytes * ranks),
+                        device_memory_is_host() ? "node" : "GPU", text(device_memory().available)));
 }
 
 void print_left_out(RunLog& log, const SampleCounts& counts) {

@@ -206,6 +206,11 @@ std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Commu
   return trainer;
 }
 
+/// Beside what is asked for, which programs may read.
+void print_notes(const Config& config) {
+  for (const std::string& note : config.notes) fmt::print(stderr, "{}\n", note);
+}
+
 /// Of the last rank, which has the largest shards.
 int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
@@ -246,6 +251,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.time = measured->measure(runtime);
   }
   if (communicator.rank() == 0) {
+    print_notes(config);
     write_standard_output(command.json ? estimate_json(e) : estimate_text(e));
   }
   return 0;
@@ -332,6 +338,7 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     if (communicator.rank() != 0) return 0;
     settle_precision(config, device_fast_bf16());
     check_offload_here(config, communicator);
+    print_notes(config);
     write_standard_output(write_deck(config));
     return 0;
   }

@@ -11,6 +11,7 @@
 #include "core/whole_file.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/workspace.hpp"
 
 namespace llmtrain {
 
@@ -87,21 +88,11 @@ struct Yardstick {
         elements(device_memory_is_host() ? (int64_t{32} << 20) / ranks_of_node : int64_t{64} << 20) {}
 };
 
-}  // namespace
-
-int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node) {
-  const Yardstick y(ranks_of_node);
-  return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements);
-}
-
-MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
+MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) {
   const auto [n, elements] = Yardstick(ranks_of_node);
   const int64_t long_side = 4 * n;
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
-  // Beside a run that fills its GPU there may be no room: then there are no limits to compare with.
-  const int64_t wanted = std::max(9 * n * n * element, 8 * elements);
-  if (!device_memory_is_host() && device_memory().available < 2 * wanted) return limits;
   {
     const DeviceBuffer x_memory(n * n * element), w_memory(long_side * n * element), y_memory(n * long_side * element);
     const Tensor x(x_memory.data(), compute, {n, n}), w(w_memory.data(), compute, {long_side, n});
@@ -120,6 +111,26 @@ MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
                    stream.synchronize();
                  });
   return limits;
+}
+
+}  // namespace
+
+int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node) {
+  const Yardstick y(ranks_of_node);
+  return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements) +
+         linear_workspace_bytes({y.n, 4 * y.n, false, compute, compute, true, false}, y.n);
+}
+
+MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
+  if (device_memory_is_host()) return measured_limits(compute, ranks_of_node, stream);
+  // Beside a run that fills its GPU there may be no room: then there are no limits to compare with. Ranks that share a
+  // GPU ask at the same moment, so that in the end only the allocation tells.
+  if (device_memory().available < limits_memory_bytes(compute, ranks_of_node)) return {};
+  try {
+    return measured_limits(compute, ranks_of_node, stream);
+  } catch (const UserError&) {
+    return {};
+  }
 }
 
 std::vector<ProfileRow> profile_rows(std::span<const Span> spans) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "decks/program.hpp"
 
@@ -95,17 +96,18 @@ double peak_of(const std::vector<std::string>& arguments) {
   if (pipe(ends.data()) != 0) return 0;
   const pid_t child = fork();
   if (child == 0) {  // a process of its own, which has had no other children
+    close(ends[0]);
     rusage usage{};
-    const int code = llmtrain({1, 2, arguments}).exit_code;
+    const int code = [&]() noexcept { return llmtrain({1, 2, arguments}).exit_code; }();
     getrusage(RUSAGE_CHILDREN, &usage);
     const double bytes = code == 0 ? 1024.0 * static_cast<double>(usage.ru_maxrss) : 0;
     _exit(write(ends[1], &bytes, sizeof bytes) == sizeof bytes ? 0 : 1);
   }
+  close(ends[1]);  // or the end of a child that wrote nothing is never seen
   double bytes = 0;
   waitpid(child, nullptr, 0);
   EXPECT_EQ(read(ends[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
   close(ends[0]);
-  close(ends[1]);
   return bytes;
 }
 
@@ -138,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Decks, PeakMemory,
 TEST(MemoryPlan, OfOtherRanksIsWhatTheyPlan) {
   const TemporaryFolder folder;
   std::vector<std::string> arguments = deck("quickstart.ini", folder);
-  arguments.emplace_back("checkpoint.at_end=false");
+  arguments.insert(arguments.end(), {"checkpoint.at_end=false", "parallel.zero=0"});  // threads are what differs
   const std::string by_cores = "env -u OMP_NUM_THREADS";
   const Outcome run = llmtrain({2, 1, arguments, {}, by_cores});
   ASSERT_EQ(run.exit_code, 0) << run.output;
@@ -150,7 +152,9 @@ TEST(MemoryPlan, OfOtherRanksIsWhatTheyPlan) {
   };
   const double planned = last_metrics(folder)["memory_planned"];
   EXPECT_NEAR(plan_of("2") / planned, 1, 1e-3);
-  EXPECT_GT(plan_of("1") / planned, 1.01) << "control";
+  if (std::thread::hardware_concurrency() > 1) {
+    EXPECT_GT(plan_of("1"), planned) << "control";
+  }
 }
 
 TEST(MemoryPlan, NothingIsCopiedWhereNothingIsSaved) {

@@ -17,6 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::string_view smallest =
     "[run]\nmax_steps = 10\n[model]\nd_model = 64\nn_layers = 2\nn_heads = 4\n[data]\ntrain = "
@@ -361,6 +362,17 @@ TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {
               ElementsAre("run.max_steps: 10 there, 20 here", HasSubstr("model.dropout: 0 there, 0.5 here"),
                           HasSubstr("model.attention_dropout"), HasSubstr("optimizer.max_grad_norm"),
                           HasSubstr("divergence.skip_steps")));
+
+  // Keys that break the run in sections whose others do not.
+  const std::string half = write_deck(load({"precision.compute=fp16", "batch.global=4"}));
+  EXPECT_THAT(changes_since(load({"precision.compute=fp16", "batch.global=4", "precision.initial_loss_scale=1024",
+                                  "parallel.reduction_groups=2"}),
+                            half, "d.ini")
+                  .breaking,
+              UnorderedElementsAre(HasSubstr("parallel.reduction_groups"), HasSubstr("precision.initial_loss_scale")));
+  EXPECT_THAT(
+      changes_since(load({"precision.compute=fp32"}), write_deck(load({"precision.compute=bf16"})), "d.ini").breaking,
+      ElementsAre(HasSubstr("precision.compute")));
 }
 
 TEST(DeckFile, IsReadWhole) {

@@ -29,8 +29,10 @@ struct ResidualAdd {
     const int64_t i = pack * neighbours;
     Some sum = load_pack<neighbours>(in, i, elements);
     const Some d = load_pack<neighbours>(delta, i, elements);
-    for (int k = 0; k < neighbours; ++k) {  // beyond the end there is no row to ask for
-      if (i + k < elements) sum.v[k] = fmaf(rows.scale(i + k), d.v[k], sum.v[k]);
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < neighbours; ++k) {
+      const int64_t at = i + k < elements ? i + k : i;  // beyond the end there is no row to ask for
+      sum.v[k] = fmaf(rows.scale(at), d.v[k], sum.v[k]);
     }
     store_pack(out, i, elements, sum);
   }
@@ -45,9 +47,8 @@ struct ResidualAddBackward {
   __device__ void operator()(int64_t pack) const {
     const int64_t i = pack * neighbours;
     Some d = load_pack<neighbours>(dout, i, elements);
-    for (int k = 0; k < neighbours; ++k) {
-      if (i + k < elements) d.v[k] *= rows.scale(i + k);
-    }
+    LLMTRAIN_UNROLL
+    for (int k = 0; k < neighbours; ++k) d.v[k] *= rows.scale(i + k < elements ? i + k : i);
     store_pack(ddelta, i, elements, d);
   }
 };

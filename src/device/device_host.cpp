@@ -38,6 +38,8 @@ int64_t page_size() {
   return size;
 }
 
+constexpr int64_t most_in_huge_pages = int64_t{256} << 20;
+
 int64_t whole_pages(int64_t bytes) { return (bytes + page_size() - 1) / page_size() * page_size(); }
 
 }  // namespace
@@ -101,7 +103,6 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
                                 static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
                                 static_cast<double>(memory.total) / 0x1p30));
   }
-  // Not huge pages: under a hypervisor that hands idle memory back, their first touch is several times slower.
   void* data = mmap(nullptr, static_cast<size_t>(whole_pages(bytes)), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
@@ -110,6 +111,9 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   }
   data_ = data;
   bytes_ = bytes;
+  // What is larger stays in small pages: under a hypervisor that hands idle memory back, the first touch of gigabytes
+  // in huge pages can take seconds.
+  if (bytes <= most_in_huge_pages) madvise(data, static_cast<size_t>(whole_pages(bytes)), MADV_HUGEPAGE);
   volatile char* touched = static_cast<char*>(data);
   const int64_t page = page_size();
 #pragma omp parallel for schedule(static)

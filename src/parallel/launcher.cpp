@@ -139,6 +139,10 @@ ThreadChoice choose_threads(const ThreadFacts& facts) {
     share = facts.cpus_per_task;
     reason = fmt::format("SLURM_CPUS_PER_TASK={}", share);
   }
+  if (share > most_threads) {
+    share = most_threads;
+    reason += fmt::format(" (a rank takes {} at most: start more ranks)", share);
+  }
   const int bound = std::max(1, facts.bound_cores);
   if (bound >= share) return {share, reason, false};
   const std::string remedy = facts.slurm_step ? fmt::format("srun --cpus-per-task={}", share) : "mpirun --bind-to none";

@@ -21,8 +21,11 @@ struct ThreadFacts {
   bool slurm_step = false;  ///< started by srun rather than mpirun
 };
 
+/// Of a rank: Kokkos' OpenMP space has room for no more.
+inline constexpr int most_threads = 512;
+
 struct ThreadChoice {
-  int threads;
+  int threads;              ///< 1 to most_threads
   std::string note;         ///< why that many
   bool cores_lost = false;  ///< the binding leaves out cores of this rank's share; the note says the remedy
 };

@@ -50,6 +50,19 @@ TEST_F(Errors, NoneInASoundDeck) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 
+TEST_F(Errors, NoneByMoreThreadsThanARankTakes) {
+  const std::string deck = (folder / "deck.ini").string();
+  for (const char* option : {"--check", "--estimate"}) {
+    const Outcome outcome = llmtrain({1, 600, {deck, option}});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+  const Outcome outcome = llmtrain({1, 600, {deck}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* part : {"1 x 512 threads on 1 node", "OMP_NUM_THREADS=600 (a rank takes 512 at most"}) {
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
+  }
+}
+
 TEST_F(Errors, AllOfADeckAreReportedAtOnce) {
   write_deck("d_model = 16\nn_layers = 1", "d_modle = 16\nn_layers = many");
   expect_error(78, {"deck.ini:5: model.d_modle", "did you mean d_model", "deck.ini:6: model.n_layers"});

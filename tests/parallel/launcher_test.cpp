@@ -57,6 +57,17 @@ TEST(Launcher, TheEnvironmentDecidesFirst) {
   EXPECT_THAT(crowded.note, HasSubstr("bound to 1 core"));
 }
 
+TEST(Launcher, ARankHasNoMoreThreadsThanKokkosHasRoomFor) {
+  for (const ThreadFacts& facts :
+       {ThreadFacts{.requested = 513, .bound_cores = 2}, ThreadFacts{.cpus_per_task = 100000, .bound_cores = 100000},
+        ThreadFacts{.node_cores = 768, .bound_cores = 768}}) {
+    const ThreadChoice choice = choose_threads(facts);
+    EXPECT_EQ(choice.threads, 512);
+    EXPECT_THAT(choice.note, HasSubstr("(a rank takes 512 at most: start more ranks)"));
+  }
+  EXPECT_THAT(choose_threads({.requested = 512, .bound_cores = 512}).note, Not(HasSubstr("at most")));
+}
+
 TEST(Launcher, ReadsTheEnvironment) {
   {
     const Environment threads("OMP_NUM_THREADS", "6,2"), cpus("SLURM_CPUS_PER_TASK", "3");

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/deck.hpp"
+#include "core/fp32_number.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
 
@@ -107,7 +108,7 @@ void ModelConfig::visit(DeckKeys& keys) {
                    "rope_scaling refers to.",
             .automatic = "batch.sequence_length"});
   keys.key("norm", norm, {.doc = "Normalisation.", .automatic = "the family's"});
-  keys.key("norm_epsilon", norm_epsilon, {.range = above(0), .doc = "Added to the variance."});
+  keys.key<Fp32Number>("norm_epsilon", norm_epsilon, {.range = above(0), .doc = "Added to the variance."});
   keys.key("zero_centered_norm", zero_centered_norm,
            {.doc = "Norms multiply by 1 + weight, and weights start at 0.", .automatic = "the family's"});
   keys.key("pre_norm", pre_norm, {.doc = "Norms before attention and MLP; false: after the residual sum."});
@@ -122,7 +123,7 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key(
       "positions", positions,
       {.doc = "A learned table added to the embedding, or rotation of queries and keys.", .automatic = "the family's"});
-  keys.key("rope_theta", rope_theta, {.range = above(0), .doc = "Base of the wavelengths of rope."});
+  keys.key<Fp32Number>("rope_theta", rope_theta, {.range = above(0), .doc = "Base of the wavelengths of rope."});
   keys.key("rope_scaling", rope_scaling,
            {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in: llama3, factor 8, "
                    "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192."});
@@ -135,25 +136,28 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("mlp_bias", mlp_bias, {.doc = "Biases in the MLP.", .automatic = "bias, or the family's"});
   keys.key("tie_embeddings", tie_embeddings,
            {.doc = "The head uses the matrix of the embedding.", .automatic = "the family's"});
-  keys.key("embedding_scale", embedding_scale,
-           {.range = above(0),
-            .doc = "What leaves the embedding is multiplied by it, rounded to the compute dtype.",
-            .automatic = "the family's"});
-  keys.key("query_pre_attn_scalar", query_pre_attn_scalar,
-           {.range = above(0), .doc = "Attention scores are divided by its square root.", .automatic = "head_dim"});
-  keys.key(
+  keys.key<Fp32Number>("embedding_scale", embedding_scale,
+                       {.range = above(0),
+                        .doc = "What leaves the embedding is multiplied by it, rounded to the compute dtype.",
+                        .automatic = "the family's"});
+  keys.key<Fp32Number>(
+      "query_pre_attn_scalar", query_pre_attn_scalar,
+      {.range = above(0), .doc = "Attention scores are divided by its square root.", .automatic = "head_dim"});
+  keys.key<Fp32Number>(
       "attention_softcap", attention_softcap,
       {.range = at_least(0), .doc = "Attention scores s become c tanh(s / c); 0 = off.", .automatic = "the family's"});
-  keys.key("final_softcap", final_softcap,
-           {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
-  keys.key("dropout", dropout,
-           {.range = from_below(0, 1),
-            .doc = "Probability after the embedding and on each residual branch.",
-            .change = Change::applies});
-  keys.key("attention_dropout", attention_dropout,
-           {.range = from_below(0, 1), .doc = "Probability on the attention weights.", .change = Change::applies});
-  keys.key("initializer_std", initializer_std,
-           {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
+  keys.key<Fp32Number>(
+      "final_softcap", final_softcap,
+      {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
+  keys.key<Fp32Number>("dropout", dropout,
+                       {.range = from_below(0, 1),
+                        .doc = "Probability after the embedding and on each residual branch.",
+                        .change = Change::applies});
+  keys.key<Fp32Number>(
+      "attention_dropout", attention_dropout,
+      {.range = from_below(0, 1), .doc = "Probability on the attention weights.", .change = Change::applies});
+  keys.key<Fp32Number>("initializer_std", initializer_std,
+                       {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
   keys.key("sliding_window", sliding_window,
            {.unit = "tokens",
             .range = between(0, 1 << 24),

@@ -3,30 +3,31 @@
 #include <fmt/format.h>
 
 #include "core/deck.hpp"
+#include "core/fp32_number.hpp"
 
 namespace llmtrain {
 
 void OptimizerConfig::visit(DeckKeys& keys) {
   keys.section("optimizer", "How gradients change the weights.", Change::applies);
   keys.key("name", name, {.doc = "AdamW in torch's order of operations.", .change = Change::breaks});
-  keys.key("beta1", beta1, {.range = from_below(0, 1), .doc = "Decay of the first moment."});
-  keys.key("beta2", beta2, {.range = from_below(0, 1), .doc = "Decay of the second moment."});
-  keys.key("epsilon", epsilon, {.range = above(0), .doc = "Added to the root of the second moment."});
-  keys.key(
+  keys.key<Fp32Number>("beta1", beta1, {.range = from_below(0, 1), .doc = "Decay of the first moment."});
+  keys.key<Fp32Number>("beta2", beta2, {.range = from_below(0, 1), .doc = "Decay of the second moment."});
+  keys.key<Fp32Number>("epsilon", epsilon, {.range = above(0), .doc = "Added to the root of the second moment."});
+  keys.key<Fp32Number>(
       "weight_decay", weight_decay,
       {.range = at_least(0), .doc = "Times the learning rate, off matrices and embeddings; never biases and norms."});
-  keys.key("max_grad_norm", max_grad_norm,
-           {.range = at_least(0), .doc = "Gradients are scaled down to this global norm; 0 = off."});
+  keys.key<Fp32Number>("max_grad_norm", max_grad_norm,
+                       {.range = at_least(0), .doc = "Gradients are scaled down to this global norm; 0 = off."});
 }
 
 void ScheduleConfig::visit(DeckKeys& keys) {
   keys.section("schedule", "The learning rate as a function of the step.", Change::applies);
   keys.key("name", name, {.doc = "Shape after the warm-up; constant has no warm-up."});
-  keys.key("learning_rate", learning_rate, {.range = at_least(0), .doc = "The peak."});
-  keys.key("min_learning_rate", min_learning_rate,
-           {.range = at_least(0),
-            .doc = "Where cosine_with_min_lr and warmup_stable_decay end.",
-            .automatic = "learning_rate / 10; 0 for warmup_stable_decay"});
+  keys.key<Fp32Number>("learning_rate", learning_rate, {.range = at_least(0), .doc = "The peak."});
+  keys.key<Fp32Number>("min_learning_rate", min_learning_rate,
+                       {.range = at_least(0),
+                        .doc = "Where cosine_with_min_lr and warmup_stable_decay end.",
+                        .automatic = "learning_rate / 10; 0 for warmup_stable_decay"});
   keys.key("warmup_steps", warmup_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Linear rise from 0, which is the rate of the first step."});
   keys.key("warmup_ratio", warmup_ratio,
@@ -36,7 +37,7 @@ void ScheduleConfig::visit(DeckKeys& keys) {
             .doc = "Waves of the cosine: 0.5 falls once to the end. Of cosine_with_restarts: the number of falls.",
             .automatic = "0.5; 1 for cosine_with_restarts"});
   keys.key("power", power, {.range = above(0), .doc = "Of polynomial."});
-  keys.key("lr_end", lr_end, {.range = at_least(0), .doc = "Where polynomial ends; below learning_rate."});
+  keys.key<Fp32Number>("lr_end", lr_end, {.range = at_least(0), .doc = "Where polynomial ends; below learning_rate."});
   keys.key("timescale", timescale,
            {.unit = "steps",
             .range = at_least(0),

@@ -239,6 +239,31 @@ TEST(Config, FindsContradictions) {
   EXPECT_EQ(errors_of({"model.head_dim=7", "model.n_heads=5"}), "no error");
 }
 
+TEST(Config, NumbersOfKernelsAreNumbersInFp32) {
+  const auto expect = [](const std::string& argument, std::string_view what) {
+    const std::string errors = errors_of({argument});
+    EXPECT_THAT(errors, HasSubstr("command line: " + argument.substr(0, argument.find('='))));
+    EXPECT_THAT(errors, HasSubstr(std::string(what))) << argument;
+  };
+  for (const char* key :
+       {"schedule.learning_rate", "schedule.min_learning_rate", "schedule.lr_end", "optimizer.epsilon",
+        "optimizer.weight_decay", "optimizer.max_grad_norm", "model.norm_epsilon", "model.rope_theta",
+        "model.embedding_scale", "model.query_pre_attn_scalar", "model.attention_softcap", "model.final_softcap",
+        "model.initializer_std"}) {
+    expect(std::string(key) + "=1e300", "'1e300' is too large for fp32, in which it is used: that ends at 3.4e38");
+    expect(std::string(key) + "=1e-60", "'1e-60' is 0 in fp32, in which it is used");
+  }
+  for (const char* key : {"optimizer.beta1", "optimizer.beta2", "model.dropout", "model.attention_dropout"}) {
+    expect(std::string(key) + "=1e-60", "'1e-60' is 0 in fp32");
+    expect(std::string(key) + "=0.99999999999", "is 1 in fp32, in which it is used: must be 0 .. 1 (1 excluded)");
+  }
+  EXPECT_THAT(errors_of({}, std::string(smallest) + "[schedule]\nlearning_rate = 1e300\n"),
+              HasSubstr("inputs/tiny.ini:12: schedule.learning_rate: '1e300' is too large"));
+  EXPECT_EQ(errors_of({"schedule.learning_rate=3.4e38", "optimizer.epsilon=2e-45", "optimizer.weight_decay=0",
+                       "model.dropout=0.9999999"}),
+            "no error");
+}
+
 TEST(Config, ARunShorterThanItsWarmupIsNotedAndItsResolvedDeckIsADeckAgain) {
   const std::string deck = std::string(smallest) + "[schedule]\nname = linear\nwarmup_steps = 5\n";
   const auto note = HasSubstr("schedule.warmup_steps: 5 steps do not fit into run.max_steps = 2");

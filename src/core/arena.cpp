@@ -15,11 +15,11 @@ std::string_view name_of(MemoryCategory category) {
 
 namespace {
 
-/// a + b of sizes; a plan beyond 2^63 bytes is the deck's error.
+/// a + b of sizes; a plan beyond 2^62 bytes is the deck's error, so that something may be added to a plan.
 int64_t add_sizes(int64_t a, int64_t b) {
   int64_t sum = 0;
-  if (b < 0 || __builtin_add_overflow(a, b, &sum) || sum > INT64_MAX - 64) {
-    throw UserError(ExitCode::deck, "the run needs more than 2^63 bytes of memory: use a smaller model or micro-batch");
+  if (b < 0 || __builtin_add_overflow(a, b, &sum) || sum > INT64_MAX / 2) {
+    throw UserError(ExitCode::deck, "the run needs more than 2^62 bytes of memory: use a smaller model or micro-batch");
   }
   return sum;
 }

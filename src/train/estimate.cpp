@@ -23,6 +23,17 @@ std::string time_text(const Prediction& t) {
                             "of the run", t.run(), duration(t.run()), t.steps);
 }
 
+/// Of `ranks` together.
+int64_t times(int64_t bytes, int64_t ranks) {
+  int64_t all = 0;
+  if (__builtin_mul_overflow(bytes, ranks, &all)) {
+    throw UserError(ExitCode::deck, fmt::format("--estimate: {} ranks of {} on a node need more than 2^63 bytes: use a "
+                                                "smaller model or micro-batch, or fewer --ranks-per-node",
+                                                ranks, bytes_text(static_cast<double>(bytes))));
+  }
+  return all;
+}
+
 int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; }
 
 /// Of a rank: see(name, bytes) for each part, and for all.
@@ -44,18 +55,23 @@ std::string estimate_text(const Estimate& e) {
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });
-  const int64_t node = bytes_of(e) * e.ranks_per_node, disk = e.state_bytes;
+  const int64_t node = times(bytes_of(e), e.ranks_per_node), disk = e.state_bytes;
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
+  if (e.last_node) {
+    const int64_t last = times(e.last_node->rank_bytes, e.last_node->ranks);
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (the rest of the ranks: {})\n", "last node", last,
+                        bytes_text(static_cast<double>(last)), e.last_node->ranks);
+  }
   if (e.pinned_bytes != 0) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (offloaded to the host; {} of a node)\n", "host memory",
                         e.pinned_bytes, bytes_text(static_cast<double>(e.pinned_bytes)),
-                        bytes_text(static_cast<double>(e.pinned_bytes * e.ranks_per_node)));
+                        bytes_text(static_cast<double>(times(e.pinned_bytes, e.ranks_per_node))));
   }
   const int64_t offloaded = e.offloaded_bytes;
   if (offloaded != 0) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (in parallel.offload_path; {} of a node)\n", "offloaded",
                         offloaded, bytes_text(static_cast<double>(offloaded)),
-                        bytes_text(static_cast<double>(offloaded * e.ranks_per_node)));
+                        bytes_text(static_cast<double>(times(offloaded, e.ranks_per_node))));
   }
   if (disk != 0)
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (master weights and moments, all ranks)\n", "state on disk",
@@ -70,10 +86,14 @@ std::string estimate_json(const Estimate& e) {
   j["ranks_per_node"] = e.ranks_per_node;
   j["parameters"] = e.parameters;
   each_part(e, [&](std::string_view name, int64_t bytes) { j["bytes_per_rank"][std::string(name)] = bytes; });
-  j["bytes_per_node"] = bytes_of(e) * e.ranks_per_node;
+  j["bytes_per_node"] = times(bytes_of(e), e.ranks_per_node);
+  if (e.last_node) {
+    j["ranks_of_last_node"] = e.last_node->ranks;
+    j["bytes_of_last_node"] = times(e.last_node->rank_bytes, e.last_node->ranks);
+  }
   j["host_bytes_per_rank"] = e.pinned_bytes;
   j["offloaded_bytes_per_rank"] = e.offloaded_bytes;
-  j["offloaded_bytes_per_node"] = e.offloaded_bytes * e.ranks_per_node;
+  j["offloaded_bytes_per_node"] = times(e.offloaded_bytes, e.ranks_per_node);
   j["checkpoint_bytes"] = e.state_bytes;
   if (e.time) {
     j["seconds_per_step"] = e.time->step;

@@ -17,8 +17,14 @@ struct Prediction {
   double run() const { return step * static_cast<double>(steps) + evaluation * static_cast<double>(evaluations); }
 };
 
-/// What --estimate says: bytes of one rank by category, and of a node.
+/// What --estimate says: bytes of one rank by category, and of a node that is full.
 struct Estimate {
+  /// A node that has the ranks that are left.
+  struct LastNode {
+    int64_t ranks;
+    int64_t rank_bytes;  ///< the plan and what lies beside it
+  };
+
   const Arena* plan = nullptr;
   int64_t parameters = 0;
   int64_t state_bytes = 0;      ///< of a checkpoint, all ranks
@@ -27,9 +33,11 @@ struct Estimate {
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
   int64_t library_bytes = 0;  ///< of a rank, beside the plan: the process and what libraries take for themselves
+  std::optional<LastNode> last_node = {};  ///< where the ranks do not fill it
   std::optional<Prediction> time = {};
 };
 
+/// UserError(deck) when a node's bytes cannot be counted, which is for rank 0 to tell the others.
 std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 

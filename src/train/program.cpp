@@ -211,7 +211,30 @@ void print_notes(const Config& config) {
   for (const std::string& note : config.notes) fmt::print(stderr, "{}\n", note);
 }
 
-/// Of the last rank, which has the largest shards.
+/// Of the last of `ranks`, which has the largest shards, on a node with `of_node` of them. Asks for as many threads as
+/// a rank has there.
+struct RankPlan {
+  RankPlan(const Config& config, const Dataset& data, int64_t ranks, int64_t of_node) {
+    use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
+    const int size = static_cast<int>(ranks), node_size = device_memory_is_host() ? static_cast<int>(of_node) : 1;
+    const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+    if (evaluates) {
+      task.emplace(config, data, size - 1, size);
+    } else {
+      trainer.emplace(config, data, size - 1, size, node_size);
+    }
+    library_bytes = device_context_bytes(of_node) + matmul_workspace_bytes();
+    if (!evaluates && config.log.profile > 0) {
+      library_bytes += limits_memory_bytes(compute_dtype(config.precision), of_node);
+    }
+  }
+  const Arena& arena() const { return trainer ? trainer->plan() : task->plan(); }
+
+  std::optional<EvaluationTask> task;
+  std::optional<Trainer> trainer;
+  int64_t library_bytes;
+};
+
 int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   examine(deck_text, command, communicator);
@@ -223,25 +246,20 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
                                                 : command.ranks > 0        ? e.ranks
                                                                            : communicator.node_size());
-  use_threads(choose_threads(find_thread_facts(static_cast<int>(e.ranks_per_node))).threads);
-  const int size = static_cast<int>(e.ranks);
-  std::optional<EvaluationTask> task;
-  std::optional<Trainer> trainer;
+  const RankPlan plan(config, data, e.ranks, e.ranks_per_node);
+  e.plan = &plan.arena();
+  e.library_bytes = plan.library_bytes;
   if (evaluates) {
-    task.emplace(config, data, size - 1, size);
-    e.parameters = task->parameter_count();
+    e.parameters = plan.task->parameter_count();
   } else {
-    const int node_size = device_memory_is_host() ? static_cast<int>(e.ranks_per_node) : 1;
-    trainer.emplace(config, data, size - 1, size, node_size);
-    e.parameters = trainer->parameter_count();
-    e.offloaded_bytes = trainer->offloaded_bytes();
-    e.pinned_bytes = trainer->pinned_bytes();
+    e.parameters = plan.trainer->parameter_count();
+    e.offloaded_bytes = plan.trainer->offloaded_bytes();
+    e.pinned_bytes = plan.trainer->pinned_bytes();
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
   }
-  e.plan = evaluates ? &task->plan() : &trainer->plan();
-  e.library_bytes = device_context_bytes(e.ranks_per_node) + matmul_workspace_bytes();
-  if (!evaluates && config.log.profile > 0) {
-    e.library_bytes += limits_memory_bytes(compute_dtype(config.precision), e.ranks_per_node);
+  if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
+    const RankPlan last(config, data, e.ranks, rest);
+    e.last_node = {rest, last.arena().bytes() + last.library_bytes};
   }
   use_threads(runtime.threads());
   if (command.measure) {
@@ -250,9 +268,13 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     measured->reserve_disk(communicator);
     e.time = measured->measure(runtime);
   }
+  std::string text;
+  raise_together(communicator, [&] {
+    if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);
+  });
   if (communicator.rank() == 0) {
     print_notes(config);
-    write_standard_output(command.json ? estimate_json(e) : estimate_text(e));
+    write_standard_output(text);
   }
   return 0;
 }

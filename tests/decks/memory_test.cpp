@@ -157,6 +157,32 @@ TEST(MemoryPlan, OfOtherRanksIsWhatTheyPlan) {
   }
 }
 
+TEST(MemoryPlan, ANodeThatIsNotFullCountsTheRanksThatItHas) {
+  const TemporaryFolder folder;
+  const auto on_nodes_of = [&](const char* ranks) {
+    std::vector<std::string> arguments = deck("quickstart.ini", folder);
+    arguments.insert(arguments.end(), {"--ranks", "6", "--ranks-per-node", ranks});
+    return estimated(arguments);
+  };
+  on_nodes_of("4");  // which leaves the tokens in the cache, as in PeakMemory
+  const auto four = on_nodes_of("4"), two = on_nodes_of("2");
+  EXPECT_EQ(four["bytes_per_node"].get<int64_t>(), 4 * four["bytes_per_rank"]["total"].get<int64_t>());
+  EXPECT_EQ(four["ranks_of_last_node"], 2);
+  EXPECT_NEAR(four["bytes_of_last_node"].get<double>() / two["bytes_per_node"].get<double>(), 1, 0.02) << four << two;
+  EXPECT_FALSE(two.contains("bytes_of_last_node"));
+}
+
+TEST(MemoryPlan, BeyondWhatCanBeCountedIsAnError) {
+  const TemporaryFolder folder;
+  std::vector<std::string> arguments = deck("quickstart.ini", folder);
+  arguments.insert(arguments.end(),
+                   {"model.d_model=262144", "model.n_heads=1024", "model.n_layers=1", "model.vocab_size=1073741824",
+                    "parallel.zero=0", "--estimate", "--ranks", "65536"});
+  const Outcome estimate = llmtrain({1, 1, arguments});
+  EXPECT_EQ(estimate.exit_code, 78) << estimate.output;
+  EXPECT_NE(estimate.output.find("on a node need more than 2^63 bytes"), std::string::npos) << estimate.output;
+}
+
 TEST(MemoryPlan, NothingIsCopiedWhereNothingIsSaved) {
   const TemporaryFolder folder;
   const auto workspace = [&](const std::string& at_end, const std::string& buffer) {

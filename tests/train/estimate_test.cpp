@@ -69,6 +69,38 @@ TEST_F(EstimateTest, SaysWhatLiesElsewhere) {
                     HasSubstr("1600 bytes    1.56 KiB  (offloaded to the host; 6.25 KiB of a node)\n")));
 }
 
+TEST_F(EstimateTest, ANodeIsAFullOneAndTheLastIsSaidApart) {
+  EXPECT_FALSE(json().contains("bytes_of_last_node"));
+  estimate_.ranks = 6;
+  estimate_.last_node = {.ranks = 2, .rank_bytes = 300000};
+  const auto j = json();
+  EXPECT_EQ(j["bytes_per_node"], 4 * 202600);
+  EXPECT_EQ(j["ranks_of_last_node"], 2);
+  EXPECT_EQ(j["bytes_of_last_node"], 600000);
+  EXPECT_THAT(estimate_text(estimate_),
+              AllOf(HasSubstr("memory of one rank of 6 (4 on a node)"), HasSubstr("  of a node                810400 "),
+                    HasSubstr("  last node                600000 bytes   585.9 KiB  (the rest of the ranks: 2)\n")));
+}
+
+TEST_F(EstimateTest, BytesThatCannotBeCountedAreAnError) {
+  estimate_.pinned_bytes = (int64_t{1} << 61) - 1;
+  EXPECT_EQ(estimate_json(estimate_).find('-'), std::string::npos);
+  estimate_.ranks_per_node = 5;
+  const auto refusal = [&](auto text_of) -> std::string {
+    try {
+      return text_of(estimate_);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::deck);
+      return error.what();
+    }
+  };
+  const auto expected = HasSubstr("5 ranks of 2048.0 PiB on a node need more than 2^63 bytes");
+  EXPECT_THAT(refusal(estimate_text), expected);
+  estimate_.pinned_bytes = 0;
+  estimate_.offloaded_bytes = (int64_t{1} << 61) - 1;
+  EXPECT_THAT(refusal(estimate_json), expected);
+}
+
 TEST_F(EstimateTest, TimeOfARunIsItsStepsAndEvaluations) {
   estimate_.time =
       Prediction{.step = 0.5, .measured = 7, .evaluation = 3, .steps = 1000, .evaluations = 4, .tokens_per_step = 4096};

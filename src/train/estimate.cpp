@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "device/device.hpp"
@@ -36,6 +37,13 @@ int64_t times(int64_t bytes, int64_t ranks) {
 
 int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; }
 
+/// By which the largest rank is above memory.limit, so that the run would be refused; 0 = it would not.
+int64_t beyond_limit(const Estimate& e) {
+  if (e.limit == 0) return 0;
+  const int64_t largest = std::max(bytes_of(e), e.last_node ? e.last_node->rank_bytes : 0) - e.spared_bytes;
+  return std::max<int64_t>(largest - e.limit, 0);
+}
+
 /// Of a rank: see(name, bytes) for each part, and for all.
 template <class See>
 void each_part(const Estimate& e, const See& see) {
@@ -55,6 +63,11 @@ std::string estimate_text(const Estimate& e) {
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });
+  if (const int64_t beyond = beyond_limit(e); beyond > 0) {
+    text +=
+        fmt::format("  {:<14} {:>16} bytes  {:>10}  (memory.limit is {}: the run would be refused)\n", "beyond limit",
+                    beyond, bytes_text(static_cast<double>(beyond)), bytes_text(static_cast<double>(e.limit)));
+  }
   const int64_t node = times(bytes_of(e), e.ranks_per_node), disk = e.state_bytes;
   text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
   if (e.last_node) {
@@ -86,6 +99,10 @@ std::string estimate_json(const Estimate& e) {
   j["ranks_per_node"] = e.ranks_per_node;
   j["parameters"] = e.parameters;
   each_part(e, [&](std::string_view name, int64_t bytes) { j["bytes_per_rank"][std::string(name)] = bytes; });
+  if (e.limit > 0) {
+    j["memory_limit"] = e.limit;
+    j["bytes_beyond_limit"] = beyond_limit(e);
+  }
   j["bytes_per_node"] = times(bytes_of(e), e.ranks_per_node);
   if (e.last_node) {
     j["ranks_of_last_node"] = e.last_node->ranks;

@@ -22,7 +22,7 @@ struct Estimate {
   /// A node that has the ranks that are left.
   struct LastNode {
     int64_t ranks;
-    int64_t rank_bytes;  ///< the plan and what lies beside it
+    int64_t rank_bytes;  ///< the plan and library_bytes
   };
 
   const Arena* plan = nullptr;
@@ -33,6 +33,8 @@ struct Estimate {
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
   int64_t library_bytes = 0;  ///< of a rank, beside the plan: the process and what libraries take for themselves
+  int64_t spared_bytes = 0;   ///< of those: a run goes without them where there is no room
+  int64_t limit = 0;          ///< memory.limit; 0 = none
   std::optional<LastNode> last_node = {};  ///< where the ranks do not fill it
   std::optional<Prediction> time = {};
 };

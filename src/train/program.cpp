@@ -223,16 +223,17 @@ struct RankPlan {
     } else {
       trainer.emplace(config, data, size - 1, size, node_size);
     }
-    library_bytes = device_context_bytes(of_node) + matmul_workspace_bytes();
-    if (!evaluates && config.log.profile > 0) {
-      library_bytes += limits_memory_bytes(compute_dtype(config.precision), of_node);
-    }
+    const bool profiles = !evaluates && config.log.profile > 0;
+    const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), of_node) : 0;
+    kernel_bytes = matmul_workspace_bytes() + profile;
+    if (!device_memory_is_host()) spared_bytes = profile;  // as check_plan() has it
   }
   const Arena& arena() const { return trainer ? trainer->plan() : task->plan(); }
 
   std::optional<EvaluationTask> task;
   std::optional<Trainer> trainer;
-  int64_t library_bytes;
+  int64_t kernel_bytes;      ///< of libraries, beside the process
+  int64_t spared_bytes = 0;  ///< see Estimate
 };
 
 int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
@@ -248,7 +249,9 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
                                                                            : communicator.node_size());
   const RankPlan plan(config, data, e.ranks, e.ranks_per_node);
   e.plan = &plan.arena();
-  e.library_bytes = plan.library_bytes;
+  e.library_bytes = device_context_bytes(e.ranks_per_node) + plan.kernel_bytes;
+  e.spared_bytes = plan.spared_bytes;
+  e.limit = config.memory.limit;
   if (evaluates) {
     e.parameters = plan.task->parameter_count();
   } else {
@@ -258,8 +261,9 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
   }
   if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
+    const int64_t process = device_context_bytes(rest);  // with one plan, as in a run
     const RankPlan last(config, data, e.ranks, rest);
-    e.last_node = {rest, last.arena().bytes() + last.library_bytes};
+    e.last_node = {rest, last.arena().bytes() + process + last.kernel_bytes};
   }
   use_threads(runtime.threads());
   if (command.measure) {

@@ -121,6 +121,10 @@ TEST_F(Errors, HostileTokenFile) {
 }
 TEST_F(Errors, NotEnoughMemory) {
   expect_error(78, {"memory.limit"}, {"memory.limit=100K"});
+  const Outcome estimate = llmtrain({1, 1, {(folder / "deck.ini").string(), "memory.limit=100K", "--estimate"}});
+  EXPECT_EQ(estimate.exit_code, 0) << estimate.output;
+  EXPECT_NE(estimate.output.find("(memory.limit is 97.7 KiB: the run would be refused)"), std::string::npos)
+      << estimate.output;
   expect_error(78, {"not enough memory"}, {"model.d_model=65536", "model.n_layers=64", "model.n_heads=512"});
 }
 TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class EstimateTest : public ::testing::Test {
  protected:
@@ -80,6 +81,24 @@ TEST_F(EstimateTest, ANodeIsAFullOneAndTheLastIsSaidApart) {
   EXPECT_THAT(estimate_text(estimate_),
               AllOf(HasSubstr("memory of one rank of 6 (4 on a node)"), HasSubstr("  of a node                810400 "),
                     HasSubstr("  last node                600000 bytes   585.9 KiB  (the rest of the ranks: 2)\n")));
+}
+
+TEST_F(EstimateTest, SaysByHowMuchALimitIsExceeded) {
+  EXPECT_FALSE(json().contains("memory_limit"));
+  const auto line = HasSubstr("beyond limit");
+  estimate_.limit = 202600;
+  EXPECT_EQ(json()["bytes_beyond_limit"], 0);
+  EXPECT_THAT(estimate_text(estimate_), Not(line));
+  estimate_.limit = 200000;
+  EXPECT_EQ(json()["memory_limit"], 200000);
+  EXPECT_EQ(json()["bytes_beyond_limit"], 2600);
+  EXPECT_THAT(estimate_text(estimate_),
+              HasSubstr("  beyond limit               2600 bytes    2.54 KiB  (memory.limit is 195.3 KiB: the run "
+                        "would be refused)\n"));
+  estimate_.spared_bytes = 1000;
+  EXPECT_EQ(json()["bytes_beyond_limit"], 1600);
+  estimate_.last_node = {.ranks = 2, .rank_bytes = 210000};
+  EXPECT_EQ(json()["bytes_beyond_limit"], 9000) << "the largest rank decides";
 }
 
 TEST_F(EstimateTest, BytesThatCannotBeCountedAreAnError) {

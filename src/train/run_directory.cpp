@@ -31,11 +31,11 @@ namespace fs = std::filesystem;
 
 /// Everything this program writes into a run directory; an overwritten run loses these and nothing else. (`restarts`,
 /// by jobs/train.sbatch, is not among them: it counts starts that came to nothing, which must not make it forget.)
-constexpr std::array<const char*, 14> own_names = {
+constexpr std::array<const char*, 15> own_names = {
     "begun.json",     "evaluation.json", "tokenizer.json", "tokenizer_config.json",
     "deck.ini",       "ledger.jsonl",    "metrics.jsonl",  "metrics.h5",
     "metrics.h5.tmp", "log.txt",         "finished.json",  "tensorboard",
-    "checkpoints",    "export"};
+    "checkpoints",    "export",          "trace.json"};
 
 /// Empty outside Slurm.
 std::string own_job() {

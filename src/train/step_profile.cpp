@@ -235,7 +235,7 @@ void StepProfile::end_step() {
   }
 }
 
-std::string StepProfile::report(Runtime& runtime, DType compute, const std::string& directory) {
+void StepProfile::report(Runtime& runtime, DType compute, const std::string& directory, RunLog& log) {
   reported_ = true;
   Communicator& communicator = runtime.communicator();
   communicator.barrier();  // all ranks of a node measure at once, as they compute at once
@@ -259,7 +259,7 @@ std::string StepProfile::report(Runtime& runtime, DType compute, const std::stri
       communicator.gather_all(communicator.rank() < static_cast<int>(traced_ranks)
                                   ? trace_events(recorder_.spans, communicator.rank(), meeting - longest[0])
                                   : "");
-  if (communicator.rank() != 0) return "";
+  if (communicator.rank() != 0) return;
 
   std::string trace = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   std::string text =
@@ -277,12 +277,16 @@ std::string StepProfile::report(Runtime& runtime, DType compute, const std::stri
         "rank\n",
         r, static_cast<double>(time.exposed) / steps_ms, static_cast<double>(time.waiting) / steps_ms);
   }
-  if (!directory.empty()) {
+  std::string lost;
+  try {
     write_whole_file(directory + "/trace.json", trace);
     text += fmt::format("  {}/trace.json shows every span (https://ui.perfetto.dev, chrome://tracing)\n", directory);
+  } catch (const UserError& error) {
+    lost = fmt::format("{}; the run goes on without the trace of its profile", error.what());
   }
-  text.pop_back();  // the console ends its lines itself
-  return text;
+  text.pop_back();  // the log ends its lines itself
+  log.print(text);
+  if (!lost.empty()) log.warn(lost);
 }
 
 }  // namespace llmtrain

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/profile.hpp"
+#include "metrics/run_log.hpp"
 #include "parallel/runtime.hpp"
 
 namespace llmtrain {
@@ -58,8 +59,8 @@ class StepProfile {
   /// All wanted steps are recorded, or as many as there were before `the_end`, and the report is due. The same on every
   /// rank.
   bool due(bool the_end = false) const { return recorded_ > 0 && (the_end || recorded_ == wanted_) && !reported_; }
-  /// Collective. The table's lines, on rank 0, which also writes <directory>/trace.json.
-  std::string report(Runtime& runtime, DType compute, const std::string& directory);
+  /// Collective. The table in the log, and <directory>/trace.json; a warning where that cannot be written.
+  void report(Runtime& runtime, DType compute, const std::string& directory, RunLog& log);
 
  private:
   int64_t wanted_;

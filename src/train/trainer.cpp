@@ -176,7 +176,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
   StepProfile profile(config_.log.profile, total_steps_ - completed);
   const auto report_profile = [&](bool the_end) {
     if (!profile.due(the_end)) return;
-    run.log.print(profile.report(runtime, compute_dtype(config_.precision), RunDirectory::path_of(config_)));
+    profile.report(runtime, compute_dtype(config_.precision), RunDirectory::path_of(config_), run.log);
   };
   int64_t stop = settle(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {

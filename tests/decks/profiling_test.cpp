@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,20 +18,24 @@ struct Profiled {
   nlohmann::json trace;
 };
 
+std::vector<std::string> arguments_of(const TemporaryFolder& folder, const std::string& name, int steps) {
+  return {(source_folder() / "inputs/quickstart.ini").string(),
+          "run.output=" + folder.text(),
+          "run.name=" + name,
+          "run.max_steps=5",
+          "model.d_model=48",
+          "model.n_layers=2",
+          "batch.sequence_length=64",
+          "data.cache=" + (folder / "cache").string(),
+          "evaluation.at_end=false",
+          "checkpoint.at_end=false",
+          "log.samples_every_steps=0",
+          "log.profile=" + std::to_string(steps)};
+}
+
 Profiled run(const TemporaryFolder& folder, int ranks, int steps, const std::vector<std::string>& more = {}) {
   const std::string name = "run" + std::to_string(ranks) + "_" + std::to_string(steps);
-  std::vector<std::string> arguments = {(source_folder() / "inputs/quickstart.ini").string(),
-                                        "run.output=" + folder.text(),
-                                        "run.name=" + name,
-                                        "run.max_steps=5",
-                                        "model.d_model=48",
-                                        "model.n_layers=2",
-                                        "batch.sequence_length=64",
-                                        "data.cache=" + (folder / "cache").string(),
-                                        "evaluation.at_end=false",
-                                        "checkpoint.at_end=false",
-                                        "log.samples_every_steps=0",
-                                        "log.profile=" + std::to_string(steps)};
+  std::vector<std::string> arguments = arguments_of(folder, name, steps);
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Outcome outcome = llmtrain({ranks, 1, arguments});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -126,6 +131,43 @@ TEST(Profiling, ARunThatStopsEarlySaysWhatItHasRecorded) {
   EXPECT_NE(early.log.find("stopped early after 2 steps"), std::string::npos) << early.log;
   EXPECT_NE(early.log.find("profile    steps 1 to 2"), std::string::npos) << early.log;
 }
+
+TEST(Profiling, TheTraceIsTheRunsOwn) {
+  const TemporaryFolder folder;
+  run(folder, 1, 2);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run1_2/trace.json"));
+  std::vector<std::string> replaced = arguments_of(folder, "run1_2", 0);
+  replaced.emplace_back("run.overwrite=true");
+  EXPECT_EQ(llmtrain({1, 1, replaced}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "run1_2/trace.json")) << "of the run that was replaced";
+
+  // Of somebody else: nothing is replaced.
+  std::filesystem::create_directory(folder / "other");
+  write_file(folder / "other/trace.json", "mine");
+  const Outcome refused = llmtrain({1, 1, arguments_of(folder, "other", 3)});
+  EXPECT_EQ(refused.exit_code, 73) << refused.output;
+  EXPECT_EQ(read_file(folder / "other/trace.json"), "mine");
+}
+
+#ifdef LLMTRAIN_FAULT_LIBRARY
+TEST(Profiling, ATraceThatCannotBeWrittenEndsNoRun) {
+  for (const std::string fault : {"CALLS=write LLMTRAIN_FAULT_HOW=full", "CALLS=create LLMTRAIN_FAULT_HOW=eacces"}) {
+    const TemporaryFolder folder;
+    const Outcome outcome = llmtrain({2,
+                                      1,
+                                      arguments_of(folder, "run", 2),
+                                      {},
+                                      "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY " LLMTRAIN_FAULT_AT=1 "
+                                      "LLMTRAIN_FAULT_PATH=trace.json LLMTRAIN_FAULT_" +
+                                          fault});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("the run goes on without the trace"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("ms/step"), std::string::npos) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(folder / "run/trace.json"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "run/finished.json"));
+  }
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ProfilingOfRanks, ::testing::Values(1, 2));
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -64,6 +65,25 @@ std::vector<T> values_of(const std::string& bytes) {
 std::string speed_text(const ProfileRow& row, double amount, double seconds) {
   return row.kind == SpanKind::kernel && amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds * 1e-9)
                                                                    : "";
+}
+
+using TableLine = std::array<std::string, 8>;
+
+/// Columns as wide as their widest cell, the first two flush left.
+std::string in_columns(std::span<const TableLine> lines) {
+  std::array<size_t, 8> widths = {14, 24, 7, 10, 7, 9, 7, 8};
+  for (const TableLine& line : lines) {
+    for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  std::string text;
+  for (const TableLine& line : lines) {
+    text += " ";
+    for (size_t c = 0; c < line.size(); ++c) {
+      text += c < 2 ? fmt::format(" {:<{}}", line[c], widths[c]) : fmt::format(" {:>{}}", line[c], widths[c]);
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 std::string limits_text(const MachineLimits& limits) {
@@ -164,26 +184,24 @@ std::string profile_table(std::span<const Span> spans, int64_t steps, const Mach
     total += row.nanoseconds;
     whole.work.flops += row.work.flops;
   }
-  const auto line = [](const auto&... cells) {
-    return fmt::format("  {:<14} {:<24} {:>7} {:>10} {:>7} {:>9} {:>7} {:>8}\n", cells...);
-  };
   const auto per_step = [&](int64_t ns) {
     return fmt::format("{:.3f}", static_cast<double>(ns) * 1e-6 / static_cast<double>(steps));
   };
   const auto share = [&](int64_t ns) {
     return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(std::max<int64_t>(total, 1)));
   };
-  std::string text = line("phase", "part", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of limit");
+  std::vector<TableLine> lines = {{"phase", "part", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "of limit"}};
   for (const ProfileRow& row : rows) {
     const double seconds = static_cast<double>(row.nanoseconds) * 1e-9;
-    text +=
-        line(row.phase, row.part, fmt::format("{:.4g}", static_cast<double>(row.calls) / static_cast<double>(steps)),
-             per_step(row.nanoseconds), share(row.nanoseconds), speed_text(row, row.work.flops, seconds),
-             speed_text(row, row.work.bytes, seconds), limit_text(row, seconds, limits));
+    lines.push_back({row.phase, row.part,
+                     fmt::format("{:.4g}", static_cast<double>(row.calls) / static_cast<double>(steps)),
+                     per_step(row.nanoseconds), share(row.nanoseconds), speed_text(row, row.work.flops, seconds),
+                     speed_text(row, row.work.bytes, seconds), limit_text(row, seconds, limits)});
   }
   const double seconds = static_cast<double>(total) * 1e-9;
-  return text + line("total", "", "", per_step(total), share(total), speed_text(whole, whole.work.flops, seconds), "",
-                     limit_text(whole, seconds, limits));
+  lines.push_back({"total", "", "", per_step(total), share(total), speed_text(whole, whole.work.flops, seconds), "",
+                   limit_text(whole, seconds, limits)});
+  return in_columns(lines);
 }
 
 CommunicationTime communication_time(std::span<const Span> spans, std::span<const Post> posts) {

@@ -60,6 +60,24 @@ TEST(StepProfile, TableHasSpeedsAndSharesOfTheLimitThatBinds) {
   EXPECT_NE(profile_table(slow, 2, {}).find("12.500"), std::string::npos) << "25 ms in two steps";
 }
 
+TEST(StepProfile, ColumnsWidenWithTheirNumbers) {
+  std::vector<Span> large = some_spans();
+  for (Span& s : large) s.begin *= 1000000000000, s.end *= 1000000000000, s.work.flops *= 1e30, s.work.bytes *= 1e30;
+  large[2].name = "a_product_with_a_name_of_its_own";
+  std::istringstream text(profile_table(large, 2, {.flops = 1e9, .bytes = 1e9}));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 7);
+  for (const std::string& line : lines) EXPECT_EQ(line.size(), lines[0].size()) << line;
+  // Each title ends where the numbers under it do, and a blank is before each.
+  for (const char* title : {"calls", "ms/step", "share", "GFLOP/s", "GB/s"}) {
+    const size_t end = lines[0].find(title) + std::string(title).size();
+    EXPECT_EQ(lines[3][end], ' ') << title;
+    EXPECT_NE(lines[3][end - 1], ' ') << title;
+  }
+  EXPECT_NE(lines[3].find("12500000.000 "), std::string::npos) << lines[3];
+}
+
 TEST(StepProfile, WaitingEndsWhenTheLastRankHasGivenItsPart) {
   const auto time = [](std::vector<Post> posts) { return communication_time(some_spans(), posts); };
   EXPECT_EQ(time({{7, 48}, {7, 62}, {6, 99}}).exposed, 30);

@@ -204,12 +204,13 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
   LLMTRAIN_CHECK(validation_fraction >= 0 && validation_fraction < 1, "a fraction of the tokens is in [0, 1)");
   const int64_t tokens = file->tokens();
   const int64_t border = static_cast<int64_t>(std::floor(static_cast<double>(tokens) * (1 - validation_fraction)));
-  if (border >= tokens) return {std::move(file), nullptr};
-  if (border <= 0) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} tokens are too few to set {} of them apart: give more text or "
-                                "data.validation_fraction = 0",
-                                file->info().path, tokens, validation_fraction));
+  if (validation_fraction == 0) return {std::move(file), nullptr};
+  if (border <= 0 || border >= tokens) {
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: of {} tokens data.validation_fraction = {} leaves {} to train on and {} to evaluate on: both "
+                    "need some; give another fraction, 0 (no evaluation) or more text",
+                    file->info().path, tokens, validation_fraction, border, tokens - border));
   }
   return {std::make_shared<const TokenRange>(file, 0, border),
           std::make_shared<const TokenRange>(file, border, tokens)};

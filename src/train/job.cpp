@@ -145,9 +145,13 @@ void print_model(RunLog& log, const Config& config, int64_t parameters) {
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
   const int64_t ranks = ranks_of_device(communicator);
-  const int64_t bytes = plan.bytes() + matmul_workspace_bytes() + device_context_bytes(ranks);
-  log.print(fmt::format("memory     {} per rank, {} on this {} of {} available", text(bytes), text(bytes * ranks),
-                        device_memory_is_host() ? "node" : "GPU", text(device_memory().available)));
+  std::array<int64_t, 3> memory = {plan.bytes(), -plan.bytes(), matmul_workspace_bytes() + device_context_bytes(ranks)};
+  communicator.maximum(memory);
+  const int64_t bytes = memory[0] + memory[2];
+  const std::string_view most = memory[0] == -memory[1] ? "" : " at most";  // plans differ
+  log.print(fmt::format("memory     {} per rank{}, {} on this {} of {} available", text(bytes), most,
+                        text(bytes * ranks), device_memory_is_host() ? "node" : "GPU",
+                        text(device_memory().available)));
 }
 
 void print_left_out(RunLog& log, const SampleCounts& counts) {

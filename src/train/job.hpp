@@ -33,7 +33,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
 // Lines of the opening block.
 void print_machine(RunLog& log, Runtime& runtime);
 void print_model(RunLog& log, const Config& config, int64_t parameters);
-/// Collective.
+/// Of the rank with the most. Collective.
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);
 /// What of the data is not used.
 void print_left_out(RunLog& log, const SampleCounts& counts);

@@ -149,6 +149,11 @@ TEST(SplitTokens, CutsTheLastFractionOff) {
   const SplitTokens none = split_tokens(file, 0);
   EXPECT_EQ(none.train, file);
   EXPECT_EQ(none.validation, nullptr);
+  EXPECT_THAT(refusal([&] { split_tokens(file, 0.95); }),
+              HasSubstr("65 " + file->info().path +
+                        ": of 10 tokens data.validation_fraction = 0.95 leaves 0 to train on and 10 to evaluate on: "
+                        "both need some; give another fraction, 0 (no evaluation) or more text"));
+  EXPECT_THAT(refusal([&] { split_tokens(file, 1e-20); }), HasSubstr("leaves 10 to train on and 0 to evaluate on"));
 }
 
 TEST(ConcatenateTokens, ReadsAcrossBorders) {

@@ -183,6 +183,18 @@ TEST(MemoryPlan, BeyondWhatCanBeCountedIsAnError) {
   EXPECT_NE(estimate.output.find("on a node need more than 2^63 bytes"), std::string::npos) << estimate.output;
 }
 
+// Shards of unequal size: the last of three ranks has more than the first, which prints.
+TEST(MemoryPlan, TheOpeningLineIsOfTheRankWithTheMost) {
+  const TemporaryFolder folder;
+  for (const auto& [ranks, text] : {std::pair(1, " per rank, "), std::pair(3, " per rank at most, ")}) {
+    std::vector<std::string> arguments = deck("quickstart.ini", folder);
+    arguments.insert(arguments.end(), {"checkpoint.at_end=false", "run.overwrite=true"});
+    const Outcome run = llmtrain({ranks, 1, arguments});
+    EXPECT_EQ(run.exit_code, 0) << run.output;
+    EXPECT_NE(run.output.find(text), std::string::npos) << run.output;
+  }
+}
+
 TEST(MemoryPlan, NothingIsCopiedWhereNothingIsSaved) {
   const TemporaryFolder folder;
   const auto workspace = [&](const std::string& at_end, const std::string& buffer) {

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Measures on this machine what docs/performance.md tells, one section after the other, as Markdown on stdout; progress
-# goes to stderr. Nothing else should run meanwhile: all sections take about two hours on two cores.
+# goes to stderr. Nothing else should run meanwhile: all sections take about two hours on two cores. What they need is
+# looked for first; anything missing is named, and then nothing is measured (exit code 66).
 #
 #   benchmarks/run.sh LLMTRAIN [SECTION...]
 #
 #   LLMTRAIN   the program, e.g. build/host/llmtrain, with the compiled benchmarks beside it (LLMTRAIN_BENCHMARKS=ON)
-#   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, checkpoint,
-#              load, prediction, tokenizers; default: all
+#   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, attention,
+#              checkpoint, load, prediction, tokenizers; default: all
 # Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
 # sentencepiece, tiktoken and LLMTRAIN_DATA, a folder with tokenizer/), MPIRUN (mpirun), TEXT (a file to learn characters
-# and tokens from; without it those two sections are left out), SCRATCH (a folder on the disk to measure, else a
+# and tokens from; without it those two sections are not among all), SCRATCH (a folder on the disk to measure, else a
 # temporary one), RANKS (2).
 set -euo pipefail
 
@@ -17,7 +18,7 @@ if [[ $# -lt 1 || $1 == -* ]]; then
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
   exit 64
 fi
-program=$(realpath -- "$1")
+program=$(realpath -m -- "$1")
 shift
 compiled=$(dirname -- "$program")/benchmarks
 here=$(cd -- "$(dirname -- "$0")" && pwd)
@@ -29,8 +30,10 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 export PYTHONDONTWRITEBYTECODE=1
-work=${SCRATCH:-$(mktemp -d)}
-[[ -n ${SCRATCH:-} ]] || trap 'rm -rf -- "$work"' EXIT
+own=$(mktemp -d)
+trap 'rm -rf -- "$own"' EXIT
+missing=$own/missing
+work=${SCRATCH:-$own}
 
 # table TITLE COMMAND...: the command's output as text that keeps its columns.
 table() {
@@ -88,6 +91,9 @@ optimizer() {
 products() {
   table "Matrix products:" of_one_rank "$compiled/matmul_bench"
 }
+attention() {
+  table "Attention:" of_one_rank "$compiled/attention_bench"
+}
 checkpoint() {
   table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512
   TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program"
@@ -105,21 +111,74 @@ tokenizers() {
   table "Encoding text:" "$python" "$here/peers/tokenizers_encode.py" "$compiled/tokenizer_bench" "$TEXT" "$rounds"
 }
 
-all=(pytorch recompute profile first_step characters ranks transfers optimizer products checkpoint load prediction tokenizers)
+# What each section needs beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so on.
+all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint load
+  prediction tokenizers)
+declare -A needs=(
+  [pytorch]='import:torch import:safetensors'
+  [recompute]='import:torch import:safetensors'
+  [profile]='mpirun'
+  [first_step]='import:torch import:safetensors'
+  [characters]='import:torch TEXT'
+  [ranks]='import:torch import:safetensors mpirun'
+  [transfers]='collective_bench mpirun'
+  [optimizer]='optimizer_bench'
+  [products]='matmul_bench'
+  [attention]='attention_bench'
+  [checkpoint]='checkpoint_bench import:torch import:safetensors mpirun'
+  [load]='load_bench mpirun'
+  [prediction]=''
+  [tokenizers]='tokenizer_bench llmtool import:tokenizers import:sentencepiece import:tiktoken TEXT LLMTRAIN_DATA'
+)
+
+# problem NEED: what is wrong with it, or nothing.
+problem() {
+  case $1 in
+    import:*) "$python" -c "import ${1#import:}" >/dev/null 2>&1 || echo "$python cannot import ${1#import:} (PYTHON)" ;;
+    mpirun) "${mpirun[@]}" true >/dev/null 2>&1 || echo "${mpirun[0]} cannot start $ranks processes (MPIRUN, RANKS)" ;;
+    TEXT) [[ -f ${TEXT:-} && -r ${TEXT:-} ]] || echo "'${TEXT:-}' is no readable file (TEXT)" ;;
+    LLMTRAIN_DATA)
+      [[ -d ${LLMTRAIN_DATA:-}/tokenizer ]] || echo "'${LLMTRAIN_DATA:-}' has no folder tokenizer/ (LLMTRAIN_DATA)"
+      ;;
+    llmtool) [[ -x ${program%/*}/llmtool ]] || echo "${program%/*}/llmtool is not there" ;;
+    *) [[ -x $compiled/$1 ]] || echo "$compiled/$1 is not there: build it (LLMTRAIN_BENCHMARKS=ON)" ;;
+  esac
+}
+
 sections=("$@")
-[[ $# -gt 0 ]] || sections=("${all[@]}")
+if [[ $# == 0 ]]; then
+  for section in "${all[@]}"; do
+    if [[ -z ${TEXT:-} && " ${needs[$section]} " == *' TEXT '* ]]; then
+      printf '%s: left out, TEXT names no file\n' "$section" >&2
+    else
+      sections+=("$section")
+    fi
+  done
+fi
+wanted=()
 for section in "${sections[@]}"; do
   if [[ " ${all[*]} " != *" $section "* ]]; then
     printf '%s: no section of that name; there are: %s\n' "$section" "${all[*]}" >&2
     exit 64
   fi
-  if [[ $section =~ ^(characters|tokenizers)$ && -z ${TEXT:-} ]]; then
-    printf '%s: left out, TEXT names no file\n' "$section" >&2
-    continue
-  fi
-  if [[ $section == "${sections[0]}" ]]; then
-    printf 'On %s.\n' "$("$python" -c "import sys; sys.path.insert(0, '$here'); import training; print(training.processor())")"
-  fi
+  read -ra these <<<"${needs[$section]}"
+  wanted+=("${these[@]}")
+done
+[[ -z ${TEXT:-} ]] || wanted+=(TEXT)
+{
+  "$program" --version >/dev/null 2>&1 || echo "$program does not start"
+  "$python" -c '' >/dev/null 2>&1 || echo "$python does not start (PYTHON)"
+  [[ $rounds =~ ^[1-9][0-9]*$ ]] || echo "'$rounds' is no number of rounds (ROUNDS)"
+  [[ -d $work && -w $work ]] || echo "$work is no folder to write to (SCRATCH)"
+  while read -r need; do problem "$need"; done < <(printf '%s\n' "${wanted[@]}" | sort -u | sed '/^$/d')
+} >"$missing"
+if [[ -s $missing ]]; then
+  sed 's/^/missing: /' "$missing" >&2
+  exit 66
+fi
+
+printf 'On %s.\n' "$("$python" -c "import sys; sys.path.insert(0, '$here'); import training; print(training.processor())")"
+for section in "${sections[@]}"; do
   printf '%s\n' "$section ..." >&2
   "$section"
 done

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "decks/program.hpp"
+#include "harness/errors.hpp"
 #include "harness/temporary_folder.hpp"
 
 namespace llmtrain::test {
@@ -69,7 +70,7 @@ TEST_P(HuggingFace, LogProbabilitiesAreThoseOfTheLogits) {
     for (const double x : logits) total += std::exp(x);
     const double expected = logits[static_cast<size_t>(ids[t + 1])] - std::log(total);
     EXPECT_NEAR(values[t], expected, 1e-5) << "token " << t;
-    largest_control = std::max(largest_control, std::abs(control[t] - expected));
+    largest_control = larger(largest_control, std::abs(control[t] - expected));
     sum += expected;
   }
   EXPECT_NEAR(found["sum"].get<double>(), sum, 1e-4);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "decks/program.hpp"
+#include "harness/errors.hpp"
 #include "text/base64.hpp"
 #include "text/tokenizer_files.hpp"
 
@@ -179,7 +180,7 @@ TEST_F(Import, GptNanoHasTheKnownActivationsAfterEachBlock) {
         };
         const double expected = logp(b * 11 + t);
         EXPECT_NEAR(found[b][t], expected, 1e-5 + 3e-6 * std::abs(expected)) << layers << " blocks, " << b << ", " << t;
-        largest_control = std::max(largest_control, std::abs(found[b][t] - logp((b + 1) % 3 * 11 + t)));
+        largest_control = larger(largest_control, std::abs(found[b][t] - logp((b + 1) % 3 * 11 + t)));
       }
     }
     EXPECT_GT(largest_control, 0.1);

@@ -11,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/philox.hpp"
+#include "harness/errors.hpp"
 
 namespace llmtrain {
 namespace {
@@ -127,7 +128,7 @@ double difference(const Golden& golden, const SamplingOptions& options) {
   for (size_t i = 0; i < ours.size(); ++i) {
     const double a = ours[i].second, b = theirs[i].second;
     if ((a > 1e-30) != (b > 1e-30)) return 1;  // below that fp32 has nothing left of a token
-    worst = std::max(worst, std::abs(a - b));
+    worst = test::larger(worst, std::abs(a - b));
   }
   return worst;
 }

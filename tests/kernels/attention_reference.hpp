@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "harness/errors.hpp"
 #include "harness/harness.hpp"
 #include "kernels/attention.hpp"
 
@@ -247,8 +248,8 @@ inline double largest_error(const std::vector<double>& a, const std::vector<doub
   double size = 0;
   for (size_t i = 0; i < b.size(); ++i) {
     if (!std::isfinite(a[i])) return std::numeric_limits<double>::infinity();
-    error = std::max(error, std::abs(a[i] - b[i]));
-    size = std::max(size, std::abs(b[i]));
+    error = larger(error, std::abs(a[i] - b[i]));
+    size = larger(size, std::abs(b[i]));
   }
   return error / size;
 }

@@ -15,6 +15,7 @@
 #include "core/batch.hpp"
 #include "core/philox.hpp"
 #include "device/device.hpp"
+#include "harness/errors.hpp"
 #include "harness/harness.hpp"
 
 namespace llmtrain::test {
@@ -148,7 +149,7 @@ void expect_close(const Values& actual, const Values& expected, const Bound& bou
 
 inline double largest(const Values& v) {
   double m = 0;
-  for (const double x : v) m = std::fmax(m, std::fabs(x));
+  for (const double x : v) m = larger(m, std::fabs(x));
   return m;
 }
 

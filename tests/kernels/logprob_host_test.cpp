@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "harness/errors.hpp"
 #include "kernels/attention_reference.hpp"
 #include "kernels/host/fast_math.hpp"
 #include "kernels/logprob.hpp"
@@ -51,9 +52,9 @@ TEST(FastMath, ExponentialsAgreeWithTheLibrary) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const float x = std::bit_cast<float>(bits | sign);
       const double exact = std::exp(double{x});
-      if (x > -87 && x < 88.7f) error = std::max(error, std::abs(host::fast_exp(x) - exact) / exact);
+      if (x > -87 && x < 88.7f) error = larger(error, std::abs(host::fast_exp(x) - exact) / exact);
       const double power = std::exp2(double{x});
-      if (x <= 0) capped_error = std::max(capped_error, std::abs(host::fast_exp2_capped(x) - power) / power);
+      if (x <= 0) capped_error = larger(capped_error, std::abs(host::fast_exp2_capped(x) - power) / power);
       ++compared;
     }
   }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "harness/errors.hpp"
 #include "kernels/attention_reference.hpp"
 
 namespace llmtrain::test {
@@ -139,7 +140,7 @@ TEST_P(Logprob, GradientsAgreeWithDouble) {
   EXPECT_EQ(d, in_place);
   double largest = 0;
   for (size_t i = 0; i < d.size(); ++i) {
-    largest = std::max(largest, std::abs(naive.dlogits[i]));
+    largest = larger(largest, std::abs(naive.dlogits[i]));
     // fp32: lse and log p are rounded at their own size, 10 to 100
     ASSERT_NEAR(d[i], naive.dlogits[i], 2e-5 * std::abs(naive.dlogits[i]) + 2e-6) << i;
     ASSERT_EQ(rounded[i], static_cast<float>(bf16(static_cast<float>(d[i])))) << i;
@@ -238,7 +239,7 @@ TEST(LogprobSoftcap, GradientsReachBehindTheCap) {
       const double slope = (above - objective(x)) / 2e-5;
       x.logits[i] = z;
       EXPECT_NEAR(d[i], slope, 1e-5 * std::abs(slope) + 2e-6);
-      control = std::max(control, std::abs(without[i] - slope));
+      control = larger(control, std::abs(without[i] - slope));
     }
     EXPECT_GT(control, 1e-2) << "without the slope of the cap";
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "harness/errors.hpp"
 #include "kernels/host/special_functions.hpp"
 
 namespace llmtrain {
@@ -18,7 +19,7 @@ double worst(const Fast& fast, const Exact& exact, float low, float high) {
     const double expected = exact(static_cast<double>(x));
     const float magnitude = std::fmax(std::fabs(static_cast<float>(expected)), std::numeric_limits<float>::min());
     const double unit = static_cast<double>(std::nextafter(magnitude, INFINITY)) - static_cast<double>(magnitude);
-    units = std::fmax(units, std::fabs(static_cast<double>(fast(x)) - expected) / unit);
+    units = test::larger(units, std::fabs(static_cast<double>(fast(x)) - expected) / unit);
   }
   return units;
 }

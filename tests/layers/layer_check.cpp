@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "harness/errors.hpp"
 #include "harness/harness.hpp"
 
 namespace llmtrain::test {
@@ -201,8 +202,8 @@ LayerErrors check_gradients(const LayerCase& layer) {
       const double h = 5e-3;
       const double slope = (8 * (objective(h) - objective(-h)) - (objective(2 * h) - objective(-2 * h))) / (12 * h);
       const double ours = dot(gradients[tensor], direction);
-      error = std::max(error, std::abs(slope - ours) / size);
-      control = std::max(control, std::abs(slope - 1.01 * ours) / size);
+      error = larger(error, std::abs(slope - ours) / size);
+      control = larger(control, std::abs(slope - 1.01 * ours) / size);
     }
   }
   return out;
@@ -210,7 +211,7 @@ LayerErrors check_gradients(const LayerCase& layer) {
 
 double LayerErrors::largest() const {
   double largest = 0;
-  for (const auto& [name, error] : errors) largest = std::max(largest, error);
+  for (const auto& [name, error] : errors) largest = larger(largest, error);
   return largest;
 }
 

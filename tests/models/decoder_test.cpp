@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include "harness/errors.hpp"
 #include "harness/gradient_norm.hpp"
 #include "harness/harness.hpp"
 #include "models/test_model.hpp"
@@ -59,7 +60,7 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) largest = std::max<double>(largest, std::abs(double{a[i]} - double{b[i]}));
+  for (size_t i = 0; i < a.size(); ++i) largest = larger(largest, std::abs(double{a[i]} - double{b[i]}));
   return largest;
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "harness/errors.hpp"
 #include "harness/harness.hpp"
 #include "models/models.hpp"
 
@@ -74,8 +75,8 @@ double error_of(const ModelConfig& config, const FrequencyCase& c) {
   double largest = 0;
   for (size_t i = 0; i < half && row.size() == 2 * half; ++i) {
     const double cosine = c.factor * std::cos(c.inverse[i]), sine = c.factor * std::sin(c.inverse[i]);
-    largest = std::max(largest, std::abs(double{row[i]} - cosine));
-    largest = std::max(largest, std::abs(double{row[half + i]} - sine) / sine);
+    largest = larger(largest, std::abs(double{row[i]} - cosine));
+    largest = larger(largest, std::abs(double{row[half + i]} - sine) / sine);
   }
   return largest;
 }

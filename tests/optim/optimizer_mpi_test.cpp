@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/arena.hpp"
+#include "harness/errors.hpp"
 #include "harness/gradient_norm.hpp"
 #include "harness/harness.hpp"
 #include "optim/optimizer.hpp"
@@ -179,7 +180,7 @@ double distance(const OptimizerConfig& told, const OptimizerConfig& reference, d
     for (int64_t i = 0; i < numel; ++i) {
       const double wanted = adamw_first_step(reference, rate, initial_value(unit, param, i),
                                              factor * gradient_sum(unit, param, i), param == 0);
-      worst = std::max(worst, std::abs(seen[at][static_cast<size_t>(i)] - wanted));
+      worst = test::larger(worst, std::abs(seen[at][static_cast<size_t>(i)] - wanted));
     }
     ++at;
   });

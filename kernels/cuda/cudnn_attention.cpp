@@ -57,9 +57,8 @@ int64_t sequences_at_once(const AttentionShape& s, int64_t rows) {
 }
 /// `sequences` of `rows` rows.
 CudnnAttention problem_of(const AttentionShape& s, int64_t sequences, int64_t rows, DType dtype, bool backward) {
-  const cudnnDataType_t type = dtype == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
-  return {sequences,  s.longest, s.heads,  s.kv_heads,
-          s.head_dim, type,      backward, sequences * s.longest == rows ? 0 : rows};
+  return {sequences,  s.longest,         s.heads,  s.kv_heads,
+          s.head_dim, cudnn_type(dtype), backward, sequences * s.longest == rows ? 0 : rows};
 }
 int64_t delta_bytes(const AttentionShape& s, int64_t rows) {
   return aligned(s.heads * rows * static_cast<int64_t>(sizeof(float)));

@@ -4,9 +4,15 @@
 
 #include <compare>
 
+#include "core/dtype.hpp"
 #include "kernels/cuda/cudnn_graph.hpp"
 
 namespace llmtrain::cuda {
+
+/// Of bf16 or fp16.
+constexpr cudnnDataType_t cudnn_type(DType dtype) {
+  return dtype == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
+}
 
 struct CudnnAttention {
   int64_t batch, length, heads, kv_heads, head_dim;

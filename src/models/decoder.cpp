@@ -167,7 +167,7 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const auto [compute, max_rows, training, recompute, longest] = passes;
   saved_.resize(training ? blocks_.size() : 1);
   for (Block& block : blocks_) {
-    const bool plain = compute == DType::bf16 && block.attention.dropout == 0;
+    const bool plain = compute != DType::f32 && block.attention.dropout == 0;
     block.attention.shape.longest = plain ? longest : 0;
   }
   int64_t scratch = head_.scratch_bytes(compute, max_rows);

@@ -48,6 +48,19 @@ done
 ((8 * $(number total sixteen.json) == $(number bytes_per_node sixteen.json))) || fail "sixteen.json: a node"
 (($(number optimizer sixteen.json) < $(number optimizer two.json))) || fail "sixteen.json: the optimizer is not divided"
 
+# cuDNN's attention, where the library is here, wants more memory than ours: in bf16 and in fp16.
+total_with() { # compute, attention
+  LLMTRAIN_ATTENTION=$2 "$llmtrain" deck.ini --estimate --json batch.sequence_length=512 batch.micro=4 data.packing=wrap \
+    data.tokenizer=bytes "precision.compute=$1" >attention.json
+  number total attention.json
+}
+if grep -q cuDNN version.txt; then
+  for compute in bf16 fp16; do
+    (($(total_with "$compute" auto) > $(total_with "$compute" own))) || fail "$compute: attention is not cuDNN's"
+  done
+  (($(total_with fp32 auto) == $(total_with fp32 own))) || fail "control: fp32 has no cuDNN attention"
+fi
+
 # What computes ends with 69, on every rank, and leaves nothing behind.
 refuses() { # exit code, then the command
   local wanted=$1 code=0

@@ -45,12 +45,14 @@ class Cudnn : public testing::Test {
   }
   void expect_engines(int64_t batch, const AttentionShape& s, const std::string& what) const {
     ASSERT_TRUE(cudnn_suits(s)) << what;
-    for (const bool backward : {false, true}) {
-      const CudnnAttention a{batch, s.longest, s.heads, s.kv_heads, s.head_dim, CUDNN_DATA_BFLOAT16, backward};
-      const std::optional<CudnnDescriptor> found = engine(a);
-      ASSERT_TRUE(found.has_value()) << what << (backward ? ", backward" : ", forward");
-      const int64_t bytes = workspace_bytes(*found);
-      EXPECT_LE(bytes, most_cudnn_workspace_bytes(a)) << what << (backward ? ", backward" : ", forward");
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      for (const bool backward : {false, true}) {
+        const CudnnAttention a{batch, s.longest, s.heads, s.kv_heads, s.head_dim, cudnn_type(dtype), backward};
+        const std::string pass = what + ", " + std::string(name_of(dtype)) + (backward ? ", backward" : ", forward");
+        const std::optional<CudnnDescriptor> found = engine(a);
+        ASSERT_TRUE(found.has_value()) << pass;
+        EXPECT_LE(workspace_bytes(*found), most_cudnn_workspace_bytes(a)) << pass;
+      }
     }
   }
 
@@ -92,9 +94,9 @@ TEST_F(Cudnn, ShapesOfPublishedModelsHaveEngines) {
   expect_engines(2, shape(6, 3, 104, 192), "no power of two");
 }
 
-// Sequences of a larger batch, whose lse lies further apart, and fp16.
+// Sequences of a larger batch, whose lse lies further apart.
 TEST_F(Cudnn, PartsOfABatchHaveEngines) {
-  for (const cudnnDataType_t type : {CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF}) {
+  for (const cudnnDataType_t type : {cudnn_type(DType::bf16), cudnn_type(DType::f16)}) {
     for (const bool backward : {false, true}) {
       const CudnnAttention part{3, 1024, 12, 12, 64, type, backward, 7 * 1024};
       const std::optional<CudnnDescriptor> found = engine(part);

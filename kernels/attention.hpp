@@ -25,7 +25,7 @@ struct AttentionShape {
 };
 
 /// The library, with its version, whose attention is taken where the shapes allow it: "cuDNN 9.19.0"; empty: always
-/// ours.
+/// ours. UserError(missing_input) where the environment asks for one that is not there.
 std::string attention_library();
 
 /// Bytes of workspace either pass wants for N rows on this machine.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,14 +14,6 @@
 namespace llmtrain {
 
 namespace cuda {
-
-AttentionChoice attention_choice(const char* text) {
-  const std::string word = text == nullptr ? "auto" : text;
-  if (word == "auto") return AttentionChoice::automatic;
-  if (word == "own") return AttentionChoice::own;
-  if (word == "cudnn") return AttentionChoice::cudnn;
-  throw UserError(ExitCode::command_line, "LLMTRAIN_ATTENTION is '" + word + "': it must be auto, own or cudnn");
-}
 
 namespace {
 
@@ -42,11 +33,21 @@ int capability() {
   return 10 * major + minor;
 }
 
+AttentionChoice choice() {
+  static const AttentionChoice of_run = attention_choice();
+  return of_run;
+}
+
+/// UserError where it must be, and is not there.
 bool is_chosen() {
   static const bool chosen = [] {
-    const AttentionChoice choice = attention_choice(std::getenv("LLMTRAIN_ATTENTION"));
-    if (choice == AttentionChoice::own || find_cudnn() == nullptr) return false;
-    return choice == AttentionChoice::cudnn || cudnn_is_faster(capability());
+    if (choice() == AttentionChoice::own) return false;
+    std::string why;
+    if (find_cudnn(&why) == nullptr) {
+      refuse_missing_cudnn(choice(), why);
+      return false;
+    }
+    return choice() == AttentionChoice::cudnn || cudnn_is_faster(capability());
   }();
   return chosen;
 }
@@ -147,7 +148,12 @@ bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool back
   const auto plan_of = [&](int64_t sequences) -> const Plan& {
     return plans().of(problem_of(shape, sequences, batch.tokens, dtype, backward));
   };
-  if (!plan_of(at_once) || (all % at_once != 0 && !plan_of(all % at_once))) return false;
+  if (!plan_of(at_once) || (all % at_once != 0 && !plan_of(all % at_once))) {
+    refuse_missing_cudnn(choice(), "the library has no engine for sequences of " + std::to_string(shape.longest) +
+                                       " tokens, heads of " + std::to_string(shape.head_dim) +
+                                       " elements and this GPU. Try another version of it");
+    return false;
+  }
   const auto base = reinterpret_cast<uintptr_t>(workspace.data);
   auto* delta = reinterpret_cast<char*>(static_cast<uintptr_t>(aligned(static_cast<int64_t>(base))));
   char* own = backward ? delta + delta_bytes(shape, at_once * shape.longest) : delta;
@@ -185,7 +191,16 @@ int64_t lse_stride(const AttentionShape& s) { return s.longest * static_cast<int
 }  // namespace
 
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
-  if (!cudnn_suits(shape) || rows < shape.longest || !is_chosen()) return 0;
+  if (shape.longest == 0 || !is_chosen()) return 0;
+  if (!cudnn_suits(shape)) {
+    refuse_missing_cudnn(choice(),
+                         "its graphs have no such attention: they take sequences of a multiple of 64 tokens (here " +
+                             std::to_string(shape.longest) + "), heads of up to 128 elements, a multiple of 8 (here " +
+                             std::to_string(shape.head_dim) +
+                             "), no cap of the scores and no window. Change these keys of the deck");
+    return 0;
+  }
+  if (rows < shape.longest) return 0;
   const int64_t at_once = sequences_at_once(shape, rows);
   return alignment + delta_bytes(shape, at_once * shape.longest) +
          most_cudnn_workspace_bytes(problem_of(shape, at_once, rows, DType::bf16, true));

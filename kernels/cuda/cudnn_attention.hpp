@@ -3,12 +3,9 @@
 // two a call takes is a function of its shapes, the GPU's kind, the library and LLMTRAIN_ATTENTION, never of timing.
 
 #include "kernels/attention.hpp"
+#include "kernels/cuda/attention_choice.hpp"
 
 namespace llmtrain::cuda {
-
-/// LLMTRAIN_ATTENTION: auto (also when unset), own, or cudnn: on GPUs too where ours is thought to be faster.
-enum class AttentionChoice { automatic, own, cudnn };
-AttentionChoice attention_choice(const char* text);
 
 /// Hopper. On Ampere ours is no slower; on Blackwell the library's backward pass is not known to repeat its bits.
 constexpr bool cudnn_is_faster(int capability) { return capability == 90; }
@@ -25,7 +22,8 @@ inline bool is_uniform(const Batch& batch, const AttentionShape& s) {
   return batch.longest_segment == s.longest && batch.segment_count * s.longest == batch.tokens;
 }
 
-/// What cuDNN's attention would want for so many rows; 0 where it is not taken.
+/// What cuDNN's attention would want for so many rows; 0 where it is not taken. UserError(missing_input): it was asked
+/// for, and is not there or cannot do it.
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows);
 
 /// False: not taken.

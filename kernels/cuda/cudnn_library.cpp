@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <string>
-
 namespace llmtrain::cuda {
 
 namespace {
@@ -16,10 +14,18 @@ bool find(void* library, const char* name, F& function) {
   return function != nullptr;
 }
 
-const CudnnLibrary* load() {
+/// The library; or why there is none.
+struct Found {
+  const CudnnLibrary* library;
+  std::string why_not;
+};
+Found load() {
   const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open
-  if (library == nullptr) return nullptr;
+  if (library == nullptr) {
+    const char* error = dlerror();
+    return {nullptr, std::string(error != nullptr ? error : name) + ". Name its folder in LD_LIBRARY_PATH"};
+  }
   static CudnnLibrary f{};
   const bool complete =
       find(library, "cudnnGetVersion", f.version) && find(library, "cudnnGetErrorString", f.error_text) &&
@@ -30,14 +36,16 @@ const CudnnLibrary* load() {
       find(library, "cudnnBackendSetAttribute", f.set_attribute) &&
       find(library, "cudnnBackendGetAttribute", f.get_attribute) && find(library, "cudnnBackendFinalize", f.finalize) &&
       find(library, "cudnnBackendExecute", f.execute);
-  return complete && f.version() >= oldest_version ? &f : nullptr;
+  if (complete && f.version() >= oldest_version) return {&f, {}};
+  return {nullptr, name + " is older than 9.8. Install a newer one"};
 }
 
 }  // namespace
 
-const CudnnLibrary* find_cudnn() {
-  static const CudnnLibrary* library = load();
-  return library;
+const CudnnLibrary* find_cudnn(std::string* why) {
+  static const Found found = load();
+  if (why != nullptr) *why = found.why_not;
+  return found.library;
 }
 
 const CudnnLibrary& cudnn() {

@@ -3,6 +3,8 @@
 
 #include <cudnn.h>
 
+#include <string>
+
 #include "core/error.hpp"
 
 namespace llmtrain::cuda {
@@ -22,8 +24,8 @@ struct CudnnLibrary {
   decltype(&cudnnBackendExecute) execute;
 };
 
-/// Null where no cuDNN of this major version is, or one that is too old for the graphs here.
-const CudnnLibrary* find_cudnn();
+/// Null where no cuDNN of this major version is, or one that is too old for the graphs here; then `why` says so.
+const CudnnLibrary* find_cudnn(std::string* why = nullptr);
 /// The same; there must be one.
 const CudnnLibrary& cudnn();
 

@@ -4,7 +4,11 @@
 
 namespace llmtrain {
 
-std::string attention_library() { return {}; }
+std::string attention_library() {
+  cuda::refuse_missing_cudnn(cuda::attention_choice(),
+                             "this program was built without the headers of cuDNN 9.8 or newer. Build it with them");
+  return {};
+}
 
 namespace cuda {
 

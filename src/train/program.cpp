@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "data/data_sources.hpp"
+#include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
@@ -359,6 +360,7 @@ int run_program(const CommandLine& command, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const std::string text = read_deck(command, communicator);
   if (command.check || command.estimate) let_signals_kill();
+  raise_together(communicator, [] { attention_library(); });  // one that is asked for must be there
   if (command.check) {  // everything but the text itself, which a big corpus takes long to read
     Config config = examine(text, command, communicator);
     if (communicator.rank() != 0) return 0;

@@ -80,6 +80,15 @@ no_device "$llmtrain" deck.ini --estimate --measure
 refuses 78 "$llmtrain" deck.ini --check model.d_model=0 # errors of decks are still theirs
 refuses 64 "$llmtrain" deck.ini --estimat
 
+# cuDNN's attention, where it is asked for: not for 16 tokens, or there is none here at all.
+for ranks in 1 2; do
+  command=("$llmtrain" deck.ini --estimate)
+  ((ranks == 1)) || command=("$@" "${command[@]}")
+  refuses 66 env LLMTRAIN_ATTENTION=cudnn "${command[@]}"
+  [[ $(grep -c "LLMTRAIN_ATTENTION is 'cudnn', but" err.txt) == 1 ]] || { cat err.txt && fail "attention, $ranks ranks"; }
+done
+LLMTRAIN_ATTENTION=own "$llmtrain" deck.ini --estimate >/dev/null || fail "control: our attention to 16 tokens"
+
 # The companion.
 "$llmtool" --help >/dev/null
 "$llmtool" corpus stories --bytes 20000 --seed 1 --output stories.txt >/dev/null 2>&1

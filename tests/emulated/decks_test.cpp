@@ -84,6 +84,15 @@ TEST_F(EmulatedRun, RanksThatShareAGpuSaySoAndLeadTheSameLedger) {
   EXPECT_THAT(run("apart", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=2").output, Not(HasSubstr("share GPU"))) << "control";
 }
 
+TEST_F(EmulatedRun, AttentionThatIsAskedForMustBeThere) {
+  const Outcome outcome = run("cudnn", 3, {}, "LLMTRAIN_EMULATOR_DEVICES=3 LLMTRAIN_ATTENTION=cudnn");
+  EXPECT_EQ(outcome.exit_code, 66) << outcome.output;
+  const std::string message = "LLMTRAIN_ATTENTION is 'cudnn', but this program was built without";
+  EXPECT_THAT(outcome.output, HasSubstr(message));
+  EXPECT_EQ(outcome.output.find(message), outcome.output.rfind(message)) << "one message: " << outcome.output;
+  EXPECT_EQ(run("own", 3, {}, "LLMTRAIN_EMULATOR_DEVICES=3 LLMTRAIN_ATTENTION=own").exit_code, 0) << "control";
+}
+
 // NCCL takes two parts of one GPU for two ranks on it; their memory is not shared.
 TEST_F(EmulatedRun, PartsOfAGpuHaveMemoryOfTheirOwn) {
   const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=100000000";  // 64 MiB of it are the workspace of products

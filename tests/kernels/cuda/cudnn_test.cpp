@@ -144,6 +144,15 @@ TEST(CudnnChoice, TheEnvironmentAndTheGpuDecide) {
   EXPECT_EQ(attention_choice("own"), AttentionChoice::own);
   EXPECT_EQ(attention_choice("cudnn"), AttentionChoice::cudnn);
   EXPECT_THROW(attention_choice("flash"), UserError);
+  for (const auto choice : {AttentionChoice::automatic, AttentionChoice::own})
+    refuse_missing_cudnn(choice, "it is not there");
+  try {
+    refuse_missing_cudnn(AttentionChoice::cudnn, "it is not there");
+    ADD_FAILURE() << "what is asked for is missing, and nobody says so";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::missing_input);
+    EXPECT_STREQ(error.what(), "LLMTRAIN_ATTENTION is 'cudnn', but it is not there; or set it to auto or own");
+  }
   EXPECT_TRUE(cudnn_is_faster(90));
   for (const int capability : {80, 86, 100}) EXPECT_FALSE(cudnn_is_faster(capability));
 }

@@ -85,14 +85,11 @@ class Plan {
   Plan(cudnnHandle_t handle, const CudnnAttention& a) {
     build_attention(graph_, a);
     whole_.emplace(graph_.finish(handle));
-    std::optional<CudnnDescriptor> engine = choose_engine(*whole_, nullptr);
-    if (!engine) return;
-    engine_.emplace(std::move(*engine));
-    CudnnDescriptor& plan = plan_.emplace(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine_->raw());
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
-    plan.finalize();
-    plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace_, 1);
+    engines_ = find_engines(*whole_, nullptr);
+    std::optional<CudnnDescriptor> plan = make_plan(engines_, most_cudnn_workspace_bytes(a), handle);
+    if (!plan) return;
+    workspace_ = plan_workspace_bytes(*plan);
+    plan_.emplace(std::move(*plan));
   }
   /// False: the library has no engine for it.
   explicit operator bool() const { return plan_.has_value(); }
@@ -109,7 +106,8 @@ class Plan {
 
  private:
   CudnnGraph graph_;
-  std::optional<CudnnDescriptor> whole_, engine_, plan_;
+  std::vector<CudnnDescriptor> engines_;
+  std::optional<CudnnDescriptor> whole_, plan_;
   int64_t workspace_ = 0;
 };
 

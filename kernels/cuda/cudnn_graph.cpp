@@ -139,9 +139,15 @@ bool is_deterministic(const CudnnDescriptor& config) {
          notes.begin() + count;
 }
 
+/// Whether another rank, or the next run, may be luckier with the same engine; another one would have other bits.
+bool is_of_the_moment(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+         status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED || status >= CUDNN_STATUS_EXECUTION_FAILED;
+}
+
 }  // namespace
 
-std::optional<CudnnDescriptor> choose_engine(const CudnnDescriptor& graph, const CudnnDescriptor* device) {
+std::vector<CudnnDescriptor> find_engines(const CudnnDescriptor& graph, const CudnnDescriptor* device) {
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.raw());
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_HEUR_MODE_A);
@@ -152,15 +158,39 @@ std::optional<CudnnDescriptor> choose_engine(const CudnnDescriptor& graph, const
   std::vector<cudnnBackendDescriptor_t> raw;
   for (int64_t i = 0; i < count; ++i) raw.push_back(configs.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).raw());
   const int64_t found = heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, raw.data(), raw.size());
+  std::vector<CudnnDescriptor> chosen;
   for (int64_t i = 0; i < std::min(found, count); ++i) {
-    if (is_deterministic(configs[static_cast<size_t>(i)])) return std::move(configs[static_cast<size_t>(i)]);
+    if (is_deterministic(configs[static_cast<size_t>(i)])) chosen.push_back(std::move(configs[static_cast<size_t>(i)]));
   }
-  return std::nullopt;
+  return chosen;
 }
 
 int64_t workspace_bytes(const CudnnDescriptor& engine) {
   int64_t bytes = 0;
   engine.get(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, &bytes, 1);
+  return bytes;
+}
+
+std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t most_workspace_bytes,
+                                         cudnnHandle_t handle, const CudnnDescriptor* device) {
+  for (const CudnnDescriptor& engine : engines) {
+    try {
+      CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine.raw());
+      if (handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+      if (device != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device->raw());
+      plan.finalize();
+      if (plan_workspace_bytes(plan) <= most_workspace_bytes) return plan;
+    } catch (const CudnnError& error) {
+      if (is_of_the_moment(error.status())) throw;
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t plan_workspace_bytes(const CudnnDescriptor& plan) {
+  int64_t bytes = 0;
+  plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &bytes, 1);
   return bytes;
 }
 

@@ -105,9 +105,15 @@ class CudnnGraph {
   std::vector<CudnnDescriptor> parts_, operations_;
 };
 
-/// The library's first choice among the engines that give the same bits each time; none: there is no such engine.
+/// The engines that give the same bits each time, the library's first choice first.
 /// `device` describes a device that is not there; null: that of the graph's handle.
-std::optional<CudnnDescriptor> choose_engine(const CudnnDescriptor& graph, const CudnnDescriptor* device);
+std::vector<CudnnDescriptor> find_engines(const CudnnDescriptor& graph, const CudnnDescriptor* device);
 int64_t workspace_bytes(const CudnnDescriptor& engine);
+/// What the first of the engines that can makes of its graph, ready to run with at most so many bytes of workspace;
+/// none: no engine can. For the handle's device or, where that is null, the one described. CudnnError where it is not
+/// the engine that fails but memory or the driver.
+std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t most_workspace_bytes,
+                                         cudnnHandle_t handle, const CudnnDescriptor* device = nullptr);
+int64_t plan_workspace_bytes(const CudnnDescriptor& plan);
 
 }  // namespace llmtrain::cuda

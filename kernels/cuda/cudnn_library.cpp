@@ -57,7 +57,7 @@ void cudnn_check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char detail[1024] = "";
   cudnn().last_error(detail, sizeof detail);
-  throw Error(std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")");
+  throw CudnnError(status, std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")");
 }
 
 }  // namespace llmtrain::cuda

@@ -29,6 +29,15 @@ const CudnnLibrary* find_cudnn(std::string* why = nullptr);
 /// The same; there must be one.
 const CudnnLibrary& cudnn();
 
+/// What the library refused.
+class CudnnError : public Error {
+ public:
+  CudnnError(cudnnStatus_t status, const std::string& message) : Error(message), status_(status) {}
+  cudnnStatus_t status() const { return status_; }
+
+ private:
+  cudnnStatus_t status_;
+};
 void cudnn_check(cudnnStatus_t status, const char* call);
 
 }  // namespace llmtrain::cuda

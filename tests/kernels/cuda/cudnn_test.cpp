@@ -37,11 +37,11 @@ class Cudnn : public testing::Test {
     device_->finalize();
   }
 
-  std::optional<CudnnDescriptor> engine(const CudnnAttention& a) const {
+  std::vector<CudnnDescriptor> engines(const CudnnAttention& a) const {
     CudnnGraph graph;
     build_attention(graph, a);
     EXPECT_GE(graph.operations(), 14U);
-    return choose_engine(graph.finish(nullptr), &*device_);
+    return find_engines(graph.finish(nullptr), &*device_);
   }
   void expect_engines(int64_t batch, const AttentionShape& s, const std::string& what) const {
     ASSERT_TRUE(cudnn_suits(s)) << what;
@@ -49,9 +49,9 @@ class Cudnn : public testing::Test {
       for (const bool backward : {false, true}) {
         const CudnnAttention a{batch, s.longest, s.heads, s.kv_heads, s.head_dim, cudnn_type(dtype), backward};
         const std::string pass = what + ", " + std::string(name_of(dtype)) + (backward ? ", backward" : ", forward");
-        const std::optional<CudnnDescriptor> found = engine(a);
-        ASSERT_TRUE(found.has_value()) << pass;
-        EXPECT_LE(workspace_bytes(*found), most_cudnn_workspace_bytes(a)) << pass;
+        const std::vector<CudnnDescriptor> found = engines(a);
+        ASSERT_FALSE(found.empty()) << pass;
+        EXPECT_LE(workspace_bytes(found.front()), most_cudnn_workspace_bytes(a)) << pass;
       }
     }
   }
@@ -99,9 +99,9 @@ TEST_F(Cudnn, PartsOfABatchHaveEngines) {
   for (const cudnnDataType_t type : {cudnn_type(DType::bf16), cudnn_type(DType::f16)}) {
     for (const bool backward : {false, true}) {
       const CudnnAttention part{3, 1024, 12, 12, 64, type, backward, 7 * 1024};
-      const std::optional<CudnnDescriptor> found = engine(part);
-      ASSERT_TRUE(found.has_value()) << backward;
-      EXPECT_LE(workspace_bytes(*found), most_cudnn_workspace_bytes(part)) << backward;
+      const std::vector<CudnnDescriptor> found = engines(part);
+      ASSERT_FALSE(found.empty()) << backward;
+      EXPECT_LE(workspace_bytes(found.front()), most_cudnn_workspace_bytes(part)) << backward;
     }
   }
 }
@@ -109,8 +109,8 @@ TEST_F(Cudnn, PartsOfABatchHaveEngines) {
 // What the graphs cannot say is known before they are built; and an engine is not found for everything.
 TEST_F(Cudnn, OtherShapesAreOurs) {
   EXPECT_FALSE(cudnn_suits(shape(2, 2, 20, 128)));
-  EXPECT_FALSE(engine({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, false}).has_value());
-  EXPECT_FALSE(engine({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, true}).has_value());
+  EXPECT_TRUE(engines({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, false}).empty());
+  EXPECT_TRUE(engines({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, true}).empty());
   EXPECT_FALSE(cudnn_suits(shape(2, 2, 256, 128)));
   EXPECT_FALSE(cudnn_suits(shape(2, 2, 64, 0)));
   EXPECT_FALSE(cudnn_suits(shape(2, 2, 64, 100)));
@@ -122,6 +122,24 @@ TEST_F(Cudnn, OtherShapesAreOurs) {
   EXPECT_FALSE(cudnn_suits(capped));
   EXPECT_FALSE(cudnn_suits(windowed));
   EXPECT_TRUE(cudnn_suits(wide));
+}
+
+// An engine may be proposed and not do. Without a GPU the next one gets as far as the driver.
+TEST_F(Cudnn, EnginesAreTriedInTurn) {
+  for (const bool backward : {false, true}) {
+    const CudnnAttention a{2, 128, 2, 2, 64, CUDNN_DATA_HALF, backward};
+    const int64_t most = most_cudnn_workspace_bytes(a);
+    std::vector<CudnnDescriptor> bad_first;
+    bad_first.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);  // of no engine
+    EXPECT_FALSE(make_plan(bad_first, most, nullptr, &*device_).has_value());
+    for (CudnnDescriptor& engine : engines(a)) bad_first.push_back(std::move(engine));
+    try {
+      EXPECT_TRUE(make_plan(bad_first, most, nullptr, &*device_).has_value()) << "the second engine was not tried";
+      EXPECT_FALSE(make_plan(bad_first, -1, nullptr, &*device_).has_value()) << "more workspace than there is";
+    } catch (const CudnnError& error) {
+      EXPECT_EQ(error.status(), CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER) << error.what();
+    }
+  }
 }
 
 TEST(CudnnChoice, BatchesOfWholeSequencesOnly) {

@@ -2,6 +2,7 @@
 # GoogleTest, inih and Kokkos are small enough to be built along where they are missing (LLMTRAIN_FETCH).
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 include(${CMAKE_CURRENT_LIST_DIR}/Fetch.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/CudaArchitectures.cmake)
 
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(MPI 3.1 REQUIRED COMPONENTS C CXX)
@@ -48,11 +49,8 @@ else()
   endif()
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-  if(choose_architectures) # Ampere, Hopper and, where the compiler knows it, Blackwell
-    set(architectures 80-real 90-real)
-    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
-      list(APPEND architectures 100)
-    endif()
+  if(choose_architectures)
+    llmtrain_default_architectures(architectures ${CMAKE_CUDA_COMPILER_VERSION})
     # In the cache: enable_language has left its own choice there, which the next configuration would take for the user's.
     set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures" FORCE)
   endif()

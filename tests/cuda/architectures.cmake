@@ -1,0 +1,16 @@
+# Run by cmake -P: whatever the compiler's version, later GPUs find PTX, and no architecture is asked for that it does not
+# know.
+include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/CudaArchitectures.cmake)
+foreach(case "12.0.140=80-real 90" "12.6.85=80-real 90" "12.8.61=80-real 90-real 100" "13.0.88=80-real 90-real 100")
+  string(REPLACE "=" ";" case ${case})
+  list(GET case 0 version)
+  list(GET case 1 expected)
+  llmtrain_default_architectures(found ${version})
+  list(JOIN found " " found)
+  if(NOT found STREQUAL expected)
+    message(FATAL_ERROR "nvcc ${version}: the architectures are '${found}', not '${expected}'")
+  endif()
+  if(found MATCHES "-real$")
+    message(FATAL_ERROR "nvcc ${version}: '${found}' leaves no PTX for later GPUs")
+  endif()
+endforeach()

@@ -98,4 +98,7 @@ class Communicator {
 /// The communicator of this build over all ranks of the job.
 std::unique_ptr<Communicator> make_communicator();
 
+/// What moves tensors between GPUs, with its version: "NCCL 2.28.9"; empty where that is MPI. Needs no device.
+std::string transfer_library();
+
 }  // namespace llmtrain

@@ -266,4 +266,6 @@ class MpiCommunicator final : public HostPlane {
 
 std::unique_ptr<Communicator> make_communicator() { return std::make_unique<MpiCommunicator>(); }
 
+std::string transfer_library() { return {}; }
+
 }  // namespace llmtrain

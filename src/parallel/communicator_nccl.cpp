@@ -379,4 +379,10 @@ class GpuCommunicator final : public HostPlane {
 
 std::unique_ptr<Communicator> make_communicator() { return std::make_unique<GpuCommunicator>(); }
 
+std::string transfer_library() {
+  int found = NCCL_VERSION_CODE;
+  ncclGetVersion(&found);
+  return nccl_versions(NCCL_VERSION_CODE, found);
+}
+
 }  // namespace llmtrain

@@ -20,4 +20,10 @@ TransportChoice choose_transport(std::span<const std::string> addresses, std::sp
   return {};
 }
 
+std::string nccl_versions(int built_with, int found) {
+  const auto text = [](int n) { return fmt::format("{}.{}.{}", n / 10000, n / 100 % 100, n % 100); };
+  const std::string library = "NCCL " + text(found);
+  return found == built_with ? library : fmt::format("{} (built with {})", library, text(built_with));
+}
+
 }  // namespace llmtrain

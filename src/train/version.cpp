@@ -2,6 +2,8 @@
 #include <hdf5.h>
 
 #include "kernels/attention.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/runtime.hpp"
 #include "train/program.hpp"
 
 namespace llmtrain {
@@ -9,10 +11,12 @@ namespace llmtrain {
 std::string version_text() {
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
-  const std::string attention = attention_library();
-  return fmt::format("llmtrain {} ({})\n{}{}{}, {}, HDF5 {}.{}.{}\n", LLMTRAIN_VERSION, device_kind(),
-                     device_libraries(), attention.empty() ? "" : ", ", attention, mpi_library(), major, minor,
-                     release);
+  std::string libraries = device_libraries();
+  for (const std::string& optional : {attention_library(), transfer_library()}) {
+    if (!optional.empty()) libraries += ", " + optional;
+  }
+  return fmt::format("llmtrain {} ({})\n{}, {}, HDF5 {}.{}.{}\n", LLMTRAIN_VERSION, device_kind(), libraries,
+                     mpi_library(), major, minor, release);
 }
 
 }  // namespace llmtrain

@@ -17,6 +17,7 @@ enum ncclResult_t {
   ncclInProgress = 7
 };
 enum ncclDataType_t { ncclInt8 = 0, ncclUint8 = 1 };
+#define NCCL_VERSION_CODE 22000
 inline constexpr int NCCL_UNIQUE_ID_BYTES = 128;
 struct ncclUniqueId {
   char internal[NCCL_UNIQUE_ID_BYTES];

@@ -37,5 +37,10 @@ TEST(TransportChoice, ASharedGpuStagesAndSaysWhich) {
   EXPECT_THAT(choice.note, testing::HasSubstr("--gpus-per-task=1"));
 }
 
+TEST(NcclVersions, NamesBothWhereTheyDiffer) {
+  EXPECT_EQ(nccl_versions(22809, 22809), "NCCL 2.28.9");
+  EXPECT_EQ(nccl_versions(22005, 22809), "NCCL 2.28.9 (built with 2.20.5)");
+}
+
 }  // namespace
 }  // namespace llmtrain

@@ -29,6 +29,14 @@ cudaError_t launch_add(cudaStream_t stream, const Add& arguments, unsigned threa
   return cudaLaunchKernelEx(&config, add, arguments);
 }
 
+template <class Kernel, class Arguments>
+cudaError_t launch(Kernel* kernel, unsigned blocks, unsigned threads, const Arguments& arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3{blocks, 1, 1};
+  config.blockDim = dim3{threads, 1, 1};
+  return cudaLaunchKernelEx(&config, kernel, arguments);
+}
+
 struct Numbers {
   Numbers() { cudaMalloc(&data, 4 * sizeof(float)); }
   ~Numbers() { cudaFree(data); }
@@ -38,6 +46,7 @@ struct Numbers {
     cudaMemcpy(data + i, &value, sizeof value, cudaMemcpyHostToDevice);
     cudaDeviceSynchronize();
   }
+  void clear() const { cudaMemset(data, 0, 4 * sizeof(float)); }
   float get(int i) const {
     float value = 0;
     cudaDeviceSynchronize();
@@ -235,6 +244,85 @@ TEST(Emulator, RecordingsForbidWhatAGpuForbids) {
   launch_add(raw(side), {numbers.data + 1, numbers.data, 10});
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(raw(stream), &graph), cudaErrorStreamCaptureUnjoined);
+}
+
+struct Shared {
+  float* to;
+  bool right;
+};
+/// The last block to begin has its say; with `right`, each has a place of its own.
+void number_blocks(Shared a) {
+  if (threadIdx.x == 0) a.to[a.right ? blockIdx.x : 0] = static_cast<float>(blockIdx.x);
+}
+/// What the first warp wrote, read by the second: behind a barrier, or too early.
+void pass_on(Shared a) {
+  __shared__ float passed;
+  if (threadIdx.x == 0) passed = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) passed = 7;  // in the lazy order the last thread's turn
+  if (a.right) __syncthreads();
+  if (threadIdx.x == 32) *a.to = passed;
+}
+void bar_some(Shared a) {
+  if (!a.right && threadIdx.x >= 32) return;
+  __syncthreads();
+  if (threadIdx.x == 0) *a.to = 1;
+}
+void bar_most(Shared a) {
+  if (a.right || threadIdx.x > 0) __syncthreads();
+  if (threadIdx.x == 0) *a.to = 1;
+}
+void bar_apart(Shared a) {
+  if (a.right || threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *a.to = 1;
+}
+
+TEST(Emulator, BlocksBeginInAnotherOrderThanTheyAreNumbered) {
+  if (!lazy()) GTEST_SKIP() << "of the lazy order";
+  const Numbers numbers;
+  launch(number_blocks, 4, 32, Shared{numbers.data, false});
+  EXPECT_EQ(numbers.get(0), 0) << "the first block is the last";
+  launch(number_blocks, 4, 32, Shared{numbers.data, true});
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(numbers.get(i), static_cast<float>(i)) << "control";
+}
+
+TEST(Emulator, ThreadsOfABlockAreOrderedByBarriersOnly) {
+  const Numbers numbers;
+  launch(pass_on, 1, 64, Shared{numbers.data, false});
+  if (lazy()) {
+    EXPECT_EQ(numbers.get(0), 0) << "read before it was written";
+  }
+  launch(pass_on, 1, 64, Shared{numbers.data, true});
+  EXPECT_EQ(numbers.get(0), 7) << "control";
+}
+
+TEST(Emulator, EndsAProgramWhoseThreadsMissABarrier) {
+  const Numbers numbers;
+  const auto run = [&](void (*kernel)(Shared), bool right) {
+    launch(kernel, 1, 64, Shared{numbers.data, right});
+    cudaDeviceSynchronize();
+  };
+  EXPECT_DEATH(run(bar_some, false), "others have returned|others wait for it at a barrier");
+  EXPECT_DEATH(run(bar_most, false), "others have returned|others wait for it at a barrier");
+  EXPECT_DEATH(run(bar_apart, false), "at different barriers, in lines");
+  for (auto* kernel : {bar_some, bar_most, bar_apart}) {
+    numbers.clear();
+    run(kernel, true);
+    EXPECT_EQ(numbers.get(0), 1) << "control";
+  }
+}
+
+TEST(Emulator, EndsAProgramThatWaitsForAnEventBeforeItIsRecorded) {
+  Stream first, second;
+  Event event;
+  EXPECT_DEATH(event.wait(second), "an event that was never recorded");
+  event.record(first);
+  event.wait(second);
+  second.synchronize();
 }
 
 }  // namespace

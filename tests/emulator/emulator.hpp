@@ -7,11 +7,13 @@
 //   LLMTRAIN_EMULATOR_MIG      1: they are parts of one GPU, each with memory of its own
 //   LLMTRAIN_EMULATOR_MEMORY   bytes of each (4 GiB)
 //   LLMTRAIN_EMULATOR_FAULT    of one rank: see Fault
-//   LLMTRAIN_EMULATOR_ORDER    lazy (what nobody waits for is done last), eager (at once) or a number (by chance)
+//   LLMTRAIN_EMULATOR_ORDER    lazy (what nobody waits for is done last; blocks, and threads of a block, begin with the
+//                              last one), eager (at once; with the first one) or a number (by chance)
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 struct CUstream_st;
 
@@ -38,6 +40,8 @@ void refuse_while_recording(const char* call);
 void enqueue(CUstream_st* stream, std::string what, std::function<void()> work, std::function<bool()> ready = {});
 /// What the stream holds is done, as far as it is ready, until it is enough.
 void go_on(CUstream_st* stream, const std::function<bool()>& enough);
+/// A launch's blocks, or a block's threads, in the order in which they begin.
+std::vector<unsigned> order_of(unsigned count);
 /// Whatever the stream holds is done.
 void drain(CUstream_st* stream);
 void drain_all();

@@ -1,10 +1,13 @@
 // Fibers are left and entered by longjmp, which the fortified one takes for an error.
 #undef _FORTIFY_SOURCE
+#include <fmt/format.h>
 #include <omp.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <cstring>
 #include <memory>
+#include <source_location>
 #include <vector>
 
 #include "emulator/emulator.hpp"
@@ -44,12 +47,14 @@ struct Warp : Group {
 /// The block that runs on this host thread.
 struct Block {
   const std::function<void()>* body = nullptr;
+  const unsigned* order = nullptr;  ///< of its threads
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> idle;
   std::vector<Fiber*> ready;  ///< have waited, and can go on; from `first_ready`
   size_t first_ready = 0;
   std::vector<std::unique_ptr<Warp>> warps;
   Group all;
+  std::source_location barrier;  ///< that they wait at
   std::vector<std::byte> shared;
   jmp_buf scheduler;
   Fiber* current = nullptr;
@@ -73,10 +78,11 @@ void leave(Group& group) {
 /// The thread-local variables are looked up again after every switch: not inlined.
 [[gnu::noinline]] bool run_next_thread(Fiber& fiber) {
   if (block->begun == block->threads) return false;
-  fiber.thread = block->begun++;
+  fiber.thread = block->order[block->begun++];
   threadIdx = {fiber.thread, 0, 0};
   (*block->body)();
   ++block->returned;
+  if (!block->all.waiting.empty()) fail("a thread of a block returns, and others wait for it at a barrier");
   leave(warp_of(fiber.thread));
   leave(block->all);
   return true;
@@ -111,10 +117,11 @@ void work() {
 }
 
 void wait(Group& group) {
-  if (static_cast<int>(group.waiting.size()) + 1 == group.running) return release(group);
+  if (group.running == 1) return release(group);
   Fiber& fiber = *block->current;
   group.waiting.push_back(&fiber);
-  leave_fiber(fiber);
+  if (static_cast<int>(group.waiting.size()) == group.running) release(group);
+  leave_fiber(fiber);  // the last one to come, too: they go on in the order in which they came
 }
 
 Fiber& idle_fiber() {
@@ -127,8 +134,9 @@ Fiber& idle_fiber() {
   return fiber;
 }
 
-void prepare_block(const Launch& launch, const std::function<void()>& thread) {
+void prepare_block(const Launch& launch, const unsigned* order, const std::function<void()>& thread) {
   block->body = &thread;
+  block->order = order;
   block->threads = launch.block.x;
   block->begun = block->returned = 0;
   const unsigned warps = (block->threads + warp_size - 1) / warp_size;
@@ -140,9 +148,9 @@ void prepare_block(const Launch& launch, const std::function<void()>& thread) {
   block->shared.assign(launch.shared_bytes + 128, std::byte{0x5A});  // nobody may count on zeros
 }
 
-void run_block(const Launch& launch, Index index, const std::function<void()>& thread) {
+void run_block(const Launch& launch, Index index, const unsigned* order, const std::function<void()>& thread) {
   if (block == nullptr) block = new Block();
-  prepare_block(launch, thread);
+  prepare_block(launch, order, thread);
   blockIdx = index;
   blockDim = launch.block;
   gridDim = launch.grid;
@@ -174,7 +182,16 @@ const Exchanged& exchange(const void* mine, size_t bytes) {
   return slots;
 }
 
-void wait_for_block() { wait(block->all); }
+void wait_for_block(std::source_location barrier) {
+  if (block->returned > 0) fail("a barrier is reached by some threads of a block: others have returned");
+  if (block->all.waiting.empty()) block->barrier = barrier;
+  if (block->barrier.line() != barrier.line() || block->barrier.column() != barrier.column() ||
+      std::strcmp(block->barrier.file_name(), barrier.file_name()) != 0) {
+    fail(fmt::format("threads of a block are at different barriers, in lines {} and {}", block->barrier.line(),
+                     barrier.line()));
+  }
+  wait(block->all);
+}
 
 void* dynamic_shared_memory() {
   const auto address = reinterpret_cast<uintptr_t>(block->shared.data());
@@ -185,12 +202,14 @@ void run(const Launch& launch, const std::function<void()>& thread) {
   if (launch.block.y != 1 || launch.block.z != 1) fail("blocks are rows of threads");
   const int64_t rows = launch.grid.x, columns = launch.grid.y, blocks = rows * columns * launch.grid.z;
   const bool worth_it = blocks > 1 && blocks * launch.block.x >= 8192;
+  const std::vector<unsigned> order = order_of(static_cast<unsigned>(blocks)), threads = order_of(launch.block.x);
 #pragma omp parallel for schedule(dynamic) if (worth_it)
-  for (int64_t b = 0; b < blocks; ++b) {
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t b = order[static_cast<size_t>(i)];
     run_block(launch,
               {static_cast<unsigned>(b % rows), static_cast<unsigned>(b / rows % columns),
                static_cast<unsigned>(b / rows / columns)},
-              thread);
+              threads.data(), thread);
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // What CUDA's language gives a kernel, for a C++ compiler. The threads of a block are fibers of one host thread; one
 // runs until it waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each
-// other in different places, which on a GPU is undefined or hangs, end the program with a message.
+// other in different places, and barriers that some threads of the block never reach, which on a GPU is undefined or
+// hangs, end the program with a message.
 
 #include <array>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <source_location>
 
 #define __device__
 #define __host__
@@ -38,7 +40,8 @@ inline constexpr size_t exchanged_bytes = 64;
 /// one.
 using Exchanged = std::array<std::array<std::byte, exchanged_bytes>, warp_size>;
 const Exchanged& exchange(const void* mine, size_t bytes);
-void wait_for_block();
+/// All threads of the block come to the same one.
+void wait_for_block(std::source_location barrier);
 /// Of the block that runs.
 void* dynamic_shared_memory();
 
@@ -46,7 +49,7 @@ struct Launch {
   Index grid, block;
   size_t shared_bytes = 0;
 };
-/// Runs thread() for every thread of the grid, blocks in any order.
+/// Runs thread() for every thread of the grid, blocks and their threads in the order of order_of().
 void run(const Launch& launch, const std::function<void()>& thread);
 
 template <class T>
@@ -60,7 +63,9 @@ inline int own_lane() { return static_cast<int>(threadIdx.x % warp_size); }
 
 }  // namespace llmtrain::emulator
 
-inline void __syncthreads() { ::llmtrain::emulator::wait_for_block(); }
+inline void __syncthreads(std::source_location barrier = std::source_location::current()) {
+  ::llmtrain::emulator::wait_for_block(barrier);
+}
 inline void __syncwarp(unsigned = 0xFFFFFFFFu) { ::llmtrain::emulator::exchanged(0, 0); }
 template <class T>
 T __shfl_sync(unsigned, T value, int lane) {

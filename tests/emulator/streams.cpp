@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -121,6 +122,16 @@ void go_on_by_chance() {
 }
 
 }  // namespace
+
+std::vector<unsigned> order_of(unsigned count) {
+  Streams& s = streams();
+  const Lock lock(s.mutex);
+  std::vector<unsigned> order(count);
+  std::iota(order.begin(), order.end(), 0U);
+  if (s.order == Streams::lazy) std::reverse(order.begin(), order.end());
+  if (s.order == Streams::by_chance) std::shuffle(order.begin(), order.end(), s.chance);
+  return order;
+}
 
 const Counts& counts() { return streams().counts; }
 void count_synchronization() {
@@ -278,7 +289,7 @@ void wait_in_recording(CUstream_st* stream, const CUevent_st& event) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t given, cudaEvent_t event, unsigned /*flags*/) {
   const Lock lock(streams().mutex);
   CUstream_st* stream = known(given);
-  if (event->stream == nullptr) return cudaSuccess;  // never recorded
+  if (event->stream == nullptr) fail("a stream waits for an event that was never recorded: it waits for nothing");
   if (stream->graph != nullptr || event->graph != nullptr) {
     wait_in_recording(stream, *event);
     return cudaSuccess;

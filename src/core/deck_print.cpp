@@ -142,7 +142,8 @@ std::string deck_manual(const DeckKeys& defaults) {
       "`\\xHH`\n"
       "stand for characters that could not stand there. `${NAME}` is an environment variable. Relative paths are "
       "relative\n"
-      "to the working directory of the job. On the command line `section.key=value` wins over the deck.\n";
+      "to the working directory of the job. On the command line `section.key=value` wins over the deck. Numbers that\n"
+      "are used in fp32 must be finite there, and 0 only if they are written so.\n";
   for (const DeckKeys::Section& section : defaults.sections()) {
     out += fmt::format("\n## [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
                        section.name, section.doc);

@@ -91,11 +91,8 @@ __device__ void store_rows(const float (&c)[tiles][4], int first, int length, in
     auto* to = row(r);
     LLMTRAIN_UNROLL
     for (int i = 0; i < tiles; ++i) {
-      LLMTRAIN_UNROLL
-      for (int k = 0; k < 2; ++k) {
-        const int d = 8 * i + 2 * t + k;
-        if (d < head_dim) store(to + d, c[i][2 * half + k] * factor(half));
-      }
+      const float scale = factor(half);
+      store_pack(to, 8 * i + 2 * t, head_dim, PackOf<2>{{c[i][2 * half] * scale, c[i][2 * half + 1] * scale}});
     }
   }
 }

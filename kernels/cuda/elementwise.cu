@@ -29,11 +29,8 @@ struct ResidualAdd {
     const int64_t i = pack * neighbours;
     Some sum = load_pack<neighbours>(in, i, elements);
     const Some d = load_pack<neighbours>(delta, i, elements);
-    LLMTRAIN_UNROLL
-    for (int k = 0; k < neighbours; ++k) {
-      const int64_t at = i + k < elements ? i + k : i;  // beyond the end there is no row to ask for
-      sum.v[k] = fmaf(rows.scale(at), d.v[k], sum.v[k]);
-    }
+    const Some factors = rows.scales_at<neighbours>(i, elements);
+    for (int k = 0; k < neighbours; ++k) sum.v[k] = fmaf(factors.v[k], d.v[k], sum.v[k]);
     store_pack(out, i, elements, sum);
   }
 };
@@ -47,8 +44,8 @@ struct ResidualAddBackward {
   __device__ void operator()(int64_t pack) const {
     const int64_t i = pack * neighbours;
     Some d = load_pack<neighbours>(dout, i, elements);
-    LLMTRAIN_UNROLL
-    for (int k = 0; k < neighbours; ++k) d.v[k] *= rows.scale(i + k < elements ? i + k : i);
+    const Some factors = rows.scales_at<neighbours>(i, elements);
+    for (int k = 0; k < neighbours; ++k) d.v[k] *= factors.v[k];
     store_pack(ddelta, i, elements, d);
   }
 };

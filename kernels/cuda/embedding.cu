@@ -9,7 +9,7 @@ namespace {
 
 using namespace cuda;
 
-int64_t packs_of(int64_t channels) { return (channels + Pack::size - 1) / Pack::size; }
+int64_t packs_of(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 
 template <class T>
 struct Gather {
@@ -21,11 +21,12 @@ struct Gather {
   int64_t packs;
 
   __device__ void operator()(int64_t i) const {
-    const int64_t row = i / packs, at = i % packs * Pack::size, channels = dropout.width;
-    Pack sum = load_pack(table + ids[row] * channels, at, channels);
-    const Pack place =
-        position_table == nullptr ? Pack{} : load_pack(position_table + positions[row] * channels, at, channels);
-    for (int k = 0; k < Pack::size; ++k) sum.v[k] = fmaf(scale, sum.v[k], place.v[k]) * dropout.scale(row, at + k);
+    constexpr int64_t size = wide<T>;
+    const int64_t row = i / packs, at = i % packs * size, channels = dropout.width;
+    PackOf<size> sum = load_pack<size>(table + ids[row] * channels, at, channels), place{};
+    if (position_table != nullptr) place = load_pack<size>(position_table + positions[row] * channels, at, channels);
+    const PackOf<size> factors = dropout.scales<size>(row, at);
+    for (int k = 0; k < size; ++k) sum.v[k] = fmaf(scale, sum.v[k], place.v[k]) * factors.v[k];
     store_pack(x + row * channels, at, channels, sum);
   }
 };
@@ -119,9 +120,11 @@ struct ScatterKey {
       LLMTRAIN_UNROLL
       for (int j = 0; j < ahead; ++j) {
         more = more && first + j < rows && key_of(keyed[j]) == key;
-        for (int k = 0; more && k < Pack::size; ++k) {
-          const float factor = drops ? scale * dropout.scale(row_of(keyed[j]), at + k) : scale;
-          sum.v[k] = fmaf(d[j].v[k], factor, sum.v[k]);
+        if (!more) continue;
+        Pack factors{};
+        if constexpr (drops) factors = dropout.scales<Pack::size>(row_of(keyed[j]), at);
+        for (int k = 0; k < Pack::size; ++k) {
+          sum.v[k] = fmaf(d[j].v[k], drops ? scale * factors.v[k] : scale, sum.v[k]);
         }
       }
     }
@@ -133,7 +136,7 @@ template <bool drops>
 void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float scale, const RowDropout& dropout,
              Stream& stream) {
   if (table.empty()) return;
-  const int64_t rows = dx.dim(0), packs = packs_of(dropout.width);
+  const int64_t rows = dx.dim(0), packs = packs_of(dropout.width, Pack::size);
   const KeyedRow* sorted = sorted_rows(keys.as<int32_t>(), rows, stream);
   for_each(rows * packs, stream,
            ScatterKey<drops>{table.as<float>(), dx.as<float>(), scale, sorted, rows, dropout, packs});
@@ -144,9 +147,10 @@ void scatter(const Tensor& table, const Tensor& keys, const Tensor& dx, float sc
 void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& position_table, float scale,
                        const Batch& batch, const Dropout& dropout, Stream& stream) {
   const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
-  const int64_t rows = x.dim(0), channels = x.dim(1), packs = packs_of(channels);
+  const int64_t rows = x.dim(0), channels = x.dim(1);
   LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
   dispatch(table, [&]<class T>(T* tokens) {
+    const int64_t packs = packs_of(channels, wide<T>);
     for_each(
         rows * packs, stream,
         Gather<T>{x.as<float>(), tokens, static_cast<const T*>(position_table.data), scale, batch.ids.as<int32_t>(),

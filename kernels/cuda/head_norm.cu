@@ -1,4 +1,5 @@
 #include "core/profile.hpp"
+#include "kernels/attention.hpp"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/head_norm.hpp"
 
@@ -22,8 +23,8 @@ struct Heads {
   __device__ const W* weight(int64_t i) const { return i % normed() < shape.heads ? query_weight : key_weight; }
 };
 
-/// Sums of a head in fp32: it is short.
-template <class T, class W>
+/// Sums of a head in fp32: it is short, and a warp holds it in registers.
+template <class T, class W, int held>
 struct ForwardHead {
   Heads<T, W> of;
 
@@ -31,15 +32,16 @@ struct ForwardHead {
     const int64_t n = of.shape.head_dim;
     T *x = of.values(i), *raw = of.raw + i * n;
     const W* weight = of.weight(i);
+    Pack values[held] = {};
     float squares = 0;
-    for_packs(n, [&](int64_t d) {
-      const Pack p = load_pack(x, d, n);
-      for (int k = 0; k < Pack::size; ++k) squares = fmaf(p.v[k], p.v[k], squares);
+    for_held_packs<held>(n, [&](int at, int64_t d) {
+      values[at] = load_pack(x, d, n);
+      for (const float v : values[at].v) squares = fmaf(v, v, squares);
     });
     const float scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(n) + of.shape.epsilon);
     if (lane() == 0) of.rstd[i] = scale;
-    for_packs(n, [&](int64_t d) {
-      Pack p = load_pack(x, d, n);
+    for_held_packs<held>(n, [&](int at, int64_t d) {
+      Pack p = values[at];
       const Pack w = load_pack(weight, d, n);
       store_pack(raw, d, n, p);
       for (int k = 0; k < Pack::size; ++k) p.v[k] *= scale * (of.shape.weight_offset + w.v[k]);
@@ -49,7 +51,7 @@ struct ForwardHead {
 };
 
 /// With g = dy (offset + weight) and h = x rstd: dx = rstd (g - h mean(g h)) in place of dy.
-template <class T, class W>
+template <class T, class W, int held>
 struct BackwardHead {
   Heads<T, W> of;
 
@@ -59,27 +61,22 @@ struct BackwardHead {
     const T* raw = of.raw + i * n;
     const W* weight = of.weight(i);
     const float scale = of.rstd[i];
-    const auto terms = [&](int64_t d, Pack& g, Pack& h) {
-      const Pack w = load_pack(weight, d, n);
-      g = load_pack(gradient, d, n);
-      h = load_pack(raw, d, n);
-      for (int k = 0; k < Pack::size; ++k) {
-        g.v[k] *= of.shape.weight_offset + w.v[k];
-        h.v[k] *= scale;
-      }
-    };
+    Pack g[held] = {}, h[held] = {};
     float sum = 0;
-    for_packs(n, [&](int64_t d) {
-      Pack g, h;
-      terms(d, g, h);
-      for (int k = 0; k < Pack::size; ++k) sum = fmaf(g.v[k], h.v[k], sum);
+    for_held_packs<held>(n, [&](int at, int64_t d) {
+      const Pack w = load_pack(weight, d, n);
+      g[at] = load_pack(gradient, d, n);
+      h[at] = load_pack(raw, d, n);
+      for (int k = 0; k < Pack::size; ++k) {
+        g[at].v[k] *= of.shape.weight_offset + w.v[k];
+        h[at].v[k] *= scale;
+        sum = fmaf(g[at].v[k], h[at].v[k], sum);
+      }
     });
     const float mean = warp_sum(sum) / static_cast<float>(n);
-    for_packs(n, [&](int64_t d) {
-      Pack g, h;
-      terms(d, g, h);
-      for (int k = 0; k < Pack::size; ++k) g.v[k] = scale * fmaf(-h.v[k], mean, g.v[k]);
-      store_pack(gradient, d, n, g);
+    for_held_packs<held>(n, [&](int at, int64_t d) {
+      for (int k = 0; k < Pack::size; ++k) g[at].v[k] = scale * fmaf(-h[at].v[k], mean, g[at].v[k]);
+      store_pack(gradient, d, n, g[at]);
     });
   }
 };
@@ -113,6 +110,17 @@ struct FoldHeads {
   }
 };
 
+/// f(std::integral_constant of the packs that a lane holds of a head).
+template <class F>
+void with_held(int64_t head_dim, const F& f) {
+  const int64_t packs = (head_dim + warp_lanes * Pack::size - 1) / (warp_lanes * Pack::size);
+  constexpr int most = largest_head_dim / (warp_lanes * Pack::size);
+  LLMTRAIN_CHECK(packs <= most, "the head is too long");
+  if (packs == 1) return f(std::integral_constant<int, 1>{});
+  if (packs == 2) return f(std::integral_constant<int, 2>{});
+  f(std::integral_constant<int, most>{});
+}
+
 template <class T, class W>
 Heads<T, W> heads_of(T* qkv, const Tensor& all, const Tensor& raw, const Tensor& rstd, W* query_weight,
                      const Tensor& key_weight, const HeadNormShape& s) {
@@ -130,7 +138,9 @@ void head_norm_forward(const HeadNormForward& a, const HeadNormShape& s, Stream&
   const ProfileSpan span("head_norm_forward", [&] { return traffic({&a.raw, &a.raw, &a.raw}); });
   dispatch(a.qkv, a.query_weight, [&]<class T, class W>(T* qkv, W* query_weight) {
     const Heads<T, W> of = heads_of(qkv, a.qkv, a.raw, a.rstd, query_weight, a.key_weight, s);
-    for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardHead<T, W>{of});
+    with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
+      for_each_warp(a.qkv.dim(0) * of.normed(), stream, ForwardHead<T, W, held>{of});
+    });
   });
 }
 
@@ -146,7 +156,9 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
     column_sums(memory, rows, columns, {by_head}, false, stream, AddWeights<T, W>{of});
     for_each(2 * s.head_dim, stream,
              FoldHeads{s, by_head, a.dquery_weight.as<float>(), a.dkey_weight.as<float>(), a.accumulate});
-    for_each_warp(rows * of.normed(), stream, BackwardHead<T, W>{of});
+    with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
+      for_each_warp(rows * of.normed(), stream, BackwardHead<T, W, held>{of});
+    });
   });
 }
 

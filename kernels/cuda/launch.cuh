@@ -146,15 +146,18 @@ inline constexpr int64_t wide = 16 / sizeof(T);
 #define LLMTRAIN_ONE_ACCESS(bytes)
 #endif
 template <class T, int64_t count>
-struct LLMTRAIN_ONE_ACCESS(sizeof(T) * count) RawPack {
+inline constexpr size_t access_bytes = std::min<size_t>(sizeof(T) * count, 16);  ///< longer packs take several
+template <class T, int64_t count>
+struct LLMTRAIN_ONE_ACCESS((access_bytes<T, count>)) RawPack {
   T v[count];
 };
-/// Elements i .. i + size - 1 of a row of n; beyond its end zeros. In one access where the row's start and i allow it.
+/// Elements i .. i + size - 1 of a row of n; beyond its end zeros. In accesses of up to 16 bytes where the row's start
+/// and i allow it.
 template <int64_t size = Pack::size, class T>
 __device__ PackOf<size> load_pack(const T* row, int64_t i, int64_t n) {
   using Raw = RawPack<T, size>;
   PackOf<size> pack;
-  if (i + size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw) == 0) {
+  if (i + size <= n && reinterpret_cast<uintptr_t>(row + i) % access_bytes<T, size> == 0) {
     const Raw raw = *reinterpret_cast<const Raw*>(row + i);
     for (int k = 0; k < size; ++k) pack.v[k] = load(raw.v + k);
   } else {
@@ -166,7 +169,7 @@ __device__ PackOf<size> load_pack(const T* row, int64_t i, int64_t n) {
 template <int64_t size, class T>
 __device__ void store_pack(T* row, int64_t i, int64_t n, const PackOf<size>& pack) {
   using Raw = RawPack<T, size>;
-  if (i + size <= n && reinterpret_cast<uintptr_t>(row + i) % sizeof(Raw) == 0) {
+  if (i + size <= n && reinterpret_cast<uintptr_t>(row + i) % access_bytes<T, size> == 0) {
     Raw raw;
     for (int k = 0; k < size; ++k) store(raw.v + k, pack.v[k]);
     *reinterpret_cast<Raw*>(row + i) = raw;
@@ -182,6 +185,17 @@ __device__ void store_pack(T* row, int64_t i, int64_t n, const PackOf<size>& pac
 template <class F>
 __device__ void for_packs(int64_t n, const F& f) {
   for (int64_t i = lane() * Pack::size; i < n; i += warp_lanes * Pack::size) f(i);
+}
+
+/// f(k, i) for the k-th of a lane's packs, of rows of up to `held` packs a lane: what it keeps of them in an array of
+/// so many lies in registers.
+template <int held, class F>
+__device__ void for_held_packs(int64_t n, const F& f) {
+  LLMTRAIN_UNROLL
+  for (int k = 0; k < held; ++k) {
+    const int64_t i = (k * warp_lanes + lane()) * Pack::size;
+    if (i < n) f(k, i);
+  }
 }
 
 /// f(pointer of the tensor's element type).

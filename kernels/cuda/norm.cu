@@ -66,7 +66,8 @@ struct Summed {
   __device__ Pack at(float* x, int64_t row, int64_t i, int64_t channels) const {
     Pack sum = load_pack(in + row * channels, i, channels);
     const Pack d = load_pack(delta + row * channels, i, channels);
-    for (int k = 0; k < Pack::size; ++k) sum.v[k] = fmaf(dropout.scale(row, i + k), d.v[k], sum.v[k]);
+    const Pack factors = dropout.scales<Pack::size>(row, i);
+    for (int k = 0; k < Pack::size; ++k) sum.v[k] = fmaf(factors.v[k], d.v[k], sum.v[k]);
     store_pack(x + row * channels, i, channels, sum);
     return sum;
   }
@@ -144,7 +145,8 @@ struct Branched {
   T* delta;
   RowDropout dropout;
   __device__ void store(int64_t row, int64_t i, int64_t channels, Pack d) const {
-    for (int k = 0; k < Pack::size; ++k) d.v[k] *= dropout.scale(row, i + k);
+    const Pack factors = dropout.scales<Pack::size>(row, i);
+    for (int k = 0; k < Pack::size; ++k) d.v[k] *= factors.v[k];
     store_pack(delta + row * channels, i, channels, d);
   }
 };

@@ -5,24 +5,27 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: cmake/bundle.sh BUILD BUNDLE.tar.xz [--only PATTERN] [--quick] [--with-cuda] [--limit MIB]
+usage: cmake/bundle.sh BUILD BUNDLE.tar.xz [--only PATTERN] [--quick] [--with-cuda] [--host BUILD] [--limit MIB]
 
 BUILD is a folder that the preset cuda built (all targets). The bundle has the programs, the tests, their reference data,
 the shared libraries that they need with libc and its loader, Open MPI's launcher, the benchmarks, and run_gpu_tests.sh,
-which runs them.
+which runs them. A name in .tar is written without compression.
 
   --only PATTERN  of the tests and benchmarks (a shell pattern; all)
   --quick       a larger file in less time
-  --with-cuda   also cuBLAS, cuDNN and NCCL, of 0.5 GB and more. Without it they are the GPU machine's: of its CUDA
-                toolkit or of PyTorch's packages. The driver's libraries always are.
+  --with-cuda   also cuBLAS, cuDNN, NCCL and NVRTC, of 1.3 GB unpacked. Without it they are the GPU machine's: of its CUDA
+                toolkit or of PyTorch's packages. The driver's libraries always are. CUDNN_PATH names the folder above
+                cuDNN's lib where it is not beside the toolkit.
+  --host BUILD  also the programs of a folder that the preset host built, to exchange checkpoints with
   --limit MIB   refuse to write a larger file (64; 0 = none; with --with-cuda none)
 TEXT
 }
 
-limit=64 only='*' level=9 with_cuda=false arguments=()
+limit=64 only='*' level=9 with_cuda=false host='' arguments=()
 while (($# > 0)); do
   case $1 in
     --with-cuda) with_cuda=true limit=0 ;;
+    --host) host=${2:?--host wants a build folder} && shift ;;
     --quick) level=0 ;;
     --only) only=${2:?--only wants a pattern} && shift ;;
     --limit) limit=${2:?--limit wants a number} && shift ;;
@@ -35,8 +38,12 @@ done
 ((${#arguments[@]} == 2)) || { usage >&2 && exit 64; }
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 build=$(readlink -f "${arguments[0]}") output=$(readlink -f "${arguments[1]}")
-grep -q '^LLMTRAIN_DEVICE:.*=cuda$' "$build/CMakeCache.txt" 2>/dev/null ||
-  { echo "bundle.sh: $build was not made with the preset cuda" >&2 && exit 66; }
+made_for() { # device, build folder
+  grep -q "^LLMTRAIN_DEVICE:.*=$1\$" "$2/CMakeCache.txt" 2>/dev/null ||
+    { echo "bundle.sh: $2 was not made with the preset $1" >&2 && exit 66; }
+}
+made_for cuda "$build"
+if [[ -n $host ]]; then host=$(readlink -f "$host") && made_for host "$host"; fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -45,7 +52,16 @@ mkdir -p "$bundle/lib" "$bundle/tests" "$bundle/gpu_tests"
 cmake --install "$build" --prefix "$bundle" --strip >/dev/null
 cmake --install "$build" --prefix "$bundle" --strip --component gpu_tests >/dev/null
 find "$bundle/gpu_tests" -type f ! -name "$only" -delete
+if [[ -n $host ]]; then
+  cmake --install "$host" --prefix "$work/host" --strip >/dev/null
+  mkdir "$bundle/host"
+  mv "$work/host/bin" "$bundle/host/bin"
+  ln -s ../lib "$bundle/host/lib"
+fi
 cp -r "$root/tests/reference" "$bundle/tests/reference"
+mkdir "$bundle/tests/cuda" "$bundle/tests/parallel"
+cp "$root/tests/cuda/gpu_runs.sh" "$bundle/tests/cuda"
+cp "$root/tests/parallel/job_ends.sh" "$bundle/tests/parallel"
 cp -r "$root/benchmarks" "$root/inputs" "$bundle"
 find "$bundle" -name '__pycache__' -prune -exec rm -r {} +
 install -m 755 "$root/tests/cuda/run_gpu_tests.sh" "$bundle/run_gpu_tests.sh"
@@ -66,15 +82,51 @@ fi
 driver='^(libcuda|libnvidia-.*|libnvcuvid)\.so'
 of_cuda='^(libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvJitLink)\.so'
 mapfile -t programs < <(find "$bundle" -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print)
-left_out=()
+left_out=() places=()
+if [[ -n ${CUDNN_PATH:-} ]]; then places=("$CUDNN_PATH"/lib{,64}); fi
 while read -r name path; do
   [[ ! $name =~ $driver ]] || continue
-  if ! $with_cuda && [[ $name =~ $of_cuda ]]; then left_out+=("$name") && continue; fi
+  if [[ $name =~ $of_cuda ]]; then
+    if ! $with_cuda; then left_out+=("$name") && continue; fi
+    places+=("${path%/*}")
+  fi
   [[ -r $path ]] || { echo "bundle.sh: $name is not found: $path" >&2 && exit 66; }
   [[ -e $bundle/lib/$name ]] || cp -L "$path" "$bundle/lib/$name"
 done < <(ldd "${programs[@]}" 2>/dev/null |
   sed -nE 's/^\t(\S+) => (not found|\S+).*$/\1 \2/p; s/^\t(\/\S*\/(ld-\S+)) \(.*$/\2 \1/p' | sort -u)
-strip --strip-unneeded "$bundle"/lib/*.so* 2>/dev/null || true
+
+# What is opened later, which ldd does not see: cuDNN with what graphs of its need (its older interfaces have libraries of
+# their own), and NVRTC, which compiles for engines of cuDNN's and for cuBLASLt.
+folder_of() { # library: of all the places the first that has it
+  local place
+  for place in "${places[@]}"; do
+    if [[ -e $place/$1 ]]; then echo "$place" && return; fi
+  done
+  echo "bundle.sh: $1 is not found beside the CUDA toolkit's libraries" >&2
+  exit 66
+}
+major() { # what CMake found, by its name
+  sed -nE "s/^FIND_PACKAGE_MESSAGE_DETAILS_$1:.*\[v([0-9]+)\..*/\1/p" "$build/CMakeCache.txt"
+}
+if $with_cuda; then
+  mapfile -t -O "${#places[@]}" places < <(ldconfig -p | sed -nE 's#.* => (/.*)/[^/]*$#\1#p' | sort -u)
+  nvrtc=$(major CUDAToolkit) cudnn=$(major CUDNN)
+  place=$(folder_of "libnvrtc.so.$nvrtc")
+  opened=("$place/libnvrtc.so.$nvrtc" "$place/libnvrtc-builtins.so.$nvrtc".*)
+  if [[ -n $cudnn ]]; then
+    place=$(folder_of "libcudnn.so.$cudnn")
+    opened+=("$place/libcudnn"{,_graph,_heuristic,_engines_precompiled,_engines_runtime_compiled}".so.$cudnn")
+  else
+    echo "bundle.sh: the build has no cuDNN, nor has the bundle: attention is llmtrain's own" >&2
+  fi
+  for path in "${opened[@]}"; do
+    [[ -r $path ]] || { echo "bundle.sh: $path is not found" >&2 && exit 66; }
+    cp -L "$path" "$bundle/lib"
+  done
+fi
+for path in "$bundle"/lib/*.so*; do
+  [[ ${path##*/} =~ $of_cuda ]] || strip --strip-unneeded "$path" 2>/dev/null || true
+done
 printf '%s\n' "${left_out[@]}" >"$bundle/lib/from_cuda.txt"
 
 {
@@ -83,7 +135,9 @@ printf '%s\n' "${left_out[@]}" >"$bundle/lib/from_cuda.txt"
   sed -n 's/^CMAKE_CUDA_ARCHITECTURES[^=]*=/GPU architectures: /p' "$build/CMakeCache.txt"
   echo "libraries of the machine with the GPU: the driver's, ${left_out[*]:-none}"
 } | tee "$bundle/VERSIONS"
-tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -cf - llmtrain-gpu | xz "-$level" >"$output.part"
+compress=(xz "-$level" -T0)
+[[ $output != *.tar ]] || compress=(cat)
+tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -cf - llmtrain-gpu | "${compress[@]}" >"$output.part"
 size=$(($(stat -c %s "$output.part") / 1048576 + 1))
 if ((limit > 0 && size > limit)); then
   rm "$output.part"
@@ -91,4 +145,4 @@ if ((limit > 0 && size > limit)); then
   exit 73
 fi
 mv "$output.part" "$output"
-echo "$output: $size MiB; unpack it anywhere and run llmtrain-gpu/run_gpu_tests.sh"
+echo "$output: $size MiB, $(du -sm "$bundle" | cut -f1) MiB unpacked; unpack it anywhere and run llmtrain-gpu/run_gpu_tests.sh"

@@ -7,7 +7,7 @@ usage() {
   cat <<'TEXT'
 usage: run_gpu_tests.sh [--only PATTERN] [--ranks "1 2 4"] [--no-sanitizer] [--benchmarks] [--results FOLDER]
 
-  --only PATTERN   test programs whose names match (a shell pattern; `test_kernels`, `*mpi*`)
+  --only PATTERN   tests whose names match (a shell pattern; `test_kernels`, `*mpi*`, `gpu_runs`: the whole runs)
   --ranks LIST     rank counts of the tests of several ranks; with fewer GPUs than ranks they share one
   --no-sanitizer   without compute-sanitizer (memcheck and racecheck on the kernels and a small model)
   --benchmarks     the benchmarks, too: needs a quiet GPU and, for the peers, a python3 with torch (PYTHON) and llm.c's
@@ -146,24 +146,32 @@ for program in gpu_tests/*test_*; do
   fi
 done
 
-# The ledger: the same bytes again, for every number of ranks, with graphs and without, at every stage.
-ledger() { # name, ranks, settings...
-  launch "$2" bin/llmtrain "$results/deck.ini" "run.name=$1" "${@:3}" >"$results/ledger_$1.log" 2>&1
+# Whole runs, of several ranks too, and with the host's programs where the bundle has them.
+wrap() { # file, command...: a program that runs it with further arguments
+  local file=$1
+  shift
+  printf '#!/bin/sh\nexec%s "$@"\n' "$(printf ' "%s"' "${loader[0]}" --library-path "$libraries" "$@")" >"$file"
+  chmod +x "$file"
 }
-same_ledgers() {
-  local name
-  for name in again plain two four; do
-    cmp "$results/runs/first/ledger.jsonl" "$results/runs/$name/ledger.jsonl" || return 1
-  done
-  ! cmp -s "$results/runs/first/ledger.jsonl" "$results/runs/control/ledger.jsonl" || { echo "the control is equal" && return 1; }
-}
-if ((code == 0)); then
-  ledger again 1
-  ledger plain 1 parallel.cuda_graphs=false
-  ledger two 2 parallel.zero=2
-  ledger four 4 parallel.zero=3
-  ledger control 1 run.seed=43
-  check ledgers same_ledgers
+mkdir -p "$results/programs" "$results/host"
+for name in llmtrain llmtool; do
+  wrap "$results/programs/$name" "$here/bin/$name"
+  [[ ! -e host/bin/$name ]] || wrap "$results/host/$name" "$here/host/bin/$name"
+done
+wrap "$results/programs/mpirun" "$here/bin/prterun" --personality ompi --map-by :OVERSUBSCRIBE --bind-to none -n
+# shellcheck disable=SC2053 # a pattern
+if ((code == 0)) && [[ gpu_runs == $only ]]; then
+  code=0
+  tests/cuda/gpu_runs.sh "$results/programs" --host "$results/host" --mpirun "$results/programs/mpirun" \
+    --work "$results/gpu_runs" >"$results/whole_runs.log" 2>&1 || code=$?
+  ((code <= 1)) || note FAIL "gpu_runs (exit code $code)"
+  while read -r result name; do
+    case $result in
+      passed) note pass "gpu_runs: $name" ;;
+      skipped) note skip "gpu_runs: $name" ;;
+      FAILED) note FAIL "gpu_runs: $name" ;;
+    esac
+  done <"$results/whole_runs.log"
 fi
 
 if $sanitizer && command -v compute-sanitizer >/dev/null; then
@@ -179,11 +187,9 @@ elif $sanitizer; then
 fi
 
 if $benchmarks; then
-  printf '#!/bin/sh\nexec "%s" --library-path "%s" "%s" "$@"\n' "${loader[0]}" "$libraries" "$here/bin/llmtrain" >"$results/llmtrain"
-  chmod +x "$results/llmtrain"
   for program in gpu_tests/gpu_*_bench; do check "${program##*/}" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"; done
   for script in benchmarks/gpu_*.py; do
-    check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/llmtrain" --programs "$here/gpu_tests"
+    check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/programs/llmtrain" --programs "$here/gpu_tests"
   done
   tail -n 40 "$results"/gpu_*.log
 fi

@@ -273,11 +273,8 @@ void bar_most(Shared a) {
   if (threadIdx.x == 0) *a.to = 1;
 }
 void bar_apart(Shared a) {
-  if (a.right || threadIdx.x < 32) {
-    __syncthreads();
-  } else {
-    __syncthreads();
-  }
+  if (a.right || threadIdx.x < 32) __syncthreads();
+  if (!a.right && threadIdx.x >= 32) __syncthreads();
   if (threadIdx.x == 0) *a.to = 1;
 }
 

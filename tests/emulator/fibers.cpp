@@ -7,7 +7,6 @@
 
 #include <cstring>
 #include <memory>
-#include <source_location>
 #include <vector>
 
 #include "emulator/emulator.hpp"
@@ -54,7 +53,7 @@ struct Block {
   size_t first_ready = 0;
   std::vector<std::unique_ptr<Warp>> warps;
   Group all;
-  std::source_location barrier;  ///< that they wait at
+  Barrier barrier{};  ///< that they wait at
   std::vector<std::byte> shared;
   jmp_buf scheduler;
   Fiber* current = nullptr;
@@ -182,13 +181,12 @@ const Exchanged& exchange(const void* mine, size_t bytes) {
   return slots;
 }
 
-void wait_for_block(std::source_location barrier) {
+void wait_for_block(const Barrier& barrier) {
   if (block->returned > 0) fail("a barrier is reached by some threads of a block: others have returned");
   if (block->all.waiting.empty()) block->barrier = barrier;
-  if (block->barrier.line() != barrier.line() || block->barrier.column() != barrier.column() ||
-      std::strcmp(block->barrier.file_name(), barrier.file_name()) != 0) {
-    fail(fmt::format("threads of a block are at different barriers, in lines {} and {}", block->barrier.line(),
-                     barrier.line()));
+  const Barrier& first = block->barrier;
+  if (first.line != barrier.line || std::strcmp(first.file, barrier.file) != 0) {
+    fail(fmt::format("threads of a block are at different barriers, in lines {} and {}", first.line, barrier.line));
   }
   wait(block->all);
 }

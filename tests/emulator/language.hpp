@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <source_location>
 
 #define __device__
 #define __host__
@@ -40,8 +39,12 @@ inline constexpr size_t exchanged_bytes = 64;
 /// one.
 using Exchanged = std::array<std::array<std::byte, exchanged_bytes>, warp_size>;
 const Exchanged& exchange(const void* mine, size_t bytes);
-/// All threads of the block come to the same one.
-void wait_for_block(std::source_location barrier);
+/// A barrier's place in the source. All threads of the block come to the same one.
+struct Barrier {
+  const char* file;
+  int line;
+};
+void wait_for_block(const Barrier& barrier);
 /// Of the block that runs.
 void* dynamic_shared_memory();
 
@@ -63,8 +66,8 @@ inline int own_lane() { return static_cast<int>(threadIdx.x % warp_size); }
 
 }  // namespace llmtrain::emulator
 
-inline void __syncthreads(std::source_location barrier = std::source_location::current()) {
-  ::llmtrain::emulator::wait_for_block(barrier);
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  ::llmtrain::emulator::wait_for_block({file, line});
 }
 inline void __syncwarp(unsigned = 0xFFFFFFFFu) { ::llmtrain::emulator::exchanged(0, 0); }
 template <class T>

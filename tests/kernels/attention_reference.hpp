@@ -181,6 +181,7 @@ class DeviceTensor {
     copy_to_host(stored.data(), tensor.data, tensor.bytes(), stream());
     stream().synchronize();
     std::vector<double> result;
+    result.reserve(stored.size());
     for (const T& x : stored) result.push_back(static_cast<float>(x));
     return result;
   }

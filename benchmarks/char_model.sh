@@ -31,7 +31,7 @@ read -ra deck_options <<<"${DECK_OPTIONS:-}"
 read -ra mpirun <<<"${MPIRUN:-mpirun}"
 # As in training.py: memory that is given back and touched again costs PyTorch time.
 peer_memory=(THP_MEM_ALLOC_ENABLE=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=$((2 ** 40)))
-library=${PRELOAD:-$(PATH=$PATH:/sbin ldconfig -p | awk '/libtcmalloc(_minimal)?\.so/ { print $NF; exit }')}
+library=${PRELOAD:-$(PATH=$PATH:/sbin ldconfig -p | awk '/libtcmalloc(_minimal)?\.so/ && !found { print $NF; found = 1 }')}
 if [[ -n $library ]]; then peer_memory+=("LD_PRELOAD=$library"); fi
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -28,6 +28,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
     args.accumulate = args.ranks = args.steps = 1
+    args.device = "cpu"
     tokens = args.batch * args.length
     with tempfile.TemporaryDirectory() as work:
         training.make_model(args, work)

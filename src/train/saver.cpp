@@ -168,7 +168,8 @@ void Saver::join() {
 }
 
 void Saver::advance() {
-  if (save_->is_gathered()) return finish();
+  if (save_ == nullptr) return end_removal();
+  if (save_->is_gathered()) return publish();
   join();
   if (save_->needs_digest()) return start([this] { save_->digest(); });
   save_->gather();
@@ -184,7 +185,11 @@ void Saver::hold_update() {
 }
 
 void Saver::finish() {
-  if (!under_way()) return;
+  if (save_ != nullptr) publish();
+  if (removing_) end_removal();
+}
+
+void Saver::publish() {
   const double begin = now();
   join();
   if (save_->needs_digest()) {
@@ -200,12 +205,40 @@ void Saver::finish() {
   save->publish();
   verified_.insert(request_.step);
   refused_.erase(request_.step);
-  keep_what_is_needed();
   seconds_ = now() - began_;
   const auto bytes = static_cast<double>(bytes_of_all());
   log_.print(fmt::format("saved      {}/{}: {} in {}, {}; training waited {}", folder_, checkpoint_name(request_.step),
                          bytes_text(bytes), time_text(seconds_), with_unit(bytes / std::max(seconds_, 1e-9), "B/s"),
                          time_text(blocked_ + held_ + (now() - begin))));
+  begin_removal();
+}
+
+/// A file system may take as long to give back a file's space as to write it.
+void Saver::begin_removal() {
+  removing_ = true;
+  if (communicator_.rank() != 0) return;
+  RetentionRules rules{config_.keep, {}, verified_, refused_};
+  for (const int64_t step : {pinned_.best, pinned_.target, pinned_.best_of_target, resumed_}) {
+    if (step >= 0) rules.pinned.insert(step);
+  }
+  start([this, rules] {
+    const double begin = now();
+    try {
+      apply_retention(folder_, rules);
+    } catch (...) {
+      removal_error_ = std::current_exception();
+    }
+    removal_seconds_ = now() - begin;
+  });
+}
+
+void Saver::end_removal() {
+  join();
+  removing_ = false;
+  seconds_ += std::exchange(removal_seconds_, 0);
+  raise_together(communicator_, [&] {
+    if (removal_error_) std::rethrow_exception(std::exchange(removal_error_, nullptr));
+  });
 }
 
 void Saver::forget_after(int64_t step) {
@@ -224,17 +257,6 @@ void Saver::forget_after(int64_t step) {
   });
   verified_.erase(verified_.upper_bound(step), verified_.end());
   verified_.insert(step);
-}
-
-void Saver::keep_what_is_needed() {
-  raise_together(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
-    RetentionRules rules{config_.keep, {}, verified_, refused_};
-    for (const int64_t step : {pinned_.best, pinned_.target, pinned_.best_of_target, resumed_}) {
-      if (step >= 0) rules.pinned.insert(step);
-    }
-    apply_retention(folder_, rules);
-  });
 }
 
 }  // namespace llmtrain

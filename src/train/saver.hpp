@@ -1,9 +1,10 @@
 #pragma once
 // Checkpoints while the training goes on: the state is copied to memory, a thread writes it, the ranks publish it
-// together at the end of a later step.
+// together at the end of a later step, and a thread removes the older ones that need not be kept.
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -78,14 +79,15 @@ class Saver {
   void begin(const SaveRequest& request);
   /// Before the parameters change.
   void hold_update();
-  bool under_way() const { return save_ != nullptr; }
-  /// This rank has written its part, or there is none to write.
+  bool under_way() const { return save_ != nullptr || removing_; }
+  /// This rank has done its part in the background, or there is none to do.
   bool written() const { return done_.load(); }
   /// Writing failed on this rank: there is no use in waiting for the others.
-  bool failed() const { return under_way() && written() && save_->failed(); }
+  bool failed() const { return save_ != nullptr && written() && save_->failed(); }
   /// When all ranks are through with what they do in the background: what comes next, at last the end.
   void advance();
-  /// Waits for the writers, publishes, removes what need not be kept. UserError on all ranks if it failed.
+  /// Waits for the writers, publishes, waits until what need not be kept is removed. UserError on all ranks if it
+  /// failed.
   void finish();
 
   /// Of the newest save; before the first what one may take on a slow disk.
@@ -102,7 +104,9 @@ class Saver {
   void start(const std::function<void()>& work);
   void join();
   int64_t bytes_of_all();
-  void keep_what_is_needed();
+  void publish();
+  void begin_removal();
+  void end_removal();
 
   CheckpointConfig config_;
   std::string folder_;
@@ -114,11 +118,13 @@ class Saver {
   std::unique_ptr<CheckpointSave> save_;
   std::thread writer_;
   std::atomic<bool> done_ = true;
+  bool removing_ = false;             ///< on every rank; the first one does it
+  std::exception_ptr removal_error_;  ///< set before done_
   SaveRequest request_;
   std::set<int64_t> verified_, refused_;
   Pinned pinned_;
   int64_t resumed_ = -1;
-  double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0;
+  double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0, removal_seconds_ = 0;
 };
 
 }  // namespace llmtrain

@@ -73,6 +73,39 @@ void expect_failure_is_told(Rig& rig, int rank, Score& score) {
   rig.expect_recovery("hit", 2, "", what, score);
 }
 
+/// Of the first checkpoint, which goes when the third one is published.
+const std::string removed_path = ".deleting-step-00005000";
+/// Far more steps between saves than a save takes.
+const std::string rare_saves = "run.max_steps=20000 checkpoint.every_steps=5000 evaluation.every_steps=0";
+
+/// The removal takes long, then the process dies: the steps went on meanwhile.
+void expect_steps_go_on_in_removal(Rig& rig, int64_t milliseconds, Score& score) {
+  const Injection fault = {
+      .how = "stall", .at = 1, .rank = 0, .calls = "remove", .path = removed_path, .milliseconds = milliseconds};
+  const std::string output = rig.run("hit", 2, rare_saves, fault).output;
+  const std::string what = fmt::format("a removal of {} ms", milliseconds);
+  const size_t saved = output.find("checkpoints/step-00015000: ");
+  if (saved == std::string::npos || output.find("\nstep ", saved) == std::string::npos) {
+    score.fail(what + ": no step after the save");
+  }
+  if (rig.published("hit") != std::vector<std::string>{"step-00010000", "step-00015000"}) {
+    score.fail(what + ": not the two newest checkpoints");
+  }
+  rig.expect_recovery("hit", 2, rare_saves, what, score);
+}
+
+/// A removal that fails in the background ends the run on all ranks, and takes nothing else along.
+void expect_failing_removal_is_told(Rig& rig, Score& score) {
+  const Injection fault = {.how = "eio", .at = 1, .rank = 0, .calls = "rename", .path = removed_path};
+  const Outcome outcome = rig.run("hit", 2, rare_saves, fault);
+  const std::string what = "a removal that fails";
+  if (outcome.exit_code != 74 || occurrences(outcome.output, removed_path) != 1) {
+    score.fail(fmt::format("{}: exit code {}:\n{}", what, outcome.exit_code, outcome.output));
+  }
+  rig.expect_whole_checkpoints("hit", what, score);
+  rig.expect_recovery("hit", 2, rare_saves, what, score);
+}
+
 constexpr std::array<const char*, 7> wrongs = {"throw", "abort", "segv", "exit", "badalloc", "eio", "eacces"};
 
 void expect_end_of_job(Rig& rig, const std::string& how, int64_t point, int64_t points, Random& random, double& slowest,
@@ -120,13 +153,15 @@ void slow_writer(int64_t count, Score& score) {
   Rig rig;
   const auto milliseconds = static_cast<int64_t>((count < 10 ? 2500 : 10000) * patience());
   for (int64_t i = 0; i < count; ++i) {
-    const int rank = static_cast<int>(i / 3 % 2);
+    const int rank = static_cast<int>(i / 5 % 2);
     score.count("runs");
-    if (i % 3 == 0) expect_steps_go_on(rig, rank, milliseconds, score);
-    if (i % 3 == 1) expect_failure_is_told(rig, rank, score);
-    if (i % 3 == 2) expect_late_but_right(rig, rank, milliseconds, score);
+    if (i % 5 == 0) expect_steps_go_on(rig, rank, milliseconds, score);
+    if (i % 5 == 1) expect_failure_is_told(rig, rank, score);
+    if (i % 5 == 2) expect_late_but_right(rig, rank, milliseconds, score);
+    if (i % 5 == 3) expect_steps_go_on_in_removal(rig, milliseconds, score);
+    if (i % 5 == 4) expect_failing_removal_is_told(rig, score);
   }
-  score.note = fmt::format("syncs that take {} s, and that fail", static_cast<double>(milliseconds) / 1000);
+  score.note = fmt::format("syncs and removals that take {} s, and that fail", static_cast<double>(milliseconds) / 1000);
 }
 
 void rank_faults(int64_t count, Score& score) {

@@ -17,33 +17,39 @@ class AdamW : public Optimizer {
   explicit AdamW(const OptimizerConfig& config) : config_(config) {}
 
   void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
-    AdamwStep step;
-    step.learning_rate = args.learning_rate;
-    step.beta1 = config_.beta1;
-    step.beta2 = config_.beta2;
-    step.epsilon = config_.epsilon;
-    step.step = args.step;
-    step.gradient_scale = args.gradient_scale;
-    for (ParamStore::StatePass pass(params, ParamStore::Access::update); pass.next();) {
-      const ParamStore::Shard& shard = pass.shard();
-      for (const UnitRange& range : params.layout(pass.unit()).ranges()) {
-        const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
-        const int64_t end = std::min(range.end, shard.end) - shard.begin;
-        if (begin >= end) continue;
-        step.weight_decay = range.decay ? config_.weight_decay : 0;
-        const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
-        const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
-        if (shard.on_host) {
-          adamw_update_on_host(master, m, v, gradient, weights, step);
-        } else {
-          adamw_update(master, m, v, gradient, weights, step, stream);
-        }
-      }
-    }
+    step_.learning_rate = args.learning_rate;
+    step_.beta1 = config_.beta1;
+    step_.beta2 = config_.beta2;
+    step_.epsilon = config_.epsilon;
+    step_.step = args.step;
+    step_.gradient_scale = args.gradient_scale;
+    params_ = &params;
+    stream_ = &stream;
+    params.update([this](int unit, const ParamStore::Shard& shard) {
+      for (const UnitRange& range : params_->layout(unit).ranges()) update_range(range, shard);
+    });
   }
 
  private:
+  void update_range(const UnitRange& range, const ParamStore::Shard& shard) {
+    const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
+    const int64_t end = std::min(range.end, shard.end) - shard.begin;
+    if (begin >= end) return;
+    step_.weight_decay = range.decay ? config_.weight_decay : 0;
+    const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
+    const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
+    if (shard.on_host) {
+      adamw_update_on_host(master, m, v, gradient, weights, step_);
+    } else {
+      adamw_update(master, m, v, gradient, weights, step_, *stream_);
+    }
+  }
+
   OptimizerConfig config_;
+  // Of the update that is under way; in members so that the work holds one pointer, for which nothing is allocated.
+  AdamwStep step_;
+  ParamStore* params_ = nullptr;
+  Stream* stream_ = nullptr;
 };
 
 }  // namespace

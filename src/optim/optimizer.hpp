@@ -14,7 +14,8 @@ struct UpdateArgs {
   double gradient_scale = 1;  ///< 1 / trained tokens x clipping factor
 };
 
-/// Updates this rank's shards from their gradient sums.
+/// Updates this rank's shards from their gradient sums; the weights follow. The optimizer outlives what is left of
+/// the update (ParamStore::update).
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

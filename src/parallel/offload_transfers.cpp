@@ -26,7 +26,10 @@ OffloadTransfers::OffloadTransfers(int64_t piece_elements) : memory_(bytes(piece
 
 void OffloadTransfers::begin(Stream& main) {
   ready_.record(main);
-  for (Slot& slot : slots_) ready_.wait(slot.stream);
+  for (Slot& slot : slots_) {
+    ready_.wait(slot.stream);
+    slot.given.record(slot.stream);
+  }
 }
 
 void OffloadTransfers::fetch(size_t piece, const ParamStore::Shard& on_device) {
@@ -49,13 +52,11 @@ void OffloadTransfers::give_back(size_t piece, const ParamStore::Shard& on_devic
   if (!on_device.master.empty()) copy_to_device(on_device.master.data, s.master, on_device.master.bytes(), s.stream);
   if (!on_device.weights.empty())
     copy_to_device(on_device.weights.data, s.weights, on_device.weights.bytes(), s.stream);
+  s.given.record(s.stream);
 }
 
-void OffloadTransfers::end(Stream& main) {
-  for (Slot& slot : slots_) {
-    slot.done.record(slot.stream);
-    slot.done.wait(main);
-  }
+void OffloadTransfers::hand_over(Stream& main) {
+  for (Slot& slot : slots_) slot.given.wait(main);
 }
 
 }  // namespace llmtrain

@@ -18,19 +18,20 @@ class OffloadTransfers {
   /// Of pinned memory.
   static int64_t bytes(int64_t piece_elements);
 
-  // A pass: begin; fetch of the first pieces; for each piece take, work, give_back; end. `on_device` is what the device
-  // has of the piece: its gradient, and master and weights where these are not offloaded.
+  // A pass: begin; fetch of the first pieces; for each piece take, work, give_back; hand_over at the end at least.
+  // `on_device` is what the device has of the piece: its gradient, and master and weights where these are not offloaded.
   void begin(Stream& main);
   void fetch(size_t piece, const ParamStore::Shard& on_device);
   /// Waits; what `on_device` has then lies in host memory, in place of it in `shard`.
   void take(size_t piece, const ParamStore::Shard& on_device, ParamStore::Shard& shard);
   void give_back(size_t piece, const ParamStore::Shard& on_device);
-  void end(Stream& main);
+  /// What was given back so far is there for what `main` is given from now on.
+  void hand_over(Stream& main);
 
  private:
   struct Slot {
     Stream stream;
-    Event done;
+    Event given;  ///< back
     char *gradient = nullptr, *master = nullptr, *weights = nullptr;  ///< pinned
   };
   Slot& slot(size_t piece) { return slots_[piece % slots]; }

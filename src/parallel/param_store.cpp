@@ -95,7 +95,7 @@ Communicator& ParamStore::State::comm() const {
 
 ParamStore::ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& options)
     : state_(std::make_unique<State>(std::move(units), options)) {}
-ParamStore::~ParamStore() = default;
+ParamStore::~ParamStore() { state_->late_update.reset(); }  // whose pass knows this store
 
 int ParamStore::unit_count() const { return static_cast<int>(state_->units.size()); }
 const UnitSpec& ParamStore::spec(int unit) const { return state_->at(unit).spec; }
@@ -138,6 +138,7 @@ void ParamStore::initialize(uint64_t seed) {
 }
 
 void ParamStore::publish_masters() {
+  finish_update();
   State& s = *state_;
   for (int unit = 0; unit < unit_count() && s.policy.whole_state && s.options.size > 1; ++unit) {
     UnitState& u = s.at(unit);
@@ -158,6 +159,7 @@ void ParamStore::gather_parameter(int unit, int param, float* out) {
 }
 
 void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out) {
+  finish_update();
   UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(first >= 0 && first <= last && last <= u.layout.elements(), "elements outside of " + u.spec.name);
   Communicator& communicator = state_->comm();
@@ -176,6 +178,7 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
 }
 
 void ParamStore::set_parameter(int unit, int param, const float* values) {
+  finish_update();
   const UnitState& u = state_->at(unit);
   const int64_t first = u.layout.offset(param);
   const int64_t begin = std::max(first, u.update_begin);

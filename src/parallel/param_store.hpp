@@ -19,11 +19,13 @@
 //     for micro-batch slot: begin_micro_batch(first, last)
 //       forward:  prefetch(u+1) acquire(u) weight(u, p) release(u)
 //       backward: the same, and gradient(u, p) written, then reduce(u)
-//   finish_gradients(); [norm, update of shards]; publish_weights()
+//   finish_gradients(); [norm]; update(work on shards)
 //
-// Calls that communicate (acquire, prefetch, reduce, finish, publish, initialize) come in the same order on every rank.
+// Calls that communicate (acquire, prefetch, reduce, finish, update, publish, initialize) come in the same order on
+// every rank.
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -120,7 +122,7 @@ class ParamStore {
     Tensor m, v;      ///< fp32
     Tensor gradient;  ///< fp32, sum over groups after finish_gradients()
     Tensor weights;   ///< this range in the compute dtype where it is stored apart, else empty: whoever changes the
-                      ///< master writes it too (adamw_update does), then publish_weights()
+                      ///< master writes it too (adamw_update does)
     bool on_host = false;  ///< all of it is memory of the host, although the device has its own
     UnitRange part_of(const UnitRange& range) const {
       return {std::max(begin, range.begin), std::min(end, range.end), range.decay};
@@ -152,6 +154,14 @@ class ParamStore {
     Shard shard_{};
   };
 
+  /// Calls work(unit, shard) for this rank's part of every unit, as a pass with Access::update gives it; then the
+  /// weights of all ranks follow. Where the host makes the update of a GPU, it may return before: each unit is updated
+  /// at last when it is acquired, while the device works on those before it.
+  using ShardWork = std::function<void(int unit, const Shard& shard)>;
+  void update(ShardWork work);
+  /// What is left of it. Before state is read or written; passes, gradients, and calls that gather or publish do it.
+  void finish_update();
+
   bool is_offloaded(StateKind kind) const;
   /// Elements [begin, begin + count) of a unit, all of them of this rank's shard, from or to host memory. Any thread
   /// may read while nothing is written.
@@ -162,7 +172,7 @@ class ParamStore {
   /// The part of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks in any
   /// stage.
   UnitRange owned(int unit) const;
-  /// After the update: every rank's copy of the weights is current again.
+  /// After masters and shards of weights were changed: every rank's copy of the weights is current again.
   void publish_weights();
 
   /// After the owned() part of every master was written from outside (padding left zero): the masters and weights of

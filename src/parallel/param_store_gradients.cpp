@@ -221,6 +221,7 @@ void ParamStore::begin_micro_batch(bool first, bool last) {
 bool ParamStore::accumulate() const { return !state_->first; }
 
 Tensor ParamStore::gradient(int unit, int param) {
+  finish_update();  // which reads the last step's
   UnitState& u = state_->at(unit);
   if (!u.open) state_->open_gradient(unit);
   return parameter_view(u, state_->whole_gradient(u), param);
@@ -229,6 +230,7 @@ Tensor ParamStore::gradient(int unit, int param) {
 void ParamStore::reduce(int unit) {
   State& s = *state_;
   UnitState& u = s.at(unit);
+  finish_update();
   s.complete_arrived();
   if (!s.last) return;
   LLMTRAIN_CHECK(u.reduced == s.round, fmt::format("{} is reduced once in a round", u.spec.name));
@@ -245,10 +247,10 @@ bool ParamStore::passes_repeat() const {
 }
 
 /// The first one of a group waits for the weights, and for what is left of the round before; the last one begins to
-/// reduce.
+/// reduce. Into the first one of a step may come what is left of the update.
 bool ParamStore::pass_repeats() const {
   const State& s = *state_;
-  return passes_repeat() && (s.options.size == 1 || (!s.first && !s.last && s.in_flight.empty()));
+  return passes_repeat() && !s.late_update && (s.options.size == 1 || (!s.first && !s.last && s.in_flight.empty()));
 }
 
 uint64_t ParamStore::pass_key() const {

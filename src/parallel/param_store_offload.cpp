@@ -185,6 +185,7 @@ Tensor ParamStore::State::resident(int unit, StateKind kind, int64_t begin, int6
 void ParamStore::read_state(int unit, StateKind kind, int64_t begin, int64_t count, float* out, Stream& stream) const {
   const UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
+  LLMTRAIN_CHECK(!state_->late_update, "state is read before finish_update()");
   if (is_offloaded(kind)) {
     return state_->each_part(unit, static_cast<size_t>(kind), begin, count, false,
                              [&](const char* memory, int64_t at, int64_t bytes) {
@@ -200,6 +201,7 @@ void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t co
                              Stream& stream) {
   const UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
+  LLMTRAIN_CHECK(!state_->late_update, "state is written before finish_update()");
   if (is_offloaded(kind)) {
     return state_->each_part(
         unit, static_cast<size_t>(kind), begin, count, true, [&](char* memory, int64_t at, int64_t bytes) {

@@ -4,7 +4,9 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "parallel/offload_ahead.hpp"
@@ -116,6 +118,15 @@ struct ParamStore::State {
     int64_t piece = -1;
   } pass;
 
+  /// An update whose units are worked on as they are wanted.
+  struct LateUpdate {
+    LateUpdate(ParamStore& store, ShardWork given) : pass(store, Access::update), work(std::move(given)) {}
+    StatePass pass;
+    ShardWork work;
+    int updated = 0;  ///< units
+  };
+  std::optional<LateUpdate> late_update;
+
   int64_t groups = 0;  ///< of the current step
   int64_t round = -1;
   bool first = true, last = true;  ///< micro-batch of the group
@@ -142,6 +153,7 @@ struct ParamStore::State {
   void empty_weight_slot(WeightSlot& slot);
   Tensor whole_weights(const UnitState& u) const;
   void forget_gathered();
+  void expect_unused() const;
 
   // param_store_offload.cpp
   void reserve_disk();
@@ -168,6 +180,8 @@ struct ParamStore::State {
   void begin_pass(Access access);
   bool next_piece(Shard& shard);
   void leave_piece();
+  bool updates_late() const;
+  void update_through(int unit);
 
   // param_store_gradients.cpp
   int64_t group_of(int64_t of_round) const;

@@ -99,6 +99,7 @@ void ParamStore::State::forget_gathered() {
 
 void ParamStore::prefetch(int unit) {
   state_->complete_arrived();
+  state_->update_through(unit);
   if (!state_->policy.whole_weights) state_->start_gather(unit, false);
 }
 
@@ -107,6 +108,7 @@ void ParamStore::acquire(int unit) {
   State& s = *state_;
   UnitState& u = s.at(unit);
   s.complete_arrived();
+  s.update_through(unit);
   LLMTRAIN_CHECK(s.policy.whole_weights || s.start_gather(unit, true),
                  fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
   s.await(s.gathers[static_cast<size_t>(unit)]);
@@ -130,11 +132,16 @@ void ParamStore::release(int unit) {
   --u.holders;
 }
 
-void ParamStore::publish_weights() {
-  State& s = *state_;
-  for (const UnitState& u : s.units) {
+void ParamStore::State::expect_unused() const {
+  for (const UnitState& u : units) {
     LLMTRAIN_CHECK(u.holders == 0, fmt::format("{} is still in use at an update", u.spec.name));
   }
+}
+
+void ParamStore::publish_weights() {
+  finish_update();
+  State& s = *state_;
+  s.expect_unused();
   if (!s.policy.whole_weights) return s.forget_gathered();
   if (s.policy.whole_state) return;
   s.gather_all(&UnitState::weights);

@@ -65,6 +65,7 @@ int64_t Snapshot::position(int64_t unit, StateKind kind, int64_t element) const 
 }
 
 void Snapshot::take() {
+  store_.finish_update();
   taken_.record(main_);
   taken_.wait(writer_);
   const StoreState state(store_, main_);

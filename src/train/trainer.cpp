@@ -335,7 +335,6 @@ void Trainer::update(Run& run, const StepRecord& record, double divisor) {
   run.saver->hold_update();
   const int64_t t = std::max<int64_t>(run.guard.updates(record.step) - run.scaler.skipped_steps(), 1);
   optimizer_->update(params_, {t, record.learning_rate, clip / divisor}, run.ctx.stream);
-  params_.publish_weights();
 }
 
 void Trainer::run_rounds(Run& run, StepRecord& record) {

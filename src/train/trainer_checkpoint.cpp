@@ -88,6 +88,7 @@ uint64_t Trainer::hash_after(Run& run, int64_t completed) {
 
 int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   const SectionScope section(Section::resuming);
+  params_.finish_update();
   Communicator& communicator = run.runtime.communicator();
   const Manifest& manifest = from.manifest;
   const RunState& saved = manifest.run;

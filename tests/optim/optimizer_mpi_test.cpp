@@ -77,8 +77,9 @@ class Step {
     UpdateArgs args;
     args.learning_rate = rate;
     args.gradient_scale = factor;
-    make_optimizer(config)->update(store_, args, stream());
-    store_.publish_weights();
+    const auto optimizer = make_optimizer(config);
+    optimizer->update(store_, args, stream());
+    store_.finish_update();
     std::vector<std::vector<float>> parameters;
     for_each_param([&](int unit, int param, int64_t numel) {
       parameters.emplace_back(static_cast<size_t>(numel));

@@ -57,7 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, ParamStoreRanks,
                                           testing::Values(1, 2)));
 
 TEST(ParamStoreOffload, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
-  const ToyRun run{.groups = 3, .blocks = 2};
+  const ToyRun run{.groups = 3, .blocks = 2, .steps = 3};
+  const Parameters reference = toy_reference(run);
   std::vector<Offload> places = {Offload::nvme};
   if (!device_memory_is_host()) places.push_back(Offload::cpu);
   for (const Offload place : places) {
@@ -65,12 +66,15 @@ TEST(ParamStoreOffload, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
          {std::tuple(place, Offload::none, 0), {place, place, 3}, {Offload::none, place, 3}}) {
       for (const DType compute : {DType::f32, DType::bf16}) {
         for (int stage = first_stage; stage <= 3; ++stage) {
-          const ToyResult result = ToyTrainer(run, compute, stage, {optimizer, parameters}).train();
-          const std::string where = "stage " + std::to_string(stage) + ", " + std::string(name_of(compute)) + ", " +
-                                    std::string(name_of(optimizer)) + ", " + std::string(name_of(parameters));
-          EXPECT_EQ(different_bits(result.parameters, reference_of(run)), 0) << where;
-          EXPECT_EQ(result.wrong_weights, 0) << where;
-          EXPECT_EQ(result.dirty_padding, 0) << where;
+          for (const bool unread : {false, true}) {
+            const ToyResult result = ToyTrainer(run, compute, stage, {optimizer, parameters, unread}).train();
+            const std::string where = "stage " + std::to_string(stage) + ", " + std::string(name_of(compute)) + ", " +
+                                      std::string(name_of(optimizer)) + ", " + std::string(name_of(parameters)) +
+                                      (unread ? ", unread" : "");
+            EXPECT_EQ(different_bits(result.parameters, reference), 0) << where;
+            EXPECT_EQ(result.wrong_weights, 0) << where;
+            EXPECT_EQ(result.dirty_padding, 0) << where;
+          }
         }
       }
     }
@@ -117,6 +121,40 @@ struct Started {
   std::optional<PlannedMemory> memory;
   ParamStore store;
 };
+
+// Where the host updates for a GPU, what a pass has not come to is not updated yet; each piece is, once.
+TEST(ParamStoreOffload, TheHostUpdatesUnitsAsTheyAreWanted) {
+  for (const Offload place : {Offload::none, Offload::cpu, Offload::nvme}) {
+    const bool late = place != Offload::none && !device_memory_is_host();
+    Started s({.compute = DType::bf16, .offload_optimizer = place, .offload_path = testing::TempDir()});
+    s.store.initialize(1);
+    const int units = s.store.unit_count();
+    std::vector<int64_t> updated(static_cast<size_t>(units)), owned(updated);
+    for (int u = 0; u < units; ++u) owned[static_cast<size_t>(u)] = s.store.shard(u).end - s.store.shard(u).begin;
+    const auto use = [&](int unit) {
+      s.store.acquire(unit);
+      s.store.release(unit);
+    };
+    for (int step = 0; step < 2; ++step) {
+      std::ranges::fill(updated, 0);
+      s.store.update([&](int unit, const ParamStore::Shard& shard) {
+        EXPECT_EQ(shard.on_host, late);
+        updated[static_cast<size_t>(unit)] += shard.end - shard.begin;
+      });
+      EXPECT_EQ(updated == owned, !late) << name_of(place);
+      use(1);
+      EXPECT_EQ(updated[0], owned[0]);
+      EXPECT_EQ(updated[1], owned[1]);
+      EXPECT_EQ(updated[3], late ? 0 : owned[3]);
+      if (step == 0) {
+        use(units - 1);
+      } else {
+        s.store.finish_update();
+      }
+      EXPECT_EQ(updated, owned);
+    }
+  }
+}
 
 Values gathered(ParamStore& store, int unit, int param) {
   Values values(static_cast<size_t>(store.spec(unit).params[static_cast<size_t>(param)].numel()));

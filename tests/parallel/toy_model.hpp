@@ -148,8 +148,8 @@ inline std::vector<UnitSpec> toy_units(bool tied) {
   return units;
 }
 
-/// The run on one process by loops over vectors: groups inside a block, then blocks.
-inline Parameters toy_reference(const ToyRun& run) {
+/// The first `steps` of the run on one process by loops over vectors: groups inside a block, then blocks.
+inline Parameters toy_reference(const ToyRun& run, int64_t steps) {
   const std::vector<UnitSpec> units = toy_units(run.tied);
   Parameters values = initial_parameters(units);
   Parameters m = values, v = values;
@@ -158,7 +158,7 @@ inline Parameters toy_reference(const ToyRun& run) {
       for (Values& values_of_param : unit) std::fill(values_of_param.begin(), values_of_param.end(), 0.0f);
     }
   }
-  for (int64_t step = 0; step < run.steps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     for (size_t u = 0; u < units.size(); ++u) {
       for (size_t p = 0; p < units[u].params.size(); ++p) {
         const Values g = step_gradient(run, step, static_cast<int>(u), static_cast<int>(p), units[u].params[p].numel());
@@ -168,6 +168,8 @@ inline Parameters toy_reference(const ToyRun& run) {
   }
   return values;
 }
+
+inline Parameters toy_reference(const ToyRun& run) { return toy_reference(run, run.steps); }
 
 /// Elements with other bits.
 inline int64_t different_bits(const Parameters& a, const Parameters& b) {

@@ -245,6 +245,7 @@ int main(int argc, char** argv) {
   }
   llmtrain::Runtime runtime(argc, argv);
   return runtime.guard([&] {
+    runtime.start_device();
     const std::string folder = argv[2];
     const int64_t given = argc > 3 ? std::atoll(argv[3]) : 0;
     llmtrain::Communicator& communicator = runtime.communicator();

@@ -221,6 +221,7 @@ int main(int argc, char** argv) {
   }
   Runtime runtime(argc, argv);
   return runtime.guard([&] {
+    runtime.start_device();
     const int64_t ranks = runtime.communicator().size();
     if (ranks == 1) throw UserError(ExitCode::command_line, "collective_bench wants several ranks: mpirun -n 2");
     Bench bench(largest, rounds, runtime);

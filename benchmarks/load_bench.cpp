@@ -182,6 +182,7 @@ int main(int argc, char** argv) {
   using namespace llmtrain;
   Runtime runtime(argc, argv);
   return runtime.guard([&] {
+    runtime.start_device();
     if (argc == 5 && std::string(argv[1]) == "--make") {
       make(argv[2], std::atof(argv[3]), argv[4]);
     } else if (argc == 2 || argc == 3) {

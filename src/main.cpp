@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
       write_standard_output(version_text());
       return EXIT_SUCCESS;
     }
-    Runtime runtime(argc, argv, command.computes() ? Purpose::compute : Purpose::plan);
+    Runtime runtime(argc, argv);
     return runtime.guard([&] { return run_program(command, runtime); });
   } catch (const UserError& error) {
     print_as_first_process(std::string("llmtrain: ") + error.what() + "\n");

@@ -19,7 +19,8 @@ class OffloadTransfers {
   static int64_t bytes(int64_t piece_elements);
 
   // A pass: begin; fetch of the first pieces; for each piece take, work, give_back; hand_over at the end at least.
-  // `on_device` is what the device has of the piece: its gradient, and master and weights where these are not offloaded.
+  // `on_device` is what the device has of the piece: its gradient, and master and weights where these are not
+  // offloaded.
   void begin(Stream& main);
   void fetch(size_t piece, const ParamStore::Shard& on_device);
   /// Waits; what `on_device` has then lies in host memory, in place of it in `shard`.
@@ -31,7 +32,7 @@ class OffloadTransfers {
  private:
   struct Slot {
     Stream stream;
-    Event given;  ///< back
+    Event given;                                                      ///< back
     char *gradient = nullptr, *master = nullptr, *weights = nullptr;  ///< pinned
   };
   Slot& slot(size_t piece) { return slots_[piece % slots]; }

@@ -15,7 +15,7 @@
 
 namespace llmtrain {
 
-Runtime::Runtime(int& argc, char**& argv, Purpose purpose) {
+Runtime::Runtime(int& argc, char**& argv) {
   set_mpi_defaults();
   int provided = MPI_THREAD_SINGLE;
   mpi_check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
@@ -27,20 +27,26 @@ Runtime::Runtime(int& argc, char**& argv, Purpose purpose) {
   threads_ = choice.threads;
   thread_note_ = choice.note;
   cores_lost_ = choice.cores_lost;
-  if (purpose == Purpose::plan && !device_memory_is_host()) {
+  rank_on_node_ = place.rank;
+  if (!device_memory_is_host()) {
     communicator_ = make_host_plane();
     return;
   }
   try {
-    raise_together(gather_from_all(), [&] { device_ = std::make_unique<DeviceRuntime>(place.rank, threads_); });
-    communicator_ = make_communicator();
-    stream_ = std::make_unique<Stream>();
+    start_device();
   } catch (const UserError&) {  // of every rank: all can end MPI
     device_.reset();
     end_failure_handling();
     MPI_Finalize();
     throw;
   }
+}
+
+void Runtime::start_device() {
+  if (stream_ != nullptr) return;
+  raise_together(gather_from_all(), [&] { device_ = std::make_unique<DeviceRuntime>(rank_on_node_, threads_); });
+  communicator_ = make_communicator();
+  stream_ = std::make_unique<Stream>();
 }
 
 Runtime::~Runtime() {

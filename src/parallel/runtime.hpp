@@ -11,21 +11,21 @@
 
 namespace llmtrain {
 
-/// What a process is for: to compute, or only to look at files and to plan, for which no GPU is needed.
-enum class Purpose : uint8_t { compute, plan };
-
-/// Starts MPI (FUNNELED), finds the ranks of this node, divides the cores among them and starts the device. One per
-/// process.
+/// Starts MPI (FUNNELED), finds the ranks of this node, divides the cores among them. One per process.
 class Runtime {
  public:
-  /// UserError(no_device) on every rank where there is none to compute with. A plan's communicator moves no tensors.
-  Runtime(int& argc, char**& argv, Purpose purpose = Purpose::compute);
+  Runtime(int& argc, char**& argv);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  Communicator& communicator() { return *communicator_; }
-  Stream& stream() { return *stream_; }                            ///< not in a plan of a GPU's
+  /// What follows computes, for which files and plans need no GPU; the host, where that is the device, is there from
+  /// the beginning. Collective; the communicator of before is gone. UserError(no_device) on every rank where there is
+  /// none to compute with.
+  void start_device();
+
+  Communicator& communicator() { return *communicator_; }          ///< moves no tensors before start_device()
+  Stream& stream() { return *stream_; }                            ///< after start_device()
   int threads() const { return threads_; }                         ///< of this rank
   const std::string& thread_note() const { return thread_note_; }  ///< why it is that many
   bool cores_lost() const { return cores_lost_; }  ///< fewer than this rank's share; the note says the remedy
@@ -42,6 +42,7 @@ class Runtime {
  private:
   int run_guarded(const std::function<int()>& body);
 
+  int rank_on_node_ = 0;
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Stream> stream_;

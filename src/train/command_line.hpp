@@ -18,8 +18,6 @@ struct CommandLine {
   bool json = false;
   int64_t ranks = 0;           ///< of the estimated job; 0 = this one's
   int64_t ranks_per_node = 0;  ///< 0 = this job's, or all on one node when `ranks` is given
-
-  bool computes() const { return !check && (!estimate || measure); }  ///< on a device, that is
 };
 
 /// Throws UserError(ExitCode::command_line), naming the nearest option where one is unknown.

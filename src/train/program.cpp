@@ -354,24 +354,29 @@ void check_offload_here(const Config& config, const Communicator& communicator) 
   check_offload_folder(config.parallel.offload_path, bytes, config.provenance.where("parallel.offload_path"));
 }
 
+/// Everything but the text itself, which a big corpus takes long to read.
+int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
+  Config config = examine(text, command, communicator);
+  if (communicator.rank() != 0) return 0;
+  settle_precision(config, device_fast_bf16());
+  check_offload_here(config, communicator);
+  print_notes(config);
+  write_standard_output(write_deck(config));
+  return 0;
+}
+
 }  // namespace
 
 int run_program(const CommandLine& command, Runtime& runtime) {
-  Communicator& communicator = runtime.communicator();
-  const std::string text = read_deck(command, communicator);
+  const std::string text = read_deck(command, runtime.communicator());
   if (command.check || command.estimate) let_signals_kill();
-  raise_together(communicator, [] { attention_library(); });  // one that is asked for must be there
-  if (command.check) {  // everything but the text itself, which a big corpus takes long to read
-    Config config = examine(text, command, communicator);
-    if (communicator.rank() != 0) return 0;
-    settle_precision(config, device_fast_bf16());
-    check_offload_here(config, communicator);
-    print_notes(config);
-    write_standard_output(write_deck(config));
-    return 0;
-  }
-  Config config = load(text, command, communicator);
+  raise_together(runtime.communicator(), [] { attention_library(); });  // one that is asked for must be there
+  if (command.check) return check(text, command, runtime.communicator());
+  Config config = load(text, command, runtime.communicator());
   if (!config.checkpoint.signal_save) let_signals_kill();
+  const bool plans = command.estimate && !command.measure;
+  if (!plans && config.run.task != RunConfig::Task::tokenizer) runtime.start_device();
+  Communicator& communicator = runtime.communicator();
   leave_if_asked(communicator, "before it began");
   if (config.run.task == RunConfig::Task::tokenizer) {
     if (command.estimate) {

@@ -62,6 +62,14 @@ if grep -q cuDNN version.txt; then
   (($(total_with fp32 auto) == $(total_with fp32 own))) || fail "control: fp32 has no cuDNN attention"
 fi
 
+# Training a tokenizer is work of the host, on one rank and on several.
+tokenizer=("$llmtrain" deck.ini run.task=tokenizer data.tokenizer=bpe data.vocab_size=300)
+"${tokenizer[@]}" run.name=one >/dev/null || fail "run.task = tokenizer"
+"$@" "${tokenizer[@]}" run.name=two >/dev/null || fail "run.task = tokenizer, several ranks"
+[[ -s runs/one/tokenizer.json ]] || { ls runs/one && fail "no tokenizer"; }
+cmp runs/one/tokenizer.json runs/two/tokenizer.json || fail "several ranks learn another tokenizer"
+rm -r runs
+
 # What computes ends with 69, on every rank, and leaves nothing behind.
 refuses() { # exit code, then the command
   local wanted=$1 code=0

@@ -161,7 +161,8 @@ void slow_writer(int64_t count, Score& score) {
     if (i % 5 == 3) expect_steps_go_on_in_removal(rig, milliseconds, score);
     if (i % 5 == 4) expect_failing_removal_is_told(rig, score);
   }
-  score.note = fmt::format("syncs and removals that take {} s, and that fail", static_cast<double>(milliseconds) / 1000);
+  score.note =
+      fmt::format("syncs and removals that take {} s, and that fail", static_cast<double>(milliseconds) / 1000);
 }
 
 void rank_faults(int64_t count, Score& score) {

@@ -29,8 +29,10 @@ Runtime& runtime() {
 Process::Process(int& argc, char**& argv) {
   try {
     of_process = std::make_unique<Runtime>(argc, argv);
+    of_process->start_device();
   } catch (const UserError& error) {
     if (error.code() != ExitCode::no_device) throw;
+    of_process.reset();
     missing_device = error.what();
     has_device_ = false;
     return;

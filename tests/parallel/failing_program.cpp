@@ -206,6 +206,7 @@ int main(int argc, char** argv) {
   if (way == "unguarded") throw Error("nobody guards this");
   catch_termination();
   return runtime.guard([&] {
+    runtime.start_device();
     std::optional<Gathered> gathered;  // its memory takes a while on a busy machine: before the deadlines
     if (way.ends_with("before_gather") || way == "gathers") gathered.emplace(runtime.communicator());
     // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read; or so many times

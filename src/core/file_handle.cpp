@@ -86,6 +86,15 @@ int64_t FileHandle::modified() const {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+void FileHandle::fail_to_read(int error) const {
+  throw UserError(ExitCode::io, fmt::format("{}: reading failed: {}", path_, std::strerror(error)));
+}
+
+void FileHandle::fail_to_write(int64_t count, int error) const {
+  throw UserError(ExitCode::io, fmt::format("{}: writing {} bytes failed: {}", path_, count,
+                                            error != 0 ? std::strerror(error) : "nothing was written"));
+}
+
 int64_t FileHandle::read_some(int64_t offset, int64_t count, void* data) const {
   int64_t done = 0;
   while (done < count) {
@@ -93,7 +102,7 @@ int64_t FileHandle::read_some(int64_t offset, int64_t count, void* data) const {
     const ssize_t n =
         pread(descriptor_, static_cast<char*>(data) + done, static_cast<size_t>(count - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw UserError(ExitCode::io, fmt::format("{}: reading failed: {}", path_, std::strerror(errno)));
+    if (n < 0) fail_to_read(errno);
     if (n == 0) break;
     done += n;
   }
@@ -127,10 +136,7 @@ void FileHandle::write(int64_t offset, int64_t count, const void* data) const {
     const ssize_t n =
         pwrite(descriptor_, static_cast<const char*>(data) + done, static_cast<size_t>(count - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      throw UserError(ExitCode::io, fmt::format("{}: writing {} bytes failed: {}", path_, count,
-                                                n < 0 ? std::strerror(errno) : "nothing was written"));
-    }
+    if (n <= 0) fail_to_write(count, n < 0 ? errno : 0);
     done += n;
   }
 }

@@ -53,7 +53,11 @@ class FileHandle {
 
  private:
   friend class FolderHandle;
+  friend class FileQueue;
   FileHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  // By the number of the error.
+  [[noreturn]] void fail_to_read(int error) const;
+  [[noreturn]] void fail_to_write(int64_t count, int error) const;
   int descriptor_ = -1;
   std::string path_;
 };

@@ -6,7 +6,11 @@
 namespace llmtrain {
 
 OffloadAhead::OffloadAhead(const OffloadFile& file, size_t kind, char* memory)
-    : file_(file), kind_(kind), memory_(memory), thread_([this] { work(); }) {}
+    : file_(file),
+      kind_(kind),
+      memory_(memory),
+      queue_(offload_queue(memory, bytes(file.layout(), kind))),
+      thread_([this] { work(); }) {}
 
 OffloadAhead::~OffloadAhead() {
   {
@@ -29,15 +33,6 @@ int64_t OffloadAhead::bytes(const OffloadLayout& layout, size_t kind) {
   return most;
 }
 
-void OffloadAhead::read(int unit) const {
-  const OffloadLayout& layout = file_.layout();
-  char* to = memory_;
-  for (size_t p = layout.pieces_before(unit); p < layout.pieces_before(unit + 1); ++p) {
-    file_.read(p, kind_, kind_ + 1, to);
-    to += layout.bytes_of(layout.pieces()[p], kind_, kind_ + 1);
-  }
-}
-
 void OffloadAhead::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -46,7 +41,7 @@ void OffloadAhead::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      read(unit_);
+      file_.read_unit(queue_, unit_, kind_, memory_);
     } catch (...) {
       error = std::current_exception();
     }

@@ -30,11 +30,11 @@ class OffloadAhead {
 
  private:
   void work();
-  void read(int unit) const;
 
   const OffloadFile& file_;
   const size_t kind_;
   char* const memory_;
+  FileQueue queue_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int unit_ = -1;  ///< that the memory holds, or that is being read

@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
@@ -82,33 +84,61 @@ void OffloadFile::forget_contents() {
   }
 }
 
-void OffloadFile::read(size_t piece, size_t first, size_t last, void* data) const {
+/// A kind of a piece is read or written as a whole: it has a sum of its own, and about 1 MiB, which disks like.
+FilePart OffloadFile::part(size_t piece, size_t kind, char* data) const {
   const OffloadPiece& p = layout_.pieces()[piece];
-  file_.read(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
-  const char* at = static_cast<const char*>(data);
-  for (size_t kind = first; kind < last; ++kind) {
-    const int64_t bytes = layout_.bytes_of(p, kind, kind + 1);
-    if (XXH3_64bits(at, static_cast<size_t>(bytes)) != sums_[piece][kind]) {
-      throw UserError(ExitCode::io,
-                      fmt::format("{}: the offloaded state of {}, elements {} to {}, was read from the disk otherwise "
-                                  "than it was written: the disk or memory of this node is not reliable. Leave the "
-                                  "node out, or use another parallel.offload_path; the same command goes on from the "
-                                  "last checkpoint",
-                                  file_.path(), units_[static_cast<size_t>(p.unit)], p.begin, p.end));
-    }
-    at += bytes;
-  }
+  return {p.offset + layout_.bytes_of(p, 0, kind), layout_.bytes_of(p, kind, kind + 1), data};
 }
 
-void OffloadFile::write(size_t piece, size_t first, size_t last, const void* data) {
+void OffloadFile::check(size_t piece, size_t kind, const char* data) const {
   const OffloadPiece& p = layout_.pieces()[piece];
-  const char* at = static_cast<const char*>(data);
-  for (size_t kind = first; kind < last; ++kind) {
-    const int64_t bytes = layout_.bytes_of(p, kind, kind + 1);
-    sums_[piece][kind] = XXH3_64bits(at, static_cast<size_t>(bytes));
-    at += bytes;
-  }
-  file_.write(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
+  const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
+  if (XXH3_64bits(data, bytes) == sums_[piece][kind]) return;
+  throw UserError(ExitCode::io,
+                  fmt::format("{}: the offloaded state of {}, elements {} to {}, was read from the disk otherwise "
+                              "than it was written: the disk or memory of this node is not reliable. Leave the "
+                              "node out, or use another parallel.offload_path; the same command goes on from the "
+                              "last checkpoint",
+                              file_.path(), units_[static_cast<size_t>(p.unit)], p.begin, p.end));
+}
+
+void OffloadFile::read(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) const {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  const auto at = [&](size_t i) { return data + layout_.bytes_of(p, first, first + i); };
+  queue.read(
+      file_, last - first, [&](size_t i) { return part(piece, first + i, at(i)); },
+      [&](size_t i) { check(piece, first + i, at(i)); });
+}
+
+void OffloadFile::write(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  const auto at = [&](size_t i) { return data + layout_.bytes_of(p, first, first + i); };
+  queue.write(
+      file_, last - first, [&](size_t i) { return part(piece, first + i, at(i)); },
+      [&](size_t i) {
+        const auto bytes = static_cast<size_t>(layout_.bytes_of(p, first + i, first + i + 1));
+        sums_[piece][first + i] = XXH3_64bits(at(i), bytes);
+      });
+}
+
+void OffloadFile::read_unit(FileQueue& queue, int unit, size_t kind, char* data) const {
+  const size_t first = layout_.pieces_before(unit), last = layout_.pieces_before(unit + 1);
+  if (first == last) return;
+  const int64_t step = layout_.bytes_of(layout_.pieces()[first], kind, kind + 1);  // only the last one may be smaller
+  const auto at = [&](size_t i) { return data + static_cast<int64_t>(i) * step; };
+  queue.read(
+      file_, last - first, [&](size_t i) { return part(first + i, kind, at(i)); },
+      [&](size_t i) { check(first + i, kind, at(i)); });
+}
+
+FileQueue offload_queue(char* memory, int64_t bytes) {
+  const char* given = std::getenv("LLMTRAIN_OFFLOAD_IO");
+  const std::string_view best = given != nullptr ? given : "fixed";
+  if (best == "fixed") return {memory, bytes};
+  if (best == "ring") return {memory, bytes, FileQueue::Way::ring};
+  if (best == "calls") return {};
+  throw UserError(ExitCode::command_line,
+                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it may be calls, ring or fixed", best));
 }
 
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {

@@ -1,5 +1,6 @@
 #include "parallel/offload_ring.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -10,6 +11,9 @@ OffloadRing::OffloadRing(OffloadFile& file, const std::array<char*, slots>& buff
     : file_(file), pieces_(static_cast<int64_t>(file.layout().pieces().size())) {
   for (size_t i = 0; i < slots; ++i) {
     slots_[i].buffer = buffers[i];
+    slots_[i].queue = offload_queue(buffers[i], file.layout().largest_piece());
+  }
+  for (size_t i = 0; i < slots; ++i) {
     slots_[i].thread = std::thread([this, i] { work(slots_[i]); });
   }
 }
@@ -27,14 +31,14 @@ char* OffloadRing::part(const Slot& slot, size_t piece, size_t kind) const {
   return slot.buffer + file_.layout().bytes_of(file_.layout().pieces()[piece], 0, kind);
 }
 
-void OffloadRing::transfer(const Slot& slot) {
+void OffloadRing::transfer(Slot& slot) {
   if (slot.write >= 0 && kinds_.write_first < kinds_.write_last) {
     const auto piece = static_cast<size_t>(slot.write);
-    file_.write(piece, kinds_.write_first, kinds_.write_last, part(slot, piece, kinds_.write_first));
+    file_.write(slot.queue, piece, kinds_.write_first, kinds_.write_last, part(slot, piece, kinds_.write_first));
   }
   if (slot.read >= 0 && kinds_.read_first < kinds_.read_last) {
     const auto piece = static_cast<size_t>(slot.read);
-    file_.read(piece, kinds_.read_first, kinds_.read_last, part(slot, piece, kinds_.read_first));
+    file_.read(slot.queue, piece, kinds_.read_first, kinds_.read_last, part(slot, piece, kinds_.read_first));
   }
 }
 
@@ -94,6 +98,11 @@ bool OffloadRing::next() {
   for (Slot& slot : slots_) wait(slot);
   current_ = -1;
   return false;
+}
+
+std::string OffloadRing::way() const {
+  const auto way = [](const Slot& slot) { return slot.queue.way(); };
+  return std::ranges::min_element(slots_, {}, way)->queue.text();
 }
 
 void OffloadRing::abandon() {

@@ -8,6 +8,7 @@
 #include <exception>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -38,11 +39,14 @@ class OffloadRing {
   char* data() const { return slots_[piece() % slots].buffer; }
   /// Ends a pass wherever it is.
   void abandon();
+  /// How pieces move; of several ways the plainest. For people.
+  std::string way() const;
 
  private:
   /// What the slot's thread does next: both may be none.
   struct Slot {
     char* buffer = nullptr;
+    FileQueue queue;
     int64_t write = -1, read = -1;  ///< pieces
     bool busy = false;
     std::exception_ptr error;
@@ -52,7 +56,7 @@ class OffloadRing {
   void work(Slot& slot);
   void submit(int64_t write, int64_t read);
   void wait(Slot& slot);
-  void transfer(const Slot& slot);
+  void transfer(Slot& slot);
   char* part(const Slot& slot, size_t piece, size_t kind) const;
 
   OffloadFile& file_;

@@ -4,8 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
@@ -38,21 +44,26 @@ struct Aligned {
   char* data;
 };
 
-/// Calls act(descriptor) with the file that this process has open in the folder, which has no name any more.
-template <class Act>
-void with_file_in(const TemporaryFolder& folder, const Act& act) {
-  int found = 0;
+/// Of the file that this process has open in the folder, which has no name any more.
+int descriptor_in(const TemporaryFolder& folder) {
+  int found = -1;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
     const std::string target = fs::read_symlink(entry, ignored).string();
     if (!target.starts_with(folder.text() + "/")) continue;
-    const int descriptor = open(entry.path().c_str(), O_RDWR);
-    ASSERT_GE(descriptor, 0);
-    act(descriptor);
-    close(descriptor);
-    ++found;
+    EXPECT_EQ(found, -1) << "one file";
+    found = std::stoi(entry.path().filename().string());
   }
-  ASSERT_EQ(found, 1);
+  return found;
+}
+
+/// Calls act(descriptor) with that file, opened once more.
+template <class Act>
+void with_file_in(const TemporaryFolder& folder, const Act& act) {
+  const int descriptor = open(("/proc/self/fd/" + std::to_string(descriptor_in(folder))).c_str(), O_RDWR);
+  ASSERT_GE(descriptor, 0);
+  act(descriptor);
+  close(descriptor);
 }
 
 std::string message_of(const std::function<void()>& call, ExitCode code) {
@@ -65,6 +76,29 @@ std::string message_of(const std::function<void()>& call, ExitCode code) {
   ADD_FAILURE() << "no error";
   return "";
 }
+
+/// Each test of these for every way that the system has.
+class OffloadWay : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    setenv("LLMTRAIN_OFFLOAD_IO", GetParam(), 1);
+    const FileQueue queue = offload_queue(memory_.data, page);
+    const std::map<std::string, FileQueue::Way> ways = {
+        {"calls", FileQueue::Way::calls}, {"ring", FileQueue::Way::ring}, {"fixed", FileQueue::Way::fixed}};
+    if (queue.way() != ways.at(GetParam())) GTEST_SKIP() << "here it is " << queue.text();
+  }
+  void TearDown() override { unsetenv("LLMTRAIN_OFFLOAD_IO"); }
+
+ private:
+  const Aligned memory_{page};
+};
+class OffloadFileWay : public OffloadWay {};
+class OffloadAheadWay : public OffloadWay {};
+
+std::string name_of_way(const testing::TestParamInfo<const char*>& info) { return info.param; }
+const auto ways = testing::Values("calls", "ring", "fixed");
+INSTANTIATE_TEST_SUITE_P(, OffloadFileWay, ways, name_of_way);
+INSTANTIATE_TEST_SUITE_P(, OffloadAheadWay, ways, name_of_way);
 
 TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
   const OffloadLayout layout = small_layout();
@@ -90,30 +124,32 @@ TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
   EXPECT_EQ(none.bytes(), 0);
 }
 
-TEST(OffloadFile, KeepsWhatIsWrittenAndHasNoName) {
+TEST_P(OffloadFileWay, KeepsWhatIsWrittenAndHasNoName) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"a", "b", "c"});
   EXPECT_TRUE(fs::is_empty(folder.text()));
   Aligned memory(layout.largest_piece());
-  file.read(7, 0, 4, memory.data);
+  FileQueue queue = offload_queue(memory.data, layout.largest_piece());
+  file.read(queue, 7, 0, 4, memory.data);
   for (int64_t i = 0; i < layout.largest_piece(); ++i) ASSERT_EQ(memory.data[i], 0);
   std::memset(memory.data, 1, static_cast<size_t>(page));
   std::memset(memory.data + page, 2, static_cast<size_t>(page));
-  file.write(7, 1, 3, memory.data);
+  file.write(queue, 7, 1, 3, memory.data);
   std::memset(memory.data, 9, static_cast<size_t>(layout.largest_piece()));
-  file.read(7, 0, 4, memory.data);
+  file.read(queue, 7, 0, 4, memory.data);
   for (int64_t i = 0; i < layout.largest_piece(); ++i) ASSERT_EQ(memory.data[i], i / page % 3) << i;
 }
 
-TEST(OffloadFile, AFlippedBitIsFoundWhereItIs) {
+TEST_P(OffloadFileWay, AFlippedBitIsFoundWhereItIs) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"embedding", "empty", "block 1"});
   Aligned memory(layout.largest_piece());
+  FileQueue queue = offload_queue(memory.data, layout.largest_piece());
   for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
     std::memset(memory.data, static_cast<int>(piece) + 1, static_cast<size_t>(layout.largest_piece()));
-    file.write(piece, 0, 4, memory.data);
+    file.write(queue, piece, 0, 4, memory.data);
   }
   const int64_t at = layout.pieces()[5].offset + 2 * page + 77;
   with_file_in(folder, [&](int descriptor) {
@@ -121,14 +157,14 @@ TEST(OffloadFile, AFlippedBitIsFoundWhereItIs) {
     ASSERT_EQ(pwrite(descriptor, &flipped, 1, at), 1);
   });
   for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
-    if (piece != 5) file.read(piece, 0, 4, memory.data);  // the others are whole
+    if (piece != 5) file.read(queue, piece, 0, 4, memory.data);  // the others are whole
   }
-  file.read(5, 0, 2, memory.data);
-  const std::string message = message_of([&] { file.read(5, 0, 4, memory.data); }, ExitCode::io);
+  file.read(queue, 5, 0, 2, memory.data);
+  const std::string message = message_of([&] { file.read(queue, 5, 0, 4, memory.data); }, ExitCode::io);
   EXPECT_NE(message.find(folder.text()), std::string::npos) << message;
   EXPECT_NE(message.find("block 1, elements 512 to 1024"), std::string::npos) << message;
   with_file_in(folder, [&](int descriptor) { ASSERT_EQ(ftruncate(descriptor, page), 0); });
-  message_of([&] { file.read(5, 0, 1, memory.data); }, ExitCode::io);
+  message_of([&] { file.read(queue, 5, 0, 1, memory.data); }, ExitCode::io);
 }
 
 TEST(OffloadFile, FoldersThatDoNotDoAreRefused) {
@@ -144,9 +180,9 @@ TEST(OffloadFile, FoldersThatDoNotDoAreRefused) {
   EXPECT_NE(message.find(std::to_string(int64_t{1} << 60)), std::string::npos) << message;
 }
 
-class OffloadRingTest : public testing::Test {
+class OffloadRingWay : public OffloadWay {
  protected:
-  OffloadRingTest() : layout_(small_layout()), file_(layout_, folder_.text(), {"a", "b", "c"}) {
+  OffloadRingWay() : layout_(small_layout()), file_(layout_, folder_.text(), {"a", "b", "c"}) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
       buffers_[i] = memory_.data + static_cast<int64_t>(i) * layout_.largest_piece();
     }
@@ -164,7 +200,9 @@ class OffloadRingTest : public testing::Test {
   std::array<char*, OffloadRing::slots> buffers_{};
 };
 
-TEST_F(OffloadRingTest, PassesSeeWhatThoseBeforeHaveWritten) {
+INSTANTIATE_TEST_SUITE_P(, OffloadRingWay, ways, name_of_way);
+
+TEST_P(OffloadRingWay, PassesSeeWhatThoseBeforeHaveWritten) {
   OffloadRing ring(file_, buffers_);
   for (int pass = 1; pass <= 5; ++pass) add(ring, 1);
   size_t pieces = 0;
@@ -179,11 +217,12 @@ TEST_F(OffloadRingTest, PassesSeeWhatThoseBeforeHaveWritten) {
   EXPECT_EQ(*reinterpret_cast<float*>(ring.data()), 5);
   ring.abandon();
   add(ring, 1);
-  file_.read(8, 0, 1, memory_.data);
+  FileQueue queue;
+  file_.read(queue, 8, 0, 1, memory_.data);
   EXPECT_EQ(*reinterpret_cast<float*>(memory_.data), 6);
 }
 
-TEST_F(OffloadRingTest, AnErrorOfAnyPieceReachesThePass) {
+TEST_P(OffloadRingWay, AnErrorOfAnyPieceReachesThePass) {
   OffloadRing ring(file_, buffers_);
   add(ring, 1);
   with_file_in(folder_, [&](int descriptor) {
@@ -202,16 +241,82 @@ TEST_F(OffloadRingTest, AnErrorOfAnyPieceReachesThePass) {
   EXPECT_EQ(seen, 6U + layout_.pieces().size());
 }
 
-TEST(OffloadAhead, GivesUnitsInAnyOrderAndErrorsWithTheirUnit) {
+TEST_P(OffloadRingWay, AFullDiskEndsThePass) {
+  OffloadRing ring(file_, buffers_);
+  add(ring, 1);
+  const int file = descriptor_in(folder_), kept = dup(file), full = open("/dev/full", O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(dup2(full, file), file);
+  const std::string message = message_of([&] { add(ring, 1); }, ExitCode::io);
+  EXPECT_NE(message.find("otherwise than it was written"), std::string::npos) << "it is read as zeros: " << message;
+  ring.abandon();
+  const std::string no_space = message_of(
+      [&] {
+        for (ring.begin({0, 0, 0, 4}); ring.next();) {
+        }
+      },
+      ExitCode::io);
+  EXPECT_NE(no_space.find(folder_.text()), std::string::npos) << no_space;
+  EXPECT_NE(no_space.find(" bytes failed: No space left on device"), std::string::npos) << no_space;
+  ring.abandon();
+  ASSERT_EQ(dup2(kept, file), file);
+  close(kept);
+  close(full);
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    std::memset(buffers_[i], 0, static_cast<size_t>(layout_.largest_piece()));
+  for (ring.begin({0, 0, 0, 4}); ring.next();) {  // what a sum was lost of is written anew
+  }
+  add(ring, 1);
+}
+
+TEST_P(OffloadRingWay, WhoEndsAPassHasTheMemoryBack) {
+  for (const bool destroys : {false, true}) {
+    for (int pass = 0; pass < 50; ++pass) {
+      OffloadRing own(file_, buffers_);
+      std::optional<OffloadRing> other;
+      own.begin({0, 3, 0, 4});
+      for (int i = 0; i <= pass % 6; ++i) ASSERT_TRUE(own.next());
+      own.abandon();
+      if (destroys) {
+        other.emplace(file_, buffers_);
+        other->begin({0, 3, 0, 4});
+        ASSERT_TRUE(other->next());
+        other.reset();
+      }
+      std::memset(memory_.data, 99, static_cast<size_t>(4 * layout_.largest_piece()));
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+      for (int64_t i = 0; i < 4 * layout_.largest_piece(); ++i) ASSERT_EQ(memory_.data[i], 99) << i;
+    }
+  }
+}
+
+TEST(OffloadRing, SaysHowPiecesMove) {
+  const TemporaryFolder folder;
+  const OffloadLayout layout = small_layout();
+  OffloadFile file(layout, folder.text(), {"a", "b", "c"});
+  const Aligned memory(4 * layout.largest_piece());
+  std::array<char*, OffloadRing::slots> buffers{};
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i] = memory.data + static_cast<int64_t>(i) * layout.largest_piece();
+  }
+  EXPECT_EQ(OffloadRing(file, buffers).way(), offload_queue(memory.data, page).text());
+  setenv("LLMTRAIN_OFFLOAD_IO", "calls", 1);
+  EXPECT_EQ(OffloadRing(file, buffers).way(), FileQueue().text());
+  setenv("LLMTRAIN_OFFLOAD_IO", "call", 1);
+  message_of([&] { const OffloadRing ring(file, buffers); }, ExitCode::command_line);
+  unsetenv("LLMTRAIN_OFFLOAD_IO");
+}
+
+TEST_P(OffloadAheadWay, GivesUnitsInAnyOrderAndErrorsWithTheirUnit) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"a", "b", "c"});
   Aligned memory(OffloadAhead::bytes(layout, 0)), piece(page);
+  FileQueue queue;
   EXPECT_EQ(OffloadAhead::bytes(layout, 0), 5 * page);
   OffloadAhead ahead(file, 0, memory.data);
   const auto write = [&](size_t index, int value) {
     std::memset(piece.data, value, static_cast<size_t>(page));
-    file.write(index, 0, 1, piece.data);
+    file.write(queue, index, 0, 1, piece.data);
   };
   for (size_t p = 0; p < layout.pieces().size(); ++p) write(p, static_cast<int>(p) + 1);
   for (const int unit : {0, 2, 1, 2, 2, 0, 0}) {

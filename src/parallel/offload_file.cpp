@@ -138,7 +138,7 @@ FileQueue offload_queue(char* memory, int64_t bytes) {
   if (best == "ring") return {memory, bytes, FileQueue::Way::ring};
   if (best == "calls") return {};
   throw UserError(ExitCode::command_line,
-                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it may be calls, ring or fixed", best));
+                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it must be calls, ring or fixed", best));
 }
 
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {

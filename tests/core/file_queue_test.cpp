@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <linux/magic.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -27,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/activity.hpp"
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
 
@@ -159,6 +162,32 @@ TEST_P(FileQueueWay, EveryPartMovesOnce) {
           [&](size_t i) { seen[i] += same(i) == !(changed && i == 7) ? 1 : 100; });
       EXPECT_THAT(seen, testing::Each(1)) << direct << changed;
     }
+  }
+}
+
+/// Of a file, how many the system keeps in memory.
+int64_t cached_pages(const std::string& path, int64_t bytes) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, descriptor, 0);
+  std::vector<unsigned char> cached(static_cast<size_t>(bytes / page));
+  EXPECT_EQ(mincore(mapped, static_cast<size_t>(bytes), cached.data()), 0);
+  munmap(mapped, static_cast<size_t>(bytes));
+  close(descriptor);
+  return std::ranges::count_if(cached, [](unsigned char flags) { return (flags & 1) != 0; });
+}
+
+TEST_P(FileQueueWay, GoesPastTheCacheWhereItsFileDoes) {
+  const TemporaryFolder folder;
+  struct statfs facts {};
+  ASSERT_EQ(statfs(folder.text().c_str(), &facts), 0);
+  if (facts.f_type != EXT4_SUPER_MAGIC && facts.f_type != XFS_SUPER_MAGIC) GTEST_SKIP() << "another file system";
+  for (const bool direct : {false, true}) {
+    const std::string path = folder / (direct ? "direct" : "plain");
+    const FileHandle file = FileHandle::create(path);
+    if (direct) file.bypass_cache();
+    write_all(queue_, file, pages(12, int64_t{1} << 20));
+    read_all(queue_, file, pages(12, int64_t{1} << 20));
+    EXPECT_EQ(cached_pages(path, memory_.bytes()) > 0, !direct);
   }
 }
 
@@ -299,6 +328,7 @@ TEST_P(FileQueueRing, AnErrorWaitsForWhatIsUnderWay) {
     const int descriptor = open(path.c_str(), O_WRONLY | O_CLOEXEC);
     for (int i = 0; i < 3; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(activity().lane(Lane::main).file_calls, 1) << "what the watchdog sees";
       ++written;
       EXPECT_EQ(::write(descriptor, full.data(), page), page);
     }

@@ -135,7 +135,7 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
 namespace {
 
 void print_opening(RunLog& log, const Config& config, const EvaluationTask& task, Runtime& runtime) {
-  print_machine(log, runtime);
+  print_machine(log, config, runtime);
   print_model(log, config, task.parameter_count());
   print_memory(log, task.plan(), runtime.communicator());
   const SampleCounts& counts = task.data().counts();

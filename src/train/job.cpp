@@ -124,12 +124,19 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   return options;
 }
 
-void print_machine(RunLog& log, Runtime& runtime) {
+std::string attention_text(const std::string& library, const Config& config) {
+  if (library.empty()) return {};
+  const auto ours = [&](const char* why) { return fmt::format("attention is ours: {} has none {}", library, why); };
+  if (compute_dtype(config.precision) == DType::f32) return ours("in fp32");
+  if (config.run.task == RunConfig::Task::pretrain && config.model.attention_dropout > 0) return ours("with dropout");
+  return "attention to whole sequences by " + library;
+}
+
+void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
   const Communicator& c = runtime.communicator();
   log.print(version_text().substr(0, version_text().find('\n')));
-  const std::string attention = attention_library();
-  log.print(fmt::format("device     {}{}{}", device_description(),
-                        attention.empty() ? "" : ", attention to whole sequences by ", attention));
+  const std::string attention = attention_text(attention_library(), config);
+  log.print(fmt::format("device     {}{}{}", device_description(), attention.empty() ? "" : ", ", attention));
   const std::string why = runtime.cores_lost() ? "" : fmt::format(" ({})", runtime.thread_note());
   log.print(fmt::format("ranks      {} x {} thread{} on {} node{}{}", c.size(), runtime.threads(),
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));

@@ -31,7 +31,10 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
                           const Communicator& communicator);
 
 // Lines of the opening block.
-void print_machine(RunLog& log, Runtime& runtime);
+void print_machine(RunLog& log, const Config& config, Runtime& runtime);
+/// Whose attention a run takes where there is a `library` beside ours, and why not the library's; empty where there is
+/// none.
+std::string attention_text(const std::string& library, const Config& config);
 void print_model(RunLog& log, const Config& config, int64_t parameters);
 /// Of the rank with the most. Collective.
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);

@@ -164,7 +164,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   Communicator& c = runtime.communicator();
   const DataStream& stream = trainer.training_data();
   const int64_t ranks = c.size();
-  print_machine(log, runtime);
+  print_machine(log, config, runtime);
   print_model(log, config, trainer.parameter_count());
   log.print(fmt::format(
       "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "

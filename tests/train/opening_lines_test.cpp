@@ -1,0 +1,25 @@
+// The opening lines of a log, as far as they follow from the deck alone.
+
+#include <gtest/gtest.h>
+
+#include "train/job.hpp"
+
+namespace llmtrain {
+namespace {
+
+TEST(OpeningLines, SayWhoseAttentionIsTaken) {
+  Config config;
+  config.precision.compute = PrecisionConfig::Compute::bf16;
+  EXPECT_EQ(attention_text("", config), "");
+  EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention to whole sequences by cuDNN 9.9.0");
+  config.model.attention_dropout = 0.1;
+  EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention is ours: cuDNN 9.9.0 has none with dropout");
+  config.run.task = RunConfig::Task::evaluate;  // which drops nothing
+  EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention to whole sequences by cuDNN 9.9.0");
+  config.precision.compute = PrecisionConfig::Compute::fp32;
+  EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention is ours: cuDNN 9.9.0 has none in fp32");
+  EXPECT_EQ(attention_text("", config), "");
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
@@ -106,7 +107,7 @@ TEST(ParamStoreControls, OneFlippedBitShows) {
 /// A store with memory, started.
 struct Started {
   explicit Started(ParamStoreOptions options, std::vector<UnitSpec> units = test::toy_units(true))
-      : store(std::move(units), with_ranks(options)) {
+      : store(std::move(units), with_ranks(std::move(options))) {
     store.plan(arena);
     memory.emplace(arena, communicator());
     store.start(communicator(), stream());

@@ -145,7 +145,7 @@ void Saver::begin(const SaveRequest& request) {
     save_->write(snapshot_, {static_cast<float*>(staging_.data()), static_cast<size_t>(staging_elements)});
     snapshot_.release();
   });
-  blocked_ = now() - began_;
+  blocked_ = now() - began_ + std::exchange(removal_wait_, 0);
 }
 
 void Saver::start(const std::function<void()>& work) {
@@ -234,7 +234,9 @@ void Saver::begin_removal() {
 }
 
 void Saver::end_removal() {
+  const double begin = now();
   join();
+  removal_wait_ = now() - begin;
   removing_ = false;
   seconds_ += std::exchange(removal_seconds_, 0);
   raise_together(communicator_, [&] {

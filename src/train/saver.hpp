@@ -124,7 +124,7 @@ class Saver {
   std::set<int64_t> verified_, refused_;
   Pinned pinned_;
   int64_t resumed_ = -1;
-  double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0, removal_seconds_ = 0;
+  double began_ = 0, blocked_ = 0, held_ = 0, seconds_ = 0, removal_seconds_ = 0, removal_wait_ = 0;
 };
 
 }  // namespace llmtrain

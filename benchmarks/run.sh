@@ -7,7 +7,7 @@
 #
 #   LLMTRAIN   the program, e.g. build/host/llmtrain, with the compiled benchmarks beside it (LLMTRAIN_BENCHMARKS=ON)
 #   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, attention,
-#              checkpoint, load, prediction, tokenizers; default: all
+#              checkpoint, offload, load, prediction, tokenizers; default: all
 # Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
 # sentencepiece, tiktoken and LLMTRAIN_DATA, a folder with tokenizer/), MPIRUN (mpirun), TEXT (a file to learn characters
 # and tokens from; without it those two sections are not among all), SCRATCH (a folder on the disk to measure, else a
@@ -98,6 +98,9 @@ checkpoint() {
   table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512
   TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program"
 }
+offload() {
+  table "State on a local disk:" of_one_rank "$compiled/offload_bench" "$work" 124 "$rounds"
+}
 load() {
   "$compiled/load_bench" --make "$work/model" 2 bf16 >/dev/null
   table "Loading weights:" of_ranks "$compiled/load_bench" "$work/model" "$rounds"
@@ -112,8 +115,8 @@ tokenizers() {
 }
 
 # What each section needs beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so on.
-all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint load
-  prediction tokenizers)
+all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint offload
+  load prediction tokenizers)
 declare -A needs=(
   [pytorch]='import:torch import:safetensors'
   [recompute]='import:torch import:safetensors'
@@ -126,6 +129,7 @@ declare -A needs=(
   [products]='matmul_bench'
   [attention]='attention_bench'
   [checkpoint]='checkpoint_bench import:torch import:safetensors mpirun'
+  [offload]='offload_bench'
   [load]='load_bench mpirun'
   [prediction]=''
   [tokenizers]='tokenizer_bench llmtool import:tokenizers import:sentencepiece import:tiktoken TEXT LLMTRAIN_DATA'

@@ -9,16 +9,18 @@ if ! COMPILER=$(compgen -c aarch64-linux-gnu-g++ | sort -V | tail -n 1); then
   exit 77
 fi
 commands=$(sed -nE 's/^ *"command": "(.*)",?$/\1/p' "$build/compile_commands.json" |
-  grep -E -- "-c $PWD/(kernels/host|src/device|src/core)/[a-z0-9_]+\.cpp\$" | grep -vE '_avx512\.cpp$')
+  grep -E -- "-c $PWD/(kernels/host|src/device|src/core)/[a-z0-9_]+\.cpp\$" | grep -vE '_avx512\.cpp$' |
+  sed -E 's/\\(["\\])/\1/g') # JSON's escapes
 [[ -n $commands ]] || { echo "nothing to compile in $build" && exit 1; }
 export COMPILER
 # Definitions and folders of headers stay of a command; what is said of the processor does not.
 # shellcheck disable=SC2016 # expanded by the inner shell
 if ! xargs -P "$(nproc)" -d '\n' -I{} bash -c '
+  eval "words=($1)"
   kept=() previous=
-  for word in $1; do
+  for word in "${words[@]}"; do
     case $previous$word in
-      -D* | -I* | -std=* | -f[amn]*) kept+=("$(printf "%b" "$word")") ;;
+      -D* | -I* | -std=* | -f[amn]*) kept+=("$word") ;;
       -isystem | -c) previous=$word && continue ;;
       -isystem* | -c*) kept+=("$previous" "$word") ;;
     esac

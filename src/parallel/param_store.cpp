@@ -64,9 +64,9 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
   for (UnitSpec& spec : specs) {
     check_spec(spec);
     UnitState& u = units.emplace_back(std::move(spec));
-    u.borders = u.layout.borders(given.size);
-    u.begin = u.borders[static_cast<size_t>(given.rank)];
-    u.end = u.borders[static_cast<size_t>(given.rank) + 1];
+    const ShardBorders own = borders_of_shard(u.layout.elements(), given.rank, given.size);
+    u.begin = own.begin;
+    u.end = own.end;
     u.update_begin = policy.whole_state ? 0 : u.begin;
     u.update_end = policy.whole_state ? u.layout.elements() : u.end;
     offloaded.add(u.update_begin, u.update_end);

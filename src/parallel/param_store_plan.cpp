@@ -151,6 +151,7 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   stream = &given_stream;
   int64_t largest = 0;  // elements that leave and come
   for (UnitState& u : units) {
+    u.borders = u.layout.borders(options.size);
     largest = std::max(largest, u.layout.elements() + policy.received_pieces * u.shard_elements());
     if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
     LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),

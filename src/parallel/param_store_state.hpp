@@ -47,7 +47,7 @@ struct GradientExchange {
 struct UnitState {
   UnitSpec spec;
   UnitLayout layout;
-  std::vector<int64_t> borders;
+  std::vector<int64_t> borders;              ///< between the shards of all ranks, after start()
   int64_t begin = 0, end = 0;                ///< this rank's shard
   int64_t update_begin = 0, update_end = 0;  ///< what this rank updates: its shard or everything
   // Empty where the policy has no such buffer.

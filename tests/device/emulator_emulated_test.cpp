@@ -201,7 +201,12 @@ TEST(Emulator, Counts) {
   const emulator::Counts& after = emulator::counts();
   EXPECT_EQ(after.allocations - before.allocations, 1);
   EXPECT_EQ(after.launches - before.launches, 1);
-  EXPECT_EQ(after.synchronizations - before.synchronizations, 1);
+  const int64_t waits = after.synchronizations - before.synchronizations;
+  if (lazy()) {
+    EXPECT_EQ(waits, 1);
+  } else {
+    EXPECT_LE(waits, 1) << "nobody waits for what is done";
+  }
   EXPECT_EQ(after.pageable_copies - before.pageable_copies, 1);
 }
 

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "harness/dtype_text.hpp"
 #include "kernels/kernel_test.hpp"
 
 namespace llmtrain {

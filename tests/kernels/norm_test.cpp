@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "harness/dtype_text.hpp"
 #include "harness/errors.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/kernel_test.hpp"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "harness/dtype_text.hpp"
 #include "kernels/kernel_test.hpp"
 
 namespace llmtrain {

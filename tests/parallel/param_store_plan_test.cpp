@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
 #include "core/error.hpp"
+#include "harness/dtype_text.hpp"
+#include "harness/peak_memory.hpp"
 #include "parallel/param_store.hpp"
 
 namespace llmtrain {
@@ -179,6 +182,18 @@ TEST(ParamStorePlan, RanksOfANodeReadInsteadOfReceiving) {
   EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 0);
   options.rank = 7;
   EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8));
+}
+
+// The borders of all their shards would be 16 GiB for each unit.
+TEST(ParamStorePlan, OfThousandsOfMillionsOfRanksIsAsSmall) {
+  ParamStoreOptions options;
+  options.size = std::numeric_limits<int>::max();
+  options.rank = options.size - 1;
+  options.trained = false;
+  const int64_t before = test::peak_memory();
+  const ParamStore store(toy_units(true), options);
+  EXPECT_EQ(store.owned(0).end, embedding);
+  EXPECT_LE(test::peak_memory() - before, test::with_sanitizer(int64_t{16} << 20));
 }
 
 TEST(ParamStorePlan, RefusesWhatCannotBe) {

@@ -14,6 +14,9 @@ struct AdamwStep {
   double weight_decay = 0;    ///< of this range; 0 for vectors
   int64_t step = 1;           ///< t of the bias corrections 1 - beta^t, from 1
   double gradient_scale = 1;  ///< clipping factor (and 1 / token count), applied to the gradient first
+  /// A StepDecision on the device (fp64 [2]), whose factor is the gradient's scale then; a step that it does not apply
+  /// changes nothing. Empty: none. Not for adamw_update_on_host() of a GPU's program.
+  Tensor decision = {};
 };
 
 /// Updates master, m, v (fp32 [n]) from gradient (fp32 [n]) in one pass and, where weights is not empty, writes the

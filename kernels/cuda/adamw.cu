@@ -2,6 +2,7 @@
 #include "kernels/adamw.hpp"
 #include "kernels/adamw_arithmetic.hpp"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/step_decision.hpp"
 
 namespace llmtrain {
 
@@ -15,9 +16,15 @@ struct Update {
   float *p, *m, *v;
   const float* g;
   W* weights;
-  AdamwFactors factors;
+  AdamwFactors of_step;
+  const StepDecision* decision;
 
   __device__ void operator()(int64_t pack) const {
+    AdamwFactors factors = of_step;
+    if (decision != nullptr) {
+      if (decision->applies == 0) return;
+      factors.scale = static_cast<float>(decision->factor);
+    }
     const int64_t i = pack * Pack::size;
     Pack value = load_pack(p, i, elements), first = load_pack(m, i, elements), second = load_pack(v, i, elements);
     const Pack gradient = load_pack(g, i, elements);
@@ -40,9 +47,9 @@ void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const 
   LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   dispatch(weights, [&]<class W>(W* out) {
-    for_each(
-        (n + Pack::size - 1) / Pack::size, stream,
-        Update<W>{n, master.as<float>(), m.as<float>(), v.as<float>(), gradient.as<float>(), out, AdamwFactors(step)});
+    for_each((n + Pack::size - 1) / Pack::size, stream,
+             Update<W>{n, master.as<float>(), m.as<float>(), v.as<float>(), gradient.as<float>(), out,
+                       AdamwFactors(step), static_cast<const StepDecision*>(step.decision.data)});
   });
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/adamw_arithmetic.hpp"
 #include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/step_decision.hpp"
 
 namespace llmtrain {
 
@@ -24,7 +25,14 @@ void update_range(float* p, float* m, float* v, const float* g, W* weights, cons
 
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& /*stream*/) {
-  adamw_update_on_host(master, m, v, gradient, weights, step);
+  AdamwStep decided = step;
+  if (!step.decision.empty()) {
+    const auto& decision = *static_cast<const StepDecision*>(step.decision.data);
+    if (decision.applies == 0) return;
+    decided.gradient_scale = decision.factor;
+    decided.decision = {};
+  }
+  adamw_update_on_host(master, m, v, gradient, weights, decided);
 }
 
 void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,
@@ -33,6 +41,7 @@ void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });
   const int64_t n = master.numel();
+  LLMTRAIN_CHECK(step.decision.empty(), "an update on the host knows its factor");
   LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   float *p = master.as<float>(), *m1 = m.as<float>(), *m2 = v.as<float>();

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -67,5 +68,50 @@ struct ExactTerm {
     for (int64_t& part : parts) part = negative ? -part : part;
   }
 };
+
+/// What does not fit the payload of an ExactSum's limb moves to the next, see ExactSum::carry(). For both devices.
+LLMTRAIN_HOST_DEVICE inline void carry_exact(int64_t* integers) {
+  for (int i = 0; i + 1 < ExactSum::limb_count; ++i) {
+    const int64_t up = integers[i] >> ExactSum::limb_bits;  // rounds down: what remains is never negative
+    integers[i] -= up * (int64_t{1} << ExactSum::limb_bits);
+    integers[i + 1] += up;
+  }
+}
+
+/// ExactSum::value() of its integers, which are carried. For both devices.
+LLMTRAIN_HOST_DEVICE inline double exact_value(int64_t* integers) {
+  constexpr int bits = ExactSum::limb_bits, count = ExactSum::limb_count;
+  constexpr int lowest_exponent = -1074;  // of bit 0 of limb 0
+  const bool up = integers[count + 1] != 0, down = integers[count + 2] != 0;
+  if (integers[count] != 0 || (up && down)) return std::bit_cast<double>(uint64_t{0x7FF8000000000000});
+  if (up || down) return std::bit_cast<double>(uint64_t{up ? 0x7FF0000000000000 : 0xFFF0000000000000});
+
+  carry_exact(integers);
+  const bool negative = integers[count - 1] < 0;
+  int least = 0;  // limb that is not zero
+  while (least < count && integers[least] == 0) ++least;
+  if (least == count) return 0;
+  // Limbs of the magnitude: of a negative number those of its two's complement.
+  const auto limb = [&](int i) {
+    if (i < least) return uint64_t{0};
+    const auto payload = static_cast<uint64_t>(integers[i]) & 0xFFFFFFFFu;
+    return negative ? (payload ^ 0xFFFFFFFFu) + (i == least ? 1u : 0u) : payload;
+  };
+  const auto bit_at = [&](int position) { return (limb(position / bits) >> (position % bits)) & 1u; };
+  int top = count - 1;
+  while (limb(top) == 0) --top;
+  int highest = top * bits + bits - 1;
+  while (bit_at(highest) == 0) --highest;
+  const int lowest = highest > 52 ? highest - 52 : 0;  // bit 0 is the smallest subnormal: nothing is lost below it
+  uint64_t mantissa = 0;
+  for (int i = highest; i >= lowest; --i) mantissa = mantissa << 1 | bit_at(i);
+  if (lowest > 0 && bit_at(lowest - 1) != 0) {
+    const int half = lowest - 1, whole = half / bits;
+    const bool more = least < whole || (limb(whole) & ((uint64_t{1} << (half % bits)) - 1)) != 0;
+    if ((mantissa & 1u) != 0 || more) ++mantissa;
+  }
+  const double magnitude = std::ldexp(static_cast<double>(mantissa), lowest + lowest_exponent);
+  return negative ? -magnitude : magnitude;
+}
 
 }  // namespace llmtrain

@@ -23,6 +23,7 @@ class AdamW : public Optimizer {
     step_.epsilon = config_.epsilon;
     step_.step = args.step;
     step_.gradient_scale = args.gradient_scale;
+    step_.decision = args.decision;
     params_ = &params;
     stream_ = &stream;
     params.update([this](int unit, const ParamStore::Shard& shard) {
@@ -64,7 +65,5 @@ void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& s
     sum_of_squares(sum, cut(shard.gradient, owned.begin - shard.begin, owned.end - shard.begin), stream);
   }
 }
-
-double clip_factor(double norm, double maximum) { return maximum > 0 ? std::min(1.0, maximum / (norm + 1e-6)) : 1.0; }
 
 }  // namespace llmtrain

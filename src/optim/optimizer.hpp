@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/step_decision.hpp"
 #include "optim/optimizer_config.hpp"
 #include "parallel/param_store.hpp"
 
@@ -12,6 +13,7 @@ struct UpdateArgs {
   int64_t step = 1;  ///< t, from 1
   double learning_rate = 0;
   double gradient_scale = 1;  ///< 1 / trained tokens x clipping factor
+  Tensor decision = {};       ///< in place of it, see AdamwStep
 };
 
 /// Updates this rank's shards from their gradient sums; the weights follow. The optimizer outlives what is left of
@@ -27,8 +29,5 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
 /// sum (as in kernels/reduce.hpp) += squares of the gradient sums that this rank counts. Exact: over all ranks the sum
 /// is independent of ranks and threads.
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream);
-
-/// Factor on gradients of norm `norm` (PyTorch's clip_grad_norm_): min(1, maximum / (norm + 1e-6)); 1 when maximum = 0.
-double clip_factor(double norm, double maximum);
 
 }  // namespace llmtrain

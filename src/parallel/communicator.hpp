@@ -79,6 +79,10 @@ class Communicator {
   virtual Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders,
                                    std::span<const Tensor> received, std::span<const uint8_t> contributes,
                                    Stream& stream) = 0;
+  /// Whether integers are added over the ranks without the host's help; the same on every rank.
+  virtual bool sums_on_device() const { return size_ == 1; }
+  /// In place, modulo 2^64: the sum of every rank's `integers` (i64). Where sums_on_device().
+  virtual Transfer sum_on_device(const Tensor& /*integers*/, Stream& /*stream*/) { return {}; }
 
   // Host plane.
   virtual void broadcast(void* data, int64_t bytes, int root = 0) = 0;

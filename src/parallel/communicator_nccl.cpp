@@ -7,7 +7,8 @@
 // other's place on the GPU, differently on each rank: NCCL promises nothing there. A gather is not stuck behind the
 // reduction that is begun at the same time, since the model begins the gather first (Decoder::backward).
 //
-// NCCL never adds numbers here: it moves bytes, and the sums are ours, in the order of groups.
+// NCCL never adds floating-point numbers here: it moves bytes, and the sums are ours, in the order of groups. It adds
+// integers, whose sums have no order.
 
 #include <fmt/format.h>
 #include <nccl.h>
@@ -359,6 +360,15 @@ class GpuCommunicator final : public HostPlane {
         const ShardRange shard = shard_range(send, borders, peer);
         if (shard.bytes > 0) ncclSend(shard.data, static_cast<size_t>(shard.bytes), ncclUint8, peer, comm, on);
       }
+    }));
+  }
+
+  bool sums_on_device() const override { return size() == 1 || session_.has_value(); }
+  Transfer sum_on_device(const Tensor& integers, Stream& stream) override {
+    LLMTRAIN_CHECK(sums_on_device() && integers.dtype == DType::i64, "integers that NCCL can add");
+    if (size() == 1) return {};
+    return by_nccl(session_->enqueue("sum", integers.bytes(), stream, [&](ncclComm_t comm, cudaStream_t on) {
+      ncclAllReduce(integers.data, integers.data, static_cast<size_t>(integers.numel()), ncclInt64, ncclSum, comm, on);
     }));
   }
 

@@ -132,6 +132,10 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
     arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
   }
   arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64, {step_sums, ExactSum::integer_count});
+  const bool updates_on_device = !device_memory_is_host() && pinned_bytes() == 0 && offloaded_bytes() == 0;
+  if (updates_on_device && compute != DType::f16 && config_.divergence.spike_z_score == 0) {
+    arena_.add(decision_, MemoryCategory::activations, "statistics.decision", DType::f64, {2});
+  }
   arena_.add(cotangents_.logp, MemoryCategory::activations, "cotangents.logp", DType::f32, {rows});
   if (compute == DType::f16) {
     arena_.add(cotangent_scale_, MemoryCategory::activations, "cotangents.scale", DType::f32, {1});
@@ -182,14 +186,16 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
   int64_t stop = settle(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
     profile.begin_step(completed, run.runtime.stream());
-    step(run, completed);
+    const bool done = step(run, completed);
     profile.end_step();
     report_profile(false);
-    ++completed;
-    const bool last = completed == total_steps_;
-    const int64_t samples = config_.log.samples_every_steps;
-    run.owed.evaluation = due(config_.evaluation.every_steps, completed) || (last && config_.evaluation.at_end);
-    run.owed.samples = due(samples, completed) || (last && samples > 0);
+    if (done) {
+      ++completed;
+      const bool last = completed == total_steps_;
+      const int64_t samples = config_.log.samples_every_steps;
+      run.owed.evaluation = due(config_.evaluation.every_steps, completed) || (last && config_.evaluation.at_end);
+      run.owed.samples = due(samples, completed) || (last && samples > 0);
+    }
     stop = settle(run, completed);
   }
   // A job that was asked to stop has little time, and the next one records again.
@@ -199,6 +205,8 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
 
 int64_t Trainer::settle(Run& run, int64_t& completed) {
   int64_t stop = 0;
+  const bool save = due(config_.checkpoint.every_steps, completed);
+  if (run.owed.evaluation || run.owed.samples || save || completed == total_steps_) learn(run);
   do {
     if (run.guard.must_roll_back()) completed = roll_back(run, completed);
     if (run.owed.evaluation) stop = evaluate(run, completed);
@@ -247,7 +255,7 @@ void Trainer::prepare(Run& run, int64_t n) {
   if (!run.mine.empty()) run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine.front())]);
 }
 
-void Trainer::step(Run& run, int64_t n) {
+bool Trainer::step(Run& run, int64_t n) {
   const SectionScope section(Section::step);
   const ProfileSpan whole(SpanKind::phase, "step");
   activity().step = n + 1;
@@ -273,23 +281,43 @@ void Trainer::step(Run& run, int64_t n) {
   if (step_hook != nullptr) {
     step_hook({n, run.guard.data_step(n), run.runtime.communicator().rank(), params_, run.loss, record.learning_rate});
   }
-  read_sums(run, record);
-  record.loss /= tokens;
   const double divisor = run.scaler.divisor(tokens);
-  record.grad_norm /= divisor;
-  const double normed = now();
-  phase.next("update");
-  record.phases.reduction += normed - reduced;
-  if (judge(run, record, n)) update(run, record, divisor);
-  phase.next("log");
-  if (due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step)) {
-    record.parameters = hash_after(run, record.step);
+  sum_gradient_squares(sums_.rows(gradient_square_sum, 1), params_, run.ctx.stream);
+  const bool by_device = device_decides(run);
+  if (by_device) decide_on_device(run, divisor);
+  learn(run);  // of the step before, while the device works on this one
+  if (run.guard.must_roll_back()) return false;
+  copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);
+  if (by_device) {
+    copy_to_host(run.decision.data(), decision_.data, decision_.bytes(), run.ctx.stream);
+    run.decided.record(run.ctx.stream);
+  } else {
+    sum_on_host(run);
+    read_values(run, record, divisor);
   }
+  const double decided = now();
+  phase.next("update");
+  record.phases.reduction += decided - reduced;
+  if (by_device) {
+    update(run, record, 1);
+  } else if (judge(run, record, n)) {
+    update(run, record, clip_factor(record.grad_norm, config_.optimizer.max_grad_norm) / divisor);
+  }
+  phase.next("log");
+  const bool hashed =
+      due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step);
+  if (hashed) record.parameters = hash_after(run, record.step);
   const double end = now();
-  record.phases.optimizer = end - normed;
-  record.seconds = end - begin;
-  run.step_seconds = std::max(run.step_seconds, record.seconds);
-  run.log.step(record);
+  record.phases.optimizer = end - decided;
+  if (by_device) {
+    run.unknown = {record, divisor, begin};
+    if (hashed) learn(run);
+  } else {
+    record.seconds = end - begin;
+    run.step_seconds = std::max(run.step_seconds, record.seconds);
+    run.log.step(record);
+  }
+  return true;
 }
 
 bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
@@ -305,37 +333,74 @@ bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
   return record.bad_steps == 0;
 }
 
-/// Loss and gradient norm of the whole step, before they are divided by its tokens.
-///
-/// Every step waits here for the device; on one rank whose state is all on the device, nowhere else. (Ranks also wait
-/// for each other's transfers where these go through the host's memory, and for what is offloaded.) It must: the exact
-/// sums travel through MPI, and whether the step is a bad one decides about the update, the data of the next step and a
-/// way back (DivergenceGuard). What the device misses is the time in which this answer travels and the first kernel of
-/// the update is launched; meanwhile the next batch is being read, and the next forward pass is queued while the update
-/// runs.
-void Trainer::read_sums(Run& run, StepRecord& record) {
-  sum_gradient_squares(sums_.rows(gradient_square_sum, 1), params_, run.ctx.stream);
-  copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);
+bool Trainer::device_decides(const Run& run) const {
+  return !decision_.empty() && run.runtime.communicator().sums_on_device();
+}
+
+/// Whether the update of a step takes place, and by how much its gradients are clipped, depends on sums over all ranks.
+/// Where the device adds them and decides by them, the host queues the update, and the next step's passes, without
+/// knowing: the device never waits for the host. The values of a step are read, judged and logged when the passes of
+/// the next one are queued. Until then the host does not know whether the run goes back: that step is then given up.
+void Trainer::decide_on_device(Run& run, double divisor) {
+  const std::span<const int64_t> host = run.loss.limbs();
+  LLMTRAIN_CHECK(std::all_of(host.begin(), host.end(), [](int64_t limb) { return limb == 0; }),
+                 "what a hook adds to the loss is not seen by the device");
+  carry_sums(sums_, run.ctx.stream);
+  run.runtime.communicator().sum_on_device(sums_, run.ctx.stream).finish(run.ctx.stream);
+  decide_step(decision_, sums_, divisor, config_.optimizer.max_grad_norm, run.ctx.stream);
+}
+
+/// The host decides, and waits for the device here: where the sums go through MPI; where it makes the update; with
+/// fp16, whose scale in the next step depends on this one; and where losses are compared with those before
+/// (spike_z_score). What the device misses is the time in which this answer travels and the first kernel of the update
+/// is launched; meanwhile the next batch is being read, and the next forward pass is queued while the update runs.
+void Trainer::sum_on_host(Run& run) {
   run.ctx.stream.synchronize();
-  const auto read = [&](StepSum which) {
+  auto* integers = static_cast<int64_t*>(run.sums.data());
+  for (const StepSum which : {loss_sum, gradient_square_sum}) {
+    const std::span<int64_t> place(integers + which * ExactSum::integer_count, ExactSum::integer_count);
+    ExactSum sum;
+    std::copy(place.begin(), place.end(), sum.limbs().begin());
+    if (which == loss_sum) sum.add(run.loss);
+    run.runtime.communicator().sum(sum);
+    std::copy(sum.limbs().begin(), sum.limbs().end(), place.begin());
+  }
+}
+
+void Trainer::read_values(const Run& run, StepRecord& record, double divisor) {
+  const auto value = [&](StepSum which) {
     ExactSum sum;
     const auto* integers = static_cast<const int64_t*>(run.sums.data()) + which * ExactSum::integer_count;
     std::copy_n(integers, ExactSum::integer_count, sum.limbs().begin());
-    return sum;
+    return sum.value();
   };
-  ExactSum squares = read(gradient_square_sum);
-  run.loss.add(read(loss_sum));
-  run.runtime.communicator().sum(run.loss);
-  run.runtime.communicator().sum(squares);
-  record.loss = -run.loss.value();
-  record.grad_norm = std::sqrt(squares.value());
+  record.loss = -value(loss_sum) / static_cast<double>(std::max<int64_t>(record.tokens, 1));
+  record.grad_norm = std::sqrt(value(gradient_square_sum)) / divisor;
 }
 
-void Trainer::update(Run& run, const StepRecord& record, double divisor) {
-  const double clip = clip_factor(record.grad_norm, config_.optimizer.max_grad_norm);
+void Trainer::learn(Run& run) {
+  if (!run.unknown) return;
+  auto [record, divisor, begin] = *std::exchange(run.unknown, std::nullopt);
+  if (!run.decided.reached()) run.decided.synchronize();
+  read_values(run, record, divisor);
+  const bool applies = judge(run, record, record.step - 1);
+  const auto& decision = *static_cast<const StepDecision*>(run.decision.data());
+  LLMTRAIN_CHECK(applies == (decision.applies != 0), "host and device decide alike");
+  // From one step's values to the next one's: what the host spends on queueing a step is no measure of it.
+  const double end = now();
+  record.seconds = end - std::max(begin, run.known_at);
+  run.known_at = end;
+  StepRecord::Phases& p = record.phases;
+  p.forward_backward += std::max(0.0, record.seconds - p.data - p.forward_backward - p.reduction - p.optimizer);
+  run.step_seconds = std::max(run.step_seconds, record.seconds);
+  run.log.step(record);
+}
+
+void Trainer::update(Run& run, const StepRecord& record, double scale) {
   run.saver->hold_update();
   const int64_t t = std::max<int64_t>(run.guard.updates(record.step) - run.scaler.skipped_steps(), 1);
-  optimizer_->update(params_, {t, record.learning_rate, clip / divisor}, run.ctx.stream);
+  optimizer_->update(params_, {t, record.learning_rate, scale, device_decides(run) ? decision_ : Tensor{}},
+                     run.ctx.stream);
 }
 
 void Trainer::run_rounds(Run& run, StepRecord& record) {

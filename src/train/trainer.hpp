@@ -71,15 +71,25 @@ class Trainer {
 
   /// Memory, communication and the saver.
   void start(Run& run, const ResumePoint* from);
-  void step(Run& run, int64_t n);
+  /// Queues step n, all of it where the device decides about its update; the host has its values then after the next
+  /// one's passes are queued, or when it calls learn(). False: what it learnt of the step before lets the run go back,
+  /// and step n is given up.
+  bool step(Run& run, int64_t n);
   void prepare(Run& run, int64_t n);
   void run_rounds(Run& run, StepRecord& record);
   void micro_batch(Run& run, StepRecord& record);
   /// Whether the step's gradients may change anything.
   bool judge(Run& run, StepRecord& record, int64_t n);
-  void read_sums(Run& run, StepRecord& record);
-  /// divisor: of the sums of gradients.
-  void update(Run& run, const StepRecord& record, double divisor);
+  /// Whether the device decides by itself; the same on all ranks.
+  bool device_decides(const Run& run) const;
+  void decide_on_device(Run& run, double divisor);
+  /// Values of a step from the integers in run.sums, which are those of all ranks.
+  static void read_values(const Run& run, StepRecord& record, double divisor);
+  void sum_on_host(Run& run);
+  /// Waits for the values of a step that the host does not know yet, and judges and logs it.
+  void learn(Run& run);
+  /// scale: of the sums of gradients, unless the device decides about it.
+  void update(Run& run, const StepRecord& record, double scale);
   Ended finish(Run& run, int64_t completed, int64_t stop);
   /// What is owed after `completed` steps, and what there is to do between two steps. Gives the reason to stop, or 0.
   int64_t settle(Run& run, int64_t& completed);
@@ -141,6 +151,7 @@ class Trainer {
   TokenStatistics statistics_;          ///< fp32 [N]
   TokenCotangents cotangents_;          ///< fp32 [N]
   Tensor cotangent_scale_;              ///< fp32 [1] of the step, with fp16
+  Tensor decision_;                     ///< fp64 [2], a StepDecision; empty where the host decides
   Tensor sums_;                         ///< of a step, in the order of StepSum: int64 [2, ExactSum::integer_count]
   std::optional<Generator> generator_;  ///< where samples are written
   int64_t copied_elements_;             ///< of this rank's state, in the copy that a save makes

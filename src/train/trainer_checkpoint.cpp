@@ -221,6 +221,10 @@ int64_t Trainer::poll(Run& run, int64_t completed) {
 int64_t Trainer::attend(Run& run, int64_t& completed, int64_t stop) {
   const Asked asked = ask(run);
   if (stop == 0) stop = asked.stop;
+  if (run.unknown && (stop != 0 || asked.save != 0)) {
+    learn(run);
+    if (run.guard.must_roll_back()) return 0;  // which comes first; whoever asked does so again
+  }
   const bool settled = !run.owed.evaluation;
   const bool end = settled && (completed >= total_steps_ || run.stop);
   const bool scheduled = settled && due(config_.checkpoint.every_steps, completed) && run.guard.sound();

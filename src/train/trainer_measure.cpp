@@ -62,6 +62,7 @@ Prediction Trainer::measure(Runtime& runtime) {
   const auto one_step = [&](int64_t i) {
     tokens += static_cast<double>(run.plan.trained_tokens);
     step(run, i % total_steps_);
+    learn(run);
     if ((i + 1) % total_steps_ == 0) prepare(run, 0);
   };
   for (int64_t i = 0; i < warm_steps; ++i) one_step(i);

@@ -35,6 +35,16 @@ struct Trainer::Run {
   size_t taken = 0;
   ExactSum loss;  ///< of the step, of this rank's micro-batches
   PinnedBuffer sums{step_sums * ExactSum::integer_count * static_cast<int64_t>(sizeof(int64_t))};
+  /// A step whose update the device decided about, which the host does not know yet: its sums and the decision are on
+  /// their way to `sums` and `decision`. At most the last one, and none between what is owed or saved.
+  struct Unknown {
+    StepRecord record;
+    double divisor, begin;
+  };
+  std::optional<Unknown> unknown;
+  PinnedBuffer decision{sizeof(StepDecision)};
+  Event decided;                                               ///< they have arrived
+  double known_at = 0;                                         ///< when the last step's values were, seconds
   double best = std::numeric_limits<double>::infinity();       ///< evaluation by best_metric: lower is better
   double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
   int64_t best_step = -1;

@@ -72,6 +72,27 @@ TEST_F(EmulatedRun, LedgerIsIdenticalForRanksAndStages) {
       << "3 ranks, by chance";
 }
 
+// Where the host compares losses it decides whether a step's update takes place, else the device; where ranks share a
+// GPU, the host. A hash of the parameters, which lets the host wait, is behind the last step alone.
+TEST_F(EmulatedRun, LedgerIsTheSameWhoeverDecidesAboutUpdates) {
+  const std::vector<std::string> common = {"log.parameter_hash_every_steps=3", "optimizer.max_grad_norm=0.5"};
+  const auto ledger_with = [&](int ranks, const std::string& more, const std::string& environment) {
+    std::vector<std::string> all = common;
+    all.push_back(more);
+    return ledger_of(ranks, all, environment);
+  };
+  const std::string expected = ledger_with(1, "divergence.spike_z_score=1e9", "");
+  EXPECT_NE(ledger_of(1, {common[0], "optimizer.max_grad_norm=0.4"}), expected) << "control: gradients are clipped";
+  EXPECT_EQ(ledger_with(1, "parallel.zero=0", ""), expected);
+  EXPECT_EQ(ledger_with(1, "parallel.zero=3", "LLMTRAIN_EMULATOR_ORDER=4"), expected);
+  for (const auto& [ranks, more] : {std::pair(2, "parallel.zero=0"), std::pair(2, "parallel.zero=3"),
+                                    std::pair(3, "parallel.zero=2"), std::pair(4, "parallel.zero=1")}) {
+    EXPECT_EQ(ledger_with(ranks, more, "LLMTRAIN_EMULATOR_DEVICES=4"), expected) << ranks << " ranks, " << more;
+  }
+  EXPECT_EQ(ledger_with(3, "parallel.zero=1", "LLMTRAIN_EMULATOR_DEVICES=4 LLMTRAIN_EMULATOR_ORDER=5"), expected);
+  EXPECT_EQ(ledger_with(2, "parallel.zero=2", "LLMTRAIN_EMULATOR_DEVICES=1"), expected) << "2 ranks share a GPU";
+}
+
 TEST_F(EmulatedRun, RanksThatShareAGpuSaySoAndLeadTheSameLedger) {
   const std::string expected = ledger_of(1, {});
   for (const auto& [ranks, stage] : {std::pair(2, "3"), std::pair(3, "1")}) {

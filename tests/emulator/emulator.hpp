@@ -24,6 +24,7 @@ struct Counts {
   int64_t launches = 0;          ///< of kernels, those of graphs as well
   int64_t allocations = 0;       ///< of device and of pinned memory
   int64_t synchronizations = 0;  ///< calls that wait for a stream, an event or the device
+  int64_t idle_waits = 0;        ///< waits, by asking or not, after which the stream has nothing left to do
   int64_t pageable_copies = 0;   ///< from or to pageable memory: the host waits for them, too
   int64_t transfers = 0;         ///< of NCCL, that have arrived
 };

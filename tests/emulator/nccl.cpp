@@ -18,7 +18,7 @@ using namespace llmtrain::emulator;
 
 namespace {
 
-enum class Kind { all_gather, broadcast, send, receive };
+enum class Kind { all_gather, broadcast, sum, send, receive };
 struct Call {
   Kind kind;
   const void* from;
@@ -61,7 +61,12 @@ class Flight {
   void take() const {
     count_transfer();
     for (const Part& part : parts_) {
-      if (part.there) std::memcpy(part.to, part.message.data(), part.bytes);
+      if (!part.there) continue;
+      if (part.added) {
+        add(part);
+      } else {
+        std::memcpy(part.to, part.message.data(), part.bytes);
+      }
     }
   }
 
@@ -70,15 +75,29 @@ class Flight {
     int from;
     char* to;
     size_t bytes;
+    bool added = false;  ///< to what is there
     bool there = false;
     std::vector<char> message = {};
   };
+
+  static void add(const Part& part) {
+    for (size_t at = 0; at < part.bytes; at += sizeof(uint64_t)) {
+      uint64_t sum = 0, term = 0;
+      std::memcpy(&sum, part.to + at, sizeof sum);
+      std::memcpy(&term, part.message.data() + at, sizeof term);
+      sum += term;
+      std::memcpy(part.to + at, &sum, sizeof sum);
+    }
+  }
 
   void expect(const Call& c) {
     char* to = static_cast<char*>(c.to);
     if (c.kind == Kind::receive || c.kind == Kind::broadcast) parts_.push_back({c.peer, to, c.bytes});
     for (int from = 0; from < mail_->size() && c.kind == Kind::all_gather; ++from) {
       parts_.push_back({from, to + static_cast<size_t>(from) * c.bytes, c.bytes});
+    }
+    for (int from = 0; from < mail_->size() && c.kind == Kind::sum; ++from) {
+      parts_.push_back({from, to, c.bytes, from > 0});
     }
   }
 
@@ -252,6 +271,11 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t /*bytes*/, ncclComm_t comm,
                            cudaStream_t stream) {
   return add({Kind::all_gather, from, to, count, 0}, comm, stream);
+}
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclInt64 || operation != ncclSum) fail("a sum of NCCL's of other than 64-bit integers is not emulated");
+  return add({Kind::sum, from, to, count * sizeof(int64_t), 0}, comm, stream);
 }
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t /*bytes*/, int peer, ncclComm_t comm,
                       cudaStream_t stream) {

@@ -16,7 +16,8 @@ enum ncclResult_t {
   ncclRemoteError = 6,
   ncclInProgress = 7
 };
-enum ncclDataType_t { ncclInt8 = 0, ncclUint8 = 1 };
+enum ncclDataType_t { ncclInt8 = 0, ncclUint8 = 1, ncclInt64 = 4 };
+enum ncclRedOp_t { ncclSum = 0 };
 #define NCCL_VERSION_CODE 22000
 inline constexpr int NCCL_UNIQUE_ID_BYTES = 128;
 struct ncclUniqueId {
@@ -45,6 +46,9 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
                            cudaStream_t stream);
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream);
+/// Of integers of 64 bits, added.
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
+                           ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);

@@ -86,6 +86,11 @@ void run(const Operation& operation) {
   operation.work();
 }
 
+/// After a wait for it. The lock is the caller's.
+void count_idle(const CUstream_st* stream) {
+  if (stream->done == stream->given) ++streams().counts.idle_waits;
+}
+
 /// As far as it is ready: whether that is so far. The lock is the caller's.
 bool try_drain_to(CUstream_st* stream, int64_t end) {
   if (stream->done >= end) return true;
@@ -107,7 +112,8 @@ void give_way() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 void drain_to(CUstream_st* stream, int64_t end) {
   for (;; give_way()) {
     const Lock lock(streams().mutex);
-    if (!streams().all.contains(stream) || try_drain_to(stream, end)) return;
+    if (!streams().all.contains(stream)) return;
+    if (try_drain_to(stream, end)) return count_idle(stream);
   }
 }
 
@@ -246,7 +252,10 @@ cudaError_t cudaStreamQuery(cudaStream_t given) {
     CUstream_st* stream = known(given);
     if (stream->done == stream->given) return cudaSuccess;
     count_synchronization();
-    if (try_drain_to(stream, stream->given)) return result(cudaErrorNotReady);
+    if (try_drain_to(stream, stream->given)) {
+      count_idle(stream);
+      return result(cudaErrorNotReady);
+    }
   }
   give_way();
   return result(cudaErrorNotReady);
@@ -318,7 +327,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   {
     const Lock lock(streams().mutex);
     if (is_reached(*event)) return cudaSuccess;
-    if (try_drain_to(event->stream, event->after)) return result(cudaErrorNotReady);  // as in cudaStreamQuery
+    if (try_drain_to(event->stream, event->after)) {  // as in cudaStreamQuery
+      count_idle(event->stream);
+      return result(cudaErrorNotReady);
+    }
   }
   give_way();
   return result(cudaErrorNotReady);

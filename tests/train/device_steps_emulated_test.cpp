@@ -4,12 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <set>
 #include <sstream>
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/stop_request.hpp"
 #include "emulator/emulator.hpp"
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
@@ -54,7 +58,18 @@ constexpr size_t warm = 4;  ///< shapes are new, buffers grow
 
 /// At the end of each step's passes.
 std::vector<emulator::Counts> seen;
-void see_step(const StepUnderWay& /*step*/) { seen.push_back(emulator::counts()); }
+/// Steps of the data whose gradients hold an infinity.
+std::set<int64_t> poisoned;
+int64_t stop_in = -1;  ///< step in which the run is asked to stop
+void see_step(const StepUnderWay& step) {
+  seen.push_back(emulator::counts());
+  if (step.step == stop_in) request_stop(SIGUSR1);
+  if (!poisoned.contains(step.data_step)) return;
+  const float infinity = std::numeric_limits<float>::infinity();
+  Stream& stream = test::runtime().stream();
+  copy_to_device(step.params.shard(0).gradient.data, &infinity, sizeof infinity, stream);
+  stream.synchronize();
+}
 
 struct Result {
   std::string ledger, log;
@@ -71,7 +86,8 @@ class DeviceSteps : public ::testing::Test {
     std::ofstream(folder_ / "deck.ini") << deck_text;
   }
 
-  Result run(const std::string& name, const std::vector<std::string>& overrides) {
+  Result run(const std::string& name, const std::vector<std::string>& overrides, int expected_code = 0) {
+    request_stop(0);
     CommandLine command;
     command.deck = (folder_ / "deck.ini").string();
     command.overrides = {"run.name=" + name, "run.output=" + folder_.text(), "data.cache=" + folder_.text() + "/cache",
@@ -91,11 +107,12 @@ class DeviceSteps : public ::testing::Test {
     testing::internal::GetCapturedStdout();
     testing::internal::GetCapturedStderr();
     step_hook = nullptr;
-    EXPECT_EQ(code, 0) << error;
+    EXPECT_EQ(code, expected_code) << error;
     Result result{read(name, "ledger.jsonl"), read(name, "log.txt"), {}};
     for (size_t i = warm; i < seen.size(); ++i) {
       result.steps.push_back({seen[i].launches - seen[i - 1].launches, seen[i].allocations - seen[i - 1].allocations,
                               seen[i].synchronizations - seen[i - 1].synchronizations,
+                              seen[i].idle_waits - seen[i - 1].idle_waits,
                               seen[i].pageable_copies - seen[i - 1].pageable_copies});
     }
     return result;
@@ -113,20 +130,74 @@ class DeviceSteps : public ::testing::Test {
   int number_ = 0;
 };
 
-TEST_F(DeviceSteps, WaitOnceAndAllocateNothing) {
+// The host waits for values of the step before, and for batches that were uploaded long ago, while the GPU has work.
+TEST_F(DeviceSteps, NeverLeaveTheGpuWithoutWorkAndAllocateNothing) {
   for (const char* graphs : {"parallel.cuda_graphs=true", "parallel.cuda_graphs=false"}) {
     const Result result = run(std::string("waits") + graphs[21], {graphs});
     ASSERT_EQ(result.steps.size(), 6U);
     for (const emulator::Counts& step : result.steps) {
-      EXPECT_EQ(step.synchronizations, 1) << graphs << ": the sums of a step, and nothing else";
+      EXPECT_EQ(step.synchronizations, 0) << graphs << ": none for all that a stream holds";
+      EXPECT_EQ(step.idle_waits, 0) << graphs;
       EXPECT_EQ(step.pageable_copies, 0) << graphs << ": they wait, too";
       EXPECT_EQ(step.allocations, 0) << graphs;
       EXPECT_GT(step.launches, 0) << graphs;
     }
   }
-  // Control: a hash of the parameters is read.
+  // Where the host decides it waits once; for a hash of the parameters it reads them.
+  for (const char* host : {"divergence.spike_z_score=1e9", "precision.compute=fp16"}) {
+    for (const emulator::Counts& step : run(std::string("host") + host[0], {host}).steps) {
+      EXPECT_EQ(step.synchronizations, 1) << host;
+      EXPECT_EQ(step.idle_waits, 1) << host;
+    }
+  }
   const Result hashed = run("hashed", {"log.parameter_hash_every_steps=1"});
   for (const emulator::Counts& step : hashed.steps) EXPECT_GT(step.synchronizations + step.pageable_copies, 1);
+}
+
+// One after a good one, two in a row, and three: there the run goes back and leaves data out.
+TEST_F(DeviceSteps, BadOnesAreTheSameWhoeverDecides) {
+  const std::vector<std::string> common = {"run.max_steps=16",           "checkpoint.every_steps=4",
+                                           "divergence.max_bad_steps=3", "divergence.skip_steps=4",
+                                           "evaluation.every_steps=6",   "optimizer.max_grad_norm=0.25"};
+  const auto ledger = [&](const std::string& name, const std::set<int64_t>& bad, const std::string& more, int code) {
+    poisoned = bad;
+    std::vector<std::string> settings = common;
+    settings.push_back(more);
+    const Result result = run(name, settings, code);
+    poisoned.clear();
+    return result.ledger;
+  };
+  const std::string by_host = "divergence.spike_z_score=1e9", by_device = "divergence.spike_z_score=0";
+  const std::string other = ledger("other", {4}, by_device, 0);
+  EXPECT_THAT(other, testing::HasSubstr("\"step\":16,"));
+  for (const std::set<int64_t>& bad : {std::set<int64_t>{}, {2, 5, 6}, {9, 10, 11}, {13, 14, 15}, {0, 1, 2}}) {
+    SCOPED_TRACE(testing::PrintToString(bad));
+    const int code = bad.contains(0) ? -1 : 0;  // there is no checkpoint to go back to
+    const std::string name = std::to_string(number_++), expected = ledger("host" + name, bad, by_host, code);
+    EXPECT_EQ(ledger("device" + name, bad, by_device, code), expected);
+    EXPECT_NE(other, expected) << "control";
+  }
+}
+
+// Behind a step whose values the host does not know yet, good or bad, and in the midst of bad ones.
+TEST_F(DeviceSteps, StoppedBehindAnyTheRunGoesOn) {
+  const std::vector<std::string> settings = {"run.max_steps=16", "checkpoint.every_steps=4", "divergence.skip_steps=2"};
+  for (const std::set<int64_t>& bad : {std::set<int64_t>{6}, {5, 6, 7}}) {
+    SCOPED_TRACE(testing::PrintToString(bad));
+    poisoned = bad;
+    const std::string name = std::to_string(number_++), whole = run("whole" + name, settings).ledger;
+    for (const int64_t step : {3, 5, 6, 7, 15}) {
+      SCOPED_TRACE(step);
+      const std::string cut = "cut" + name + "-" + std::to_string(step);
+      stop_in = step;
+      EXPECT_EQ(whole.find(run(cut, settings, step == 15 ? 0 : 75).ledger), 0U);
+      stop_in = -1;
+      if (step < 15) {
+        EXPECT_EQ(run(cut, settings).ledger, whole);
+      }
+    }
+  }
+  poisoned.clear();
 }
 
 // To a copy of the state, and, where it is larger than that, from the state in the background. What is not copied so:

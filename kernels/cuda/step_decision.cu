@@ -1,0 +1,34 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/step_decision.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+struct Carry {
+  int64_t* sums;
+  __device__ void operator()(int64_t i) const { carry_exact(sums + i * ExactSum::integer_count); }
+};
+
+struct Decide {
+  int64_t* sums;
+  StepDecision* decision;
+  double divisor, maximum;
+  __device__ void operator()(int64_t /*one*/) const {
+    *decision = decision_of(sums, sums + ExactSum::integer_count, divisor, maximum);
+  }
+};
+
+}  // namespace
+
+void carry_sums(const Tensor& sums, Stream& stream) {
+  cuda::for_each(sums.numel() / ExactSum::integer_count, stream, Carry{sums.as<int64_t>()});
+}
+
+void decide_step(const Tensor& decision, const Tensor& sums, double divisor, double maximum, Stream& stream) {
+  LLMTRAIN_CHECK(decision.dtype == DType::f64 && decision.numel() == 2, "shape of a decision");
+  LLMTRAIN_CHECK(sums.dtype == DType::i64 && sums.numel() == 2 * ExactSum::integer_count, "a loss and a norm");
+  cuda::for_each(1, stream, Decide{sums.as<int64_t>(), static_cast<StepDecision*>(decision.data), divisor, maximum});
+}
+
+}  // namespace llmtrain

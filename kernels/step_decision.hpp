@@ -1,0 +1,38 @@
+#pragma once
+// Whether and by how much a step's gradients are applied, decided where its sums are: the host need not be asked.
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/exact_sum.hpp"
+#include "core/host_device.hpp"
+#include "core/tensor.hpp"
+#include "device/device.hpp"
+
+namespace llmtrain {
+
+/// Factor on gradients of norm `norm` (PyTorch's clip_grad_norm_): min(1, maximum / (norm + 1e-6)); 1 when maximum = 0.
+LLMTRAIN_HOST_DEVICE inline double clip_factor(double norm, double maximum) {
+  const double factor = maximum / (norm + 1e-6);
+  return maximum > 0 && factor < 1.0 ? factor : 1.0;
+}
+
+struct StepDecision {
+  double applies;  ///< 1, or 0 where loss or norm is not finite
+  double factor;   ///< on the sums of gradients: clipping over the divisor
+};
+
+/// Of integers that have been added over all ranks; they are carried.
+LLMTRAIN_HOST_DEVICE inline StepDecision decision_of(int64_t* loss, int64_t* squares, double divisor, double maximum) {
+  const double norm = std::sqrt(exact_value(squares)) / divisor;
+  const bool finite = std::isfinite(exact_value(loss)) && std::isfinite(norm);
+  return {finite ? 1.0 : 0.0, clip_factor(norm, maximum) / divisor};
+}
+
+/// Before those of several ranks are added: sums int64 [n, ExactSum::integer_count].
+void carry_sums(const Tensor& sums, Stream& stream);
+/// decision: fp64 [2], a StepDecision. sums: int64 [2, ExactSum::integer_count], of the loss and of squared gradients,
+/// over all ranks; they are carried. divisor: of the sums of gradients; maximum: of their norm, 0 = none.
+void decide_step(const Tensor& decision, const Tensor& sums, double divisor, double maximum, Stream& stream);
+
+}  // namespace llmtrain

@@ -3,7 +3,7 @@
 last, which has no steps to hide behind, the time that training waited, beside one copy of as many bytes in memory.
 
     benchmarks/checkpoint_stall.py LLMTRAIN [--model gpt2-124m] [--length 1024] [--batch 4] [--precision bf16]
-        [--every 3] [--steps 16] [--ranks 1] [--threads N] [--rounds 3] [--option section.key=value ...]
+        [--every 3] [--steps 16] [--ranks 1] [--threads N] [--rounds 5] [--option section.key=value ...]
 
 The state is 12 bytes a parameter; checkpoint.buffer (256 MiB) is what of it is copied at once: the rest is read in the
 background during the next step's passes, whose update waits for it. Environment: as for training.py; TMPDIR is where
@@ -37,7 +37,7 @@ def copy_seconds(count):
 
 def main():
     parser = training.make_parser(__doc__, steps=16)
-    parser.set_defaults(batch=4, rounds=3)
+    parser.set_defaults(batch=4)
     parser.add_argument("--every", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")

@@ -96,7 +96,8 @@ attention() {
 }
 checkpoint() {
   table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512
-  TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program"
+  TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program" \
+    --rounds "$rounds"
 }
 offload() {
   table "State on a local disk:" of_one_rank "$compiled/offload_bench" "$work" 124 "$rounds"

@@ -114,6 +114,12 @@ void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
   cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, raw(stream)), "cudaMemcpyAsync");
 }
 
+bool is_pageable(const void* host) {
+  cudaPointerAttributes attributes{};
+  cuda_check(cudaPointerGetAttributes(&attributes, host), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
 }  // namespace
 
 const char* device_kind() { return "cuda"; }
@@ -270,7 +276,11 @@ bool device_memory_is_host() { return false; }
 void copy_to_device(void* device, const void* host, int64_t bytes, Stream& stream) {
   copy(device, host, bytes, stream);
 }
-void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream) { copy(host, device, bytes, stream); }
+void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream) {
+  // There the library's copy waits for the stream where nobody sees it, and never comes back from a kernel that hangs.
+  if (bytes > 0 && is_pageable(host)) stream.synchronize();
+  copy(host, device, bytes, stream);
+}
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream& stream) { copy(to, from, bytes, stream); }
 void fill_zero(void* device, int64_t bytes, Stream& stream) {
   if (bytes <= 0) return;

@@ -204,6 +204,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
 }
 
 int64_t Trainer::settle(Run& run, int64_t& completed) {
+  const SectionScope section(Section::step);  // but for what has one of its own
   int64_t stop = 0;
   const bool save = due(config_.checkpoint.every_steps, completed);
   if (run.owed.evaluation || run.owed.samples || save || completed == total_steps_) learn(run);

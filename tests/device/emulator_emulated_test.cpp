@@ -242,7 +242,8 @@ TEST(Emulator, RecordingsForbidWhatAGpuForbids) {
   float pageable = 0;
   ASSERT_EQ(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeGlobal), cudaSuccess);
   EXPECT_DEATH(stream.synchronize(), "not allowed while a stream is recorded");
-  EXPECT_DEATH(copy_to_host(&pageable, numbers.data, 4, stream), "pageable memory is not allowed");
+  EXPECT_DEATH(cudaMemcpyAsync(&pageable, numbers.data, 4, cudaMemcpyDefault, raw(stream)),
+               "pageable memory is not allowed");
   EXPECT_DEATH(DeviceBuffer(64), "not allowed while a stream is recorded");
   forked.record(stream);
   forked.wait(side);

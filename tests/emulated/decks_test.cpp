@@ -235,6 +235,16 @@ TEST_F(EmulatedRun, CheckpointsAreExchangedWithTheHost) {
   }
 }
 
+// Between steps, where the state is looked through before it is saved.
+TEST_F(EmulatedRun, AKernelThatHangsBetweenStepsEndsTheRun) {
+  const std::string hangs = "LLMTRAIN_EMULATOR_FAULT='kernel 0 12 Squares' timeout -s KILL 60";
+  const std::vector<std::string> overrides = {"checkpoint.every_steps=1", "watchdog.stuck_after=2s"};
+  const Outcome outcome = run("hangs", 1, overrides, hangs);
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("step 1, waiting for the device"));
+  EXPECT_THAT(ledger("hangs"), HasSubstr("\"step\":1,")) << "the step was over";
+}
+
 TEST_F(EmulatedRun, WithoutAGpuTheErrorSaysWhatToDo) {
   const Outcome outcome = run("none", 1, {}, "LLMTRAIN_EMULATOR_DEVICES=0");
   EXPECT_NE(outcome.exit_code, 0);

@@ -83,7 +83,7 @@ void expect_no_host_pointers(const void* argument, size_t bytes, const std::stri
 /// What the calling thread has chosen; 0 in new threads.
 int current_device();
 
-/// LLMTRAIN_EMULATOR_FAULT="KIND RANK NUMBER": a mishap of one rank. Kinds:
+/// LLMTRAIN_EMULATOR_FAULT="KIND RANK NUMBER [KERNEL]": a mishap of one rank. Kinds:
 ///   hang   its transfer of NCCL of that number never arrives
 ///   lost   so, too, and NCCL says that a peer is lost
 ///   kernel its kernel of that number never ends
@@ -92,6 +92,7 @@ int current_device();
 struct Fault {
   std::string kind;  ///< empty: none, or another rank's
   int64_t number = 0;
+  std::string kernel;  ///< part of the names of the kernels that count; empty: all
 };
 const Fault& fault();
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -282,7 +283,8 @@ cudaError_t check_launch(const cudaLaunchConfig_t& c, AnyKernel kernel) {
 
 void launch_kernel(const cudaLaunchConfig_t& config, const char* name, std::function<void()> thread) {
   static std::atomic<int64_t> launches = 0;
-  const int64_t number = ++launches;
+  const bool counts = std::string_view(name).find(fault().kernel) != std::string_view::npos;
+  const int64_t number = counts ? ++launches : 0;
   std::function<bool()> ready;
   if (number == fault().number && fault().kind == "kernel") ready = [] { return false; };
   if (number == fault().number && fault().kind == "ecc") {
@@ -310,6 +312,7 @@ const Fault& fault() {
     text >> found.kind >> rank >> found.number;
     const std::set<std::string> kinds = {"hang", "lost", "kernel", "ecc", "start"};
     if (!text || !kinds.contains(found.kind)) fail("LLMTRAIN_EMULATOR_FAULT is no fault");
+    text >> found.kernel;
     return setting("OMPI_COMM_WORLD_RANK", 0) == rank ? found : Fault();
   }();
   return of_rank;

@@ -137,6 +137,18 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
          }
          return on_rank(c, last, [] {});
        }},
+      {"reads_results",
+       [&] {
+         const SectionScope section(Section::step);
+         const DeviceBuffer buffer(1024);
+         Stream stream;
+         std::vector<float> result(256);
+         for (int i = 0; i < 10; ++i) {
+           fill(Tensor(buffer.data(), DType::f32, {256}), 1, stream);
+           copy_to_host(result.data(), buffer.data(), 1024, stream);
+         }
+         return on_rank(c, last, [] {});
+       }},
       {"stuck_in_file",
        [&] {
          return on_rank(c, last, [] {

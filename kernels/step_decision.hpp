@@ -1,7 +1,6 @@
 #pragma once
 // Whether and by how much a step's gradients are applied, decided where its sums are: the host need not be asked.
 
-#include <algorithm>
 #include <cmath>
 
 #include "core/exact_sum.hpp"
@@ -21,6 +20,12 @@ struct StepDecision {
   double applies;  ///< 1, or 0 where loss or norm is not finite
   double factor;   ///< on the sums of gradients: clipping over the divisor
 };
+
+/// In a tensor fp64 [2]; null in an empty one.
+inline StepDecision* decision_in(const Tensor& tensor) {
+  LLMTRAIN_CHECK(tensor.empty() || (tensor.dtype == DType::f64 && tensor.numel() == 2), "shape of a decision");
+  return static_cast<StepDecision*>(tensor.data);
+}
 
 /// Of integers that have been added over all ranks; they are carried.
 LLMTRAIN_HOST_DEVICE inline StepDecision decision_of(int64_t* loss, int64_t* squares, double divisor, double maximum) {

@@ -49,7 +49,7 @@ void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const 
   dispatch(weights, [&]<class W>(W* out) {
     for_each((n + Pack::size - 1) / Pack::size, stream,
              Update<W>{n, master.as<float>(), m.as<float>(), v.as<float>(), gradient.as<float>(), out,
-                       AdamwFactors(step), static_cast<const StepDecision*>(step.decision.data)});
+                       AdamwFactors(step), decision_in(step.decision)});
   });
 }
 

@@ -26,10 +26,9 @@ void update_range(float* p, float* m, float* v, const float* g, W* weights, cons
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& /*stream*/) {
   AdamwStep decided = step;
-  if (!step.decision.empty()) {
-    const auto& decision = *static_cast<const StepDecision*>(step.decision.data);
-    if (decision.applies == 0) return;
-    decided.gradient_scale = decision.factor;
+  if (const StepDecision* decision = decision_in(step.decision)) {
+    if (decision->applies == 0) return;
+    decided.gradient_scale = decision->factor;
     decided.decision = {};
   }
   adamw_update_on_host(master, m, v, gradient, weights, decided);

@@ -2,7 +2,6 @@
 #include <memory>
 #include <string>
 
-#include "kernels/step_decision.hpp"
 #include "optim/optimizer_config.hpp"
 #include "parallel/param_store.hpp"
 

@@ -273,8 +273,9 @@ bool Trainer::step(Run& run, int64_t n) {
   const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   if (!cotangent_scale_.empty()) fill(cotangent_scale_, run.scaler.cotangent(tokens), run.ctx.stream);
   fill_zero(sums_.data, sums_.bytes(), run.ctx.stream);
+  if (!run.unknown) run.phases = {};
 
-  run_rounds(run, record);
+  run_rounds(run);
   if (n + 1 < total_steps_) prepare(run, n + 1);
   const double reduced = now();
   ProfileSpan phase(SpanKind::phase, "reduction");
@@ -286,8 +287,11 @@ bool Trainer::step(Run& run, int64_t n) {
   sum_gradient_squares(sums_.rows(gradient_square_sum, 1), params_, run.ctx.stream);
   const bool by_device = device_decides(run);
   if (by_device) decide_on_device(run, divisor);
+  const double queued = now();
+  run.phases.reduction += queued - reduced;
   learn(run);  // of the step before, while the device works on this one
   if (run.guard.must_roll_back()) return false;
+  const double learned = now();
   copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);
   if (by_device) {
     copy_to_host(run.decision.data(), decision_.data, decision_.bytes(), run.ctx.stream);
@@ -298,7 +302,7 @@ bool Trainer::step(Run& run, int64_t n) {
   }
   const double decided = now();
   phase.next("update");
-  record.phases.reduction += decided - reduced;
+  run.phases.reduction += decided - learned;
   if (by_device) {
     update(run, record, 1);
   } else if (judge(run, record, n)) {
@@ -309,12 +313,13 @@ bool Trainer::step(Run& run, int64_t n) {
       due(config_.log.parameter_hash_every_steps, record.step) || due(config_.checkpoint.every_steps, record.step);
   if (hashed) record.parameters = hash_after(run, record.step);
   const double end = now();
-  record.phases.optimizer = end - decided;
+  run.phases.optimizer += end - decided;
   if (by_device) {
     run.unknown = {record, divisor, begin};
     if (hashed) learn(run);
   } else {
     record.seconds = end - begin;
+    record.phases = run.phases;
     run.step_seconds = std::max(run.step_seconds, record.seconds);
     run.log.step(record);
   }
@@ -382,17 +387,20 @@ void Trainer::read_values(const Run& run, StepRecord& record, double divisor) {
 void Trainer::learn(Run& run) {
   if (!run.unknown) return;
   auto [record, divisor, begin] = *std::exchange(run.unknown, std::nullopt);
+  const ProfileSpan phase(SpanKind::phase, "log");
   if (!run.decided.reached()) run.decided.synchronize();
   read_values(run, record, divisor);
   const bool applies = judge(run, record, record.step - 1);
   const auto& decision = *static_cast<const StepDecision*>(run.decision.data());
   LLMTRAIN_CHECK(applies == (decision.applies != 0), "host and device decide alike");
-  // From one step's values to the next one's: what the host spends on queueing a step is no measure of it.
+  // From one step's values to the next one's: what the host spends on queueing a step is no measure of it. Of these
+  // seconds, what the host did not spend on something else, the device spent on passes.
   const double end = now();
   record.seconds = end - std::max(begin, run.known_at);
   run.known_at = end;
+  record.phases = std::exchange(run.phases, {});
   StepRecord::Phases& p = record.phases;
-  p.forward_backward += std::max(0.0, record.seconds - p.data - p.forward_backward - p.reduction - p.optimizer);
+  p.forward_backward = record.seconds - p.data - p.reduction - p.optimizer;
   run.step_seconds = std::max(run.step_seconds, record.seconds);
   run.log.step(record);
 }
@@ -404,7 +412,7 @@ void Trainer::update(Run& run, const StepRecord& record, double scale) {
                      run.ctx.stream);
 }
 
-void Trainer::run_rounds(Run& run, StepRecord& record) {
+void Trainer::run_rounds(Run& run) {
   const int64_t micro_batches = static_cast<int64_t>(run.plan.micro_batches.size());
   params_.begin_step(groups_.used(micro_batches));
   for (int64_t round = 0; round < params_.rounds(); ++round) {
@@ -415,20 +423,20 @@ void Trainer::run_rounds(Run& run, StepRecord& record) {
       params_.begin_micro_batch(slot == 0, slot + 1 == groups_.largest());
       const bool mine = first + slot < end;
       if (mine) {
-        micro_batch(run, record);
+        micro_batch(run);
       } else {
         const ProfileSpan phase(SpanKind::phase, "idle pass");
         const double begin = now();
         model_->forward(run.ctx, nullptr);
         model_->score_and_differentiate(run.ctx, nullptr, {}, {});
         model_->backward(run.ctx, nullptr);
-        record.phases.reduction += now() - begin;
+        run.phases.reduction += now() - begin;
       }
     }
   }
 }
 
-void Trainer::micro_batch(Run& run, StepRecord& record) {
+void Trainer::micro_batch(Run& run) {
   Context& ctx = run.ctx;
   ProfileSpan phase(SpanKind::phase, "data");
   const double begin = now();
@@ -452,8 +460,8 @@ void Trainer::micro_batch(Run& run, StepRecord& record) {
     phase.next("backward");
     model_->backward(ctx, &batch);
   });
-  record.phases.data += loaded - begin;
-  record.phases.forward_backward += now() - loaded;
+  run.phases.data += loaded - begin;
+  run.phases.forward_backward += now() - loaded;
 }
 
 }  // namespace llmtrain

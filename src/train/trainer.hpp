@@ -76,8 +76,8 @@ class Trainer {
   /// and step n is given up.
   bool step(Run& run, int64_t n);
   void prepare(Run& run, int64_t n);
-  void run_rounds(Run& run, StepRecord& record);
-  void micro_batch(Run& run, StepRecord& record);
+  void run_rounds(Run& run);
+  void micro_batch(Run& run);
   /// Whether the step's gradients may change anything.
   bool judge(Run& run, StepRecord& record, int64_t n);
   /// Whether the device decides by itself; the same on all ranks.

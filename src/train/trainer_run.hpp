@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/step_decision.hpp"
 #include "optim/loss_scale.hpp"
 #include "parallel/planned_memory.hpp"
 #include "train/interruption.hpp"
@@ -45,6 +46,7 @@ struct Trainer::Run {
   PinnedBuffer decision{sizeof(StepDecision)};
   Event decided;                                               ///< they have arrived
   double known_at = 0;                                         ///< when the last step's values were, seconds
+  StepRecord::Phases phases;                                   ///< of the host, since then or since the step began
   double best = std::numeric_limits<double>::infinity();       ///< evaluation by best_metric: lower is better
   double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
   int64_t best_step = -1;

@@ -114,6 +114,10 @@ TEST(StepDecision, IsTheScaleOfAnUpdate) {
   EXPECT_TRUE(std::equal(start.begin(), start.end(), left.begin()));
   EXPECT_TRUE(std::all_of(left.begin() + static_cast<std::ptrdiff_t>(start.size()), left.end(),
                           [](unsigned char byte) { return byte == 0; }));
+  AdamwStep step;
+  const Array x(DType::f32, {n}), other(DType::f32, {2});
+  step.decision = other;
+  EXPECT_THROW(adamw_update(x, x, x, x, {}, step, test::stream()), Error) << "no decision";
 }
 
 }  // namespace

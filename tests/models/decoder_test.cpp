@@ -10,6 +10,7 @@
 #include "harness/errors.hpp"
 #include "harness/gradient_norm.hpp"
 #include "harness/harness.hpp"
+#include "kernels/step_decision.hpp"
 #include "models/test_model.hpp"
 #include "optim/optimizer.hpp"
 

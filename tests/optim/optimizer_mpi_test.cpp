@@ -8,6 +8,7 @@
 #include "harness/errors.hpp"
 #include "harness/gradient_norm.hpp"
 #include "harness/harness.hpp"
+#include "kernels/step_decision.hpp"
 #include "optim/optimizer.hpp"
 
 namespace llmtrain {

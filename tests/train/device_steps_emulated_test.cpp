@@ -4,16 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "core/error.hpp"
 #include "core/stop_request.hpp"
+#include "emulator/cuda_runtime.h"
 #include "emulator/emulator.hpp"
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
@@ -61,9 +66,16 @@ std::vector<emulator::Counts> seen;
 /// Steps of the data whose gradients hold an infinity.
 std::set<int64_t> poisoned;
 int64_t stop_in = -1;  ///< step in which the run is asked to stop
+int64_t slow_in = -1;  ///< step in which the GPU is busy for a while
+constexpr auto slowness = std::chrono::milliseconds(300);
 void see_step(const StepUnderWay& step) {
   seen.push_back(emulator::counts());
   if (step.step == stop_in) request_stop(SIGUSR1);
+  if (step.step == slow_in) {
+    const auto stream = static_cast<cudaStream_t>(test::runtime().stream().native());
+    cudaLaunchHostFunc(
+        stream, [](void*) { std::this_thread::sleep_for(slowness); }, nullptr);
+  }
   if (!poisoned.contains(step.data_step)) return;
   const float infinity = std::numeric_limits<float>::infinity();
   Stream& stream = test::runtime().stream();
@@ -72,7 +84,7 @@ void see_step(const StepUnderWay& step) {
 }
 
 struct Result {
-  std::string ledger, log;
+  std::string ledger, log, metrics;
   std::vector<emulator::Counts> steps;  ///< differences from one step to the next, without the first ones
 };
 
@@ -108,7 +120,7 @@ class DeviceSteps : public ::testing::Test {
     testing::internal::GetCapturedStderr();
     step_hook = nullptr;
     EXPECT_EQ(code, expected_code) << error;
-    Result result{read(name, "ledger.jsonl"), read(name, "log.txt"), {}};
+    Result result{read(name, "ledger.jsonl"), read(name, "log.txt"), read(name, "metrics.jsonl"), {}};
     for (size_t i = warm; i < seen.size(); ++i) {
       result.steps.push_back({seen[i].launches - seen[i - 1].launches, seen[i].allocations - seen[i - 1].allocations,
                               seen[i].synchronizations - seen[i - 1].synchronizations,
@@ -198,6 +210,34 @@ TEST_F(DeviceSteps, StoppedBehindAnyTheRunGoesOn) {
     }
   }
   poisoned.clear();
+}
+
+// What a step waits for the one before is no time of its own.
+TEST_F(DeviceSteps, TimesOfPhasesAreThoseOfTheirStep) {
+  constexpr int64_t slow_step = 5;
+  constexpr double slow = std::chrono::duration<double>(slowness).count();
+  for (const char* graphs : {"parallel.cuda_graphs=true", "parallel.cuda_graphs=false"}) {
+    slow_in = slow_step;
+    std::istringstream lines(run(std::string("times") + graphs[21], {graphs, "evaluation.every_steps=4"}).metrics);
+    slow_in = -1;
+    int64_t steps = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json record = nlohmann::json::parse(line);
+      if (!record.contains("seconds") || !record["seconds"].is_object()) continue;
+      const nlohmann::json& seconds = record["seconds"];
+      const double passes = seconds["forward_backward"], reduction = seconds["reduction"], whole = seconds["step"];
+      SCOPED_TRACE(line);
+      EXPECT_LT(reduction, slow / 2);
+      EXPECT_GT(passes, 0);
+      EXPECT_LE(passes + reduction + double{seconds["data"]} + double{seconds["optimizer"]}, whole * 1.000001);
+      if (++steps == slow_step + 1) {
+        EXPECT_GT(passes, slow);
+      } else {
+        EXPECT_LT(passes, slow);
+      }
+    }
+    EXPECT_EQ(steps, 10);
+  }
 }
 
 // To a copy of the state, and, where it is larger than that, from the state in the background. What is not copied so:

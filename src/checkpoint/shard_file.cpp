@@ -12,12 +12,8 @@ namespace {
 
 constexpr int64_t pieces_ahead = 8;  // the disk reads them while one is hashed
 
-[[noreturn]] void fail(const std::string& path) {
-  throw UserError(ExitCode::io, path + ": HDF5 cannot write it (is the disk full?)");
-}
-
 Hdf5Handle checked(hid_t id, Hdf5Handle::Close close, const std::string& path) {
-  if (id < 0) fail(path);
+  if (id < 0) fail_hdf5_write(path);
   return {id, close};
 }
 
@@ -27,7 +23,7 @@ Hdf5Handle create_dataset(hid_t parent, const std::string& name, hid_t type, hid
   if (H5Pset_layout(properties.get(), H5D_CONTIGUOUS) < 0 ||
       H5Pset_alloc_time(properties.get(), H5D_ALLOC_TIME_EARLY) < 0 ||
       H5Pset_fill_time(properties.get(), H5D_FILL_TIME_NEVER) < 0) {
-    fail(path);
+    fail_hdf5_write(path);
   }
   return checked(H5Dcreate2(parent, name.c_str(), type, space, H5P_DEFAULT, properties.get(), H5P_DEFAULT), H5Dclose,
                  path);
@@ -40,10 +36,10 @@ Hdf5Handle create_group(hid_t parent, const std::string& name, const std::string
 void create_file(const std::string& path, const std::function<void(hid_t)>& fill) {
   const Hdf5Silence silence;
   const Hdf5Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
-  if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail(path);
+  if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail_hdf5_write(path);
   Hdf5Handle file = checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
   fill(file.get());
-  if (!file.reset()) fail(path);
+  if (!file.reset()) fail_hdf5_write(path);
 }
 
 /// The disk writes while the next pieces are copied and hashed, and has little left to do when the file is synced.
@@ -77,7 +73,7 @@ class BusyDisk {
 
 int64_t offset_of(const Hdf5Handle& dataset, const std::string& path) {
   const haddr_t offset = H5Dget_offset(dataset.get());
-  if (offset == HADDR_UNDEF) fail(path);
+  if (offset == HADDR_UNDEF) fail_hdf5_write(path);
   return static_cast<int64_t>(offset);
 }
 
@@ -153,7 +149,7 @@ void ShardFile::lay_out(int64_t group, const Schema& schema, bool create) {
   }
   const Hdf5Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, name_);
   if (H5Tset_size(type.get(), to_text(index_).size()) < 0 || H5Tset_strpad(type.get(), H5T_STR_NULLPAD) < 0) {
-    fail(name_);
+    fail_hdf5_write(name_);
   }
   const Hdf5Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose, name_);
   index_offset_ = offset_of(dataset_of(group, "index", type.get(), space.get()), name_);

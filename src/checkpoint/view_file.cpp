@@ -26,15 +26,12 @@ class ViewWriter {
       const Hdf5Handle tensors = group(file_, name);
       for (const TensorSchema& tensor : schema_.tensors) tensor_view(tensors.get(), name, tensor);
     }
-    if (H5Fflush(file_, H5F_SCOPE_LOCAL) < 0 || !file.reset()) fail();
+    if (H5Fflush(file_, H5F_SCOPE_LOCAL) < 0 || !file.reset()) fail_hdf5_write(path_);
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw UserError(ExitCode::io, path_ + ": HDF5 cannot write it (is the disk full?)");
-  }
   Hdf5Handle checked(hid_t id, Hdf5Handle::Close close) const {
-    if (id < 0) fail();
+    if (id < 0) fail_hdf5_write(path_);
     return {id, close};
   }
   Hdf5Handle group(hid_t parent, const std::string& name) const {
@@ -48,11 +45,11 @@ class ViewWriter {
     const Hdf5Handle space = checked(H5Screate(H5S_SCALAR), H5Sclose);
     const Hdf5Handle made =
         checked(H5Acreate2(object, name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-    if (H5Awrite(made.get(), H5T_NATIVE_INT64, &value) < 0) fail();
+    if (H5Awrite(made.get(), H5T_NATIVE_INT64, &value) < 0) fail_hdf5_write(path_);
   }
   void select(const Hdf5Handle& space, int64_t begin, int64_t elements) const {
     const auto start = static_cast<hsize_t>(begin), count = static_cast<hsize_t>(elements);
-    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) fail();
+    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) fail_hdf5_write(path_);
   }
   Hdf5Handle create(hid_t parent, const std::string& name, const Hdf5Handle& space, const Hdf5Handle& layout) const {
     return checked(
@@ -71,7 +68,8 @@ class ViewWriter {
       const Hdf5Handle from = line(own.end - own.begin);
       const std::string& file = shards_[static_cast<size_t>(s)].file.name;
       const std::string source = group_of_shard(s, shards, files_) + "/" + kind + "/" + unit.name;
-      if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0) fail();
+      if (H5Pset_virtual(layout.get(), space.get(), file.c_str(), source.c_str(), from.get()) < 0)
+        fail_hdf5_write(path_);
     }
     create(parent, unit.name, space, layout);
   }
@@ -84,7 +82,7 @@ class ViewWriter {
     const Hdf5Handle from = line(unit.elements);
     select(from, tensor.offset, tensor.elements());
     const std::string source = "/units/" + kind + "/" + unit.name;
-    if (H5Pset_virtual(layout.get(), space.get(), ".", source.c_str(), from.get()) < 0) fail();
+    if (H5Pset_virtual(layout.get(), space.get(), ".", source.c_str(), from.get()) < 0) fail_hdf5_write(path_);
     const Hdf5Handle dataset = create(parent, tensor.name, space, layout);
     attribute(dataset.get(), "transposed", tensor.transposed ? 1 : 0);
   }

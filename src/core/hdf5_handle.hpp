@@ -22,6 +22,27 @@ inline std::mutex& hdf5_mutex() {
   return mutex;
 }
 
+/// After a call that failed: what the system said, as far as the library tells; else empty.
+inline std::string hdf5_system_error() {
+  std::string found;
+  const auto look = [](unsigned /*depth*/, const H5E_error2_t* entry, void* to) -> herr_t {
+    const std::string text = entry->desc != nullptr ? entry->desc : "", before = "error message = '";
+    const size_t begin = text.find(before);
+    if (begin == std::string::npos) return 0;
+    const size_t from = begin + before.size();
+    *static_cast<std::string*>(to) = text.substr(from, text.find('\'', from) - from);
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, look, &found);
+  return found;
+}
+
+[[noreturn]] inline void fail_hdf5_write(const std::string& path, const std::string& what = "it") {
+  const std::string reason = hdf5_system_error();
+  throw UserError(ExitCode::io,
+                  path + ": HDF5 cannot write " + what + (reason.empty() ? " (is the disk full?)" : ": " + reason));
+}
+
 /// Keeps the library from printing its error stack; our own messages say what the user can do.
 class Hdf5Silence {
  public:

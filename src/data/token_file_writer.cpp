@@ -1,6 +1,5 @@
 #include "data/token_file_writer.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +15,6 @@ namespace {
 
 constexpr size_t piece_tokens = size_t{1} << 16;
 
-[[noreturn]] void failed(const std::string& path, const char* what) {
-  throw UserError(ExitCode::io, fmt::format("{}: writing {} failed (is the disk full?)", path, what));
-}
-
 /// The same bytes whenever and by however many processes it is made: no times are stored.
 class TokenFileCreator {
  public:
@@ -33,7 +28,7 @@ class TokenFileCreator {
     H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110);
     FileHandle::create(path);  // sets the permissions
     file_ = Hdf5Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
-    if (!file_.valid()) failed(path, "the file");
+    if (!file_.valid()) fail_hdf5_write(path, "the file");
   }
 
   token_format::Region dataset(const char* name, hid_t type, int64_t elements) {
@@ -47,7 +42,7 @@ class TokenFileCreator {
     const Hdf5Handle data(H5Dcreate2(file_.get(), name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                           H5Dclose);
     const haddr_t offset = data.valid() ? H5Dget_offset(data.get()) : HADDR_UNDEF;
-    if (offset == HADDR_UNDEF) failed(path_, name);
+    if (offset == HADDR_UNDEF) fail_hdf5_write(path_, name);
     return {static_cast<int64_t>(offset), elements, static_cast<int>(H5Tget_size(type))};
   }
 
@@ -77,7 +72,7 @@ class TokenFileCreator {
   }
 
   void close() {
-    if (!file_.reset()) failed(path_, "the file");
+    if (!file_.reset()) fail_hdf5_write(path_, "the file");
   }
 
  private:
@@ -91,7 +86,7 @@ class TokenFileCreator {
 
   void store(const char* name, hid_t stored, hid_t given, hid_t space, const void* value) {
     const Hdf5Handle handle(H5Acreate2(file_.get(), name, stored, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-    if (!handle.valid() || H5Awrite(handle.get(), given, value) < 0) failed(path_, name);
+    if (!handle.valid() || H5Awrite(handle.get(), given, value) < 0) fail_hdf5_write(path_, name);
   }
 
   std::string path_;

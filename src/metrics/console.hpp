@@ -32,9 +32,4 @@ class Console {
   std::unique_ptr<AppendFile> log_;
 };
 
-// For people: 1234567 -> "1.23 M", seconds -> "1 h 02 min", bytes -> "3.4 GiB".
-std::string with_unit(double value, const std::string& unit);
-std::string duration(double seconds);
-std::string bytes_text(double bytes);
-
 }  // namespace llmtrain

@@ -9,6 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "core/number_text.hpp"
+
 namespace llmtrain {
 namespace {
 
@@ -59,8 +61,8 @@ std::string problem_text(const StepRecord& r) {
   constexpr size_t most_shown = 8;
   const std::span shown(r.sample_ids.data(), std::min(r.sample_ids.size(), most_shown));
   const size_t more = r.sample_ids.size() - shown.size();
-  return fmt::format("step {}: {} (loss {:.4f}, gradient norm {:.4f}); its update is left out. Samples {}{}", r.step,
-                     r.problem, r.loss, r.grad_norm, fmt::join(shown, ", "),
+  return fmt::format("step {}: {} (loss {}, gradient norm {}); its update is left out. Samples {}{}", r.step, r.problem,
+                     number_text(r.loss, 4), number_text(r.grad_norm, 4), fmt::join(shown, ", "),
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 

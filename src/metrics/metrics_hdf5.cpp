@@ -19,7 +19,7 @@ namespace llmtrain {
 namespace {
 
 void check(herr_t status, const std::string& path) {
-  if (status < 0) throw UserError(ExitCode::io, fmt::format("{}: HDF5 cannot write it; is the disk full?", path));
+  if (status < 0) fail_hdf5_write(path);
 }
 
 Hdf5Handle checked(hid_t id, Hdf5Handle::Close close, const std::string& path) {

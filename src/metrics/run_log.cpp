@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/number_text.hpp"
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/ledger.hpp"
@@ -195,11 +196,12 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   const int width = static_cast<int>(fmt::formatted_size("{}", total));
   const double left = static_cast<double>(total - r.step) * interval.seconds /
                       static_cast<double>(std::max<int64_t>(interval.steps, 1));
-  std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {:.4f}", r.step, width, total, r.step * 100 / total,
-                                 interval.mean_loss());
+  const double loss = interval.mean_loss();  // nan: no step of these was a good one
+  std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
+                                 std::isnan(loss) ? "left out" : number_text(loss, 4));
   line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
   line +=
-      fmt::format("  lr {:.2e}  norm {:>6.3f}  {:>12}  {:>12}", r.learning_rate, r.grad_norm,
+      fmt::format("  lr {:.2e}  norm {:>6}  {:>12}  {:>12}", r.learning_rate, number_text(r.grad_norm, 3),
                   with_unit(interval.rate(), "tok/s"), with_unit(interval.rate() * options.flops_per_token, "FLOP/s"));
   if (r.scaling) line += fmt::format("  scale {:g}", r.scaling->loss_scale);
   return line + (r.step < total ? "  left " + duration(left) : std::string());

@@ -4,13 +4,11 @@
 #include <linux/magic.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +16,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/number_text.hpp"
 
 namespace llmtrain {
 
@@ -27,20 +26,22 @@ constexpr const char* advice =
     "parallel.offload_path must be a folder that every node has on a disk of its own, such as ${TMPDIR} or "
     "${SLURM_TMPDIR}";
 
-std::string size_text(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30); }
+std::string size_text(int64_t bytes) {
+  return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
+}
 
 /// Bytes that this user may still write there, or -1 where nobody knows.
 int64_t free_bytes(const std::string& folder) {
   struct statvfs space {};
-  if (statvfs(folder.c_str(), &space) != 0) return -1;
+  if (statvfs(folder.c_str(), &space) != 0 || space.f_blocks == 0) return -1;
   return static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
 
 [[noreturn]] void fail_full(const std::string& place, int64_t bytes, int64_t available) {
   throw UserError(ExitCode::io,
-                  fmt::format("{}: the disk is full: the offloaded state needs {} ({} bytes), {} ({} bytes) are free. "
-                              "Make room, use another folder, or more nodes with a parallel.zero above 0",
-                              place, size_text(bytes), bytes, size_text(available), available));
+                  fmt::format("{}: the disk is full: the offloaded state needs {}, {} are free. Make room, use another "
+                              "folder, or more nodes with a parallel.zero above 0",
+                              place, size_text(bytes), size_text(available)));
 }
 
 }  // namespace
@@ -146,9 +147,10 @@ void check_offload_folder(const std::string& folder, int64_t bytes, const std::s
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: {}: there is no such folder: {}", where, folder, advice));
   }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: {}: {}: {}", where, folder, std::strerror(errno), advice));
+  try {
+    FileHandle::create_unnamed(folder);
+  } catch (const UserError& error) {
+    throw UserError(error.code(), fmt::format("{}: {}: {}", where, error.what(), advice));
   }
   const int64_t available = free_bytes(folder);
   if (available >= 0 && available < bytes) fail_full(fmt::format("{}: {}", where, folder), bytes, available);

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/number_text.hpp"
 #include "device/device.hpp"
-#include "metrics/console.hpp"
 
 namespace llmtrain {
 

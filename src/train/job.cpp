@@ -9,9 +9,9 @@
 #include <cstdio>
 
 #include "core/activity.hpp"
+#include "core/number_text.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
-#include "metrics/console.hpp"
 #include "train/estimate.hpp"
 #include "train/interruption.hpp"
 #include "train/program.hpp"

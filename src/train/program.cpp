@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/number_text.hpp"
 #include "data/data_sources.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
@@ -339,10 +340,11 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
 }
 
 /// As if the nodes of the job were like this one. The vocabulary may not be known: the rest of the model is.
-void check_offload_here(const Config& config, const Communicator& communicator) {
+void check_offload_here(Config& config, const Communicator& communicator) {
   if (!config.parallel.uses_disk() || config.run.task != RunConfig::Task::pretrain) return;
   ModelConfig model = config.model;
-  if (model.vocab_size == 0) model.vocab_size = 1;
+  const bool known = model.vocab_size > 0;
+  if (!known) model.vocab_size = 1;
   int64_t bytes = 0;
   const auto units = make_model(model, model.vocab_size)->units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
@@ -351,7 +353,13 @@ void check_offload_here(const Config& config, const Communicator& communicator) 
     options.size = communicator.size();
     bytes += ParamStore(units, options).offloaded_bytes();
   }
-  check_offload_folder(config.parallel.offload_path, bytes, config.provenance.where("parallel.offload_path"));
+  const std::string where = config.provenance.where("parallel.offload_path");
+  check_offload_folder(config.parallel.offload_path, bytes, where);
+  if (known) return;
+  config.notes.push_back(fmt::format(
+      "{}: {} ({} bytes) of a node fit there; the embeddings come on top, whose vocabulary only the text tells "
+      "(--estimate reads it)",
+      where, bytes_text(static_cast<double>(bytes)), bytes));
 }
 
 /// Everything but the text itself, which a big corpus takes long to read.

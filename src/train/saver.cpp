@@ -12,7 +12,7 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/machine.hpp"
-#include "metrics/console.hpp"
+#include "core/number_text.hpp"
 #include "parallel/runtime.hpp"
 
 namespace llmtrain {

@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "core/machine.hpp"
 #include "core/profile.hpp"
 #include "core/stop_request.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/reduce.hpp"
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
+#include "parallel/offload_file.hpp"
 #include "train/run_directory.hpp"
 #include "train/step_hook.hpp"
 #include "train/step_profile.hpp"
@@ -154,7 +157,28 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
 }
 
 void Trainer::reserve_disk(Communicator& communicator) {
-  raise_together(communicator, [&] { params_.reserve_disk(); });
+  if (!config_.parallel.uses_disk()) return;
+  // The ranks of a node share its disk: they have one message, with the sum.
+  const std::string host = host_name(), mine = fmt::format("{} {}", params_.offloaded_bytes(), host);
+  int64_t of_node = 0;
+  for (const std::string& other : communicator.gather_all(mine)) {
+    std::istringstream text(other);
+    int64_t bytes = 0;
+    std::string where;
+    text >> bytes >> where;
+    if (where == host) of_node += bytes;
+  }
+  const std::string& folder = config_.parallel.offload_path;
+  const std::string place =
+      config_.provenance.where("parallel.offload_path") + (communicator.node_count() > 1 ? " on " + host : "");
+  raise_together(communicator, [&] { check_offload_folder(folder, of_node, place); });
+  raise_together(communicator, [&] {
+    try {
+      params_.reserve_disk();
+    } catch (const UserError& error) {  // what could not be foreseen
+      throw UserError(error.code(), place + ": " + error.what());
+    }
+  });
 }
 
 void Trainer::start(Run& run, const ResumePoint* from) {

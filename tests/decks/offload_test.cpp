@@ -184,7 +184,9 @@ TEST_F(OffloadDeck, ADiskThatIsTooSmallIsSeenAtTheStart) {
   for (const int ranks : {1, 2}) {
     const Outcome full = shell(with("64k") + command("full", ranks, overrides));
     EXPECT_EQ(full.exit_code, 74) << full.output;
-    EXPECT_THAT(full.output, HasSubstr(disk().string() + ": the disk is full: the offloaded state needs"));
+    const std::string message = disk().string() + ": the disk is full: the offloaded state needs ";
+    EXPECT_THAT(full.output, HasSubstr("command line: parallel.offload_path: " + message));
+    EXPECT_EQ(full.output.find(message), full.output.rfind(message)) << "one message: " << full.output;
     EXPECT_FALSE(std::filesystem::exists(folder / "full/ledger.jsonl"));
   }
   const Outcome check = shell(with("64k") + command("full", 1, overrides + " --check"));
@@ -207,7 +209,9 @@ TEST_F(OffloadDeck, SettingsThatCannotBeAreErrors) {
   expect(78, {"parallel.offload_optimizer=disk"}, {"parallel.offload_optimizer", "nvme"});
   for (const char* option : {"log.every_steps=1", "--check"}) {
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=/nowhere/at/all", option},
-           {"/nowhere/at/all: there is no such folder"});
+           {"parallel.offload_path: /nowhere/at/all: there is no such folder"});
+    expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=/proc", option},
+           {"parallel.offload_path: /proc"});
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=" + (folder / "text.txt").string(), option},
            {"text.txt: there is no such folder"});
   }

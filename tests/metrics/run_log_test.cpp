@@ -16,7 +16,6 @@
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
 #include "metrics/append_file.hpp"
-#include "metrics/console.hpp"
 #include "metrics/metrics_hdf5.hpp"
 
 namespace llmtrain {
@@ -180,6 +179,37 @@ TEST_F(RunLogFiles, AFullDiskIsAnErrorThatNamesTheFile) {
   setrlimit(RLIMIT_FSIZE, &old);
 }
 
+TEST_F(RunLogFiles, AnHdf5FileThatCannotBeMadeSaysWhy) {
+  rlimit old{};
+  getrlimit(RLIMIT_NOFILE, &old);
+  const rlimit none{0, old.rlim_max};
+  const std::string path = (folder / "metrics.h5").string();
+  setrlimit(RLIMIT_NOFILE, &none);
+  try {
+    write_metrics_hdf5(path, {});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_EQ(error.what(), path + ".tmp: HDF5 cannot write it: Too many open files");
+  }
+  setrlimit(RLIMIT_NOFILE, &old);
+}
+
+TEST_F(RunLogFiles, OfStepsLeftOutThereIsNoLoss) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  RunLog log(options());
+  StepRecord bad = record(2, 3.5, 300);
+  bad.grad_norm = 1e36;
+  bad.bad_steps = 1;
+  bad.problem = "the gradient norm is a spike";
+  log.step(bad);
+  const std::string printed = testing::internal::GetCapturedStdout();
+  EXPECT_NE(printed.find("loss left out  lr 9.77e-04  norm 1.000e+36 "), std::string::npos) << printed;
+  const std::string warned = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warned.find("(loss 3.5000, gradient norm 1.0000e+36)"), std::string::npos) << warned;
+}
+
 TEST_F(RunLogFiles, LogTextIsTheConsoleWithoutEscapes) {
   testing::internal::CaptureStdout();
   {
@@ -197,21 +227,6 @@ TEST_F(RunLogFiles, LogTextIsTheConsoleWithoutEscapes) {
   EXPECT_NE(printed.find("step 2/4"), std::string::npos) << printed;
   EXPECT_NE(printed.find("loss 3.5000"), std::string::npos) << printed;
   EXPECT_NE(printed.find("| Once upon\n  | a time"), std::string::npos) << printed;
-}
-
-TEST(Units, AreForPeople) {
-  EXPECT_EQ(with_unit(0, "tok/s"), "0 tok/s");
-  EXPECT_EQ(with_unit(999, "tok/s"), "999 tok/s");
-  EXPECT_EQ(with_unit(1234, "tok/s"), "1.23 ktok/s");
-  EXPECT_EQ(with_unit(123456789, "FLOP/s"), "123 MFLOP/s");
-  EXPECT_EQ(duration(0.44), "0.4 s");
-  EXPECT_EQ(duration(59.4), "59 s");
-  EXPECT_EQ(duration(61), "1 min 01 s");
-  EXPECT_EQ(duration(3700), "1 h 01 min");
-  EXPECT_EQ(duration(200000), "2 d 07 h");
-  EXPECT_EQ(bytes_text(512), "512 B");
-  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
-  EXPECT_EQ(bytes_text(3.2 * 1024 * 1024 * 1024), "3.20 GiB");
 }
 
 }  // namespace

@@ -1,0 +1,14 @@
+#pragma once
+// Numbers for people.
+
+#include <string>
+
+namespace llmtrain {
+
+/// With so many decimals; numbers that would be long have an exponent, and nan has no sign.
+std::string number_text(double value, int decimals);
+std::string with_unit(double value, const std::string& unit);  ///< 1234567 -> "1.23 M"
+std::string duration(double seconds);                          ///< "1 h 02 min"
+std::string bytes_text(double bytes);                          ///< "3.40 GiB"
+
+}  // namespace llmtrain

@@ -30,6 +30,15 @@ std::string size_text(int64_t bytes) {
   return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
 }
 
+/// What the environment allows at most.
+std::string_view best_way() {
+  const char* given = std::getenv("LLMTRAIN_OFFLOAD_IO");
+  const std::string_view best = given != nullptr ? given : "fixed";
+  if (best == "fixed" || best == "ring" || best == "calls") return best;
+  throw UserError(ExitCode::command_line,
+                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it must be calls, ring or fixed", best));
+}
+
 /// Bytes that this user may still write there, or -1 where nobody knows.
 int64_t free_bytes(const std::string& folder) {
   struct statvfs space {};
@@ -133,16 +142,14 @@ void OffloadFile::read_unit(FileQueue& queue, int unit, size_t kind, char* data)
 }
 
 FileQueue offload_queue(char* memory, int64_t bytes) {
-  const char* given = std::getenv("LLMTRAIN_OFFLOAD_IO");
-  const std::string_view best = given != nullptr ? given : "fixed";
+  const std::string_view best = best_way();
   if (best == "fixed") return {memory, bytes};
   if (best == "ring") return {memory, bytes, FileQueue::Way::ring};
-  if (best == "calls") return {};
-  throw UserError(ExitCode::command_line,
-                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it must be calls, ring or fixed", best));
+  return {};
 }
 
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {
+  best_way();
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: {}: there is no such folder: {}", where, folder, advice));

@@ -43,7 +43,8 @@ class OffloadFile {
 FileQueue offload_queue(char* memory, int64_t bytes);
 
 /// Throws UserError unless files of `bytes` in all can be made in the folder (cannot_create: it is not there or cannot
-/// be written; io: too little space). `where` names the key that names it.
+/// be written; io: too little space), or where LLMTRAIN_OFFLOAD_IO is none of the above (command_line). `where` names
+/// the key that names it.
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where);
 
 /// The folder lies in memory, so that nothing is gained by it.

@@ -101,6 +101,7 @@ TEST_F(OffloadDeck, LedgersAreIdenticalHoweverItMoves) {
   const Outcome wrong = shell("LLMTRAIN_OFFLOAD_IO=rings " + command("wrong", 1, nvme));
   EXPECT_EQ(wrong.exit_code, 64) << wrong.output;
   EXPECT_THAT(wrong.output, HasSubstr("LLMTRAIN_OFFLOAD_IO is 'rings'"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "wrong/ledger.jsonl")) << "seen before the run begins";
 }
 
 TEST_F(OffloadDeck, RunsGoOnFromOneSettingInAnyOther) {

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Trains nanoGPT's character model with PyTorch and with llmtrain in turn (A B A B ...) on the same cores and text, and
-# prints the ratio of their times from start to exit, of their tokens/s, and both losses over the validation split.
+# Trains nanoGPT's character model with PyTorch and with llmtrain in turn (A B A B ...) on the same cores and text, with
+# the same learning rate and number format, and prints the ratio of their times from start to exit, of their tokens/s,
+# and both losses over the validation split, which must not differ by more than chance (0.05; other samples are drawn).
+# PyTorch runs eager and compiled in the first round; the faster one goes on.
 #
 #   benchmarks/char_model.sh LLMTRAIN TEXT [ROUNDS]
 #
 #   LLMTRAIN   the program, e.g. build/host/llmtrain
 #   TEXT       e.g. tinyshakespeare
 #   ROUNDS     of A B, default 3
-# Environment: PYTHON (python3; needs torch), STEPS (2000), RANKS (1), THREADS (all cores / RANKS), PEER_OPTIONS (such as
-# --compile), DECK (inputs/shakespeare_char.ini), DECK_OPTIONS (such as precision.compute=fp32; with RANKS=2 also
-# batch.micro=6, so that both have work), MPIRUN (mpirun), PRELOAD (PyTorch's malloc; tcmalloc where there is one).
+# Environment: PYTHON (python3; needs torch), PRECISION (fp32 or bf16, fp32), STEPS (2000), RANKS (1), THREADS (all
+# cores / RANKS), DECK (inputs/shakespeare_char.ini), DECK_OPTIONS (with RANKS=2 batch.micro=6, so that both have work),
+# MPIRUN (mpirun), PRELOAD (PyTorch's malloc; tcmalloc where there is one).
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* ]]; then
@@ -26,7 +28,13 @@ ranks=${RANKS:-1}
 cores=$(nproc)
 threads=${THREADS:-$((cores > ranks ? cores / ranks : 1))}
 deck=${DECK:-$here/../inputs/shakespeare_char.ini}
-read -ra peer_options <<<"${PEER_OPTIONS:-}"
+precision=${PRECISION:-fp32}
+peer_options=()
+case $precision in
+  fp32) ;;
+  bf16) peer_options+=(--bf16) ;;
+  *) echo "char_model.sh: PRECISION is '$precision': it must be fp32 or bf16" >&2 && exit 64 ;;
+esac
 read -ra deck_options <<<"${DECK_OPTIONS:-}"
 read -ra mpirun <<<"${MPIRUN:-mpirun}"
 # As in training.py: memory that is given back and touched again costs PyTorch time.
@@ -54,11 +62,12 @@ timed() {
   awk -v a="$begin" -v b="$end" 'BEGIN { printf "%.3f", b - a }'
 }
 
-printf '%-6s %-9s %10s %12s %16s\n' round program seconds tokens/s 'validation loss'
-for ((round = 1; round <= rounds; ++round)); do
+# peer ROUND NAME OPTION...: a run of PyTorch.
+peer() {
+  local seconds
   seconds=$(timed "$work/a.log" env "${peer_memory[@]}" "$python" "$here/peers/nanogpt_char.py" "$text" \
-    --steps "$steps" --threads $((ranks * threads)) --json "$work/a.json" "${peer_options[@]}")
-  "$python" - "$work" "$round" PyTorch "$seconds" <<'PYTHON'
+    --steps "$steps" --threads $((ranks * threads)) --json "$work/a.json" "${peer_options[@]}" "${@:3}")
+  "$python" - "$work" "$1" "$2" "$seconds" <<'PYTHON'
 import json, sys
 work, number, name, seconds = sys.argv[1:]
 r = json.load(open(f"{work}/a.json"))
@@ -66,13 +75,34 @@ row = dict(name=name, seconds=float(seconds), speed=r["tokens_per_second"], loss
 open(f"{work}/rows", "a").write(json.dumps(row) + "\n")
 print(f"{number:<6} {name:<9} {row['seconds']:10.2f} {row['speed']:12.0f} {row['loss']:16.4f}")
 PYTHON
+}
+
+# The peer that was faster in the first round.
+faster_peer() {
+  "$python" - "$work" <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(f"{sys.argv[1]}/rows")]
+print(min((r for r in rows if r["name"] != "llmtrain"), key=lambda r: r["seconds"])["name"])
+PYTHON
+}
+
+echo "$precision; PyTorch's malloc: ${library:-of glibc}"
+printf '%-6s %-9s %10s %12s %16s\n' round program seconds tokens/s 'validation loss'
+peers=(eager compiled)
+for ((round = 1; round <= rounds; ++round)); do
+  for name in "${peers[@]}"; do
+    options=()
+    if [[ $name == compiled ]]; then options+=(--compile); fi
+    peer "$round" "$name" "${options[@]}"
+  done
+  if ((round == 1)); then peers=("$(faster_peer)"); fi
 
   rm -rf -- "$work/runs"
   launch=()
   if ((ranks > 1)); then launch=("${mpirun[@]}" --oversubscribe --bind-to none -n "$ranks"); fi
   seconds=$(OMP_NUM_THREADS=$threads timed "$work/b.log" "${launch[@]}" "$program" "$deck" "data.train=$text" \
     "run.max_steps=$steps" "run.output=$work/runs" run.name=char evaluation.every_steps=0 evaluation.at_end=true \
-    log.samples_every_steps=0 "${deck_options[@]}")
+    log.samples_every_steps=0 schedule.learning_rate=1e-3 "precision.compute=$precision" "${deck_options[@]}")
   "$python" - "$work" "$round" llmtrain "$seconds" <<'PYTHON'
 import json, statistics, sys
 work, number, name, seconds = sys.argv[1:]
@@ -86,13 +116,16 @@ print(f"{number:<6} {name:<9} {row['seconds']:10.2f} {row['speed']:12.0f} {row['
 PYTHON
 done
 
-"$python" - "$work" "$ranks" "$threads" "$steps" <<'PYTHON'
+"$python" - "$work" "$ranks" "$threads" "$steps" "${peers[0]}" <<'PYTHON'
 import json, statistics, sys
-work, ranks, threads, steps = sys.argv[1:]
+work, ranks, threads, steps, peer = sys.argv[1:]
 rows = [json.loads(line) for line in open(f"{work}/rows")]
 median = lambda name, key: statistics.median(r[key] for r in rows if r["name"] == name)
-print(f"\n{steps} steps, {ranks} rank(s) x {threads} thread(s), medians; above 1 llmtrain is ahead")
-print(f"time from start to exit  PyTorch / llmtrain  {median('PyTorch', 'seconds') / median('llmtrain', 'seconds'):.3f}")
-print(f"tokens/s                 llmtrain / PyTorch  {median('llmtrain', 'speed') / median('PyTorch', 'speed'):.3f}")
-print(f"validation loss          llmtrain - PyTorch  {median('llmtrain', 'loss') - median('PyTorch', 'loss'):+.4f}")
+print(f"\n{steps} steps, {ranks} rank(s) x {threads} thread(s), medians; PyTorch {peer}; above 1 llmtrain is ahead")
+print(f"time from start to exit  PyTorch / llmtrain  {median(peer, 'seconds') / median('llmtrain', 'seconds'):.3f}")
+print(f"tokens/s                 llmtrain / PyTorch  {median('llmtrain', 'speed') / median(peer, 'speed'):.3f}")
+difference = median("llmtrain", "loss") - median(peer, "loss")
+print(f"validation loss          llmtrain - PyTorch  {difference:+.4f}")
+if abs(difference) > 0.05:
+    sys.exit("the losses differ by more than chance: that is no comparison")
 PYTHON

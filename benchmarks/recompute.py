@@ -26,7 +26,8 @@ LEVELS = ["none", "activation", "attention", "block"]
 def planned(args, work):
     """Bytes of activations and of everything, from the deck that the last run has left."""
     command = [os.path.abspath(args.program), os.path.join(work, "deck.ini"), "--estimate", "--json"] + args.option
-    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
+                          env=dict(os.environ, OMP_NUM_THREADS=str(args.threads))).stdout
     plan = json.loads(text[text.index("{"):])["bytes_per_rank"]
     return plan["activations"], plan["total"] - plan["libraries"]
 

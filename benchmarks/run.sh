@@ -74,10 +74,8 @@ first_step() {
   table "Until the first step is done:" "$python" "$here/first_step.py" "$program" --rounds "$rounds"
 }
 characters() {
-  PEER_OPTIONS='' DECK_OPTIONS=precision.compute=fp32 \
-    table "The character model in fp32:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
-  PEER_OPTIONS=--bf16 DECK_OPTIONS=precision.compute=bf16 \
-    table "The character model in bf16:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
+  PRECISION=fp32 table "The character model in fp32:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
+  PRECISION=bf16 table "The character model in bf16:" "$here/char_model.sh" "$program" "$TEXT" "$rounds"
 }
 ranks() {
   table "Ranks of one thread beside one rank:" "$python" "$here/ranks.py" "$program" --ranks "$ranks" --rounds "$rounds"

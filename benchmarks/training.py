@@ -7,8 +7,9 @@ that the losses agree, and prints the ratios of tokens/s and of peak memory.
         [--ranks 1] [--device cpu|cuda] [--option section.key=value ...] [--markdown]
 
 Of several peers those go on after the first round that were the fastest in it or within a tenth of that, and of those
-with the same state (fp32 masters and moments) the smallest. Speed is the median over the rounds of a round's median
-step, without its first two; memory is the largest resident set of a process. A peer is
+with the same state (fp32 masters and moments) the smallest; one that fails in the first round is left out. Speed is the
+median over the rounds of a round's median step, by the clock from one step's end to the next one's, without the first
+two; memory is the largest resident set of the process, on one rank alone. A peer is
 [compile+][flash+|cudnn+]fp32|autocast|bf16; see peers/train_decoder.py. With --device cuda the program is the CUDA
 build's, the machine must be quiet, and memory is what nvidia-smi sees the GPU's processes hold; the model's FLOP/s are
 printed beside (PaLM's count: 6 N + 12 L H Q T a token). Environment: PYTHON (this interpreter; needs torch and
@@ -52,10 +53,26 @@ def expect_gpu():
         skip("nvidia-smi finds no GPU")
 
 
+class Failed(SystemExit):
+    """A program did: what it printed last, which ends the benchmark unless somebody can do without it."""
+
+
 def checked(command, environment):
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        sys.exit(f"failed: {' '.join(command)}\n{done.stdout[-4000:]}")
+    """The largest resident set of the process, in bytes."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            output.seek(0)
+            raise Failed(f"failed: {' '.join(command)}\n{output.read()[-4000:]}")
+    return usage.ru_maxrss * 1024
+
+
+def allocator():
+    """What PyTorch gets: tcmalloc where the loader finds it."""
+    return os.environ.get("PRELOAD") or ctypes.util.find_library("tcmalloc_minimal") or \
+        ctypes.util.find_library("tcmalloc") or ""
 
 
 class GpuMemory:
@@ -116,14 +133,12 @@ def run_peer(args, work, peer, tokens):
         command += ["--attention", attention] * (attention in options)
     # Memory that is given back and touched again costs PyTorch up to half its speed: the best settings known.
     environment = dict(os.environ, THP_MEM_ALLOC_ENABLE="1", MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40))
-    library = os.environ.get("PRELOAD") or ctypes.util.find_library("tcmalloc_minimal") or \
-        ctypes.util.find_library("tcmalloc")
-    if library:
-        environment["LD_PRELOAD"] = library
-    checked(command, environment)
+    if allocator():
+        environment["LD_PRELOAD"] = allocator()
+    peak = checked(command, environment)
     with open(result) as f:
         facts = json.load(f)
-    return dict(losses=facts["losses"], speed=median_speed(facts["seconds"], tokens), peak=facts["peak"],
+    return dict(losses=facts["losses"], speed=median_speed(facts["seconds"], tokens), peak=peak,
                 version=facts["torch"])
 
 
@@ -174,14 +189,14 @@ sinks = jsonl
                                                               str(args.ranks)]
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads), OMPI_ALLOW_RUN_AS_ROOT="1",
                        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    checked(launch + [os.path.abspath(args.program), deck] + args.option, environment)
+    peak = checked(launch + [os.path.abspath(args.program), deck] + args.option, environment)
     with open(os.path.join(work, "runs", "run", "metrics.jsonl")) as f:
         lines = [line for line in map(json.loads, f) if "tokens_per_second" in line]
     if any(line["tokens"] != tokens for line in lines):
         sys.exit(f"a step of llmtrain has {lines[0]['tokens']} tokens instead of {tokens}")
-    return dict(losses=[line["loss"] for line in lines],
-                speed=median_speed([line["tokens"] / line["tokens_per_second"] for line in lines], tokens),
-                peak=max(line["memory"] for line in lines))
+    ends = [line["wall_time"] for line in lines]
+    seconds = [tokens / lines[0]["tokens_per_second"]] + [b - a for a, b in zip(ends, ends[1:])]
+    return dict(losses=[line["loss"] for line in lines], speed=median_speed(seconds, tokens), peak=peak)
 
 
 def check_losses(ours, theirs, precision):
@@ -229,12 +244,21 @@ def main():
         flops = flops_per_token(work, args.length)
         results = {name: [] for name in peers + ["llmtrain"]}
         print(f"{args.model}, {tokens} tokens a step ({args.accumulate} x {args.batch} x {args.length}), "
-              f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}")
+              f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}; PyTorch's malloc: "
+              f"{allocator() or 'of glibc'}")
         print(f"{'round':<6} {'program':<18} {'tokens/s':>10} {'peak GiB':>9}   losses of the first and last step")
         for number in range(1, args.rounds + 1):
-            for name in results:
-                with GpuMemory() if args.device == "cuda" else contextlib.nullcontext() as memory:
-                    r = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
+            for name in list(results):
+                try:
+                    with GpuMemory() if args.device == "cuda" else contextlib.nullcontext() as memory:
+                        r = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
+                except Failed as error:
+                    if name == "llmtrain" or number > 1 or len(peers) == 1:
+                        sys.exit(str(error))
+                    print(f"{number:<6} {name:<18} is left out, as it {error}", flush=True)
+                    peers.remove(name)
+                    del results[name]
+                    continue
                 if memory:
                     r["peak"] = memory.peak
                 results[name].append(r)
@@ -265,7 +289,9 @@ def main():
     peak = median("llmtrain", "peak")
     memory = f"llmtrain {peak / 2**30:.2f} GiB; no peer has the same state"
     memory_ratio = ""
-    if same_state:
+    if args.ranks > 1 and args.device == "cpu":
+        memory = "not compared: of several ranks"
+    elif same_state:
         memory_ratio = f"{peak / median(smallest, 'peak'):.2f}"
         memory = (f"llmtrain {peak / 2**30:.2f} / PyTorch with the same state {median(smallest, 'peak') / 2**30:.2f} GiB "
                   f"({smallest}) = {memory_ratio}")
@@ -276,7 +302,8 @@ def main():
               f"{ours * flops / 989e12:.1%}), PyTorch {theirs * flops / 1e12:.1f} T")
     print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")
     print(f"peak memory   {memory}")
-    print(f"peak memory / estimate: {peak / estimate:.3f}")
+    if args.ranks == 1 or args.device == "cuda":
+        print(f"peak memory / estimate: {peak / estimate:.3f}")
     if args.markdown:
         what = f"{args.model}, {args.precision}, {args.accumulate} x {args.batch} x {args.length} tokens, " \
                f"{args.accumulate} reduction group{'s' * (args.accumulate > 1)}"

@@ -114,7 +114,7 @@ def main():
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-                                  lr=PEAK, betas=(0.9, 0.99))
+                                  lr=PEAK, betas=(0.9, 0.99), fused=True)
     step_model = torch.compile(model) if args.compile else model
     precision = torch.autocast("cpu", dtype=torch.bfloat16) if args.bf16 else contextlib.nullcontext()
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {len(ids)}, "

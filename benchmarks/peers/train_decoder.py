@@ -151,10 +151,6 @@ def make(args):
             f.write(json.dumps({"input_ids": row}) + "\n")
 
 
-def resident_peak():
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
-
 
 def train(args):
     if args.threads:
@@ -183,7 +179,7 @@ def train(args):
     with attention:
         losses, seconds = run_steps(args, model, run, rows, optimizer, precision)
     with open(args.json, "w") as f:
-        json.dump(dict(losses=losses, seconds=seconds, peak=resident_peak(), torch=torch.__version__), f)
+        json.dump(dict(losses=losses, seconds=seconds, torch=torch.__version__), f)
 
 
 def run_steps(args, model, run, rows, optimizer, precision):

@@ -195,7 +195,8 @@ int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
                          "its graphs have no such attention: they take sequences of a multiple of 64 tokens (here " +
                              std::to_string(shape.longest) + "), heads of up to 128 elements, a multiple of 8 (here " +
                              std::to_string(shape.head_dim) +
-                             "), no cap of the scores and no window. Change these keys of the deck");
+                             "), at most 2^31 scores of one sequence over all its heads, no cap of the scores and no "
+                             "window. Change these keys of the deck");
     return 0;
   }
   if (rows < shape.longest) return 0;

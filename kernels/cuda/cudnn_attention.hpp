@@ -10,10 +10,10 @@ namespace llmtrain::cuda {
 /// Hopper. On Ampere ours is no slower; on Blackwell the library's backward pass is not known to repeat its bits.
 constexpr bool cudnn_is_faster(int capability) { return capability == 90; }
 
-/// The scores of the sequences of a call are kept in the backward pass: up to 4 GiB of them.
-inline constexpr int64_t most_cudnn_scores = int64_t{1} << 31;
+/// The scores of the sequences of a call are kept in the backward pass: up to 4 GiB of them. (Tests lower it.)
+inline int64_t most_cudnn_scores = int64_t{1} << 31;
 /// Whether a graph of sequences of shape.longest tokens says what the shape says.
-constexpr bool cudnn_suits(const AttentionShape& s) {
+inline bool cudnn_suits(const AttentionShape& s) {
   return s.longest > 0 && s.longest % 64 == 0 && s.longest <= most_cudnn_scores / s.heads / s.longest &&
          s.head_dim % 8 == 0 && s.head_dim <= 128 && s.softcap == 0 && (s.window == 0 || s.window >= s.longest);
 }

@@ -5,12 +5,6 @@
 
 namespace llmtrain {
 
-namespace {
-
-constexpr size_t spans_of_a_few_steps = size_t{1} << 16;  ///< so that recording seldom allocates
-
-}  // namespace
-
 constinit thread_local Recorder* Recorder::current_ = nullptr;
 
 Work traffic(std::initializer_list<const Tensor*> tensors, double flops) {
@@ -31,8 +25,8 @@ int64_t Recorder::settled_now() const {
 
 void Recorder::start(std::function<void()> settle) {
   settle_ = std::move(settle);
-  spans.reserve(spans_of_a_few_steps);
-  posts.reserve(spans_of_a_few_steps / 16);
+  spans.reserve(most_spans);
+  posts.reserve(most_spans / 16);
   innermost_ = -1;
   current_ = this;
 }

@@ -21,7 +21,8 @@ namespace llmtrain {
 
 namespace {
 
-/// The GPU of this process. CUDA gives every new thread the node's first one.
+/// The GPU of this process. CUDA gives every new thread the node's first one, and many calls make a context on the GPU
+/// of their thread: each that allocates, copies or asks calls use_device() before.
 int device_of_process = 0;
 /// "0000:3B:00.0 of node17", known at the start: a GPU that is broken does not tell any more.
 std::string name_of_process_device;
@@ -115,6 +116,7 @@ void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
 }
 
 bool is_pageable(const void* host) {
+  use_device();  // else the question alone would make a context on the node's first GPU
   cudaPointerAttributes attributes{};
   cuda_check(cudaPointerGetAttributes(&attributes, host), "cudaPointerGetAttributes");
   return attributes.type == cudaMemoryTypeUnregistered;
@@ -143,6 +145,7 @@ bool device_fast_bf16() {
 }
 
 Stream::Stream() {
+  use_device();
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   native_ = stream;
@@ -154,6 +157,7 @@ void Stream::synchronize() {
 }
 
 Event::Event() {
+  use_device();
   cudaEvent_t event = nullptr;
   cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   native_ = event;
@@ -252,6 +256,7 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 PinnedBuffer::PinnedBuffer(int64_t bytes) {
   LLMTRAIN_CHECK(bytes >= 0, "negative size of a buffer");
   if (bytes == 0) return;
+  use_device();
   void* data = nullptr;
   const cudaError_t code = cudaMallocHost(&data, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
@@ -284,10 +289,12 @@ void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream)
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream& stream) { copy(to, from, bytes, stream); }
 void fill_zero(void* device, int64_t bytes, Stream& stream) {
   if (bytes <= 0) return;
+  use_device();
   cuda_check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), raw(stream)), "cudaMemsetAsync");
 }
 
 DeviceMemory device_memory() {
+  use_device();
   size_t available = 0, total = 0;
   cuda_check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
   return {static_cast<int64_t>(available), static_cast<int64_t>(total)};

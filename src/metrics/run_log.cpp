@@ -225,11 +225,12 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
   j["memory"] = memory.bytes();
   j["memory_libraries"] = libraries;
   j["memory_planned"] = options.memory_bytes;
-  j["seconds"] = {{"step", interval.seconds / static_cast<double>(interval.steps)},
-                  {"data", interval.phases.data},
-                  {"forward_backward", interval.phases.forward_backward},
-                  {"reduction", interval.phases.reduction},
-                  {"optimizer", interval.phases.optimizer}};
+  const auto steps = static_cast<double>(interval.steps);
+  j["seconds"] = {{"step", interval.seconds / steps},
+                  {"data", interval.phases.data / steps},
+                  {"forward_backward", interval.phases.forward_backward / steps},
+                  {"reduction", interval.phases.reduction / steps},
+                  {"optimizer", interval.phases.optimizer / steps}};
   j["ranks"] = options.ranks;
   return j;
 }

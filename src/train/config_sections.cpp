@@ -163,11 +163,14 @@ void LogConfig::visit(DeckKeys& keys) {
             .doc = "Only the most probable tokens that reach this probability together; 1 = all."});
   keys.key("parameter_hash_every_steps", parameter_hash_every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "The ledger gets a hash of all parameters; 0 = never."});
-  keys.key("profile", profile,
-           {.unit = "steps",
-            .range = between(0, 1000),
-            .doc = "So many steps, after the first of a job, are taken apart: a table of where their time goes, and "
-                   "trace.json in the run's folder for a trace viewer; 0 = off."});
+  keys.key(
+      "profile", profile,
+      {.unit = "steps",
+       .range = between(0, 1000),
+       .doc =
+           "So many steps, after the first of a job, are taken apart: a table of where their time goes, and "
+           "trace.json in the run's folder for a trace viewer; fewer steps where a rank has 65,536 spans before. 0 = "
+           "off."});
 }
 
 void LogConfig::resolve(DeckLoader& deck) const {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/activity.hpp"
+#include "core/error.hpp"
 #include "kernels/reduce.hpp"
 
 namespace llmtrain {
@@ -27,6 +29,22 @@ TokenStatistics first_rows(const TokenStatistics& statistics, int64_t n) {
 }
 
 }  // namespace
+
+int64_t first_steps(const EvaluationConfig& config, const DataStream& data) {
+  const int64_t all = data.steps_per_epoch();
+  return config.batches > 0 ? std::min(all, config.batches) : all;
+}
+
+void require_trained_tokens(const DataStream& data, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step) {
+    if (data.plan(step).trained_tokens > 0) return;
+  }
+  throw UserError(
+      ExitCode::bad_content,
+      "evaluation.batches: no token of the first " + std::to_string(steps) +
+          " batches of data.validation counts (every label is -100, or the mask is 0), so that they have no "
+          "loss. Raise it, or set it to 0 for all batches");
+}
 
 std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
                                          const EvaluationBuffers& buffers, Communicator& communicator,
@@ -66,7 +84,7 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
   if (!run_pending()) return std::nullopt;
   communicator.sum(sum);
   communicator.sum(std::span(&result.correct, 1));
-  result.loss = -sum.value() / static_cast<double>(std::max<int64_t>(result.tokens, 1));
+  result.loss = -sum.value() / static_cast<double>(result.tokens);
   return result;
 }
 

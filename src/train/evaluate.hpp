@@ -6,6 +6,7 @@
 #include "data/data_stream.hpp"
 #include "models/model.hpp"
 #include "parallel/communicator.hpp"
+#include "train/config.hpp"
 
 namespace llmtrain {
 
@@ -26,6 +27,11 @@ struct EvaluationResult {
 
 /// Asked by all ranks alike before each piece of work: whether to leave the rest. Collective.
 using Interrupted = std::function<bool()>;
+
+/// Of the data, as many as evaluation.batches leaves.
+int64_t first_steps(const EvaluationConfig& config, const DataStream& data);
+/// UserError (bad_content) where the first `steps` steps have no token that counts.
+void require_trained_tokens(const DataStream& data, int64_t steps);
 
 /// Scores the first `steps` steps of the data in canonical order, its micro-batches dealt to the ranks in turn. The sum
 /// over tokens is exact, so that the result does not depend on the number of ranks. None if it was interrupted.

@@ -75,11 +75,6 @@ DataStream evaluation_stream(const Config& config, const Dataset& data) {
   return {tokens, rules, config.batch, static_cast<uint64_t>(config.run.seed), false};
 }
 
-int64_t first_steps(const Config& config, const DataStream& data) {
-  const int64_t all = data.steps_per_epoch(), wanted = config.evaluation.batches;
-  return wanted > 0 ? std::min(all, wanted) : all;
-}
-
 }  // namespace
 
 EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int rank, int size)
@@ -87,10 +82,11 @@ EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int ra
       checkpoint_(config.source.checkpoint),
       tokenizer_(data.tokenizer),
       data_(evaluation_stream(config, data)),
-      steps_(first_steps(config, data_)),
+      steps_(first_steps(config.evaluation, data_)),
       shape_(decoder_shape(config.model, checkpoint_.empty() ? config.model.vocab_size : config.source.tokens)),
       model_(make_model(config.model, shape_.tokens)),
       params_(model_->units(), store_options(config, rank, size)) {
+  require_trained_tokens(data_, steps_);
   const int64_t rows = data_.max_rows();
   params_.plan(arena_);
   model_->plan(arena_, {compute_dtype(config.precision), rows, false});

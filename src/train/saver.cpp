@@ -131,9 +131,10 @@ int64_t Saver::bytes_of_all() {
   return bytes[0];
 }
 
-void Saver::begin(const SaveRequest& request) {
+void Saver::begin(const SaveRequest& request, double since) {
+  const double prepared = now() - since;
   if (under_way()) finish();
-  began_ = now();
+  began_ = now() - prepared;  // the wait for the save before is counted as that one's
   held_ = 0;
   request_ = request;
   request_.file_of_rank = file_of_rank_;
@@ -171,10 +172,15 @@ void Saver::join() {
 void Saver::advance() {
   if (save_ == nullptr) return end_removal();
   if (save_->is_gathered()) return publish();
+  const double begin = now();
   join();
-  if (save_->needs_digest()) return start([this] { save_->digest(); });
-  save_->gather();
-  start([this] { save_->complete(); });
+  if (save_->needs_digest()) {
+    start([this] { save_->digest(); });
+  } else {
+    save_->gather();
+    start([this] { save_->complete(); });
+  }
+  held_ += now() - begin;
 }
 
 void Saver::hold_update() {

@@ -75,8 +75,9 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Begins to save; first ends a save under way.
-  void begin(const SaveRequest& request);
+  /// Begins to save; first ends a save under way. `since`: when the caller began to work for this save
+  /// (core/clock.hpp), for which training waited.
+  void begin(const SaveRequest& request, double since);
   /// Before the parameters change.
   void hold_update();
   bool under_way() const { return save_ != nullptr || removing_; }

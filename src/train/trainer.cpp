@@ -17,6 +17,7 @@
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
 #include "parallel/offload_file.hpp"
+#include "train/evaluate.hpp"
 #include "train/run_directory.hpp"
 #include "train/step_hook.hpp"
 #include "train/step_profile.hpp"
@@ -119,6 +120,8 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
       params_(model_->units(), store_options(config, groups_, rank, size, node_size)) {
   if (data.validation != nullptr) {
     validation_.emplace(data.validation, config.data, config.batch, static_cast<uint64_t>(config.run.seed), false);
+    const EvaluationConfig& e = config.evaluation;
+    if (e.every_steps > 0 || e.at_start || e.at_end) require_trained_tokens(*validation_, first_steps(e, *validation_));
   }
   const DType compute = compute_dtype(config.precision);
   int64_t rows = train_.max_rows(), segments = train_.max_segments();
@@ -212,6 +215,11 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
     profile.begin_step(completed, run.runtime.stream());
     const bool done = step(run, completed);
     profile.end_step();
+    if (profile.recording()) {
+      int64_t crowded[] = {profile.crowded() ? 1 : 0};
+      runtime.communicator().maximum(crowded);
+      if (crowded[0] != 0) profile.end_here();
+    }
     report_profile(false);
     if (done) {
       ++completed;

@@ -106,7 +106,8 @@ class Trainer {
   uint64_t hash_after(Run& run, int64_t completed);
   /// Gives the steps completed.
   int64_t restore(Run& run, const ResumePoint& from);
-  void save(Run& run, int64_t completed);
+  /// `since`: when training began to wait for it.
+  void save(Run& run, int64_t completed, double since);
   bool is_scheduled(const Run& run, int64_t completed) const;
   /// Publishes what was written, and agrees on what is asked for: reason to stop, save.
   struct Asked {

@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "core/file_handle.hpp"
 #include "core/philox.hpp"
 #include "kernels/reduce.hpp"
@@ -148,7 +149,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   return completed;
 }
 
-void Trainer::save(Run& run, int64_t completed) {
+void Trainer::save(Run& run, int64_t completed, double since) {
   const SectionScope section(Section::saving);
   SaveRequest request;
   request.step = completed;
@@ -191,7 +192,7 @@ void Trainer::save(Run& run, int64_t completed) {
     request.run.counters["loss_scale_overflows_left"] = scaling.overflows_left;
     request.run.counters["skipped_steps"] = scaling.skipped_steps;
   }
-  run.saver->begin(request);  // publishes the one before, by whose pins it goes
+  run.saver->begin(request, since);  // publishes the one before, by whose pins it goes
   run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   if (!config_.checkpoint.asynchronous) run.saver->finish();
   run.saved_step = completed;
@@ -214,7 +215,8 @@ int64_t Trainer::poll(Run& run, int64_t completed) {
   if (poll_hook != nullptr) poll_hook(run.owed.evaluation, run.runtime.communicator().rank());
   const Asked asked = ask(run);
   const bool save_now = asked.save != 0 && asked.stop == 0 && completed > 0 && completed != run.saved_step;
-  if (save_now && state_is_finite(run)) save(run, completed);
+  const double begin = now();
+  if (save_now && state_is_finite(run)) save(run, completed, begin);
   return asked.stop;
 }
 
@@ -232,8 +234,9 @@ int64_t Trainer::attend(Run& run, int64_t& completed, int64_t stop) {
   const bool wanted = best || asked.save != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
   const bool saved = completed == run.saved_step && !(settled && run.saved_owing);
   if ((completed > 0 || best) && !saved && (wanted || end)) {
+    const double begin = now();
     const bool finite = state_is_finite(run);
-    if (finite && wanted) save(run, completed);
+    if (finite && wanted) save(run, completed, begin);
     if (!finite && (scheduled || end)) {
       run.guard.lose(completed, "the parameters or moments are not finite");
       completed = roll_back(run, completed);

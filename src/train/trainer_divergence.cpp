@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "kernels/reduce.hpp"
 #include "train/resume.hpp"
 #include "train/run_directory.hpp"
@@ -90,7 +91,7 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
     run.log.roll_back(record, log_state(point.manifest));
   });
   // At once: whoever goes on from here leaves out the same data.
-  save(run, step);
+  save(run, step, now());
   run.saver->finish();
   if (step < total_steps_) prepare(run, step);
   return step;

@@ -19,8 +19,7 @@ int64_t Trainer::evaluate(Run& run, int64_t completed) {
   const SectionScope section(Section::evaluation);
   const double begin = now();
   Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, completed, false};
-  int64_t steps = validation_->steps_per_epoch();
-  if (config_.evaluation.batches > 0) steps = std::min(steps, config_.evaluation.batches);
+  const int64_t steps = first_steps(config_.evaluation, *validation_);
   const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, statistics_.argmax}};
   int64_t stop = 0;
   const auto interrupted = [&] { return (stop = poll(run, completed)) != 0; };

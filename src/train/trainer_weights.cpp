@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
+#include "core/clock.hpp"
 #include "hf/export_model.hpp"
 #include "hf/load_weights.hpp"
 #include "text/tokenizer_files.hpp"
@@ -61,7 +62,7 @@ void Trainer::load_best(Run& run, int64_t completed) {
   } catch (const UserError& error) {  // the same on all ranks
     if (error.code() == ExitCode::stopped) throw;
     if (run.saved_step != completed) {  // without checkpoint.at_end
-      save(run, completed);
+      save(run, completed, now());
       run.saver->finish();
     }
     throw UserError(error.code(),

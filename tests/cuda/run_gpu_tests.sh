@@ -158,6 +158,7 @@ for name in llmtrain llmtool; do
   wrap "$results/programs/$name" "$here/bin/$name"
   [[ ! -e host/bin/$name ]] || wrap "$results/host/$name" "$here/host/bin/$name"
 done
+wrap "$results/programs/gpu_kernels_bench" "$here/gpu_tests/gpu_kernels_bench"
 wrap "$results/programs/mpirun" "$here/bin/prterun" --personality ompi --map-by :OVERSUBSCRIBE --bind-to none -n
 # shellcheck disable=SC2053 # a pattern
 if ((code == 0)) && [[ gpu_runs == $only ]]; then
@@ -189,7 +190,7 @@ fi
 if $benchmarks; then
   for program in gpu_tests/gpu_*_bench; do check "${program##*/}" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"; done
   for script in benchmarks/gpu_*.py; do
-    check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/programs/llmtrain" --programs "$here/gpu_tests"
+    check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/programs/llmtrain" --programs "$results/programs"
   done
   tail -n 40 "$results"/gpu_*.log
 fi

@@ -146,7 +146,14 @@ TEST_F(Errors, NothingToTrainOn) {
   std::string rows;
   for (int i = 0; i < 20; ++i) rows += "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n";
   write_file(folder / "rows.jsonl", rows);
-  expect_error(65, {"every label is -100"}, {"data.train=" + (folder / "rows.jsonl").string(), "data.packing=none"});
+  const std::string masked = (folder / "rows.jsonl").string();
+  expect_error(65, {"every label is -100"}, {"data.train=" + masked, "data.packing=none"});
+
+  // A validation whose first batches have nothing that counts would have the loss 0, the best for ever.
+  const std::string later = (folder / "later.jsonl").string();
+  write_file(later, rows + "{\"input_ids\": [1, 2, 3]}\n");
+  expect_error(65, {"evaluation.batches", "every label is -100"},
+               {"data.validation=" + later, "data.packing=none", "evaluation.batches=2"});
 }
 TEST_F(Errors, ShapesThatKernelsDoNotHave) {
   expect_error(78, {"model.head_dim"}, {"model.head_dim=2048"});

@@ -82,6 +82,8 @@ void expect_no_host_pointers(const void* argument, size_t bytes, const std::stri
 
 /// What the calling thread has chosen; 0 in new threads.
 int current_device();
+/// Ends the test where the thread's GPU is not the one that the process has started.
+void refuse_another_context(const char* call);
 
 /// LLMTRAIN_EMULATOR_FAULT="KIND RANK NUMBER [KERNEL]": a mishap of one rank. Kinds:
 ///   hang   its transfer of NCCL of that number never arrives

@@ -23,6 +23,7 @@ constexpr int granted_shared_memory = 48 << 10,
               most_shared_memory = 99 << 10;  // of compute capability 8.6, the least there is
 
 thread_local int chosen_device = 0;
+std::atomic<int> started_device = -1;  ///< on which the process has made its context
 thread_local cudaError_t last_error = cudaSuccess;
 std::atomic<bool> broken = false;
 
@@ -168,6 +169,7 @@ cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(ve
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   refuse_while_recording("cudaMalloc");
+  refuse_another_context("cudaMalloc");
   count_allocation();
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -175,7 +177,11 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return result(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
-  if (data == nullptr) return result(fault().kind == "start" ? cudaErrorDevicesUnavailable : cudaSuccess);
+  if (data == nullptr) {  // makes the context
+    if (fault().kind == "start") return result(cudaErrorDevicesUnavailable);
+    started_device = chosen_device;
+    return cudaSuccess;
+  }
   refuse_while_recording("cudaFree");
   drain_all();
   free_device(data);
@@ -183,6 +189,7 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned /*flags*/) {
   refuse_while_recording("cudaHostAlloc");
+  refuse_another_context("cudaHostAlloc");
   count_allocation();
   *data = bytes > 0 ? allocate_pinned(bytes) : nullptr;
   return result(*data != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -205,6 +212,7 @@ cudaError_t cudaHostUnregister(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  refuse_another_context("cudaPointerGetAttributes");
   const Side side = side_of(data);
   *attributes = {};
   attributes->type = side == Side::device   ? cudaMemoryTypeDevice
@@ -214,6 +222,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
+  refuse_another_context("cudaMemGetInfo");
   *total = device_bytes_total();
   *available = *total - device_bytes_used();
   return cudaSuccess;
@@ -264,6 +273,13 @@ cudaError_t result(cudaError_t code) {
 }
 
 int current_device() { return chosen_device; }
+
+void refuse_another_context(const char* call) {
+  const int started = started_device;
+  if (started < 0 || started == chosen_device) return;
+  fail(std::string(call) + " in a thread whose GPU is " + std::to_string(chosen_device) + " while the process has " +
+       std::to_string(started) + ": it would make a context there");
+}
 
 cudaError_t allow_shared_memory(AnyKernel kernel, int bytes) {
   if (bytes > most_shared_memory) return result(cudaErrorInvalidValue);

@@ -210,6 +210,7 @@ using namespace llmtrain::emulator;
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   const Lock lock(streams().mutex);
   if (flags != cudaStreamNonBlocking) fail("streams that wait for the null stream are not emulated");
+  refuse_another_context("cudaStreamCreateWithFlags");
   *stream = new CUstream_st();
   (*stream)->device = current_device();
   streams().all.insert(*stream);
@@ -266,6 +267,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  refuse_another_context("cudaEventCreateWithFlags");
   *event = new CUevent_st();
   return cudaSuccess;
 }

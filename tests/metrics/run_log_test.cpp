@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -73,9 +74,12 @@ TEST_F(RunLogFiles, LedgerLinesAreExact) {
 
 TEST_F(RunLogFiles, MetricsLinesCarryTheIntervalsMeans) {
   RunLog log(options());
-  log.step(record(1, 4, 300));
+  StepRecord first = record(1, 4, 300), second = record(2, 2, 100);
+  first.phases = {0.1, 0.2, 0.05, 0.15};
+  second.phases = {0.1, 0.1, 0.05, 0.25};
+  log.step(first);
   EXPECT_TRUE(lines("metrics.jsonl").empty()) << "only at the interval";
-  log.step(record(2, 2, 100));
+  log.step(second);
   log.evaluation({2, 3.0, 50, 0.1, true});
   const auto metrics = lines("metrics.jsonl");
   ASSERT_EQ(metrics.size(), 2u);
@@ -85,6 +89,9 @@ TEST_F(RunLogFiles, MetricsLinesCarryTheIntervalsMeans) {
   EXPECT_DOUBLE_EQ(j["loss_mean"], 3.5) << "weighted by tokens";
   EXPECT_DOUBLE_EQ(j["tokens_per_second"], 400);
   EXPECT_DOUBLE_EQ(j["flops_per_second"], 400000);
+  const std::map<std::string, double> seconds = {
+      {"step", 0.5}, {"data", 0.1}, {"forward_backward", 0.15}, {"reduction", 0.05}, {"optimizer", 0.2}};
+  for (const auto& [name, mean] : seconds) EXPECT_DOUBLE_EQ(j["seconds"][name], mean) << name << ", of a step";
   for (const char* key : {"grad_norm", "learning_rate", "tokens", "wall_time", "memory", "ranks"}) {
     EXPECT_TRUE(j.contains(key)) << key;
   }

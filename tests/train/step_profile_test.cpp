@@ -136,6 +136,24 @@ TEST(StepProfile, TheFirstStepIsLeftOutWhereThereAreOthers) {
   EXPECT_TRUE(profile.due(true)) << "a run that ends before all are recorded";
 }
 
+TEST(StepProfile, EndsWhereATraceCouldNotBeShown) {
+  Stream stream;
+  StepProfile profile(5, 5);
+  const auto step = [&](size_t spans) {
+    profile.begin_step(0, stream);
+    for (size_t i = 0; i < spans; ++i) const ProfileSpan span(SpanKind::phase, "part");
+    profile.end_step();
+  };
+  step(Recorder::most_spans - 1);
+  EXPECT_TRUE(profile.recording());
+  EXPECT_FALSE(profile.crowded());
+  step(1);
+  EXPECT_TRUE(profile.crowded());
+  profile.end_here();
+  EXPECT_FALSE(profile.recording());
+  EXPECT_TRUE(profile.due());
+}
+
 TEST(StepProfile, LimitsAreThoseOfAMachine) {
   Stream stream;
   const MachineLimits limits = measure_limits(DType::f32, 4, stream);

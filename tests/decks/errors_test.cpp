@@ -153,7 +153,7 @@ TEST_F(Errors, NothingToTrainOn) {
   const std::string later = (folder / "later.jsonl").string();
   write_file(later, rows + "{\"input_ids\": [1, 2, 3]}\n");
   expect_error(65, {"evaluation.batches", "every label is -100"},
-               {"data.validation=" + later, "data.packing=none", "evaluation.batches=2"});
+               {"data.train=" + later, "data.validation=" + later, "data.packing=none", "evaluation.batches=2"});
 }
 TEST_F(Errors, ShapesThatKernelsDoNotHave) {
   expect_error(78, {"model.head_dim"}, {"model.head_dim=2048"});

@@ -19,7 +19,7 @@ if [[ $# -lt 2 || $1 == -* ]]; then
   exit 64
 fi
 program=$(realpath -- "$1")
-text=$(realpath -- "$2")
+text=$(realpath -m -- "$2")
 rounds=${3:-3}
 here=$(cd -- "$(dirname -- "$0")" && pwd)
 python=${PYTHON:-python3}
@@ -28,6 +28,8 @@ ranks=${RANKS:-1}
 cores=$(nproc)
 threads=${THREADS:-$((cores > ranks ? cores / ranks : 1))}
 deck=${DECK:-$here/../inputs/shakespeare_char.ini}
+if [[ ! $rounds =~ ^[1-9][0-9]*$ ]]; then echo "char_model.sh: ROUNDS is '$rounds': it must be a number from 1 on" >&2 && exit 64; fi
+if [[ ! -s $text ]]; then echo "char_model.sh: $text is no file with a text" >&2 && exit 66; fi
 precision=${PRECISION:-fp32}
 peer_options=()
 case $precision in

@@ -3,7 +3,7 @@
 // usage: checkpoint_bench layout FOLDER [shards]
 //            the tensors of Llama 3 70B, each side a 57th, in so many (1000) shards: written, verified and read by one
 //            process, one shard after the other; sizes of the files and times
-//        mpirun -n RANKS checkpoint_bench rate FOLDER [MiB per rank]
+//        mpirun -n RANKS checkpoint_bench rate FOLDER [MiB per rank [rounds]]
 //            a checkpoint against a plain file per rank with fsync, and against what the disk takes past the cache
 
 #include <fcntl.h>
@@ -182,9 +182,14 @@ double timed(Communicator& communicator, const std::function<void()>& work) {
   return now() - begin;
 }
 
-int rate(const std::string& folder, int64_t megabytes, Communicator& communicator) {
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+int rate(const std::string& folder, int64_t megabytes, int rounds, Communicator& communicator) {
   constexpr int64_t piece = int64_t{1} << 22;
-  const int64_t bytes = megabytes << 20, ranks = communicator.size();
+  const int64_t bytes = (megabytes << 20) / piece * piece, ranks = communicator.size();
   const std::unique_ptr<char, decltype(&std::free)> buffer(
       static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(piece))), &std::free);
   LLMTRAIN_CHECK(buffer != nullptr, "no memory");
@@ -213,8 +218,10 @@ int rate(const std::string& folder, int64_t megabytes, Communicator& communicato
           request.from_disk = true;
           save_checkpoint(folder, numbers, request, staging, communicator);
         }}}};
-  for (int round = 0; round < 3; ++round) {
-    for (const auto& [name, work] : ways) {
+  std::array<std::vector<double>, 5> speeds;  // of the ways, GB/s
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t way = 0; way < ways.size(); ++way) {
+      const auto& [name, work] = ways[way];
       ++request.step;
       double seconds = 0;
       try {
@@ -224,12 +231,22 @@ int rate(const std::string& folder, int64_t megabytes, Communicator& communicato
       }
       ::unlink(own.c_str());
       if (communicator.rank() != 0) continue;
-      if (seconds > 0) fmt::print("{}: {:.3f} GB/s\n", name, static_cast<double>(bytes * ranks) / 1e9 / seconds);
+      if (seconds > 0) {
+        speeds[way].push_back(static_cast<double>(bytes * ranks) / 1e9 / seconds);
+        fmt::print("{}: {:.3f} GB/s\n", name, speeds[way].back());
+      }
       for (const int64_t step : published_steps(folder)) fs::remove_all(folder + "/" + checkpoint_name(step));
     }
   }
   communicator.barrier();
-  if (communicator.rank() == 0) fs::remove_all(folder + "/latest");
+  if (communicator.rank() != 0) return 0;
+  fs::remove_all(folder + "/latest");
+  constexpr size_t plain = 2, checkpoint = 4;
+  if (!speeds[plain].empty() && !speeds[checkpoint].empty()) {
+    const double of_plain = median(speeds[plain]), of_checkpoint = median(speeds[checkpoint]);
+    fmt::print("\nmedians of {} rounds: {} {:.3f} GB/s / {} {:.3f} GB/s = {:.2f}\n", rounds, ways[checkpoint].first,
+               of_checkpoint, ways[plain].first, of_plain, of_checkpoint / of_plain);
+  }
   return 0;
 }
 
@@ -239,8 +256,9 @@ int rate(const std::string& folder, int64_t megabytes, Communicator& communicato
 int main(int argc, char** argv) {
   const std::string what = argc > 2 ? argv[1] : "";
   if (what != "layout" && what != "rate") {
-    fmt::print(stderr,
-               "usage: checkpoint_bench layout FOLDER [shards], or mpirun ... checkpoint_bench rate FOLDER [MiB]\n");
+    fmt::print(
+        stderr,
+        "usage: checkpoint_bench layout FOLDER [shards], or mpirun ... checkpoint_bench rate FOLDER [MiB [ROUNDS]]\n");
     return 64;
   }
   llmtrain::Runtime runtime(argc, argv);
@@ -250,6 +268,7 @@ int main(int argc, char** argv) {
     const int64_t given = argc > 3 ? std::atoll(argv[3]) : 0;
     llmtrain::Communicator& communicator = runtime.communicator();
     if (what == "layout") return llmtrain::layout(folder, given > 0 ? given : 1000, communicator);
-    return llmtrain::rate(folder, given > 0 ? given : 256, communicator);
+    const int rounds = argc > 4 ? std::max(1, std::atoi(argv[4])) : 5;
+    return llmtrain::rate(folder, given >= 4 ? given : 256, rounds, communicator);
   });
 }

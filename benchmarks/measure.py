@@ -16,13 +16,15 @@ import subprocess
 import sys
 import tempfile
 
+import training
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
+    parser.add_argument("program", type=training.program_file)
     parser.add_argument("deck")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=training.positive, default=5)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")

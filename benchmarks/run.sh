@@ -93,7 +93,7 @@ attention() {
   table "Attention:" of_one_rank "$compiled/attention_bench"
 }
 checkpoint() {
-  table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512
+  table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512 "$rounds"
   TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program" \
     --rounds "$rounds"
 }

@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+import training
+
 PYTHON = os.environ.get("PYTHON", sys.executable)
 PEER = """
 import sys
@@ -42,11 +44,11 @@ def run(command, environment):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tool")
+    parser.add_argument("tool", type=training.program_file)
     parser.add_argument("text")
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=training.positive, default=5)
     args = parser.parse_args()
     environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads))
     with tempfile.TemporaryDirectory() as work:

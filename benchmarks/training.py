@@ -43,6 +43,19 @@ def processor():
     return f"{names[0]}, {len(names)} cores" if names else "unknown processor"
 
 
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def program_file(path):
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"{path} is no program")
+    return path
+
+
 def skip(why):
     print(f"skipped: {why}")
     sys.exit(77)
@@ -208,23 +221,23 @@ def check_losses(ours, theirs, precision):
 def make_parser(description, steps):
     """With the options of every benchmark that trains a decoder."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
+    parser.add_argument("program", type=program_file)
     parser.add_argument("--model", default="gpt2-124m")
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--length", type=positive, default=1024)
+    parser.add_argument("--batch", type=positive, default=1)
     parser.add_argument("--precision", choices=list(BOUNDS), default="bf16")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--steps", type=positive, default=steps)
     parser.add_argument("--option", action="append", default=[], metavar="section.key=value")
     return parser
 
 
 def main():
     parser = make_parser(__doc__, steps=8)
-    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--accumulate", type=positive, default=1)
     parser.add_argument("--peer", help="comma-separated; default: the precision's, eager and compiled")
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--ranks", type=positive, default=1)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--markdown", action="store_true", help="the last line is a row of docs/performance.md")
     args = parser.parse_args()

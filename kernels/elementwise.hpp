@@ -7,15 +7,15 @@
 
 namespace llmtrain {
 
-/// out = in + dropout(delta): the residual stream. out, in fp32 [N, C] (may be the same), delta fp32 or bf16.
+/// out = in + dropout(delta): the residual stream. out, in fp32 [N, C] (may be the same), delta compute dtype.
 void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, const Batch& batch, const Dropout& dropout,
                   Stream& stream);
 
-/// ddelta = dropout'(dout): the gradient that enters a branch. dout fp32 [N, C], ddelta fp32 or bf16.
+/// ddelta = dropout'(dout): the gradient that enters a branch. dout fp32 [N, C], ddelta compute dtype.
 void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch& batch, const Dropout& dropout,
                            Stream& stream);
 
-/// out = in converted; fp32 <-> bf16, or a copy.
+/// out = in converted; fp32 <-> bf16 or fp16, or a copy.
 void cast(const Tensor& out, const Tensor& in, Stream& stream);
 /// out = (out + in[0]) + in[1] ..., or out = in[0] + in[1] ... (first), from the left; fp32, elementwise, in one pass.
 void add_in_order(const Tensor& out, std::span<const Tensor> in, bool first, Stream& stream);

@@ -9,7 +9,7 @@ namespace llmtrain {
 enum class NormKind : uint8_t { layernorm, rmsnorm };
 
 /// y = (x - mean) * rstd * (weight_offset + weight) + bias per row. LayerNorm: Ba et al. 2016; RMSNorm: Zhang &
-/// Sennrich 2019 (mean = 0, no bias). x fp32 [N, C] (the residual stream), y fp32 or bf16 [N, C], weight and bias [C]
+/// Sennrich 2019 (mean = 0, no bias). x fp32 [N, C] (the residual stream), y compute dtype [N, C], weight and bias [C]
 /// in the compute dtype (an empty bias is none), mean and rstd fp32 [N] are kept for the backward pass (RMSNorm leaves
 /// mean alone, it may be empty). Statistics in fp32 or wider.
 struct NormForward {
@@ -40,7 +40,7 @@ struct NormBackward {
   Tensor dx;       ///< fp32 [N, C]; = or += (accumulate_dx)
   Tensor dweight;  ///< fp32 [C]; = or += (accumulate_params)
   Tensor dbias;    ///< fp32 [C], empty without bias
-  Tensor dy;       ///< fp32 or bf16 [N, C]
+  Tensor dy;       ///< compute dtype [N, C]
   Tensor x;        ///< fp32 [N, C]
   Tensor weight;   ///< compute dtype [C]
   Tensor mean;

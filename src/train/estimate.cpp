@@ -41,7 +41,7 @@ int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; 
 int64_t beyond_limit(const Estimate& e) {
   if (e.limit == 0) return 0;
   const int64_t largest = std::max(bytes_of(e), e.last_node ? e.last_node->rank_bytes : 0) - e.spared_bytes;
-  return std::max<int64_t>(largest - e.limit, 0);
+  return largest > e.limit + between_starts ? largest - e.limit : 0;
 }
 
 /// Of a rank: see(name, bytes) for each part, and for all.
@@ -129,7 +129,7 @@ void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string
   const std::string remedy =
       "Use memory.recompute = block, more ranks with a higher parallel.zero, a smaller batch.micro or "
       "batch.sequence_length, or a smaller model (--estimate shows the parts)";
-  if (limit > 0 && bytes > limit) {
+  if (limit > 0 && bytes > limit + between_starts) {
     throw UserError(ExitCode::deck, fmt::format("{}: the run needs {} per rank, the limit is {}. {}", where,
                                                 text(bytes), text(limit), remedy));
   }

@@ -43,8 +43,11 @@ struct Estimate {
 std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 
-/// Throws UserError(deck) before anything is allocated when `bytes` of a rank exceed `limit` (0: none) or the rank's
-/// `share` of its node or GPU. `where` names the key of the limit.
+/// By as much the memory of the process itself may differ from one start to the next: a limit that --estimate has just
+/// told as the total suffices.
+inline constexpr int64_t between_starts = int64_t{512} << 10;
+/// Throws UserError(deck) before anything is allocated when `bytes` of a rank exceed `limit` (0: none) by more or the
+/// rank's `share` of its node or GPU. `where` names the key of the limit.
 void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string& where);
 
 }  // namespace llmtrain

@@ -67,7 +67,7 @@ std::vector<emulator::Counts> seen;
 std::set<int64_t> poisoned;
 int64_t stop_in = -1;  ///< step in which the run is asked to stop
 int64_t slow_in = -1;  ///< step in which the GPU is busy for a while
-constexpr auto slowness = std::chrono::milliseconds(300);
+constexpr auto slowness = std::chrono::milliseconds(600);
 void see_step(const StepUnderWay& step) {
   seen.push_back(emulator::counts());
   if (step.step == stop_in) request_stop(SIGUSR1);

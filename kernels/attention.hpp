@@ -31,7 +31,7 @@ std::string attention_library();
 /// Bytes of workspace either pass wants for N rows on this machine.
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows);
 
-/// qkv [N, (H + 2 G) D]: queries, keys, values of a row. out [N, H D] in qkv's dtype (a compute one); lse fp32 [H, N] is
+/// qkv [N, (H + 2 G) D]: queries, keys, values of a row. out [N, H D] in qkv's dtype; lse fp32 [H, N] is
 /// log(sum exp(score)), kept for the backward pass. Softmax and accumulation in fp32. Dropout acts on the probabilities
 /// (after normalisation); sequence = sequence_ids of the query row, element = (h * 2^24 + sequence_offsets[query]) *
 /// 2^24 + sequence_offsets[key].

@@ -29,8 +29,9 @@ struct TokenCotangents {
   Tensor lse;
   Tensor entropy;
 };
-/// dlogits [R, V'] (compute dtype; may overlay logits' memory when row r of dlogits lies inside row r of logits, that is
-/// when dlogits is fp32 in place; a 16-bit result is a separate tensor) = logp' (onehot - p) + lse' p - entropy' p (log p
+/// dlogits [R, V'] (compute dtype; may overlay logits' memory when row r of dlogits lies inside row r of logits, that
+/// is when dlogits is fp32 in place; a 16-bit result is a separate tensor) = logp' (onehot - p) + lse' p - entropy' p
+/// (log p
 /// + H). Padding columns get 0. Rows with ignore_target take no logp term. With a softcap the logits are capped ones,
 /// and dlogits belongs to those before the cap.
 void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/profile.hpp"
-#include "kernels/host/element.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/host/element.hpp"
 #include "kernels/host/parallel.hpp"
 
 namespace llmtrain {

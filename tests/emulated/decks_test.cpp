@@ -212,6 +212,17 @@ TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {
   }
 }
 
+// What a copy has no room for is read by a thread of the saver's own, for which CUDA would take the node's first GPU.
+// (The pretended one ends a process that makes a second context.)
+TEST_F(EmulatedRun, StateThatIsReadInTheBackgroundIsOnTheRanksOwnGpu) {
+  const Outcome outcome = run("wide", 2,
+                              {"model.d_model=192", "run.max_steps=2", "checkpoint.every_steps=1",
+                               "checkpoint.buffer=1048576", "evaluation.every_steps=0", "evaluation.at_end=false"},
+                              "LLMTRAIN_EMULATOR_DEVICES=2");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_GT(fs::file_size(checkpoint("wide", 2) / "shard-00001-of-00002.h5"), 1U << 20) << "more than the buffer";
+}
+
 TEST_F(EmulatedRun, CheckpointsAreExchangedWithTheHost) {
   if (!fs::exists(host("llmtrain")) || !fs::exists(host("llmtool"))) GTEST_SKIP() << "no host build: " << host("");
   // Steps that change no parameter: what comes out is what went in.

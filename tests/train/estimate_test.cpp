@@ -86,19 +86,24 @@ TEST_F(EstimateTest, ANodeIsAFullOneAndTheLastIsSaidApart) {
 TEST_F(EstimateTest, SaysByHowMuchALimitIsExceeded) {
   EXPECT_FALSE(json().contains("memory_limit"));
   const auto line = HasSubstr("beyond limit");
-  estimate_.limit = 202600;
-  EXPECT_EQ(json()["bytes_beyond_limit"], 0);
-  EXPECT_THAT(estimate_text(estimate_), Not(line));
+  estimate_.library_bytes += 1 << 20;
+  for (const int64_t enough : {int64_t{1251176}, 1251176 - between_starts}) {
+    estimate_.limit = enough;
+    EXPECT_EQ(json()["bytes_beyond_limit"], 0);
+    EXPECT_THAT(estimate_text(estimate_), Not(line));
+  }
+  estimate_.limit = 1251175 - between_starts;
+  EXPECT_EQ(json()["bytes_beyond_limit"], between_starts + 1);
   estimate_.limit = 200000;
   EXPECT_EQ(json()["memory_limit"], 200000);
-  EXPECT_EQ(json()["bytes_beyond_limit"], 2600);
+  EXPECT_EQ(json()["bytes_beyond_limit"], 1051176);
   EXPECT_THAT(estimate_text(estimate_),
-              HasSubstr("  beyond limit               2600 bytes    2.54 KiB  (memory.limit is 195.3 KiB: the run "
+              HasSubstr("  beyond limit            1051176 bytes    1.00 MiB  (memory.limit is 195.3 KiB: the run "
                         "would be refused)\n"));
   estimate_.spared_bytes = 1000;
-  EXPECT_EQ(json()["bytes_beyond_limit"], 1600);
-  estimate_.last_node = {.ranks = 2, .rank_bytes = 210000};
-  EXPECT_EQ(json()["bytes_beyond_limit"], 9000) << "the largest rank decides";
+  EXPECT_EQ(json()["bytes_beyond_limit"], 1050176);
+  estimate_.last_node = {.ranks = 2, .rank_bytes = 1260000};
+  EXPECT_EQ(json()["bytes_beyond_limit"], 1059000) << "the largest rank decides";
 }
 
 TEST_F(EstimateTest, BytesThatCannotBeCountedAreAnError) {
@@ -147,6 +152,8 @@ TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
   };
   constexpr int64_t mib = 1 << 20;
   EXPECT_EQ(refusal(mib, mib, mib), "");
+  EXPECT_EQ(refusal(mib + between_starts, mib, 2 * mib), "") << "by which a process differs";
+  EXPECT_NE(refusal(mib + between_starts + 1, mib, 2 * mib), "");
   EXPECT_EQ(refusal(mib, 0, mib), "") << "no limit";
   EXPECT_THAT(refusal(2 * mib, mib, 3 * mib),
               HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, the limit is 1.00 MiB."));

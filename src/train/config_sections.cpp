@@ -167,10 +167,9 @@ void LogConfig::visit(DeckKeys& keys) {
       "profile", profile,
       {.unit = "steps",
        .range = between(0, 1000),
-       .doc =
-           "So many steps, after the first of a job where it has more, are taken apart: a table of where their time "
-           "goes, and "
-           "trace.json in the run's folder for a trace viewer; fewer where a rank has 65,536 spans before. 0 = off."});
+       .doc = "So many steps, after the first of a job where it has more, are taken apart: a table of where their time "
+              "goes, and trace.json in the run's folder for a trace viewer; fewer where a rank has 65,536 spans "
+              "before. 0 = off."});
 }
 
 void LogConfig::resolve(DeckLoader& deck) const {

@@ -14,26 +14,12 @@
 #include "kernels/host/fast_math.hpp"
 #include "kernels/host/gemm_plan.hpp"
 #include "kernels/host/parallel.hpp"
+#include "kernels/host/team_loops.hpp"
 #include "kernels/host/tile_store.hpp"
 
 namespace llmtrain::host {
 
 namespace {
-
-/// f(i) for i in [0, count): by the team that calls it, or by one thread alone. A team of one would be made and freed
-/// each time.
-template <class F>
-void each(bool alone, bool wait, int64_t count, const F& f) {
-  if (alone) {
-    for (int64_t i = 0; i < count; ++i) f(i);
-    return;
-  }
-#pragma omp for schedule(dynamic) nowait
-  for (int64_t i = 0; i < count; ++i) f(i);
-  if (wait) {
-#pragma omp barrier
-  }
-}
 
 void store_tile(const FinishedTile& tile) {
 #if defined(__x86_64__)
@@ -196,27 +182,37 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
                    reinterpret_cast<float*>(memory + r.packed_a + r.packed_b)};
   const bool a_stays = row_blocks_ <= rows_at_a_time_ && chunks_ <= chunks_at_a_time_;  // packed once for all panels
   std::atomic<bool> good{true};
-  const auto work = [&](int thread) {
+  static thread_local TeamLoops loops;
+  loops.prepare(threads);
+  const auto work = [&, &team = loops](int thread) {
     char* own = owns + thread * r.own;
     Worker w{thread, reinterpret_cast<float*>(own), own + r.c_tile, own + r.c_tile + r.b_chunk};
+    TeamLoops::Member member(team, thread);
+    const auto wait = [&] {
+      if (threads == 1) return;
+#pragma omp barrier
+    };
     Part part{};
     for (part.panel = 0; part.panel < panels_; part.panel += panels_at_a_time_) {
       part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
       for (part.chunk = 0; part.chunk < chunks_; part.chunk += chunks_at_a_time_) {
         part.chunks = std::min(chunks_at_a_time_, chunks_ - part.chunk);
-        each(threads == 1, false, share_b_ ? part.panels * part.chunks : 0,
-             [&](int64_t i) { pack_b_task(o, part, i); });
+        if (part.panel + part.chunk > 0) wait();  // what is packed is needed no more
+        member.share(share_b_ ? part.panels * part.chunks : 0, [&](int64_t i) { pack_b_task(o, part, i); });
         for (part.row = 0; part.row < row_blocks_; part.row += rows_at_a_time_) {
           part.rows = std::min(rows_at_a_time_, row_blocks_ - part.row);
-          const int64_t to_pack = pack_a_ && (part.panel == 0 || !a_stays) ? part.rows * part.chunks : 0;
-          each(threads == 1, true, to_pack, [&](int64_t i) { pack_a_task(o, part, i); });
+          const bool packs_a = pack_a_ && (part.panel == 0 || !a_stays);
+          if (part.row > 0 && packs_a) wait();
+          member.share(packs_a ? part.rows * part.chunks : 0, [&](int64_t i) { pack_a_task(o, part, i); });
+          wait();
           const int64_t tiles = part.rows * divide_up(part.panels, panels_per_tile_);
-          each(threads == 1, true, tiles, [&](int64_t i) { compute(o, w, part, i); });
+          member.share(tiles, [&](int64_t i) { compute(o, w, part, i); });
         }
       }
     }
     leave_micro_kernels();
     if (!w.good) good = false;
+    if (thread == 0) team.done(member);
   };
   if (threads == 1) {
     work(0);

@@ -214,7 +214,7 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
     if (!w.good) good = false;
     if (thread == 0) team.done(member);
   };
-  if (threads == 1) {
+  if (threads == 1) {  // a team of one would be made and freed each time
     work(0);
   } else {
 #pragma omp parallel num_threads(threads)

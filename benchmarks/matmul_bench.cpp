@@ -151,7 +151,13 @@ void run_case(const Case& c, DType dtype, Stream& stream) {
 int main(int argc, char** argv) {
   using namespace llmtrain;
   std::vector<int> threads;
-  for (int i = 1; i < argc; ++i) threads.push_back(std::max(1, std::atoi(argv[i])));
+  for (int i = 1; i < argc; ++i) {
+    threads.push_back(std::atoi(argv[i]));
+    if (threads.back() < 1) {
+      fmt::print(stderr, "usage: matmul_bench [threads]...   (1 and all of them)\n");
+      return 64;
+    }
+  }
   if (threads.empty()) threads = {1, omp_get_max_threads()};
   const DeviceRuntime runtime(0, omp_get_max_threads());
   Stream stream;

@@ -153,7 +153,7 @@ void run(const std::string& folder, int64_t elements, int rounds) {
 }  // namespace llmtrain
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  if (argc < 2 || argv[1][0] == '-') {
     fmt::print(stderr, "usage: offload_bench FOLDER [million parameters (64)] [rounds (5)]\n");
     return 64;
   }

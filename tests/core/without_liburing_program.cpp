@@ -1,0 +1,23 @@
+// Linked with src/core/without_liburing.cpp, see CMakeLists.txt.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/file_queue.hpp"
+#include "core/io_ring.hpp"
+
+namespace llmtrain {
+namespace {
+
+TEST(WithoutLiburing, QueuesFallBackToPlainCallsAndSayWhy) {
+  std::vector<char> memory(4096);
+  const FileQueue queue(memory.data(), 4096);
+  EXPECT_EQ(queue.way(), FileQueue::Way::calls);
+  EXPECT_THAT(queue.text(), testing::HasSubstr("built without liburing"));
+  EXPECT_EQ(IoRing::library(), "");
+}
+
+}  // namespace
+}  // namespace llmtrain

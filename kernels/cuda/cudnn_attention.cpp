@@ -39,27 +39,25 @@ AttentionChoice choice() {
 }
 
 /// UserError where it must be, and is not there.
-bool is_chosen() {
-  static const bool chosen = [] {
+bool is_there() {
+  static const bool there = [] {
     if (choice() == AttentionChoice::own) return false;
     std::string why;
-    if (find_cudnn(&why) == nullptr) {
-      refuse_missing_cudnn(choice(), why);
-      return false;
-    }
-    return choice() == AttentionChoice::cudnn || cudnn_is_faster(capability());
+    const bool found = find_cudnn(&why) != nullptr;
+    if (!found) refuse_missing_cudnn(choice(), why);
+    return found;
   }();
-  return chosen;
+  return there;
 }
+/// Asked before a GPU is chosen, too, which may be another one than the first.
+bool is_chosen() { return is_there() && (choice() == AttentionChoice::cudnn || cudnn_is_faster(capability())); }
 
 /// Sequences that a call takes: all, or as many as have scores enough. cudnn_suits: at least one.
 int64_t sequences_at_once(const AttentionShape& s, int64_t rows) {
   return std::min(rows / s.longest, most_cudnn_scores / s.heads / s.longest / s.longest);
 }
-/// `sequences` of `rows` rows.
-CudnnAttention problem_of(const AttentionShape& s, int64_t sequences, int64_t rows, DType dtype, bool backward) {
-  return {sequences,  s.longest,         s.heads,  s.kv_heads,
-          s.head_dim, cudnn_type(dtype), backward, sequences * s.longest == rows ? 0 : rows};
+CudnnAttention problem_of(const AttentionShape& s, int64_t sequences, DType dtype, bool backward) {
+  return {sequences, s.longest, s.heads, s.kv_heads, s.head_dim, cudnn_type(dtype), backward};
 }
 int64_t delta_bytes(const AttentionShape& s, int64_t rows) {
   return aligned(s.heads * rows * static_cast<int64_t>(sizeof(float)));
@@ -138,15 +136,17 @@ bool is_taken(const Tensor& qkv, const Batch& batch, const AttentionShape& shape
          is_uniform(batch, shape) && reinterpret_cast<uintptr_t>(qkv.data) % 16 == 0;
 }
 
-/// Runs the pass, delta at the head of the workspace and the library's behind it. False: there is no engine.
+/// Runs the pass, delta at the head of the workspace and the library's behind it. False: there is no engine for one of
+/// the two passes; our own backward pass could not read the library's lse.
 bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool backward, Addresses addresses,
          const Tensor& workspace, const Stream& stream) {
   const int64_t all = batch.tokens / shape.longest;
-  const int64_t at_once = backward ? sequences_at_once(shape, batch.tokens) : all;  // forward no scores are kept
-  const auto plan_of = [&](int64_t sequences) -> const Plan& {
-    return plans().of(problem_of(shape, sequences, batch.tokens, dtype, backward));
+  const int64_t part = sequences_at_once(shape, batch.tokens);
+  const int64_t at_once = backward ? part : all;  // forward no scores are kept
+  const auto plan_of = [&](int64_t sequences, bool of_backward) -> const Plan& {
+    return plans().of(problem_of(shape, sequences, dtype, of_backward));
   };
-  if (!plan_of(at_once) || (all % at_once != 0 && !plan_of(all % at_once))) {
+  if (!plan_of(all, false) || !plan_of(part, true) || (all % part != 0 && !plan_of(all % part, true))) {
     refuse_missing_cudnn(choice(), "the library has no engine for sequences of " + std::to_string(shape.longest) +
                                        " tokens, heads of " + std::to_string(shape.head_dim) +
                                        " elements and this GPU. Try another version of it");
@@ -163,7 +163,7 @@ bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool back
     addresses.add(id_delta, delta);
   }
   for (int64_t first = 0; first < all; first += at_once) {
-    const Plan& plan = plan_of(std::min(at_once, all - first));
+    const Plan& plan = plan_of(std::min(at_once, all - first), backward);
     LLMTRAIN_CHECK(own + plan.workspace() <= static_cast<char*>(workspace.data) + workspace.bytes(),
                    "cuDNN's attention wants more workspace than was planned: set LLMTRAIN_ATTENTION=own");
     plan.run(plans().handle_on(stream), addresses, own);
@@ -184,7 +184,7 @@ void add_parts(Addresses& addresses, const Tensor& qkv, const AttentionShape& s,
 }
 /// Of out and its gradient, and of lse.
 int64_t output_stride(const AttentionShape& s) { return s.longest * s.heads * s.head_dim * 2; }
-int64_t lse_stride(const AttentionShape& s) { return s.longest * static_cast<int64_t>(sizeof(float)); }
+int64_t lse_stride(const AttentionShape& s) { return s.heads * s.longest * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace
 
@@ -202,7 +202,7 @@ int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   if (rows < shape.longest) return 0;
   const int64_t at_once = sequences_at_once(shape, rows);
   return alignment + delta_bytes(shape, at_once * shape.longest) +
-         most_cudnn_workspace_bytes(problem_of(shape, at_once, rows, DType::bf16, true));
+         most_cudnn_workspace_bytes(problem_of(shape, at_once, DType::bf16, true));
 }
 
 bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,

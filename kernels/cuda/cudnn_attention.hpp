@@ -26,7 +26,7 @@ inline bool is_uniform(const Batch& batch, const AttentionShape& s) {
 /// for, and is not there or cannot do it.
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows);
 
-/// False: not taken.
+/// False: not taken, for neither pass of such a batch. lse is the library's own, [B, H, T].
 bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
                              const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace,
                              Stream& stream);

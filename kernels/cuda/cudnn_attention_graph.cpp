@@ -21,8 +21,6 @@ class Shapes {
   CudnnDims in_qkv_transposed() const { return {a_.length * row_, a_.head_dim, 1, row_}; }
   /// In out [B T, H D].
   CudnnDims in_out() const { return {a_.length * out_row_, a_.head_dim, out_row_, 1}; }
-  /// In lse [H, B T].
-  CudnnDims in_lse() const { return {a_.length, a_.lse_rows > 0 ? a_.lse_rows : a_.batch * a_.length, 1, 1}; }
   CudnnDims scores_transposed() const {
     return {a_.heads * a_.length * a_.length, a_.length * a_.length, 1, a_.length};
   }
@@ -39,7 +37,7 @@ class Builder {
   void forward() {
     const CudnnValue value = g_.stored(id_value, a_.type, s_.keys(), s_.in_qkv());
     const CudnnValue out = g_.stored(id_out, a_.type, s_.queries(), s_.in_out());
-    const CudnnValue lse = g_.stored(id_lse, CUDNN_DATA_FLOAT, s_.rows(), s_.in_lse());
+    const CudnnValue lse = g_.stored(id_lse, CUDNN_DATA_FLOAT, s_.rows(), packed_strides(s_.rows()));
     const CudnnValue seen = visible_scores(query(), key_transposed());
     const CudnnValue highest = row(), difference = scores(), weight = scores(), sum = row(), log_sum = row();
     const CudnnValue probability = g_.passing(a_.type, s_.scores());
@@ -57,7 +55,7 @@ class Builder {
   void backward() {
     const CudnnValue out = g_.stored(id_out, a_.type, s_.queries(), s_.in_out());
     const CudnnValue dout = g_.stored(id_dout, a_.type, s_.queries(), s_.in_out());
-    const CudnnValue lse = g_.stored(id_lse, CUDNN_DATA_FLOAT, s_.rows(), s_.in_lse());
+    const CudnnValue lse = g_.stored(id_lse, CUDNN_DATA_FLOAT, s_.rows(), packed_strides(s_.rows()));
     const CudnnValue delta = g_.stored(id_delta, CUDNN_DATA_FLOAT, s_.rows(), packed_strides(s_.rows()));
     const CudnnValue products = g_.passing(CUDNN_DATA_FLOAT, s_.queries()), sum = row();
     g_.apply(CUDNN_POINTWISE_MUL, dout, out, products);

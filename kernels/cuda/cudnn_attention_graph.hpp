@@ -1,6 +1,7 @@
 #pragma once
 // Causal attention of B sequences of T tokens each as graphs of cuDNN ("Fused Flash Attention fprop / bprop" in its
-// developer guide). The matrices are those of attention.hpp, their rows sequence by sequence.
+// developer guide). The matrices are those of attention.hpp, their rows sequence by sequence, but for lse: [B, H, T],
+// as engines before 9.26 read it packed so whatever its strides are.
 
 #include <compare>
 
@@ -18,7 +19,6 @@ struct CudnnAttention {
   int64_t batch, length, heads, kv_heads, head_dim;
   cudnnDataType_t type;
   bool backward;
-  int64_t lse_rows = 0;  ///< from a head's lse to the next one's, where that is not batch * length: of a larger batch
   auto operator<=>(const CudnnAttention&) const = default;
 };
 

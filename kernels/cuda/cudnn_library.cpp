@@ -2,11 +2,23 @@
 
 #include <dlfcn.h>
 
+#include "core/machine.hpp"
+#include "device/device.hpp"
+
 namespace llmtrain::cuda {
 
 namespace {
 
-constexpr size_t oldest_version = 90800;
+/// Before 9.15.1 graphs that are replayed may read past their memory at lengths that are no multiple of 128;
+/// before 9.12 the forward pass stores lse as it likes, whatever its strides are.
+constexpr size_t oldest_version = 91501;
+
+/// Of a library whose parts are not all there, or not of one version: another rank's may be whole, and its bits others.
+bool is_broken_installation(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH || status == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
+         status == CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING ||
+         status == CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE;
+}
 
 template <class F>
 bool find(void* library, const char* name, F& function) {
@@ -37,7 +49,7 @@ Found load() {
       find(library, "cudnnBackendGetAttribute", f.get_attribute) && find(library, "cudnnBackendFinalize", f.finalize) &&
       find(library, "cudnnBackendExecute", f.execute);
   if (complete && f.version() >= oldest_version) return {&f, {}};
-  return {nullptr, name + " is older than 9.8. Install a newer one"};
+  return {nullptr, name + " is older than 9.15.1. Install a newer one"};
 }
 
 }  // namespace
@@ -57,7 +69,13 @@ void cudnn_check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char detail[1024] = "";
   cudnn().last_error(detail, sizeof detail);
-  throw CudnnError(status, std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")");
+  const std::string text = std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")";
+  if (is_broken_installation(status)) {
+    throw UserError(ExitCode::missing_input, "cuDNN is there on " + host_name() +
+                                                 ", but parts of it, or NVRTC, are not: " + text +
+                                                 ". Install all of it, or set LLMTRAIN_ATTENTION=own");
+  }
+  throw CudnnError(status, text + device_fault());
 }
 
 }  // namespace llmtrain::cuda

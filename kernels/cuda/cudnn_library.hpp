@@ -38,6 +38,7 @@ class CudnnError : public Error {
  private:
   cudnnStatus_t status_;
 };
+/// CudnnError; UserError(missing_input) where the installation is at fault.
 void cudnn_check(cudnnStatus_t status, const char* call);
 
 }  // namespace llmtrain::cuda

@@ -28,8 +28,9 @@ namespace llmtrain::cuda {
 
 inline void check_launch(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
+  const std::string fault = device_fault();
   cudaGetLastError();  // not an error of the next call
-  throw Error(std::string(what) + ": " + cudaGetErrorString(code));
+  throw Error(std::string(what) + ": " + cudaGetErrorString(code) + fault);
 }
 
 template <class Kernel>

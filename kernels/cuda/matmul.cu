@@ -21,7 +21,8 @@ using namespace cuda;
 constexpr size_t workspace_bytes = size_t{64} << 20;
 
 void check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw Error(std::string(call) + " failed: " + cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(std::string(call) + " failed: " + cublasLtGetStatusString(status) + device_fault());
 }
 
 /// D (m x n) = op(A) op(B) + beta D, column-major; fp32 accumulation.

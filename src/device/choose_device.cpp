@@ -8,8 +8,9 @@
 
 namespace llmtrain {
 
-int choose_device(std::span<const std::string> addresses, int node_rank) {
-  LLMTRAIN_CHECK(!addresses.empty() && node_rank >= 0, "a rank needs a GPU to choose");
+int choose_device(std::span<const std::string> addresses, int node_rank, int ranks_of_node) {
+  LLMTRAIN_CHECK(!addresses.empty() && node_rank >= 0 && node_rank < ranks_of_node, "a rank needs a GPU to choose");
+  if (ranks_of_node == 1) return 0;
   std::vector<int> order(addresses.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),

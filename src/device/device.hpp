@@ -135,11 +135,17 @@ DeviceMemory device_memory();
 /// has now (program, libraries, tables of the data), pages of files being divided among the `processes` that share the
 /// device. Needs no device.
 int64_t device_context_bytes(int64_t processes);
+/// What a plan must leave free of a process's share of the device: for kernels that are loaded when they are first
+/// called, recorded graphs and scratch of single kernels.
+int64_t device_reserve_bytes();
 /// Where the device is that this process computes on. Parts of one GPU that processes share (MIG) are in one place, and
 /// machines of equal names have places of equal names.
 std::string device_address();
 /// Of the memory that this process computes in, and of no other in the world: a GPU, or a part of one.
 std::string device_identity();
+/// To be added to the error of a library that computes there: that it is the device that is broken, which, and what to
+/// do; mostly nothing.
+std::string device_fault();
 
 /// Threads that kernels take from here on.
 void use_threads(int threads);
@@ -148,7 +154,7 @@ void use_threads(int threads);
 /// choose_device.hpp). One per process, made by Runtime.
 class DeviceRuntime {
  public:
-  DeviceRuntime(int node_rank, int threads);
+  DeviceRuntime(int node_rank, int threads, int ranks_of_node = 1);
   ~DeviceRuntime();
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;

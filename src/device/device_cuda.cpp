@@ -29,11 +29,25 @@ std::string name_of_process_device;
 
 /// Of errors that are the machine's rather than the program's.
 std::string advice(cudaError_t code) {
-  if (code != cudaErrorECCUncorrectable && code != cudaErrorNvlinkUncorrectable) return {};
+  constexpr int contained = 226;  // cudaErrorContained of CUDA 12.4 and newer
+  if (code != cudaErrorECCUncorrectable && code != cudaErrorNvlinkUncorrectable &&
+      static_cast<int>(code) != contained) {
+    return {};
+  }
   return fmt::format(
       "; GPU {} is faulty (nvidia-smi -q, Xid lines of dmesg): leave the node out; the same command goes on from the "
       "newest checkpoint",
       name_of_process_device);
+}
+
+[[noreturn]] void throw_out_of_memory(const std::string& what) {
+  cudaGetLastError();  // not an error of the next call
+  const DeviceMemory memory = device_memory();
+  throw UserError(
+      ExitCode::deck,
+      fmt::format("out of GPU memory: {}; {:.2f} of {:.2f} GiB are available; take a smaller micro-batch or "
+                  "model, more recomputation, or a higher ZeRO stage",
+                  what, static_cast<double>(memory.available) / 0x1p30, static_cast<double>(memory.total) / 0x1p30));
 }
 
 void cuda_check(cudaError_t code, const char* call) {
@@ -41,6 +55,7 @@ void cuda_check(cudaError_t code, const char* call) {
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
     throw UserError(ExitCode::no_device, fmt::format("{}: there is no GPU: {}", call, cudaGetErrorString(code)));
   }
+  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} wants some", call));
   throw Error(
       fmt::format("{} failed: {} ({}){}", call, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }
@@ -224,13 +239,7 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   use_device();
   const cudaError_t code = cudaMalloc(&data_, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not an error of the next call
-    const DeviceMemory memory = device_memory();
-    throw UserError(ExitCode::deck,
-                    fmt::format("out of GPU memory: {:.2f} GiB wanted, {:.2f} of {:.2f} GiB are available; take a "
-                                "smaller micro-batch or model, more recomputation, or a higher ZeRO stage",
-                                static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
-                                static_cast<double>(memory.total) / 0x1p30));
+    throw_out_of_memory(fmt::format("{:.2f} GiB wanted", static_cast<double>(bytes) / 0x1p30));
   }
   cuda_check(code, "cudaMalloc");
   bytes_ = bytes;
@@ -303,6 +312,8 @@ DeviceMemory device_memory() {
 // Of a process with modules loaded lazily, on GPUs of 80 GiB and more; other drivers and GPUs differ by some 100 MiB.
 int64_t device_context_bytes(int64_t /*processes*/) { return int64_t{512} << 20; }
 
+int64_t device_reserve_bytes() { return int64_t{256} << 20; }
+
 std::string device_address() {
   int device = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
@@ -316,9 +327,25 @@ std::string device_identity() {
   return text;
 }
 
+// What a kernel broke, the next call of whatever library tells, in its own words.
+std::string device_fault() {
+  const cudaError_t last = cudaPeekAtLastError();
+  return advice(last != cudaSuccess ? last : cudaStreamQuery(nullptr));
+}
+
 void use_threads(int threads) { omp_set_num_threads(threads); }
 
 namespace {
+
+/// Of the architectures that kernels may be built for (CMakeLists.txt): they copy asynchronously and multiply bf16.
+constexpr int oldest_capability = 8;
+
+/// A workstation may have an old one for its screen.
+bool runs_our_kernels(int device) {
+  int major = 0;
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  return major >= oldest_capability;
+}
 
 /// Makes the context, so that an error has one place.
 void start_device() {
@@ -334,7 +361,7 @@ void start_device() {
 
 }  // namespace
 
-DeviceRuntime::DeviceRuntime(int node_rank, int threads) {
+DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   // Of updates that the host makes (offloading): else every rank takes all cores that it may run on.
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
@@ -347,11 +374,23 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads) {
                                 "driver with nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
                                 host_name(), code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
   }
+  std::vector<int> devices;
   std::vector<std::string> addresses;
-  addresses.reserve(static_cast<size_t>(count));
-  for (int device = 0; device < count; ++device) addresses.push_back(address_of(device));
-  device_of_process = choose_device(addresses, node_rank);
-  name_of_process_device = fmt::format("{} of {}", addresses[static_cast<size_t>(device_of_process)], host_name());
+  for (int device = 0; device < count; ++device) {
+    if (!runs_our_kernels(device)) continue;
+    devices.push_back(device);
+    addresses.push_back(address_of(device));
+  }
+  if (devices.empty()) {
+    throw UserError(ExitCode::no_device,
+                    fmt::format("the GPUs of {} are too old: llmtrain wants compute capability {}.0 or newer (NVIDIA "
+                                "Ampere, as A100), see nvidia-smi --query-gpu=name,compute_cap --format=csv; take "
+                                "another node, or the host build",
+                                host_name(), oldest_capability));
+  }
+  const auto chosen = static_cast<size_t>(choose_device(addresses, node_rank, ranks_of_node));
+  device_of_process = devices[chosen];
+  name_of_process_device = fmt::format("{} of {}", addresses[chosen], host_name());
   start_device();
 }
 

@@ -172,6 +172,10 @@ void fill_zero(void* device, int64_t bytes, Stream& /*stream*/) {
   });
 }
 
+int64_t device_reserve_bytes() { return 0; }
+
+std::string device_fault() { return {}; }
+
 int64_t device_context_bytes(int64_t processes) {
   int64_t pages = 0, resident = 0, of_files = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident >> of_files;
@@ -185,7 +189,7 @@ DeviceMemory device_memory() { return host_memory("/"); }
 
 void use_threads(int threads) { omp_set_num_threads(threads); }
 
-DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads) {
+DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads, int /*ranks_of_node*/) {
   LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");
   // Kokkos itself writes beyond its table.
   LLMTRAIN_CHECK(threads <= Kokkos::Impl::OpenMPTraits::MAX_THREAD_COUNT, "more threads than Kokkos has room for");

@@ -26,6 +26,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
+#include "core/exact_sum.hpp"
 #include "core/machine.hpp"
 #include "parallel/failure.hpp"
 #include "parallel/host_plane.hpp"
@@ -71,14 +72,7 @@ class NcclSession final : public WaitObserver {
     flight->ready.record(stream);
     flight->ready.wait(stream_);
     const CollectiveScope scope(operation, bytes, flight->sequence);  // the first transfers connect to their peers
-    ncclResult_t code = ncclSuccess;
-    {
-      const std::unique_lock lock = usable();
-      ncclGroupStart();
-      calls(comm_, native(stream_));
-      code = ncclGroupEnd();  // tells of the calls' errors as well
-    }
-    settle(code, operation);
+    start(operation, calls);
     flight->done.record(stream_);
     in_flight_.push_back(flight);
     return flight;
@@ -93,6 +87,19 @@ class NcclSession final : public WaitObserver {
   void waited() noexcept override { scope_.reset(); }
 
  private:
+  /// Calls as one group; comes back when NCCL has launched them.
+  template <class Calls>
+  void start(const char* operation, const Calls& calls, Clock::time_point until = Clock::time_point::max()) {
+    ncclResult_t code = ncclSuccess;
+    {
+      const std::unique_lock lock = usable();
+      ncclGroupStart();
+      calls(comm_, native(stream_));
+      code = ncclGroupEnd();  // tells of the calls' errors as well
+    }
+    settle(code, operation, until);
+  }
+  void connect(int size, int rank, Clock::time_point until);
   std::shared_ptr<Flight> take(const char* operation, int64_t bytes);
   void forget_arrived();
   /// The calling thread waits until NCCL has done what a call began.
@@ -122,10 +129,50 @@ NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id) {
   for (size_t i = 0; i < 2 * most_in_flight; ++i) flights_.push_back(std::make_shared<Flight>());
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  settle(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "start of NCCL", Clock::now() + start_limit);
+  const Clock::time_point until = Clock::now() + start_limit;
+  settle(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "start of NCCL", until);
+  connect(size, rank, until);
   session_of_process = this;
   set_abort_action(abort_session);
   set_wait_observer(this);
+}
+
+/// NCCL connects to a peer, and allocates what that takes, at the first transfer of a kind, of an algorithm (which the
+/// size decides) and between two ranks. All that will come is done once here, so that it is there before anybody asks
+/// how much memory is left, and loads NCCL's kernels.
+void NcclSession::connect(int size, int rank, Clock::time_point until) {
+  constexpr size_t largest = size_t{32} << 20, small = 1024;
+  const auto ranks = static_cast<size_t>(size), mine = static_cast<size_t>(rank);
+  const DeviceBuffer memory(static_cast<int64_t>(largest + ranks * small));
+  auto* all = static_cast<char*>(memory.data());
+  Event done;
+  const auto transfer = [&](const auto& calls) {
+    start("start of NCCL", calls, until);
+    done.record(stream_);
+    while (!done.reached()) {
+      poll();
+      if (Clock::now() > until) fail(ncclInProgress, "start of NCCL, which has taken too long,");
+      std::this_thread::yield();
+    }
+  };
+  for (const size_t bytes : {size_t{1} << 14, size_t{1} << 20, largest}) {
+    const size_t part = bytes / ranks + 1;
+    transfer(
+        [&](ncclComm_t comm, cudaStream_t on) { ncclAllGather(all + mine * part, all, part, ncclUint8, comm, on); });
+  }
+  transfer([&](ncclComm_t comm, cudaStream_t on) {
+    for (int owner = 0; owner < size; ++owner) ncclBroadcast(all, all, small, ncclUint8, owner, comm, on);
+  });
+  transfer([&](ncclComm_t comm, cudaStream_t on) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      ncclSend(all + mine * small, small, ncclUint8, peer, comm, on);
+      ncclRecv(all + static_cast<size_t>(peer) * small, small, ncclUint8, peer, comm, on);
+    }
+  });
+  transfer([&](ncclComm_t comm, cudaStream_t on) {
+    ncclAllReduce(all, all, 2 * static_cast<size_t>(ExactSum::integer_count), ncclInt64, ncclSum, comm, on);
+  });
 }
 
 NcclSession::~NcclSession() {
@@ -180,8 +227,8 @@ void NcclSession::poll() {
 
 /// Kernels that wait for peers must end first: what is freed on the way out waits for the device.
 void NcclSession::fail(ncclResult_t code, const std::string& what) {
-  const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more", what,
-                                       ncclGetErrorString(code), ncclGetLastError(comm_));
+  const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more{}", what,
+                                       ncclGetErrorString(code), ncclGetLastError(comm_), device_fault());
   abort();
   // At the start a UserError would be every rank's, see Runtime.
   if (code == ncclRemoteError && session_of_process.load() == this) {

@@ -28,6 +28,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   thread_note_ = choice.note;
   cores_lost_ = choice.cores_lost;
   rank_on_node_ = place.rank;
+  ranks_of_node_ = place.size;
   if (!device_memory_is_host()) {
     communicator_ = make_host_plane();
     return;
@@ -44,7 +45,8 @@ Runtime::Runtime(int& argc, char**& argv) {
 
 void Runtime::start_device() {
   if (stream_ != nullptr) return;
-  raise_together(gather_from_all(), [&] { device_ = std::make_unique<DeviceRuntime>(rank_on_node_, threads_); });
+  raise_together(gather_from_all(),
+                 [&] { device_ = std::make_unique<DeviceRuntime>(rank_on_node_, threads_, ranks_of_node_); });
   communicator_ = make_communicator();
   stream_ = std::make_unique<Stream>();
 }

@@ -42,7 +42,7 @@ class Runtime {
  private:
   int run_guarded(const std::function<int()>& body);
 
-  int rank_on_node_ = 0;
+  int rank_on_node_ = 0, ranks_of_node_ = 1;
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Stream> stream_;

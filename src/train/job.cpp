@@ -99,7 +99,7 @@ void check_plan(const Arena& plan, const Config& config, Communicator& communica
   // The largest plan, the largest process and the smallest share decide, for all alike. Of what is available the
   // process has its part already: apart from the share, no rank's process is held against another's.
   std::array<int64_t, 3> memory = {plan.bytes() + matmul_workspace_bytes() + profile, device_context_bytes(ranks),
-                                   -(device_memory().available / ranks)};
+                                   -(device_memory().available / ranks - device_reserve_bytes())};
   communicator.maximum(memory);
   const int64_t planned = memory[0], process = memory[1], share = -memory[2] + process;
   raise_together(communicator, [&] {

@@ -108,15 +108,21 @@ struct Yardstick {
         elements(device_memory_is_host() ? (int64_t{32} << 20) / ranks_of_node : int64_t{64} << 20) {}
 };
 
+int64_t yardstick_bytes(const Yardstick& y, DType compute) {
+  return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements);
+}
+
 MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) {
   const auto [n, elements] = Yardstick(ranks_of_node);
   const int64_t long_side = 4 * n;
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
+  // One allocation for all: where it fails there is nothing yet that would have to be given back.
+  const DeviceBuffer memory(yardstick_bytes(Yardstick(ranks_of_node), compute));
+  auto* begin = static_cast<char*>(memory.data());
   {
-    const DeviceBuffer x_memory(n * n * element), w_memory(long_side * n * element), y_memory(n * long_side * element);
-    const Tensor x(x_memory.data(), compute, {n, n}), w(w_memory.data(), compute, {long_side, n});
-    const Tensor y(y_memory.data(), compute, {n, long_side});
+    const Tensor x(begin, compute, {n, n}), w(begin + n * n * element, compute, {long_side, n});
+    const Tensor y(begin + 5 * n * n * element, compute, {n, long_side});
     fill(x, 0.5f, stream);
     fill(w, 0.25f, stream);
     limits.flops = 2.0 * static_cast<double>(n * n * long_side) / shortest([&] {
@@ -124,8 +130,8 @@ MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) 
                      stream.synchronize();
                    });
   }
-  const DeviceBuffer to_memory(elements * 4), from_memory(elements * 4);
-  const Tensor to(to_memory.data(), DType::f32, {elements}), from(from_memory.data(), DType::f32, {elements});
+  const Tensor to(begin, DType::f32, {elements}), from(begin + elements * 4, DType::f32, {elements});
+  fill_zero(begin, 2 * 4 * elements, stream);
   limits.bytes = 3.0 * 4 * static_cast<double>(elements) / shortest([&] {
                    add_into(to, from, false, stream);
                    stream.synchronize();
@@ -137,7 +143,7 @@ MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) 
 
 int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node) {
   const Yardstick y(ranks_of_node);
-  return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements) +
+  return yardstick_bytes(y, compute) +
          linear_workspace_bytes({y.n, 4 * y.n, false, compute, compute, true, false}, y.n);
 }
 

@@ -116,7 +116,7 @@ TEST_F(EmulatedRun, AttentionThatIsAskedForMustBeThere) {
 
 // NCCL takes two parts of one GPU for two ranks on it; their memory is not shared.
 TEST_F(EmulatedRun, PartsOfAGpuHaveMemoryOfTheirOwn) {
-  const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=100000000";  // 64 MiB of it are the workspace of products
+  const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=600000000";  // 256 MiB a rank are left free
   const Outcome shared = run("one", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=1" + memory);
   EXPECT_EQ(shared.exit_code, 78) << shared.output;
   EXPECT_THAT(shared.output, HasSubstr("not enough memory"));
@@ -260,6 +260,12 @@ TEST_F(EmulatedRun, WithoutAGpuTheErrorSaysWhatToDo) {
   const Outcome outcome = run("none", 1, {}, "LLMTRAIN_EMULATOR_DEVICES=0");
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.output, HasSubstr("finds none on this machine"));
+}
+
+TEST_F(EmulatedRun, AGpuTooOldIsAnError) {
+  const Outcome outcome = run("old", 2, {}, "LLMTRAIN_EMULATOR_CAPABILITY=75");
+  EXPECT_EQ(outcome.exit_code, 69);
+  EXPECT_THAT(outcome.output, HasSubstr("wants compute capability 8.0 or newer"));
 }
 
 TEST_F(EmulatedRun, AGpuTooSmallIsAnError) {

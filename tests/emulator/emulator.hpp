@@ -6,6 +6,7 @@
 //   LLMTRAIN_EMULATOR_DEVICES  how many GPUs there are (1)
 //   LLMTRAIN_EMULATOR_MIG      1: they are parts of one GPU, each with memory of its own
 //   LLMTRAIN_EMULATOR_MEMORY   bytes of each (4 GiB)
+//   LLMTRAIN_EMULATOR_CAPABILITY  of all, times ten (86)
 //   LLMTRAIN_EMULATOR_FAULT    of one rank: see Fault
 //   LLMTRAIN_EMULATOR_ORDER    lazy (what nobody waits for is done last; blocks, and threads of a block, begin with the
 //                              last one), eager (at once; with the first one) or a number (by chance)

@@ -128,8 +128,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->uuid.bytes[15] = static_cast<char>(1 + visible_devices()[static_cast<size_t>(device)]);
   properties->totalGlobalMem = device_bytes_total();
   properties->sharedMemPerBlockOptin = most_shared_memory;
-  properties->major = 8;
-  properties->minor = 6;
+  const int64_t capability = setting("LLMTRAIN_EMULATOR_CAPABILITY", 86);
+  properties->major = static_cast<int>(capability / 10);
+  properties->minor = static_cast<int>(capability % 10);
   properties->multiProcessorCount = 4;
   return cudaSuccess;
 }
@@ -288,6 +289,7 @@ cudaError_t allow_shared_memory(AnyKernel kernel, int bytes) {
 }
 
 cudaError_t check_launch(const cudaLaunchConfig_t& c, AnyKernel kernel) {
+  if (broken) return result(cudaErrorECCUncorrectable);
   const auto found = allowed_shared_memory().find(kernel);
   const int allowed = found != allowed_shared_memory().end() ? found->second : granted_shared_memory;
   const bool good = c.gridDim.x >= 1 && c.gridDim.x <= 0x7FFFFFFF && c.gridDim.y >= 1 && c.gridDim.y <= 65535 &&

@@ -13,8 +13,10 @@ struct TiledGradient {
   const H* dout;
   const float *lse, *delta;
 
-  __device__ const H* output(int64_t row, int head) const {
-    return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
+  /// The gradient of a head's output.
+  __device__ HeadRows<H> outputs(const TilePlace& place, int head) const {
+    const int n = batch.rows.head_dim, width = batch.rows.heads * n;
+    return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
   /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
   /// k. What is not visible has no meaning yet.
@@ -34,7 +36,7 @@ struct TiledGradient {
 /// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
 template <int D, class H>
 struct TiledBackwardKey {
-  static constexpr int threads = 128;
+  static constexpr int threads = tile_threads;
   static constexpr int shared = tiled_key_shared_bytes(D);
   TiledGradient<H> gradient;
 
@@ -50,10 +52,8 @@ struct TiledBackwardKey {
     const auto outputs_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * other_rows)}; };
     const auto lse_of = [&](int stage) { return statistics + 2 * stage * other_rows; };  // delta behind it
     const auto fetch = [&](int stage, int head, int first) {
-      fill_tile(queries_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return rows.query(place.begin + r, head); });
-      fill_tile(outputs_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return gradient.output(place.begin + r, head); });
+      fill_tile<other_rows>(queries_of(stage), gradient.batch.queries(place, head), first);
+      fill_tile<other_rows>(outputs_of(stage), gradient.outputs(place, head), first);
       const int thread = static_cast<int>(threadIdx.x);
       if (thread >= other_rows) return;
       const bool wanted = first + thread < place.length;
@@ -62,8 +62,8 @@ struct TiledBackwardKey {
       copy_async<sizeof(float)>(lse_of(stage) + other_rows + thread, gradient.delta + at, wanted);
     };
 
-    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
-    fill_tile(values, place.first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
+    fill_tile<tile_rows>(keys, gradient.batch.keys(place, kv), place.first);
+    fill_tile<tile_rows>(values, gradient.batch.values(place, kv), place.first);
     int end = place.length;  // of the queries that see a key of the tile
     if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
       end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
@@ -75,11 +75,9 @@ struct TiledBackwardKey {
       for (int first = place.first; first < end; first += other_rows, stage ^= 1) {
         wait_for_copies();
         __syncthreads();  // this stage is there, and nobody reads the other one any more
-        if (first + other_rows < end) {
-          fetch(stage ^ 1, head, first + other_rows);
-        } else if (head + 1 < (kv + 1) * group) {
-          fetch(stage ^ 1, head + 1, place.first);
-        }
+        const bool goes_on = first + other_rows < end;
+        const int next_head = goes_on ? head : head + 1, next_first = goes_on ? first + other_rows : place.first;
+        if (next_head < (kv + 1) * group) fetch(stage ^ 1, next_head, next_first);
         const Tile<D, H> queries = queries_of(stage), outputs = outputs_of(stage);
         const float *row_lse = lse_of(stage), *row_delta = row_lse + other_rows;
         float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};  // [keys, queries]
@@ -131,7 +129,7 @@ struct TiledBackwardKey {
 /// dq of a tile of queries.
 template <int D, class H>
 struct TiledBackwardQuery {
-  static constexpr int threads = 128;
+  static constexpr int threads = tile_threads;
   static constexpr int shared = tiled_query_shared_bytes(D);
   TiledGradient<H> gradient;
 
@@ -141,27 +139,24 @@ struct TiledBackwardQuery {
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    const Tile<D, H> all_keys{dynamic_shared<H>()}, all_values{all_keys.row(tile_rows)};
-    const auto keys_of = [&](int stage) { return Tile<D, H>{all_keys.row(stage * other_rows)}; };
-    const auto values_of = [&](int stage) { return Tile<D, H>{all_values.row(stage * other_rows)}; };
+    const Tile<D, H> upper{dynamic_shared<H>()}, lower{upper.row(tile_rows)};
+    const auto keys_of = [&](int stage) { return Tile<D, H>{upper.row(stage * other_rows)}; };
+    const auto values_of = [&](int stage) { return Tile<D, H>{lower.row(stage * other_rows)}; };
+    const HeadRows<H> all_keys = gradient.batch.keys(place, kv), all_values = gradient.batch.values(place, kv);
     const auto fetch = [&](int stage, int first) {
-      fill_tile(keys_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return rows.key(place.begin + r, kv); });
-      fill_tile(values_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return rows.value(place.begin + r, kv); });
+      fill_tile<other_rows>(keys_of(stage), all_keys, first);
+      fill_tile<other_rows>(values_of(stage), all_values, first);
     };
 
-    fill_tile(all_keys, place.first, tile_rows, place.length, n,
-              [&](int r) { return rows.query(place.begin + r, head); });
-    fill_tile(all_values, place.first, tile_rows, place.length, n,
-              [&](int r) { return gradient.output(place.begin + r, head); });
+    fill_tile<tile_rows>(upper, gradient.batch.queries(place, head), place.first);
+    fill_tile<tile_rows>(lower, gradient.outputs(place, head), place.first);
     wait_for_copies();
     __syncthreads();
     Pair query[D / 16][4], output[D / 16][4];
     LLMTRAIN_UNROLL
     for (int k = 0; k < D / 16; ++k) {
-      all_keys.a(query[k], warp_row, 16 * k);
-      all_values.a(output[k], warp_row, 16 * k);
+      upper.a(query[k], warp_row, 16 * k);
+      lower.a(output[k], warp_row, 16 * k);
     }
     float row_lse[2] = {}, row_delta[2] = {};
     LLMTRAIN_UNROLL

@@ -56,26 +56,52 @@ struct TilePlace {
   }
 };
 
-/// Starts to bring rows [first, first + count) of a segment's heads to a tile, zeros beyond the segment and the head;
-/// they are there after wait_for_copies() and __syncthreads(). row(r): its head.
-template <int columns, class H, class Row>
-__device__ void fill_tile(const Tile<columns, H>& tile, int first, int count, int length, int head_dim,
-                          const Row& row) {
-  constexpr int packs = columns / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < count * packs; i += static_cast<int>(blockDim.x)) {
-    const int r = i / packs, c = i % packs * 8;
-    const bool wanted = first + r < length;
-    const H* from = row(wanted ? first + r : first) + c;
-    if (c + 8 <= head_dim && reinterpret_cast<uintptr_t>(from) % sizeof(uint4) == 0) {
-      copy_async<sizeof(uint4)>(tile.row(r) + c, from, wanted);
-      continue;
-    }
-    H part[8] = {};
+/// A head in the rows of a segment.
+template <class H>
+struct HeadRows {
+  const H* data;         ///< of the first row
+  int stride;            ///< elements to the next row
+  int length, head_dim;  ///< rows and elements that there are
+
+  /// Whether every eight elements lie at a multiple of 16 bytes. Rows are made of whole heads.
+  __device__ bool in_packs() const {
+    return head_dim % 8 == 0 && reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
+  }
+};
+
+/// Starts to bring rows [first, first + count) of a head to a tile, zeros beyond the segment and the head; they are
+/// there after wait_for_copies() and __syncthreads(). Each thread has packs of eight elements at fixed distances.
+template <int count, int columns, class H>
+__device__ void fill_tile(const Tile<columns, H>& tile, const HeadRows<H>& head, int first) {
+  constexpr int packs = columns / 8, across = packs & -packs, down = tile_threads / across;  // a power of two each
+  static_assert(count % down == 0);
+  const int r = static_cast<int>(threadIdx.x) / across, c = static_cast<int>(threadIdx.x) % across * 8;
+  const int rows = head.length - first - r;  // that there are from the thread's first one on
+  const H* from = head.data + int64_t{first + r} * head.stride + c;
+  const Tile<columns, H> to{tile.row(r) + c};
+  if (head.in_packs()) {
     LLMTRAIN_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      if (wanted && c + k < head_dim) part[k] = from[k];
+    for (int column = 0; column < columns; column += 8 * across) {
+      const int wanted = c + column < head.head_dim ? rows : 0;
+      const H* row = from + column;
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < count; i += down, row += down * head.stride) {
+        copy_async<sizeof(uint4)>(to.row(i) + column, row, i < wanted);
+      }
     }
-    memcpy(tile.row(r) + c, part, sizeof part);
+    return;
+  }
+  LLMTRAIN_UNROLL_BY(1)
+  for (int column = 0; column < columns; column += 8 * across) {
+    LLMTRAIN_UNROLL_BY(1)
+    for (int i = 0; i < count; i += down) {
+      H part[8] = {};
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        if (i < rows && c + column + k < head.head_dim) part[k] = from[int64_t{i} * head.stride + column + k];
+      }
+      memcpy(to.row(i) + column, part, sizeof part);
+    }
   }
 }
 
@@ -112,6 +138,18 @@ struct TiledBatch {
   Rows<H> rows;
   const int32_t* tiles;  ///< of CountTiles
 
+  __device__ HeadRows<H> rows_from(const H* first, const TilePlace& place) const {
+    return {first, static_cast<int>(rows.width()), place.length, rows.head_dim};
+  }
+  __device__ HeadRows<H> queries(const TilePlace& place, int head) const {
+    return rows_from(rows.query(place.begin, head), place);
+  }
+  __device__ HeadRows<H> keys(const TilePlace& place, int kv) const {
+    return rows_from(rows.key(place.begin, kv), place);
+  }
+  __device__ HeadRows<H> values(const TilePlace& place, int kv) const {
+    return rows_from(rows.value(place.begin, kv), place);
+  }
   __device__ bool visible(int query, int key, int length) const {
     return key <= query && query < length && (rows.window == 0 || key > query - rows.window);
   }
@@ -127,7 +165,7 @@ struct TiledBatch {
 
 template <int D, class H>
 struct TiledForward {
-  static constexpr int threads = 128;
+  static constexpr int threads = tile_threads;
   static constexpr int shared = tiled_shared_bytes(D);
   TiledBatch<H> batch;
   H* out;
@@ -142,16 +180,14 @@ struct TiledForward {
     const Tile<D, H> memory{dynamic_shared<H>()};
     const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * tile_rows)}; };
     const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * tile_rows)}; };
+    const HeadRows<H> all_keys = batch.keys(place, kv), all_values = batch.values(place, kv);
     const auto fetch = [&](int stage, int first) {
-      fill_tile(keys_of(stage), first, tile_rows, place.length, n,
-                [&](int r) { return rows.key(place.begin + r, kv); });
-      fill_tile(values_of(stage), first, tile_rows, place.length, n,
-                [&](int r) { return rows.value(place.begin + r, kv); });
+      fill_tile<tile_rows>(keys_of(stage), all_keys, first);
+      fill_tile<tile_rows>(values_of(stage), all_values, first);
     };
 
     const Tile<D, H> queries = keys_of(1);
-    fill_tile(queries, place.first, tile_rows, place.length, n,
-              [&](int r) { return rows.query(place.begin + r, head); });
+    fill_tile<tile_rows>(queries, batch.queries(place, head), place.first);
     const int first_tile = batch.first_key(place.first) / tile_rows * tile_rows;
     fetch(0, first_tile);
     wait_for_copies();

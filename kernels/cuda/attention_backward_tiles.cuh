@@ -18,18 +18,50 @@ struct TiledGradient {
     const int n = batch.rows.head_dim, width = batch.rows.heads * n;
     return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
-  /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
-  /// k. What is not visible has no meaning yet.
-  __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
-                       float& product, float& dp) const {
-    const Rows<H>& rows = batch.rows;
-    float slope = 0, keep = 1;
-    const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
-    if (rows.sequences != nullptr && batch.visible(query, key, place.length)) {
-      keep = rows.keep(place.begin + query, head, place.begin + key);
+  __device__ float keep(const TilePlace& place, int query, int head, int key) const {
+    if (!batch.visible(query, key, place.length)) return 1.0f;
+    return batch.rows.keep(place.begin + query, head, place.begin + key);
+  }
+  /// Of a row of queries: log2(sum(exp(score))), and delta as it meets what is scaled.
+  struct RowSums {
+    float lse, delta;
+  };
+  __device__ RowSums sums(float row_lse, float row_delta) const {
+    return {row_lse * log2_e, row_delta * batch.rows.scale};
+  }
+  /// Products q . k and dout . v of a tile become the probabilities that meet the values and the derivatives by q . k.
+  /// What is not visible has no meaning yet. sums_of(i, e): of the query of element [i][e]; keep(i, e): its factor of
+  /// dropout.
+  template <int tiles, class Sums, class Keep>
+  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const Sums& sums_of,
+                                const Keep& keep) const {
+    const bool dropped = batch.rows.sequences != nullptr;
+    if (batch.is_capped()) {
+      dropped ? differentiate_as<true, true>(products, dp, sums_of, keep)
+              : differentiate_as<true, false>(products, dp, sums_of, keep);
+    } else {
+      dropped ? differentiate_as<false, true>(products, dp, sums_of, keep)
+              : differentiate_as<false, false>(products, dp, sums_of, keep);
     }
-    product = p * keep;
-    dp = slope * p * fmaf(keep, dp, -row_delta);
+  }
+
+ private:
+  template <bool capped, bool dropped, int tiles, class Sums, class Keep>
+  __device__ void differentiate_as(float (&products)[tiles][4], float (&dp)[tiles][4], const Sums& sums_of,
+                                   const Keep& keep) const {
+    const float unit = batch.unit(), scale = batch.rows.scale;
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      LLMTRAIN_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const RowSums row = sums_of(i, e);
+        const float score = capped ? batch.cap(products[i][e]) : products[i][e];
+        const float p = exp2_approx(fmaf(score, unit, -row.lse)), slope = capped ? fmaf(-score * score, p, p) : p;
+        const float kept = dropped ? keep(i, e) : 1.0f;
+        products[i][e] = p * kept;
+        dp[i][e] = slope * fmaf(scale * kept, dp[i][e], -row.delta);
+      }
+    }
   }
 };
 
@@ -89,15 +121,16 @@ struct TiledBackwardKey {
           values.a(a, warp_row, 16 * k);
           multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
         }
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < other_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            const int column = 8 * i + 2 * t + e % 2;
-            gradient.pair(place, first + column, head, place.first + warp_row + g + 8 * (e / 2), row_lse[column],
-                          row_delta[column], scores[i][e], dp[i][e]);
-          }
-        }
+        gradient.differentiate(
+            scores, dp,
+            [&](int i, int e) {
+              const int column = 8 * i + 2 * t + e % 2;
+              return gradient.sums(row_lse[column], row_delta[column]);
+            },
+            [&](int i, int e) {
+              const int q = first + 8 * i + 2 * t + e % 2, key = place.first + warp_row + g + 8 * (e / 2);
+              return gradient.keep(place, q, head, key);
+            });
         if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
           LLMTRAIN_UNROLL
           for (int i = 0; i < other_rows / 8; ++i) {
@@ -158,13 +191,13 @@ struct TiledBackwardQuery {
       upper.a(query[k], warp_row, 16 * k);
       lower.a(output[k], warp_row, 16 * k);
     }
-    float row_lse[2] = {}, row_delta[2] = {};
+    typename TiledGradient<H>::RowSums sums[2] = {};
     LLMTRAIN_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int r = place.first + warp_row + g + 8 * half;
       if (r >= place.length) continue;
-      row_lse[half] = gradient.lse[head * rows.count + place.begin + r];
-      row_delta[half] = gradient.delta[head * rows.count + place.begin + r];
+      const int64_t at = head * rows.count + place.begin + r;
+      sums[half] = gradient.sums(gradient.lse[at], gradient.delta[at]);
     }
     float dq[D / 8][4] = {};
     const int end = place.first + tile_rows < place.length ? place.first + tile_rows : place.length;
@@ -183,14 +216,12 @@ struct TiledBackwardQuery {
         multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
         multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
       }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < other_rows / 8; ++i) {
-        LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          gradient.pair(place, place.first + warp_row + g + 8 * (e / 2), head, first + 8 * i + 2 * t + e % 2,
-                        row_lse[e / 2], row_delta[e / 2], scores[i][e], dp[i][e]);
-        }
-      }
+      gradient.differentiate(
+          scores, dp, [&](int, int e) { return sums[e / 2]; },
+          [&](int i, int e) {
+            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
+            return gradient.keep(place, q, head, key);
+          });
       if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
         LLMTRAIN_UNROLL
         for (int i = 0; i < other_rows / 8; ++i) {

@@ -56,7 +56,7 @@ struct Rows {
         static_cast<uint64_t>(offsets[key_row]);
     return dropout_scale(dropout, static_cast<uint64_t>(sequences[query_row]), element);
   }
-  /// The score of a product of query and key, and its derivative by the product.
+  /// Of the kernels in fp32: the score of a product of query and key, and its derivative by the product.
   __device__ float score(float product, float& slope) const {
     const float s = product * scale;
     slope = scale;

@@ -4,13 +4,28 @@
 // causal or window mask are not visited. While a tile of the other side is worked on, the next one is on its way to
 // shared memory. The backward pass: attention_backward_tiles.cuh.
 
+#include <cmath>
+#include <limits>
+
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace llmtrain::cuda {
 
-inline constexpr float log2_e = 1.44269504f;
+inline constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
+
+/// 2^x to two units in the last place, 0 where that is less than 2^-126 (PTX ISA, "ex2").
+__device__ inline float exp2_approx(float x) {
+#if defined(__CUDACC__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  const float y = std::exp2(x);
+  return y < std::numeric_limits<float>::min() ? 0.0f : y;
+#endif
+}
 
 /// begin[s]: tiles of the segments before s; [segments + 1]. One warp.
 struct CountTiles {
@@ -161,6 +176,10 @@ struct TiledBatch {
   __device__ int first_key(int query) const {
     return rows.window == 0 || query < rows.window ? 0 : query - static_cast<int>(rows.window) + 1;
   }
+  /// exp(score) is 2^(unit() product) or, of capped scores, 2^(unit() cap(product)).
+  __device__ bool is_capped() const { return rows.softcap > 0; }
+  __device__ float unit() const { return (is_capped() ? rows.softcap : rows.scale) * log2_e; }
+  __device__ float cap(float product) const { return tanhf(product * (rows.scale / rows.softcap)); }
 };
 
 template <int D, class H>
@@ -196,7 +215,8 @@ struct TiledForward {
     LLMTRAIN_UNROLL
     for (int k = 0; k < D / 16; ++k) queries.a(query[k], warp_row, 16 * k);
 
-    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    const float unit = batch.unit();
+    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // highest: in powers of 2
     int stage = 0;
     for (int first = first_tile; first <= place.first; first += tile_rows, stage ^= 1) {
       wait_for_copies();
@@ -208,12 +228,11 @@ struct TiledForward {
       for (int k = 0; k < D / 16; ++k) {
         multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
       }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
+      if (batch.is_capped()) {
         LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          float slope = 0;
-          scores[i][e] = rows.score(scores[i][e], slope);
+        for (int i = 0; i < tile_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) scores[i][e] = batch.cap(scores[i][e]);
         }
       }
       // Of the tiles of a long segment only those at the mask's borders ask about every score.
@@ -236,9 +255,9 @@ struct TiledForward {
       float shrink[2], base[2];
       LLMTRAIN_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]));
+        const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]) * unit);
         base[half] = now == -INFINITY ? 0.0f : now;  // a row without keys so far
-        shrink[half] = exp2f((highest[half] - base[half]) * log2_e);
+        shrink[half] = exp2_approx(highest[half] - base[half]);
         highest[half] = now;
         sum[half] *= shrink[half];
       }
@@ -251,7 +270,7 @@ struct TiledForward {
       for (int i = 0; i < tile_rows / 8; ++i) {
         LLMTRAIN_UNROLL
         for (int e = 0; e < 4; ++e) {
-          const float p = exp2f((scores[i][e] - base[e / 2]) * log2_e);
+          const float p = exp2_approx(fmaf(scores[i][e], unit, -base[e / 2]));
           sum[e / 2] += p;
           scores[i][e] = p;
         }
@@ -282,7 +301,9 @@ struct TiledForward {
     LLMTRAIN_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int r = first_row + g + 8 * half;
-      if (t == 0 && r < place.length) lse[head * rows.count + place.begin + r] = highest[half] + logf(sum[half]);
+      if (t == 0 && r < place.length) {
+        lse[head * rows.count + place.begin + r] = fmaf(highest[half], ln_2, logf(sum[half]));
+      }
     }
   }
 };

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "core/philox.hpp"
+#include "emulator/emulator.hpp"
+#include "harness/harness.hpp"
 #include "kernels/attention_checks.hpp"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_shape.hpp"
@@ -70,6 +72,32 @@ TEST(LaunchShape, RowsOfLargeTensorsHaveOffsetsOf64Bits) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.query(row, 31)) - base, 2 * (row * 48 * 128 + 31 * 128));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.key(row, 7)) - base, 2 * (row * 48 * 128 + 39 * 128));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.value(row, 7)) - base, 2 * (row * 48 * 128 + 47 * 128));
+}
+
+struct Sharing {
+  static constexpr int threads = warp_lanes;
+  void operator()() const { dynamic_shared<unsigned>()[threadIdx.x] = threadIdx.x; }
+};
+
+// A launch that is recorded is none of a kernel's first.
+TEST(Launch, AsksOnceForSharedMemory) {
+  const auto questions = [](int bytes) {
+    const int64_t before = emulator::counts().attributes;
+    launch({1}, test::stream(), Sharing(), bytes);
+    return emulator::counts().attributes - before;
+  };
+  EXPECT_EQ(questions(shared_bytes_granted), 0);
+  for (const int bytes : {64 << 10, 80 << 10}) {
+    EXPECT_EQ(questions(bytes), 1);
+    EXPECT_EQ(questions(bytes), 0);
+  }
+  EXPECT_EQ(questions(64 << 10), 0) << "less than was asked for";
+  test::stream().synchronize();
+  Graph graph;
+  graph.record(test::stream(), [&] { EXPECT_EQ(questions(80 << 10), 0); });
+  graph.launch(test::stream());
+  test::stream().synchronize();
+  EXPECT_THROW(questions(100 << 10), Error);
 }
 
 TEST(AttentionShapes, EveryHeadFitsItsTileItsRegistersAndTheSharedMemoryOfAnyGpu) {

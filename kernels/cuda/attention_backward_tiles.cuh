@@ -18,10 +18,6 @@ struct TiledGradient {
     const int n = batch.rows.head_dim, width = batch.rows.heads * n;
     return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
-  __device__ float keep(const TilePlace& place, int query, int head, int key) const {
-    if (!batch.visible(query, key, place.length)) return 1.0f;
-    return batch.rows.keep(place.begin + query, head, place.begin + key);
-  }
   /// Of a row of queries: log2(sum(exp(score))), and delta as it meets what is scaled.
   struct RowSums {
     float lse, delta;
@@ -30,25 +26,28 @@ struct TiledGradient {
     return {row_lse * log2_e, row_delta * batch.rows.scale};
   }
   /// Products q . k and dout . v of a tile become the probabilities that meet the values and the derivatives by q . k.
-  /// What is not visible has no meaning yet. sums_of(i, e): of the query of element [i][e]; keep(i, e): its factor of
-  /// dropout.
-  template <int tiles, class Sums, class Keep>
-  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const Sums& sums_of,
-                                const Keep& keep) const {
-    const bool dropped = batch.rows.sequences != nullptr;
-    if (batch.is_capped()) {
-      dropped ? differentiate_as<true, true>(products, dp, sums_of, keep)
-              : differentiate_as<true, false>(products, dp, sums_of, keep);
+  /// What is not visible has no meaning yet. sums_of(i, e): of the query of element [i][e]; kept(dropout): their bits,
+  /// asked for where there is dropout.
+  template <int tiles, class Sums, class Kept>
+  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const TilePlace& place, int head,
+                                const Sums& sums_of, const Kept& kept) const {
+    if (batch.drops()) {
+      const SegmentDropout dropout = batch.dropout(place, head);
+      const uint32_t bits = kept(dropout);
+      const auto factor = [&](int i, int e) { return dropout.factor(bits, 4 * i + e); };
+      batch.is_capped() ? differentiate_as<true>(products, dp, sums_of, factor)
+                        : differentiate_as<false>(products, dp, sums_of, factor);
     } else {
-      dropped ? differentiate_as<false, true>(products, dp, sums_of, keep)
-              : differentiate_as<false, false>(products, dp, sums_of, keep);
+      const auto factor = [](int, int) { return 1.0f; };
+      batch.is_capped() ? differentiate_as<true>(products, dp, sums_of, factor)
+                        : differentiate_as<false>(products, dp, sums_of, factor);
     }
   }
 
  private:
-  template <bool capped, bool dropped, int tiles, class Sums, class Keep>
+  template <bool capped, int tiles, class Sums, class Factor>
   __device__ void differentiate_as(float (&products)[tiles][4], float (&dp)[tiles][4], const Sums& sums_of,
-                                   const Keep& keep) const {
+                                   const Factor& factor) const {
     const float unit = batch.unit(), scale = batch.rows.scale;
     LLMTRAIN_UNROLL
     for (int i = 0; i < tiles; ++i) {
@@ -57,9 +56,8 @@ struct TiledGradient {
         const RowSums row = sums_of(i, e);
         const float score = capped ? batch.cap(products[i][e]) : products[i][e];
         const float p = exp2_approx(fmaf(score, unit, -row.lse)), slope = capped ? fmaf(-score * score, p, p) : p;
-        const float kept = dropped ? keep(i, e) : 1.0f;
-        products[i][e] = p * kept;
-        dp[i][e] = slope * fmaf(scale * kept, dp[i][e], -row.delta);
+        products[i][e] = p * factor(i, e);
+        dp[i][e] = slope * fmaf(scale * factor(i, e), dp[i][e], -row.delta);
       }
     }
   }
@@ -122,14 +120,13 @@ struct TiledBackwardKey {
           multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
         }
         gradient.differentiate(
-            scores, dp,
+            scores, dp, place, head,
             [&](int i, int e) {
               const int column = 8 * i + 2 * t + e % 2;
               return gradient.sums(row_lse[column], row_delta[column]);
             },
-            [&](int i, int e) {
-              const int q = first + 8 * i + 2 * t + e % 2, key = place.first + warp_row + g + 8 * (e / 2);
-              return gradient.keep(place, q, head, key);
+            [&](const SegmentDropout& dropout) {
+              return dropout.kept_queries<other_rows / 8>(first, place.first + warp_row);
             });
         if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
           LLMTRAIN_UNROLL
@@ -217,10 +214,9 @@ struct TiledBackwardQuery {
         multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
       }
       gradient.differentiate(
-          scores, dp, [&](int, int e) { return sums[e / 2]; },
-          [&](int i, int e) {
-            const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
-            return gradient.keep(place, q, head, key);
+          scores, dp, place, head, [&](int, int e) { return sums[e / 2]; },
+          [&](const SegmentDropout& dropout) {
+            return dropout.kept_keys<other_rows / 8>(place.first + warp_row, first);
           });
       if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
         LLMTRAIN_UNROLL

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cuda/attention_dropout.cuh"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -165,6 +166,10 @@ struct TiledBatch {
   __device__ HeadRows<H> values(const TilePlace& place, int kv) const {
     return rows_from(rows.value(place.begin, kv), place);
   }
+  __device__ bool drops() const { return rows.sequences != nullptr; }
+  __device__ SegmentDropout dropout(const TilePlace& place, int head) const {
+    return {rows.dropout, static_cast<uint64_t>(rows.sequences[place.begin]), head, rows.offsets[place.begin]};
+  }
   __device__ bool visible(int query, int key, int length) const {
     return key <= query && query < length && (rows.window == 0 || key > query - rows.window);
   }
@@ -275,15 +280,13 @@ struct TiledForward {
           scores[i][e] = p;
         }
       }
-      if (rows.sequences != nullptr) {  // dropout
+      if (batch.drops()) {
+        const SegmentDropout dropout = batch.dropout(place, head);
+        const uint32_t kept = dropout.kept_keys<tile_rows / 8>(place.first + warp_row, first);
         LLMTRAIN_UNROLL
         for (int i = 0; i < tile_rows / 8; ++i) {
           LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            if (scores[i][e] == 0) continue;
-            scores[i][e] *= rows.keep(place.begin + place.first + warp_row + g + 8 * (e / 2), head,
-                                      place.begin + first + 8 * i + 2 * t + e % 2);
-          }
+          for (int e = 0; e < 4; ++e) scores[i][e] *= dropout.factor(kept, 4 * i + e);
         }
       }
       LLMTRAIN_UNROLL

@@ -104,6 +104,12 @@ TEST(AttentionShapes, EveryHeadFitsItsTileItsRegistersAndTheSharedMemoryOfAnyGpu
   const int64_t granted = shared_bytes_of_block(0);
   for (int64_t head_dim = 1; head_dim <= largest_head_dim; ++head_dim) {
     EXPECT_GE(row_registers(head_dim) * warp_lanes, head_dim);
+    for (const int64_t size : {4, 8}) {
+      const int lanes = row_lanes(head_dim, size);
+      EXPECT_EQ(warp_lanes % lanes, 0) << head_dim;
+      EXPECT_TRUE(lanes == warp_lanes || lanes * size >= head_dim) << head_dim;
+      EXPECT_TRUE(lanes == 1 || lanes / 2 * size < head_dim) << head_dim;
+    }
     for (const auto& [rows, weights] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
       EXPECT_LE(row_shared_bytes(head_dim, rows, weights), granted) << head_dim;
     }

@@ -100,19 +100,39 @@ struct Forward {
   }
 };
 
-/// delta[head, row] = dout . out
+/// delta[head, row] = dout . out. A warp has several heads, `lanes` lanes for each; the order of a sum depends on the
+/// head's dimension and type alone.
 template <class T>
 struct Delta {
+  static constexpr int64_t size = wide<T>;
   const T *dout, *out;
   float* delta;
   int64_t rows;
-  int heads, head_dim;
-  __device__ void operator()(int64_t i) const {  // row, head
-    const T *a = dout + i * head_dim, *b = out + i * head_dim;
+  int heads, head_dim, lanes;
+
+  Delta(const AttentionBackward& args, float* to, int64_t tokens, const AttentionShape& s)
+      : dout(args.dout.as<T>()),
+        out(args.out.as<T>()),
+        delta(to),
+        rows(tokens),
+        heads(static_cast<int>(s.heads)),
+        head_dim(static_cast<int>(s.head_dim)),
+        lanes(row_lanes(s.head_dim, size)) {}
+  int64_t warps() const { return blocks_for(rows * heads, warp_lanes / lanes); }
+
+  __device__ void operator()(int64_t warp) const {
+    const int first = lane() & (lanes - 1);
+    const int64_t i = warp * (warp_lanes / lanes) + lane() / lanes;  // row, head
+    const bool is_there = i < rows * heads;
     float sum = 0;
-    for (int d = lane(); d < head_dim; d += warp_lanes) sum = fmaf(load(a + d), load(b + d), sum);
-    sum = warp_sum(sum);
-    if (lane() == 0) delta[i % heads * rows + i / heads] = sum;
+    for (int64_t d = first * size; is_there && d < head_dim; d += lanes * size) {
+      const PackOf<size> a = load_pack<size>(dout + i * head_dim, d, head_dim),
+                         b = load_pack<size>(out + i * head_dim, d, head_dim);
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < size; ++k) sum = fmaf(a.v[k], b.v[k], sum);
+    }
+    for (int distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+    if (is_there && first == 0) delta[i % heads * rows + i / heads] = sum;
   }
 };
 
@@ -308,10 +328,9 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
   const ProfileSpan span("attention_backward", [&] { return traffic({&args.qkv, &args.out, &args.dout, &args.dqkv}); });
   if (cudnn_attention_backward(args, batch, shape, dropout, workspace, stream)) return;
   auto* delta = static_cast<float*>(workspace.data);
-  const auto heads = static_cast<int>(shape.heads), head_dim = static_cast<int>(shape.head_dim);
   dispatch(args.qkv, [&]<class T>(T*) {
-    for_each_warp(batch.tokens * shape.heads, stream,
-                  Delta<T>{args.dout.as<T>(), args.out.as<T>(), delta, batch.tokens, heads, head_dim});
+    const Delta<T> deltas(args, delta, batch.tokens, shape);
+    for_each_warp(deltas.warps(), stream, deltas);
   });
   if (is_tiled(args.qkv, shape)) {
     return with_half(args.qkv, [&]<class H>(H*) {

@@ -13,28 +13,60 @@ struct TiledGradient {
   const H* dout;
   const float *lse, *delta;
 
-  __device__ const H* output(int64_t row, int head) const {
-    return dout + (row * batch.rows.heads + head) * batch.rows.head_dim;
+  /// The gradient of a head's output.
+  __device__ HeadRows<H> outputs(const TilePlace& place, int head) const {
+    const int n = batch.rows.head_dim, width = batch.rows.heads * n;
+    return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
-  /// From q . k and dout . v, of rows of the segment: the probability that meets the value, and the derivative by q .
-  /// k. What is not visible has no meaning yet.
-  __device__ void pair(const TilePlace& place, int query, int head, int key, float row_lse, float row_delta,
-                       float& product, float& dp) const {
-    const Rows<H>& rows = batch.rows;
-    float slope = 0, keep = 1;
-    const float p = exp2f((rows.score(product, slope) - row_lse) * log2_e);
-    if (rows.sequences != nullptr && batch.visible(query, key, place.length)) {
-      keep = rows.keep(place.begin + query, head, place.begin + key);
+  /// Of a row of queries: log2(sum(exp(score))), and delta as it meets what is scaled.
+  struct RowSums {
+    float lse, delta;
+  };
+  __device__ RowSums sums(float row_lse, float row_delta) const {
+    return {row_lse * log2_e, row_delta * batch.rows.scale};
+  }
+  /// Products q . k and dout . v of a tile become the probabilities that meet the values and the derivatives by q . k.
+  /// What is not visible has no meaning yet. sums_of(i, e): of the query of element [i][e]; kept(dropout): their bits,
+  /// asked for where there is dropout.
+  template <int tiles, class Sums, class Kept>
+  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const TilePlace& place, int head,
+                                const Sums& sums_of, const Kept& kept) const {
+    if (batch.drops()) {
+      const SegmentDropout dropout = batch.dropout(place, head);
+      const uint32_t bits = kept(dropout);
+      const auto factor = [&](int i, int e) { return dropout.factor(bits, 4 * i + e); };
+      batch.is_capped() ? differentiate_as<true>(products, dp, sums_of, factor)
+                        : differentiate_as<false>(products, dp, sums_of, factor);
+    } else {
+      const auto factor = [](int, int) { return 1.0f; };
+      batch.is_capped() ? differentiate_as<true>(products, dp, sums_of, factor)
+                        : differentiate_as<false>(products, dp, sums_of, factor);
     }
-    product = p * keep;
-    dp = slope * p * fmaf(keep, dp, -row_delta);
+  }
+
+ private:
+  template <bool capped, int tiles, class Sums, class Factor>
+  __device__ void differentiate_as(float (&products)[tiles][4], float (&dp)[tiles][4], const Sums& sums_of,
+                                   const Factor& factor) const {
+    const float unit = batch.unit(), scale = batch.rows.scale;
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      LLMTRAIN_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const RowSums row = sums_of(i, e);
+        const float score = capped ? batch.cap(products[i][e]) : products[i][e];
+        const float p = exp2_approx(fmaf(score, unit, -row.lse)), slope = capped ? fmaf(-score * score, p, p) : p;
+        products[i][e] = p * factor(i, e);
+        dp[i][e] = slope * fmaf(scale * factor(i, e), dp[i][e], -row.delta);
+      }
+    }
   }
 };
 
 /// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
 template <int D, class H>
 struct TiledBackwardKey {
-  static constexpr int threads = 128;
+  static constexpr int threads = tile_threads;
   static constexpr int shared = tiled_key_shared_bytes(D);
   TiledGradient<H> gradient;
 
@@ -50,10 +82,8 @@ struct TiledBackwardKey {
     const auto outputs_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * other_rows)}; };
     const auto lse_of = [&](int stage) { return statistics + 2 * stage * other_rows; };  // delta behind it
     const auto fetch = [&](int stage, int head, int first) {
-      fill_tile(queries_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return rows.query(place.begin + r, head); });
-      fill_tile(outputs_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return gradient.output(place.begin + r, head); });
+      fill_tile<other_rows>(queries_of(stage), gradient.batch.queries(place, head), first);
+      fill_tile<other_rows>(outputs_of(stage), gradient.outputs(place, head), first);
       const int thread = static_cast<int>(threadIdx.x);
       if (thread >= other_rows) return;
       const bool wanted = first + thread < place.length;
@@ -62,8 +92,8 @@ struct TiledBackwardKey {
       copy_async<sizeof(float)>(lse_of(stage) + other_rows + thread, gradient.delta + at, wanted);
     };
 
-    fill_tile(keys, place.first, tile_rows, place.length, n, [&](int r) { return rows.key(place.begin + r, kv); });
-    fill_tile(values, place.first, tile_rows, place.length, n, [&](int r) { return rows.value(place.begin + r, kv); });
+    fill_tile<tile_rows>(keys, gradient.batch.keys(place, kv), place.first);
+    fill_tile<tile_rows>(values, gradient.batch.values(place, kv), place.first);
     int end = place.length;  // of the queries that see a key of the tile
     if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
       end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
@@ -75,11 +105,9 @@ struct TiledBackwardKey {
       for (int first = place.first; first < end; first += other_rows, stage ^= 1) {
         wait_for_copies();
         __syncthreads();  // this stage is there, and nobody reads the other one any more
-        if (first + other_rows < end) {
-          fetch(stage ^ 1, head, first + other_rows);
-        } else if (head + 1 < (kv + 1) * group) {
-          fetch(stage ^ 1, head + 1, place.first);
-        }
+        const bool goes_on = first + other_rows < end;
+        const int next_head = goes_on ? head : head + 1, next_first = goes_on ? first + other_rows : place.first;
+        if (next_head < (kv + 1) * group) fetch(stage ^ 1, next_head, next_first);
         const Tile<D, H> queries = queries_of(stage), outputs = outputs_of(stage);
         const float *row_lse = lse_of(stage), *row_delta = row_lse + other_rows;
         float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};  // [keys, queries]
@@ -91,15 +119,15 @@ struct TiledBackwardKey {
           values.a(a, warp_row, 16 * k);
           multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
         }
-        LLMTRAIN_UNROLL
-        for (int i = 0; i < other_rows / 8; ++i) {
-          LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            const int column = 8 * i + 2 * t + e % 2;
-            gradient.pair(place, first + column, head, place.first + warp_row + g + 8 * (e / 2), row_lse[column],
-                          row_delta[column], scores[i][e], dp[i][e]);
-          }
-        }
+        gradient.differentiate(
+            scores, dp, place, head,
+            [&](int i, int e) {
+              const int column = 8 * i + 2 * t + e % 2;
+              return gradient.sums(row_lse[column], row_delta[column]);
+            },
+            [&](const SegmentDropout& dropout) {
+              return dropout.kept_queries<other_rows / 8>(first, place.first + warp_row);
+            });
         if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
           LLMTRAIN_UNROLL
           for (int i = 0; i < other_rows / 8; ++i) {
@@ -131,7 +159,7 @@ struct TiledBackwardKey {
 /// dq of a tile of queries.
 template <int D, class H>
 struct TiledBackwardQuery {
-  static constexpr int threads = 128;
+  static constexpr int threads = tile_threads;
   static constexpr int shared = tiled_query_shared_bytes(D);
   TiledGradient<H> gradient;
 
@@ -141,35 +169,32 @@ struct TiledBackwardQuery {
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
-    const Tile<D, H> all_keys{dynamic_shared<H>()}, all_values{all_keys.row(tile_rows)};
-    const auto keys_of = [&](int stage) { return Tile<D, H>{all_keys.row(stage * other_rows)}; };
-    const auto values_of = [&](int stage) { return Tile<D, H>{all_values.row(stage * other_rows)}; };
+    const Tile<D, H> upper{dynamic_shared<H>()}, lower{upper.row(tile_rows)};
+    const auto keys_of = [&](int stage) { return Tile<D, H>{upper.row(stage * other_rows)}; };
+    const auto values_of = [&](int stage) { return Tile<D, H>{lower.row(stage * other_rows)}; };
+    const HeadRows<H> all_keys = gradient.batch.keys(place, kv), all_values = gradient.batch.values(place, kv);
     const auto fetch = [&](int stage, int first) {
-      fill_tile(keys_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return rows.key(place.begin + r, kv); });
-      fill_tile(values_of(stage), first, other_rows, place.length, n,
-                [&](int r) { return rows.value(place.begin + r, kv); });
+      fill_tile<other_rows>(keys_of(stage), all_keys, first);
+      fill_tile<other_rows>(values_of(stage), all_values, first);
     };
 
-    fill_tile(all_keys, place.first, tile_rows, place.length, n,
-              [&](int r) { return rows.query(place.begin + r, head); });
-    fill_tile(all_values, place.first, tile_rows, place.length, n,
-              [&](int r) { return gradient.output(place.begin + r, head); });
+    fill_tile<tile_rows>(upper, gradient.batch.queries(place, head), place.first);
+    fill_tile<tile_rows>(lower, gradient.outputs(place, head), place.first);
     wait_for_copies();
     __syncthreads();
     Pair query[D / 16][4], output[D / 16][4];
     LLMTRAIN_UNROLL
     for (int k = 0; k < D / 16; ++k) {
-      all_keys.a(query[k], warp_row, 16 * k);
-      all_values.a(output[k], warp_row, 16 * k);
+      upper.a(query[k], warp_row, 16 * k);
+      lower.a(output[k], warp_row, 16 * k);
     }
-    float row_lse[2] = {}, row_delta[2] = {};
+    typename TiledGradient<H>::RowSums sums[2] = {};
     LLMTRAIN_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int r = place.first + warp_row + g + 8 * half;
       if (r >= place.length) continue;
-      row_lse[half] = gradient.lse[head * rows.count + place.begin + r];
-      row_delta[half] = gradient.delta[head * rows.count + place.begin + r];
+      const int64_t at = head * rows.count + place.begin + r;
+      sums[half] = gradient.sums(gradient.lse[at], gradient.delta[at]);
     }
     float dq[D / 8][4] = {};
     const int end = place.first + tile_rows < place.length ? place.first + tile_rows : place.length;
@@ -188,14 +213,11 @@ struct TiledBackwardQuery {
         multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
         multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
       }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < other_rows / 8; ++i) {
-        LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          gradient.pair(place, place.first + warp_row + g + 8 * (e / 2), head, first + 8 * i + 2 * t + e % 2,
-                        row_lse[e / 2], row_delta[e / 2], scores[i][e], dp[i][e]);
-        }
-      }
+      gradient.differentiate(
+          scores, dp, place, head, [&](int, int e) { return sums[e / 2]; },
+          [&](const SegmentDropout& dropout) {
+            return dropout.kept_keys<other_rows / 8>(place.first + warp_row, first);
+          });
       if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
         LLMTRAIN_UNROLL
         for (int i = 0; i < other_rows / 8; ++i) {

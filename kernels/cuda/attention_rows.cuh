@@ -17,7 +17,7 @@ struct Rows {
   int heads, kv_heads, head_dim;
   int64_t window;
   float scale, softcap;
-  Dropout dropout;
+  KernelDropout dropout;
 
   Rows(const Tensor& t, const Batch& batch, const AttentionShape& s, const Dropout& d)
       : qkv(t.as<T>()),
@@ -52,11 +52,10 @@ struct Rows {
   __device__ float keep(int64_t query_row, int head, int64_t key_row) const {
     if (sequences == nullptr) return 1.0f;
     const uint64_t element =
-        ((static_cast<uint64_t>(head) << 24) + static_cast<uint64_t>(offsets[query_row])) * (uint64_t{1} << 24) +
-        static_cast<uint64_t>(offsets[key_row]);
-    return dropout_scale(dropout, static_cast<uint64_t>(sequences[query_row]), element);
+        attention_element(head, static_cast<uint32_t>(offsets[query_row]), static_cast<uint32_t>(offsets[key_row]));
+    return dropout.factor(static_cast<uint64_t>(sequences[query_row]), element);
   }
-  /// The score of a product of query and key, and its derivative by the product.
+  /// Of the kernels in fp32: the score of a product of query and key, and its derivative by the product.
   __device__ float score(float product, float& slope) const {
     const float s = product * scale;
     slope = scale;

@@ -8,6 +8,7 @@ namespace llmtrain::cuda {
 // On tensor cores, bf16 and fp16: attention_tiles.cuh.
 
 inline constexpr int tile_rows = 64;           ///< of a block: 16 of each warp
+inline constexpr int tile_threads = 128;       ///< of a block
 inline constexpr int other_rows = 32;          ///< of the other side, at a time, in the backward pass
 inline constexpr int64_t largest_tiled = 128;  ///< head dimension
 
@@ -44,6 +45,12 @@ inline constexpr int row_warps = 4;  ///< of a block, a row each
 /// Elements of a head's row that a lane holds.
 constexpr int row_registers(int64_t head_dim) {
   return head_dim <= 32 ? 1 : head_dim <= 64 ? 2 : head_dim <= 128 ? 4 : head_dim <= 256 ? 8 : 32;
+}
+/// Lanes, a power of 2, that have a head's row between them in packs of `size` elements.
+constexpr int row_lanes(int64_t head_dim, int64_t size) {
+  int lanes = 1;
+  while (lanes < warp_lanes && lanes * size < head_dim) lanes *= 2;
+  return lanes;
 }
 /// Floats of shared memory of a warp: `rows` rows of the head and `weights` times 32 numbers.
 constexpr int row_shared_floats(int64_t head_dim, int rows, int weights) {

@@ -4,13 +4,29 @@
 // causal or window mask are not visited. While a tile of the other side is worked on, the next one is on its way to
 // shared memory. The backward pass: attention_backward_tiles.cuh.
 
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/attention_dropout.cuh"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace llmtrain::cuda {
 
-inline constexpr float log2_e = 1.44269504f;
+inline constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
+
+/// 2^x to two units in the last place, 0 where that is less than 2^-126 (PTX ISA, "ex2").
+__device__ inline float exp2_approx(float x) {
+#if defined(__CUDACC__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  const float y = std::exp2(x);
+  return y < std::numeric_limits<float>::min() ? 0.0f : y;
+#endif
+}
 
 /// begin[s]: tiles of the segments before s; [segments + 1]. One warp.
 struct CountTiles {
@@ -56,26 +72,52 @@ struct TilePlace {
   }
 };
 
-/// Starts to bring rows [first, first + count) of a segment's heads to a tile, zeros beyond the segment and the head;
-/// they are there after wait_for_copies() and __syncthreads(). row(r): its head.
-template <int columns, class H, class Row>
-__device__ void fill_tile(const Tile<columns, H>& tile, int first, int count, int length, int head_dim,
-                          const Row& row) {
-  constexpr int packs = columns / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < count * packs; i += static_cast<int>(blockDim.x)) {
-    const int r = i / packs, c = i % packs * 8;
-    const bool wanted = first + r < length;
-    const H* from = row(wanted ? first + r : first) + c;
-    if (c + 8 <= head_dim && reinterpret_cast<uintptr_t>(from) % sizeof(uint4) == 0) {
-      copy_async<sizeof(uint4)>(tile.row(r) + c, from, wanted);
-      continue;
-    }
-    H part[8] = {};
+/// A head in the rows of a segment.
+template <class H>
+struct HeadRows {
+  const H* data;         ///< of the first row
+  int stride;            ///< elements to the next row
+  int length, head_dim;  ///< rows and elements that there are
+
+  /// Whether every eight elements lie at a multiple of 16 bytes. Rows are made of whole heads.
+  __device__ bool in_packs() const {
+    return head_dim % 8 == 0 && reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
+  }
+};
+
+/// Starts to bring rows [first, first + count) of a head to a tile, zeros beyond the segment and the head; they are
+/// there after wait_for_copies() and __syncthreads(). Each thread has packs of eight elements at fixed distances.
+template <int count, int columns, class H>
+__device__ void fill_tile(const Tile<columns, H>& tile, const HeadRows<H>& head, int first) {
+  constexpr int packs = columns / 8, across = packs & -packs, down = tile_threads / across;  // a power of two each
+  static_assert(count % down == 0);
+  const int r = static_cast<int>(threadIdx.x) / across, c = static_cast<int>(threadIdx.x) % across * 8;
+  const int rows = head.length - first - r;  // that there are from the thread's first one on
+  const H* from = head.data + int64_t{first + r} * head.stride + c;
+  const Tile<columns, H> to{tile.row(r) + c};
+  if (head.in_packs()) {
     LLMTRAIN_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      if (wanted && c + k < head_dim) part[k] = from[k];
+    for (int column = 0; column < columns; column += 8 * across) {
+      const int wanted = c + column < head.head_dim ? rows : 0;
+      const H* row = from + column;
+      LLMTRAIN_UNROLL
+      for (int i = 0; i < count; i += down, row += down * head.stride) {
+        copy_async<sizeof(uint4)>(to.row(i) + column, row, i < wanted);
+      }
     }
-    memcpy(tile.row(r) + c, part, sizeof part);
+    return;
+  }
+  LLMTRAIN_UNROLL_BY(1)
+  for (int column = 0; column < columns; column += 8 * across) {
+    LLMTRAIN_UNROLL_BY(1)
+    for (int i = 0; i < count; i += down) {
+      H part[8] = {};
+      LLMTRAIN_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        if (i < rows && c + column + k < head.head_dim) part[k] = from[int64_t{i} * head.stride + column + k];
+      }
+      memcpy(to.row(i) + column, part, sizeof part);
+    }
   }
 }
 
@@ -112,6 +154,22 @@ struct TiledBatch {
   Rows<H> rows;
   const int32_t* tiles;  ///< of CountTiles
 
+  __device__ HeadRows<H> rows_from(const H* first, const TilePlace& place) const {
+    return {first, static_cast<int>(rows.width()), place.length, rows.head_dim};
+  }
+  __device__ HeadRows<H> queries(const TilePlace& place, int head) const {
+    return rows_from(rows.query(place.begin, head), place);
+  }
+  __device__ HeadRows<H> keys(const TilePlace& place, int kv) const {
+    return rows_from(rows.key(place.begin, kv), place);
+  }
+  __device__ HeadRows<H> values(const TilePlace& place, int kv) const {
+    return rows_from(rows.value(place.begin, kv), place);
+  }
+  __device__ bool drops() const { return rows.sequences != nullptr; }
+  __device__ SegmentDropout dropout(const TilePlace& place, int head) const {
+    return {rows.dropout, static_cast<uint64_t>(rows.sequences[place.begin]), head, rows.offsets[place.begin]};
+  }
   __device__ bool visible(int query, int key, int length) const {
     return key <= query && query < length && (rows.window == 0 || key > query - rows.window);
   }
@@ -123,11 +181,15 @@ struct TiledBatch {
   __device__ int first_key(int query) const {
     return rows.window == 0 || query < rows.window ? 0 : query - static_cast<int>(rows.window) + 1;
   }
+  /// exp(score) is 2^(unit() product) or, of capped scores, 2^(unit() cap(product)).
+  __device__ bool is_capped() const { return rows.softcap > 0; }
+  __device__ float unit() const { return (is_capped() ? rows.softcap : rows.scale) * log2_e; }
+  __device__ float cap(float product) const { return tanhf(product * (rows.scale / rows.softcap)); }
 };
 
 template <int D, class H>
 struct TiledForward {
-  static constexpr int threads = 128;
+  static constexpr int threads = tile_threads;
   static constexpr int shared = tiled_shared_bytes(D);
   TiledBatch<H> batch;
   H* out;
@@ -142,16 +204,14 @@ struct TiledForward {
     const Tile<D, H> memory{dynamic_shared<H>()};
     const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * tile_rows)}; };
     const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * tile_rows)}; };
+    const HeadRows<H> all_keys = batch.keys(place, kv), all_values = batch.values(place, kv);
     const auto fetch = [&](int stage, int first) {
-      fill_tile(keys_of(stage), first, tile_rows, place.length, n,
-                [&](int r) { return rows.key(place.begin + r, kv); });
-      fill_tile(values_of(stage), first, tile_rows, place.length, n,
-                [&](int r) { return rows.value(place.begin + r, kv); });
+      fill_tile<tile_rows>(keys_of(stage), all_keys, first);
+      fill_tile<tile_rows>(values_of(stage), all_values, first);
     };
 
     const Tile<D, H> queries = keys_of(1);
-    fill_tile(queries, place.first, tile_rows, place.length, n,
-              [&](int r) { return rows.query(place.begin + r, head); });
+    fill_tile<tile_rows>(queries, batch.queries(place, head), place.first);
     const int first_tile = batch.first_key(place.first) / tile_rows * tile_rows;
     fetch(0, first_tile);
     wait_for_copies();
@@ -160,7 +220,8 @@ struct TiledForward {
     LLMTRAIN_UNROLL
     for (int k = 0; k < D / 16; ++k) queries.a(query[k], warp_row, 16 * k);
 
-    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    const float unit = batch.unit();
+    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // highest: in powers of 2
     int stage = 0;
     for (int first = first_tile; first <= place.first; first += tile_rows, stage ^= 1) {
       wait_for_copies();
@@ -172,12 +233,11 @@ struct TiledForward {
       for (int k = 0; k < D / 16; ++k) {
         multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
       }
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
+      if (batch.is_capped()) {
         LLMTRAIN_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          float slope = 0;
-          scores[i][e] = rows.score(scores[i][e], slope);
+        for (int i = 0; i < tile_rows / 8; ++i) {
+          LLMTRAIN_UNROLL
+          for (int e = 0; e < 4; ++e) scores[i][e] = batch.cap(scores[i][e]);
         }
       }
       // Of the tiles of a long segment only those at the mask's borders ask about every score.
@@ -200,9 +260,9 @@ struct TiledForward {
       float shrink[2], base[2];
       LLMTRAIN_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]));
+        const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]) * unit);
         base[half] = now == -INFINITY ? 0.0f : now;  // a row without keys so far
-        shrink[half] = exp2f((highest[half] - base[half]) * log2_e);
+        shrink[half] = exp2_approx(highest[half] - base[half]);
         highest[half] = now;
         sum[half] *= shrink[half];
       }
@@ -215,20 +275,18 @@ struct TiledForward {
       for (int i = 0; i < tile_rows / 8; ++i) {
         LLMTRAIN_UNROLL
         for (int e = 0; e < 4; ++e) {
-          const float p = exp2f((scores[i][e] - base[e / 2]) * log2_e);
+          const float p = exp2_approx(fmaf(scores[i][e], unit, -base[e / 2]));
           sum[e / 2] += p;
           scores[i][e] = p;
         }
       }
-      if (rows.sequences != nullptr) {  // dropout
+      if (batch.drops()) {
+        const SegmentDropout dropout = batch.dropout(place, head);
+        const uint32_t kept = dropout.kept_keys<tile_rows / 8>(place.first + warp_row, first);
         LLMTRAIN_UNROLL
         for (int i = 0; i < tile_rows / 8; ++i) {
           LLMTRAIN_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            if (scores[i][e] == 0) continue;
-            scores[i][e] *= rows.keep(place.begin + place.first + warp_row + g + 8 * (e / 2), head,
-                                      place.begin + first + 8 * i + 2 * t + e % 2);
-          }
+          for (int e = 0; e < 4; ++e) scores[i][e] *= dropout.factor(kept, 4 * i + e);
         }
       }
       LLMTRAIN_UNROLL
@@ -246,7 +304,9 @@ struct TiledForward {
     LLMTRAIN_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int r = first_row + g + 8 * half;
-      if (t == 0 && r < place.length) lse[head * rows.count + place.begin + r] = highest[half] + logf(sum[half]);
+      if (t == 0 && r < place.length) {
+        lse[head * rows.count + place.begin + r] = fmaf(highest[half], ln_2, logf(sum[half]));
+      }
     }
   }
 };

@@ -5,20 +5,35 @@
 
 namespace llmtrain::cuda {
 
-__device__ inline float dropout_factor(const Dropout& dropout, uint32_t word) {
-  return random_uniform(word) < dropout.probability ? 0.0f : 1.0f / (1.0f - dropout.probability);
-}
-/// Dropout::scale, whose random word is indexed; what is indexed lies in local memory here.
-__device__ inline float dropout_scale(const Dropout& dropout, uint64_t sequence, uint64_t element) {
-  const auto words = philox4x32(dropout.key, sequence, element >> 2);
-  const uint32_t even = (element & 2) != 0 ? words.v[2] : words.v[0],
-                 odd = (element & 2) != 0 ? words.v[3] : words.v[1];
-  return dropout_factor(dropout, (element & 1) != 0 ? odd : even);
+/// Dropout as kernels ask for it: words are compared as integers, which decides as Dropout::scale does.
+struct KernelDropout {
+  uint64_t key;
+  uint32_t threshold;
+  float scale;  ///< of what is kept
+
+  explicit KernelDropout(const Dropout& d)
+      : key(d.key), threshold(d.threshold()), scale(1.0f / (1.0f - d.probability)) {}
+
+  __device__ bool keeps(uint32_t word) const { return word >= threshold; }
+  __device__ float factor(uint32_t word) const { return keeps(word) ? scale : 0.0f; }
+  /// random_bits(), whose word is indexed; what is indexed lies in local memory here.
+  __device__ uint32_t word(uint64_t sequence, uint64_t element) const {
+    const auto words = philox4x32(key, sequence, element >> 2);
+    const uint32_t even = (element & 2) != 0 ? words.v[2] : words.v[0],
+                   odd = (element & 2) != 0 ? words.v[3] : words.v[1];
+    return (element & 1) != 0 ? odd : even;
+  }
+  __device__ float factor(uint64_t sequence, uint64_t element) const { return factor(word(sequence, element)); }
+};
+
+/// Of a score of attention.
+__device__ inline uint64_t attention_element(int head, uint32_t query_offset, uint32_t key_offset) {
+  return (((static_cast<uint64_t>(head) << 24) + query_offset) << 24) + key_offset;
 }
 
 /// Factors of the elements of [N, C], for kernels.
 struct RowDropout {
-  Dropout dropout;
+  KernelDropout dropout;
   const int64_t* sequences;
   const int32_t* offsets;
   int64_t width;
@@ -31,7 +46,7 @@ struct RowDropout {
 
   __device__ float scale(int64_t row, int64_t channel) const {
     if (sequences == nullptr) return 1.0f;
-    return dropout_scale(dropout, static_cast<uint64_t>(sequences[row]), element(row, channel));
+    return dropout.factor(static_cast<uint64_t>(sequences[row]), element(row, channel));
   }
   /// Of neighbours in a row, also beyond its end: the row is asked for once, and a block of four random words.
   template <int64_t size>
@@ -47,7 +62,7 @@ struct RowDropout {
       for (int block = 0; block < size / 4; ++block) {
         const auto words = philox4x32(dropout.key, sequence, first / 4 + static_cast<uint64_t>(block));
         LLMTRAIN_UNROLL
-        for (int k = 0; k < 4; ++k) factors.v[4 * block + k] = dropout_factor(dropout, words.v[k]);
+        for (int k = 0; k < 4; ++k) factors.v[4 * block + k] = dropout.factor(words.v[k]);
       }
     } else {
       LLMTRAIN_UNROLL

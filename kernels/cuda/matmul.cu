@@ -47,15 +47,19 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/// Descriptions and the algorithm of a product; made once.
+/// Descriptions and the algorithm of a product; made once. The library's choice depends on how its bias is aligned, as
+/// it is told before: each has to lie at a multiple of 16 bytes.
 class Plan {
  public:
-  Plan(cublasLtHandle_t handle, const Product& p) {
+  Plan(cublasLtHandle_t handle, const Product& p, const void* bias) {
     check(cublasLtMatmulDescCreate(&operation_, p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    if (p.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
     layout(a_, type_of(p.input), p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k);
     layout(b_, type_of(p.input), p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
     layout(d_, type_of(p.output), p.m, p.n, p.d_stride);
@@ -122,7 +126,7 @@ class Library {
 
   void run(const Product& p, const void* a, const void* b, void* d, const void* bias, Stream& stream) {
     std::unique_ptr<Plan>& plan = plans_[p];
-    if (!plan) plan = std::make_unique<Plan>(handle_, p);
+    if (!plan) plan = std::make_unique<Plan>(handle_, p, bias);
     plan->run(handle_, a, b, d, bias, p.accumulate, workspace_.data(), stream);
   }
 
@@ -177,7 +181,7 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
   const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
-  const bool fused = !bias.empty() && bias.dtype == y.dtype;
+  const bool fused = !bias.empty() && bias.dtype == y.dtype && alignment_of({bias.data}) == 16;
   multiply({.m = m, .n = n, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype, .d_stride = y.dim(1)},
            w.data, x.data, y.data, stream, fused ? bias.data : nullptr);
   if (bias.empty() || fused) return;

@@ -21,7 +21,7 @@ struct Batch {
   Tensor loss_weights;      ///< fp32 [N], 0 where not trained on
   Tensor segments;          ///< int32 [S + 1], cumulative lengths: segment s is rows [segments[s], segments[s + 1])
   Tensor sequence_ids;      ///< int64 [N], canonical id of the sample a row belongs to (keys of random numbers)
-  Tensor sequence_offsets;  ///< int32 [N], row inside that sample
+  Tensor sequence_offsets;  ///< int32 [N], row inside that sample; a segment has neighbours, in order
 };
 
 }  // namespace llmtrain

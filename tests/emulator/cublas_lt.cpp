@@ -124,6 +124,11 @@ cublasStatus_t set(T& field, const void* value, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+/// In bytes, up to 16.
+uint64_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data) | 16;
+  return address & (~address + 1);
+}
 void expect_aligned(const void* data, uint64_t alignment, const char* name) {
   if (reinterpret_cast<uintptr_t>(data) % alignment != 0) {
     fail(fmt::format("cublasLtMatmul: {} is not aligned to the {} bytes that its algorithm was chosen for", name,
@@ -220,6 +225,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cubla
   results[0] = {};
   results[0].algo.data[0] = preference->alignment;
   results[0].algo.data[1] = preference->workspace;
+  if (description->epilogue == CUBLASLT_EPILOGUE_BIAS) {
+    if (description->bias == nullptr) fail("cublasLtMatmulAlgoGetHeuristic: the bias is not there yet");
+    results[0].algo.data[2] = alignment_of(description->bias);
+  }
   results[0].workspaceSize = preference->workspace;
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
@@ -255,6 +264,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
   const char* const names[] = {"A", "B", "D"};
   const void* const operands[] = {a, b, d};
   for (size_t i = 0; i < 3; ++i) expect_aligned(operands[i], algorithm->data[0], names[i]);
+  if (biased) expect_aligned(description->bias, algorithm->data[2], "the bias");
   enqueue(stream, what, product);
   return CUBLAS_STATUS_SUCCESS;
 }

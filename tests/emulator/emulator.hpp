@@ -28,6 +28,7 @@ struct Counts {
   int64_t idle_waits = 0;        ///< waits, by asking or not, after which the stream has nothing left to do
   int64_t pageable_copies = 0;   ///< from or to pageable memory: the host waits for them, too
   int64_t transfers = 0;         ///< of NCCL, that have arrived
+  int64_t attributes = 0;        ///< of kernels that were set
 };
 const Counts& counts();
 
@@ -50,6 +51,7 @@ void drain_all();
 void count_synchronization();
 void count_allocation();
 void count_launch();
+void count_attribute();
 void count_pageable_copy();
 void count_transfer();
 

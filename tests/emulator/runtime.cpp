@@ -283,6 +283,7 @@ void refuse_another_context(const char* call) {
 }
 
 cudaError_t allow_shared_memory(AnyKernel kernel, int bytes) {
+  count_attribute();
   if (bytes > most_shared_memory) return result(cudaErrorInvalidValue);
   allowed_shared_memory()[kernel] = bytes;
   return cudaSuccess;

@@ -146,6 +146,7 @@ void count_synchronization() {
 }
 void count_allocation() { ++streams().counts.allocations; }
 void count_launch() { ++streams().counts.launches; }
+void count_attribute() { ++streams().counts.attributes; }
 void count_pageable_copy() { ++streams().counts.pageable_copies; }
 void count_transfer() { ++streams().counts.transfers; }
 

@@ -27,6 +27,11 @@ struct Rows {
 
 TEST(RowDropout, NeighboursInARow) {
   Rows rows;
+  for (const float probability : {0x1p-33F, 0.1F, 0.9F}) {
+    rows.dropout.probability = probability;
+    EXPECT_EQ(rows.of(4).scale(1, 2), rows.expected(4, 1, 2)) << probability;
+  }
+  rows.dropout.probability = 0.4F;
   for (const int64_t width : {4, 6, 7, 16, 30}) {
     const RowDropout dropout = rows.of(width);
     for (int64_t row = 0; row < rows.count(); ++row) {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "core/philox.hpp"
+#include "emulator/emulator.hpp"
+#include "harness/harness.hpp"
 #include "kernels/attention_checks.hpp"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_shape.hpp"
@@ -72,10 +74,42 @@ TEST(LaunchShape, RowsOfLargeTensorsHaveOffsetsOf64Bits) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.value(row, 7)) - base, 2 * (row * 48 * 128 + 47 * 128));
 }
 
+struct Sharing {
+  static constexpr int threads = warp_lanes;
+  void operator()() const { dynamic_shared<unsigned>()[threadIdx.x] = threadIdx.x; }
+};
+
+// A launch that is recorded is none of a kernel's first.
+TEST(Launch, AsksOnceForSharedMemory) {
+  const auto questions = [](int bytes) {
+    const int64_t before = emulator::counts().attributes;
+    launch({1}, test::stream(), Sharing(), bytes);
+    return emulator::counts().attributes - before;
+  };
+  EXPECT_EQ(questions(shared_bytes_granted), 0);
+  for (const int bytes : {64 << 10, 80 << 10}) {
+    EXPECT_EQ(questions(bytes), 1);
+    EXPECT_EQ(questions(bytes), 0);
+  }
+  EXPECT_EQ(questions(64 << 10), 0) << "less than was asked for";
+  test::stream().synchronize();
+  Graph graph;
+  graph.record(test::stream(), [&] { EXPECT_EQ(questions(80 << 10), 0); });
+  graph.launch(test::stream());
+  test::stream().synchronize();
+  EXPECT_THROW(questions(100 << 10), Error);
+}
+
 TEST(AttentionShapes, EveryHeadFitsItsTileItsRegistersAndTheSharedMemoryOfAnyGpu) {
   const int64_t granted = shared_bytes_of_block(0);
   for (int64_t head_dim = 1; head_dim <= largest_head_dim; ++head_dim) {
     EXPECT_GE(row_registers(head_dim) * warp_lanes, head_dim);
+    for (const int64_t size : {4, 8}) {
+      const int lanes = row_lanes(head_dim, size);
+      EXPECT_EQ(warp_lanes % lanes, 0) << head_dim;
+      EXPECT_TRUE(lanes == warp_lanes || lanes * size >= head_dim) << head_dim;
+      EXPECT_TRUE(lanes == 1 || lanes / 2 * size < head_dim) << head_dim;
+    }
     for (const auto& [rows, weights] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
       EXPECT_LE(row_shared_bytes(head_dim, rows, weights), granted) << head_dim;
     }

@@ -1,4 +1,4 @@
-// tf32 and padded rows, which only GPUs have.
+// tf32, padded rows and the alignment of a bias, which only GPUs know.
 
 #include "kernels/kernel_test.hpp"
 #include "kernels/matmul.hpp"
@@ -40,6 +40,26 @@ TEST(Tf32, LeavesOtherTypesAlone) {
     EXPECT_EQ(product(type, 1.25), before) << name_of(type);
     use_tf32(false);
     EXPECT_EQ(before, Values(size * size, size * 1.25));
+  }
+}
+
+// An algorithm that was chosen for one bias is taken for others, which may lie elsewhere.
+TEST(FusedBias, MayLieAnywhere) {
+  constexpr int64_t n = 6, m = 16, k = 8;
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const Array x(type, {n, k}, test::random_integers(n * k, 1, 3)),
+        w(type, {m, k}, test::random_integers(m * k, 2, 3));
+    const Values shifts = test::random_integers(2 * m, 3, 9);
+    const Array biases(type, {2 * m}, shifts), y(type, {n, m});
+    linear_forward(y, x, w, {}, test::stream());
+    const Values plain = y.values();
+    for (const int64_t first : {0, 8, 1, 2, 0}) {
+      const Tensor bias(static_cast<char*>(biases.tensor().data) + first * size_of(type), type, {m});
+      linear_forward(y, x, w, bias, test::stream());
+      Values expected = plain;
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] += shifts[static_cast<size_t>(first) + i % m];
+      EXPECT_EQ(y.values(), expected) << name_of(type) << ' ' << first;
+    }
   }
 }
 

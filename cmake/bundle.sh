@@ -22,13 +22,16 @@ TEXT
 }
 
 limit=64 only='*' level=9 with_cuda=false host='' arguments=()
+value() { # option, its value: what follows it, which must be there
+  [[ -n ${2:-} ]] || { echo "bundle.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+}
 while (($# > 0)); do
   case $1 in
     --with-cuda) with_cuda=true limit=0 ;;
-    --host) host=${2:?--host wants a build folder} && shift ;;
+    --host) value "$@" && host=$2 && shift ;;
     --quick) level=0 ;;
-    --only) only=${2:?--only wants a pattern} && shift ;;
-    --limit) limit=${2:?--limit wants a number} && shift ;;
+    --only) value "$@" && only=$2 && shift ;;
+    --limit) value "$@" && limit=$2 && shift ;;
     -h | --help) usage && exit 0 ;;
     -*) echo "bundle.sh: unknown option '$1' (--help lists them)" >&2 && exit 64 ;;
     *) arguments+=("$1") ;;
@@ -36,17 +39,20 @@ while (($# > 0)); do
   shift
 done
 ((${#arguments[@]} == 2)) || { usage >&2 && exit 64; }
+[[ $limit =~ ^[0-9]{1,9}$ ]] || { echo "bundle.sh: --limit is '$limit': it must be a number of MiB" >&2 && exit 64; }
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
-build=$(readlink -f "${arguments[0]}") output=$(readlink -f "${arguments[1]}")
+build=$(readlink -m "${arguments[0]}") output=$(readlink -m "${arguments[1]}")
 made_for() { # device, build folder
   grep -q "^LLMTRAIN_DEVICE:.*=$1\$" "$2/CMakeCache.txt" 2>/dev/null ||
     { echo "bundle.sh: $2 was not made with the preset $1" >&2 && exit 66; }
 }
 made_for cuda "$build"
-if [[ -n $host ]]; then host=$(readlink -f "$host") && made_for host "$host"; fi
+[[ -d $(dirname "$output") ]] || { echo "bundle.sh: there is no folder for $output" >&2 && exit 73; }
+if [[ -n $host ]]; then host=$(readlink -m "$host") && made_for host "$host"; fi
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$output.part"' EXIT
+trap 'exit 143' TERM INT HUP
 bundle=$work/llmtrain-gpu
 mkdir -p "$bundle/lib" "$bundle/tests" "$bundle/gpu_tests"
 cmake --install "$build" --prefix "$bundle" --strip >/dev/null

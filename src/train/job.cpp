@@ -10,6 +10,7 @@
 
 #include "core/activity.hpp"
 #include "core/number_text.hpp"
+#include "device/host_memory.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "train/estimate.hpp"
@@ -107,6 +108,23 @@ void check_plan(const Arena& plan, const Config& config, Communicator& communica
   });
 }
 
+void check_host_memory(int64_t bytes, Communicator& communicator) {
+  if (device_memory_is_host()) return;
+  std::array<int64_t, 2> memory = {bytes, -(host_memory("/").available / communicator.node_size())};
+  communicator.maximum(memory);
+  const int64_t most = memory[0], share = -memory[1];
+  raise_together(communicator, [&] {
+    if (most <= share) return;
+    const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("not enough memory: what is offloaded needs {} per rank in memory of the host, a rank's "
+                    "share of the node is {}. Take more ranks on more nodes, fewer ranks a node, or "
+                    "parallel.offload_optimizer = nvme (--estimate shows the parts)",
+                    text(most), text(share)));
+  });
+}
+
 RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
                           const Communicator& communicator) {
   RunLogOptions options;
@@ -152,13 +170,15 @@ void print_model(RunLog& log, const Config& config, int64_t parameters) {
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
   const int64_t ranks = ranks_of_device(communicator);
-  std::array<int64_t, 3> memory = {plan.bytes(), -plan.bytes(), matmul_workspace_bytes() + device_context_bytes(ranks)};
+  const int64_t context = device_context_bytes(ranks);
+  std::array<int64_t, 3> memory = {plan.bytes(), -plan.bytes(), matmul_workspace_bytes() + context};
   communicator.maximum(memory);
+  // As check_plan() counts: with what the processes have by now.
+  const int64_t available = device_memory().available + ranks * (context - device_reserve_bytes());
   const int64_t bytes = memory[0] + memory[2];
   const std::string_view most = memory[0] == -memory[1] ? "" : " at most";  // plans differ
   log.print(fmt::format("memory     {} per rank{}, {} on this {} of {} available", text(bytes), most,
-                        text(bytes * ranks), device_memory_is_host() ? "node" : "GPU",
-                        text(device_memory().available)));
+                        text(bytes * ranks), device_memory_is_host() ? "node" : "GPU", text(available)));
 }
 
 void print_left_out(RunLog& log, const SampleCounts& counts) {

@@ -25,6 +25,8 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 
 /// UserError(deck) on all ranks when the plan is too large for one of them. Collective.
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator);
+/// Collective: UserError(deck) where a rank of a GPU wants more `bytes` of its node's memory than its share.
+void check_host_memory(int64_t bytes, Communicator& communicator);
 
 /// Of the files and the console: `directory` is null on ranks other than 0.
 RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,

@@ -106,6 +106,13 @@ void settle_precision(Config& config, bool fast_bf16) {
     config.notes.push_back(config.provenance.where("precision.compute") +
                            ": this device has no tf32: its products are those of fp32");
   }
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.offload_parameters != Offload::none && parallel.offload_optimizer == Offload::none &&
+      compute_dtype(config.precision) != DType::f32) {
+    config.notes.push_back(config.provenance.where("parallel.offload_parameters") +
+                           ": no effect: weights are rounded from the masters, which stay where they are without "
+                           "parallel.offload_optimizer");
+  }
 }
 
 /// Whether rank 0's device is fast at it.
@@ -143,13 +150,6 @@ void print_resume(RunLog& log, const ResumePoint& from) {
 /// What lies on disks.
 void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pinned) {
   const ParallelConfig& parallel = config.parallel;
-  if (parallel.offload_parameters != Offload::none && parallel.offload_optimizer == Offload::none &&
-      compute_dtype(config.precision) != DType::f32) {
-    log.warn(
-        fmt::format("{}: no effect: weights are rounded from the masters, which stay where they are without "
-                    "parallel.offload_optimizer",
-                    config.provenance.where("parallel.offload_parameters")));
-  }
   if (pinned != 0) {
     log.print(fmt::format("offload    {} per rank in memory of the host", bytes_text(static_cast<double>(pinned))));
   }
@@ -271,6 +271,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
   if (command.measure) {
     const std::unique_ptr<Trainer> measured = plan_trainer(config, data, communicator);
     check_plan(measured->plan(), config, communicator);
+    check_host_memory(measured->pinned_bytes(), communicator);
     measured->reserve_disk(communicator);
     e.time = measured->measure(runtime);
   }
@@ -313,6 +314,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   });
   const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
   check_plan(trainer->plan(), config, communicator);
+  check_host_memory(trainer->pinned_bytes(), communicator);
   trainer->reserve_disk(communicator);
   raise_together(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);

@@ -30,18 +30,22 @@ TEXT
 
 all_cases=(ledgers resume exchange offload too_large signal killed_rank stopped_rank)
 gpu='' host='' mpirun='mpirun --oversubscribe --bind-to none -n' work='' cases=()
+value() { # option, its value: what follows it, which must be there
+  [[ -n ${2:-} ]] || { echo "gpu_runs.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+}
 while (($# > 0)); do
   case $1 in
-    --host) host=$(readlink -f "${2:?}") && shift ;;
-    --mpirun) mpirun=${2:?} && shift ;;
-    --work) work=${2:?} && shift ;;
+    --host) value "$@" && host=$(readlink -m "$2") && shift ;;
+    --mpirun) value "$@" && mpirun=$2 && shift ;;
+    --work) value "$@" && work=$2 && shift ;;
     -h | --help) usage && exit 0 ;;
     -*) echo "gpu_runs.sh: unknown option '$1' (--help lists them)" >&2 && exit 64 ;;
-    *) if [[ -z $gpu ]]; then gpu=$(readlink -f "$1"); else cases+=("$1"); fi ;;
+    *) if [[ -z $gpu ]]; then gpu=$(readlink -m "$1"); else cases+=("$1"); fi ;;
   esac
   shift
 done
 [[ -n $gpu ]] || { usage >&2 && exit 64; }
+[[ -x $gpu/llmtrain ]] || { echo "gpu_runs.sh: there is no program $gpu/llmtrain" >&2 && exit 66; }
 ((${#cases[@]} > 0)) || cases=("${all_cases[@]}")
 for name in "${cases[@]}"; do
   [[ " ${all_cases[*]} " == *" $name "* ]] || { echo "gpu_runs.sh: no case '$name' (--help lists them)" >&2 && exit 64; }

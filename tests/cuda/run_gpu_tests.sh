@@ -19,13 +19,16 @@ TEXT
 }
 
 only='*' ranks='1 2 4' sanitizer=true benchmarks=false results=results
+value() { # option, its value: what follows it, which must be there
+  [[ -n ${2:-} ]] || { echo "run_gpu_tests.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+}
 while (($# > 0)); do
   case $1 in
-    --only) only=${2:?} && shift ;;
-    --ranks) ranks=${2:?} && shift ;;
+    --only) value "$@" && only=$2 && shift ;;
+    --ranks) value "$@" && ranks=$2 && shift ;;
     --no-sanitizer) sanitizer=false ;;
     --benchmarks) benchmarks=true ;;
-    --results) results=${2:?} && shift ;;
+    --results) value "$@" && results=$2 && shift ;;
     -h | --help) usage && exit 0 ;;
     *) echo "run_gpu_tests.sh: unknown option '$1' (--help lists them)" >&2 && exit 64 ;;
   esac

@@ -23,6 +23,7 @@
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/runtime.hpp"
+#include "train/job.hpp"
 #include "train/program.hpp"
 #include "train/step_hook.hpp"
 
@@ -292,6 +293,18 @@ TEST_F(DeviceSteps, ShapesHaveGraphsOfTheirOwn) {
 TEST_F(DeviceSteps, WhatCannotBeAGraphSaysSo) {
   EXPECT_THAT(run("dropout", {"model.dropout=0.1"}).log, testing::HasSubstr("graphs     none: dropout"));
   EXPECT_THAT(run("stage3", {"parallel.zero=3"}).log, testing::HasSubstr("graphs     none: weights or gradients"));
+}
+
+// State that is offloaded lies in memory that the node must have.
+TEST(HostMemoryOfGpuRuns, IsHeldAgainstTheNode) {
+  EXPECT_NO_THROW(check_host_memory(int64_t{1} << 20, test::runtime().communicator()));
+  try {
+    check_host_memory(int64_t{1} << 60, test::runtime().communicator());
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::deck);
+    EXPECT_THAT(error.what(), testing::HasSubstr("share of the node"));
+  }
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 #include "kernels/norm.hpp"
 
 // Rows come from memory once. Forward, a warp keeps its row in registers or, a longer one, in shared memory. Backward,
-// a block takes the rows of a partial column sum: first its warps form what a row's gradient needs of the whole row,
-// then its threads, each with columns of its own, all gradients; what is read twice comes from a cache the second time.
-// No atomics.
+// a block takes the rows of a partial column sum, one for each warp at a time: first its warps form what a row's
+// gradient needs of the whole row, then its threads, each with columns of its own, all gradients; what is read twice
+// comes from a cache the second time. No atomics.
 
 namespace llmtrain {
 
@@ -208,39 +208,57 @@ struct BackwardRows {
   }
 
   __device__ void operator()() const {
+    constexpr int warps = threads / warp_lanes;
     __shared__ OfRow of_rows[rows_per_block];
     const int64_t first = blockIdx.x * rows_per_block;
     const int count = static_cast<int>(rows - first < rows_per_block ? rows - first : rows_per_block);
-    for (int r = static_cast<int>(threadIdx.x) / warp_lanes; r < count; r += threads / warp_lanes) {
-      const OfRow own = of_row(first + r);
-      if (lane() == 0) of_rows[r] = own;
+    for (int begin = 0; begin < count; begin += warps) {
+      const int own = begin + static_cast<int>(threadIdx.x) / warp_lanes;
+      if (own < count) {
+        const OfRow r = of_row(first + own);
+        if (lane() == 0) of_rows[own] = r;
+      }
+      __syncthreads();
+      add_rows(of_rows, first, begin, std::min(begin + warps, count));
     }
-    __syncthreads();
+  }
+
+  /// Rows begin to end of the block: their gradients, added to the block's sums. What was read last is still near: from
+  /// the rows' ends back.
+  __device__ void add_rows(const OfRow* of_rows, int64_t first, int begin, int end) const {
     float* sums = partial + int64_t{blockIdx.x} * 2 * channels;
-    for (int64_t i = threadIdx.x * Pack::size; i < channels; i += threads * Pack::size) {
+    constexpr int64_t stride = threads * Pack::size;
+    for (int64_t from = (channels - 1) / stride * stride; from >= 0; from -= stride) {
+      const int64_t i = from + threadIdx.x * Pack::size;
+      if (i >= channels) continue;
       Pack dweight{}, dbias{};
-      columns(of_rows, first, count, i, dweight, dbias);
+      if (begin > 0) {
+        dweight = load_pack(sums, i, channels);
+        dbias = load_pack(sums + channels, i, channels);
+      }
+      columns(of_rows, first, begin, end, i, dweight, dbias);
       store_pack(sums, i, channels, dweight);
       store_pack(sums + channels, i, channels, dbias);
     }
   }
 
   /// dx may be the memory of x: rows are read before they are written.
-  __device__ void columns(const OfRow* of_rows, int64_t first, int count, int64_t i, Pack& dweight, Pack& dbias) const {
+  __device__ void columns(const OfRow* of_rows, int64_t first, int begin, int end, int64_t i, Pack& dweight,
+                          Pack& dbias) const {
     constexpr int ahead = 4;  // loads need not wait for stores, which might be to their memory
     const Pack w = load_pack(weight, i, channels);
-    for (int begin = 0; begin < count; begin += ahead) {
+    for (; begin < end; begin += ahead) {
       Pack gradients[ahead], inputs[ahead], sums[ahead];
       LLMTRAIN_UNROLL
       for (int j = 0; j < ahead; ++j) {
-        const int64_t row = (first + std::min(begin + j, count - 1)) * channels;
+        const int64_t row = (first + std::min(begin + j, end - 1)) * channels;
         gradients[j] = load_pack(dy + row, i, channels);
         inputs[j] = load_pack(x + row, i, channels);
         sums[j] = accumulate ? load_pack(dx + row, i, channels) : Pack{};
       }
       LLMTRAIN_UNROLL
       for (int j = 0; j < ahead; ++j) {
-        if (begin + j >= count) continue;
+        if (begin + j >= end) continue;
         const OfRow r = of_rows[begin + j];
         for (int k = 0; k < Pack::size; ++k) {
           const float d = gradients[j].v[k], h = (inputs[j].v[k] - r.center) * r.scale, g = d * (offset + w.v[k]);

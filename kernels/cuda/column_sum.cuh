@@ -33,6 +33,7 @@ struct GroupColumnSums {
   __device__ void operator()(int64_t i) const {
     const int64_t first = i / width * blocks_per_group, end = std::min(blocks, first + blocks_per_group);
     double sum = 0;
+    LLMTRAIN_UNROLL_BY(8)
     for (int64_t block = first; block < end; ++block) sum += partial[block * width + i % width];
     grouped[i] = sum;
   }
@@ -45,13 +46,17 @@ struct FoldColumnSums {
   const double* grouped;
   float* out[results];
   bool accumulate;
-  __device__ void operator()(int64_t column) const {
-    for (int r = 0; r < results; ++r) {
-      if (out[r] == nullptr) continue;
-      double sum = 0;
-      for (int64_t group = 0; group < groups; ++group) sum += grouped[(group * results + r) * columns + column];
-      out[r][column] = static_cast<float>(accumulate ? out[r][column] + sum : sum);
+  __device__ void operator()(int64_t i) const {
+    float* to = nullptr;
+    LLMTRAIN_UNROLL  // an array that is indexed lies in local memory
+        for (int r = 0; r < results; ++r) {
+      if (i / columns == r && out[r] != nullptr) to = out[r] + i % columns;
     }
+    if (to == nullptr) return;
+    double sum = 0;
+    LLMTRAIN_UNROLL_BY(8)
+    for (int64_t group = 0; group < groups; ++group) sum += grouped[group * results * columns + i];
+    *to = static_cast<float>(accumulate ? *to + sum : sum);
   }
 };
 
@@ -77,7 +82,7 @@ void fold_column_sums(void* memory, int64_t rows, int64_t columns, float* const 
   for_each(groups * width, stream, GroupColumnSums{blocks, width, partial_column_sums(memory, rows, width), grouped});
   FoldColumnSums<results> fold{groups, columns, grouped, {}, accumulate};
   std::copy(out, out + results, fold.out);
-  for_each(columns, stream, fold);
+  for_each(width, stream, fold);
 }
 
 template <int results, class F>

@@ -97,10 +97,10 @@ void for_each(int64_t count, Stream& stream, const F& f) {
 }
 
 /// f(i) for i in [0, count), each by one whole warp.
-template <class F>
+template <class F, int warps_of_block>
 struct ForEachWarp {
-  static constexpr int threads = 256;
-  static constexpr int warps = threads / warp_lanes;
+  static constexpr int warps = warps_of_block;
+  static constexpr int threads = warps * warp_lanes;
   int64_t count;
   F f;
   __device__ void operator()() const {
@@ -108,9 +108,10 @@ struct ForEachWarp {
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * warps + threadIdx.x / warp_lanes; i < count; i += stride) f(i);
   }
 };
-template <class F>
-void for_each_warp(int64_t count, Stream& stream, const F& f) {
-  launch(loop_grid(count, ForEachWarp<F>::warps), stream, ForEachWarp<F>{count, f});
+template <int warps = 8, class F>
+void for_each_warp(int64_t count, Stream& stream, const F& f, int shared_bytes = 0) {
+  using Kernel = ForEachWarp<F, warps>;
+  launch(loop_grid(count, Kernel::warps), stream, Kernel{count, f}, shared_bytes);
 }
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % warp_lanes); }

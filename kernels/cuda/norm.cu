@@ -3,10 +3,10 @@
 #include "kernels/cuda/dropout_row.cuh"
 #include "kernels/norm.hpp"
 
-// Rows come from memory once. Forward, a warp keeps its row in registers where it fits them. Backward, a block takes
-// the rows of a partial column sum: first its warps form what a row's gradient needs of the whole row, then its
-// threads, each with columns of its own, all gradients; what is read twice comes from a cache the second time. No
-// atomics.
+// Rows come from memory once. Forward, a warp keeps its row in registers or, a longer one, in shared memory. Backward,
+// a block takes the rows of a partial column sum, one for each warp at a time: first its warps form what a row's
+// gradient needs of the whole row, then its threads, each with columns of its own, all gradients; what is read twice
+// comes from a cache the second time. No atomics.
 
 namespace llmtrain {
 
@@ -14,42 +14,55 @@ namespace {
 
 using namespace cuda;
 
-/// A row that a warp goes over several times: in registers, packs of every lane, or in memory (0).
-template <int held>
+/// A row that a warp goes over several times: packs of every lane in registers, or in shared memory, where lanes read
+/// only what they have written, or in memory.
+template <bool held>
 struct WarpRow {
+  static constexpr int most_packs = 8;
   int64_t n;
   const float* memory;
-  Pack packs[held == 0 ? 1 : held];
+  float* shared;  ///< null: too long a row
+  Pack packs[held ? most_packs : 1];
 
   /// f(i) gives the elements from i on, and sees to it that they are in memory.
   template <class F>
   __device__ void load(const F& f) {
-    if constexpr (held == 0) {
-      for_packs(n, f);
-    } else {
+    if constexpr (held) {
       LLMTRAIN_UNROLL
-      for (int k = 0; k < held; ++k) packs[k] = at(k) < n ? f(at(k)) : Pack{};
+      for (int k = 0; k < most_packs; ++k) packs[k] = at(k) < n ? f(at(k)) : Pack{};
+    } else {
+      for_packs(n, [&](int64_t i) {
+        const Pack p = f(i);
+        if (shared != nullptr) store_pack(shared, i, n, p);
+      });
     }
   }
   /// f(i, elements from i on)
   template <class F>
   __device__ void each(const F& f) const {
-    if constexpr (held == 0) {
-      for_packs(n, [&](int64_t i) { f(i, load_pack(memory, i, n)); });
-    } else {
+    if constexpr (held) {
       LLMTRAIN_UNROLL
-      for (int k = 0; k < held; ++k) {
+      for (int k = 0; k < most_packs; ++k) {
         if (at(k) < n) f(at(k), packs[k]);
       }
+    } else {
+      const float* const from = shared != nullptr ? shared : memory;
+      for_packs(n, [&](int64_t i) { f(i, load_pack(from, i, n)); });
     }
   }
 
  private:
   __device__ static int64_t at(int k) { return (k * warp_lanes + lane()) * Pack::size; }
 };
-/// Registers for rows of up to 1024 elements; longer ones are read from a cache.
-inline constexpr int most_held = 8;
-inline constexpr int64_t largest_held_row = most_held * warp_lanes * Pack::size;
+inline constexpr int64_t largest_held_row = WarpRow<true>::most_packs * warp_lanes * Pack::size;
+/// Blocks of few warps, so that every GPU has the shared memory for long rows.
+inline constexpr int warps_of_long_rows = 4;
+constexpr int64_t shared_row_floats(int64_t n) { return blocks_for(n, Pack::size) * Pack::size; }
+/// Of a block; 0 where that is too much.
+constexpr int shared_bytes_of_rows(int64_t n) {
+  const int64_t bytes = warps_of_long_rows * shared_row_floats(n) * static_cast<int64_t>(sizeof(float));
+  return static_cast<int>(bytes <= shared_bytes_of_block(0) ? bytes : 0);
+}
 
 /// The residual stream before the norm.
 struct Given {
@@ -73,7 +86,7 @@ struct Summed {
   }
 };
 
-template <class Y, class W, class X, int held>
+template <class Y, class W, class X, bool held>
 struct ForwardRow {
   NormKind kind;
   Y* y;
@@ -83,8 +96,12 @@ struct ForwardRow {
   float epsilon, offset;
   int64_t channels;
 
+  __device__ float* shared_row() const {
+    if (held || shared_bytes_of_rows(channels) == 0) return nullptr;
+    return dynamic_shared<float>() + threadIdx.x / warp_lanes * shared_row_floats(channels);
+  }
   __device__ void operator()(int64_t row) const {
-    WarpRow<held> in{channels, x + row * channels, {}};
+    WarpRow<held> in{channels, x + row * channels, shared_row(), {}};
     in.load([&](int64_t i) { return source.at(x, row, i, channels); });
     const double count = static_cast<double>(channels);
     float center = 0;
@@ -125,14 +142,15 @@ void forward(const NormForward& a, const X& source, Stream& stream) {
   LLMTRAIN_CHECK(a.bias.empty() || (a.bias.numel() == channels && a.bias.dtype == a.weight.dtype), "bias of a norm");
   float* means = a.mean.empty() || a.kind == NormKind::rmsnorm ? nullptr : a.mean.as<float>();
   dispatch(a.y, a.weight, [&]<class Y, class W>(Y* y, W* weight) {
-    const auto start = [&]<int held>(std::integral_constant<int, held>) {
-      for_each_warp(rows, stream,
-                    ForwardRow<Y, W, decltype(source(weight)), held>{
-                        a.kind, y, means, a.rstd.as<float>(), a.x.as<float>(), source(weight), weight,
-                        static_cast<const W*>(a.bias.data), a.epsilon, a.weight_offset, channels});
+    const auto start = [&]<bool held>(std::bool_constant<held>) {
+      constexpr int warps = held ? 8 : warps_of_long_rows;
+      for_each_warp<warps>(rows, stream,
+                           ForwardRow<Y, W, decltype(source(weight)), held>{
+                               a.kind, y, means, a.rstd.as<float>(), a.x.as<float>(), source(weight), weight,
+                               static_cast<const W*>(a.bias.data), a.epsilon, a.weight_offset, channels},
+                           held ? 0 : shared_bytes_of_rows(channels));
     };
-    channels <= largest_held_row ? start(std::integral_constant<int, most_held>{})
-                                 : start(std::integral_constant<int, 0>{});
+    channels <= largest_held_row ? start(std::true_type()) : start(std::false_type());
   });
 }
 
@@ -190,39 +208,57 @@ struct BackwardRows {
   }
 
   __device__ void operator()() const {
+    constexpr int warps = threads / warp_lanes;
     __shared__ OfRow of_rows[rows_per_block];
     const int64_t first = blockIdx.x * rows_per_block;
     const int count = static_cast<int>(rows - first < rows_per_block ? rows - first : rows_per_block);
-    for (int r = static_cast<int>(threadIdx.x) / warp_lanes; r < count; r += threads / warp_lanes) {
-      const OfRow own = of_row(first + r);
-      if (lane() == 0) of_rows[r] = own;
+    for (int begin = 0; begin < count; begin += warps) {
+      const int own = begin + static_cast<int>(threadIdx.x) / warp_lanes;
+      if (own < count) {
+        const OfRow r = of_row(first + own);
+        if (lane() == 0) of_rows[own] = r;
+      }
+      __syncthreads();
+      add_rows(of_rows, first, begin, std::min(begin + warps, count));
     }
-    __syncthreads();
+  }
+
+  /// Rows begin to end of the block: their gradients, added to the block's sums. What was read last is still near: from
+  /// the rows' ends back.
+  __device__ void add_rows(const OfRow* of_rows, int64_t first, int begin, int end) const {
     float* sums = partial + int64_t{blockIdx.x} * 2 * channels;
-    for (int64_t i = threadIdx.x * Pack::size; i < channels; i += threads * Pack::size) {
+    constexpr int64_t stride = threads * Pack::size;
+    for (int64_t from = (channels - 1) / stride * stride; from >= 0; from -= stride) {
+      const int64_t i = from + threadIdx.x * Pack::size;
+      if (i >= channels) continue;
       Pack dweight{}, dbias{};
-      columns(of_rows, first, count, i, dweight, dbias);
+      if (begin > 0) {
+        dweight = load_pack(sums, i, channels);
+        dbias = load_pack(sums + channels, i, channels);
+      }
+      columns(of_rows, first, begin, end, i, dweight, dbias);
       store_pack(sums, i, channels, dweight);
       store_pack(sums + channels, i, channels, dbias);
     }
   }
 
   /// dx may be the memory of x: rows are read before they are written.
-  __device__ void columns(const OfRow* of_rows, int64_t first, int count, int64_t i, Pack& dweight, Pack& dbias) const {
+  __device__ void columns(const OfRow* of_rows, int64_t first, int begin, int end, int64_t i, Pack& dweight,
+                          Pack& dbias) const {
     constexpr int ahead = 4;  // loads need not wait for stores, which might be to their memory
     const Pack w = load_pack(weight, i, channels);
-    for (int begin = 0; begin < count; begin += ahead) {
+    for (; begin < end; begin += ahead) {
       Pack gradients[ahead], inputs[ahead], sums[ahead];
       LLMTRAIN_UNROLL
       for (int j = 0; j < ahead; ++j) {
-        const int64_t row = (first + std::min(begin + j, count - 1)) * channels;
+        const int64_t row = (first + std::min(begin + j, end - 1)) * channels;
         gradients[j] = load_pack(dy + row, i, channels);
         inputs[j] = load_pack(x + row, i, channels);
         sums[j] = accumulate ? load_pack(dx + row, i, channels) : Pack{};
       }
       LLMTRAIN_UNROLL
       for (int j = 0; j < ahead; ++j) {
-        if (begin + j >= count) continue;
+        if (begin + j >= end) continue;
         const OfRow r = of_rows[begin + j];
         for (int k = 0; k < Pack::size; ++k) {
           const float d = gradients[j].v[k], h = (inputs[j].v[k] - r.center) * r.scale, g = d * (offset + w.v[k]);

@@ -155,6 +155,50 @@ TEST(NormOffset, StandsForALargerWeight) {
   }
 }
 
+// Rows that registers hold, rows for shared memory and longer ones; so many of them that a block sums in several
+// rounds.
+class LongNorm : public testing::TestWithParam<std::tuple<NormKind, int64_t>> {};
+
+TEST_P(LongNorm, AgreesWithDouble) {
+  const auto [kind, w] = GetParam();
+  const int64_t n = 43;
+  const Array x(DType::f32, {n, w}, test::random_values(n * w, 1, 2.0));
+  const Array weight(DType::f32, {w}, test::random_values(w, 2)), bias(DType::f32, {w}, test::random_values(w, 3));
+  const Array dy(DType::f32, {n, w}, test::random_values(n * w, 4));
+  const Array y(DType::f32, {n, w}), mean(DType::f32, {n}), rstd(DType::f32, {n});
+  norm_forward({kind, y, mean, rstd, x, weight, bias, epsilon}, test::stream());
+  const Values xs = x.values(), ws = weight.values(), d = dy.values();
+  test::expect_close(y.values(), naive(kind, xs, ws, bias.values()), [](size_t) { return 4e-6; });
+
+  const Array dx(DType::f32, {n, w}), dweight(DType::f32, {w}), dbias(DType::f32, {w});
+  norm_backward({kind, dx, dweight, dbias, dy, x, weight, mean, rstd}, test::stream());
+  const auto c = static_cast<size_t>(w);
+  const Values normed = naive(kind, xs, Values(c, 1.0), {}), scales = rstd.values();
+  Values slope(xs.size()), weight_slope(c), bias_slope(c);
+  for (size_t row = 0; row < xs.size(); row += c) {
+    double g_mean = 0, gh_mean = 0;
+    for (size_t i = 0; i < c; ++i) {
+      const double g = d[row + i] * ws[i], h = normed[row + i];
+      if (kind == NormKind::layernorm) g_mean += g / static_cast<double>(w);
+      gh_mean += g * h / static_cast<double>(w);
+      weight_slope[i] += d[row + i] * h;
+      bias_slope[i] += d[row + i];
+    }
+    for (size_t i = 0; i < c; ++i)
+      slope[row + i] = scales[row / c] * (d[row + i] * ws[i] - g_mean - normed[row + i] * gh_mean);
+  }
+  test::expect_close(
+      dx.values(), slope, [](size_t) { return 3e-6; }, "dx");
+  test::expect_close(
+      dweight.values(), weight_slope, [](size_t) { return 2e-5; }, "dweight");
+  test::expect_close(
+      dbias.values(), bias_slope, [](size_t) { return 2e-5; }, "dbias");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LongNorm,
+                         testing::Combine(testing::Values(NormKind::layernorm, NormKind::rmsnorm),
+                                          testing::Values(1000, 1025, 2050, 4096, 6336, 6337)));
+
 // Norms that form, or follow, a sum of the residual stream: the bits of the two calls.
 class ResidualNorm : public testing::TestWithParam<std::tuple<NormKind, DType, int64_t, bool>> {
  protected:
@@ -198,10 +242,10 @@ TEST_P(ResidualNorm, HasTheBitsOfTheCallsThatItStandsFor) {
   EXPECT_NE(run(true, Dropout{0.5f, 78}), expected) << "control";
 }
 
-// Rows of part of a register's width, of registers, and too long for them.
+// Rows of part of a register's width, of registers, of shared memory, and too long for that.
 INSTANTIATE_TEST_SUITE_P(All, ResidualNorm,
                          testing::Combine(testing::Values(NormKind::layernorm, NormKind::rmsnorm),
-                                          testing::Values(DType::f32, DType::bf16), testing::Values(7, 768, 2052),
+                                          testing::Values(DType::f32, DType::bf16), testing::Values(7, 768, 2052, 6338),
                                           testing::Bool()));
 
 TEST(NormThreads, BitsDoNotDependOnThreads) {

@@ -1,11 +1,11 @@
+#include "device/host_memory.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
-
-#include "device/host_memory.hpp"
 
 namespace llmtrain {
 

@@ -1,10 +1,11 @@
+#include "device/host_memory.hpp"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "device/host_memory.hpp"
 #include "harness/temporary_folder.hpp"
 
 namespace llmtrain {

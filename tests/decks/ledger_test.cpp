@@ -10,7 +10,10 @@
 namespace llmtrain::test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A model whose units divide by no rank count, with everything that could go wrong: tied embedding, dropout,
 /// accumulation, packing without padding, a short last step of an epoch, evaluations.
@@ -177,6 +180,20 @@ TEST_F(Ledger, IsIdenticalForEveryLevelOfRecomputation) {
       all.push_back("memory.recompute=" + std::string(level));
       all.push_back("parallel.zero=" + std::to_string(++stage % 4));
       EXPECT_EQ(run(ranks, 1, all), expected) << level << ", " << ranks << " ranks, stage " << stage % 4;
+    }
+  }
+}
+
+// Their kernels are others, cut among threads and ranks in their own ways.
+TEST_F(Ledger, IsIdenticalOnLesserProcessors) {
+  using Lesser = std::pair<const char*, const char*>;
+  for (const auto& [most, beyond] : {Lesser("AVX2", "AVX-512|AMX"), Lesser("AVX512_CORE", "(AVX-512|AMX) bf16")}) {
+    environment = "ONEDNN_MAX_CPU_ISA=" + std::string(most);
+    for (const char* compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
+      const std::string expected = run(1, 2, {compute});
+      const std::string log = read_file(folder / ("run" + std::to_string(runs) + "/log.txt"));
+      EXPECT_THAT(log, AllOf(HasSubstr("\ndevice"), Not(ContainsRegex(beyond)))) << "control: " << most;
+      EXPECT_EQ(run(2, 1, {compute}), expected) << most << ", " << compute;
     }
   }
 }

@@ -1,0 +1,155 @@
+// The state of models in --estimate, byte for byte: what their published shapes and the formulas of ZeRO (Rajbhandari
+// et al. 2020, section 5) give by hand, and what accumulation adds to it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "decks/run_folder.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+const TinyDeck deck{1, "", "[evaluation]\nat_end = false\n"};
+
+class EstimateDeck : public RunFolder {
+ protected:
+  EstimateDeck() : RunFolder(text_of_lines(60), deck.text()) {}
+
+  nlohmann::json estimate(int ranks, const std::vector<std::string>& settings) const {
+    std::vector<std::string> all = arguments("a", settings);
+    all.insert(all.end(), {"--estimate", "--json", "--ranks", std::to_string(ranks)});
+    const Outcome outcome = llmtrain({1, 1, all});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output.substr(outcome.output.find('{')));
+  }
+};
+
+/// A Llama with a head of its own.
+struct Llama {
+  const char* name;
+  int64_t parameters;  ///< as published
+  int64_t layers, width, heads, kv_heads, d_ff, vocabulary;
+
+  int64_t table() const { return vocabulary * width; }
+  int64_t head() const { return width + table(); }  ///< with the norm before it
+  int64_t block() const {
+    const int64_t queries_and_output = 2 * width * width, keys_and_values = 2 * width * (width / heads * kv_heads);
+    return queries_and_output + keys_and_values + 3 * width * d_ff + 2 * width;
+  }
+  std::vector<std::string> settings() const {
+    return {"model.family=llama",
+            "model.n_layers=" + std::to_string(layers),
+            "model.d_model=" + std::to_string(width),
+            "model.n_heads=" + std::to_string(heads),
+            "model.n_kv_heads=" + std::to_string(kv_heads),
+            "model.d_ff=" + std::to_string(d_ff),
+            "model.vocab_size=" + std::to_string(vocabulary)};
+  }
+};
+
+const Llama of_7b{"7B", 6'738'415'616, 32, 4096, 32, 32, 11008, 32000};
+const Llama of_70b{"70B", 70'553'706'496, 80, 8192, 64, 8, 28672, 128256};
+
+constexpr int64_t ranks = 64, ranks_of_node = 8;
+
+/// Of the last rank, whose shards are the larger ones: they are whole chunks of 256 elements, and nothing else is
+/// padded.
+int64_t shard(int64_t unit) { return (unit / 256 + ranks - 1) / ranks * 256; }
+
+nlohmann::json zero(const Llama& m, int64_t bytes_of_weight, int stage) {
+  const int64_t psi = m.parameters, shards = shard(m.table()) + m.layers * shard(m.block()) + shard(m.head());
+  // Gathered weights, and gradients that are not summed yet, are those of two neighbouring units.
+  const int64_t two_units = std::max(m.block(), m.head()) + m.block();
+  const bool own_master = bytes_of_weight == 4;  // weights in fp32 are
+  const int64_t weights = bytes_of_weight * (stage < 3 ? psi : two_units) + (stage == 3 && own_master ? 4 * shards : 0);
+  const int64_t gradients = 4 * (stage < 2 ? psi : two_units) + 4 * shards;  // and their sums
+  const int64_t optimizer = (own_master ? 8 : 12) * (stage == 0 ? psi : shards);
+  // Of two units at a time, from every rank of other nodes.
+  const int64_t received = 2 * 4 * (ranks - ranks_of_node) * shard(std::max(m.block(), m.head()));
+  return {{"weights", weights}, {"gradients", gradients}, {"optimizer", optimizer}, {"communication", received}};
+}
+
+struct Case {
+  Llama model;
+  const char* compute;
+  int64_t bytes_of_weight;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.model.name << ' ' << c.compute; }
+
+class ZeroEstimate : public EstimateDeck, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(ZeroEstimate, OfPublishedModelsIsThatOfTheFormulas) {
+  const auto& [model, compute, bytes_of_weight] = GetParam();
+  for (int stage = 0; stage <= 3; ++stage) {
+    std::vector<std::string> settings = model.settings();
+    settings.insert(settings.end(), {"precision.compute=" + std::string(compute), "batch.micro=1",
+                                     "batch.global=" + std::to_string(ranks), "parallel.zero=" + std::to_string(stage),
+                                     "--ranks-per-node", std::to_string(ranks_of_node)});
+    const nlohmann::json j = estimate(ranks, settings);
+    EXPECT_EQ(j["parameters"], model.parameters);
+    nlohmann::json state;
+    for (const char* part : {"weights", "gradients", "optimizer", "communication"}) {
+      state[part] = j["bytes_per_rank"][part];
+    }
+    for (int other = 0; other <= 3; ++other) {
+      const nlohmann::json expected = zero(model, bytes_of_weight, other);
+      if (other == stage) {
+        EXPECT_EQ(state, expected) << "stage " << stage;
+      } else {
+        EXPECT_NE(state, expected) << "control: stage " << stage << " by the formulas of " << other;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Llama, ZeroEstimate,
+                         ::testing::Values(Case{of_7b, "bf16", 2}, Case{of_7b, "fp32", 4}, Case{of_70b, "bf16", 2},
+                                           Case{of_70b, "fp32", 4}),
+                         [](const auto& test) { return test.param.model.name + std::string(test.param.compute); });
+
+/// Of a GPT-2 with four blocks.
+class Accumulation : public EstimateDeck {
+ protected:
+  static constexpr int64_t width = 256, rows_of_tables = 512 + 32;  // of tokens, of positions
+  static constexpr int64_t embedding = rows_of_tables * width, block = 12 * width * width + 13 * width;
+  static constexpr int64_t norm = 2 * width;
+
+  /// Without the process, which is measured.
+  int64_t planned(int of_ranks, int stage, int sequences, int groups = 0) const {
+    const auto bytes = estimate(
+        of_ranks, {"model.d_model=256", "model.n_layers=4", "model.vocab_size=512", "batch.micro=1",
+                   "batch.global=" + std::to_string(sequences), "parallel.reduction_groups=" + std::to_string(groups),
+                   "parallel.zero=" + std::to_string(stage)})["bytes_per_rank"];
+    return bytes["total"].get<int64_t>() - bytes["libraries"].get<int64_t>();
+  }
+};
+
+TEST_F(Accumulation, AddsNothingWhereGroupsHaveOneMicroBatchAndGradientsAreDivided) {
+  for (const int stage : {2, 3}) {
+    for (const int several : {2, 4}) {
+      const int64_t without = planned(several, stage, several);
+      EXPECT_EQ(planned(several, stage, 4), without) << several << " ranks, stage " << stage;
+      EXPECT_EQ(planned(several, stage, 16), without) << several << " ranks, stage " << stage;
+      // Control: groups of several micro-batches add these up in a whole gradient, two blocks of which were there.
+      EXPECT_EQ(planned(several, stage, 16, 4), without + 4 * (4 - 2) * block) << several << " ranks";
+    }
+  }
+}
+
+// A group's gradient is formed apart from the sum over groups, or the sum would not have the bits of several ranks:
+// blocks do so in two buffers in turn, and in one of its own the embedding, which both ends of the backward pass write
+// to, and the last norm. The gradient of a step's only group is the sum.
+TEST_F(Accumulation, AddsTwoBlocksAndTheEmbeddingToOneRank) {
+  for (const int stage : {0, 1, 2, 3}) {
+    const int64_t without = planned(1, stage, 1);
+    EXPECT_EQ(planned(1, stage, 4), without + 4 * (embedding + 2 * block + norm)) << "stage " << stage;
+    EXPECT_EQ(planned(1, stage, 16), planned(1, stage, 4)) << "stage " << stage;
+    EXPECT_EQ(planned(1, stage, 16, 1), without) << "one group, stage " << stage;
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain::test

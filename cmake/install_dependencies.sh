@@ -10,7 +10,8 @@ Installs the compiler, CMake, Open MPI 5, HDF5 1.14, Kokkos, oneDNN and the smal
 on Debian 12 or 13, as root or through sudo. A second run finds everything there and does nothing.
 
   --yes        do not ask, on Debian 12, before the C library is taken from Debian 13
-  --developer  also clang-format, clang-tidy, shellcheck, h5py and Environment Modules, which tests/run.sh uses
+  --developer  also clang-format, clang-tidy, shellcheck, h5py, Environment Modules and a compiler for Arm, which
+               tests/run.sh uses
   --check      install nothing; exit 0 when everything is there, 1 otherwise, with the list of what is missing
 
 Kokkos and a current oneDNN are in Debian's sid only, and on Debian 12 Open MPI 5 and HDF5 1.14 in Debian 13 (trixie)
@@ -55,7 +56,7 @@ common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev 
   libcli11-dev libxxhash-dev zlib1g-dev libzstd-dev liburing-dev libgtest-dev libgmock-dev googletest binutils
   procps)
 # clang-tidy reads the omp.h of its own compiler
-developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules)
+developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules g++-aarch64-linux-gnu)
 # package=oldest version that will do
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
 from_sid=(libkokkos-dev=4.6 libdnnl-dev=3.6)

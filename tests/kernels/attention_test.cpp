@@ -64,7 +64,8 @@ class Attention : public testing::TestWithParam<Named> {
     const KernelAttention kernel(c, qkv, dout);
     EXPECT_LT(largest_error(kernel.result.out, naive.result().out), largest);
     EXPECT_LT(mean_error(kernel.result.out, naive.result().out), mean);
-    EXPECT_LT(largest_error(kernel.result.lse, naive.result().lse), 1e-6);
+    const double of_lse = c.dtype == DType::f32 ? 1e-6 : 4e-6;  // tensor cores truncate as they add products
+    EXPECT_LT(largest_error(kernel.result.lse, naive.result().lse), of_lse);
     EXPECT_LT(largest_error(kernel.result.dqkv, naive.result().dqkv), largest);
     EXPECT_LT(mean_error(kernel.result.dqkv, naive.result().dqkv), mean);
   }

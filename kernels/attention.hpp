@@ -31,6 +31,10 @@ std::string attention_library();
 /// Bytes of workspace either pass wants for N rows on this machine.
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows);
 
+/// What these bytes take for granted of a library that another machine may have, or lack; empty where it would not
+/// change them.
+std::string attention_assumption(const AttentionShape& shape, int64_t rows);
+
 /// qkv [N, (H + 2 G) D]: queries, keys, values of a row. out [N, H D] in qkv's dtype; lse fp32 [H, N] is
 /// log(sum exp(score)), kept for the backward pass (in the order that a library's attention wants, where one is taken).
 /// Softmax and accumulation in fp32. Dropout acts on the probabilities (after normalisation); sequence = sequence_ids

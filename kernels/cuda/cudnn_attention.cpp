@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/number_text.hpp"
 #include "kernels/cuda/cudnn_attention_graph.hpp"
 
 namespace llmtrain {
@@ -186,6 +187,14 @@ void add_parts(Addresses& addresses, const Tensor& qkv, const AttentionShape& s,
 int64_t output_stride(const AttentionShape& s) { return s.longest * s.heads * s.head_dim * 2; }
 int64_t lse_stride(const AttentionShape& s) { return s.heads * s.longest * static_cast<int64_t>(sizeof(float)); }
 
+/// Of a shape that suits, where the library is there; 0: too few rows.
+int64_t wanted_bytes(const AttentionShape& shape, int64_t rows) {
+  if (rows < shape.longest) return 0;
+  const int64_t at_once = sequences_at_once(shape, rows);
+  return alignment + delta_bytes(shape, at_once * shape.longest) +
+         most_cudnn_workspace_bytes(problem_of(shape, at_once, DType::bf16, true));
+}
+
 }  // namespace
 
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
@@ -199,10 +208,7 @@ int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
                              "window. Change these keys of the deck");
     return 0;
   }
-  if (rows < shape.longest) return 0;
-  const int64_t at_once = sequences_at_once(shape, rows);
-  return alignment + delta_bytes(shape, at_once * shape.longest) +
-         most_cudnn_workspace_bytes(problem_of(shape, at_once, DType::bf16, true));
+  return wanted_bytes(shape, rows);
 }
 
 bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
@@ -234,6 +240,18 @@ std::string attention_library() {
   if (!cuda::is_chosen()) return {};
   const size_t v = cuda::cudnn().version();
   return "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
+std::string attention_assumption(const AttentionShape& shape, int64_t rows) {
+  const int64_t bytes = cuda::cudnn_suits(shape) ? cuda::wanted_bytes(shape, rows) : 0;
+  if (bytes == 0) return {};
+  const std::string workspace = "workspace (" + bytes_text(static_cast<double>(bytes)) + ")";
+  if (const std::string library = attention_library(); !library.empty()) {
+    return "attention: the " + workspace + " of " + library + ", which was found here, is counted";
+  }
+  if (cuda::choice() != cuda::AttentionChoice::automatic || !cuda::cudnn_is_faster(cuda::capability())) return {};
+  return "attention: no cuDNN that can be taken was found here; a run on Hopper that finds one wants its " + workspace +
+         ", which is not counted";
 }
 
 }  // namespace llmtrain

@@ -1,13 +1,15 @@
 #pragma once
-// cuDNN's attention in place of ours, where it is there, can do what is asked, and is known to be faster. Which of the
-// two a call takes is a function of its shapes, the GPU's kind, the library and LLMTRAIN_ATTENTION, never of timing.
+// cuDNN's attention in place of ours, where it is there, can do what is asked, and is expected to be faster. Which of
+// the two a call takes is a function of its shapes, the GPU's kind, the library and LLMTRAIN_ATTENTION, never of
+// timing.
 
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention_choice.hpp"
 
 namespace llmtrain::cuda {
 
-/// Hopper. On Ampere ours is no slower; on Blackwell the library's backward pass is not known to repeat its bits.
+/// Hopper: the library has kernels of its own for its tensor cores, ours are made for Ampere's. Expected, on neither
+/// measured. On Blackwell the library's backward pass is not known to repeat its bits.
 constexpr bool cudnn_is_faster(int capability) { return capability == 90; }
 
 /// The scores of the sequences of a call are kept in the backward pass: up to 4 GiB of them. (Tests lower it.)

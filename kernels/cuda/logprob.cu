@@ -94,7 +94,7 @@ __device__ uint64_t ordered_key(float x, int index) {
 }
 __device__ int index_of(uint64_t key) { return INT32_MAX - static_cast<int>(key & 0xFFFFFFFFu); }
 
-/// What nobody asks for costs nothing: the exponentials alone take about as long as the memory.
+/// What nobody asks for is not computed: whether a row's memory or its exponentials take longer was not measured.
 template <bool with_entropy, bool with_argmax>
 struct ForwardRow {
   static constexpr int threads = row_threads;

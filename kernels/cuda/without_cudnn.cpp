@@ -10,6 +10,8 @@ std::string attention_library() {
   return {};
 }
 
+std::string attention_assumption(const AttentionShape& /*shape*/, int64_t /*rows*/) { return {}; }
+
 namespace cuda {
 
 int64_t cudnn_workspace_bytes(const AttentionShape& /*shape*/, int64_t /*rows*/) { return 0; }

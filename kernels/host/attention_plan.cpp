@@ -67,6 +67,7 @@ ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int
 }  // namespace host
 
 std::string attention_library() { return {}; }
+std::string attention_assumption(const AttentionShape& /*shape*/, int64_t /*rows*/) { return {}; }
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   check_attention_shape(shape);

@@ -33,6 +33,7 @@ class JsonField {
     }
     if (value_.size() != keys.size()) refuse("there are more keys than this version knows");
   }
+  bool has(std::string_view key) const { return value_.is_object() && value_.contains(key); }
   JsonField operator[](std::string_view key) const {
     return {value_.at(std::string(key)), fmt::format("{}.{}", place_, key)};
   }

@@ -46,7 +46,9 @@ Json run_to_json(const RunState& run) {
   for (const auto& [name, count] : run.counters) counters[name] = count;
   Json skipped = Json::array();
   for (const auto& [first, last] : run.skipped) skipped.push_back({first, last});
-  return {{"counters", counters}, {"values", values}, {"parameters", run.parameters}, {"skipped", skipped}};
+  Json json{{"counters", counters}, {"values", values}, {"parameters", run.parameters}, {"skipped", skipped}};
+  if (!run.attention.empty()) json["attention"] = run.attention;
+  return json;
 }
 
 CheckpointFile file_from(const JsonField& field) {
@@ -86,8 +88,14 @@ double value_from(const JsonField& field) {
 }
 
 RunState run_from(const JsonField& field) {
-  field.check_keys({"counters", "values", "parameters", "skipped"});
   RunState run;
+  if (field.has("attention")) {
+    field.check_keys({"counters", "values", "parameters", "skipped", "attention"});
+    run.attention = field["attention"].text();
+    if (run.attention.empty()) field["attention"].refuse("a library is expected");
+  } else {
+    field.check_keys({"counters", "values", "parameters", "skipped"});
+  }
   field["counters"].each_member([&](const std::string& name, const JsonField& f) { run.counters[name] = f.count(); });
   field["values"].each_member([&](const std::string& name, const JsonField& f) { run.values[name] = value_from(f); });
   run.parameters = field["parameters"].text();

@@ -135,6 +135,11 @@ DeviceMemory device_memory();
 /// has now (program, libraries, tables of the data), pages of files being divided among the `processes` that share the
 /// device. Needs no device.
 int64_t device_context_bytes(int64_t processes);
+/// What this process has of the device by now, its context included. On the host its resident pages, those that are
+/// shared by their share. On a GPU that it has for itself, what has gone from there since it started, which counts what
+/// libraries and kernels take (and programs of others that come later); where `processes` share the GPU, that would be
+/// everybody's, and it is what the process has allocated through DeviceBuffer. The context counts as planned.
+int64_t device_process_bytes(int64_t processes);
 /// What a plan must leave free of a process's share of the device: for kernels that are loaded when they are first
 /// called, recorded graphs and scratch of single kernels.
 int64_t device_reserve_bytes();

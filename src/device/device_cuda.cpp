@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -26,6 +28,9 @@ namespace {
 int device_of_process = 0;
 /// "0000:3B:00.0 of node17", known at the start: a GPU that is broken does not tell any more.
 std::string name_of_process_device;
+/// Of its memory, when this process had its context there and nothing else.
+int64_t available_at_start = 0;
+std::atomic<int64_t> allocated = 0;  ///< what DeviceBuffers have
 
 /// Of errors that are the machine's rather than the program's.
 std::string advice(cudaError_t code) {
@@ -42,12 +47,16 @@ std::string advice(cudaError_t code) {
 
 [[noreturn]] void throw_out_of_memory(const std::string& what) {
   cudaGetLastError();  // not an error of the next call
-  const DeviceMemory memory = device_memory();
-  throw UserError(
-      ExitCode::deck,
-      fmt::format("out of GPU memory: {}; {:.2f} of {:.2f} GiB are available; take a smaller micro-batch or "
-                  "model, more recomputation, or a higher ZeRO stage",
-                  what, static_cast<double>(memory.available) / 0x1p30, static_cast<double>(memory.total) / 0x1p30));
+  size_t available = 0, total = 0;
+  std::string there;  // not where even the question takes memory that there is not
+  if (cudaMemGetInfo(&available, &total) == cudaSuccess) {
+    there = fmt::format("; {:.2f} of {:.2f} GiB are available", static_cast<double>(available) / 0x1p30,
+                        static_cast<double>(total) / 0x1p30);
+  }
+  throw UserError(ExitCode::deck,
+                  fmt::format("out of GPU memory: {}{}; take a smaller micro-batch or model, more recomputation, or a "
+                              "higher ZeRO stage",
+                              what, there));
 }
 
 void cuda_check(cudaError_t code, const char* call) {
@@ -243,6 +252,7 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   }
   cuda_check(code, "cudaMalloc");
   bytes_ = bytes;
+  allocated += bytes;
   // On a stream of its own: what other streams hold may wait for other ranks.
   Stream stream;
   fill_zero(data_, bytes, stream);
@@ -250,7 +260,9 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr && may_wait()) cudaFree(data_);
+  if (data_ == nullptr || !may_wait()) return;
+  cudaFree(data_);
+  allocated -= bytes_;
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
@@ -312,6 +324,12 @@ DeviceMemory device_memory() {
 // Of a process with modules loaded lazily, on GPUs of 80 GiB and more; other drivers and GPUs differ by some 100 MiB.
 int64_t device_context_bytes(int64_t /*processes*/) { return int64_t{512} << 20; }
 
+int64_t device_process_bytes(int64_t processes) {
+  const int64_t own = allocated;
+  const int64_t gone = processes > 1 ? own : available_at_start - device_memory().available;
+  return device_context_bytes(processes) + std::max(own, gone);  // others may have given some back
+}
+
 int64_t device_reserve_bytes() { return int64_t{256} << 20; }
 
 std::string device_address() {
@@ -330,7 +348,10 @@ std::string device_identity() {
 // What a kernel broke, the next call of whatever library tells, in its own words.
 std::string device_fault() {
   const cudaError_t last = cudaPeekAtLastError();
-  return advice(last != cudaSuccess ? last : cudaStreamQuery(nullptr));
+  if (last != cudaSuccess) return advice(last);
+  const cudaError_t state = cudaStreamQuery(nullptr);
+  if (state == cudaErrorNotReady) cudaGetLastError();  // not an error of the next call
+  return advice(state);
 }
 
 void use_threads(int threads) { omp_set_num_threads(threads); }
@@ -392,6 +413,7 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   device_of_process = devices[chosen];
   name_of_process_device = fmt::format("{} of {}", addresses[chosen], host_name());
   start_device();
+  available_at_start = device_memory().available;
 }
 
 DeviceRuntime::~DeviceRuntime() = default;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
@@ -180,6 +181,16 @@ int64_t device_context_bytes(int64_t processes) {
   int64_t pages = 0, resident = 0, of_files = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident >> of_files;
   return (resident - of_files + of_files / processes) * page_size();
+}
+
+int64_t device_process_bytes(int64_t /*processes*/) {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string key; file >> key;) {
+    int64_t kib = 0;
+    if (key == "Pss:" && file >> kib) return kib * 1024;  // proportional: the ranks of a node add up
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return 0;
 }
 
 std::string device_address() { return host_name(); }

@@ -6,9 +6,10 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/number_text.hpp"
@@ -25,24 +26,14 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Proportional set size: pages shared with other processes count by their share, so that the ranks of a node add up.
-int64_t proportional_bytes() {
-  std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string key; file >> key;) {
-    int64_t kib = 0;
-    if (key == "Pss:" && file >> kib) return kib * 1024;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return 0;
-}
-
-/// The kernel walks all pages for it, a second and more for 100 GiB: at most a hundredth of the time goes there.
+/// The host's kernel walks all pages for it, a second and more for 100 GiB: at most a hundredth of the time goes there.
 class MemoryGauge {
  public:
+  explicit MemoryGauge(std::function<int64_t()> now) : now_(std::move(now)) {}
   int64_t bytes() {
     const Clock::time_point begin = Clock::now();
-    if (begin >= next_) {
-      bytes_ = proportional_bytes();
+    if (now_ && begin >= next_) {
+      bytes_ = now_();
       const Clock::time_point end = Clock::now();
       next_ = end + 100 * (end - begin);
     }
@@ -50,6 +41,7 @@ class MemoryGauge {
   }
 
  private:
+  std::function<int64_t()> now_;
   int64_t bytes_ = 0;
   Clock::time_point next_;
 };
@@ -147,8 +139,8 @@ struct RunLog::State {
   nlohmann::ordered_json interval_json(const StepRecord& r);
 
   RunLogOptions options;
-  int64_t libraries = proportional_bytes();  ///< before the planned memory is touched
-  MemoryGauge memory;
+  int64_t libraries = options.memory_now ? options.memory_now() : 0;  ///< before the planned memory is touched
+  MemoryGauge memory{options.memory_now};
   Console console;
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger, metrics;

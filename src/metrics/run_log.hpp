@@ -3,6 +3,7 @@
 // that writes; the other ranks' is silent.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -69,10 +70,11 @@ struct RunLogOptions {
   bool scales_loss = false;
   int ranks = 1;
   double flops_per_token = 0;
-  double optimum = 0;                ///< loss of a perfect model where it is known, else 0
-  int64_t memory_bytes = 0;          ///< planned per rank
-  std::vector<std::string> earlier;  ///< lines that the console has shown already, for log.txt
-  std::optional<LogState> resumed;   ///< of the checkpoint that the run goes on from
+  double optimum = 0;                   ///< loss of a perfect model where it is known, else 0
+  int64_t memory_bytes = 0;             ///< planned per rank
+  std::function<int64_t()> memory_now;  ///< bytes that this rank has where the plan lies; null: not known, 0
+  std::vector<std::string> earlier;     ///< lines that the console has shown already, for log.txt
+  std::optional<LogState> resumed;      ///< of the checkpoint that the run goes on from
   int64_t resumed_step = 0;
 };
 

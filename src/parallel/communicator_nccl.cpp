@@ -230,8 +230,7 @@ void NcclSession::fail(ncclResult_t code, const std::string& what) {
   const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more{}", what,
                                        ncclGetErrorString(code), ncclGetLastError(comm_), device_fault());
   abort();
-  // At the start a UserError would be every rank's, see Runtime.
-  if (code == ncclRemoteError && session_of_process.load() == this) {
+  if (code == ncclRemoteError || code == ncclInProgress) {  // in progress for too long: a peer does not come
     throw UserError(ExitCode::peer_failed, text + "; another rank, or the network, is lost");
   }
   throw Error(text);

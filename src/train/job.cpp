@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "core/activity.hpp"
+#include "core/machine.hpp"
 #include "core/number_text.hpp"
 #include "device/host_memory.hpp"
 #include "kernels/attention.hpp"
@@ -39,6 +40,17 @@ int64_t ranks_of_device(Communicator& communicator) {
   const std::string mine = device_identity();
   return std::max<int64_t>(std::ranges::count(communicator.gather_all(mine), mine), 1);
 }
+
+/// Why training takes no library's attention, wherever there is one; null: it may.
+const char* why_ours(const Config& config) {
+  if (compute_dtype(config.precision) == DType::f32) return "in fp32";
+  return config.model.attention_dropout > 0 ? "with dropout" : nullptr;
+}
+
+/// Other tasks do not ask for a library's.
+bool may_take_attention(const Config& config) { return config.run.task == RunConfig::Task::pretrain; }
+
+constexpr size_t most_hosts = 8;  ///< that a message names
 
 }  // namespace
 
@@ -126,7 +138,7 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
 }
 
 RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
-                          const Communicator& communicator) {
+                          Communicator& communicator) {
   RunLogOptions options;
   options.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
@@ -139,14 +151,47 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
+  options.memory_now = [ranks = ranks_of_device(communicator)] { return device_process_bytes(ranks); };
   return options;
 }
 
+std::string taken_attention(const std::string& library, const Config& config) {
+  return may_take_attention(config) && why_ours(config) == nullptr ? library : std::string();
+}
+
+void agree_on_attention(const std::string& library, Communicator& communicator) {
+  const std::vector<std::string> libraries = communicator.gather_all(library);
+  const std::string difference = attention_difference(libraries, communicator.gather_all(host_name()));
+  if (!difference.empty()) throw UserError(ExitCode::missing_input, difference);
+}
+
+std::string attention_difference(std::span<const std::string> libraries, std::span<const std::string> hosts) {
+  std::vector<std::string> found;
+  for (const std::string& library : libraries) {
+    if (std::ranges::find(found, library) == found.end()) found.push_back(library);
+  }
+  if (found.size() < 2) return {};
+  std::vector<std::string> parts;
+  for (const std::string& library : found) {
+    std::vector<std::string> names;
+    for (size_t rank = 0; rank < libraries.size(); ++rank) {
+      const bool is_new = libraries[rank] == library && std::ranges::find(names, hosts[rank]) == names.end();
+      if (is_new) names.push_back(hosts[rank]);
+    }
+    const size_t shown = std::min(names.size(), most_hosts);
+    const std::string more = shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "";
+    names.resize(shown);
+    parts.push_back(fmt::format("{} on {}{}", library.empty() ? "ours" : library, fmt::join(names, ", "), more));
+  }
+  return fmt::format(
+      "the ranks take attention from different libraries, whose bits differ: {}. Install the same cuDNN on all nodes, "
+      "where LD_LIBRARY_PATH finds it, and take GPUs of one kind; or set LLMTRAIN_ATTENTION=own for all ranks",
+      fmt::join(parts, "; "));
+}
+
 std::string attention_text(const std::string& library, const Config& config) {
-  if (library.empty()) return {};
-  const auto ours = [&](const char* why) { return fmt::format("attention is ours: {} has none {}", library, why); };
-  if (compute_dtype(config.precision) == DType::f32) return ours("in fp32");
-  if (config.run.task == RunConfig::Task::pretrain && config.model.attention_dropout > 0) return ours("with dropout");
+  if (library.empty() || !may_take_attention(config)) return {};
+  if (const char* why = why_ours(config)) return fmt::format("attention is ours: {} has none {}", library, why);
   return "attention to whole sequences by " + library;
 }
 

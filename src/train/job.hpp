@@ -2,6 +2,7 @@
 // What the tasks with a model have in common: how they begin.
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,21 @@ void check_plan(const Arena& plan, const Config& config, Communicator& communica
 /// Collective: UserError(deck) where a rank of a GPU wants more `bytes` of its node's memory than its share.
 void check_host_memory(int64_t bytes, Communicator& communicator);
 
-/// Of the files and the console: `directory` is null on ranks other than 0.
+/// Of the files and the console: `directory` is null on ranks other than 0. Collective.
 RunLogOptions log_options(const Config& config, const RunDirectory* directory, const Arena& plan,
-                          const Communicator& communicator);
+                          Communicator& communicator);
+
+/// Whose attention the run takes for whole sequences on a rank that finds this `library`; empty: all attention is ours.
+std::string taken_attention(const std::string& library, const Config& config);
+/// Collective: UserError(missing_input) on every rank where not all take the same, since they would compute other bits.
+void agree_on_attention(const std::string& library, Communicator& communicator);
+/// Which hosts take which library, and what to do, where not all take the same; else empty. Of each rank.
+std::string attention_difference(std::span<const std::string> libraries, std::span<const std::string> hosts);
 
 // Lines of the opening block.
 void print_machine(RunLog& log, const Config& config, Runtime& runtime);
-/// Whose attention a run takes where there is a `library` beside ours, and why not the library's; empty where there is
-/// none.
+/// Whose attention training takes where there is a `library` beside ours, and why not the library's; empty where there
+/// is none.
 std::string attention_text(const std::string& library, const Config& config);
 void print_model(RunLog& log, const Config& config, int64_t parameters);
 /// Of the rank with the most. Collective.

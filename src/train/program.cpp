@@ -238,6 +238,18 @@ struct RankPlan {
   int64_t spared_bytes = 0;  ///< see Estimate
 };
 
+/// What the plan of a training run takes for granted of machines.
+std::string assumption_of(const Config& config) {
+  if (taken_attention("some library", config).empty()) return {};
+  const ModelConfig& m = config.model;
+  AttentionShape shape{.heads = m.n_heads, .kv_heads = m.n_kv_heads, .head_dim = m.head_dim};
+  shape.softcap = static_cast<float>(m.attention_softcap);
+  shape.longest = config.batch.sequence_length;
+  shape.window = m.window_of_layer(0);
+  for (int64_t layer = 1; layer < m.n_layers; ++layer) shape.window = std::min(shape.window, m.window_of_layer(layer));
+  return attention_assumption(shape, config.batch.micro * config.batch.sequence_length);
+}
+
 int estimate(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   examine(deck_text, command, communicator);
@@ -261,6 +273,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.offloaded_bytes = plan.trainer->offloaded_bytes();
     e.pinned_bytes = plan.trainer->pinned_bytes();
     e.state_bytes = 12 * e.parameters;  // fp32 master weight and both moments
+    if (const std::string note = assumption_of(config); !note.empty()) config.notes.push_back(note);
   }
   if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
     const int64_t process = device_context_bytes(rest);  // with one plan, as in a run
@@ -305,6 +318,9 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   settle_precision(config, agreed_fast_bf16(communicator));
+  const std::string attention = taken_attention(attention_library(), config);
+  agree_on_attention(attention, communicator);
+  if (from) note_other_attention(*from, attention);
   examine(deck_text, command, communicator, !from);
   Console progress("", root);
   std::vector<std::string> earlier;

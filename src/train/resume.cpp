@@ -96,6 +96,16 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
   return point;
 }
 
+void note_other_attention(ResumePoint& point, const std::string& attention) {
+  const std::string& before = point.manifest.run.attention;
+  if (before == attention) return;
+  const auto whose = [](const std::string& library) { return library.empty() ? std::string("ours") : library; };
+  point.notes.push_back(
+      fmt::format("attention to whole sequences was {} up to the checkpoint and is {} from here on: bits differ from "
+                  "those of a run that goes on with the same one",
+                  whose(before), whose(attention)));
+}
+
 void cut_metrics(const std::string& folder, const Manifest& manifest) {
   const std::string path = folder + "/metrics.jsonl";
   std::ifstream file(path, std::ios::binary);

@@ -36,6 +36,9 @@ LogState log_state(const Manifest& manifest);
 /// bad_content when none is whole.
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator);
 
+/// Adds a note where attention was not computed by `attention`, as taken_attention() has it.
+void note_other_attention(ResumePoint& point, const std::string& attention);
+
 /// Cuts ledger.jsonl and metrics.jsonl in `folder` back to the checkpoint, or begins a ledger from that of the other
 /// run that it is of. Gives notes for the user.
 std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from);

@@ -11,8 +11,10 @@
 #include "core/clock.hpp"
 #include "core/file_handle.hpp"
 #include "core/philox.hpp"
+#include "kernels/attention.hpp"
 #include "kernels/reduce.hpp"
 #include "text/tokenizer_files.hpp"
+#include "train/job.hpp"
 #include "train/program.hpp"
 #include "train/run_directory.hpp"
 #include "train/step_hook.hpp"
@@ -181,6 +183,7 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   request.run.values[names.best] = run.best;
   request.run.values[names.reference] = run.reference;
   request.run.parameters = hash_text(hash);
+  request.run.attention = taken_attention(attention_library(), config_);
   if (run.owed.evaluation) request.run.counters[owed_evaluation] = 1;
   if (run.owed.samples) request.run.counters[owed_samples] = 1;
   run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);

@@ -11,6 +11,7 @@ namespace llmtrain {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Manifest toy_manifest() {
   Manifest manifest;
@@ -51,6 +52,15 @@ TEST(Manifest, ReadsWhatItWrites) {
   Manifest other = manifest;
   other.run.values["best"] = std::nextafter(0.1, 1);
   EXPECT_NE(parse_manifest(to_text(other), "m"), manifest);
+}
+
+// Where it is ours, manifests are as they were before there was another.
+TEST(Manifest, NamesTheLibraryOfAttentionWhereThereIsOne) {
+  Manifest manifest = toy_manifest();
+  EXPECT_THAT(to_text(manifest), Not(HasSubstr("attention")));
+  manifest.run.attention = "cuDNN 9.19.0";
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
+  EXPECT_NE(parse_manifest(to_text(manifest), "m"), toy_manifest());
 }
 
 TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {
@@ -96,6 +106,9 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"h.0.k\"", "\"../k\""), HasSubstr("not the name of a tensor"));
   EXPECT_THAT(forged("\"offset\": 256", "\"offset\": 255"), HasSubstr("not where it can be"));
   EXPECT_THAT(forged("   3,\n", "   9,\n"), HasSubstr("not a range after the others"));
+  EXPECT_THAT(forged("\"parameters\":", "\"attention\": 7, \"parameters\":"), HasSubstr("a string is expected"));
+  EXPECT_THAT(forged("\"parameters\":", "\"attention\": \"\", \"parameters\":"), HasSubstr("a library is expected"));
+  EXPECT_THAT(forged("\"parameters\":", "\"attentive\": \"x\", \"parameters\":"), HasSubstr("more keys"));
   EXPECT_THAT(forged("\"hash\": \"0000", "\"hash\": \"00 0"), HasSubstr("32 hexadecimal digits"));
 }
 

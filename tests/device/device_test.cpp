@@ -53,6 +53,19 @@ TEST(DeviceBuffer, CopiesAndFills) {
   }
 }
 
+TEST(DeviceBuffer, IsInTheMemoryOfTheProcess) {
+  constexpr int64_t bytes = int64_t{64} << 20;
+  for (const int64_t processes : {1, 2}) {
+    const int64_t before = device_process_bytes(processes);
+    EXPECT_GE(before, device_memory_is_host() ? 1 : device_context_bytes(processes));
+    {
+      const DeviceBuffer buffer(bytes);
+      EXPECT_NEAR(static_cast<double>(device_process_bytes(processes) - before) / bytes, 1, 0.05) << processes;
+    }
+    EXPECT_NEAR(static_cast<double>(device_process_bytes(processes) - before) / bytes, 0, 0.05) << processes;
+  }
+}
+
 TEST(DeviceBuffer, MovesItsMemory) {
   DeviceBuffer a(1000);
   void* data = a.data();

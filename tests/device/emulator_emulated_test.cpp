@@ -63,6 +63,20 @@ bool lazy() {
   return order == nullptr || std::string(order) == "lazy";
 }
 
+// What DeviceBuffer does not know of is counted where it must be this process's.
+TEST(ProcessBytes, CountWhatLibrariesTakeWhereNobodyElseIs) {
+  constexpr int64_t bytes = int64_t{3} << 20;
+  const int64_t alone = device_process_bytes(1), shared = device_process_bytes(2);
+  void* of_library = nullptr;
+  ASSERT_EQ(cudaMalloc(&of_library, bytes), cudaSuccess);
+  EXPECT_EQ(device_process_bytes(1) - alone, bytes);
+  EXPECT_EQ(device_process_bytes(2) - shared, 0) << "could be another process's";
+  cudaFree(of_library);
+  EXPECT_EQ(device_process_bytes(1), alone);
+  const DeviceBuffer own(bytes);
+  EXPECT_EQ(device_process_bytes(2) - shared, bytes);
+}
+
 TEST(Emulator, EndsAProgramWhoseHostTouchesDeviceMemory) {
   const Numbers numbers;
   EXPECT_DEATH(*static_cast<volatile float*>(numbers.data) = 1, "the host touches device memory");

@@ -73,7 +73,12 @@ TEST_F(RunLogFiles, LedgerLinesAreExact) {
 }
 
 TEST_F(RunLogFiles, MetricsLinesCarryTheIntervalsMeans) {
-  RunLog log(options());
+  RunLogOptions with_memory = options();
+  int64_t bytes = 1000;
+  with_memory.memory_bytes = 500;
+  with_memory.memory_now = [&] { return bytes; };
+  RunLog log(with_memory);
+  bytes = 1700;
   StepRecord first = record(1, 4, 300), second = record(2, 2, 100);
   first.phases = {0.1, 0.2, 0.05, 0.15};
   second.phases = {0.1, 0.1, 0.05, 0.25};
@@ -92,9 +97,12 @@ TEST_F(RunLogFiles, MetricsLinesCarryTheIntervalsMeans) {
   const std::map<std::string, double> seconds = {
       {"step", 0.5}, {"data", 0.1}, {"forward_backward", 0.15}, {"reduction", 0.05}, {"optimizer", 0.2}};
   for (const auto& [name, mean] : seconds) EXPECT_DOUBLE_EQ(j["seconds"][name], mean) << name << ", of a step";
-  for (const char* key : {"grad_norm", "learning_rate", "tokens", "wall_time", "memory", "ranks"}) {
+  for (const char* key : {"grad_norm", "learning_rate", "tokens", "wall_time", "ranks"}) {
     EXPECT_TRUE(j.contains(key)) << key;
   }
+  EXPECT_EQ(j["memory"], 1700);
+  EXPECT_EQ(j["memory_libraries"], 1000) << "before the rest";
+  EXPECT_EQ(j["memory_planned"], 500);
   EXPECT_NEAR(nlohmann::json::parse(metrics[1])["perplexity"], std::exp(3.0), 1e-9);
 }
 

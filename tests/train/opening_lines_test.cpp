@@ -14,8 +14,10 @@ TEST(OpeningLines, SayWhoseAttentionIsTaken) {
   EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention to whole sequences by cuDNN 9.9.0");
   config.model.attention_dropout = 0.1;
   EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention is ours: cuDNN 9.9.0 has none with dropout");
-  config.run.task = RunConfig::Task::evaluate;  // which drops nothing
-  EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention to whole sequences by cuDNN 9.9.0");
+  config.model.attention_dropout = 0;
+  config.run.task = RunConfig::Task::evaluate;  // which plans for none
+  EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "");
+  config.run.task = RunConfig::Task::pretrain;
   config.precision.compute = PrecisionConfig::Compute::fp32;
   EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "attention is ours: cuDNN 9.9.0 has none in fp32");
   EXPECT_EQ(attention_text("", config), "");

@@ -1,0 +1,30 @@
+// Ranks that would compute attention to other bits do not begin.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "core/machine.hpp"
+#include "harness/harness.hpp"
+#include "train/job.hpp"
+
+namespace llmtrain {
+namespace {
+
+TEST(AttentionOfRanks, MustBeTheSame) {
+  Communicator& communicator = test::runtime().communicator();
+  EXPECT_NO_THROW(agree_on_attention("cuDNN 9.19.0", communicator));
+  EXPECT_NO_THROW(agree_on_attention("", communicator));
+  if (communicator.size() == 1) return;
+  try {
+    agree_on_attention(communicator.rank() == 1 ? "" : "cuDNN 9.19.0", communicator);
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::missing_input);
+    const std::string host = host_name();
+    EXPECT_THAT(error.what(), testing::HasSubstr("cuDNN 9.19.0 on " + host + "; ours on " + host + "."));
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

@@ -1,0 +1,73 @@
+// Whose attention the ranks of a job take, and took before.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "train/job.hpp"
+#include "train/resume.hpp"
+
+namespace llmtrain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Names = std::vector<std::string>;
+
+TEST(AttentionChoice, DifferencesAreNamedByHost) {
+  const Names hosts = {"node1", "node1", "node2", "node3"};
+  const std::string some = attention_difference(Names{"cuDNN 9.19.0", "cuDNN 9.19.0", "", "cuDNN 9.19.0"}, hosts);
+  EXPECT_THAT(some, AllOf(HasSubstr(": cuDNN 9.19.0 on node1, node3; ours on node2. "),
+                          HasSubstr("LLMTRAIN_ATTENTION=own"), HasSubstr("Install the same cuDNN")));
+  const std::string versions = attention_difference(Names{"", "cuDNN 9.19.0", "cuDNN 9.20.0", "cuDNN 9.20.0"}, hosts);
+  EXPECT_THAT(versions, HasSubstr(": ours on node1; cuDNN 9.19.0 on node1; cuDNN 9.20.0 on node2, node3. "));
+  for (const char* library : {"", "cuDNN 9.19.0"}) {
+    EXPECT_THAT(attention_difference(Names(4, library), hosts), IsEmpty()) << "control";
+  }
+}
+
+TEST(AttentionChoice, OfManyHostsSomeAreNamed) {
+  Names hosts, libraries(1000, "cuDNN 9.19.0");
+  for (int i = 0; i < 1000; ++i) hosts.push_back("n" + std::to_string(i));
+  libraries[17] = "";
+  EXPECT_THAT(attention_difference(libraries, hosts),
+              HasSubstr(": cuDNN 9.19.0 on n0, n1, n2, n3, n4, n5, n6, n7 and 991 more; ours on n17. "));
+}
+
+TEST(AttentionChoice, IsALibrarysOnlyWhereTheRunTakesIt) {
+  Config config;
+  config.precision.compute = PrecisionConfig::Compute::bf16;
+  EXPECT_EQ(taken_attention("cuDNN 9.19.0", config), "cuDNN 9.19.0");
+  EXPECT_EQ(taken_attention("", config), "");
+  Config other = config;
+  other.precision.compute = PrecisionConfig::Compute::fp32;
+  EXPECT_EQ(taken_attention("cuDNN 9.19.0", other), "");
+  other = config;
+  other.model.attention_dropout = 0.1;
+  EXPECT_EQ(taken_attention("cuDNN 9.19.0", other), "");
+  other = config;
+  other.run.task = RunConfig::Task::evaluate;
+  EXPECT_EQ(taken_attention("cuDNN 9.19.0", other), "");
+}
+
+TEST(AttentionChoice, OtherThanTheCheckpointsIsSaid) {
+  const auto notes = [](const std::string& before, const std::string& now) {
+    ResumePoint point;
+    point.manifest.run.attention = before;
+    note_other_attention(point, now);
+    return point.notes;
+  };
+  EXPECT_THAT(notes("", "cuDNN 9.19.0"),
+              testing::ElementsAre(HasSubstr("was ours up to the checkpoint and is cuDNN 9.19.0 from here on: bits")));
+  EXPECT_THAT(notes("cuDNN 9.19.0", "cuDNN 9.20.0"),
+              testing::ElementsAre(HasSubstr("was cuDNN 9.19.0 up to the checkpoint and is cuDNN 9.20.0 from here")));
+  EXPECT_THAT(notes("cuDNN 9.19.0", ""), testing::ElementsAre(HasSubstr("and is ours from here on")));
+  EXPECT_THAT(notes("cuDNN 9.19.0", "cuDNN 9.19.0"), IsEmpty()) << "control";
+  EXPECT_THAT(notes("", ""), IsEmpty()) << "control";
+}
+
+}  // namespace
+}  // namespace llmtrain

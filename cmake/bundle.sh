@@ -47,6 +47,13 @@ made_for() { # device, build folder
     { echo "bundle.sh: $2 was not made with the preset $1" >&2 && exit 66; }
 }
 made_for cuda "$build"
+# shellcheck disable=SC2053 # a pattern
+if [[ gpu_kernels_bench == $only && ! (-x $build/benchmarks/gpu_kernels_bench &&
+  $(grep '^LLMTRAIN_BENCHMARKS:' "$build/CMakeCache.txt") == *=ON) ]]; then
+  echo "bundle.sh: $build has no gpu_kernels_bench, which run_gpu_tests.sh --benchmarks runs: build with LLMTRAIN_BENCHMARKS=ON," \
+    "as the preset cuda does, or leave it out by --only" >&2
+  exit 66
+fi
 [[ -d $(dirname "$output") ]] || { echo "bundle.sh: there is no folder for $output" >&2 && exit 73; }
 if [[ -n $host ]]; then host=$(readlink -m "$host") && made_for host "$host"; fi
 
@@ -66,7 +73,7 @@ if [[ -n $host ]]; then
 fi
 cp -r "$root/tests/reference" "$bundle/tests/reference"
 mkdir "$bundle/tests/cuda" "$bundle/tests/parallel"
-cp "$root/tests/cuda/gpu_runs.sh" "$bundle/tests/cuda"
+cp "$root"/tests/cuda/{gpu_runs.sh,sanitizer.sh,small.ini} "$bundle/tests/cuda"
 cp "$root/tests/parallel/job_ends.sh" "$bundle/tests/parallel"
 cp -r "$root/benchmarks" "$root/inputs" "$bundle"
 find "$bundle" -name '__pycache__' -prune -exec rm -r {} +

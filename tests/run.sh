@@ -7,13 +7,19 @@ usage() {
 usage: tests/run.sh [--all] [--yes]
 
 Installs what is missing (cmake/install_dependencies.sh), builds the host configuration in build/host, the GPU program on
-pretended GPUs in build/emulated and, where nvcc is found, the CUDA one in build/cuda, and runs their tests. Ends with CTest's summary; exit code 0 when all passed.
+pretended GPUs in build/emulated and, where nvcc is found, the CUDA one in build/cuda, and runs their tests. Ends with
+CTest's summary.
 
   --all   also: builds with the address, undefined behaviour and thread sanitizers and their tests, clang-tidy over
           everything, and the long campaigns (tests/*/campaign.sh)
   --yes   for the installer on Debian 12: do not ask
 
 LLMTRAIN_DATA may name a folder with real data; tests that need it are skipped where it is not set.
+LLMTRAIN_REQUIRE may name what must be there, as a list (cuda,cudnn). cuda: without nvcc nothing is installed or built.
+cudnn: that, and the tests of cuDNN's attention that need no GPU fail where they would be skipped.
+
+Exit codes: 0 all passed, 1 something failed, 64 command line or LLMTRAIN_REQUIRE, 69 no nvcc, which that names; the
+installer's where it fails.
 TEXT
 }
 
@@ -31,6 +37,19 @@ done
 cd "$(dirname "$(readlink -f "$0")")/.."
 root=$PWD
 cores=$(nproc)
+
+# Where CMake looks for it.
+nvcc_is_here() {
+  command -v "${CUDACXX:-nvcc}" >/dev/null || [[ -z ${CUDACXX:-} && -x /usr/local/cuda/bin/nvcc ]]
+}
+IFS=, read -ra required <<<"${LLMTRAIN_REQUIRE:-}"
+for name in "${required[@]}"; do
+  case $name in
+    cuda | cudnn) ;;
+    *) echo "tests/run.sh: LLMTRAIN_REQUIRE has '$name': it is a list of cuda and cudnn, with commas" >&2 && exit 64 ;;
+  esac
+  nvcc_is_here || { echo "tests/run.sh: LLMTRAIN_REQUIRE has $name, and there is no nvcc (${CUDACXX:-PATH, /usr/local/cuda/bin})" >&2 && exit 69; }
+done
 
 step() { printf '\n== %s (%d min %02d s so far)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
@@ -73,7 +92,7 @@ fi
 build host
 build emulated
 builds=(host emulated)
-if [[ -n ${CUDACXX:-} ]] || command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then
+if [[ -n ${CUDACXX:-} ]] || nvcc_is_here; then
   build cuda
   builds+=(cuda)
 else

@@ -5,7 +5,7 @@
 set -euo pipefail
 root=$1 build=$2 host=$3
 for program in "$build/llmtrain" "$build/llmtool" "$build/tests/test_device"; do
-  [[ -x $program ]] || { echo "skipped: cuda.bundle ($program was not built: the cuda preset is)" && exit 77; }
+  [[ -x $program ]] || exec "$(dirname "$0")/left_out.sh" cuda "cuda.bundle ($program was not built: the cuda preset is)"
 done
 export CUDA_VISIBLE_DEVICES='' # also where there is one
 work=$(mktemp -d)
@@ -20,7 +20,7 @@ mkdir "$work/elsewhere"
 tar -xJf "$work/b.tar.xz" -C "$work/elsewhere"
 bundle=$work/elsewhere/llmtrain-gpu
 for file in bin/llmtrain bin/llmtool gpu_tests/test_device tests/reference/models benchmarks/gpu_kernels.py lib/libc.so.6 \
-  share/llmtrain/inputs/medium.ini tests/cuda/gpu_runs.sh VERSIONS; do
+  share/llmtrain/inputs/medium.ini tests/cuda/gpu_runs.sh tests/cuda/sanitizer.sh tests/cuda/small.ini VERSIONS; do
   [[ -e $bundle/$file ]] || fail "$file is missing"
 done
 [[ ! -e $bundle/host ]] || fail "the host's programs were not asked for"
@@ -51,7 +51,10 @@ refused() { # message, options...: exit code 66
   grep -q "$message" "$work/refused.txt" || { cat "$work/refused.txt" && fail "nothing says: $message"; }
 }
 refused 'was not made with the preset host' --host "$build"
-options=(--with-cuda --host "$host" --only none)
+mkdir "$work/no_benchmarks"
+printf 'LLMTRAIN_DEVICE:STRING=cuda\nLLMTRAIN_BENCHMARKS:BOOL=OFF\n' >"$work/no_benchmarks/CMakeCache.txt"
+build=$work/no_benchmarks refused 'has no gpu_kernels_bench' --only '*'
+options=(--with-cuda --host "$host" --only gpu_kernels_bench)
 cudnn=$("$build/llmtrain" --version | grep -o 'cuDNN [0-9.]*') || true
 engines=()
 if grep -q '^FIND_PACKAGE_MESSAGE_DETAILS_CUDNN:' "$build/CMakeCache.txt"; then
@@ -69,7 +72,7 @@ grep -qx "libraries of the machine with the GPU: the driver's, none" "$work/made
 mkdir "$work/elsewhere"
 tar -xf "$work/all.tar" -C "$work/elsewhere"
 rm "$work/all.tar"
-for file in host/bin/llmtrain host/bin/llmtool lib/libcublasLt.so.* lib/libnccl.so.* lib/libnvrtc.so.* lib/libnvrtc-builtins.so.* \
+for file in host/bin/llmtrain host/bin/llmtool gpu_tests/gpu_kernels_bench lib/libcublasLt.so.* lib/libnccl.so.* lib/libnvrtc.so.* lib/libnvrtc-builtins.so.* \
   "${engines[@]/#/lib/}"; do
   compgen -G "$bundle/$file" >/dev/null || fail "$file is missing"
 done
@@ -77,6 +80,9 @@ loader=("$bundle"/lib/ld-linux*.so.*)
 run() { "${loader[0]}" --library-path "$bundle/lib" "$@"; }
 run "$bundle/host/bin/llmtrain" --version | grep -q '(host)' || fail "the host's program"
 run "$bundle/host/bin/llmtool" --help >/dev/null
+code=0
+run "$bundle/gpu_tests/gpu_kernels_bench" small >"$work/bench.txt" 2>&1 || code=$?
+[[ $code == 69 ]] || { cat "$work/bench.txt" && fail "the benchmark without a GPU: exit code $code"; }
 LD_DEBUG=files run "$bundle/bin/llmtrain" --version >"$work/version.txt" 2>"$work/opened.txt"
 grep -q '(cuda)' "$work/version.txt" || fail "the GPU program"
 if [[ -n $cudnn ]]; then

@@ -24,7 +24,7 @@ Cases (all):
   stopped_rank  SIGSTOP of one rank: the watchdog ends the job with 76
 
 Ranks that are more than the GPUs share them. LLMTRAIN_FAULT_PATIENCE=10 makes all limits of time ten times as long.
-Exit code 0: all that ran passed; 1: something failed.
+Exit code 0: all that ran passed; 1: something failed; 77: there is no GPU, nothing ran.
 TEXT
 }
 
@@ -105,6 +105,10 @@ at_end = false
 every_steps = 1
 parameter_hash_every_steps = 1
 END
+
+code=0
+timeout "$((300 * patience))" "$gpu/llmtrain" deck.ini run.name=device run.max_steps=1 >device.txt 2>&1 || code=$?
+((code != 69)) || { echo "skipped: gpu_runs ($(head -n 1 device.txt))" && exit 77; } # what else is wrong the cases say
 
 fail() { echo "$*" && exit 1; }
 skip() { echo "skipped: $*" && exit 77; }

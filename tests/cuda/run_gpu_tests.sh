@@ -72,7 +72,7 @@ launch() { # ranks, command
 }
 
 cat VERSIONS
-passed=() failed=() skipped=()
+passed=() failed=() skipped=() remarks=()
 note() { # result, name
   printf '%-8s %s\n' "$1" "$2"
   case $1 in pass) passed+=("$2") ;; FAIL) failed+=("$2") ;; skip) skipped+=("$2") ;; esac
@@ -80,6 +80,8 @@ note() { # result, name
 summary() {
   echo
   echo "passed ${#passed[@]}, failed ${#failed[@]}, skipped ${#skipped[@]}; logs in $results"
+  ((${#skipped[@]} == 0)) || printf 'skipped: %s\n' "${skipped[@]}"
+  ((${#remarks[@]} == 0)) || printf '%s\n' "${remarks[@]}"
   ((${#failed[@]} == 0)) || printf 'FAILED: %s\n' "${failed[@]}"
 }
 check() { # name, command: 77 and 69 mean that there is nothing to run it on
@@ -88,7 +90,7 @@ check() { # name, command: 77 and 69 mean that there is nothing to run it on
   "$@" >"$results/$name.log" 2>&1 || code=$?
   case $code in
     0) note pass "$name" ;;
-    77 | 69) note skip "$name: $(grep -m1 -E 'skipped|llmtrain:' "$results/$name.log")" ;;
+    77 | 69) note skip "$name: $(sed -nE '/skipped|llmtrain:|finds none/{s/^skipped: //;p;q}' "$results/$name.log")" ;;
     *) note FAIL "$name (exit code $code)" ;;
   esac
 }
@@ -99,30 +101,9 @@ if ((${#missing[@]} > 0)); then
     echo "CUDA_HOME names the toolkit, PYTHON an interpreter with torch" >&2
   fi
 fi
-cat >"$results/deck.ini" <<END
-[run]
-max_steps = 20
-output = $results/runs
-overwrite = true
-[model]
-family = llama
-d_model = 128
-n_layers = 2
-n_heads = 4
-n_kv_heads = 2
-[data]
-train = builtin:stories
-cache = $results/cache
-[batch]
-sequence_length = 128
-micro = 2
-global = 8
-[checkpoint]
-at_end = false
-every_steps = 0
-END
 code=0
-run bin/llmtrain "$results/deck.ini" run.name=first >"$results/first.log" 2>&1 || code=$?
+run bin/llmtrain tests/cuda/small.ini "run.output=$results/runs" "data.cache=$results/cache" run.name=first run.overwrite=true \
+  >"$results/first.log" 2>&1 || code=$?
 if ((code != 0)); then
   cat "$results/first.log" >&2
   if ((code == 69)) || [[ " ${missing[*]} " == *" lib"* ]]; then
@@ -168,7 +149,11 @@ if ((code == 0)) && [[ gpu_runs == $only ]]; then
   code=0
   tests/cuda/gpu_runs.sh "$results/programs" --host "$results/host" --mpirun "$results/programs/mpirun" \
     --work "$results/gpu_runs" >"$results/whole_runs.log" 2>&1 || code=$?
-  ((code <= 1)) || note FAIL "gpu_runs (exit code $code)"
+  if ((code == 77)); then
+    note skip "$(sed -n 's/^skipped: //p' "$results/whole_runs.log")"
+  elif ((code > 1)); then
+    note FAIL "gpu_runs (exit code $code)"
+  fi
   while read -r result name; do
     case $result in
       passed) note pass "gpu_runs: $name" ;;
@@ -178,19 +163,19 @@ if ((code == 0)) && [[ gpu_runs == $only ]]; then
   done <"$results/whole_runs.log"
 fi
 
-if $sanitizer && command -v compute-sanitizer >/dev/null; then
+if $sanitizer; then
   for tool in memcheck racecheck; do
-    options=(--tool "$tool" --error-exitcode 1 --target-processes all)
-    check "$tool.model" timeout 1200 compute-sanitizer "${options[@]}" "${loader[0]}" --library-path "$libraries" \
-      bin/llmtrain "$results/deck.ini" "run.name=$tool" run.max_steps=3
-    check "$tool.kernels" timeout 3000 compute-sanitizer "${options[@]}" "${loader[0]}" --library-path "$libraries" \
+    check "$tool.model" timeout 1200 tests/cuda/sanitizer.sh "$tool" model "${loader[0]}" --library-path "$libraries" bin/llmtrain
+    check "$tool.kernels" timeout 3000 tests/cuda/sanitizer.sh "$tool" tests "${loader[0]}" --library-path "$libraries" \
       gpu_tests/test_kernels
   done
-elif $sanitizer; then
-  note skip "memcheck and racecheck: compute-sanitizer is not on the PATH"
+  if [[ " ${skipped[*]} " == *'compute-sanitizer is not here'* ]]; then
+    remarks+=("no access to memory and no race was checked: compute-sanitizer, of the CUDA toolkit, is not here (PATH, CUDA_HOME)")
+  fi
 fi
 
 if $benchmarks; then
+  [[ -e gpu_tests/gpu_kernels_bench ]] || note FAIL "gpu_kernels_bench: this bundle was made without it (bundle.sh --only)"
   for program in gpu_tests/gpu_*_bench; do check "${program##*/}" timeout 1800 "${loader[0]}" --library-path "$libraries" "$program"; done
   for script in benchmarks/gpu_*.py; do
     check "$(basename "$script" .py)" timeout 3000 "$python" "$script" "$results/programs/llmtrain" --programs "$results/programs"

@@ -5,7 +5,7 @@ build=$1
 shift
 llmtrain=$build/llmtrain llmtool=$build/llmtool
 for program in "$llmtrain" "$llmtool"; do
-  [[ -x $program ]] || { echo "skipped: cuda.without_device ($program was not built: the cuda preset is)" && exit 77; }
+  [[ -x $program ]] || exec "$(dirname "$0")/left_out.sh" cuda "cuda.without_device ($program was not built: the cuda preset is)"
 done
 export CUDA_VISIBLE_DEVICES='' # also where there is one
 work=$(mktemp -d)
@@ -52,7 +52,7 @@ done
 # cuDNN's attention, where the library is here, wants more memory than ours: in bf16 and in fp16.
 total_with() { # compute, attention
   LLMTRAIN_ATTENTION=$2 "$llmtrain" deck.ini --estimate --json batch.sequence_length=512 batch.micro=4 data.packing=wrap \
-    data.tokenizer=bytes "precision.compute=$1" >attention.json
+    data.tokenizer=bytes "precision.compute=$1" >attention.json 2>assumed.txt
   number total attention.json
 }
 if grep -q cuDNN version.txt; then
@@ -60,6 +60,15 @@ if grep -q cuDNN version.txt; then
     (($(total_with "$compute" auto) > $(total_with "$compute" own))) || fail "$compute: attention is not cuDNN's"
   done
   (($(total_with fp32 auto) == $(total_with fp32 own))) || fail "control: fp32 has no cuDNN attention"
+  total_with bf16 own >own.txt
+  ! grep attention assumed.txt || fail "control: nothing is taken for granted of cuDNN"
+  total_with bf16 auto >auto.txt
+  grep -q '^attention: .* of cuDNN .*, which was found here, is counted$' assumed.txt || fail "cuDNN is not said to be counted"
+  mkdir broken && : >broken/libcudnn.so.9
+  LD_LIBRARY_PATH=$work/broken total_with bf16 auto | cmp - own.txt || fail "attention without cuDNN is not ours"
+  grep -q '^attention: no cuDNN .*, which is not counted$' assumed.txt || fail "cuDNN is not said to be missing"
+elif [[ ,${LLMTRAIN_REQUIRE:-}, == *,cudnn,* ]]; then
+  fail "--version names no cuDNN; LLMTRAIN_REQUIRE has cudnn"
 fi
 
 # Training a tokenizer is work of the host, on one rank and on several.
@@ -110,4 +119,25 @@ LLMTRAIN_ATTENTION=own "$llmtrain" deck.ini --estimate >/dev/null || fail "contr
 if [[ -d ${LLMTRAIN_TEST_MODEL:-} ]]; then
   "$llmtool" inspect "$LLMTRAIN_TEST_MODEL/model.safetensors" >/dev/null
   no_device "$llmtool" generate --model "$LLMTRAIN_TEST_MODEL" --prompt-ids 1,2,3 --greedy
+fi
+
+# What only reads and writes files does so as the host's programs do.
+if [[ -x ${LLMTRAIN_HOST:-}/llmtrain && -x ${LLMTRAIN_HOST:-}/llmtool ]]; then
+  "$LLMTRAIN_HOST/llmtrain" deck.ini run.name=host >host.txt 2>&1 || { cat host.txt && fail "a run of the host's"; }
+  checkpoint=runs/host/checkpoints/step-00000002
+  "$llmtool" verify "$checkpoint" | tee verified.txt
+  grep -q ': whole, step 2, ' verified.txt || fail "verify"
+  "$llmtool" inspect "$checkpoint" >inspected.txt
+  "$LLMTRAIN_HOST/llmtool" inspect "$checkpoint" | cmp - inspected.txt || fail "inspect"
+  for source in "$checkpoint" "${LLMTRAIN_TEST_MODEL:-$checkpoint}"; do
+    for dtype in fp32 bf16; do
+      "$llmtool" export "$source" --output "ours_$dtype" --dtype "$dtype" --force >/dev/null || fail "export of $source"
+      "$LLMTRAIN_HOST/llmtool" export "$source" --output "hosts_$dtype" --dtype "$dtype" --force >/dev/null
+      diff -r "ours_$dtype" "hosts_$dtype" || fail "export of $source to $dtype is not the host's"
+    done
+    ! cmp -s ours_fp32/model.safetensors ours_bf16/model.safetensors || fail "control: exports of two types are equal"
+  done
+  cp -r "$checkpoint" damaged
+  printf x | dd of=damaged/shard-00000-of-00001.h5 bs=1 seek=5000 conv=notrunc status=none
+  refuses 65 "$llmtool" verify damaged
 fi

@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 #include <elf.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -114,18 +115,40 @@ class Cubin {
   std::vector<Elf64_Shdr> sections_;
 };
 
+std::string read_bytes(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  LLMTRAIN_CHECK(stream.good(), file + " cannot be read");
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
 }  // namespace
 
 std::vector<KernelResources> read_kernel_resources(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  LLMTRAIN_CHECK(stream.good(), file + " cannot be read");
-  const std::string bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  const std::string bytes = read_bytes(file);
   std::vector<KernelResources> result;
   const std::string_view magic("\177ELF\002", 5);
   for (size_t at = bytes.find(magic); at != std::string::npos; at = bytes.find(magic, at + 1)) {
     const std::string_view rest = std::string_view(bytes).substr(at);
     if (rest.size() < sizeof(Elf64_Ehdr) || read<Elf64_Ehdr>(rest, 0).e_machine != machine_cuda) continue;
     for (KernelResources& kernel : Cubin(rest).kernels()) result.push_back(std::move(kernel));
+  }
+  return result;
+}
+
+// PTX is text: a line ".target sm_90" begins it, and "[.visible | .weak] .entry NAME(" a kernel.
+std::map<std::string, std::set<int>> read_ptx_kernels(const std::string& file) {
+  const std::string bytes = read_bytes(file);
+  const std::string_view target("\n.target sm_"), entry(".entry ");
+  std::map<std::string, std::set<int>> result;
+  for (size_t at = bytes.find(target); at != std::string::npos;) {
+    const int architecture = std::atoi(bytes.c_str() + at + target.size());
+    const size_t end = std::min(bytes.find(target, at + 1), bytes.find('\0', at));
+    const std::string_view text = std::string_view(bytes).substr(at, end - at);
+    for (size_t k = text.find(entry); k != std::string_view::npos; k = text.find(entry, k + 1)) {
+      const size_t name = k + entry.size();
+      result[demangled(std::string(text.substr(name, text.find('(', name) - name)))].insert(architecture);
+    }
+    at = bytes.find(target, end);
   }
   return result;
 }

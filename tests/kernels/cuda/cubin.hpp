@@ -2,6 +2,8 @@
 // What the compiler made of each kernel, read from the device code in an object file or library.
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,5 +20,8 @@ struct KernelResources {
 
 /// All kernels of all architectures whose machine code lies in `file`, uncompressed.
 std::vector<KernelResources> read_kernel_resources(const std::string& file);
+
+/// The kernels whose intermediate code (PTX) lies in `file`, uncompressed, with the architectures that it is for.
+std::map<std::string, std::set<int>> read_ptx_kernels(const std::string& file);
 
 }  // namespace llmtrain::test

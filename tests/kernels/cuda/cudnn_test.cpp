@@ -1,5 +1,6 @@
 // cuDNN's attention without a GPU: for the shapes of the decks, and others, the graphs finalise from the description of
-// a GPU and have engines that repeat their bits. Left out where there is no cuDNN.
+// a GPU and have engines that repeat their bits. Left out where there is no cuDNN, if LLMTRAIN_REQUIRE does not have
+// it.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <regex>
 
+#include "harness/required.hpp"
 #include "kernels/cuda/cudnn_attention.hpp"
 #include "kernels/cuda/cudnn_attention_graph.hpp"
 
@@ -26,15 +28,19 @@ constexpr const char* hopper = R"({"deviceName": "NVIDIA H200", "deviceVer": 900
 class Cudnn : public testing::Test {
  protected:
   void SetUp() override {
-    if (find_cudnn() == nullptr) GTEST_SKIP() << "left out: no cuDNN is here";
+    if (find_cudnn() == nullptr) return leave_out("no cuDNN is here");
     // Without a driver the library proposes nothing. The toolkit's stub of it will do.
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
         dlopen(LLMTRAIN_CUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-      GTEST_SKIP() << "left out: neither a driver nor the toolkit's stub is here (" << LLMTRAIN_CUDA_STUB << ")";
+      return leave_out("neither a driver nor the toolkit's stub is here (" LLMTRAIN_CUDA_STUB ")");
     }
     device_.emplace(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     device_->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, hopper, std::char_traits<char>::length(hopper));
     device_->finalize();
+  }
+  static void leave_out(const char* why) {
+    if (test::is_required("cudnn")) FAIL() << why << "; LLMTRAIN_REQUIRE has cudnn";
+    GTEST_SKIP() << "left out: " << why;
   }
 
   std::vector<CudnnDescriptor> engines(const CudnnAttention& a) const {

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# left_out.sh WHAT WHY: tests that need WHAT (cuda, cudnn) are skipped, or fail where LLMTRAIN_REQUIRE has it (tests/run.sh).
+if [[ ,${LLMTRAIN_REQUIRE:-}, == *,$1,* ]]; then
+  echo "failed: $2; LLMTRAIN_REQUIRE has $1"
+  exit 1
+fi
+echo "skipped: $2"
+exit 77

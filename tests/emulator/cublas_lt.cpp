@@ -144,6 +144,8 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
       return "CUBLAS_STATUS_SUCCESS";
     case CUBLAS_STATUS_INVALID_VALUE:
       return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
     case CUBLAS_STATUS_NOT_SUPPORTED:
       return "CUBLAS_STATUS_NOT_SUPPORTED";
   }
@@ -239,6 +241,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               cublasLtMatrixLayout_t layout_c, void* d, cublasLtMatrixLayout_t layout_d,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                               cudaStream_t stream) {
+  if (gpu_is_broken()) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!fits(*description, *layout_a, *layout_b, *layout_c, *layout_d)) return CUBLAS_STATUS_INVALID_VALUE;
   const Product product{*description,
                         *layout_a,

@@ -164,6 +164,8 @@ const char* ncclGetErrorString(ncclResult_t code) {
   switch (code) {
     case ncclSuccess:
       return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
     case ncclInvalidArgument:
       return "invalid argument";
     case ncclInvalidUsage:
@@ -249,6 +251,10 @@ ncclResult_t ncclGroupEnd() {
   if (ended.error != ncclSuccess || ended.calls.empty()) return ended.error;
   refuse_while_recording("a transfer of NCCL");
   const std::shared_ptr<Session> session = ended.session;
+  if (gpu_is_broken()) {  // its threads, which launch, say so later
+    session->error = ncclUnhandledCudaError;
+    return ncclInProgress;
+  }
   const bool faulty = ++session->groups == fault().number && (fault().kind == "hang" || fault().kind == "lost");
   const auto flight = std::make_shared<Flight>(session->mail, ended.calls, faulty);
   enqueue(ended.stream, "a transfer of NCCL", [flight, session, lost = faulty && fault().kind == "lost"] {

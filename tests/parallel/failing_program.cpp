@@ -19,6 +19,7 @@
 #include "core/activity.hpp"
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/matmul.hpp"
 #include "parallel/runtime.hpp"
 
 namespace {
@@ -68,6 +69,18 @@ class Gathered {
   DeviceBuffer own_;
   std::shared_ptr<void> shared_;
   std::vector<int64_t> borders_;
+};
+
+/// A kernel that is given time, and not asked how it went.
+struct OneKernel {
+  DeviceBuffer buffer{1024};
+  Stream stream;
+  void run() {
+    Event done;
+    fill(Tensor(buffer.data(), DType::f32, {256}), 1, stream);
+    done.record(stream);
+    (void)done.reached();
+  }
 };
 
 /// The others of `rank` wait for it in a gather.
@@ -136,6 +149,32 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
            stream.synchronize();
          }
          return on_rank(c, last, [] {});
+       }},
+      {"kernels_alone",  // nothing asks for their errors but the next kernel
+       [&] {
+         OneKernel kernel;
+         for (int i = 0; i < 10; ++i) kernel.run();
+         return 0;
+       }},
+      {"product_behind_kernel",
+       [&] {
+         const DeviceBuffer x(1024), w(1024), y(1024);
+         OneKernel kernel;
+         const auto product = [&] {
+           linear_forward(Tensor(y.data(), DType::f32, {16, 16}), Tensor(x.data(), DType::f32, {16, 16}),
+                          Tensor(w.data(), DType::f32, {16, 16}), {}, kernel.stream);
+         };
+         product();  // the library allocates
+         kernel.run();
+         product();
+         kernel.stream.synchronize();
+         return on_rank(c, last, [] {});
+       }},
+      {"gather_behind_kernel",
+       [&] {
+         OneKernel().run();
+         gathered.value().gather(c);
+         return 0;
        }},
       {"reads_results",
        [&] {
@@ -220,7 +259,7 @@ int main(int argc, char** argv) {
   return runtime.guard([&] {
     runtime.start_device();
     std::optional<Gathered> gathered;  // its memory takes a while on a busy machine: before the deadlines
-    if (way.ends_with("before_gather") || way == "gathers") gathered.emplace(runtime.communicator());
+    if (way.find("gather") != std::string::npos) gathered.emplace(runtime.communicator());
     // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read; or so many times
     // that.
     const double slack = argc > 3 ? std::atof(argv[3]) : 1;

@@ -2,6 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <tuple>
+
 #include "decks/run_folder.hpp"
 
 namespace llmtrain::test {
@@ -72,6 +78,64 @@ TEST_F(EmulatedRun, LedgerIsIdenticalForRanksAndStages) {
       << "3 ranks, by chance";
 }
 
+// The first step overflows on all ranks; the schedule waits for the second one, whose scale is half as high.
+TEST_F(EmulatedRun, AnOverflowOfFp16HalvesTheScaleAndSkipsItsStep) {
+  const std::vector<std::string> settings = {"run.max_steps=4", "precision.compute=fp16",
+                                             "precision.initial_loss_scale=2097152"};
+  const auto with = [&](const char* more) {
+    std::vector<std::string> all = settings;
+    all.emplace_back(more);
+    return all;
+  };
+  const std::string expected = ledger_of(1, settings);
+  std::vector<nlohmann::json> steps;
+  std::istringstream text(expected);
+  for (std::string line; std::getline(text, line);) {
+    if (const auto json = nlohmann::json::parse(line); json.contains("samples")) steps.push_back(json);
+  }
+  ASSERT_EQ(steps.size(), 4U);
+  const auto number = [&](size_t step, const char* key) {
+    return std::strtod(steps[step][key].get<std::string>().c_str(), nullptr);
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    SCOPED_TRACE(steps[i].dump());
+    const bool overflows = i == 0;
+    EXPECT_EQ(number(i, "loss_scale"), overflows ? 2097152 : 1048576);
+    EXPECT_EQ(std::isfinite(number(i, "grad_norm")), !overflows);
+    EXPECT_EQ(steps[i].contains("skipped_steps"), overflows);
+    EXPECT_EQ(number(i, "learning_rate") == 0, i < 2);
+  }
+  EXPECT_EQ(steps[1]["parameters"], steps[0]["parameters"]);
+  EXPECT_NE(steps[2]["parameters"], steps[0]["parameters"]);
+  for (const char* stage : {"parallel.zero=1", "parallel.zero=3"}) {
+    EXPECT_EQ(ledger_of(2, with(stage), "LLMTRAIN_EMULATOR_DEVICES=2"), expected) << stage;
+  }
+  EXPECT_NE(ledger_of(1, with("precision.loss_scale_hysteresis=2")), expected) << "control";
+}
+
+TEST_F(EmulatedRun, Tf32IsNotFp32AndTheSameOnAllRanks) {
+  const std::string two_gpus = "LLMTRAIN_EMULATOR_DEVICES=2";
+  const std::string expected = ledger_of(1, {"precision.compute=tf32"});
+  EXPECT_NE(ledger_of(1, {"precision.compute=fp32"}), expected) << "it must show, or it was not used";
+  for (const char* stage : {"parallel.zero=1", "parallel.zero=3"}) {
+    EXPECT_EQ(ledger_of(2, {"precision.compute=tf32", stage}, two_gpus), expected) << stage;
+  }
+}
+
+// Two ranks take those of the list in the order of their addresses; one that is alone takes the first.
+TEST_F(EmulatedRun, CudaVisibleDevicesNamesTheGpusOfTheRanks) {
+  const std::string listed = "LLMTRAIN_EMULATOR_DEVICES=4 CUDA_VISIBLE_DEVICES=3,1 ";
+  EXPECT_EQ(ledger_of(2, {"parallel.zero=3"}, listed), ledger_of(1, {}));
+  for (const auto& [ranks, rank, gpu] : {std::tuple(2, "0", "01"), {2, "1", "03"}, {1, "0", "03"}}) {
+    const std::string fault = std::string("LLMTRAIN_EMULATOR_FAULT='start ") + rank + " 0'";
+    const Outcome outcome = run("broken", ranks, {}, listed + fault);
+    EXPECT_EQ(outcome.exit_code, 69) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(std::string("GPU 0000:") + gpu + ":00.0 of ")) << rank << " of " << ranks;
+  }
+  const std::string one = "LLMTRAIN_EMULATOR_DEVICES=4 CUDA_VISIBLE_DEVICES=2";
+  EXPECT_THAT(run("one", 2, {}, one).output, HasSubstr(" share GPU 0000:02:00.0 of ")) << "control";
+}
+
 // Where the host compares losses it decides whether a step's update takes place, else the device; where ranks share a
 // GPU, the host. A hash of the parameters, which lets the host wait, is behind the last step alone.
 TEST_F(EmulatedRun, LedgerIsTheSameWhoeverDecidesAboutUpdates) {
@@ -114,6 +178,35 @@ TEST_F(EmulatedRun, AttentionThatIsAskedForMustBeThere) {
   EXPECT_EQ(run("own", 3, {}, "LLMTRAIN_EMULATOR_DEVICES=3 LLMTRAIN_ATTENTION=own").exit_code, 0) << "control";
 }
 
+// Of the GPU, not of the process on the host: with its context and the workspace of products, and without.
+TEST_F(EmulatedRun, MemoryOfTheGpuIsTheEstimate) {
+  constexpr double context = 512.0 * (1 << 20), products = 64.0 * (1 << 20);
+  int runs = 0;
+  const auto measure = [&](int ranks, const std::string& gpus, const char* layers) {
+    const std::string environment = "LLMTRAIN_EMULATOR_DEVICES=" + gpus, name = "memory" + std::to_string(++runs);
+    std::vector<std::string> overrides = {"model.d_model=192", std::string("model.n_layers=") + layers,
+                                          "run.max_steps=1", "log.every_steps=1"};
+    const Outcome outcome = run(name, ranks, overrides, environment);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::string lines = read_file(folder / name / "metrics.jsonl");
+    const auto metrics = nlohmann::json::parse(lines.substr(0, lines.find('\n')), nullptr, false);
+    overrides.insert(overrides.end(), {"--estimate", "--json", "--ranks", std::to_string(ranks)});
+    const Outcome planned = run(name, 1, overrides);
+    EXPECT_EQ(planned.exit_code, 0) << planned.output;
+    const auto estimate = nlohmann::json::parse(planned.output.substr(planned.output.find('{')), nullptr, false);
+    if (metrics.is_discarded() || estimate.is_discarded()) return 0.0;
+    const double taken = metrics["memory"], total = estimate["bytes_per_rank"]["total"];
+    EXPECT_NEAR((taken - context) / (total - context), 1, 0.05) << metrics << estimate;
+    const double plan = taken - metrics["memory_libraries"].get<double>() - products;
+    EXPECT_NEAR(plan / metrics["memory_planned"].get<double>(), 1, 0.05) << metrics;
+    return plan;
+  };
+  const double small = measure(1, "1", "2");
+  EXPECT_GT(measure(1, "1", "6"), 1.5 * small) << "control: more layers";
+  EXPECT_GT(measure(2, "2", "2"), 0) << "by NCCL";
+  EXPECT_GT(measure(2, "1", "2"), 0) << "ranks that share a GPU";
+}
+
 // NCCL takes two parts of one GPU for two ranks on it; their memory is not shared.
 TEST_F(EmulatedRun, PartsOfAGpuHaveMemoryOfTheirOwn) {
   const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=600000000";  // 256 MiB a rank are left free
@@ -150,18 +243,23 @@ TEST_F(EmulatedRun, LedgerIsIdenticalWhereverTheStateLies) {
 
 TEST_F(EmulatedRun, OffloadedRunsGoOnAsResidentOnesAndBack) {
   const std::vector<std::string> resident = {"checkpoint.every_steps=1", "precision.compute=bf16"};
-  std::vector<std::string> offloaded = resident;
-  for (const char* setting : {"parallel.zero=3", "parallel.offload_optimizer=cpu", "parallel.offload_parameters=cpu"}) {
-    offloaded.emplace_back(setting);
-  }
-  const std::string two_gpus = "LLMTRAIN_EMULATOR_DEVICES=2";
   ASSERT_EQ(run("resident", 1, resident).exit_code, 0);
-  cut_off("resident", "offloaded", 1);
-  ASSERT_EQ(run("offloaded", 2, offloaded, two_gpus).exit_code, 0);
-  EXPECT_EQ(ledger("offloaded"), ledger("resident"));
-  cut_off("offloaded", "back", 2);
-  ASSERT_EQ(run("back", 1, resident).exit_code, 0);
-  EXPECT_EQ(ledger("back"), ledger("resident"));
+  for (const std::string place : {"cpu", "nvme"}) {
+    SCOPED_TRACE(place);
+    std::vector<std::string> offloaded = resident;
+    offloaded.insert(offloaded.end(), {"parallel.zero=3", "parallel.offload_optimizer=" + place,
+                                       "parallel.offload_parameters=" + place});
+    if (place == "nvme") offloaded.push_back("parallel.offload_path=" + folder.text());
+    const std::string there = "on_" + place, back = "back_from_" + place;
+    cut_off("resident", there, 1);
+    const Outcome outcome = run(there, 2, offloaded, "LLMTRAIN_EMULATOR_DEVICES=2");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("resumed"));
+    EXPECT_EQ(ledger(there), ledger("resident"));
+    cut_off(there, back, 2);
+    ASSERT_EQ(run(back, 1, resident).exit_code, 0);
+    EXPECT_EQ(ledger(back), ledger("resident"));
+  }
 }
 
 // Of a group's passes those between the first and the last: nothing travels in them.

@@ -6,7 +6,7 @@ root=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-unset TEXT LLMTRAIN_DATA SCRATCH ROUNDS RANKS PYTHON MPIRUN
+unset TEXT LLMTRAIN_DATA SCRATCH ROUNDS RANKS PYTHON MPIRUN PRELOAD TCMALLOC
 
 fail() {
   printf 'benchmarks.sh: %s\n' "$*"
@@ -46,7 +46,12 @@ while [[ $1 == -* ]]; do
 done
 exec "$@"
 EOF
-  chmod +x bin/python bin/mpirun
+  mkdir bin/tools
+  cat >bin/tools/ldconfig <<EOF
+#!/usr/bin/env bash
+[[ -n \${NO_TCMALLOC:-} ]] || echo "libtcmalloc_minimal.so.4 (libc6,x86-64) => $work/text.txt"
+EOF
+  chmod +x bin/python bin/mpirun bin/tools/ldconfig
   mkdir -p data/tokenizer
   echo text >text.txt
   export PYTHON=$work/bin/python MPIRUN=$work/bin/mpirun LLMTRAIN_DATA=$work/data TEXT=$work/text.txt
@@ -62,8 +67,12 @@ expect() {
   [[ $code == 0 || ! -e started ]] || fail "$* measured before it failed: $(cat started)"
 }
 
+export PATH=$work/bin/tools:$PATH
 fresh
 expect 0 'a row'
+for script in profile_overhead.py tokenizers_encode.py checkpoint_stall.py; do
+  grep -q "$script" started || fail "no section runs $script"
+done
 for name in "${compiled[@]}"; do
   grep -q "$name" started || fail "no section runs $name"
 done
@@ -86,6 +95,12 @@ for name in torch safetensors tokenizers sentencepiece tiktoken; do
   ABSENT=$name expect 66 "bin/python cannot import $name"
 done
 ABSENT=torch expect 0 'profile stub' products
+for section in pytorch first_step characters; do
+  NO_TCMALLOC=1 expect 66 "'' is no malloc for PyTorch" "$section"
+  NO_TCMALLOC=1 TCMALLOC=none expect 0 'a row' "$section"
+done
+PRELOAD=$work/nowhere.so expect 66 "nowhere.so' is no malloc for PyTorch" pytorch
+NO_TCMALLOC=1 expect 0 'a row' recompute
 MPIRUN=$work/nowhere/mpirun expect 66 'nowhere/mpirun cannot start 2 processes' profile transfers
 PYTHON=$work/nowhere/python expect 66 'nowhere/python does not start' optimizer
 ROUNDS=many expect 66 "'many' is no number of rounds" optimizer

@@ -1,10 +1,14 @@
-// When the stream of the model waits for weights that travel.
+// When the stream of the model waits for weights and gradients that travel.
 #include <gtest/gtest.h>
 
-#include <vector>
+#include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "emulator/cuda_runtime.h"
 #include "emulator/emulator.hpp"
 #include "harness/harness.hpp"
+#include "kernels/elementwise.hpp"
 #include "parallel/param_store.hpp"
 #include "parallel/planned_memory.hpp"
 #include "parallel/toy_model.hpp"
@@ -15,36 +19,102 @@ namespace {
 using test::communicator;
 using test::stream;
 
-// Of the last unit the first ones do not wait; nor do they of an update, which must wait for all.
-TEST(WholeWeights, AreWaitedForWhereTheyAreUsed) {
-  if (communicator().size() == 1 || !communicator().note().empty()) GTEST_SKIP() << "nothing travels between GPUs";
-  ParamStoreOptions options;
-  options.compute = DType::bf16;
-  options.zero_stage = 1;
-  options.rank = communicator().rank();
-  options.size = communicator().size();
-  ParamStore store(test::toy_units(true), options);
-  Arena arena;
-  store.plan(arena);
-  const PlannedMemory memory(arena, communicator());
-  store.start(communicator(), stream());
-  store.initialize(1);
-  const auto arrived_with = [&](int unit) {
-    store.acquire(unit);
-    stream().synchronize();
-    store.release(unit);
-    return emulator::counts().transfers;
-  };
-  const int last = store.unit_count() - 1;
-  for (int publication = 0; publication < 2; ++publication) {
-    const int64_t with_first = arrived_with(0);
-    EXPECT_EQ(arrived_with(last), with_first + 1);
-    EXPECT_EQ(arrived_with(1), with_first + 1);
-    store.publish_weights();
+/// Transfers that have arrived once the model's stream has done what it holds. Nobody else asks for them meanwhile, as
+/// Stream::synchronize would where it takes long.
+int64_t arrived() {
+  cudaStreamSynchronize(static_cast<cudaStream_t>(stream().native()));
+  return emulator::counts().transfers;
+}
+
+class BetweenGpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (communicator().size() == 1 || !communicator().note().empty()) GTEST_SKIP() << "nothing travels between GPUs";
   }
-  store.round_masters();
-  const int64_t with_update = arrived_with(0);
-  EXPECT_EQ(arrived_with(last), with_update);
+};
+
+/// A store with memory and weights.
+struct Started {
+  explicit Started(ParamStoreOptions options) : store(test::toy_units(true), with_ranks(std::move(options))) {
+    store.plan(arena);
+    memory.emplace(arena, communicator());
+    store.start(communicator(), stream());
+    store.initialize(1);
+  }
+  static ParamStoreOptions with_ranks(ParamStoreOptions options) {
+    options.compute = DType::bf16;
+    options.rank = communicator().rank();
+    options.size = communicator().size();
+    options.groups = options.size;
+    return options;
+  }
+  int last() const { return store.unit_count() - 1; }
+  int64_t arrived_with(int unit) {
+    store.acquire(unit);
+    const int64_t count = arrived();
+    store.release(unit);
+    return count;
+  }
+  Arena arena;
+  std::optional<PlannedMemory> memory;
+  ParamStore store;
+};
+
+// Of the last unit the first ones do not wait; nor do they of an update, which must wait for all.
+TEST_F(BetweenGpus, WholeWeightsAreWaitedForWhereTheyAreUsed) {
+  Started s({.zero_stage = 1});
+  for (int publication = 0; publication < 2; ++publication) {
+    const int64_t with_first = s.arrived_with(0);
+    EXPECT_EQ(s.arrived_with(s.last()), with_first + 1);
+    EXPECT_EQ(s.arrived_with(1), with_first + 1);
+    s.store.publish_weights();
+  }
+  s.store.round_masters();
+  const int64_t with_update = s.arrived_with(0);
+  EXPECT_EQ(s.arrived_with(s.last()), with_update);
+}
+
+// Also of those that the host updates at last.
+TEST_F(BetweenGpus, WeightsOfTheNextUnitTravelUnderThisOne) {
+  for (const Offload place : {Offload::none, Offload::cpu}) {
+    SCOPED_TRACE(name_of(place));
+    Started s({.zero_stage = 3, .offload_optimizer = place});
+    for (int update = 0; update < 2; ++update) {
+      s.store.update([](int, const ParamStore::Shard&) {});
+      const int64_t before = arrived();
+      for (int u = 0; u <= s.last(); ++u) {
+        s.store.acquire(u);
+        if (u < s.last()) s.store.prefetch(u + 1);
+        EXPECT_EQ(arrived(), before + u + 1) << "unit " << u;
+        s.store.release(u);
+      }
+    }
+  }
+}
+
+// NCCL works on one after the other: the one before has arrived where a reduction has begun.
+TEST_F(BetweenGpus, GradientsTravelUnderTheWorkOfTheNextUnit) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << "stage " << stage);
+    Started s({.zero_stage = stage});
+    for (int u = 0; u <= s.last(); ++u) s.arrived_with(u);
+    for (int step = 0; step < 2; ++step) {
+      const int64_t before = arrived();
+      s.store.begin_step(communicator().size());
+      s.store.begin_round(0);
+      int64_t begun = 0;
+      for (int u = s.last(); u >= 0; --u) {
+        for (size_t p = 0; p < s.store.spec(u).params.size(); ++p) {
+          fill(s.store.gradient(u, static_cast<int>(p)), 1, stream());
+        }
+        EXPECT_EQ(arrived(), before + std::max<int64_t>(begun - 1, 0)) << "work on unit " << u;
+        s.store.reduce(u);
+        EXPECT_EQ(arrived(), before + begun++) << "reduction of unit " << u;
+      }
+      s.store.finish_gradients();
+      EXPECT_EQ(arrived(), before + begun);
+    }
+  }
 }
 
 }  // namespace

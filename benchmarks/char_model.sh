@@ -11,7 +11,7 @@
 #   ROUNDS     of A B, default 3
 # Environment: PYTHON (python3; needs torch), PRECISION (fp32 or bf16, fp32), STEPS (2000), RANKS (1), THREADS (all
 # cores / RANKS), DECK (inputs/shakespeare_char.ini), DECK_OPTIONS (with RANKS=2 batch.micro=6, so that both have work),
-# MPIRUN (mpirun), PRELOAD (PyTorch's malloc; tcmalloc where there is one).
+# MPIRUN (mpirun), PRELOAD (PyTorch's malloc; tcmalloc where there is one, unless TCMALLOC is none).
 set -euo pipefail
 
 if [[ $# -lt 2 || $1 == -* ]]; then
@@ -41,7 +41,10 @@ read -ra deck_options <<<"${DECK_OPTIONS:-}"
 read -ra mpirun <<<"${MPIRUN:-mpirun}"
 # As in training.py: memory that is given back and touched again costs PyTorch time.
 peer_memory=(THP_MEM_ALLOC_ENABLE=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=$((2 ** 40)))
-library=${PRELOAD:-$(PATH=$PATH:/sbin ldconfig -p | awk '/libtcmalloc(_minimal)?\.so/ && !found { print $NF; found = 1 }')}
+library=
+if [[ ${TCMALLOC:-} != none ]]; then
+  library=${PRELOAD:-$(PATH=$PATH:/sbin ldconfig -p | awk '/libtcmalloc(_minimal)?\.so/ && !found { print $NF; found = 1 }')}
+fi
 if [[ -n $library ]]; then peer_memory+=("LD_PRELOAD=$library"); fi
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -73,7 +76,8 @@ peer() {
 import json, sys
 work, number, name, seconds = sys.argv[1:]
 r = json.load(open(f"{work}/a.json"))
-row = dict(name=name, seconds=float(seconds), speed=r["tokens_per_second"], loss=r["validation_loss"])
+row = dict(name=name, seconds=float(seconds), speed=r["tokens_per_second"], loss=r["validation_loss"],
+           version=f"PyTorch {r['torch']} {name}, malloc of {r['malloc']}")
 open(f"{work}/rows", "a").write(json.dumps(row) + "\n")
 print(f"{number:<6} {name:<9} {row['seconds']:10.2f} {row['speed']:12.0f} {row['loss']:16.4f}")
 PYTHON
@@ -88,7 +92,7 @@ print(min((r for r in rows if r["name"] != "llmtrain"), key=lambda r: r["seconds
 PYTHON
 }
 
-echo "$precision; PyTorch's malloc: ${library:-of glibc}"
+echo "$precision"
 printf '%-6s %-9s %10s %12s %16s\n' round program seconds tokens/s 'validation loss'
 peers=(eager compiled)
 for ((round = 1; round <= rounds; ++round)); do
@@ -123,7 +127,8 @@ import json, statistics, sys
 work, ranks, threads, steps, peer = sys.argv[1:]
 rows = [json.loads(line) for line in open(f"{work}/rows")]
 median = lambda name, key: statistics.median(r[key] for r in rows if r["name"] == name)
-print(f"\n{steps} steps, {ranks} rank(s) x {threads} thread(s), medians; PyTorch {peer}; above 1 llmtrain is ahead")
+version = next(r["version"] for r in rows if r["name"] == peer)
+print(f"\n{steps} steps, {ranks} rank(s) x {threads} thread(s), medians; {version}; above 1 llmtrain is ahead")
 print(f"time from start to exit  PyTorch / llmtrain  {median(peer, 'seconds') / median('llmtrain', 'seconds'):.3f}")
 print(f"tokens/s                 llmtrain / PyTorch  {median('llmtrain', 'speed') / median(peer, 'speed'):.3f}")
 difference = median("llmtrain", "loss") - median(peer, "loss")

@@ -4,7 +4,12 @@
 //            the tensors of Llama 3 70B, each side a 57th, in so many (1000) shards: written, verified and read by one
 //            process, one shard after the other; sizes of the files and times
 //        mpirun -n RANKS checkpoint_bench rate FOLDER [MiB per rank [rounds]]
-//            a checkpoint against a plain file per rank with fsync, and against what the disk takes past the cache
+//            a checkpoint against plain files, one a rank, each with fsync of file and folder as a checkpoint has:
+//            past the cache (O_DIRECT), which is what the disk takes; through the page cache; and so with the hints
+//            that a checkpoint gives the system (space reserved, write-back begun behind every 4 MiB, reading begun
+//            ahead). A checkpoint always goes through the page cache; it is read back from there or, as a run does by
+//            default (checkpoint.verify), from the disk. Every round runs all ways once, beginning with another one,
+//            each behind a file of the same size that was written to the page cache and removed.
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -12,7 +17,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -154,24 +158,50 @@ int layout(const std::string& folder, int64_t shards, Communicator& communicator
   return wrong == 0 ? 0 : 1;
 }
 
-/// Writes `bytes` of a buffer to a new file, in pieces, then syncs. Flags of open, e.g. O_DIRECT.
-void write_plain(const std::string& path, int64_t bytes, const char* buffer, int64_t piece, int flags) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0640);
-  if (file < 0) throw UserError(ExitCode::cannot_create, path + ": cannot be created so");
+constexpr int64_t piece = int64_t{4} << 20;
+
+/// A plain file of one rank. Where it is written.
+enum class Through : uint8_t { disk, cache, cache_with_hints };
+/// Whether it is read back, and from where.
+enum class ReadBack : uint8_t { no, cache, disk };
+
+void read_plain(const FileHandle& file, int64_t bytes, char* buffer, bool hints) {
+  constexpr int64_t ahead = int64_t{8} << 20;
   for (int64_t done = 0; done < bytes; done += piece) {
-    if (::write(file, buffer, static_cast<size_t>(piece)) != piece)
-      throw UserError(ExitCode::io, path + ": writing failed");
+    if (hints) file.begin_read(done + piece, ahead);
+    file.read(done, piece, buffer);
   }
-  const bool synced = ::fsync(file) == 0;
-  ::close(file);
-  if (!synced) throw UserError(ExitCode::io, path + ": fsync failed");
 }
 
-/// Reads it from the disk.
-void read_plain(const std::string& path, int64_t bytes, char* buffer, int64_t piece) {
-  const FileHandle file = FileHandle::open_to_read(path);
-  file.drop_cached();
-  for (int64_t done = 0; done < bytes; done += piece) file.read(done, piece, buffer);
+/// FileHandle::bypass_cache() is a hint; here it must be so.
+void bypass_cache(const FileHandle& file) {
+  const int descriptor = ::open(file.path().c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (descriptor < 0) throw UserError(ExitCode::cannot_create, file.path() + ": O_DIRECT is refused here");
+  ::close(descriptor);
+  file.bypass_cache();
+}
+
+/// Writes `bytes` to a new file in pieces and syncs it and its folder.
+void write_plain(const std::string& path, int64_t bytes, char* buffer, Through through, ReadBack back) {
+  const FileHandle file = FileHandle::create(path);
+  const bool hints = through == Through::cache_with_hints;
+  if (through == Through::disk) bypass_cache(file);
+  if (hints && !file.reserve(bytes)) throw UserError(ExitCode::io, path + ": the disk is full");
+  for (int64_t done = 0; done < bytes; done += piece) {
+    file.write(done, piece, buffer);
+    if (hints) file.begin_sync(done, piece);
+  }
+  file.sync();
+  sync_folder(folder_of(path));
+  if (back == ReadBack::disk) file.drop_cached();
+  if (back != ReadBack::no) read_plain(file, bytes, buffer, hints);
+}
+
+/// The page cache gets memory that was touched: a hypervisor that hands idle memory back may need longer for it than
+/// the disk for the bytes, and the way that comes first would be the slowest. Nothing of this goes to the disk.
+void touch_cache(const std::string& folder, int64_t bytes, const char* buffer) {
+  const FileHandle file = FileHandle::create_unnamed(folder);
+  for (int64_t done = 0; done < bytes; done += piece) file.write(done, piece, buffer);
 }
 
 /// Seconds that the slowest rank takes.
@@ -187,66 +217,117 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+std::string plain_path(const std::string& folder, const Communicator& communicator) {
+  return folder + fmt::format("/plain-{}", communicator.rank());
+}
+
+/// Something to write, once a round.
+struct Way {
+  const char* name;
+  std::function<void()> work;
+  std::vector<double> speeds = {};  ///< GB/s of all ranks, by round; 0: it failed
+};
+
+/// Median, least and most of what is not 0.
+std::string spread(std::vector<double> values) {
+  std::erase(values, 0.0);
+  if (values.empty()) return "failed";
+  const auto [least, most] = std::ranges::minmax(values);
+  return fmt::format("{:.2f} ({:.2f}, {:.2f})", median(values), least, most);
+}
+
+std::vector<double> ratios(const Way& way, const Way& other) {
+  std::vector<double> result;
+  for (size_t round = 0; round < way.speeds.size(); ++round) {
+    result.push_back(other.speeds[round] > 0 ? way.speeds[round] / other.speeds[round] : 0);
+  }
+  return result;
+}
+
+void print_table(const std::vector<Way>& plain, const std::vector<Way>& checkpoints) {
+  fmt::print("\nMedians of the rounds (least, most).\n\n| what | GB/s |");
+  for (const Way& of : checkpoints) fmt::print(" {} / it |", of.name);
+  fmt::print("\n|---|---|");
+  for (size_t i = 0; i < checkpoints.size(); ++i) fmt::print("---|");
+  fmt::print("\n");
+  for (const Way& way : plain) {
+    fmt::print("| {} | {} |", way.name, spread(way.speeds));
+    for (const Way& of : checkpoints) fmt::print(" {} |", spread(ratios(of, way)));
+    fmt::print("\n");
+  }
+  for (const Way& way : checkpoints) {
+    fmt::print("| {} | {} |", way.name, spread(way.speeds));
+    for (size_t i = 0; i < checkpoints.size(); ++i) fmt::print(" |");
+    fmt::print("\n");
+  }
+  fmt::print(
+      "\nBoth checkpoints are written as the plain files with hints are, through the page cache, and compared with\n"
+      "what was in memory. A run has them read back from the {} by default (checkpoint.verify).\n",
+      SaveRequest{}.from_disk ? "disk" : "cache");
+}
+
+void run_way(Way& way, const std::string& folder, double bytes, Communicator& communicator) {
+  double seconds = 0;
+  try {
+    seconds = timed(communicator, way.work);
+  } catch (const UserError& error) {
+    if (communicator.rank() == 0) fmt::print("{}: {}\n", way.name, error.what());
+  }
+  way.speeds.push_back(seconds > 0 ? bytes / 1e9 / seconds : 0);
+  ::unlink(plain_path(folder, communicator).c_str());
+  if (communicator.rank() != 0) return;
+  if (seconds > 0) fmt::print("{}: {:.3f} GB/s\n", way.name, way.speeds.back());
+  for (const int64_t step : published_steps(folder)) fs::remove_all(folder + "/" + checkpoint_name(step));
+}
+
 int rate(const std::string& folder, int64_t megabytes, int rounds, Communicator& communicator) {
-  constexpr int64_t piece = int64_t{1} << 22;
   const int64_t bytes = (megabytes << 20) / piece * piece, ranks = communicator.size();
   const std::unique_ptr<char, decltype(&std::free)> buffer(
       static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(piece))), &std::free);
   LLMTRAIN_CHECK(buffer != nullptr, "no memory");
   for (int64_t i = 0; i < piece; ++i) buffer.get()[i] = static_cast<char>(i * 2654435761 >> 13);
   fs::create_directories(folder);
-  const std::string own = folder + fmt::format("/plain-{}", communicator.rank());
+  ::unlink(plain_path(folder, communicator).c_str());  // of a run that was killed
   const Schema schema = make_schema({{"unit", {matrix("weight", bytes * ranks / 12 / 1024, 1024)}}});
   std::vector<float> staging(size_t{1} << 18);
   const Numbers numbers(schema, staging.size());
   SaveRequest request;
-
-  const std::array<std::pair<const char*, std::function<void()>>, 5> ways = {
-      {{"disk, past the cache", [&] { write_plain(own, bytes, buffer.get(), piece, O_DIRECT); }},
-       {"plain file per rank", [&] { write_plain(own, bytes, buffer.get(), piece, 0); }},
-       {"plain file per rank, read back from the disk",
-        [&] {
-          write_plain(own, bytes, buffer.get(), piece, 0);
-          read_plain(own, bytes, buffer.get(), piece);
-        }},
-       {"checkpoint, read back from the cache",
-        [&] {
-          request.from_disk = false;
-          save_checkpoint(folder, numbers, request, staging, communicator);
-        }},
-       {"checkpoint, read back from the disk", [&] {
-          request.from_disk = true;
-          save_checkpoint(folder, numbers, request, staging, communicator);
-        }}}};
-  std::array<std::vector<double>, 5> speeds;  // of the ways, GB/s
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t way = 0; way < ways.size(); ++way) {
-      const auto& [name, work] = ways[way];
+  const auto plain_file = [&](Through through, ReadBack back) {
+    return [&, through, back] { write_plain(plain_path(folder, communicator), bytes, buffer.get(), through, back); };
+  };
+  const auto checkpoint = [&](bool from_disk) {
+    return [&, from_disk] {
       ++request.step;
-      double seconds = 0;
-      try {
-        seconds = timed(communicator, work);
-      } catch (const UserError& error) {
-        if (communicator.rank() == 0) fmt::print("{}: {}\n", name, error.what());
-      }
-      ::unlink(own.c_str());
-      if (communicator.rank() != 0) continue;
-      if (seconds > 0) {
-        speeds[way].push_back(static_cast<double>(bytes * ranks) / 1e9 / seconds);
-        fmt::print("{}: {:.3f} GB/s\n", name, speeds[way].back());
-      }
-      for (const int64_t step : published_steps(folder)) fs::remove_all(folder + "/" + checkpoint_name(step));
+      request.from_disk = from_disk;
+      save_checkpoint(folder, numbers, request, staging, communicator);
+    };
+  };
+  std::vector<Way> plain = {
+      {"plain file per rank, past the cache", plain_file(Through::disk, ReadBack::no)},
+      {"plain file per rank, past the cache, read back", plain_file(Through::disk, ReadBack::disk)},
+      {"plain file per rank", plain_file(Through::cache, ReadBack::no)},
+      {"plain file per rank, read back from the cache", plain_file(Through::cache, ReadBack::cache)},
+      {"plain file per rank, read back from the disk", plain_file(Through::cache, ReadBack::disk)},
+      {"plain file per rank with hints", plain_file(Through::cache_with_hints, ReadBack::no)},
+      {"plain file per rank with hints, read back from the cache",
+       plain_file(Through::cache_with_hints, ReadBack::cache)},
+      {"plain file per rank with hints, read back from the disk",
+       plain_file(Through::cache_with_hints, ReadBack::disk)}};
+  std::vector<Way> checkpoints = {{"checkpoint, read back from the cache", checkpoint(false)},
+                                  {"checkpoint, read back from the disk", checkpoint(true)}};
+  const size_t ways = plain.size() + checkpoints.size();
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < ways; ++i) {
+      touch_cache(folder, bytes, buffer.get());
+      const size_t w = (i + static_cast<size_t>(round)) % ways;
+      run_way(w < plain.size() ? plain[w] : checkpoints[w - plain.size()], folder, static_cast<double>(bytes * ranks),
+              communicator);
     }
   }
   communicator.barrier();
   if (communicator.rank() != 0) return 0;
   fs::remove_all(folder + "/latest");
-  constexpr size_t plain = 2, checkpoint = 4;
-  if (!speeds[plain].empty() && !speeds[checkpoint].empty()) {
-    const double of_plain = median(speeds[plain]), of_checkpoint = median(speeds[checkpoint]);
-    fmt::print("\nmedians of {} rounds: {} {:.3f} GB/s / {} {:.3f} GB/s = {:.2f}\n", rounds, ways[checkpoint].first,
-               of_checkpoint, ways[plain].first, of_plain, of_checkpoint / of_plain);
-  }
+  print_table(plain, checkpoints);
   return 0;
 }
 

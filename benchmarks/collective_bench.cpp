@@ -8,17 +8,27 @@
 // rank's time. Bound: a rank reads its range of every buffer and writes one (reduce-scatter), or reads what it lacks
 // and writes it (all-gather), at the triad's speed of that round. LLMTRAIN_RANKS_PER_NODE=1: messages instead of shared
 // memory.
+//
+// The bound with meetings adds twice what a cache line takes from one core to another, measured in the same round:
+// ranks 0 and 1 send one to and fro, and look for it without a pause. A transfer in shared memory takes two such ways,
+// for all ranks side by side (parallel/node_memory.hpp): nobody reads before it has seen the owner's number (offer() to
+// offered()), and the owner goes on once it has seen that of its last reader (release() to is_read()); the next
+// transfer is offered behind that, so neither way is hidden by another. Stores, fences, bookkeeping and what it takes
+// to yield the core between looks, as transfers do after some hundred (below the table), are in no bound.
 
 #include <fmt/core.h>
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/clock.hpp"
@@ -56,15 +66,92 @@ class Buffers {
   DeviceBuffer own_, other_, result_;
 };
 
+/// A cache line that ranks 0 and 1 send to and fro, where they read each other's memory.
+class Meetings {
+ public:
+  /// Collective.
+  explicit Meetings(Communicator& communicator) : communicator_(communicator) {
+    uint8_t of_one_node = communicator.rank() == 0 && communicator.reads_directly(1) ? 1 : 0;
+    communicator.broadcast(&of_one_node, 1);
+    MPI_Comm pair = MPI_COMM_NULL;
+    const bool takes_part = of_one_node != 0 && communicator.rank() < 2;
+    check(MPI_Comm_split(MPI_COMM_WORLD, takes_part ? 0 : MPI_UNDEFINED, communicator.rank(), &pair));
+    if (!takes_part) return;
+    constexpr MPI_Aint page = 4096;  // the line lies alone in the middle of it
+    char* own = nullptr;
+    check(MPI_Win_allocate_shared(communicator.rank() == 0 ? page : 0, 1, MPI_INFO_NULL, pair, static_cast<void*>(&own),
+                                  &window_));
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    char* memory = nullptr;
+    check(MPI_Win_shared_query(window_, 0, &bytes, &unit, static_cast<void*>(&memory)));
+    const intptr_t middle = (reinterpret_cast<intptr_t>(memory) + page / 2) / line * line;
+    char* place = memory + (middle - reinterpret_cast<intptr_t>(memory));
+    if (communicator.rank() == 0) new (place) Ball{0};
+    check(MPI_Barrier(pair));
+    ball_ = std::launder(reinterpret_cast<Ball*>(place));
+    check(MPI_Comm_free(&pair));
+  }
+  ~Meetings() {
+    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
+  }
+  Meetings(const Meetings&) = delete;
+  Meetings& operator=(const Meetings&) = delete;
+
+  /// Collective: seconds of one way, the least of some tries, as other work only adds to it; 0 where there is none.
+  /// `looks`: at the line, before the core is offered to others.
+  double seconds(int looks) {
+    constexpr int tries = 11, trips = 100;
+    std::vector<double> ways(tries, 0.0);
+    communicator_.barrier();
+    for (double& way : ways) {
+      if (ball_ == nullptr) break;
+      const double begin = now();
+      for (int trip = 0; trip < trips; ++trip) {
+        if (communicator_.rank() == 0) {
+          send();
+          await(looks);
+        } else {
+          await(looks);
+          send();
+        }
+      }
+      way = (now() - begin) / (2 * trips);
+    }
+    double result = *std::min_element(ways.begin(), ways.end());
+    communicator_.broadcast(&result, sizeof(result));
+    return result;
+  }
+
+ private:
+  using Ball = std::atomic<uint64_t>;
+  static constexpr intptr_t line = 64;
+  void send() { ball_->store(++number_, std::memory_order_release); }
+  void await(int looks) {
+    ++number_;
+    for (int i = 1; ball_->load(std::memory_order_acquire) != number_; ++i) {
+      if (i % looks == 0) std::this_thread::yield();
+    }
+  }
+
+  Communicator& communicator_;
+  MPI_Win window_ = MPI_WIN_NULL;
+  Ball* ball_ = nullptr;
+  uint64_t number_ = 0;
+};
+
 class Bench {
  public:
   Bench(int64_t largest, int rounds, Runtime& runtime)
       : communicator_(runtime.communicator()),
         stream_(runtime.stream()),
         rounds_(rounds),
-        buffers_(largest, communicator_) {}
+        buffers_(largest, communicator_),
+        meetings_(communicator_) {}
 
   void run(int64_t bytes, DType dtype);
+  /// What lies below the table.
+  void print_meetings() const;
 
  private:
   /// Seconds of one of `repetitions_`, of the slowest rank.
@@ -76,7 +163,8 @@ class Bench {
     check(MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
     return seconds;
   }
-  void triad(int64_t bytes);
+  /// What bounds the transfers of this round.
+  void measure_bounds(int64_t bytes);
   void reduce_scatter(int64_t bytes);
   void check_gather(const Tensor& buffer, std::span<const int64_t> cuts);
   void all_gather(int64_t bytes, DType dtype);
@@ -92,13 +180,17 @@ class Bench {
   Stream& stream_;
   int rounds_;
   Buffers buffers_;
+  Meetings meetings_;
   int64_t repetitions_ = 1;
-  double triad_rate_ = 0;  ///< bytes per second of a rank, all at once
-  std::vector<double> rates_;
+  // By round:
+  std::vector<double> rates_;  ///< of the triad, bytes per second of a rank, all at once
+  std::vector<double> ways_;   ///< of a cache line, seconds
+  // By round, of the whole table:
+  std::vector<double> all_ways_, all_ways_with_yields_;
 };
 
-/// a = b + s c over thirds of what a rank has.
-void Bench::triad(int64_t bytes) {
+/// a = b + s c over thirds of what a rank has, and a way of a cache line.
+void Bench::measure_bounds(int64_t bytes) {
   const int64_t n = bytes / 4;
   auto* a = static_cast<float*>(buffers_.result());
   const auto *b = static_cast<const float*>(buffers_.other()), *c = static_cast<const float*>(buffers_.exchanged());
@@ -107,6 +199,10 @@ void Bench::triad(int64_t bytes) {
     for (int64_t i = 0; i < n; ++i) a[i] = b[i] + 0.5F * c[i];
   });
   rates_.push_back(3.0 * static_cast<double>(bytes) / seconds);
+  constexpr int many = 4096;  // a core that both ranks share is left in the end
+  ways_.push_back(meetings_.seconds(many));
+  all_ways_.push_back(ways_.back());
+  all_ways_with_yields_.push_back(meetings_.seconds(1));
 }
 
 void Bench::reduce_scatter(int64_t bytes) {
@@ -125,7 +221,7 @@ void Bench::reduce_scatter(int64_t bytes) {
   }
   std::vector<double> ours, mpi;
   for (int round = 0; round < rounds_; ++round) {
-    triad(bytes);
+    measure_bounds(bytes);
     ours.push_back(timed([&] {
       Transfer transfer = communicator_.exchange_shards(send, cuts, received, all, stream_);
       transfer.wait(stream_);
@@ -173,7 +269,7 @@ void Bench::all_gather(int64_t bytes, DType dtype) {
   check_gather(buffer, cuts);
   std::vector<double> ours, mpi;
   for (int round = 0; round < rounds_; ++round) {
-    triad(bytes);
+    measure_bounds(bytes);
     ours.push_back(timed([&] { communicator_.all_gather(buffer, cuts, stream_).finish(stream_); }));
     mpi.push_back(timed([&] {
       check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer.data,
@@ -186,19 +282,39 @@ void Bench::all_gather(int64_t bytes, DType dtype) {
 
 void Bench::print(const char* what, int64_t bytes, DType dtype, const std::vector<double>& ours,
                   const std::vector<double>& mpi, double moved) {
-  std::vector<double> ratios, shares;
+  std::vector<double> ratios, shares, shares_with_meetings;
   for (size_t i = 0; i < ours.size(); ++i) {
     ratios.push_back(mpi[i] / ours[i]);
     shares.push_back(moved / rates_[i] / ours[i]);
+    shares_with_meetings.push_back((moved / rates_[i] + 2 * ways_[i]) / ours[i]);
   }
   const int size = communicator_.size();
   const double bus = static_cast<double>(bytes) * (size - 1) / size / 1e9;
   if (communicator_.rank() == 0) {
-    fmt::print("| {} | {} | {:.2f} MiB | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.2f} |\n", what, name_of(dtype),
+    fmt::print("| {} | {} | {:.2f} MiB | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.2f} | {} |\n", what, name_of(dtype),
                static_cast<double>(bytes) / 0x1p20, bus / median(ours), bus / median(mpi), median(ratios),
-               median(rates_) / 1e9, median(shares));
+               median(rates_) / 1e9, median(shares),
+               median(ways_) > 0 ? fmt::format("{:.2f}", median(shares_with_meetings)) : "");
   }
   rates_.clear();
+  ways_.clear();
+}
+
+void Bench::print_meetings() const {
+  if (communicator_.rank() != 0) return;
+  if (all_ways_.empty() || median(all_ways_) <= 0) {
+    fmt::print("\nRanks 0 and 1 do not read each other's memory: there are no meetings.\n");
+    return;
+  }
+  const auto nanoseconds = [](const std::vector<double>& ways) {
+    const auto [least, most] = std::minmax_element(ways.begin(), ways.end());
+    return fmt::format("{:.0f} ns ({:.0f} to {:.0f})", median(ways) * 1e9, *least * 1e9, *most * 1e9);
+  };
+  fmt::print(
+      "\nA meeting of two cores, a cache line's way from rank 0 to rank 1 or back: {}, a transfer has two of them. "
+      "Where "
+      "a rank yields its core between looks at the line, as transfers do after some hundred: {}.\n",
+      nanoseconds(all_ways_), nanoseconds(all_ways_with_yields_));
 }
 
 void Bench::run(int64_t bytes, DType dtype) {
@@ -229,8 +345,10 @@ int main(int argc, char** argv) {
       fmt::print("{}, {} ranks on {} nodes, {} threads each\n\n", mpi_library(), ranks,
                  runtime.communicator().node_count(), runtime.threads());
       fmt::print(
-          "| what | type | whole buffer | llmtrain, GB/s | MPI, GB/s | ratio | triad of a rank, GB/s | of the bound |\n"
-          "|---|---|---|---|---|---|---|---|\n");
+          "| what | type | whole buffer | llmtrain, GB/s | MPI, GB/s | ratio | triad of a rank, GB/s | of the bound | "
+          "of the "
+          "bound with meetings |\n"
+          "|---|---|---|---|---|---|---|---|---|\n");
     }
     const int64_t step = 256 * 8 * ranks;
     for (int64_t bytes = 64 << 10; bytes <= largest; bytes *= 4) {
@@ -238,6 +356,7 @@ int main(int argc, char** argv) {
       if (whole > largest) break;
       for (const DType dtype : {DType::f32, DType::bf16}) bench.run(whole, dtype);
     }
+    bench.print_meetings();
     return 0;
   });
 }

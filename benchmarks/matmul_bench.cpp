@@ -1,18 +1,27 @@
 // Matrix products of linear layers: kernels/matmul.hpp against one oneDNN matmul primitive over all threads, and in
 // bf16 the native product against the one of widened operands (kernels/host/product_path.hpp).
-// usage: matmul_bench [threads ...]   (default: 1 and OMP_NUM_THREADS)
+//
+// usage: matmul_bench [threads | fp32 | bf16 | product]...
+//
+// Threads: numbers, else 1 and OMP_NUM_THREADS. Products: words of their names ("dW", "head dW", "4096x768x3072"), else
+// all. The limit is measured before and after them: independent multiply-adds of registers, the fastest of several
+// tries. No program can be faster, and one that also loads and stores is slower. bf16 operands may be widened, so their
+// limit is that of the fastest instructions of any type. ONEDNN_MAX_CPU_ISA lowers it with the products.
 
 #include <fmt/core.h>
 #include <omp.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "arithmetic_limit.hpp"
 #include "core/philox.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/host/product_path.hpp"
@@ -64,6 +73,11 @@ double seconds(const F& call) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// GFLOP/s, by medians; 0: oneDNN has no such product here (of bf16 with AVX2).
+struct Rates {
+  double own, other;
+};
+
 class Stock {
  public:
   Stock(const Case& c, const Tensor& a, const Tensor& b, const Tensor& result)
@@ -74,11 +88,14 @@ class Stock {
     const memory::desc da({c.m, c.k}, type(a), c.form == Form::backward_weight ? FormatTag::ba : FormatTag::ab);
     const memory::desc db({c.k, c.n}, type(b), c.form == Form::forward ? FormatTag::ba : FormatTag::ab);
     const memory::desc dc({c.m, c.n}, type(result), FormatTag::ab);
-    primitive_ = dnnl::matmul(dnnl::matmul::primitive_desc(engine_, da, db, dc));
+    const dnnl::matmul::primitive_desc description(engine_, da, db, dc, dnnl::primitive_attr(), true);
+    if (description.get(true) == nullptr) return;
+    primitive_ = dnnl::matmul(description);
     arguments_ = {{DNNL_ARG_SRC, memory(da, engine_, a.data)},
                   {DNNL_ARG_WEIGHTS, memory(db, engine_, b.data)},
                   {DNNL_ARG_DST, memory(dc, engine_, result.data)}};
   }
+  bool exists() const { return primitive_.get(true) != nullptr; }
   void run() { primitive_.execute(stream_, arguments_); }
 
  private:
@@ -88,7 +105,7 @@ class Stock {
   std::unordered_map<int, memory> arguments_;
 };
 
-void run_case(const Case& c, DType dtype, Stream& stream) {
+Rates run_case(const Case& c, DType dtype, double limit, Stream& stream) {
   const auto element = static_cast<int64_t>(size_of(dtype));
   const bool gradient = c.form == Form::backward_weight;
   const DType out_type = gradient || c.fp32_result ? DType::f32 : dtype;
@@ -111,7 +128,7 @@ void run_case(const Case& c, DType dtype, Stream& stream) {
     if (gradient) linear_backward_weight(result, a, b, false, stream);
   };
   ours();
-  stock.run();
+  if (stock.exists()) stock.run();
   if (dtype == DType::bf16) {  // kernels are made in the first call
     for (const auto path : {host::ProductPath::native, host::ProductPath::wide}) {
       const host::ForcedProductPath forced(path);
@@ -127,7 +144,7 @@ void run_case(const Case& c, DType dtype, Stream& stream) {
   };
   for (int i = 0; i < rounds; ++i) {  // alternating, so that both sides see the same machine
     own.push_back(seconds(ours));
-    other.push_back(seconds([&] { stock.run(); }));
+    if (stock.exists()) other.push_back(seconds([&] { stock.run(); }));
     if (dtype != DType::bf16) continue;
     native.push_back(on_path(host::ProductPath::native));
     wide.push_back(on_path(host::ProductPath::wide));
@@ -136,13 +153,90 @@ void run_case(const Case& c, DType dtype, Stream& stream) {
     std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
     return v[v.size() / 2];
   };
-  const double t_own = median(own), t_other = median(other);
-  fmt::print("{:24} {:5} {} threads {:9.1f} us {:8.1f} GFLOP/s   oneDNN {:8.1f} GFLOP/s   ratio {:.2f}", c.name,
-             name_of(dtype), omp_get_max_threads(), t_own * 1e6, flops / t_own * 1e-9, flops / t_other * 1e-9,
-             t_other / t_own);
+  const auto rate = [&](std::vector<double>& times) { return times.empty() ? 0 : flops / median(times) * 1e-9; };
+  const Rates rates{rate(own), rate(other)};
+  fmt::print("{:24} {:5} {} threads {:9.1f} us {:8.1f} GFLOP/s", c.name, name_of(dtype), omp_get_max_threads(),
+             median(own) * 1e6, rates.own);
+  if (stock.exists()) fmt::print("   oneDNN {:8.1f} GFLOP/s   ratio {:.2f}", rates.other, rates.own / rates.other);
+  if (limit > 0) fmt::print("   of limit {:.2f}", rates.own / limit);
   if (dtype == DType::bf16) fmt::print("   native / wide {:.2f}", median(wide) / median(native));
   fmt::print("\n");
   std::fflush(stdout);
+  return rates;
+}
+
+/// What the arguments ask for.
+struct Choice {
+  std::vector<int> threads;
+  std::vector<DType> types;
+  std::vector<Case> products;
+};
+
+std::optional<Choice> choice_of(const std::vector<std::string>& arguments) {
+  Choice choice;
+  std::vector<std::string> names;
+  for (const std::string& argument : arguments) {
+    int number = 0;
+    const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), number);
+    if (error == std::errc() && end == argument.data() + argument.size()) {
+      if (number < 1) return {};
+      choice.threads.push_back(number);
+    } else if (argument == "fp32" || argument == "bf16") {
+      choice.types.push_back(argument == "fp32" ? DType::f32 : DType::bf16);
+    } else {
+      names.push_back(" " + argument + " ");
+    }
+  }
+  const auto is_of = [](const Case& c, const std::string& name) {
+    return (" " + std::string(c.name) + " ").find(name) != std::string::npos;
+  };
+  for (const std::string& name : names) {
+    if (std::ranges::none_of(cases, [&](const Case& c) { return is_of(c, name); })) return {};
+  }
+  for (const Case& c : cases) {
+    if (names.empty() || std::ranges::any_of(names, [&](const std::string& name) { return is_of(c, name); })) {
+      choice.products.push_back(c);
+    }
+  }
+  if (choice.threads.empty()) choice.threads = {1, omp_get_max_threads()};
+  if (choice.types.empty()) choice.types = {DType::f32, DType::bf16};
+  return choice;
+}
+
+void run(const Choice& choice) {
+  struct Best {
+    DType type;
+    int threads;
+    Rates rates;
+    const char *own, *other;  ///< products
+  };
+  std::vector<Best> bests;
+  Stream stream;
+  Limits limits;
+  limits.measure(choice.threads, choice.types);
+  for (const int threads : choice.threads) {
+    omp_set_num_threads(threads);
+    for (const DType type : choice.types) {
+      Best best{type, threads, {}, "", ""};
+      for (const Case& c : choice.products) {
+        const Rates rates = run_case(c, type, limits.of(type, threads), stream);
+        if (rates.own > best.rates.own) best.own = c.name;
+        if (rates.other > best.rates.other) best.other = c.name;
+        best.rates = {std::max(rates.own, best.rates.own), std::max(rates.other, best.rates.other)};
+      }
+      bests.push_back(best);
+    }
+  }
+  fmt::print("\nThe limit again, and the best products, GFLOP/s (of the higher limit):\n");
+  limits.measure(choice.threads, choice.types);
+  for (const Best& best : bests) {
+    const double limit = limits.of(best.type, best.threads);
+    const auto text = [&](double rate, const char* product) {
+      return fmt::format("{:8.1f}{}, {}", rate, limit > 0 ? fmt::format(" ({:.2f})", rate / limit) : "", product);
+    };
+    fmt::print("{:5} {} threads   llmtrain {}{}\n", name_of(best.type), best.threads, text(best.rates.own, best.own),
+               best.rates.other > 0 ? ";   oneDNN " + text(best.rates.other, best.other) : "");
+  }
 }
 
 }  // namespace
@@ -150,22 +244,14 @@ void run_case(const Case& c, DType dtype, Stream& stream) {
 
 int main(int argc, char** argv) {
   using namespace llmtrain;
-  std::vector<int> threads;
-  for (int i = 1; i < argc; ++i) {
-    threads.push_back(std::atoi(argv[i]));
-    if (threads.back() < 1) {
-      fmt::print(stderr, "usage: matmul_bench [threads]...   (1 and all of them)\n");
-      return 64;
-    }
+  const std::optional<Choice> choice = choice_of({argv + 1, argv + argc});
+  if (!choice) {
+    fmt::print(stderr,
+               "usage: matmul_bench [threads | fp32 | bf16 | product]...   (1 thread and all of them; both types; all "
+               "products, which words of their names choose: \"head dW\")\n");
+    return 64;
   }
-  if (threads.empty()) threads = {1, omp_get_max_threads()};
   const DeviceRuntime runtime(0, omp_get_max_threads());
-  Stream stream;
   fmt::print("{}\n", device_description());
-  for (const int t : threads) {
-    omp_set_num_threads(t);
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const Case& c : cases) run_case(c, dtype, stream);
-    }
-  }
+  run(*choice);
 }

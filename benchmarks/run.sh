@@ -11,7 +11,7 @@
 # Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
 # sentencepiece, tiktoken and LLMTRAIN_DATA, a folder with tokenizer/), MPIRUN (mpirun), TEXT (a file to learn characters
 # and tokens from; without it those two sections are not among all), SCRATCH (a folder on the disk to measure, else a
-# temporary one), RANKS (2).
+# temporary one), RANKS (2), PRELOAD (the malloc of PyTorch, tcmalloc; with TCMALLOC=none glibc's).
 set -euo pipefail
 
 if [[ $# -lt 1 || $1 == -* ]]; then
@@ -30,6 +30,9 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 export PYTHONDONTWRITEBYTECODE=1
+loadable() { PATH=$PATH:/sbin ldconfig -p | awk -v name="$1" '$1 ~ name && !found { print $NF; found = 1 }'; }
+PRELOAD=${PRELOAD:-$(loadable '^libtcmalloc(_minimal)?[.]so')}
+export PRELOAD
 own=$(mktemp -d)
 trap 'rm -rf -- "$own"' EXIT
 missing=$own/missing
@@ -50,7 +53,8 @@ row() {
 }
 
 pytorch() {
-  printf '\n| what | llmtrain, tokens/s | PyTorch, tokens/s | ratio | peak memory, ratio |\n|---|---|---|---|---|\n'
+  printf '\n| what | llmtrain, tokens/s | PyTorch, tokens/s | ratio | peak memory, ratio | GFLOP/s of both | beside |\n'
+  printf '|---|---|---|---|---|---|---|\n'
   row --model gpt2-124m --batch 4 --precision bf16
   row --model gpt2-124m --batch 1 --precision bf16
   row --model gpt2-124m --batch 4 --precision fp32
@@ -69,6 +73,8 @@ profiled() {
 profile() {
   table "Where the time of a step goes, one rank:" profiled of_one_rank "$program"
   table "Where the time of a step goes, $ranks ranks:" profiled of_ranks "$program"
+  table "What recording it costs:" "$python" "$here/profile_overhead.py" "$program" \
+    ${TEXT:+data.train="$TEXT"} --rounds "$rounds"
 }
 first_step() {
   table "Until the first step is done:" "$python" "$here/first_step.py" "$program" --rounds "$rounds"
@@ -95,7 +101,7 @@ attention() {
 checkpoint() {
   table "A checkpoint of 512 MiB a rank:" of_ranks "$compiled/checkpoint_bench" rate "$work" 512 "$rounds"
   TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program" \
-    --rounds "$rounds"
+    --batch 1 --every 6 --steps 26 --rounds "$rounds"
 }
 offload() {
   table "State on a local disk:" of_one_rank "$compiled/offload_bench" "$work" 124 "$rounds"
@@ -110,18 +116,21 @@ prediction() {
 tokenizers() {
   table "Learning tokenizers:" "$python" "$here/tokenizer_training.py" "$(dirname -- "$program")/llmtool" "$TEXT" \
     --rounds "$rounds"
-  table "Encoding text:" "$python" "$here/peers/tokenizers_encode.py" "$compiled/tokenizer_bench" "$TEXT" "$rounds"
+  for threads in 1 2; do
+    table "Encoding text, $threads thread(s):" "$python" "$here/peers/tokenizers_encode.py" "$compiled/tokenizer_bench" \
+      "$TEXT" --threads "$threads" --rounds "$rounds"
+  done
 }
 
 # What each section needs beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so on.
 all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint offload
   load prediction tokenizers)
 declare -A needs=(
-  [pytorch]='import:torch import:safetensors'
+  [pytorch]='import:torch import:safetensors tcmalloc'
   [recompute]='import:torch import:safetensors'
   [profile]='mpirun'
-  [first_step]='import:torch import:safetensors'
-  [characters]='import:torch TEXT'
+  [first_step]='import:torch import:safetensors tcmalloc'
+  [characters]='import:torch tcmalloc TEXT'
   [ranks]='import:torch import:safetensors mpirun'
   [transfers]='collective_bench mpirun'
   [optimizer]='optimizer_bench'
@@ -139,6 +148,10 @@ problem() {
   case $1 in
     import:*) "$python" -c "import ${1#import:}" >/dev/null 2>&1 || echo "$python cannot import ${1#import:} (PYTHON)" ;;
     mpirun) "${mpirun[@]}" true >/dev/null 2>&1 || echo "${mpirun[0]} cannot start $ranks processes (MPIRUN, RANKS)" ;;
+    tcmalloc)
+      [[ ${TCMALLOC:-} == none || -f $PRELOAD ]] ||
+        echo "'$PRELOAD' is no malloc for PyTorch: install tcmalloc (libtcmalloc-minimal4), or TCMALLOC=none (PRELOAD)"
+      ;;
     TEXT) [[ -f ${TEXT:-} && -r ${TEXT:-} ]] || echo "'${TEXT:-}' is no readable file (TEXT)" ;;
     LLMTRAIN_DATA)
       [[ -d ${LLMTRAIN_DATA:-}/tokenizer ]] || echo "'${LLMTRAIN_DATA:-}' has no folder tokenizer/ (LLMTRAIN_DATA)"

@@ -1,19 +1,22 @@
-// Encoding on one thread: a text's documents of about 64 KiB, as often as asked; the seconds of processor time of each
-// pass, and the tokens.
+// Encoding a text's documents of about 64 KiB, as often as asked; of each pass the seconds, the seconds of processor
+// time, and the tokens.
 //
-// usage: tokenizer_bench TOKENIZER TEXT [passes]   (benchmarks/peers/tokenizers_encode.py runs it beside its
+// usage: tokenizer_bench TOKENIZER TEXT [passes [threads]]   (benchmarks/peers/tokenizers_encode.py runs it beside its
 // peers)
 
 #include <fmt/core.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <ctime>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
+#include "core/parallel_for.hpp"
 #include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -32,21 +35,22 @@ std::vector<std::string_view> documents_of(std::string_view text) {
   return documents;
 }
 
-void measure(const std::string& path, const std::string& text_path, int passes) {
+void measure(const std::string& path, const std::string& text_path, int passes, int threads) {
   const auto tokenizer = load_tokenizer(path, "");
   const std::string text = FileHandle::open_to_read(text_path).read_text(INT64_MAX);
   const std::vector<std::string_view> documents = documents_of(text);
-  std::vector<int32_t> ids;
   for (int pass = 0; pass < passes; ++pass) {
-    size_t tokens = 0;
-    const std::clock_t begin = std::clock();
-    for (const std::string_view document : documents) {
+    std::atomic<size_t> tokens{0};
+    const double begin = now();
+    const std::clock_t worked = std::clock();
+    parallel_for(documents.size(), threads, [&](size_t i) {
+      thread_local std::vector<int32_t> ids;
       ids.clear();
-      tokenizer->encode(document, ids);
+      tokenizer->encode(documents[i], ids);
       tokens += ids.size();
-    }
-    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-    fmt::print("{:.6f} {}\n", seconds, tokens);
+    });
+    const double processor = static_cast<double>(std::clock() - worked) / CLOCKS_PER_SEC;
+    fmt::print("{:.6f} {:.6f} {}\n", now() - begin, processor, tokens.load());
   }
 }
 
@@ -55,11 +59,11 @@ void measure(const std::string& path, const std::string& text_path, int passes) 
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: tokenizer_bench TOKENIZER TEXT [passes]\n");
+    fmt::print(stderr, "usage: tokenizer_bench TOKENIZER TEXT [passes [threads]]\n");
     return 64;
   }
   try {
-    llmtrain::measure(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 3);
+    llmtrain::measure(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 3, argc > 4 ? std::atoi(argv[4]) : 1);
   } catch (const llmtrain::UserError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());

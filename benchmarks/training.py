@@ -10,11 +10,11 @@ Of several peers those go on after the first round that were the fastest in it o
 with the same state (fp32 masters and moments) the smallest; one that fails in the first round is left out. Speed is the
 median over the rounds of a round's median step, by the clock from one step's end to the next one's, without the first
 two; memory is the largest resident set of the process, on one rank alone. A peer is
-[compile+][flash+|cudnn+]fp32|autocast|bf16; see peers/train_decoder.py. With --device cuda the program is the CUDA
-build's, the machine must be quiet, and memory is what nvidia-smi sees the GPU's processes hold; the model's FLOP/s are
-printed beside (PaLM's count: 6 N + 12 L H Q T a token). Environment: PYTHON (this interpreter; needs torch and
-safetensors), MPIRUN (mpirun). PyTorch gets tcmalloc where the loader finds it (PRELOAD names another library), else a
-malloc that keeps its memory.
+[compile+][flash+|cudnn+]fp32|autocast|bf16; see peers/train_decoder.py. FLOP/s of a step are by llmtrain's count for
+both (PaLM's: 6 N + 12 L H Q T a token). With --device cuda the program is the CUDA build's, the machine must be quiet,
+and memory is what nvidia-smi sees the GPU's processes hold. Environment: PYTHON (this interpreter; needs torch and
+safetensors), MPIRUN (mpirun). PyTorch gets tcmalloc where the loader finds it (PRELOAD names another library) unless
+TCMALLOC is none, else a malloc that keeps its memory; which one it had, it says itself.
 """
 
 import argparse
@@ -23,17 +23,20 @@ import ctypes.util
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peers", "train_decoder.py")
 PYTHON = os.environ.get("PYTHON", sys.executable)
 WARM = 2  # steps that are not timed: kernels, plans, compilation
+FIRST_STEP = re.compile(r"step +1\b")  # what both print when it is done
 BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}  # of a loss, relative to the peer's
 
 
@@ -71,19 +74,35 @@ class Failed(SystemExit):
 
 
 def checked(command, environment):
-    """The largest resident set of the process, in bytes."""
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            output.seek(0)
-            raise Failed(f"failed: {' '.join(command)}\n{output.read()[-4000:]}")
-    return usage.ru_maxrss * 1024
+    """Of the process: seconds from its start to its end, and to the line of the first step as it comes through the pipe;
+    seconds of processor time; the largest resident set in bytes; what it printed."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace")
+    lines, first = [], []
+
+    def read():
+        for line in process.stdout:
+            if not first and FIRST_STEP.match(line):
+                first.append(time.perf_counter() - begin)
+            lines.append(line)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - begin
+    reader.join(timeout=10)  # a child that outlives the process holds the pipe
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise Failed(f"failed: {' '.join(command)}\n{''.join(lines)[-4000:]}")
+    return dict(seconds=seconds, first=first[0] if first else None, processor=usage.ru_utime + usage.ru_stime,
+                peak=usage.ru_maxrss * 1024, output="".join(lines))
 
 
 def allocator():
     """What PyTorch gets: tcmalloc where the loader finds it."""
+    if os.environ.get("TCMALLOC") == "none":
+        return ""
     return os.environ.get("PRELOAD") or ctypes.util.find_library("tcmalloc_minimal") or \
         ctypes.util.find_library("tcmalloc") or ""
 
@@ -114,18 +133,6 @@ class GpuMemory:
             self.most = max(self.most, self.used())
 
 
-def flops_per_token(work, length):
-    with open(os.path.join(work, "model", "config.json")) as f:
-        c = json.load(f)
-    if c["model_type"] == "gpt2":
-        width, layers, inner, queries, keys, matrices = c["n_embd"], c["n_layer"], c["n_inner"], c["n_embd"], c["n_embd"], 2
-    else:
-        width, layers, inner, matrices = c["hidden_size"], c["num_hidden_layers"], c["intermediate_size"], 3
-        queries, keys = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
-    parameters = c["vocab_size"] * width + layers * width * (2 * queries + 2 * keys + matrices * inner)
-    return 6 * parameters + 12 * layers * queries * length
-
-
 def median_speed(seconds, tokens):
     return tokens / statistics.median(seconds[WARM:] or seconds)
 
@@ -148,11 +155,11 @@ def run_peer(args, work, peer, tokens):
     environment = dict(os.environ, THP_MEM_ALLOC_ENABLE="1", MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40))
     if allocator():
         environment["LD_PRELOAD"] = allocator()
-    peak = checked(command, environment)
+    process = checked(command, environment)
     with open(result) as f:
         facts = json.load(f)
-    return dict(losses=facts["losses"], speed=median_speed(facts["seconds"], tokens), peak=peak,
-                version=facts["torch"])
+    return dict(process, losses=facts["losses"], speed=median_speed(facts["seconds"], tokens),
+                version=f"PyTorch {facts['torch']}, malloc of {facts['malloc']}")
 
 
 def run_llmtrain(args, work, tokens):
@@ -202,14 +209,15 @@ sinks = jsonl
                                                               str(args.ranks)]
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads), OMPI_ALLOW_RUN_AS_ROOT="1",
                        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    peak = checked(launch + [os.path.abspath(args.program), deck] + args.option, environment)
+    process = checked(launch + [os.path.abspath(args.program), deck] + args.option, environment)
     with open(os.path.join(work, "runs", "run", "metrics.jsonl")) as f:
         lines = [line for line in map(json.loads, f) if "tokens_per_second" in line]
     if any(line["tokens"] != tokens for line in lines):
         sys.exit(f"a step of llmtrain has {lines[0]['tokens']} tokens instead of {tokens}")
     ends = [line["wall_time"] for line in lines]
     seconds = [tokens / lines[0]["tokens_per_second"]] + [b - a for a, b in zip(ends, ends[1:])]
-    return dict(losses=[line["loss"] for line in lines], speed=median_speed(seconds, tokens), peak=peak)
+    return dict(process, losses=[line["loss"] for line in lines], speed=median_speed(seconds, tokens),
+                flops_per_token=lines[0]["flops_per_second"] / lines[0]["tokens_per_second"])
 
 
 def check_losses(ours, theirs, precision):
@@ -254,11 +262,9 @@ def main():
 
     with tempfile.TemporaryDirectory() as work:
         make_model(args, work)
-        flops = flops_per_token(work, args.length)
         results = {name: [] for name in peers + ["llmtrain"]}
         print(f"{args.model}, {tokens} tokens a step ({args.accumulate} x {args.batch} x {args.length}), "
-              f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}; PyTorch's malloc: "
-              f"{allocator() or 'of glibc'}")
+              f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}")
         print(f"{'round':<6} {'program':<18} {'tokens/s':>10} {'peak GiB':>9}   losses of the first and last step")
         for number in range(1, args.rounds + 1):
             for name in list(results):
@@ -309,10 +315,10 @@ def main():
         memory = (f"llmtrain {peak / 2**30:.2f} / PyTorch with the same state {median(smallest, 'peak') / 2**30:.2f} GiB "
                   f"({smallest}) = {memory_ratio}")
     version = results[best][0]["version"]
-    print(f"\nmedians; PyTorch {version}, fastest: {best}")
-    if args.device == "cuda":
-        print(f"FLOP/s        llmtrain {ours * flops / 1e12:.1f} T (of 989 T of an H200 or H100: "
-              f"{ours * flops / 989e12:.1%}), PyTorch {theirs * flops / 1e12:.1f} T")
+    flops = results["llmtrain"][0]["flops_per_token"]
+    print(f"\nmedians; {version}, fastest: {best}")
+    of_gpu = f", {ours * flops / 989e12:.1%} of the 989,000 of an H200 or H100" if args.device == "cuda" else ""
+    print(f"GFLOP/s       llmtrain {ours * flops / 1e9:.0f}, PyTorch {theirs * flops / 1e9:.0f}{of_gpu}")
     print(f"tokens/s      llmtrain {ours:.0f} / PyTorch {theirs:.0f} = {ours / theirs:.2f}")
     print(f"peak memory   {memory}")
     if args.ranks == 1 or args.device == "cuda":
@@ -322,7 +328,8 @@ def main():
                f"{args.accumulate} reduction group{'s' * (args.accumulate > 1)}"
         if args.ranks > 1:
             what += f", {args.ranks} ranks"
-        print(f"| {what} | {ours:.0f} | {theirs:.0f} ({best}) | {ours / theirs:.2f} | {memory_ratio} |")
+        print(f"| {what} | {ours:.0f} | {theirs:.0f} ({best}) | {ours / theirs:.2f} | {memory_ratio} | "
+              f"{ours * flops / 1e9:.0f}, {theirs * flops / 1e9:.0f} | {version} |")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,13 @@ def seconds_since_start():
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
+def allocator():
+    """Whose malloc this process has."""
+    with open("/proc/self/maps") as f:
+        names = {os.path.basename(line.split()[-1]) for line in f if "malloc" in line}
+    return " ".join(sorted(names)) or "glibc"
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -141,7 +148,8 @@ def main():
     speed = (args.steps - warm) * BATCH * CONTEXT / (time.perf_counter() - begin)
     with precision:
         result = whole_loss(model, validation)
-    facts = dict(tokens_per_second=speed, validation_loss=result, seconds=seconds_since_start())
+    facts = dict(tokens_per_second=speed, validation_loss=result, seconds=seconds_since_start(),
+                 torch=torch.__version__, malloc=allocator())
     print("{tokens_per_second:.0f} tokens/s, validation loss {validation_loss:.4f}, {seconds:.1f} s".format(**facts))
     if args.json:
         with open(args.json, "w") as f:

@@ -1,82 +1,130 @@
-"""The peers of benchmarks/tokenizer_bench: tokenizers, sentencepiece and tiktoken encode the same documents, one thread
-each, in turns with it. Per tokenizer: the best MB/s of processor time of all passes, and how many times as fast llmtrain is.
+"""The peers of benchmarks/tokenizer_bench: tokenizers, sentencepiece and tiktoken encode the same documents in turn with
+it (A B C A B C ...), each in a process of its own on as many threads; the numbers of tokens must be equal. Per tokenizer:
+medians of all passes by the clock, peak memory of the process, and how many times as fast llmtrain is, by the clock and
+by processor time.
 
     pip install tokenizers==0.23.3 sentencepiece==0.2.3 tiktoken==0.14.0
-    LLMTRAIN_DATA=.../data python tokenizers_encode.py build/host/benchmarks/tokenizer_bench TEXT [rounds]
+    LLMTRAIN_DATA=.../data python tokenizers_encode.py build/host/benchmarks/tokenizer_bench TEXT [--threads 1]
+        [--rounds 5] [--passes 3] [--only gpt2/tokenizer.json]
 """
 
+import argparse
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["RAYON_NUM_THREADS"] = "1"
-
-import sentencepiece  # noqa: E402
-import tiktoken  # noqa: E402
-import tokenizers  # noqa: E402
-from tiktoken.load import load_tiktoken_bpe  # noqa: E402
-
-DATA = os.environ["LLMTRAIN_DATA"]
+PEERS = {
+    "gpt2/tokenizer.json": ["tokenizers", "tiktoken"],
+    "llama2/tokenizer.json": ["tokenizers"],
+    "llama2/tokenizer.model": ["sentencepiece"],
+    "llama3/tokenizer.model": ["tiktoken"],
+}
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 
 
-def documents_of(text):
+def documents_of(path):
     """Cut behind the first line end after each 64 KiB."""
     documents = []
-    while text:
-        end = text.find(b"\n", 1 << 16) + 1 or len(text)
-        documents.append(text[:end].decode())
-        text = text[end:]
+    with open(path, "rb") as file:
+        while document := file.read(1 << 16) + file.readline():
+            documents.append(document.decode())
     return documents
 
 
-def peers():
-    """name, tokenizer's path, name of the peer, its tokens of all documents."""
-    def batches(path):
+def tiktoken_of(path):
+    import tiktoken
+    from tiktoken.load import data_gym_to_mergeable_bpe_ranks, load_tiktoken_bpe
+    from tiktoken_ext.openai_public import r50k_pat_str
+    if path.endswith(".model"):
+        return tiktoken.Encoding("llama3", pat_str=LLAMA3, mergeable_ranks=load_tiktoken_bpe(path), special_tokens={})
+    files = (os.path.join(os.path.dirname(path), name) for name in ("merges.txt", "vocab.json"))
+    ranks = data_gym_to_mergeable_bpe_ranks(*files, None, None)
+    return tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
+
+
+def encoder(package, path, threads):
+    """Number of the tokens of some documents."""
+    if package == "tokenizers":
+        import tokenizers
         tokenizer = tokenizers.Tokenizer.from_file(path)
         return lambda texts: sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
-
-    def pieces(path):
+    if package == "sentencepiece":
+        import sentencepiece
         processor = sentencepiece.SentencePieceProcessor(model_file=path)
-        return lambda texts: sum(len(processor.encode(text)) for text in texts)
-
-    def ranked(path):
-        encoding = tiktoken.Encoding("llama3", pat_str=LLAMA3, mergeable_ranks=load_tiktoken_bpe(path), special_tokens={})
+        return lambda texts: sum(map(len, processor.encode(texts, num_threads=threads)))
+    encoding = tiktoken_of(path)
+    if threads == 1:
         return lambda texts: sum(len(encoding.encode_ordinary(text)) for text in texts)
+    return lambda texts: sum(map(len, encoding.encode_ordinary_batch(texts, num_threads=threads)))
 
-    for name, package, make in (("gpt2/tokenizer.json", "tokenizers", batches),
-                                ("llama2/tokenizer.json", "tokenizers", batches),
-                                ("llama2/tokenizer.model", "sentencepiece", pieces),
-                                ("llama3/tokenizer.model", "tiktoken", ranked)):
-        path = os.path.join(DATA, "tokenizer", name)
-        yield name, path, package, make(path)
+
+def encode(package, path, text, passes, threads):
+    """What tokenizer_bench prints: seconds, seconds of processor time, tokens of each pass."""
+    count, documents = encoder(package, path, threads), documents_of(text)
+    some = 16 * threads  # documents at once: results of a whole text would be most of the memory
+    for _ in range(passes):
+        begin, worked = time.perf_counter(), time.process_time()
+        tokens = sum(count(documents[i:i + some]) for i in range(0, len(documents), some))
+        print(time.perf_counter() - begin, time.process_time() - worked, tokens)
+
+
+def run(command, threads):
+    """Lines of numbers, and the peak in bytes, which is this process's at least: it loads none of the packages."""
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), TIKTOKEN_CACHE_DIR="",
+                       TOKENIZERS_PARALLELISM="true" if threads > 1 else "false")
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            sys.exit(f"failed: {' '.join(command)}")
+        output.seek(0)
+        return [tuple(map(float, line.split())) for line in output], usage.ru_maxrss * 1024
+
+
+def compare(args, name):
+    path = os.path.join(os.environ["LLMTRAIN_DATA"], "tokenizer", name)
+    numbers = [path, args.text, str(args.passes), str(args.threads)]
+    ways = {"llmtrain": [args.program] + numbers}
+    for package in PEERS[name]:
+        ways[package] = [sys.executable, __file__, "--peer", package] + numbers
+    passes, peaks = {way: [] for way in ways}, {way: [] for way in ways}
+    for _ in range(args.rounds):
+        for way, command in ways.items():
+            lines, peak = run(command, args.threads)
+            passes[way] += lines
+            peaks[way].append(peak)
+            if lines[0][2] != passes["llmtrain"][0][2]:
+                sys.exit(f"{name}: {way} finds {lines[0][2]:.0f} tokens, llmtrain {passes['llmtrain'][0][2]:.0f}")
+    print(f"{name}, {args.threads} thread(s): {passes['llmtrain'][0][2]:.0f} tokens by all")
+    clock, processor = ({way: statistics.median(line[i] for line in passes[way]) for way in ways} for i in (0, 1))
+    peak = {way: statistics.median(peaks[way]) for way in ways}
+    for way in ways:
+        beside = f"; llmtrain is {clock[way] / clock['llmtrain']:.2f} times as fast, " \
+                 f"{processor[way] / processor['llmtrain']:.2f} by processor time" if way != "llmtrain" else ""
+        print(f"  {way:<14} {os.path.getsize(args.text) / clock[way] / 1e6:6.1f} MB/s, {peak[way] / 2**20:5.0f} MiB{beside}",
+              flush=True)
 
 
 def main():
-    bench, path = sys.argv[1:3]
-    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
-    with open(path, "rb") as file:
-        text = file.read()
-    documents = documents_of(text)
-    for name, tokenizer, package, encode in peers():
-        ours, theirs = [], []
-        for _ in range(rounds):
-            for line in subprocess.run([bench, tokenizer, path, "2"], check=True, capture_output=True,
-                                       text=True).stdout.splitlines():
-                seconds, tokens = line.split()
-                ours.append(float(seconds))
-            begin = time.process_time()
-            count = encode(documents)
-            theirs.append(time.process_time() - begin)
-            if count != int(tokens):
-                sys.exit(f"{name}: {package} finds {count} tokens, llmtrain {tokens}")
-        mine, peer = statistics.median(ours), statistics.median(theirs)
-        print(f"{name}: {len(text)} bytes, equal numbers of tokens; medians: {package} {len(text) / peer / 1e6:.1f} MB/s, "
-              f"llmtrain {len(text) / mine / 1e6:.1f} MB/s, {peer / mine:.2f} times as fast", flush=True)
+    if sys.argv[1:2] == ["--peer"]:
+        package, path, text, passes, threads = sys.argv[2:]
+        encode(package, path, text, int(passes), int(threads))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("text")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--only", choices=PEERS)
+    args = parser.parse_args()
+    for name in [args.only] if args.only else PEERS:
+        compare(args, name)
 
 
 main()

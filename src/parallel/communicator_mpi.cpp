@@ -105,9 +105,10 @@ void Transfer::State::release() {
 
 template <class Condition>
 void Transfer::State::wait_until(const Condition& condition, const Meanwhile& meanwhile) const {
-  while (!condition()) {
+  constexpr int looks = 200;  // for a peer that is about to answer; a yield takes longer than its answer
+  for (int i = 0; !condition(); ++i) {
     if (meanwhile) meanwhile();
-    std::this_thread::yield();
+    if (i >= looks) std::this_thread::yield();
   }
 }
 

@@ -31,7 +31,7 @@ if [[ $(id -u) == 0 ]]; then
 fi
 export PYTHONDONTWRITEBYTECODE=1
 loadable() { PATH=$PATH:/sbin ldconfig -p | awk -v name="$1" '$1 ~ name && !found { print $NF; found = 1 }'; }
-PRELOAD=${PRELOAD:-$(loadable '^libtcmalloc(_minimal)?[.]so')}
+PRELOAD=${PRELOAD:-$(loadable '^libtcmalloc(_minimal)?[.]so' || true)}
 export PRELOAD
 own=$(mktemp -d)
 trap 'rm -rf -- "$own"' EXIT

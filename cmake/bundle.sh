@@ -49,7 +49,7 @@ made_for() { # device, build folder
 made_for cuda "$build"
 # shellcheck disable=SC2053 # a pattern
 if [[ gpu_kernels_bench == $only && ! (-x $build/benchmarks/gpu_kernels_bench &&
-  $(grep '^LLMTRAIN_BENCHMARKS:' "$build/CMakeCache.txt") == *=ON) ]]; then
+  $(grep '^LLMTRAIN_BENCHMARKS:' "$build/CMakeCache.txt") =~ =(ON|1|TRUE|YES)$) ]]; then
   echo "bundle.sh: $build has no gpu_kernels_bench, which run_gpu_tests.sh --benchmarks runs: build with LLMTRAIN_BENCHMARKS=ON," \
     "as the preset cuda does, or leave it out by --only" >&2
   exit 66

@@ -40,7 +40,7 @@ struct RunState {
   std::map<std::string, int64_t> counters;  ///< e.g. tokens seen; early stopping's evaluations without progress
   std::map<std::string, double> values;     ///< e.g. the best metric
   std::string parameters;                   ///< hash of the parameters as in the ledger, or empty
-  std::string attention;                    ///< the library that computed it, with its version; empty: ours
+  std::string attention;  ///< the library that computed it where it could; empty: ours, or not recorded
   /// Steps [first, last) of the data that are left out, in order.
   std::vector<std::pair<int64_t, int64_t>> skipped;
   bool operator==(const RunState&) const = default;

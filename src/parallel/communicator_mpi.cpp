@@ -106,9 +106,9 @@ void Transfer::State::release() {
 template <class Condition>
 void Transfer::State::wait_until(const Condition& condition, const Meanwhile& meanwhile) const {
   constexpr int looks = 200;  // for a peer that is about to answer; a yield takes longer than its answer
-  for (int i = 0; !condition(); ++i) {
+  for (int looked = 0; !condition(); looked = std::min(looked + 1, looks)) {
     if (meanwhile) meanwhile();
-    if (i >= looks) std::this_thread::yield();
+    if (looked == looks) std::this_thread::yield();
   }
 }
 

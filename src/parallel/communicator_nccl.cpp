@@ -230,8 +230,9 @@ void NcclSession::fail(ncclResult_t code, const std::string& what) {
   const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more{}", what,
                                        ncclGetErrorString(code), ncclGetLastError(comm_), device_fault());
   abort();
-  if (code == ncclRemoteError || code == ncclInProgress) {  // in progress for too long: a peer does not come
-    throw UserError(ExitCode::peer_failed, text + "; another rank, or the network, is lost");
+  if (code == ncclRemoteError) throw UserError(ExitCode::peer_failed, text + "; another rank, or the network, is lost");
+  if (code == ncclInProgress) {  // for too long
+    throw UserError(ExitCode::peer_failed, text + "; another rank, the network or this GPU does not answer");
   }
   throw Error(text);
 }

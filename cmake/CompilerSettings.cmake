@@ -78,8 +78,13 @@ if(LLMTRAIN_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+# No absolute path of this tree enters an object file, and ccache does not ask for the build folder: the builds of one tree
+# and of its clones share what they compile alike.
+target_compile_options(llmtrain_settings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()

@@ -31,7 +31,7 @@ struct Golden {
 
 /// Sums by Python's rational numbers, tests/reference/make_sum_goldens.py.
 std::vector<Golden> goldens() {
-  std::ifstream file(LLMTRAIN_SOURCE_DIR "/tests/reference/sums/exact_sums.txt");
+  std::ifstream file("tests/reference/sums/exact_sums.txt");
   std::vector<Golden> all;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);

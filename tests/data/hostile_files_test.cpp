@@ -193,7 +193,7 @@ TEST(HostileText, WithoutAPlaceToCut) {
   DataConfig config;
   config.cache = folder / "cache";
   config.validation_fraction = 0;
-  config.tokenizer = LLMTRAIN_SOURCE_DIR "/tests/reference/tokenizers/synthetic/gpt2.json";
+  config.tokenizer = "tests/reference/tokenizers/synthetic/gpt2.json";
   BatchConfig batch;
   batch.sequence_length = 8;
   batch.global = 1;

@@ -16,7 +16,7 @@ using test::refusal;
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::string tokenizers = LLMTRAIN_SOURCE_DIR "/tests/reference/tokenizers/synthetic/";
+const std::string tokenizers = "tests/reference/tokenizers/synthetic/";
 
 class TokenizerDataTest : public test::DatasetTest {
  protected:

@@ -162,8 +162,8 @@ TEST(HuggingFaceErrors, BrokenTokenizersEndWithAMessage) {
 }
 
 TEST(HuggingFaceErrors, OutputThatCannotBeWrittenIsNoSuccess) {
-  EXPECT_EQ(shell(LLMTOOL_PROGRAM " tokenizer info --tokenizer bytes > /dev/null").exit_code, 0);
-  const Outcome full = shell(LLMTOOL_PROGRAM " tokenizer info --tokenizer bytes 2>&1 > /dev/full");
+  EXPECT_EQ(shell(programs::llmtool + " tokenizer info --tokenizer bytes > /dev/null").exit_code, 0);
+  const Outcome full = shell(programs::llmtool + " tokenizer info --tokenizer bytes 2>&1 > /dev/full");
   EXPECT_EQ(full.exit_code, 74);
   EXPECT_THAT(full.output, HasSubstr("standard output: it cannot be written"));
 }

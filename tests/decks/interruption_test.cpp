@@ -119,7 +119,7 @@ TEST_F(Interruption, ASignalBeforeTheDeckIsReadIsNoted) {
   const auto signalled = [&](const std::string& arguments) {
     write_file(folder / "early.sh",
                "cd " + folder.text() +
-                   "; rm -f pipe.ini; mkfifo pipe.ini; export OMP_NUM_THREADS=1\n" LLMTRAIN_PROGRAM
+                   "; rm -f pipe.ini; mkfifo pipe.ini; export OMP_NUM_THREADS=1\n" + programs::llmtrain +
                    " pipe.ini run.name=early " +
                    arguments +
                    " & job=$!\n"
@@ -164,11 +164,11 @@ TEST_F(Interruption, AStopBehindTheLastStepLeavesTheExport) {
   EXPECT_EQ(read_file(folder / "cut/export/model.safetensors"), read_file(folder / "whole/export/model.safetensors"));
 }
 
-#ifdef LLMTRAIN_FAULT_LIBRARY
+#ifdef LLMTRAIN_FAULT_INJECTION
 // Reading takes its time here: every file more than the ranks let pass between two looks for STOP.
 TEST_F(Interruption, AStopWhileTheStateIsReadIsHeeded) {
   const auto slow_reads = [](const std::string& path) {
-    return "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY
+    return "LD_PRELOAD=" + programs::fault_library +
            " LLMTRAIN_FAULT_CALLS=open LLMTRAIN_FAULT_HOW=slow "
            "LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_MS=700 LLMTRAIN_FAULT_PATH=" +
            path;
@@ -200,7 +200,7 @@ TEST_F(Interruption, AStopWhileTheStateIsReadIsHeeded) {
 #endif
 
 TEST_F(Interruption, WithoutSignalSaveASignalIsDeadly) {
-  const Outcome outcome = shell("(OMP_NUM_THREADS=1 exec " LLMTRAIN_PROGRAM " " + (folder / "deck.ini").string() +
+  const Outcome outcome = shell("(OMP_NUM_THREADS=1 exec " + programs::llmtrain + " " + (folder / "deck.ini").string() +
                                 " run.name=deadly run.max_steps=1000000 checkpoint.signal_save=false) & job=$!; sleep "
                                 "1; kill -TERM $job; wait $job");
   EXPECT_EQ(outcome.exit_code, 143) << outcome.output;

@@ -163,9 +163,9 @@ TEST_F(OffloadDeck, WhatCannotBeReadEndsTheRun) {
   EXPECT_THAT(outcome.output, HasSubstr(disk().string()));
 }
 
-#ifdef LLMTRAIN_FAULT_LIBRARY
+#ifdef LLMTRAIN_FAULT_INJECTION
 TEST_F(OffloadDeck, WhatCannotBeWrittenEndsTheRun) {
-  const std::string faults = "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY
+  const std::string faults = "LD_PRELOAD=" + programs::fault_library +
                              " LLMTRAIN_FAULT_CALLS=write LLMTRAIN_FAULT_AT=40 LLMTRAIN_FAULT_HOW=eio "
                              "LLMTRAIN_FAULT_PATH=";
   const Outcome outcome = shell(faults + disk().string() + " " + command("broken", 1, endless()));

@@ -149,7 +149,7 @@ TEST(Profiling, TheTraceIsTheRunsOwn) {
   EXPECT_EQ(read_file(folder / "other/trace.json"), "mine");
 }
 
-#ifdef LLMTRAIN_FAULT_LIBRARY
+#ifdef LLMTRAIN_FAULT_INJECTION
 TEST(Profiling, ATraceThatCannotBeWrittenEndsNoRun) {
   for (const std::string fault : {"CALLS=write LLMTRAIN_FAULT_HOW=full", "CALLS=create LLMTRAIN_FAULT_HOW=eacces"}) {
     const TemporaryFolder folder;
@@ -157,7 +157,7 @@ TEST(Profiling, ATraceThatCannotBeWrittenEndsNoRun) {
                                       1,
                                       arguments_of(folder, "run", 2),
                                       {},
-                                      "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY " LLMTRAIN_FAULT_AT=1 "
+                                      "LD_PRELOAD=" + programs::fault_library + " LLMTRAIN_FAULT_AT=1 "
                                       "LLMTRAIN_FAULT_PATH=trace.json LLMTRAIN_FAULT_" +
                                           fault});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;

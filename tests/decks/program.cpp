@@ -12,6 +12,12 @@
 
 namespace llmtrain::test {
 
+namespace programs {
+const std::string llmtrain = LLMTRAIN_PROGRAM, llmtool = LLMTOOL_PROGRAM, faulty = LLMTRAIN_FAULTY_PROGRAM,
+                  counted = LLMTRAIN_COUNTED_PROGRAM, fault_library = LLMTRAIN_FAULT_LIBRARY,
+                  mpirun = LLMTRAIN_MPIRUN, host_build = LLMTRAIN_HOST_BUILD;
+}  // namespace programs
+
 namespace {
 
 std::string quoted(const std::string& argument) {
@@ -36,14 +42,14 @@ Outcome shell(const std::string& command) {
 Outcome llmtrain(const Launch& launch) {
   std::string command =
       "OMP_NUM_THREADS=" + std::to_string(launch.threads) + " " + launch.environment + " timeout 500 ";
-  if (launch.ranks > 1) command += LLMTRAIN_MPIRUN " " + std::to_string(launch.ranks) + " ";
-  command += quoted(launch.program.empty() ? LLMTRAIN_PROGRAM : launch.program);
+  if (launch.ranks > 1) command += programs::mpirun + " " + std::to_string(launch.ranks) + " ";
+  command += quoted(launch.program.empty() ? programs::llmtrain : launch.program);
   for (const std::string& argument : launch.arguments) command += " " + quoted(argument);
   return shell(command);
 }
 
 Outcome llmtool(const std::vector<std::string>& arguments, const std::string& input) {
-  std::string command = "OMP_NUM_THREADS=2 timeout 500 " + quoted(LLMTOOL_PROGRAM);
+  std::string command = "OMP_NUM_THREADS=2 timeout 500 " + quoted(programs::llmtool);
   for (const std::string& argument : arguments) command += " " + quoted(argument);
   if (input.empty()) return shell(command);
   const TemporaryFolder folder;

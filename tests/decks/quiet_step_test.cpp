@@ -10,7 +10,7 @@
 
 #include "decks/program.hpp"
 
-#if defined(LLMTRAIN_COUNTED_PROGRAM)
+#ifdef LLMTRAIN_FAULT_INJECTION
 
 namespace llmtrain::test {
 namespace {
@@ -58,7 +58,7 @@ std::vector<Counts> counted(const Launch& layout, const std::string& does) {
                                              "log.samples_every_steps=0"};
   launch.arguments.insert(launch.arguments.begin(), (source_folder() / "inputs/quickstart.ini").string());
   launch.arguments.insert(launch.arguments.begin() + 1, settings.begin(), settings.end());
-  launch.program = LLMTRAIN_COUNTED_PROGRAM;
+  launch.program = programs::counted;
   launch.environment +=
       " LLMTRAIN_TEST_COUNTS='" + (folder / "counts").string() + "' LLMTRAIN_TEST_DOES='" + does + "'";
   const Outcome outcome = llmtrain(launch);

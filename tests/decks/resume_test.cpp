@@ -205,7 +205,7 @@ TEST_F(Resume, AFilePerNodeIsTheSame) {
   EXPECT_FALSE(fs::exists(checkpoint("node", 8) / "shard-00001-of-00003.h5"));
   EXPECT_EQ(llmtool({"verify", checkpoint("node", 8).string()}).exit_code, 0);
   const auto score_of = [&](const std::string& name) {
-    return shell("echo '{\"input_ids\": [1, 9, 4, 2]}' | " LLMTOOL_PROGRAM " logprobs --model " +
+    return shell("echo '{\"input_ids\": [1, 9, 4, 2]}' | " + programs::llmtool + " logprobs --model " +
                  checkpoint(name, 8).string());
   };
   EXPECT_EQ(score_of("node").exit_code, 0) << score_of("node").output;
@@ -295,7 +295,7 @@ TEST_F(Resume, ACheckpointIsAModelThatRuns) {
   };
   EXPECT_EQ(text_of("two", 12), text_of("one", 12));
   const auto score_of = [&](const std::string& name, int64_t step) {
-    return shell("echo '{\"input_ids\": [1, 9, 4, 2]}' | " LLMTOOL_PROGRAM " logprobs --model " +
+    return shell("echo '{\"input_ids\": [1, 9, 4, 2]}' | " + programs::llmtool + " logprobs --model " +
                  checkpoint(name, step).string())
         .output;
   };

@@ -61,8 +61,8 @@ warmup_steps = 2
 }
 
 std::string slow_steps([[maybe_unused]] int milliseconds) {
-#ifdef LLMTRAIN_FAULT_LIBRARY
-  return "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY
+#ifdef LLMTRAIN_FAULT_INJECTION
+  return "LD_PRELOAD=" + programs::fault_library +
          " LLMTRAIN_FAULT_PATH=ledger.jsonl LLMTRAIN_FAULT_CALLS=write LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_AT=1 "
          "LLMTRAIN_FAULT_MS=" +
          std::to_string(milliseconds) + " ";
@@ -92,14 +92,14 @@ Outcome RunFolder::start(const std::string& name, int ranks, const std::vector<s
                          const std::string& faults, int threads) const {
   Launch launch{ranks, threads, arguments(name, overrides)};
   if (!faults.empty()) {
-    launch.program = LLMTRAIN_FAULTY_PROGRAM;
+    launch.program = programs::faulty;
     launch.environment = "LLMTRAIN_TEST_FAULTS='" + faults + "'";
   }
   return llmtrain(launch);
 }
 
 std::string RunFolder::command(const std::string& name, int ranks, const std::string& overrides) const {
-  return (ranks > 1 ? LLMTRAIN_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + LLMTRAIN_PROGRAM " " +
+  return (ranks > 1 ? programs::mpirun + " " + std::to_string(ranks) + " " : std::string()) + programs::llmtrain + " " +
          (folder / "deck.ini").string() + " run.name=" + name + " " + overrides;
 }
 

@@ -136,7 +136,7 @@ int64_t peak_of(const std::vector<std::string>& arguments) {
   const pid_t child = fork();
   if (child == 0) {
     setenv("OMP_NUM_THREADS", "2", 1);
-    std::vector<std::string> all = {LLMTOOL_PROGRAM};
+    std::vector<std::string> all = {programs::llmtool};
     all.insert(all.end(), arguments.begin(), arguments.end());
     std::vector<char*> pointers;
     pointers.reserve(all.size() + 1);

@@ -83,14 +83,16 @@ TEST_F(Watchdog, ARankThatIsSlowButMovesIsLeftAlone) {
   EXPECT_EQ(ledger("slow"), whole());
 }
 
-#ifdef LLMTRAIN_FAULT_LIBRARY
-constexpr const char* one_write =
-    "LD_PRELOAD=" LLMTRAIN_FAULT_LIBRARY " LLMTRAIN_FAULT_PATH=shard- LLMTRAIN_FAULT_RANK=1 LLMTRAIN_FAULT_CALLS=";
+#ifdef LLMTRAIN_FAULT_INJECTION
+std::string one_write() {
+  return "LD_PRELOAD=" + programs::fault_library +
+         " LLMTRAIN_FAULT_PATH=shard- LLMTRAIN_FAULT_RANK=1 LLMTRAIN_FAULT_CALLS=";
+}
 
 TEST_F(Watchdog, AHungWriteEndsTheJob) {
   const Outcome outcome =
       start_and("hung", 2, "true", "true", "",
-                std::string(one_write) + "write LLMTRAIN_FAULT_AT=2 LLMTRAIN_FAULT_HOW=delay LLMTRAIN_FAULT_MS=120000");
+                one_write() + "write LLMTRAIN_FAULT_AT=2 LLMTRAIN_FAULT_HOW=delay LLMTRAIN_FAULT_MS=120000");
   EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is stuck: no progress for "));
   EXPECT_THAT(outcome.output, HasSubstr("saving"));
@@ -101,7 +103,7 @@ TEST_F(Watchdog, AHungWriteEndsTheJob) {
 TEST_F(Watchdog, ADiskThatIsSlowButMovesIsLeftAlone) {
   const Outcome outcome = start_and(
       "slow", 2, "true", "true", "run.max_steps=20",
-      std::string(one_write) + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
+      one_write() + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 #endif

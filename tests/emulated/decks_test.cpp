@@ -46,7 +46,7 @@ class EmulatedRun : public RunFolder {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return read_file(fs::path(out) / "model.safetensors");
   }
-  static std::string host(const char* program) { return std::string(LLMTRAIN_HOST_BUILD "/") + program; }
+  static std::string host(const char* program) { return programs::host_build + "/" + program; }
 
  private:
   int runs_ = 0;
@@ -329,7 +329,7 @@ TEST_F(EmulatedRun, CheckpointsAreExchangedWithTheHost) {
   for (const bool from_host : {true, false}) {
     const std::string name = from_host ? "from_host" : "to_host";
     const std::string first = from_host ? host("llmtrain") : "", second = from_host ? "" : host("llmtrain");
-    const std::string own_tool = LLMTOOL_PROGRAM, first_tool = from_host ? host("llmtool") : own_tool;
+    const std::string own_tool = programs::llmtool, first_tool = from_host ? host("llmtool") : own_tool;
     std::vector<std::string> overrides = {"checkpoint.every_steps=1", "precision.compute=fp32"};
     Outcome outcome = run(name, 1, overrides, "", first);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -377,7 +377,7 @@ TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {
   ASSERT_EQ(run("model", 1, {"precision.compute=fp32"}).exit_code, 0);
   const std::string request =
       " generate --model " + checkpoint("model", 3).string() + " --prompt Document --greedy --max-new-tokens 12";
-  const Outcome outcome = shell(LLMTOOL_PROGRAM + request);
+  const Outcome outcome = shell(programs::llmtool + request);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_GT(outcome.output.size(), 4U);
   if (!fs::exists(host("llmtool"))) GTEST_SKIP() << "no host build: " << host("");

@@ -48,12 +48,12 @@ std::string Rig::command(const std::string& name, int ranks, const std::string& 
                          const Injection& fault) const {
   std::string command =
       fmt::format("ulimit -c 0; export OMP_NUM_THREADS=1; timeout -s KILL {} ", static_cast<int>(120 * patience()));
-  if (ranks > 1) command += fmt::format("{} {} ", LLMTRAIN_MPIRUN, ranks);
+  if (ranks > 1) command += fmt::format("{} {} ", programs::mpirun, ranks);
   if (!fault.how.empty()) {
     command += fmt::format(
         "env LD_PRELOAD={} LLMTRAIN_FAULT_HOW={} LLMTRAIN_FAULT_AT={} LLMTRAIN_FAULT_PATH='{}' LLMTRAIN_FAULT_MS={} "
         "LLMTRAIN_FAULT_CALLS={} LLMTRAIN_FAULT_JOB={} ",
-        LLMTRAIN_FAULT_LIBRARY, fault.how, fault.at, fault.path.empty() ? folder_of(name) : fault.path,
+        programs::fault_library, fault.how, fault.at, fault.path.empty() ? folder_of(name) : fault.path,
         fault.milliseconds, fault.calls, (folder / "job").string());
     if (fault.signal != 0) {
       command += fmt::format("LLMTRAIN_FAULT_SIGNAL={} LLMTRAIN_FAULT_AGAIN={} ", fault.signal, fault.again);
@@ -63,7 +63,7 @@ std::string Rig::command(const std::string& name, int ranks, const std::string& 
   }
   if (!fault.numbers.empty()) command += fmt::format("env LLMTRAIN_TEST_FAULTS='{}' ", fault.numbers);
   return command + fmt::format("{} {} run.name={} {}",
-                               fault.numbers.empty() ? LLMTRAIN_PROGRAM : LLMTRAIN_FAULTY_PROGRAM,
+                               fault.numbers.empty() ? programs::llmtrain : programs::faulty,
                                (folder / "deck.ini").string(), name, arguments);
 }
 

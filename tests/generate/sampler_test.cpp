@@ -91,7 +91,7 @@ struct Golden {
 
 /// tests/reference/make_sampling_goldens.py
 std::vector<Golden> read_goldens() {
-  std::ifstream file(LLMTRAIN_SOURCE_DIR "/tests/reference/sampling/distributions.json");
+  std::ifstream file("tests/reference/sampling/distributions.json");
   const nlohmann::json document = nlohmann::json::parse(file);
   std::vector<Golden> goldens;
   for (const nlohmann::json& c : document["cases"]) {

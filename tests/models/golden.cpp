@@ -116,7 +116,7 @@ int64_t to_integer(std::string_view text) {
 
 }  // namespace
 
-std::filesystem::path Golden::folder() { return LLMTRAIN_SOURCE_DIR "/tests/reference/models"; }
+std::filesystem::path Golden::folder() { return "tests/reference/models"; }
 
 std::vector<std::string> Golden::cases() {
   std::vector<std::string> names;

@@ -23,7 +23,7 @@ struct FrequencyCase {
 };
 
 std::vector<FrequencyCase> read_cases() {
-  std::ifstream file(LLMTRAIN_SOURCE_DIR "/tests/reference/rope/frequencies.txt");
+  std::ifstream file("tests/reference/rope/frequencies.txt");
   std::vector<FrequencyCase> cases;
   for (std::string head, numbers; std::getline(file, head) && std::getline(file, numbers);) {
     FrequencyCase c;

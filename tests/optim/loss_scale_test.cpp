@@ -30,7 +30,7 @@ struct GoldenCase {
 };
 
 std::vector<GoldenCase> golden_cases() {
-  std::ifstream file(LLMTRAIN_SOURCE_DIR "/tests/reference/loss_scale/grad_scaler.txt");
+  std::ifstream file("tests/reference/loss_scale/grad_scaler.txt");
   std::vector<GoldenCase> cases;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);

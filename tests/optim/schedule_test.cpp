@@ -71,7 +71,7 @@ void set_key(ScheduleConfig& config, const std::string& name, const std::string&
 
 // Rates of Transformers' get_scheduler, tests/reference/make_schedule_goldens.py.
 TEST(Schedule, AgreesWithTransformers) {
-  std::ifstream file(LLMTRAIN_SOURCE_DIR "/tests/reference/schedules/learning_rates.txt");
+  std::ifstream file("tests/reference/schedules/learning_rates.txt");
   int compared = 0, off_by_one_step = 0;
   for (std::string line; std::getline(file, line); ++compared) {
     std::istringstream words(line);

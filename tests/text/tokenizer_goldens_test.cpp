@@ -12,7 +12,7 @@
 namespace llmtrain {
 namespace {
 
-const std::string folder = LLMTRAIN_SOURCE_DIR "/tests/reference/tokenizers/synthetic/";
+const std::string folder = "tests/reference/tokenizers/synthetic/";
 
 const nlohmann::json& goldens() {
   static const nlohmann::json document = nlohmann::json::parse(std::ifstream(folder + "goldens.json"));

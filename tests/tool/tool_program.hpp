@@ -59,6 +59,6 @@ class ToolTest : public testing::Test {
 };
 
 /// Folder of a tiny model as Transformers saved it; expected.json there has what Transformers computes with it.
-inline std::string golden_model(const std::string& name) { return LLMTRAIN_SOURCE_DIR "/tests/reference/hf/" + name; }
+inline std::string golden_model(const std::string& name) { return "tests/reference/hf/" + name; }
 
 }  // namespace llmtrain::test

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 const std::filesystem::path& inputs() {
-  static const std::filesystem::path folder = LLMTRAIN_SOURCE_DIR "/inputs";
+  static const std::filesystem::path folder = "inputs";
   return folder;
 }
 

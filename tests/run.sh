@@ -8,10 +8,11 @@ usage: tests/run.sh [--all] [--yes]
 
 Installs what is missing (cmake/install_dependencies.sh), builds the host configuration in build/host, the GPU program on
 pretended GPUs in build/emulated and, where nvcc is found, the CUDA one in build/cuda, and runs their tests. Ends with
-CTest's summary.
+CTest's summary, the skipped cases and the tests that took longest.
 
-  --all   also: builds with the address, undefined behaviour and thread sanitizers and their tests, clang-tidy over
-          everything, and the long campaigns (tests/*/campaign.sh)
+  --all   also: the tests labelled long (whole runs on pretended GPUs, emulated AMX, the largest decks, packages, presets,
+          Arm), all GPU architectures instead of one, builds with the address, undefined behaviour and thread sanitizers
+          and their tests, clang-tidy over everything, and the long campaigns (tests/*/campaign.sh)
   --yes   for the installer on Debian 12: do not ask
 
 LLMTRAIN_DATA may name a folder with real data; tests that need it are skipped where it is not set.
@@ -53,14 +54,31 @@ done
 
 step() { printf '\n== %s (%d min %02d s so far)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-build() { # preset
-  step "building $1 in build/$1"
-  cmake --preset "$1"
-  cmake --build --preset "$1" --parallel "$cores"
+build() { # preset, options of CMake
+  local preset=$1
+  shift
+  step "building $preset in build/$preset"
+  cmake --preset "$preset" "$@"
+  cmake --build --preset "$preset" --parallel "$cores"
 }
 
+# A test's PROCESSORS are halves of a core: one thread that computes, or two that mostly wait for each other, fill a core.
 test_folder() { # build folder
-  ctest --test-dir "$1" --parallel "$cores" --output-on-failure --no-tests=error
+  local choice=()
+  if ! $all; then choice=(-LE '^long$'); fi
+  ctest --test-dir "$1" --parallel $((2 * cores)) "${choice[@]}" --output-on-failure --no-tests=error
+}
+
+print_skipped() { # what LLMTRAIN_SKIPPED_TESTS has
+  [[ -s $1 ]] || return 0
+  printf '\nSkipped cases (also of suites that passed):\n'
+  sort -u "$1" | sed 's/^/  /'
+}
+
+# CTest's own record has "name runs seconds" a line.
+print_dearest() { # build folder
+  printf '\nThe 30 tests that took longest, seconds:\n'
+  sed '/^---/,$d' "$1/Testing/Temporary/CTestCostData.txt" | awk '{ printf "%8.1f  %s\n", $NF, $1 }' | sort -rn | head -n 30
 }
 
 step "installing"
@@ -93,7 +111,7 @@ build host
 build emulated
 builds=(host emulated)
 if [[ -n ${CUDACXX:-} ]] || nvcc_is_here; then
-  build cuda
+  if $all; then build cuda -UCMAKE_CUDA_ARCHITECTURES; else build cuda -DCMAKE_CUDA_ARCHITECTURES=90; fi
   builds+=(cuda)
 else
   echo "tests/run.sh: left out: the CUDA build and its tests (no nvcc here)"
@@ -118,5 +136,9 @@ if ((${#failed[@]} > 0)); then
   printf '\n'
 fi
 step "tests of ${builds[*]}"
+export LLMTRAIN_SKIPPED_TESTS=$root/build/all/skipped.txt
+rm -rf "$LLMTRAIN_SKIPPED_TESTS" build/all/Testing/Temporary/CTestCostData.txt
 test_folder build/all || failed+=("tests")
+print_skipped "$LLMTRAIN_SKIPPED_TESTS"
+print_dearest build/all
 exit $((${#failed[@]} > 0))

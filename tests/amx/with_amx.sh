@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
-# Runs a command on a pretended processor with AMX (amx_emulator.cpp), and fails where no tile was multiplied meanwhile:
+# Runs a command on a pretended processor with AMX (amx_emulator.cpp), and fails where no tile was multiplied meanwhile. The
+# emulator does the instructions on tiles alone, so the command is left out on processors without the rest, AVX-512 with bf16:
 #
 #   with_amx.sh EMULATOR FOLDER COMMAND...
 #
 #   FOLDER   of the copy of oneDNN that make_trapping_onednn.sh made
+#
+# LLMTRAIN_TEST_CPUINFO names a file to read in place of /proc/cpuinfo. Exit code 77: left out.
 set -euo pipefail
 emulator=$1
 folder=$2
 shift 2
+cpuinfo=${LLMTRAIN_TEST_CPUINFO:-/proc/cpuinfo}
+for flag in avx512f avx512bw avx512vl avx512_bf16; do
+  if ! grep -qwm1 "$flag" "$cpuinfo"; then
+    echo "skipped: AMX is emulated on processors with AVX-512 and bf16 only, and this one has no $flag"
+    exit 77
+  fi
+done
 counts=$(mktemp)
 trap 'rm -f -- "$counts"' EXIT
 status=0

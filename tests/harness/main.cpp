@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string>
 
 #include "core/error.hpp"
@@ -36,6 +39,28 @@ class FailurePrinter : public testing::EmptyTestEventListener {
   std::string test_;
 };
 
+/// Names the cases that were skipped, and why, in the file that LLMTRAIN_SKIPPED_TESTS names: a suite of many cases passes
+/// although some are skipped.
+class SkipRecorder : public testing::EmptyTestEventListener {
+ public:
+  explicit SkipRecorder(const char* path) : path_(path) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.skipped() && result.summary() != nullptr) reason_ = result.summary();
+  }
+  void OnTestEnd(const testing::TestInfo& info) override {
+    if (info.result()->Skipped()) {
+      std::ostringstream line;
+      line << info.test_suite_name() << '.' << info.name() << ": " << reason_.substr(0, reason_.find('\n')) << '\n';
+      std::ofstream(path_, std::ios::app) << line.str();  // one write: several programs append
+    }
+    reason_.clear();
+  }
+
+ private:
+  std::string path_;
+  std::string reason_;
+};
+
 /// After a fatal failure (or an exception) this rank has left the test: the others must not wait for it.
 class AbortOnFatal : public testing::EmptyTestEventListener {
  public:
@@ -57,12 +82,18 @@ int run(int argc, char** argv) {
   // Tests that turn out to want a device that is not there end in main(), as skipped.
   if (!process.has_device()) GTEST_FLAG_SET(catch_exceptions, false);
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  if (const char* path = std::getenv("LLMTRAIN_SKIPPED_TESTS"); path != nullptr && process.rank() == 0) {
+    listeners.Append(new SkipRecorder(path));  // owned by GoogleTest
+  }
   if (process.rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailurePrinter(process.rank()));  // owned by GoogleTest
   }
   if (process.ranks() > 1) listeners.Append(new AbortOnFatal(process));
-  return process.agree(RUN_ALL_TESTS());
+  const int code = process.agree(RUN_ALL_TESTS());
+  const auto& tests = *testing::UnitTest::GetInstance();
+  const bool all_skipped = tests.skipped_test_count() > 0 && tests.skipped_test_count() == tests.test_to_run_count();
+  return code == 0 && all_skipped ? llmtrain::test::skipped : code;
 }
 
 }  // namespace

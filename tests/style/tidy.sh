@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tidy.sh ROOT BUILD_FOLDER changed|all: clang-tidy finds nothing, in the files changed since the commit that this work
 # started from (LLMTRAIN_BASE; else where it left origin/main; else the commit before), or in all. Of the changed files
-# as many as LLMTRAIN_TIDY_SECONDS (300) allow, the program's before the tests'.
+# as many as LLMTRAIN_TIDY_SECONDS (120) allow, the program's before the tests'.
 set -euo pipefail
 cd "$1"
 # Every version has other checks, and finds other things with the same ones.
@@ -12,7 +12,7 @@ if [[ $found != "$VERSION" ]]; then
   exit 77
 fi
 build=$2
-seconds=${LLMTRAIN_TIDY_SECONDS:-300}
+seconds=${LLMTRAIN_TIDY_SECONDS:-120}
 
 in_build() { grep -qF "\"file\": \"$PWD/$1\"" "$build/compile_commands.json"; }
 

@@ -195,7 +195,8 @@ TEST_P(Company, LogitsOfATextAreThoseOfTheTextAlone) {
       EXPECT_TRUE(together.logits(some) == first) << count << " texts";
       differs |= together.logits(some, true) != first;
     }
-    EXPECT_TRUE(differs) << "the control: products as in training";
+    // Without a cache passes are long, of few texts: there training takes the same ways.
+    EXPECT_TRUE(differs || !cache) << "the control: products as in training";
     GenerationRequest reversed = all;
     std::reverse(reversed.prompts.begin(), reversed.prompts.end());
     std::vector<std::vector<float>> found = together.logits(reversed);

@@ -3,6 +3,8 @@
 // or fp16), accumulation is fp32. Which element is summed in which order depends on the shape alone: tiles may go to
 // any thread, the inner dimension is never divided among threads. Primitives are made once per shape and kept.
 
+#include <cstdint>
+
 #include "core/tensor.hpp"
 #include "device/device.hpp"
 
@@ -15,8 +17,16 @@ bool use_tf32(bool wanted);
 /// On a GPU rows of y without a bias, and of dy beside w or dw, may be so long; what lies behind column M stays.
 constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }
 
+/// What a forward product is for. A training batch has the rows that the deck gives it, and the order of summation is
+/// chosen by their number. The other two are batch-invariant: the bits of a row of y are a function of that row of x,
+/// of w, bias and the types, however many rows there are and wherever it lies among them. Prefill is fast for many
+/// rows, decoding for few; each has an order of its own. (On a GPU cuBLASLt's choice for a fixed number of rows serves
+/// all; a library that refuses it for fewer rows is asked for another one.)
+enum class ProductRole : uint8_t { training, prefill, decoding };
+
 /// y[N, M] = x[N, K] w[M, K]^T + bias[M]; y is fp32 or the compute dtype; an empty bias is none.
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream);
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
+                    ProductRole role = ProductRole::training);
 
 /// dx[N, K] = dy[N, M] w[M, K], or += with accumulate. dx is fp32 or the compute dtype (accumulate wants fp32).
 void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream);

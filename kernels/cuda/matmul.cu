@@ -1,5 +1,6 @@
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -10,7 +11,8 @@
 #include "kernels/matmul_checks.hpp"
 
 // cuBLASLt is column-major: a row-major matrix [R, C] is its C x R one with leading dimension C. Of every shape the
-// library's first choice is kept, so that a shape has one order of summation.
+// library's first choice is kept, so that a shape has one order of summation. A batch-invariant product takes the
+// choice for a fixed number of rows.
 
 namespace llmtrain {
 
@@ -33,13 +35,20 @@ struct Product {
   bool accumulate = false, bias = false, tf32 = false;
   int64_t b_stride = 0, d_stride = 0;  ///< leading dimensions; 0: as long as columns are
   int alignment = 16;                  ///< of A, B and D, in bytes: part of what the library chooses by
+  int64_t chosen_for = 0;              ///< columns of B and D that the algorithm is for, at least n; 0: n
   auto operator<=>(const Product&) const = default;
 };
 
+/// The power of 2, at most 16, that divides all of them.
+int alignment_of(std::initializer_list<uintptr_t> offsets) {
+  uintptr_t bits = 16;
+  for (const uintptr_t offset : offsets) bits |= offset;
+  return static_cast<int>(bits & (~bits + 1));  // the lowest bit that is set
+}
 int alignment_of(std::initializer_list<const void*> pointers) {
   uintptr_t bits = 16;
   for (const void* p : pointers) bits |= reinterpret_cast<uintptr_t>(p);
-  return static_cast<int>(bits & (~bits + 1));  // the lowest bit that is set
+  return alignment_of({bits});
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -61,8 +70,40 @@ class Plan {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     layout(a_, type_of(p.input), p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k);
-    layout(b_, type_of(p.input), p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
-    layout(d_, type_of(p.output), p.m, p.n, p.d_stride);
+    if (p.chosen_for > p.n) {
+      lay_out_columns(p, p.chosen_for);
+      choose(handle, p);
+      drop_columns();
+    }
+    lay_out_columns(p, p.n);
+    if (p.chosen_for <= p.n || !suits(handle)) choose(handle, p);
+  }
+  ~Plan() {
+    cublasLtMatrixLayoutDestroy(a_);
+    drop_columns();
+    cublasLtMatmulDescDestroy(operation_);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  void run(cublasLtHandle_t handle, const void* a, const void* b, void* d, const void* bias, bool accumulate,
+           void* workspace, Stream& stream) {
+    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    const float one = 1, beta = accumulate ? 1 : 0;
+    check(cublasLtMatmul(handle, operation_, &one, a, a_, b, b_, &beta, d, d_, d, d_, &algorithm_, workspace,
+                         workspace_bytes, static_cast<cudaStream_t>(stream.native())),
+          "cublasLtMatmul");
+  }
+
+ private:
+  void lay_out_columns(const Product& p, int64_t n) {
+    layout(b_, type_of(p.input), p.b_transposed ? n : p.k, p.b_transposed ? p.k : n, p.b_stride);
+    layout(d_, type_of(p.output), p.m, n, p.d_stride);
+  }
+  void drop_columns() {
+    for (cublasLtMatrixLayout_t l : {b_, d_}) cublasLtMatrixLayoutDestroy(l);
+  }
+  void choose(cublasLtHandle_t handle, const Product& p) {
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -86,23 +127,12 @@ class Plan {
     LLMTRAIN_CHECK(count == 1, "cuBLASLt has no algorithm for a product");
     algorithm_ = found.algo;
   }
-  ~Plan() {
-    for (cublasLtMatrixLayout_t l : {a_, b_, d_}) cublasLtMatrixLayoutDestroy(l);
-    cublasLtMatmulDescDestroy(operation_);
+  /// Whether the library takes the algorithm for the layouts that there are now.
+  bool suits(cublasLtHandle_t handle) {
+    cublasLtMatmulHeuristicResult_t found{};
+    return cublasLtMatmulAlgoCheck(handle, operation_, a_, b_, d_, d_, &algorithm_, &found) == CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= workspace_bytes;
   }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-
-  void run(cublasLtHandle_t handle, const void* a, const void* b, void* d, const void* bias, bool accumulate,
-           void* workspace, Stream& stream) {
-    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    const float one = 1, beta = accumulate ? 1 : 0;
-    check(cublasLtMatmul(handle, operation_, &one, a, a_, b, b_, &beta, d, d_, d, d_, &algorithm_, workspace,
-                         workspace_bytes, static_cast<cudaStream_t>(stream.native())),
-          "cublasLtMatmul");
-  }
-
- private:
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     check(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value),
@@ -146,8 +176,21 @@ std::atomic<bool> tf32_wanted{false};
 void multiply(Product p, const void* a, const void* b, void* d, Stream& stream, const void* bias = nullptr) {
   p.bias = bias != nullptr;
   p.tf32 = tf32_wanted && p.input == DType::f32;
-  p.alignment = alignment_of({a, b, d});
+  p.alignment = std::min(p.alignment, alignment_of({a, b, d}));
   library().run(p, a, b, d, bias, stream);
+}
+
+/// Rows of a batch-invariant product that are taken at a time, by an algorithm that was chosen for as many.
+int64_t rows_at_a_time(ProductRole role, int64_t rows) {
+  switch (role) {
+    case ProductRole::training:
+      return rows;
+    case ProductRole::prefill:
+      return 1024;
+    case ProductRole::decoding:
+      return 64;
+  }
+  return rows;
 }
 
 template <class Y, class B>
@@ -176,14 +219,26 @@ bool use_tf32(bool wanted) {
 
 int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream) {
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
+                    ProductRole role) {
   const ProductShape product = check_linear_forward(y, x, w, bias, bias.empty());
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
   const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
   const bool fused = !bias.empty() && bias.dtype == y.dtype && alignment_of({bias.data}) == 16;
-  multiply({.m = m, .n = n, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype, .d_stride = y.dim(1)},
-           w.data, x.data, y.data, stream, fused ? bias.data : nullptr);
+  const int64_t at_a_time = rows_at_a_time(role, n);
+  for (int64_t first = 0; first < n; first += at_a_time) {
+    const int64_t rows = std::min(at_a_time, n - first);
+    const Tensor from = x.rows(first, rows), to = y.rows(first, rows);
+    Product p{.m = m, .n = rows, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype};
+    p.d_stride = y.dim(1);
+    if (role != ProductRole::training) {  // rows may begin anywhere
+      p.chosen_for = at_a_time;
+      p.alignment =
+          alignment_of({static_cast<uintptr_t>(x.rows(0, 1).bytes()), static_cast<uintptr_t>(y.rows(0, 1).bytes())});
+    }
+    multiply(p, w.data, from.data, to.data, stream, fused ? bias.data : nullptr);
+  }
   if (bias.empty() || fused) return;
   dispatch(y, bias, [&]<class Y, class B>(Y* to, B* from) { for_each(n * m, stream, AddBias<Y, B>{to, from, m}); });
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <limits>
 #include <memory>
 #include <unordered_map>
 
@@ -236,11 +237,13 @@ struct PlanHash {
     const GemmShape& s = key.shape;
     uint64_t h = 0;
     for (const int64_t v : {s.m, s.n, s.k}) h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
-    for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias}) h = h * 2 + (v ? 1 : 0);
+    for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias, s.any_rows}) h = h * 2 + (v ? 1 : 0);
     h = h * 31 + static_cast<uint64_t>(s.input) * 7 + static_cast<uint64_t>(s.output);
     return static_cast<size_t>((h ^ (h >> 32)) * 0x9E3779B97F4A7C15u);
   }
 };
+
+int64_t path_rows(const GemmShape& shape) { return shape.any_rows ? std::numeric_limits<int64_t>::max() : shape.m; }
 
 }  // namespace
 
@@ -250,12 +253,12 @@ void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const v
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
   std::unique_ptr<GemmPlan>& plan = plans[{shape, forced_product_path()}];
-  if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, shape.m));
+  if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, path_rows(shape)));
   plan->run(a, b, c, bias);
 }
 
 int64_t gemm_workspace_bytes(const GemmShape& shape) {
-  return GemmPlan(shape, product_kernels(shape.input, shape.m)).workspace_bytes();
+  return GemmPlan(shape, product_kernels(shape.input, path_rows(shape))).workspace_bytes();
 }
 
 }  // namespace llmtrain::host

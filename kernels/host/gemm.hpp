@@ -2,7 +2,8 @@
 // Blocked matrix product on the host. C is cut into tiles by shape alone; a tile is computed by one thread from packed
 // panels, chunk after chunk along k, by oneDNN's brgemm micro-kernel (oneapi/dnnl/dnnl_ukernel.h) or, on processors
 // without one, by a matmul primitive of tile size (product_path.hpp says which). So the bits depend on the shape, never
-// on the threads.
+// on the threads. Of the number of rows, m, only the path depends: chunks along k do not, and a kernel sums every row
+// alike.
 
 #include <cstdint>
 
@@ -22,6 +23,7 @@ struct GemmShape {
   DType input = DType::f32;   ///< of A and B: fp32, bf16 or fp16
   DType output = DType::f32;  ///< of C: fp32 or the type of A and B
   DType bias_type = DType::f32;
+  bool any_rows = false;  ///< the path is that of many rows, whatever m
 
   bool operator==(const GemmShape&) const = default;
 };

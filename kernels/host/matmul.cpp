@@ -12,7 +12,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Up to this many rows (decoding) weights are read once, in place: packing them would cost more than the product.
+/// Up to this many rows weights are read once, in place: packing them would cost more than the product.
 constexpr int64_t few_rows = 4;
 
 /// out[r] = x row r . w for R rows at once; every sum in the order of lane_sum.
@@ -42,22 +42,27 @@ void dot_rows(double* out, const float* x, const T* w, int64_t k) {
   for (int r = 0; r < R; ++r) out[r] = host::LaneSum(low[r], high[r]).fold();
 }
 
-/// Decoding: x in fp32, weights of type T read once and in place.
+/// x in fp32, weights of type T read once and in place. Every element is a sum in the order of lane_sum, whatever n.
 template <class T, class Out>
-void few_rows_forward(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
+void forward_in_place(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
   using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // of a bias that is not fp32
   constexpr int64_t small = int64_t{1} << 15;  // weights that are read before other threads wake up
+  const auto shift = [=, &bias](int64_t j) {
+    if (bias.empty()) return 0.0;
+    return double{bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j)};
+  };
   host::parallel_blocks(m, m * k <= small ? m : 16, [=](int64_t begin, int64_t end) {
-    for (int64_t j = begin; j < end; ++j) {
-      double sums[few_rows];
-      int64_t r = 0;
-      for (; r + 4 <= n; r += 4) dot_rows<4>(sums + r, x + r * k, w + j * k, k);
-      for (; r < n; ++r) dot_rows<1>(sums + r, x + r * k, w + j * k, k);
-      double shift = 0;
-      if (!bias.empty()) {
-        shift = bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j);
+    for (int64_t r = 0; r < n; r += few_rows) {  // from the second time on the block's weights lie in a cache
+      const int64_t rows = std::min(few_rows, n - r);
+      for (int64_t j = begin; j < end; ++j) {
+        double sums[few_rows];
+        if (rows == few_rows) {
+          dot_rows<few_rows>(sums, x + r * k, w + j * k, k);
+        } else {
+          for (int64_t i = 0; i < rows; ++i) dot_rows<1>(sums + i, x + (r + i) * k, w + j * k, k);
+        }
+        for (int64_t i = 0; i < rows; ++i) host::store(y + (r + i) * m + j, static_cast<float>(sums[i] + shift(j)));
       }
-      for (r = 0; r < n; ++r) host::store(y + r * m + j, static_cast<float>(sums[r] + shift));
     }
   });
 }
@@ -76,19 +81,20 @@ const float* as_float(const Tensor& x) {
 
 bool use_tf32(bool /*wanted*/) { return false; }
 
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&) {
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role) {
   const ProductShape product = check_linear_forward(y, x, w, bias);
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
   const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
-  if (n <= few_rows) {
+  if (role == ProductRole::decoding || (role == ProductRole::training && n <= few_rows)) {
     host::dispatch(y, w,
-                   [&](auto* to, const auto* weights) { few_rows_forward(to, as_float(x), weights, bias, n, m, k); });
+                   [&](auto* to, const auto* weights) { forward_in_place(to, as_float(x), weights, bias, n, m, k); });
     return;
   }
   host::GemmShape shape = host::forward_shape(product, x.dtype, y.dtype);
   shape.bias = !bias.empty();
   shape.bias_type = bias.dtype;
+  shape.any_rows = role == ProductRole::prefill;
   host::gemm(shape, x.data, w.data, y.data, bias.data);
 }
 

@@ -107,6 +107,7 @@ void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, cons
       last_rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
     }
     const Batch batch = batch_.upload(host, ctx.stream);
+    ctx.role = ProductRole::prefill;
     model_.forward(ctx, &batch);
     draw(ctx, batch, last_rows, texts.subspan(first, next - first), request);
   }
@@ -115,6 +116,7 @@ void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, cons
 /// One more token of each text, all but its last one being in the cache.
 void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = true;
+  ctx.role = ProductRole::decoding;
   HostBatch host;
   host.segments.push_back(0);
   std::vector<int64_t> rows;
@@ -130,6 +132,7 @@ void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, cons
 
 void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
                      const GenerationRequest& request) {
+  ctx.role = ProductRole::decoding;  // one row of each text
   const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
   model_.logits(ctx, &batch, rows, drawn_from);
   host_logits_.resize(static_cast<size_t>(drawn_from.numel()));

@@ -47,8 +47,11 @@ struct GeneratorRoom {
   bool cache = true;            ///< of keys and values; without one the whole text is run for each token
 };
 
-/// The loop of generation and its buffers. What a prompt is continued with is a function of (weights, prompt, request,
-/// its index), whatever runs beside it. Where weights are sharded, all ranks call it alike and compute the same.
+/// The loop of generation and its buffers. The bits of a text's logits, and so its tokens, are a function of the
+/// weights, the text, whether there is a cache, the compute dtype and the processor; its draws also of the request's
+/// sampling, seed and step and of the prompt's index. They do not depend on the other prompts, their number, lengths
+/// and order, on the room, or on the number of threads: products are batch-invariant (kernels/matmul.hpp, which says
+/// how far a GPU's are). Where weights are sharded, all ranks call it alike and compute the same.
 class Generator {
  public:
   Generator(Model& model, const GeneratorRoom& room);

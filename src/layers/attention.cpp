@@ -52,9 +52,11 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
     attention_cached(first_rows(saved.out, n), rows, ctx.cache->layers[static_cast<size_t>(layer)], batch, shape,
                      ctx.stream);
   } else {
+    AttentionShape own = shape;
+    if (ctx.role != ProductRole::training) own.longest = 0;  // cuDNN's choices depend on the number of sequences
     Arena::Frame frame(ctx.arena);
-    const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
-    attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, shape, probability_dropout(ctx),
+    const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
+    attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, own, probability_dropout(ctx),
                       workspace, ctx.stream);
   }
 }

@@ -7,6 +7,7 @@
 #include "core/batch.hpp"
 #include "core/params.hpp"
 #include "device/device.hpp"
+#include "kernels/matmul.hpp"
 #include "layers/kv_cache.hpp"
 #include "parallel/param_store.hpp"
 
@@ -21,6 +22,8 @@ struct Context {
   int64_t step = 0;
   bool training = false;
   const KvCache* cache = nullptr;  ///< of a pass that generates
+  /// Of all products. Other than training, a row's bits do not depend on the rows beside it.
+  ProductRole role = ProductRole::training;
 };
 
 /// A parameter of a layer, or none.

@@ -43,7 +43,7 @@ int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const 
 }
 
 void Head::logits(Context& ctx, const Tensor& out, const Tensor& x) const {
-  linear_forward(out, x, weight.weight(ctx), Tensor(), ctx.stream);
+  linear_forward(out, x, weight.weight(ctx), Tensor(), ctx.stream, ctx.role);
   if (softcap > 0) softcap_logits(out, softcap, ctx.stream);
 }
 

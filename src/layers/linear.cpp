@@ -24,7 +24,7 @@ int64_t Linear::workspace_bytes(DType compute, DType output, int64_t rows, bool 
 }
 
 void Linear::forward(Context& ctx, const Tensor& y, const Tensor& x) const {
-  linear_forward(y, x, weight.weight(ctx), bias.weight(ctx), ctx.stream);
+  linear_forward(y, x, weight.weight(ctx), bias.weight(ctx), ctx.stream, ctx.role);
 }
 
 void Linear::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const {

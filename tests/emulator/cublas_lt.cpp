@@ -85,6 +85,7 @@ struct Product {
   const void *a, *b, *c;
   void* d;
   float alpha, beta;
+  uint64_t parts;  ///< of the inner dimension, which are summed apart
 
   void operator()() const {
     const bool tf32 = description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -93,11 +94,16 @@ struct Product {
     const int64_t m = layout_d.rows, n = layout_d.columns, k = static_cast<int64_t>(left.size()) / m;
 #pragma omp parallel for schedule(static) if (m * n * k > 500'000)
     for (int64_t j = 0; j < n; ++j) {
-      std::vector<float> column(static_cast<size_t>(m), 0.0f);
-      for (int64_t p = 0; p < k; ++p) {
-        const float factor = right[static_cast<size_t>(p + j * k)];
-        const float* from = left.data() + p * m;
-        for (int64_t i = 0; i < m; ++i) column[static_cast<size_t>(i)] += factor * from[i];
+      std::vector<float> column(static_cast<size_t>(m), 0.0f), part;
+      const auto count = static_cast<int64_t>(parts);
+      for (int64_t first = 0; first < count; ++first) {
+        part.assign(static_cast<size_t>(m), 0.0f);
+        for (int64_t p = first * k / count; p < (first + 1) * k / count; ++p) {
+          const float factor = right[static_cast<size_t>(p + j * k)];
+          const float* from = left.data() + p * m;
+          for (int64_t i = 0; i < m; ++i) part[static_cast<size_t>(i)] += factor * from[i];
+        }
+        for (size_t i = 0; i < part.size(); ++i) column[i] += part[i];
       }
       for (int64_t i = 0; i < m; ++i) {
         float value = alpha * column[static_cast<size_t>(i)];
@@ -227,12 +233,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cubla
   results[0] = {};
   results[0].algo.data[0] = preference->alignment;
   results[0].algo.data[1] = preference->workspace;
+  results[0].algo.data[3] = d->columns <= 8 ? 2 : 1;  // as GPUs do: few columns divide the inner dimension
   if (description->epilogue == CUBLASLT_EPILOGUE_BIAS) {
     if (description->bias == nullptr) fail("cublasLtMatmulAlgoGetHeuristic: the bias is not there yet");
     results[0].algo.data[2] = alignment_of(description->bias);
   }
   results[0].workspaceSize = preference->workspace;
   *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  if (!fits(*description, *a, *b, *c, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *result = {};
+  result->algo = *algorithm;
+  result->workspaceSize = algorithm->data[1];
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t description, const void* alpha,
@@ -253,7 +270,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                         c,
                         d,
                         *static_cast<const float*>(alpha),
-                        *static_cast<const float*>(beta)};
+                        *static_cast<const float*>(beta),
+                        algorithm->data[3]};
   const std::string what = fmt::format("a product of {} x {} elements", layout_d->rows, layout_d->columns);
   const bool biased = description->epilogue == CUBLASLT_EPILOGUE_BIAS;
   if (!biased && description->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "core/error.hpp"
 #include "core/philox.hpp"
@@ -29,11 +30,50 @@ ModelConfig config_of(const std::vector<std::string>& keys) {
       .model;
 }
 
+/// Keeps the logits of each pass; may take products as training does.
+class RecordedModel : public Model {
+ public:
+  explicit RecordedModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  std::vector<UnitSpec> units() const override { return model_->units(); }
+  void plan(Arena& arena, const PassPlan& passes) override { model_->plan(arena, passes); }
+  void start(Stream& stream) override { model_->start(stream); }
+  void forward(Context& ctx, const Batch* batch) override {
+    if (as_training) ctx.role = ProductRole::training;
+    model_->forward(ctx, batch);
+  }
+  void score(Context& ctx, const Batch* batch, const TokenStatistics& s) override { model_->score(ctx, batch, s); }
+  void score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& s,
+                               const TokenCotangents& c) override {
+    model_->score_and_differentiate(ctx, batch, s, c);
+  }
+  void backward(Context& ctx, const Batch* batch) override { model_->backward(ctx, batch); }
+  void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override {
+    model_->plan_cache(arena, cache, compute, sequences, positions);
+  }
+  bool can_cache() const override { return model_->can_cache(); }
+  void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override {
+    if (as_training) ctx.role = ProductRole::training;
+    model_->logits(ctx, batch, rows, out);
+    std::vector<float> values(static_cast<size_t>(out.numel()));
+    copy_to_host(values.data(), out.data, out.bytes(), ctx.stream);
+    ctx.stream.synchronize();
+    const auto width = static_cast<std::ptrdiff_t>(out.dim(1));
+    for (auto row = values.begin(); row != values.end(); row += width) kept.emplace_back(row, row + width);
+  }
+  double flops_per_token(int64_t sequence_length) const override { return model_->flops_per_token(sequence_length); }
+
+  bool as_training = false;
+  std::vector<std::vector<float>> kept;  ///< a row for each text of each pass
+
+ private:
+  std::unique_ptr<Model> model_;
+};
+
 class Machine {
  public:
   Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context, bool cache = true)
       : config_(config_of(keys)),
-        model_(make_model(config_, vocabulary)),
+        model_(std::make_unique<RecordedModel>(make_model(config_, vocabulary))),
         params_(model_->units(), options(compute)),
         generator_(*model_, {config_.vocab_size, sequences, context, cache}) {
     params_.plan(arena_);
@@ -49,6 +89,18 @@ class Machine {
   std::vector<Continuation> run(const GenerationRequest& request) {
     return generator_.run(params_, arena_, stream(), request);
   }
+  /// Of each prompt the logits of all its new tokens, one after the other. They fit in together, and end at the length.
+  std::vector<std::vector<float>> logits(const GenerationRequest& request, bool as_training = false) {
+    model_->as_training = as_training;
+    model_->kept.clear();
+    run(request);
+    std::vector<std::vector<float>> of_prompts(request.prompts.size());
+    for (size_t i = 0; i < model_->kept.size(); ++i) {
+      std::vector<float>& to = of_prompts[i % of_prompts.size()];
+      to.insert(to.end(), model_->kept[i].begin(), model_->kept[i].end());
+    }
+    return of_prompts;
+  }
 
  private:
   static ParamStoreOptions options(DType compute) {
@@ -59,7 +111,7 @@ class Machine {
   }
 
   ModelConfig config_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<RecordedModel> model_;
   ParamStore params_;
   Generator generator_;
   Arena arena_;
@@ -105,6 +157,64 @@ INSTANTIATE_TEST_SUITE_P(Models, Generation,
                                          std::vector<std::string>{"model.family=gemma2", "model.sliding_window=9",
                                                                   "model.tie_embeddings=false"},
                                          std::vector<std::string>{"model.family=gpt2", "model.pre_norm=false"}));
+
+/// Prompts of 1 to 70 tokens.
+GenerationRequest request_of_company(size_t prompts) {
+  GenerationRequest request = request_of(5);
+  request.sampling.temperature = 0;
+  request.prompts.clear();
+  for (size_t p = 0; p < prompts; ++p) {
+    constexpr size_t lengths[] = {1, 70, 3, 5, 65};  // few: oneDNN makes kernels for each number of rows
+    std::vector<int32_t> ids(lengths[p % std::size(lengths)]);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = static_cast<int32_t>(random_bits(11, p, i) % static_cast<uint64_t>(vocabulary));
+    }
+    request.prompts.push_back(std::move(ids));
+  }
+  return request;
+}
+
+class Company : public testing::TestWithParam<std::tuple<std::vector<std::string>, DType>> {};
+
+TEST_P(Company, LogitsOfATextAreThoseOfTheTextAlone) {
+  constexpr size_t most = 33;
+  const auto& [keys, compute] = GetParam();
+  for (const bool cache : {true, false}) {
+    Machine alone(keys, compute, 1, 75, cache), together(keys, compute, most, 90, cache);
+    const GenerationRequest all = request_of_company(most);
+    std::vector<std::vector<float>> expected;
+    for (const auto& prompt : all.prompts) {
+      GenerationRequest one = all;
+      one.prompts = {prompt};
+      expected.push_back(alone.logits(one)[0]);
+    }
+    bool differs = false;
+    for (const size_t count : {size_t{2}, size_t{3}, size_t{5}, size_t{16}, most}) {
+      GenerationRequest some = request_of_company(count);
+      const std::vector<std::vector<float>> first(expected.begin(),
+                                                  expected.begin() + static_cast<std::ptrdiff_t>(count));
+      EXPECT_TRUE(together.logits(some) == first) << count << " texts";
+      differs |= together.logits(some, true) != first;
+    }
+    // Without a cache passes are long, of few texts: there training takes the same ways.
+    EXPECT_TRUE(differs || !cache) << "the control: products as in training";
+    GenerationRequest reversed = all;
+    std::reverse(reversed.prompts.begin(), reversed.prompts.end());
+    std::vector<std::vector<float>> found = together.logits(reversed);
+    std::reverse(found.begin(), found.end());
+    EXPECT_TRUE(found == expected) << "in another order";
+  }
+}
+
+// An inner dimension of several chunks, an odd number of outputs, biases, a tied head; grouped keys, windows, gates.
+INSTANTIATE_TEST_SUITE_P(
+    Models, Company,
+    testing::Combine(testing::Values(std::vector<std::string>{"model.family=gpt2", "model.max_seq_len=128",
+                                                              "model.d_ff=1101", "model.n_layers=1"},
+                                     std::vector<std::string>{"model.family=llama", "model.n_kv_heads=2",
+                                                              "model.n_layers=2", "model.sliding_window=40",
+                                                              "model.max_seq_len=128"}),
+                     testing::Values(DType::f32, DType::bf16)));
 
 TEST(Generator, EndsAtEosTheContextTheLengthAndWhereItIsTold) {
   Machine machine({"model.family=llama"}, DType::f32, 4, 20);

@@ -1,0 +1,82 @@
+// Batch-invariant products: the bits of a row are its own, whatever rows lie beside it.
+
+#include "kernels/kernel_test.hpp"
+#include "kernels/matmul.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::Bytes;
+
+constexpr int64_t most = 131;
+/// Few and many, whole tiles and borders; {rows, the first of them}.
+constexpr struct {
+  int64_t count, first;
+} parts[] = {{1, 0}, {1, 77}, {3, 0}, {5, 0}, {16, 1}, {33, 98}, {65, 66}, {128, 3}};
+
+struct Weights {
+  int64_t outputs, inputs;
+};
+// Smaller than a tile, odd, several chunks along the inner dimension, more outputs than inputs (operands change
+// places).
+constexpr Weights weights[] = {{61, 24}, {70, 33}, {100, 2083}, {1003, 40}};
+
+class Rows {
+ public:
+  Rows(const Weights& s, DType in, DType out, bool biased)
+      : out_(out),
+        x_(in, {most, s.inputs}, test::random_values(most * s.inputs, 1)),
+        w_(in, {s.outputs, s.inputs}, test::random_values(s.outputs * s.inputs, 2)) {
+    if (biased) bias_ = Array(in, {s.outputs}, test::random_values(s.outputs, 3));
+  }
+
+  Bytes run(ProductRole role, int64_t first, int64_t count) const {
+    const Array y(out_, {count, w_.tensor().dim(0)});
+    linear_forward(y, x_.tensor().rows(first, count), w_, bias_, test::stream(), role);
+    return y.bytes();
+  }
+  /// Parts whose rows differ from the same ones among all.
+  std::string differing(ProductRole role) const {
+    const Bytes all = run(role, 0, most);
+    const auto row = static_cast<std::ptrdiff_t>(all.size()) / most;
+    std::string found;
+    for (const auto [count, first] : parts) {
+      if (run(role, first, count) == Bytes(all.begin() + first * row, all.begin() + (first + count) * row)) continue;
+      found += " " + std::to_string(count) + " rows from " + std::to_string(first) + ";";
+    }
+    return found;
+  }
+
+ private:
+  DType out_;
+  Array x_, w_, bias_;
+};
+
+class BatchInvariant : public testing::TestWithParam<DType> {};
+
+TEST_P(BatchInvariant, ARowsBitsDoNotDependOnTheRowsBesideIt) {
+  int differing = 0;
+  for (const Weights& s : weights) {
+    for (const DType out : {GetParam(), DType::f32}) {
+      const Rows rows(s, GetParam(), out, out == GetParam());
+      const std::string name = std::to_string(s.outputs) + " x " + std::to_string(s.inputs) + ":";
+      EXPECT_EQ(name + rows.differing(ProductRole::prefill), name);
+      EXPECT_EQ(name + rows.differing(ProductRole::decoding), name);
+      differing += rows.differing(ProductRole::training).empty() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(differing, 0) << "the control: the ways of training are chosen by the number of rows";
+}
+
+TEST_P(BatchInvariant, BitsDoNotDependOnThreads) {
+  const Rows rows({100, 2083}, GetParam(), GetParam(), true);
+  for (const ProductRole role : {ProductRole::prefill, ProductRole::decoding}) {
+    test::expect_same_bits_for_threads([&](bool changed) { return rows.run(role, changed ? 1 : 0, 19); });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, BatchInvariant, testing::Values(DType::f32, DType::bf16, DType::f16));
+
+}  // namespace
+}  // namespace llmtrain

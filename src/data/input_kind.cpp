@@ -87,15 +87,15 @@ size_t end_of_string(std::string_view text, size_t at) {
   return text.size() + 1;
 }
 
-/// Where the object that begins at `at` ends; npos: it is no JSON object on one line; behind the text: it is cut.
+/// Where the object that begins at `at` ends; npos: it is no JSON object with a key on one line; behind the text: the
+/// value of a key is cut there.
 size_t end_of_object(std::string_view text, size_t at) {
-  size_t key = text.find_first_not_of(" \t", at + 1);
-  if (key == std::string_view::npos) return text.size() + 1;
-  if (text[key] != '"') return std::string_view::npos;
+  const size_t key = text.find_first_not_of(" \t", at + 1);
+  if (key == std::string_view::npos || text[key] != '"') return std::string_view::npos;
   const size_t key_end = end_of_string(text, key);
-  if (key_end >= text.size()) return key_end;
+  if (key_end >= text.size()) return std::string_view::npos;
   const size_t colon = text.find_first_not_of(" \t", key_end);
-  if (colon != std::string_view::npos && text[colon] != ':') return std::string_view::npos;
+  if (colon == std::string_view::npos || text[colon] != ':') return std::string_view::npos;
   int64_t depth = 1;
   for (at = colon; at < text.size();) {
     const char c = text[at];

@@ -96,8 +96,9 @@ TEST_F(ReferenceRows, PaddingIsWhatCollatorsLeaveOut) {
   const std::vector<uint64_t> offsets = offsets_of(*data.train);
   ASSERT_EQ(offsets.size(), expected_["padded"].size() + 1);
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
+    const auto begin = static_cast<std::ptrdiff_t>(offsets[d]), end = static_cast<std::ptrdiff_t>(offsets[d + 1]);
     const auto slice = [&](const auto& all) {
-      return nlohmann::json(std::vector(&all[offsets[d]], &all[offsets[d + 1]]));
+      return nlohmann::json(std::vector(all.begin() + begin, all.begin() + end));
     };
     EXPECT_EQ(slice(ids), expected_["padded"][d]["ids"]) << d;
     EXPECT_EQ(slice(mask), expected_["padded"][d]["targets"]) << d;

@@ -374,18 +374,18 @@ bool LineReader::next(std::string_view& line) {
     buffer_offset_ += static_cast<int64_t>(position_);
     position_ = 0;
     const size_t searched = buffer_.size();
-    if (static_cast<int64_t>(searched) - 1 > limit_) refuse_long_row(file_, line_offset_, limit_);  // 1: a '\r'
+    if (static_cast<int64_t>(searched) - row_margin > limit_) refuse_long_row(file_, line_offset_, limit_);
     if (!fill()) break;
     newline = buffer_.find('\n', searched);
   }
   const size_t stop = std::min(newline, buffer_.size());
   line = std::string_view(buffer_).substr(position_, stop - position_);
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-  if (static_cast<int64_t>(line.size()) > limit_) refuse_long_row(file_, line_offset_, limit_);
   if (line_offset_ == 0 && line.starts_with(byte_order_mark)) {
     line.remove_prefix(byte_order_mark.size());
     line_offset_ = static_cast<int64_t>(byte_order_mark.size());
   }
+  if (static_cast<int64_t>(line.size()) > limit_) refuse_long_row(file_, line_offset_, limit_);
   position_ = std::min(stop + 1, buffer_.size());
   return true;
 }

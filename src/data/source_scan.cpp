@@ -177,7 +177,7 @@ class Scanner {
     line_file_ = piece.file;
     const int64_t line_end = result.first_newline < 0 ? piece.end : result.first_newline;
     const InputFile& file = files_[piece.file];
-    if (line_end - line_begin_ - 1 > file.format.row_limit) {  // 1: a carriage return, which LineReader knows
+    if (line_end - line_begin_ - row_margin > file.format.row_limit) {
       refuse_long_row(open_content(file), line_begin_, file.format.row_limit);
     }
     if (result.last_newline >= 0) line_begin_ = result.last_newline + 1;

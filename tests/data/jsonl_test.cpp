@@ -267,6 +267,7 @@ TEST(LineReader, AByteOrderMarkBeginsAFileAndNoRow) {
   std::string_view line;
   ASSERT_TRUE(reader.next(line));
   EXPECT_EQ(reader.offset(), 3);
+  EXPECT_EQ(lines_between(path, 0, 3, 1).size(), 1U) << "nor does it count";
 }
 
 }  // namespace

@@ -57,9 +57,11 @@ def show_metrics(run):
         for table, columns in metrics.items():
             steps = columns["step"][...]
             print(f"metrics.h5: {table}: {len(steps)} rows of {', '.join(columns)}")
-            if len(steps):
-                loss = columns["loss"][...]
-                print(f"  loss {loss[0]:.4f} at step {steps[0]:.0f}, {loss[-1]:.4f} at step {steps[-1]:.0f}")
+            loss = columns["loss"][...]
+            known = numpy.flatnonzero(~numpy.isnan(loss))  # a step without a target has no loss
+            if len(known):
+                first, last = known[0], known[-1]
+                print(f"  loss {loss[first]:.4f} at step {steps[first]:.0f}, {loss[last]:.4f} at step {steps[last]:.0f}")
 
 
 def show_checkpoint(path):

@@ -5,6 +5,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.hpp"
 
@@ -12,17 +13,46 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t input_bytes = int64_t{1} << 18;
+// Neither begins a text in UTF-8.
+constexpr std::string_view gzip_magic = "\x1F\x8B", zstd_magic = "\x28\xB5\x2F\xFD";
+
+struct PackedEnding {
+  std::string_view ending;
+  Compression compression;
+};
+constexpr PackedEnding packed_endings[] = {{".gz", Compression::gzip},
+                                           {".gzip", Compression::gzip},
+                                           {".zst", Compression::zstd},
+                                           {".zstd", Compression::zstd}};
 
 }  // namespace
 
+bool has_ending(std::string_view path, std::string_view ending) {
+  if (path.size() <= ending.size()) return false;
+  const auto small = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::equal(ending.begin(), ending.end(), path.end() - static_cast<std::ptrdiff_t>(ending.size()),
+                    [&](char a, char b) { return small(a) == small(b); });
+}
+
 Compression compression_of(std::string_view path) {
-  if (path.size() > 3 && path.ends_with(".gz")) return Compression::gzip;
-  return path.size() > 4 && path.ends_with(".zst") ? Compression::zstd : Compression::none;
+  for (const PackedEnding& packed : packed_endings) {
+    if (has_ending(path, packed.ending)) return packed.compression;
+  }
+  return Compression::none;
+}
+
+Compression compression_of(const FileHandle& file) {
+  std::array<char, 4> first{};
+  const auto read = static_cast<size_t>(file.read_some(0, first.size(), first.data()));
+  const std::string_view begin(first.data(), read);
+  if (begin.starts_with(gzip_magic)) return Compression::gzip;
+  return begin.starts_with(zstd_magic) ? Compression::zstd : compression_of(file.path());
 }
 
 std::string_view uncompressed_name(std::string_view path) {
-  const Compression compression = compression_of(path);
-  path.remove_suffix(compression == Compression::gzip ? 3 : compression == Compression::zstd ? 4 : 0);
+  for (const PackedEnding& packed : packed_endings) {
+    if (has_ending(path, packed.ending)) return path.substr(0, path.size() - packed.ending.size());
+  }
   return path;
 }
 
@@ -46,7 +76,11 @@ class GzipDecoder final : public CompressedReader::Decoder {
   GzipDecoder& operator=(const GzipDecoder&) = delete;
 
   std::string run(std::string_view& input, char*& output, int64_t& room) override {
-    if (at_border_) {  // the next member
+    if (at_border_) {  // padding, or the next member
+      input.remove_prefix(std::min(input.find_first_not_of('\0'), input.size()));
+      if (input.empty()) return "";
+      if (input.front() != gzip_magic.front())
+        return "what follows the compressed data is none and no padding of zeros";
       inflateReset(&stream_);
       at_border_ = false;
     }

@@ -1,5 +1,6 @@
 #pragma once
-// Files compressed by gzip (also of several members) and zstd (of several frames), read from beginning to end.
+// Files compressed by gzip (of several members, also with zeros behind them, as tapes and object stores pad a file) and
+// zstd (of several frames), read from beginning to end.
 
 #include <cstdint>
 #include <memory>
@@ -12,8 +13,12 @@ namespace llmtrain {
 
 enum class Compression : uint8_t { none, gzip, zstd };
 
+/// Whether the name ends so behind at least one other character, in capital or small letters.
+bool has_ending(std::string_view path, std::string_view ending);
 /// By the ending of the name: .gz, .zst.
 Compression compression_of(std::string_view path);
+/// By the first bytes, else by the ending of the name.
+Compression compression_of(const FileHandle& file);
 /// The name without the ending of its compression.
 std::string_view uncompressed_name(std::string_view path);
 

@@ -72,7 +72,7 @@ class WordReader {
 
   /// Each row's text is a document.
   void read_rows(const InputFile& file, int64_t begin, int64_t end) {
-    LineReader lines(file_, file.bytes, begin, end);
+    LineReader lines(file_, file.bytes, begin, end, file.format.row_limit);
     const auto add = [&](std::string_view word) { counter_.add(word); };
     std::string_view line;
     while (lines.next(line)) {

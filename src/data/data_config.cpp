@@ -41,10 +41,10 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.section("data", "Where text or tokens come from, and how documents become samples.");
   keys.key(
       "train", train,
-      {.doc =
-           "Files or globs: .txt, .jsonl (text, or input_ids and optional labels), both also .gz and .zst; .h5 token "
-           "files; or builtin:stories, the example corpus. With a weight behind each (web.h5:0.7, code/*.h5:0.3) they "
-           "are sources that give these shares of the samples.",
+      {.doc = "Files or globs: text, rows of JSON (.jsonl, .ndjson, or known by their content: text, or input_ids and "
+              "optional labels and attention_mask), both also .gz and .zst; .h5 token files; or builtin:stories, the "
+              "example corpus. With a weight behind each (web.h5:0.7, code/*.h5:0.3) they "
+              "are sources that give these shares of the samples.",
        .required = true});
   keys.key("validation", validation,
            {.doc = "The same, to evaluate on; none: validation_fraction of the training tokens."});
@@ -72,9 +72,15 @@ void DataConfig::visit(DeckKeys& keys) {
   keys.key<SeparatorCodec>("document_separator", document_separator,
                            {.doc = "What stands between the documents of a text file: none (a file is one document), "
                                    "blank_line, or a text."});
-  keys.key(
-      "text_column", text_column,
-      {.doc = "Key of the text in .jsonl rows without input_ids; every row is a document, empty ones are skipped."});
+  keys.key("text_column", text_column,
+           {.doc = "Key of the text in rows without input_ids; every row is a document, empty ones are skipped."});
+  keys.key("row_limit", row_limit,
+           {.unit = "bytes",
+            .range = between(1, static_cast<double>(max_row_limit)),
+            .doc = "A longer row of JSON is refused. Each thread may hold a row in memory.",
+            .change = Change::nothing});
+  keys.key("json_as_text", json_as_text,
+           {.doc = "Files that do not end in .jsonl, .ndjson or .jsonlines are text even if they hold JSON."});
   keys.key("add_bos", add_bos, {.doc = "Every document begins with the tokenizer's begin-of-text token."});
   keys.key(
       "overflow", overflow,
@@ -93,6 +99,8 @@ void DataConfig::visit(DeckKeys& keys) {
             .change = Change::nothing});
   bpe.visit(keys);
 }
+
+TextFormat DataConfig::text_format() const { return {document_separator, text_column, row_limit, json_as_text}; }
 
 bool DataConfig::has_tokenizer_files() const { return !tokenizer_from.empty() || is_tokenizer_path(tokenizer); }
 

@@ -5,6 +5,7 @@
 
 #include "core/named_enum.hpp"
 #include "data/bpe_config.hpp"
+#include "data/text_source.hpp"
 
 namespace llmtrain {
 
@@ -33,6 +34,8 @@ struct DataConfig {
   Overflow overflow = Overflow::split;  ///< documents longer than the sequence, under every packing but wrap
   bool cross_document_attention = false;
   bool shuffle = true;
+  int64_t row_limit = default_row_limit;       ///< bytes of a row of JSON
+  bool json_as_text = false;                   ///< rows are known by the names of files alone
   int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may give
   std::string cache;                           ///< folder of token files; resolved to <run.output>/cache
 
@@ -45,6 +48,8 @@ struct DataConfig {
   // How packing = wrap cuts the tokens for an evaluation of its own.
   bool keep_rest = false;  ///< the last window may be shorter
   int64_t stride = 0;      ///< above 0: windows of sequence_length tokens begin this far apart, each target counts once
+
+  TextFormat text_format() const;
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const std::string& output);

@@ -79,7 +79,7 @@ class Reporter {
       const size_t share = std::max<size_t>(1, count / static_cast<size_t>(8 * options_.threads));
       parallel_for((count + share - 1) / share, options_.threads, [&](size_t piece) {
         for (size_t i = piece * share; i < std::min(count, (piece + 1) * share); ++i) {
-          facts[i] = examine(parts[i], file.kind, static_cast<size_t>(file.text_begin), options_.check);
+          facts[i] = examine(parts[i], file.kind, options_.check);
         }
       });
       for (size_t i = 0; i < count; ++i) add(f, parts[i], facts[i]);
@@ -112,13 +112,14 @@ class Reporter {
       if (!rows) ++empty_;
       return;  // a blank line between rows is nothing
     }
+    if (rows && !(part.first && part.last)) return add_long_row(file, part);
     if (!facts.problem.empty()) {
       Json place = place_of(file.path, part, facts.problem_byte);
       place["what"] = facts.problem;
       show(problems_, std::move(place));
     }
-    if (rows && (facts.row_is_broken || !part.first)) {
-      broken_rows_ += part.first ? 1 : 0;
+    if (rows && facts.row_is_broken) {
+      ++broken_rows_;
       return;
     }
     if (part.first) {
@@ -127,6 +128,19 @@ class Reporter {
     }
     add_to(open_, facts);
     if (part.last) close(f);
+  }
+
+  /// A part of a row beyond the limit, whose size the last one tells.
+  void add_long_row(const InputFile& file, const DocumentPart& part) {
+    if (part.first) {
+      first_place_ = place_of(file.path, part, 0);
+      long_row_bytes_ = 0;
+    }
+    long_row_bytes_ += static_cast<int64_t>(part.text.size());
+    if (!part.last) return;
+    ++broken_rows_;
+    first_place_["what"] = too_long_row(long_row_bytes_ - (part.text.ends_with('\r') ? 1 : 0), file.format.row_limit);
+    show(problems_, first_place_);
   }
 
   static void add_to(PartFacts& sum, const PartFacts& part) {
@@ -233,6 +247,7 @@ class Reporter {
   std::vector<DocumentFacts> documents_;
   PartFacts open_;  // the document that goes on
   Json first_place_;
+  int64_t long_row_bytes_ = 0;  // so far
   int64_t bytes_ = 0, characters_ = 0, tokens_ = 0, unknown_ = 0;
   int64_t empty_ = 0, blank_ = 0, huge_ = 0, broken_rows_ = 0, wrong_encoding_ = 0;
   Json file_entries_ = Json::array(), problems_ = Json::array(), huge_places_ = Json::array();

@@ -51,8 +51,9 @@ void refuse_repeated(const InputSets& sets) {
 void put_files(const std::vector<InputFile>& files, Message& message) {
   std::vector<int64_t> numbers = {static_cast<int64_t>(files.size())};
   for (const InputFile& file : files) {
-    numbers.insert(numbers.end(), {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin,
-                                   static_cast<int64_t>(file.compression)});
+    numbers.insert(numbers.end(),
+                   {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin,
+                    static_cast<int64_t>(file.compression), file.by_content ? 1 : 0, file.format.row_limit});
   }
   message.put(numbers);
   for (const InputFile& file : files) {
@@ -68,11 +69,14 @@ std::vector<InputFile> take_files(Message& message) {
   std::vector<InputFile> files(static_cast<size_t>(numbers[0]));
   for (size_t f = 0; f < files.size(); ++f) {
     InputFile& file = files[f];
-    file.kind = static_cast<InputKind>(numbers[5 * f + 1]);
-    file.bytes = numbers[5 * f + 2];
-    file.modified = numbers[5 * f + 3];
-    file.text_begin = numbers[5 * f + 4];
-    file.compression = static_cast<Compression>(numbers[5 * f + 5]);
+    const int64_t* number = numbers.data() + 1 + 7 * f;
+    file.kind = static_cast<InputKind>(number[0]);
+    file.bytes = number[1];
+    file.modified = number[2];
+    file.text_begin = number[3];
+    file.compression = static_cast<Compression>(number[4]);
+    file.by_content = number[5] != 0;
+    file.format.row_limit = number[6];
     for (std::string* text : {&file.path, &file.name, &file.format.separator, &file.format.column}) message.take(*text);
   }
   return files;
@@ -143,7 +147,7 @@ std::vector<InputFile*> InputSets::pointers() {
 }
 
 InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
-  const TextFormat format{config.document_separator, config.text_column};
+  const TextFormat format = config.text_format();
   InputSets sets;
   if (names_built_in(config.train)) {
     sets.sources = {{stories_file(training_stories, folder)}};

@@ -155,6 +155,16 @@ std::vector<SourceShare> DataStream::sources() const {
   return all;
 }
 
+int64_t DataStream::without_target(int64_t first, int64_t last) const {
+  int64_t count = 0;
+  std::vector<uint8_t> mask;
+  for (int64_t id = first; id < last; ++id) {
+    const SampleSource& source = state_->source_of(id);
+    if (source.may_lack_targets() && source.trained_targets(id - source.first_id(), mask) == 0) ++count;
+  }
+  return count;
+}
+
 StepPlan DataStream::plan(int64_t step) const {
   StepPlan out;
   plan(step, out);

@@ -15,6 +15,7 @@
 #include "data/cache_folder.hpp"
 #include "data/data_sources.hpp"
 #include "data/file_digest.hpp"
+#include "data/input_kind.hpp"
 #include "data/named_tokenizer.hpp"
 #include "data/text_source.hpp"
 #include "data/token_format.hpp"
@@ -158,6 +159,7 @@ class DatasetOpener {
       if (communicator_.rank() != 0) return;
       folder_ = open_cache_folder(config_.cache.empty() ? default_cache_folder() : config_.cache);
       sets_ = find_input_sets(config_, folder_);
+      report_notes(sets_.all(), report_);
     });
     communicator_.broadcast(folder_);
     share_input_sets(sets_, communicator_);
@@ -330,7 +332,7 @@ class DatasetOpener {
   }
 
   std::string settings_of(const TokenizeRequest& request) const {
-    if (request.tokenizer == nullptr) return "rows of input_ids";
+    if (request.tokenizer == nullptr) return "rows of input_ids without padding";
     const bool rows = std::any_of(request.files.begin(), request.files.end(),
                                   [](const InputFile& file) { return file.kind == InputKind::text_rows; });
     return fmt::format("tokenizer={} document_separator={} add_bos={}{}", request.tokenizer->kind(),
@@ -346,6 +348,7 @@ class DatasetOpener {
       const InputFile& file = request.files[f];
       text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
                           nlohmann::json(file.format.separator).dump());
+      if (file.by_content) text += " rows";  // of a name that may mean text
     }
     return hex(digest_of(text.data(), text.size()));
   }
@@ -403,7 +406,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
       return false;
     }
   };
-  const TextFormat format{config.document_separator, config.text_column};
+  const TextFormat format = config.text_format();
   InputSets sets;
   std::vector<std::shared_ptr<const TokenFile>> opened;
   const auto examine = [&](const char* key, const std::vector<std::string>& patterns) {

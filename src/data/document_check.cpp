@@ -51,17 +51,13 @@ void count_tokens(std::string_view text, const CheckOptions& options, PartFacts&
 
 }  // namespace
 
-PartFacts examine(const DocumentPart& part, InputKind kind, size_t text_begin, const CheckOptions& options) {
+PartFacts examine(const DocumentPart& part, InputKind kind, const CheckOptions& options) {
   PartFacts facts;
   std::string decoded;
   std::string_view text = part.text;
-  if (kind == InputKind::text) {
-    if (part.offset == 0) text.remove_prefix(std::min(text_begin, text.size()));
-  } else {
-    if (!part.first) return facts;  // of a line that is too long, which its first part has told
+  if (kind != InputKind::text) {
+    if (!part.first || !part.last || is_blank(text)) return facts;
     try {
-      if (!part.last) throw RowError(0, too_long_row());
-      if (text.ends_with('\r')) text.remove_suffix(1);
       parse_text_row(text, options.text_column, decoded);
       text = decoded;
     } catch (const RowError& error) {

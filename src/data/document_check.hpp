@@ -35,6 +35,7 @@ struct PartFacts {
   int64_t runs = 0;  ///< of three words
 };
 
-PartFacts examine(const DocumentPart& part, InputKind kind, size_t text_begin, const CheckOptions& options);
+/// Nothing is known of a part of a row, which is too long.
+PartFacts examine(const DocumentPart& part, InputKind kind, const CheckOptions& options);
 
 }  // namespace llmtrain

@@ -14,10 +14,12 @@ constexpr int64_t block_bytes = int64_t{1} << 20;
 DocumentReader::DocumentReader(const InputFile& file, int64_t limit)
     : file_(FileHandle::open_to_read(file.path)),
       file_bytes_(file_.size()),
-      separator_(file.kind == InputKind::text ? file.format.separator : "\n") {
+      separator_(file.kind == InputKind::text ? file.format.separator : "\n"),
+      longest_(file.kind == InputKind::text ? longest_part : file.format.row_limit) {
   if (file.compression != Compression::none) {
     unpacked_ = std::make_unique<CompressedReader>(file_, file.compression, limit);
   }
+  if (file.text_begin > 0 && fill()) begin_ = searched_ = static_cast<size_t>(file.text_begin);
 }
 
 double DocumentReader::progress() const {
@@ -58,7 +60,7 @@ bool DocumentReader::next(DocumentPart& part) {
   part.last = true;
   while (true) {
     const size_t found = separator_.empty() ? std::string::npos : buffer_.find(separator_, searched_);
-    const auto most = static_cast<size_t>(longest_part) + (separator_ == "\n" ? 1 : 0);
+    const auto most = static_cast<size_t>(longest_) + (separator_ == "\n" ? 1 : 0);
     if (found != std::string::npos && found - begin_ <= most) {
       take(found, part);
       part.behind = separator_;
@@ -69,8 +71,8 @@ bool DocumentReader::next(DocumentPart& part) {
     }
     searched_ = std::max(searched_, buffer_.size() - std::min(buffer_.size(), separator_.size()));
     if (buffer_.size() - begin_ > most + separator_.size()) {
-      size_t end = begin_ + static_cast<size_t>(longest_part);
-      for (int back = 0; back < 3 && is_utf8_continuation(buffer_[end]); ++back) --end;
+      size_t end = begin_ + static_cast<size_t>(longest_);
+      for (int back = 0; back < 3 && end > begin_ + 1 && is_utf8_continuation(buffer_[end]); ++back) --end;
       take(end, part);
       part.last = false;
       in_document_ = true;

@@ -12,7 +12,7 @@
 namespace llmtrain {
 
 /// A document, or a part of one that is longer than a part may be. `text` and `behind` of all parts in order are the
-/// file, byte for byte.
+/// file, byte for byte, but for a byte order mark at its beginning.
 struct DocumentPart {
   std::string text;    ///< of rows a line of JSON
   std::string behind;  ///< the separator or line end after the last part
@@ -24,7 +24,7 @@ struct DocumentPart {
 
 class DocumentReader {
  public:
-  static constexpr int64_t longest_part = int64_t{16} << 20;  ///< bytes, the longest row
+  static constexpr int64_t longest_part = int64_t{16} << 20;  ///< bytes of a text; of rows their limit
 
   /// `limit`: bytes that a compressed file may give.
   DocumentReader(const InputFile& file, int64_t limit);
@@ -41,6 +41,7 @@ class DocumentReader {
   std::unique_ptr<CompressedReader> unpacked_;
   int64_t file_bytes_;
   std::string separator_;  // "\n" of rows
+  int64_t longest_;        // bytes of a part
   std::string buffer_;
   size_t begin_ = 0;           // of what is not given yet, in the buffer
   size_t searched_ = 0;        // no separator begins before this place

@@ -12,6 +12,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
+#include "data/delimiter_mover.hpp"
 #include "data/file_digest.hpp"
 #include "data/token_file_writer.hpp"
 #include "parallel/local_communicator.hpp"
@@ -35,11 +36,17 @@ int64_t width_of(IdType type) {
   return widths[static_cast<size_t>(type)];
 }
 
-struct Source {
+struct Shard {
   FileHandle file;
   int64_t begin = 0;  ///< byte of the first id
   int64_t tokens = 0;
+};
+
+struct Source {
+  std::vector<Shard> shards;
+  int64_t tokens = 0;  ///< of all
   IdType type = IdType::u16;
+  bool delimiter_leads = false;     ///< what eos_id names stands before a document, and not behind it
   std::vector<uint64_t> documents;  ///< n + 1 offsets; empty: EOS tells
   int64_t vocabulary_size = 0;      ///< 0: the format does not say
   int64_t eos_id = -1;
@@ -70,35 +77,49 @@ int64_t id_at(IdType type, const char* bytes, int64_t i) {
   return -1;
 }
 
-Source open_nanogpt(const std::string& path) {
+void add_shard(Source& s, FileHandle file, int64_t begin, int64_t tokens) {
+  s.shards.push_back({std::move(file), begin, tokens});
+  s.tokens += tokens;
+}
+
+Source open_nanogpt(const std::vector<std::string>& paths) {
   Source s;
-  s.file = FileHandle::open_to_read(path);
-  const int64_t bytes = s.file.size();
-  if (bytes % 2 != 0) refuse(path, fmt::format("{} bytes are no whole number of uint16 ids", bytes));
-  s.tokens = bytes / 2;
+  for (const std::string& path : paths) {
+    FileHandle file = FileHandle::open_to_read(path);
+    const int64_t bytes = file.size();
+    if (bytes % 2 != 0) refuse(path, fmt::format("{} bytes are no whole number of uint16 ids", bytes));
+    add_shard(s, std::move(file), 0, bytes / 2);
+  }
   return s;
 }
 
-Source open_llmc(const std::string& path) {
+Source open_llmc(const std::vector<std::string>& paths) {
   Source s;
-  s.file = FileHandle::open_to_read(path);
-  std::array<int32_t, 3> header{};
-  if (s.file.size() < llmc_header) refuse(path, "too short for the header of llm.c's token files");
-  s.file.read(0, sizeof(header), header.data());
-  const bool llama3 = header[0] == llmc_llama3;
-  if (!llama3 && header[0] != llmc_gpt2) {
-    refuse(path,
-           fmt::format("no token file of llm.c: it begins with {}, not {} or {}", header[0], llmc_gpt2, llmc_llama3));
-  }
-  const int32_t version = llama3 ? 7 : 1;
-  if (header[1] != version) refuse(path, fmt::format("version {} is not known, only {}", header[1], version));
-  s.begin = llmc_header;
-  s.tokens = header[2];
-  s.type = llama3 ? IdType::u32 : IdType::u16;
-  s.vocabulary_size = llama3 ? 128256 : 50257;
-  s.eos_id = llama3 ? 128000 : 50256;  // what llm.c puts between documents
-  if (s.tokens < 0 || s.file.size() != s.begin + s.tokens * width_of(s.type)) {
-    refuse(path, fmt::format("{} bytes where its header tells of {} tokens", s.file.size(), header[2]));
+  s.delimiter_leads = true;
+  int32_t magic = 0;
+  for (const std::string& path : paths) {
+    FileHandle file = FileHandle::open_to_read(path);
+    std::array<int32_t, 3> header{};
+    if (file.size() < llmc_header) refuse(path, "too short for the header of llm.c's token files");
+    file.read(0, sizeof(header), header.data());
+    const bool llama3 = header[0] == llmc_llama3;
+    if (!llama3 && header[0] != llmc_gpt2) {
+      refuse(path,
+             fmt::format("no token file of llm.c: it begins with {}, not {} or {}", header[0], llmc_gpt2, llmc_llama3));
+    }
+    if (magic != 0 && header[0] != magic) {
+      refuse(path, "its ids are of another tokenizer than those of " + paths.front());
+    }
+    magic = header[0];
+    const int32_t version = llama3 ? 7 : 1;
+    if (header[1] != version) refuse(path, fmt::format("version {} is not known, only {}", header[1], version));
+    s.type = llama3 ? IdType::u32 : IdType::u16;
+    s.vocabulary_size = llama3 ? 128256 : 50257;
+    s.eos_id = llama3 ? 128000 : 50256;
+    if (header[2] < 0 || file.size() != llmc_header + header[2] * width_of(s.type)) {
+      refuse(path, fmt::format("{} bytes where its header tells of {} tokens", file.size(), header[2]));
+    }
+    add_shard(s, std::move(file), llmc_header, header[2]);
   }
   return s;
 }
@@ -186,24 +207,25 @@ Source open_megatron(const std::string& input) {
   const auto borders =
       read_array<int64_t>(index, megatron_header + 12 * sequences, static_cast<int64_t>(all_documents));
   Source s;
-  s.file = FileHandle::open_to_read(name + ".bin");
+  FileHandle file = FileHandle::open_to_read(name + ".bin");
   s.type = *type;
   s.documents = megatron_documents(path, lengths, pointers, borders, width_of(s.type));
-  s.tokens = s.documents.empty() ? 0 : static_cast<int64_t>(s.documents.back());
-  if (s.file.size() != s.tokens * width_of(s.type)) {
-    refuse(name + ".bin", fmt::format("{} bytes where {} tells of {} tokens", s.file.size(), path, s.tokens));
+  const int64_t tokens = s.documents.empty() ? 0 : static_cast<int64_t>(s.documents.back());
+  if (file.size() != tokens * width_of(s.type)) {
+    refuse(name + ".bin", fmt::format("{} bytes where {} tells of {} tokens", file.size(), path, tokens));
   }
+  add_shard(s, std::move(file), 0, tokens);
   return s;
 }
 
-Source open_source(ForeignTokens format, const std::string& input) {
+Source open_source(ForeignTokens format, const std::vector<std::string>& inputs) {
   switch (format) {
     case ForeignTokens::nanogpt:
-      return open_nanogpt(input);
+      return open_nanogpt(inputs);
     case ForeignTokens::llmc:
-      return open_llmc(input);
+      return open_llmc(inputs);
     case ForeignTokens::megatron:
-      return open_megatron(input);
+      return open_megatron(inputs.front());
   }
   throw Error("unknown format");
 }
@@ -214,21 +236,25 @@ void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   std::vector<char> bytes;
   std::vector<int32_t> ids;
   const int64_t width = width_of(s.type);
-  for (int64_t first = 0; first < s.tokens; first += window) {
-    const int64_t count = std::min(window, s.tokens - first);
-    bytes.resize(static_cast<size_t>(count * width));
-    ids.resize(static_cast<size_t>(count));
-    s.file.read(s.begin + first * width, count * width, bytes.data());
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t id = id_at(s.type, bytes.data(), i);
-      if (id < 0 || id >= vocabulary) {
-        refuse(s.file.path(), fmt::format("byte {}: token {} has the id {}, outside the vocabulary of {}: give the "
-                                          "--tokenizer that it was made with, or its --vocab-size",
-                                          s.begin + (first + i) * width, first + i, id, vocabulary));
+  int64_t before = 0;  // tokens of earlier shards
+  for (const Shard& shard : s.shards) {
+    for (int64_t first = 0; first < shard.tokens; first += window) {
+      const int64_t count = std::min(window, shard.tokens - first);
+      bytes.resize(static_cast<size_t>(count * width));
+      ids.resize(static_cast<size_t>(count));
+      shard.file.read(shard.begin + first * width, count * width, bytes.data());
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t id = id_at(s.type, bytes.data(), i);
+        if (id < 0 || id >= vocabulary) {
+          refuse(shard.file.path(), fmt::format("byte {}: token {} has the id {}, outside the vocabulary of {}: give "
+                                                "the --tokenizer that it was made with, or its --vocab-size",
+                                                shard.begin + (first + i) * width, first + i, id, vocabulary));
+        }
+        ids[static_cast<size_t>(i)] = static_cast<int32_t>(id);
       }
-      ids[static_cast<size_t>(i)] = static_cast<int32_t>(id);
+      use(before + first, std::span<const int32_t>(ids));
     }
-    use(first, std::span<const int32_t>(ids));
+    before += shard.tokens;
   }
 }
 
@@ -247,12 +273,13 @@ TokenFileInfo info_of(const Source& s, const TokenImport& request) {
   } else {
     info.vocabulary_size = request.vocabulary_size > 0 ? request.vocabulary_size : s.vocabulary_size;
     if (info.vocabulary_size == 0) {
-      throw UserError(ExitCode::command_line,
-                      s.file.path() + ": the format does not say the vocabulary: give --tokenizer or --vocab-size");
+      throw UserError(
+          ExitCode::command_line,
+          request.inputs.front() + ": the format does not say the vocabulary: give --tokenizer or --vocab-size");
     }
   }
   if (eos < 0 && s.documents.empty()) {
-    throw UserError(ExitCode::command_line, s.file.path() +
+    throw UserError(ExitCode::command_line, request.inputs.front() +
                                                 ": nothing says where documents end: give --tokenizer or the id that "
                                                 "ends them, --eos-id");
   }
@@ -277,6 +304,40 @@ std::vector<uint64_t> documents_by_eos(const Source& s, const TokenFileInfo& inf
   return documents;
 }
 
+/// What begins the documents: the one of the tokenizer's special ids that the first one begins with, else what the
+/// format says, where the tokenizer has it.
+int32_t leading_delimiter(const Source& s, const TokenImport& request, const TokenFileInfo& info) {
+  if (request.tokenizer == nullptr) return info.eos_id;
+  std::array<char, 8> bytes{};
+  const Shard& shard = s.shards.front();
+  shard.file.read_some(shard.begin, width_of(s.type), bytes.data());
+  const int64_t first = id_at(s.type, bytes.data(), 0);
+  for (const int64_t id : {int64_t{info.eos_id}, int64_t{request.tokenizer->bos_id()}}) {
+    if (first == id) return static_cast<int32_t>(id);
+  }
+  return s.eos_id < info.vocabulary_size ? static_cast<int32_t>(s.eos_id) : info.eos_id;
+}
+
+/// Calls use(first, ids) for all ids as the token file has them.
+template <class Use>
+DelimiterMover for_moved_ids(const Source& s, int32_t delimiter, const TokenFileInfo& info, const Use& use) {
+  DelimiterMover mover(delimiter, info.eos_id);
+  std::vector<int32_t> out;
+  int64_t done = 0;
+  const auto hand_over = [&] {
+    use(done, std::span<const int32_t>(out));
+    done += static_cast<int64_t>(out.size());
+    out.clear();
+  };
+  for_ids(s, info.vocabulary_size, [&](int64_t, std::span<const int32_t> ids) {
+    mover.add(ids, out);
+    hand_over();
+  });
+  mover.close(out);
+  hand_over();
+  return mover;
+}
+
 }  // namespace
 
 bool is_foreign_tokens(const std::string& path, ForeignTokens& format) {
@@ -292,23 +353,41 @@ bool is_foreign_tokens(const std::string& path, ForeignTokens& format) {
 }
 
 void import_tokens(ForeignTokens format, const TokenImport& request, const ProgressReport& report) {
-  Source s = open_source(format, request.input);
-  if (s.tokens == 0) refuse(s.file.path(), "there is no token in it");
+  Source s = open_source(format, request.inputs);
+  const std::string& name = s.shards.front().file.path();
+  if (s.tokens == 0) refuse(name, "there is no token in it");
   TokenFileInfo info = info_of(s, request);
-  if (s.documents.empty()) s.documents = documents_by_eos(s, info);
-  const size_t all = s.documents.size();
-  s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // empty ones
-  info.skipped_documents = static_cast<int64_t>(all - s.documents.size());
+  const int32_t delimiter = s.delimiter_leads ? leading_delimiter(s, request, info) : -1;
+  if (s.delimiter_leads) {
+    const DelimiterMover mover = for_moved_ids(s, delimiter, info, [](int64_t, std::span<const int32_t>) {});
+    s.documents = mover.offsets();
+    info.skipped_documents = mover.empty();
+    info.tokens = static_cast<int64_t>(s.documents.back());
+    if (info.tokens == 0) refuse(name, fmt::format("there is no document in it, only the delimiter {}", delimiter));
+  } else {
+    if (s.documents.empty()) s.documents = documents_by_eos(s, info);
+    const size_t all = s.documents.size();
+    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // empty ones
+    info.skipped_documents = static_cast<int64_t>(all - s.documents.size());
+  }
   info.documents = static_cast<int64_t>(s.documents.size()) - 1;
-  const std::string name = std::filesystem::path(s.file.path()).filename().string();
-  info.sources = {fmt::format("{} {}", name, file_digest(s.file.path(), *make_local_communicator()))};
+  for (const Shard& shard : s.shards) {
+    const std::string& path = shard.file.path();
+    info.sources.push_back(fmt::format("{} {}", std::filesystem::path(path).filename().string(),
+                                       file_digest(path, *make_local_communicator())));
+  }
   TokenFileWriter file(request.output, info, s.documents);
   const TokenRegionWriter writer(file.place());
   const auto progress = percent_report(report, "importing");
-  for_ids(s, info.vocabulary_size, [&](int64_t first, std::span<const int32_t> ids) {
+  const auto write = [&](int64_t first, std::span<const int32_t> ids) {
     writer.write(first, ids);
-    progress(static_cast<double>(first) / static_cast<double>(s.tokens));
-  });
+    progress(static_cast<double>(first) / static_cast<double>(info.tokens));
+  };
+  if (s.delimiter_leads) {
+    for_moved_ids(s, delimiter, info, write);
+  } else {
+    for_ids(s, info.vocabulary_size, write);
+  }
   writer.sync();
   file.publish();
 }

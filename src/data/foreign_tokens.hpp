@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/progress.hpp"
 #include "text/tokenizer.hpp"
@@ -12,12 +13,13 @@ namespace llmtrain {
 
 enum class ForeignTokens : uint8_t {
   nanogpt,   ///< little-endian uint16 ids, nothing else; a document ends with EOS
-  llmc,      ///< 256 int32 of header (20240520: uint16 ids of GPT-2, 20240801: uint32 ids of Llama 3), then ids
+  llmc,      ///< 256 int32 of header (20240520: uint16 ids of GPT-2, 20240801: uint32 ids of Llama 3), then ids; a
+             ///< delimiter stands before each document, and a document may go on in the next file
   megatron,  ///< ids in .bin; type, lengths of sequences and documents in .idx (MMIDIDX)
 };
 
 struct TokenImport {
-  std::string input;  ///< of Megatron either file, or their name without ending
+  std::vector<std::string> inputs;  ///< in order; of Megatron one: either file, or their name without ending
   std::string output;
   std::string command;                   ///< to be remembered
   const Tokenizer* tokenizer = nullptr;  ///< where it is known: vocabulary and EOS are its
@@ -28,6 +30,7 @@ struct TokenImport {
 /// The format of a file that says what it is; false for anything else, nanoGPT's among it.
 bool is_foreign_tokens(const std::string& path, ForeignTokens& format);
 
+/// Documents of the token file end with EOS, also those that llm.c's delimiter began. Empty ones are left out.
 /// UserError: bad_content (sizes, ids outside the vocabulary), missing_input, command_line for what must be said and is
 /// not. Memory is bounded by the number of documents.
 void import_tokens(ForeignTokens format, const TokenImport& request, const ProgressReport& report);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
@@ -10,7 +11,6 @@
 #include "core/batch.hpp"
 #include "core/error.hpp"
 #include "core/json_reader.hpp"
-#include "data/text_source.hpp"
 
 namespace llmtrain {
 namespace {
@@ -27,7 +27,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   virtual bool finish() = 0;
 
   bool null() final { return scalar() && (!wanted_ || take_null()); }
-  bool boolean(bool) final { return scalar() && (!wanted_ || refuse_value()); }
+  bool boolean(bool value) final { return scalar() && (!wanted_ || take_boolean(value)); }
   bool number_integer(number_integer_t value) final { return scalar() && (!wanted_ || take_integer(value)); }
   bool number_unsigned(number_unsigned_t value) final {
     const bool fits = value <= static_cast<uint64_t>(INT64_MAX);
@@ -83,6 +83,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   virtual bool wants(const std::string& key) = 0;
   virtual bool open_list() { return refuse_value(); }
   virtual bool take_null() { return refuse_value(); }
+  virtual bool take_boolean(bool) { return refuse_value(); }
   virtual bool take_integer(int64_t) { return refuse_value(); }
   virtual bool take_float(const std::string&) { return refuse_value(); }
   virtual bool take_string(std::string&) { return refuse_value(); }
@@ -114,48 +115,87 @@ class TokenRowHandler final : public RowHandler {
   explicit TokenRowHandler(TokenRow& row) : row_(row) {}
 
   bool finish() override {
-    if (!has_ids_) return fail("no input_ids: rows of token ids all have them");
-    if (!row_.has_labels) return true;
-    if (row_.labels.size() != row_.ids.size()) {
-      return fail(fmt::format("{} labels for {} input_ids", row_.labels.size(), row_.ids.size()));
+    if (!ids_.given) return fail("no input_ids: rows of token ids all have them");
+    for (const Column* column : {&labels_, &attention_}) {
+      if (!column->given || column->values->size() == row_.ids.size()) continue;
+      return fail(fmt::format("{} {} for {} input_ids", column->values->size(),
+                              column == &labels_ ? "labels" : "entries of attention_mask", row_.ids.size()));
     }
-    for (size_t i = 0; i < row_.ids.size(); ++i) {
-      if (row_.labels[i] != ignore_target && row_.labels[i] != row_.ids[i]) {
-        return fail(fmt::format("labels[{}] is {}; it must be input_ids[{}] = {} or {}", i, row_.labels[i], i,
-                                row_.ids[i], ignore_target));
-      }
+    row_.has_labels = labels_.given;
+    for (size_t i = 0; row_.has_labels && i < row_.ids.size(); ++i) {
+      if (is_padding(i) || row_.labels[i] == ignore_target || row_.labels[i] == row_.ids[i]) continue;
+      return fail(fmt::format("labels[{}] is {}; it must be input_ids[{}] = {} or {}", i, row_.labels[i], i,
+                              row_.ids[i], ignore_target));
     }
+    if (attention_.given) leave_out_padding();
     return true;
   }
 
  private:
+  struct Column {
+    std::string_view name;
+    std::vector<int32_t>* values;
+    bool given = false;
+  };
+
+  bool is_padding(size_t i) const { return attention_.given && mask_[i] == 0; }
+  void leave_out_padding() {
+    size_t kept = 0;
+    for (size_t i = 0; i < row_.ids.size(); ++i) {
+      if (is_padding(i)) continue;
+      row_.ids[kept] = row_.ids[i];
+      if (row_.has_labels) row_.labels[kept] = row_.labels[i];
+      ++kept;
+    }
+    row_.padding = static_cast<int64_t>(row_.ids.size() - kept);
+    row_.ids.resize(kept);
+    if (row_.has_labels) row_.labels.resize(kept);
+  }
+
   bool wants(const std::string& key) override {
-    list_ = key == "labels" ? &row_.labels : &row_.ids;
-    return key == "input_ids" || key == "labels";
+    column_ = nullptr;
+    for (Column* column : {&ids_, &labels_, &attention_}) {
+      if (key == column->name) column_ = column;
+    }
+    return column_ != nullptr;
   }
   bool open_list() override {
     if (depth() > 1) return fail(key_of_row() + " must be a flat list of integers");
-    (list_ == &row_.ids ? has_ids_ : row_.has_labels) = true;
-    return true;
+    return column_->given = true;
   }
   bool take_integer(int64_t value) override {
     if (depth() == 1) return refuse_value();
-    const bool ignored = list_ == &row_.labels && value == ignore_target;
+    if (column_ == &attention_) return value == 0 || value == 1 ? take(value) : refuse_attention(fmt::to_string(value));
+    const bool ignored = column_ == &labels_ && value == ignore_target;
     if (!ignored && (value < 0 || value > largest_id)) {
-      return fail(
-          fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), list_->size(), value, largest_id));
+      return fail(fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), column_->values->size(), value,
+                              largest_id));
     }
-    list_->push_back(static_cast<int32_t>(value));
-    return true;
+    return take(value);
+  }
+  bool take_boolean(bool value) override {
+    return depth() > 1 && column_ == &attention_ ? take(value ? 1 : 0) : refuse_value();
   }
   bool take_float(const std::string& text) override {
-    return depth() == 1 ? refuse_value() : fail(fmt::format("{} is not an integer", text.substr(0, 40)));
+    if (depth() == 1) return refuse_value();
+    if (column_ != &attention_) return fail(fmt::format("{} is not an integer", text.substr(0, 40)));
+    double value = -1;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value == 0 || value == 1 ? take(value == 1 ? 1 : 0) : refuse_attention(text.substr(0, 40));
+  }
+  bool take(int64_t value) {
+    column_->values->push_back(static_cast<int32_t>(value));
+    return true;
+  }
+  bool refuse_attention(const std::string& value) {
+    return fail(fmt::format("attention_mask[{}] = {} is neither 1 nor, for padding, 0", mask_.size(), value));
   }
   bool refuse_value() override { return fail(key_of_row() + " must be a list of integers"); }
 
   TokenRow& row_;
-  bool has_ids_ = false;
-  std::vector<int32_t>* list_ = nullptr;  // of the wanted key
+  std::vector<int32_t> mask_;
+  Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels}, attention_{"attention_mask", &mask_};
+  Column* column_ = nullptr;  // of the wanted key
 };
 
 class TextRowHandler final : public RowHandler {
@@ -190,18 +230,19 @@ class TextRowHandler final : public RowHandler {
   bool has_ids_ = false;
 };
 
-class KindHandler final : public RowHandler {
+class KeyHandler final : public RowHandler {
  public:
-  bool finish() override { return has_ids_; }
+  explicit KeyHandler(std::vector<std::string>& keys) : keys_(keys) {}
+  bool finish() override { return true; }
 
  private:
   bool wants(const std::string& key) override {
-    has_ids_ = has_ids_ || key == "input_ids";
+    keys_.push_back(key);
     return false;
   }
   bool refuse_value() override { return false; }
 
-  bool has_ids_ = false;
+  std::vector<std::string>& keys_;
 };
 
 /// Over a line; tells `read` how far the parser has read, which a handler that refuses a value does not learn.
@@ -231,7 +272,7 @@ void parse_row(std::string_view line, RowHandler& handler) {
   // The parser takes a NUL for the end of its input, and skips a mark.
   const size_t nul = line.find('\0');
   if (nul != std::string_view::npos) throw RowError(nul, "a NUL");
-  if (line.substr(0, 3) == "\xEF\xBB\xBF") throw RowError(0, "the line begins with a byte order mark: remove it");
+  if (line.starts_with(byte_order_mark)) throw RowError(0, "the line begins with a byte order mark: remove it");
   size_t read = 0;
   const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
                                                 WatchedIterator(line.data() + line.size(), &read), &handler);
@@ -241,8 +282,11 @@ void parse_row(std::string_view line, RowHandler& handler) {
 
 }  // namespace
 
-std::string too_long_row() {
-  return fmt::format("the line is longer than {} MiB: every row is one line of JSON", longest_row >> 20);
+std::string too_long_row(int64_t bytes, int64_t limit, bool counted) {
+  return fmt::format(
+      "the row has {}{} bytes, more than the {} that data.row_limit allows; every row is one line of JSON. Where it is "
+      "right, raise data.row_limit in the deck, or --row-limit of llmtool",
+      counted ? "" : "more than ", bytes, limit);
 }
 
 RowError::RowError(size_t byte, const std::string& reason)
@@ -254,6 +298,7 @@ void parse_token_row(std::string_view line, TokenRow& row) {
   row.ids.clear();
   row.labels.clear();
   row.has_labels = false;
+  row.padding = 0;
   TokenRowHandler handler(row);
   parse_row(line, handler);
 }
@@ -265,15 +310,35 @@ bool parse_text_row(std::string_view line, const std::string& column, std::strin
   return !text.empty();
 }
 
-bool row_has_ids(std::string_view line) {
-  KindHandler handler;
-  return nlohmann::json::sax_parse(line.begin(), line.end(), &handler) && handler.finish();
+std::vector<std::string> row_keys(std::string_view line) {
+  std::vector<std::string> keys;
+  KeyHandler handler(keys);
+  if (!nlohmann::json::sax_parse(line.begin(), line.end(), &handler)) keys.clear();
+  return keys;
 }
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == std::string_view::npos; }
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-LineReader::LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin, int64_t end)
-    : file_(file), file_bytes_(file_bytes), end_(end), buffer_offset_(begin) {
+void refuse_long_row(const FileHandle& file, int64_t begin, int64_t limit) {
+  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // looked at for the end
+  std::string buffer(static_cast<size_t>(read_bytes), '\0');
+  int64_t bytes = 0;
+  bool counted = false;
+  char last = '\0';
+  while (!counted && bytes < most) {
+    const int64_t n = file.read_some(begin + bytes, read_bytes, buffer.data());
+    const size_t newline = buffer.find('\n');
+    const bool ended = newline < static_cast<size_t>(n);
+    counted = ended || n < read_bytes;
+    const int64_t here = ended ? static_cast<int64_t>(newline) : n;
+    if (here > 0) last = buffer[static_cast<size_t>(here) - 1];
+    bytes += here;
+  }
+  fail_at_byte(file, begin, too_long_row(bytes - (last == '\r' ? 1 : 0), limit, counted));
+}
+
+LineReader::LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin, int64_t end, int64_t limit)
+    : file_(file), file_bytes_(file_bytes), end_(end), limit_(limit), buffer_offset_(begin) {
   if (begin == 0) return;
   // The first line that starts here follows the first '\n' from begin - 1 on.
   for (--buffer_offset_; buffer_offset_ < end_ - 1; position_ = 0, buffer_offset_ += read_bytes) {
@@ -309,13 +374,18 @@ bool LineReader::next(std::string_view& line) {
     buffer_offset_ += static_cast<int64_t>(position_);
     position_ = 0;
     const size_t searched = buffer_.size();
-    if (static_cast<int64_t>(searched) > longest_row) fail_at_byte(file_, line_offset_, too_long_row());
+    if (static_cast<int64_t>(searched) - row_margin > limit_) refuse_long_row(file_, line_offset_, limit_);
     if (!fill()) break;
     newline = buffer_.find('\n', searched);
   }
   const size_t stop = std::min(newline, buffer_.size());
   line = std::string_view(buffer_).substr(position_, stop - position_);
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  if (line_offset_ == 0 && line.starts_with(byte_order_mark)) {
+    line.remove_prefix(byte_order_mark.size());
+    line_offset_ = static_cast<int64_t>(byte_order_mark.size());
+  }
+  if (static_cast<int64_t>(line.size()) > limit_) refuse_long_row(file_, line_offset_, limit_);
   position_ = std::min(stop + 1, buffer_.size());
   return true;
 }

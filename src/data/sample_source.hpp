@@ -24,6 +24,8 @@ class SampleSource {
   int64_t first_id() const { return first_id_; }
   /// Segments that the rows of one sample may have.
   int64_t most_segments() const { return across_documents_ ? 1 : index_.most_documents(); }
+  /// A part of a document has a target, unless a mask says otherwise.
+  bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
   /// Targets of the sample that count; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
   void append(int64_t sample, HostBatch& out) const;

@@ -130,7 +130,7 @@ class Scanner {
   /// The rows that begin in the piece.
   void scan_rows(const FilePiece& piece, const FileHandle& handle, PieceScan& result) {
     const InputFile& file = files_[piece.file];
-    LineReader lines(handle, file.bytes, piece.begin, piece.end);
+    LineReader lines(handle, file.bytes, piece.begin, piece.end, file.format.row_limit);
     const std::unique_ptr<CodePointSet>& seen = start_characters();
     std::string_view line;
     std::string text;
@@ -176,8 +176,9 @@ class Scanner {
     if (piece.file != line_file_) line_begin_ = piece.begin;
     line_file_ = piece.file;
     const int64_t line_end = result.first_newline < 0 ? piece.end : result.first_newline;
-    if (line_end - line_begin_ > longest_row) {
-      fail_at_byte(open_content(files_[piece.file]), line_begin_, too_long_row());
+    const InputFile& file = files_[piece.file];
+    if (line_end - line_begin_ - row_margin > file.format.row_limit) {
+      refuse_long_row(open_content(file), line_begin_, file.format.row_limit);
     }
     if (result.last_newline >= 0) line_begin_ = result.last_newline + 1;
   }
@@ -225,7 +226,7 @@ class Scanner {
       }
       scan.digests.push_back(combine(std::span(digests_).subspan(first, p - first)));
       if (files_[f].kind == InputKind::text) add_documents(f, first_separator, s, scan);
-      check_skipped_rows(files_[f].path, rows, rows > 0 ? scan.skipped[f] : 0);
+      check_skipped_rows(files_[f].path, rows, rows > 0 ? scan.skipped[f] : 0, "is data.text_column the right one?");
     }
     for (size_t c = 0; c < code_points_->size(); ++c) {
       if (code_points_->test(c)) scan.code_points.push_back(static_cast<char32_t>(c));

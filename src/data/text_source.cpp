@@ -8,86 +8,10 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "data/jsonl.hpp"
+#include "data/input_kind.hpp"
 
 namespace llmtrain {
 namespace {
-
-/// Formats that cannot be read as text, and the way out.
-struct RefusedFormat {
-  std::string_view ending, advice;
-};
-constexpr RefusedFormat refused_formats[] = {
-    {".parquet",
-     "Parquet is not read in this version: make rows of it, e.g. with duckdb -c \"COPY (SELECT text FROM "
-     "'FILE.parquet') TO 'FILE.jsonl' (FORMAT json)\""},
-    {".arrow", "Arrow is not read in this version: make rows of text (.jsonl) of it"},
-    {".tar", "an archive: unpack it, and name the files in it"},
-    {".tgz", "an archive: unpack it, and name the files in it"},
-    {".zip", "an archive: unpack it, and name the files in it"},
-    {".7z", "an archive: unpack it, and name the files in it"},
-    {".bz2", "only gzip and zstd are unpacked: bzip2 -dc FILE.bz2 | zstd > FILE.zst"},
-    {".xz", "only gzip and zstd are unpacked: xz -dc FILE.xz | zstd > FILE.zst"},
-    {".lz4", "only gzip and zstd are unpacked: lz4 -dc FILE.lz4 | zstd > FILE.zst"},
-};
-
-/// Of rows it is not final: kind_of_rows looks at the first one.
-InputKind kind_of(const std::string& path) {
-  const std::string_view name = uncompressed_name(path);
-  for (const RefusedFormat& format : refused_formats) {
-    if (name.size() > format.ending.size() && name.ends_with(format.ending)) {
-      throw UserError(ExitCode::bad_content, fmt::format("{}: {}", path, format.advice));
-    }
-  }
-  if (name.size() > 3 && (name.ends_with(".h5") || name.ends_with(".hdf5"))) {
-    if (name.size() == path.size()) return InputKind::tokens;
-    throw UserError(ExitCode::bad_content, path + ": token files are read in place: unpack it");
-  }
-  return name.size() > 6 && name.ends_with(".jsonl") ? InputKind::text_rows : InputKind::text;
-}
-
-/// The beginning of what the file holds: at least `wanted` bytes if there are as many.
-class Beginning {
- public:
-  Beginning(const FileHandle& file, const InputFile& input) : file_(file) {
-    if (input.compression == Compression::none) return;
-    constexpr int64_t any = int64_t{1} << 40;
-    reader_ = std::make_unique<CompressedReader>(file, input.compression, any);
-  }
-  const std::string& read(int64_t wanted) {
-    const auto have = static_cast<int64_t>(text_.size());
-    if (wanted <= have) return text_;
-    text_.resize(static_cast<size_t>(wanted));
-    char* data = text_.data() + have;
-    const int64_t n = reader_ ? reader_->read(data, wanted - have) : file_.read_some(have, wanted - have, data);
-    text_.resize(static_cast<size_t>(have + n));
-    return text_;
-  }
-
- private:
-  const FileHandle& file_;
-  std::unique_ptr<CompressedReader> reader_;
-  std::string text_;
-};
-
-/// Looks at the first row.
-InputKind kind_of_rows(Beginning& beginning, const std::string& path) {
-  size_t at = 0;
-  for (int64_t wanted = hash_piece; at <= static_cast<size_t>(longest_row); wanted *= 2) {
-    const std::string& text = beginning.read(wanted);
-    const bool ended = static_cast<int64_t>(text.size()) < wanted;
-    for (size_t end = text.find('\n', at); end != std::string::npos || (ended && at < text.size());
-         end = text.find('\n', at)) {
-      const std::string_view line = std::string_view(text).substr(at, end - at);
-      at = end == std::string::npos ? text.size() : end + 1;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      return row_has_ids(line) ? InputKind::token_rows : InputKind::text_rows;
-    }
-    if (ended) throw UserError(ExitCode::bad_content, path + ": it has no row");
-    if (wanted > longest_row) break;  // no line ends: reading it will say so
-  }
-  return InputKind::text_rows;
-}
 
 std::vector<std::string> expand(const std::string& pattern) {
   std::error_code error;
@@ -110,34 +34,6 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
-/// A .json that is one value, and no rows or text.
-void refuse_whole_json(Beginning& beginning, const std::string& path) {
-  if (!uncompressed_name(path).ends_with(".json")) return;
-  const std::string& head = beginning.read(hash_piece);
-  const size_t first = head.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos || (head[first] != '[' && head[first] != '{')) return;
-  throw UserError(
-      ExitCode::bad_content,
-      fmt::format("{}: byte {}: a JSON {} is not read as text. Rows are read from .jsonl, one object on each "
-                  "line: {}",
-                  path, first, head[first] == '[' ? "array" : "object",
-                  head[first] == '[' ? "jq -c '.[]' FILE.json > FILE.jsonl"
-                                     : "name the file so, or jq -c '.LIST[]' FILE.json > FILE.jsonl"));
-}
-
-/// Looks at the beginning of a text: a byte order mark, and how its lines end.
-void examine_text(Beginning& beginning, InputFile& input) {
-  const std::string& head = beginning.read(hash_piece);
-  if (head.starts_with("\xEF\xBB\xBF")) input.text_begin = 3;
-  const size_t line_end = head.find('\n');
-  const bool carriage_return = line_end != std::string::npos && line_end > 0 && head[line_end - 1] == '\r';
-  std::string& separator = input.format.separator;
-  if (!carriage_return || separator.find('\r') != std::string::npos) return;
-  for (size_t at = separator.find('\n'); at != std::string::npos; at = separator.find('\n', at + 2)) {
-    separator.insert(at, 1, '\r');
-  }
-}
-
 }  // namespace
 
 std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format) {
@@ -151,16 +47,8 @@ std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns
         throw UserError(ExitCode::deck, path + ": named twice; each file may be given once");
       }
       const FileHandle file = FileHandle::open_to_read(path);
-      InputFile input{path, path, format, kind_of(path), file.size(), file.modified()};
-      input.compression = compression_of(path);
-      if (input.bytes == 0) throw UserError(ExitCode::bad_content, path + ": the file is empty");
-      Beginning beginning(file, input);
-      if (input.kind == InputKind::text) {
-        refuse_whole_json(beginning, path);
-        examine_text(beginning, input);
-      }
-      if (input.bytes == input.text_begin) throw UserError(ExitCode::bad_content, path + ": the file is empty");
-      if (input.kind == InputKind::text_rows) input.kind = kind_of_rows(beginning, path);
+      InputFile input{path, path, format, InputKind::text, file.size(), file.modified()};
+      examine_input(file, input);
       files.push_back(std::move(input));
     }
   }
@@ -186,11 +74,10 @@ std::vector<FilePiece> cut_into_pieces(const std::vector<InputFile>& files) {
   return pieces;
 }
 
-void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped) {
+void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint) {
   if (2 * skipped <= rows) return;
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: {} of {} rows are empty, at most half may be: is data.text_column the right one?",
-                              path, skipped, rows));
+                  fmt::format("{}: {} of {} rows are empty, at most half may be: {}", path, skipped, rows, hint));
 }
 
 int64_t line_of_byte(const FileHandle& file, int64_t offset) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/content_hash.hpp"
@@ -18,10 +19,15 @@ enum class InputKind : uint8_t { text, text_rows, token_rows, tokens };
 /// Whether a tokenizer makes the tokens.
 inline bool is_encoded(InputKind kind) { return kind == InputKind::text || kind == InputKind::text_rows; }
 
+inline constexpr int64_t default_row_limit = int64_t{1} << 30;  ///< bytes
+inline constexpr int64_t max_row_limit = int64_t{1} << 50;
+
 /// How documents are found in files of text and of rows.
 struct TextFormat {
-  std::string separator;        ///< between documents; empty: the file is one document
-  std::string column = "text";  ///< of rows, that holds the text
+  std::string separator;                  ///< between documents; empty: the file is one document
+  std::string column = "text";            ///< of rows, that holds the text
+  int64_t row_limit = default_row_limit;  ///< bytes of a row
+  bool json_as_text = false;              ///< rows are known by the name alone, and a .json is a text, too
 };
 
 struct InputFile {
@@ -34,13 +40,16 @@ struct InputFile {
   int64_t text_begin = 0;  ///< bytes of the byte order mark at the start of a text
   Compression compression = Compression::none;
   std::string content_path = {};  ///< of a compressed file where its text is unpacked; bytes and modified are of that
+  bool by_content = false;        ///< rows under a name that does not say so
+  std::vector<std::string> notes = {};  ///< what people should know of how it is read; of the rank that looked
 };
 
-/// Files in the order of `patterns`, those of one pattern sorted by name. Kind by ending: .h5 tokens, .jsonl rows (of
-/// ids when the first one has input_ids, else of text), everything else text; .gz or .zst behind that
-/// means compressed. UserError for a pattern without a file, a file named twice, an empty or unreadable file, a format
-/// that is known and not read. Where the first line of a text ends with CR LF, LF stands for that in
-/// its separator.
+/// Files in the order of `patterns`, those of one pattern sorted by name. Kind by the ending of the name, in any case:
+/// .h5 tokens; .jsonl, .ndjson, .jsonlines rows (of ids when the first one has input_ids, else of text). Files of other
+/// names that hold rows are rows, too; everything else is text. Compressed files are known by their content, or by .gz
+/// or .zst behind that. UserError for a pattern without a file, a file named twice, an empty or unreadable file, a
+/// format that is known and not read. Where the first line of a text ends with CR LF, LF stands for that in its
+/// separator.
 std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format);
 
 /// What the file contains, unpacked if need be; messages name the file that people know.
@@ -79,8 +88,8 @@ struct SourceScan {
 SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& communicator,
                         const std::function<void(double)>& progress);
 
-/// Refuses a file most of whose rows are empty: the column is not the one that was meant.
-void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped);
+/// Refuses a file most of whose rows are empty: something else was meant.
+void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint);
 
 /// "file:line: byte N: what": the line is found by reading the file up to the byte.
 [[noreturn]] void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what);

@@ -42,6 +42,7 @@ struct JobResult {
   std::vector<uint64_t> counts;  // tokens of each document
   int32_t highest = -1;
   int64_t skipped = 0;
+  int64_t padding = 0;  // tokens of rows that were left out
 };
 
 /// Documents [first, last) of the scan, all of one file; long ones in parts of about equal length, if the tokenizer
@@ -90,6 +91,7 @@ struct RankSummary {
   uint64_t highest = 0;    // token id + 1
   uint64_t has_mask = 0;
   uint64_t skipped = 0;
+  uint64_t padding = 0;
   uint64_t tokens = 0;
 };
 
@@ -190,7 +192,7 @@ class Tokenization {
   JobResult read_rows(const Job& job, InputKind kind) const {
     const InputFile& file = request_.files[job.file];
     const FileHandle handle = open(job);
-    LineReader lines(handle, file.bytes, job.begin, job.end);
+    LineReader lines(handle, file.bytes, job.begin, job.end, file.format.row_limit);
     JobResult result;
     TokenRow row;
     std::string text;
@@ -222,6 +224,7 @@ class Tokenization {
   }
 
   static void add_row(const TokenRow& row, JobResult& result) {
+    result.padding += row.padding;
     if (row.ids.empty()) {
       ++result.skipped;
       return;
@@ -259,6 +262,7 @@ class Tokenization {
     }
     summary_.tokens += static_cast<uint64_t>(count);
     summary_.skipped += static_cast<uint64_t>(result.skipped);
+    summary_.padding += static_cast<uint64_t>(result.padding);
     summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
   }
 
@@ -268,7 +272,7 @@ class Tokenization {
     mine.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * 8);
     const std::vector<std::string> all = communicator_.gather_all(mine);
     TokenFileInfo info;
-    uint64_t highest = 0;
+    uint64_t highest = 0, padding = 0;
     offsets_.assign(1, 0);
     for (int r = 0; r < communicator_.size(); ++r) {
       const std::string& text = all[static_cast<size_t>(r)];
@@ -287,10 +291,12 @@ class Tokenization {
       info.tokens += static_cast<int64_t>(summary.tokens);
       info.skipped_documents += static_cast<int64_t>(summary.skipped);
       info.has_mask = info.has_mask || summary.has_mask != 0;
+      padding += summary.padding;
       highest = std::max(highest, summary.highest);
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
     raise_together(communicator_, [&] { describe(info, highest); });
+    if (padding > 0 && report_) report_(fmt::format("{} tokens are padding (attention_mask 0) and left out", padding));
     return info;
   }
 
@@ -308,7 +314,8 @@ class Tokenization {
     } else {
       info.vocabulary_size = static_cast<int64_t>(highest);
       const int64_t rows = static_cast<int64_t>(offsets_.size()) - 1 + info.skipped_documents;
-      check_skipped_rows(request_.files.front().path, rows, info.skipped_documents);
+      check_skipped_rows(request_.files.front().path, rows, info.skipped_documents,
+                         "their input_ids are an empty list, or attention_mask is 0 everywhere");
     }
     for (size_t f = 0; f < request_.files.size(); ++f) {
       const InputFile& file = request_.files[f];

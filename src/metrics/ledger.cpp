@@ -32,9 +32,15 @@ void append_exact(std::string& line, double value) {
 
 void ledger_line(const StepRecord& r, std::string& line) {
   line.clear();
-  append(line, R"({{"step":{},"learning_rate":"{:a}","loss":")", r.step, r.learning_rate);
-  append_exact(line, r.loss);
-  line += R"(","grad_norm":")";
+  append(line, R"({{"step":{},"learning_rate":"{:a}","loss":)", r.step, r.learning_rate);
+  if (r.tokens == 0) {
+    line += "null";
+  } else {
+    line += '"';
+    append_exact(line, r.loss);
+    line += '"';
+  }
+  line += R"(,"grad_norm":")";
   append_exact(line, r.grad_norm);
   append(line, R"(","tokens":{},"samples":"{:016x}")", r.tokens, r.samples);
   if (r.scaling) append(line, R"(,"loss_scale":"{:a}")", r.scaling->loss_scale);

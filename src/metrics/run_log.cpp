@@ -24,6 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// The host's kernel walks all pages for it, a second and more for 100 GiB: at most a hundredth of the time goes there.
@@ -60,7 +62,7 @@ struct Interval {
     tokens += r.tokens;
     if (r.bad_steps > 0) {
       left_out += r.tokens;
-    } else {
+    } else if (r.tokens > 0) {
       loss += r.loss * static_cast<double>(r.tokens);
     }
     seconds += r.seconds;
@@ -69,10 +71,8 @@ struct Interval {
     phases.reduction += r.phases.reduction;
     phases.optimizer += r.phases.optimizer;
   }
-  double mean_loss() const {
-    if (left_out > 0 && left_out == tokens) return std::numeric_limits<double>::quiet_NaN();
-    return loss / static_cast<double>(std::max<int64_t>(tokens - left_out, 1));
-  }
+  /// Not a number where no token counts: there was no target, or no step was a good one.
+  double mean_loss() const { return left_out == tokens ? not_a_number : loss / static_cast<double>(tokens - left_out); }
   double rate() const { return static_cast<double>(tokens) / std::max(seconds, 1e-9); }
 };
 
@@ -107,7 +107,7 @@ struct RunLog::State {
     see("interval_forward_backward", interval.phases.forward_backward);
     see("interval_reduction", interval.phases.reduction);
     see("interval_optimizer", interval.phases.optimizer);
-    see("last_loss", last_step.loss);
+    see("last_loss", last_loss);
     see("best_validation", best);
     see("last_validation", last_validation);
   }
@@ -116,6 +116,7 @@ struct RunLog::State {
     see("interval_steps", interval.steps);
     see("interval_tokens", interval.tokens);
     see("interval_left_out", interval.left_out);
+    see("last_loss_step", last_loss_step);
     see("best_step", best_step);
     see("evaluated", evaluated);
   }
@@ -153,6 +154,8 @@ struct RunLog::State {
   double best = std::numeric_limits<double>::infinity();
   int64_t best_step = 0;
   StepRecord last_step;
+  double last_loss = 0;  ///< of the last step that had a target
+  int64_t last_loss_step = 0;
   double evaluation_seconds = 0;
   double sample_seconds = 0;
   Clock::time_point hdf5_written = Clock::now();
@@ -188,9 +191,10 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   const int width = static_cast<int>(fmt::formatted_size("{}", total));
   const double left = static_cast<double>(total - r.step) * interval.seconds /
                       static_cast<double>(std::max<int64_t>(interval.steps, 1));
-  const double loss = interval.mean_loss();  // nan: no step of these was a good one
+  const double loss = interval.mean_loss();
+  const char* without_loss = interval.tokens == 0 ? "no targets" : "left out";
   std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
-                                 std::isnan(loss) ? "left out" : number_text(loss, 4));
+                                 std::isnan(loss) ? without_loss : number_text(loss, 4));
   line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
   line +=
       fmt::format("  lr {:.2e}  norm {:>6}  {:>12}  {:>12}", r.learning_rate, number_text(r.grad_norm, 3),
@@ -203,7 +207,7 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["step"] = r.step;
   j["wall_time"] = wall_time();
-  j["loss"] = r.loss;
+  j["loss"] = r.tokens > 0 ? r.loss : not_a_number;  // which JSON calls null
   j["loss_mean"] = interval.mean_loss();
   j["grad_norm"] = r.grad_norm;
   j["learning_rate"] = r.learning_rate;
@@ -239,6 +243,10 @@ void RunLog::step(const StepRecord& r) {
   s.interval.add(r);
   s.all.add(r);
   s.last_step = r;
+  if (r.tokens > 0) {
+    s.last_loss = r.loss;
+    s.last_loss_step = r.step;
+  }
   const bool due = s.options.every_steps > 0 && r.step % s.options.every_steps == 0;
   if (!due && r.step != s.options.total_steps) {
     if (s.console.has_live()) s.console.live(s.progress(r));
@@ -255,7 +263,7 @@ void RunLog::State::write_interval(const StepRecord& r) {
   if (metrics) metrics->append(j.dump() + "\n");
   std::vector<double> row = {static_cast<double>(r.step),
                              j["wall_time"],
-                             r.loss,
+                             r.tokens > 0 ? r.loss : not_a_number,
                              interval.mean_loss(),
                              r.grad_norm,
                              r.learning_rate,
@@ -415,7 +423,14 @@ void RunLog::finish(const std::string& reason) {
 }
 
 void RunLog::State::print_training() {
-  console.print(fmt::format("  training loss       {:.4f} at the last step", last_step.loss));
+  const int64_t steps = std::max(last_step.step, options.resumed_step);
+  std::string loss = fmt::format("{:.4f} at the last step", last_loss);
+  if (last_loss_step == 0 && last_step.step > 0) {
+    loss = "none: no step had a target";
+  } else if (last_loss_step != steps && last_loss_step != 0) {
+    loss = fmt::format("{:.4f} at step {}, the last one with a target", last_loss, last_loss_step);
+  }
+  console.print("  training loss       " + loss);
   if (evaluated != 0) {
     console.print(
         fmt::format("  validation loss     {:.4f}, best {:.4f} at step {}", last_validation, best, best_step));

@@ -16,9 +16,9 @@ namespace llmtrain {
 struct StepRecord {
   int64_t step = 0;  ///< completed, from 1
   double learning_rate = 0;
-  double loss = 0;                     ///< mean over the trained tokens of the step
+  double loss = 0;                     ///< mean over the trained tokens of the step; means nothing without one
   double grad_norm = 0;                ///< before clipping
-  int64_t tokens = 0;                  ///< trained
+  int64_t tokens = 0;                  ///< trained; 0: no sample of the step has a target, so it has no loss
   uint64_t samples = 0;                ///< hash of the sample numbers
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps
   int64_t bad_steps = 0;               ///< in a row up to this one, whose update was left out; 0: a good step

@@ -12,6 +12,7 @@
 
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
+#include "data/input_kind.hpp"
 #include "generate/generator.hpp"
 #include "text/code_points.hpp"
 #include "text/text_stream.hpp"
@@ -56,10 +57,10 @@ std::vector<int32_t> parse_ids(const std::string& text, int64_t vocabulary) {
   return ids;
 }
 
-/// A line is a prompt; of .jsonl a string, or an object with "prompt".
+/// A line is a prompt; of rows (.jsonl, .ndjson) a string, or an object with "prompt".
 std::vector<std::string> read_prompts(const std::string& path) {
   const std::string text = FileHandle::open_to_read(path).read_text(most_prompt_bytes);
-  const bool rows = path.ends_with(".jsonl");
+  const bool rows = names_rows(path);
   std::vector<std::string> prompts;
   int64_t number = 1;
   for (size_t begin = 0; begin < text.size(); ++number) {

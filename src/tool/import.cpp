@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 6> formats = {"auto", "llama2c", "gpt-jso
 enum class Format : uint8_t { automatic, llama2c, gpt_json, nanogpt, llmc, megatron };
 
 struct Options {
-  std::string input;
+  std::vector<std::string> inputs;
   std::string format = "auto";
   std::string tokenizer;
   std::string eos_token;
@@ -55,11 +55,12 @@ void refuse_pickle(const std::string& path) {
 }
 
 Format choose_format(const Options& o) {
+  const std::string& input = o.inputs.front();
   const auto named = static_cast<Format>(std::find(formats.begin(), formats.end(), o.format) - formats.begin());
   if (named != Format::automatic) return named;
   ForeignTokens tokens{};
-  if (is_foreign_tokens(o.input, tokens)) return tokens == ForeignTokens::llmc ? Format::llmc : Format::megatron;
-  switch (find_model_format(o.input)) {
+  if (is_foreign_tokens(input, tokens)) return tokens == ForeignTokens::llmc ? Format::llmc : Format::megatron;
+  switch (find_model_format(input)) {
     case ModelFormat::gpt_json:
       return Format::gpt_json;
     case ModelFormat::llama2c:
@@ -67,8 +68,8 @@ Format choose_format(const Options& o) {
     case ModelFormat::none:
       break;
   }
-  refuse_pickle(o.input);
-  refuse_command_line(fmt::format("{}: it does not say what it is: name its --format ({})", o.input,
+  refuse_pickle(input);
+  refuse_command_line(fmt::format("{}: it does not say what it is: name its --format ({})", input,
                                   joined(std::span(formats).subspan(1))));
 }
 
@@ -87,9 +88,9 @@ void import_model(Format format, const Options& o) {
     options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer, folder); };
   }
   if (format == Format::llama2c) {
-    import_llama2c(o.input, options);
+    import_llama2c(o.inputs.front(), options);
   } else {
-    import_gpt_json(o.input, options);
+    import_gpt_json(o.inputs.front(), options);
   }
   std::cout << o.output << '\n';
 }
@@ -99,13 +100,13 @@ void import_ids(Format format, const Options& o) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(o);
   if (tokenizer) require_eos(*tokenizer, o.tokenizer);
   TokenImport request;
-  request.input = o.input;
+  request.inputs = o.inputs;
   request.output = o.output;
   request.tokenizer = tokenizer.get();
   request.vocabulary_size = o.vocabulary_size;
   request.eos_id = o.eos_id;
-  request.command =
-      fmt::format("llmtool import {} --format {} --output {}", o.input, formats[static_cast<size_t>(format)], o.output);
+  request.command = fmt::format("llmtool import {} --format {} --output {}", joined(o.inputs, " "),
+                                formats[static_cast<size_t>(format)], o.output);
   const ForeignTokens kind = format == Format::nanogpt ? ForeignTokens::nanogpt
                              : format == Format::llmc  ? ForeignTokens::llmc
                                                        : ForeignTokens::megatron;
@@ -113,11 +114,17 @@ void import_ids(Format format, const Options& o) {
   const TokenFileInfo info = open_token_file(o.output)->info();
   std::cout << fmt::format("{}: {} tokens in {} documents, vocabulary {}\n", o.output, info.tokens, info.documents,
                            info.vocabulary_size);
+  if (info.skipped_documents > 0) {
+    std::cout << fmt::format("{} empty documents were skipped\n", info.skipped_documents);
+  }
 }
 
 void import_file(const Options& o) {
   const Format format = choose_format(o);
   const bool model = format == Format::llama2c || format == Format::gpt_json;
+  if (o.inputs.size() > 1 && (model || format == Format::megatron)) {
+    refuse_command_line("input: one file at a time; only token files of nanoGPT and llm.c may be several");
+  }
   if (!o.tokenizer.empty() && (o.vocabulary_size > 0 || o.eos_id >= 0)) {
     refuse_command_line("--tokenizer says the vocabulary and the end of a text: without --vocab-size and --eos-id");
   }
@@ -134,7 +141,10 @@ Subcommand add_import(CLI::App& program) {
       "import",
       "make a Hugging Face folder of a model, or a token file (.h5) of token ids, that another program has written");
   const auto o = std::make_shared<Options>();
-  app->add_option("input", o->input, "the file; of Megatron its .bin or .idx")->required();
+  app->add_option("input", o->inputs,
+                  "the file; of Megatron its .bin or .idx; of nanoGPT and llm.c also several, in order: a document may "
+                  "go on in the next one")
+      ->required();
   app->add_option("--output", o->output, "folder for a model, file ending in .h5 for token ids")->required();
   app->add_option(
          "--format", o->format,
@@ -147,7 +157,7 @@ Subcommand add_import(CLI::App& program) {
                   "the token that ends a document, when no file of the tokenizer names it");
   app->add_option("--vocab-size", o->vocabulary_size, "of token ids without a tokenizer")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
-  app->add_option("--eos-id", o->eos_id, "the id that ends a document, without a tokenizer")
+  app->add_option("--eos-id", o->eos_id, "the id that ends a document (of llm.c: begins it), without a tokenizer")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
   app->add_option("--dtype", o->dtype, "of a model's weights: fp32, bf16 or fp16")->capture_default_str();
   app->add_flag("--force", o->force, "overwrite the output");

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iostream>
+#include <limits>
 #include <vector>
 
 #include "core/error.hpp"
@@ -59,6 +61,13 @@ std::vector<double> read_column(hid_t data, const std::string& path, const std::
   return values;
 }
 
+/// Passes over what is no number, as the loss of a step without a target.
+double least_number(const std::vector<double>& values) {
+  double least = std::numeric_limits<double>::quiet_NaN();
+  for (const double value : values) least = std::fmin(least, value);
+  return least;
+}
+
 void print_group(hid_t file, const std::string& path, const std::string& name) {
   const Hdf5Handle group(H5Gopen2(file, name.c_str(), H5P_DEFAULT), H5Gclose);
   H5G_info_t info{};
@@ -78,8 +87,7 @@ void print_group(hid_t file, const std::string& path, const std::string& name) {
     const auto text = [&](auto pick) { return values.empty() ? std::string("-") : fmt::format("{:.6g}", pick()); };
     std::cout << without_controls(fmt::format("  {:<20} {:>8} {:>14} {:>14} {:>14}  {}\n", column.data(), values.size(),
                                               text([&] { return values.front(); }), text([&] { return values.back(); }),
-                                              text([&] { return *std::min_element(values.begin(), values.end()); }),
-                                              units_of(data.get())));
+                                              text([&] { return least_number(values); }), units_of(data.get())));
   }
 }
 

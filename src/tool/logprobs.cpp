@@ -20,6 +20,8 @@
 namespace llmtrain {
 namespace {
 
+constexpr int64_t longest_line = int64_t{16} << 20;  ///< bytes
+
 struct LogprobsOptions {
   std::string model;
   std::string compute = "fp32";
@@ -107,7 +109,10 @@ bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& li
   in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
   if (in.gcount() == 0) return false;
   if (in.fail()) {
-    throw UserError(ExitCode::bad_content, fmt::format("standard input:{}: {}", number, too_long_row()));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("standard input:{}: the line is longer than {} MiB: these are more ids than any context has",
+                    number, longest_line >> 20));
   }
   line = std::string_view(buffer.data(), static_cast<size_t>(in.gcount()) - (in.eof() ? 0 : 1));
   return true;
@@ -115,7 +120,7 @@ bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& li
 
 void logprobs(const LogprobsOptions& options) {
   Scorer scorer(options);
-  std::vector<char> buffer(static_cast<size_t>(longest_row) + 2);
+  std::vector<char> buffer(static_cast<size_t>(longest_line) + 2);
   std::string_view line;
   for (int64_t number = 1; read_line(std::cin, buffer, line, number); ++number) {
     if (line.ends_with('\r')) line.remove_suffix(1);

@@ -10,6 +10,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/registry.hpp"
+#include "data/input_kind.hpp"
 #include "data/named_tokenizer.hpp"
 #include "data/token_file.hpp"
 #include "data/tokenize.hpp"
@@ -28,6 +29,7 @@ struct PrepareOptions {
   std::string output;
   std::string separator = "none";
   std::string column = "text";
+  RowOptions rows;
   bool add_bos = false;
   bool force = false;
 };
@@ -59,6 +61,7 @@ std::string command_of(const PrepareOptions& options) {
   if (!options.eos_token.empty()) command += " --eos-token " + options.eos_token;
   if (options.column != "text") command += " --text-column " + options.column;
   if (options.add_bos) command += " --add-bos";
+  command += options.rows.command();
   return command + " --output " + options.output;
 }
 
@@ -70,7 +73,8 @@ void prepare(const PrepareOptions& options) {
   if (options.column == "input_ids" || options.column == "labels") {
     refuse_command_line("--text-column: " + options.column + " holds token ids, not text");
   }
-  request.files = find_input_files(options.inputs, {parse_separator_option(options.separator), options.column});
+  request.files = find_input_files(options.inputs, options.rows.format(options.separator, options.column));
+  report_notes(request.files, report);
   const bool rows = !is_encoded(kind_of_all(request.files));
   if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {
     refuse_command_line(
@@ -103,10 +107,9 @@ void prepare(const PrepareOptions& options) {
 Subcommand add_prepare(CLI::App& program) {
   CLI::App* app = program.add_subcommand("prepare", "make a token file from text, or from rows of token ids");
   const auto options = std::make_shared<PrepareOptions>();
-  app->add_option(
-         "--input", options->inputs,
-         "files or patterns: text, .jsonl with a column of text (both also .gz, .zst), or .jsonl with input_ids and "
-         "optional labels (-100: not trained on)")
+  app->add_option("--input", options->inputs,
+                  "files or patterns: text, rows of JSON with a column of text, or rows with input_ids and optional "
+                  "attention_mask (0: left out) and labels (-100: not trained on); all also .gz, .zst")
       ->required();
   app->add_option("--tokenizer", options->tokenizer,
                   "char (default), bytes, a token file whose tokenizer is used, as validation text needs, or a "
@@ -115,8 +118,8 @@ Subcommand add_prepare(CLI::App& program) {
   app->add_option("--document-separator", options->separator,
                   "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
-  app->add_option("--text-column", options->column, "key of the text in .jsonl rows without input_ids")
-      ->capture_default_str();
+  app->add_option("--text-column", options->column, "key of the text in rows without input_ids")->capture_default_str();
+  options->rows.add_to(*app);
   app->add_flag("--add-bos", options->add_bos, "every document begins with a begin-of-text token");
   app->add_option("--output", options->output, "token file to write, ending in .h5")->required();
   app->add_flag("--force", options->force, "overwrite the file");

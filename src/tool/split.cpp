@@ -11,6 +11,7 @@
 
 #include "core/philox.hpp"
 #include "data/document_reader.hpp"
+#include "data/input_kind.hpp"
 #include "data/jsonl.hpp"
 #include "data/progress.hpp"
 #include "data/sample_order.hpp"
@@ -31,6 +32,7 @@ struct SplitOptions {
   double fraction = 0.1;
   std::string seed = "42";
   std::string limit = "64GiB";
+  RowOptions rows;
   bool force = false;
 };
 
@@ -67,6 +69,18 @@ bool is_empty(const DocumentPart& part, InputKind kind) {
   return part.first && part.last && (kind == InputKind::text ? part.text.empty() : is_blank(part.text));
 }
 
+[[noreturn]] void refuse_long_row(const InputFile& input, const DocumentPart& first, DocumentReader& reader) {
+  auto bytes = static_cast<int64_t>(first.text.size());
+  DocumentPart part;
+  do {
+    reader.next(part);
+    bytes += static_cast<int64_t>(part.text.size());
+  } while (!part.last);
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}:{}: byte {}: {}", input.path, first.line, first.offset,
+                              too_long_row(bytes - (part.text.ends_with('\r') ? 1 : 0), input.format.row_limit)));
+}
+
 void split_text(const InputFile& input, const SplitOptions& options) {
   const int64_t limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
   const ProgressReport report = terminal_report();
@@ -76,6 +90,7 @@ void split_text(const InputFile& input, const SplitOptions& options) {
     DocumentReader reader(input, limit);
     const auto progress = percent_report(report, "counting documents");
     while (reader.next(part)) {
+      if (input.kind != InputKind::text && !part.last) refuse_long_row(input, part, reader);
       documents += part.last && !is_empty(part, input.kind) ? 1 : 0;
       progress(reader.progress());
     }
@@ -174,7 +189,7 @@ void split_tokens_of(const SplitOptions& options) {
 /// Outputs are of the input's kind, and known by their ending.
 void check_names(const SplitOptions& options, InputKind kind) {
   for (const std::string& path : {options.train, options.validation}) {
-    const bool rows = path.ends_with(".jsonl"), tokens = path.ends_with(".h5") || path.ends_with(".hdf5");
+    const bool rows = names_rows(path), tokens = names_tokens(path);
     const bool right = kind == InputKind::tokens ? tokens
                        : kind == InputKind::text ? !rows && !tokens && compression_of(path) == Compression::none
                                                  : rows;
@@ -206,7 +221,8 @@ void check_names(const SplitOptions& options, InputKind kind) {
 
 void split(const SplitOptions& options) {
   if (!(options.fraction > 0 && options.fraction < 1)) refuse_command_line("--fraction: must be between 0 and 1");
-  const std::vector<InputFile> files = find_input_files({options.input}, {parse_separator_option(options.separator)});
+  const std::vector<InputFile> files = find_input_files({options.input}, options.rows.format(options.separator));
+  report_notes(files, terminal_report());
   if (files.size() != 1) refuse_command_line("--input: one file at a time is split");
   check_names(options, files.front().kind);
   if (files.front().kind == InputKind::tokens) {
@@ -221,7 +237,7 @@ void split(const SplitOptions& options) {
 Subcommand add_split(CLI::App& program) {
   CLI::App* app = program.add_subcommand("split", "divide the documents of a file into training and validation data");
   const auto options = std::make_shared<SplitOptions>();
-  app->add_option("--input", options->input, "text, .jsonl (also .gz, .zst) or a token file")->required();
+  app->add_option("--input", options->input, "text, rows of JSON (both also .gz, .zst) or a token file")->required();
   app->add_option("--train", options->train, "file to write")->required();
   app->add_option("--validation", options->validation, "file to write")->required();
   app->add_option("--fraction", options->fraction, "of the documents, for validation")->capture_default_str();
@@ -230,6 +246,7 @@ Subcommand add_split(CLI::App& program) {
                   "of text: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
   app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
+  options->rows.add_to(*app);
   app->add_flag("--force", options->force, "overwrite the files");
   return {app, [options] { split(*options); }};
 }

@@ -10,6 +10,7 @@
 
 #include "core/file_handle.hpp"
 #include "core/registry.hpp"
+#include "data/input_kind.hpp"
 #include "data/trained_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tool/terminal_report.hpp"
@@ -31,6 +32,7 @@ struct TrainOptions {
   std::string ties = "ids";
   std::string separator = "none";
   std::string text_column = "text";
+  RowOptions rows;
   std::string threads;
   std::string output;
   bool force = false;
@@ -85,7 +87,8 @@ void train(const TrainOptions& options) {
   const auto alone = make_local_communicator();
   const ProgressReport report = terminal_report();
   std::vector<InputFile> files =
-      find_input_files(options.inputs, {parse_separator_option(options.separator), options.text_column});
+      find_input_files(options.inputs, options.rows.format(options.separator, options.text_column));
+  report_notes(files, report);
   const WorkFolder folder(options.output + "/text");
   folder.unpack(files, *alone, report);
   const SourceScan scan = scan_sources(files, *alone, percent_report(report, "reading"));
@@ -99,7 +102,7 @@ void train(const TrainOptions& options) {
 Subcommand add_tokenizer_train(CLI::App& tokenizer) {
   CLI::App* app = tokenizer.add_subcommand("train", "learn a byte-level BPE tokenizer from text");
   const auto options = std::make_shared<TrainOptions>();
-  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text or of rows (.jsonl), also .gz, .zst")
+  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text or of rows of JSON, also .gz, .zst")
       ->required();
   app->add_option("--vocab-size", options->vocabulary_size, "tokens, the 256 bytes and the special ones included")
       ->required();
@@ -122,6 +125,7 @@ Subcommand add_tokenizer_train(CLI::App& tokenizer) {
                   "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck; it is not learnt")
       ->capture_default_str();
   app->add_option("--text-column", options->text_column, "of rows, that holds the text")->capture_default_str();
+  options->rows.add_to(*app);
   app->add_option(
          "--ties", options->ties,
          "of pairs equally frequent is merged: ids, the one of the smallest ids, as the tokenizers package does; "

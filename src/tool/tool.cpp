@@ -136,6 +136,23 @@ std::string parse_separator_option(const std::string& text) {
   }
 }
 
+void RowOptions::add_to(CLI::App& app) {
+  app.add_option("--row-limit", limit, "bytes above which a row of JSON is refused")->capture_default_str();
+  app.add_flag("--json-as-text", json_as_text,
+               "files that do not end in .jsonl, .ndjson or .jsonlines are text even if they hold JSON");
+}
+
+TextFormat RowOptions::format(const std::string& separator, const std::string& column) const {
+  return {parse_separator_option(separator), column,
+          parse_count_option("--row-limit", limit, between(1, static_cast<double>(max_row_limit))), json_as_text};
+}
+
+std::string RowOptions::command() const {
+  std::string text = limit != RowOptions().limit ? " --row-limit " + limit : "";
+  if (json_as_text) text += " --json-as-text";
+  return text;
+}
+
 int run_tool(int argc, const char* const* argv) {
   try {
     const int code = parse_and_run(argc, argv);

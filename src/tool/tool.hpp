@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/deck_value.hpp"
+#include "data/text_source.hpp"
 #include "hf/safetensors.hpp"
 
 namespace llmtrain {
@@ -38,6 +39,15 @@ int run_tool(int argc, const char* const* argv);
 [[noreturn]] void refuse_command_line(const std::string& what);
 /// Of --document-separator, as the deck's data.document_separator is read.
 std::string parse_separator_option(const std::string& text);
+/// Options of every subcommand that reads text and rows.
+struct RowOptions {
+  std::string limit = "1GiB";
+  bool json_as_text = false;
+
+  void add_to(CLI::App& app);
+  TextFormat format(const std::string& separator, const std::string& column = "text") const;
+  std::string command() const;  ///< what of them is not the default
+};
 /// --dtype
 StoredType parse_weight_type_option(const std::string& text);
 /// The value of an option that takes a size or count, read as a deck reads it.

@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "data/data_report.hpp"
+#include "data/input_kind.hpp"
 #include "data/named_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
 #include "parallel/worker_threads.hpp"
@@ -23,6 +24,7 @@ using Json = nlohmann::ordered_json;
 struct ValidateOptions {
   std::vector<std::string> inputs;
   std::string column = "text", separator = "none", tokenizer, huge = "1MiB", limit = "64GiB";
+  RowOptions rows;
   bool json = false;
 };
 
@@ -92,7 +94,9 @@ void print_report(const Json& report) {
 
 void validate(const ValidateOptions& options) {
   const std::vector<InputFile> files =
-      find_input_files(options.inputs, {parse_separator_option(options.separator), options.column});
+      find_input_files(options.inputs, options.rows.format(options.separator, options.column));
+  const ProgressReport report_line = [](const std::string& line) { std::cerr << without_controls(line) << '\n'; };
+  report_notes(files, report_line);
   for (const InputFile& file : files) {
     if (is_encoded(file.kind)) continue;
     throw UserError(ExitCode::bad_content, file.path + ": it holds token ids, not text (llmtool inspect shows them)");
@@ -104,8 +108,7 @@ void validate(const ValidateOptions& options) {
   report_options.huge_bytes = parse_count_option("--huge", options.huge, at_least(1));
   report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
   report_options.threads = worker_threads(*make_local_communicator());
-  const Json report = make_data_report(files, report_options,
-                                       [](const std::string& line) { std::cerr << without_controls(line) << '\n'; });
+  const Json report = make_data_report(files, report_options, report_line);
   if (options.json) {
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   } else {
@@ -121,8 +124,8 @@ void validate(const ValidateOptions& options) {
 Subcommand add_validate(CLI::App& program) {
   CLI::App* app = program.add_subcommand("validate", "check text and rows: encoding, duplicates, lengths, tokens");
   const auto options = std::make_shared<ValidateOptions>();
-  app->add_option("input", options->inputs, "files or patterns: text or .jsonl, also .gz, .zst")->required();
-  app->add_option("--text-column", options->column, "key of the text in .jsonl rows")->capture_default_str();
+  app->add_option("input", options->inputs, "files or patterns: text or rows of JSON, also .gz, .zst")->required();
+  app->add_option("--text-column", options->column, "key of the text in rows")->capture_default_str();
   app->add_option("--document-separator", options->separator,
                   "of text: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
@@ -130,6 +133,7 @@ Subcommand add_validate(CLI::App& program) {
                   "counts tokens: bytes, a token file whose tokenizer is used, or a tokenizer's file or folder");
   app->add_option("--huge", options->huge, "bytes above which a document is named")->capture_default_str();
   app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
+  options->rows.add_to(*app);
   app->add_flag("--json", options->json, "the report as JSON");
   return {app, [options] { validate(*options); }};
 }

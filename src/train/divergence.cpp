@@ -72,15 +72,15 @@ std::optional<double> DivergenceGuard::z_score(double loss) const {
   return (loss - mean) / deviation;
 }
 
-std::string DivergenceGuard::judge(int64_t n, double loss, double grad_norm, double loss_scale) {
+std::string DivergenceGuard::judge(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale) {
   bad_.clear();
-  if (!std::isfinite(loss)) {
+  if (loss && !std::isfinite(*loss)) {
     bad_ = "the loss is not finite";
   } else if (!std::isfinite(grad_norm)) {
     bad_ = "the gradient norm is not finite";
     if (loss_scale > 0) bad_ += fmt::format(" at a loss scale of {:g}, which cannot fall", loss_scale);
-  } else if (const auto z = z_score(loss); z && *z > config_.spike_z_score) {
-    bad_ = fmt::format("the loss {:.4f} is {:.1f} standard deviations above the mean of {} steps", loss, *z,
+  } else if (const auto z = loss ? z_score(*loss) : std::nullopt; z && *z > config_.spike_z_score) {
+    bad_ = fmt::format("the loss {:.4f} is {:.1f} standard deviations above the mean of {} steps", *loss, *z,
                        losses_.size());
   }
   if (!bad_.empty()) {
@@ -89,8 +89,9 @@ std::string DivergenceGuard::judge(int64_t n, double loss, double grad_norm, dou
     bad_data_end_ = data_step(n) + 1;
     return bad_;
   }
+  if (!loss) return bad_;
   bad_in_row_ = 0;
-  if (config_.spike_z_score > 0) losses_.push_back(loss);
+  if (config_.spike_z_score > 0) losses_.push_back(*loss);
   while (static_cast<int64_t>(losses_.size()) > config_.spike_window) losses_.pop_front();
   return bad_;
 }

@@ -237,6 +237,22 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
 }
 
+void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& communicator) {
+  const SectionScope section(Section::data);
+  const int64_t samples = data.samples(), rank = communicator.rank(), ranks = communicator.size();
+  std::array<int64_t, 1> missing = {0};
+  raise_together(communicator, [&] {
+    missing[0] = data.without_target(samples / ranks * rank + std::min(rank, samples % ranks),
+                                     samples / ranks * (rank + 1) + std::min(rank + 1, samples % ranks));
+  });
+  communicator.sum(missing);
+  if (missing[0] == 0) return;
+  log.warn(
+      fmt::format("{} of {} samples have no target (every label is -100, or a document ends behind every token): they "
+                  "train nothing, and a step of such samples alone has no loss",
+                  count_text(missing[0]), count_text(samples)));
+}
+
 void print_warnings(RunLog& log, const Config& config, Runtime& runtime) {
   for (const std::string& note : config.notes) log.warn(note);
   if (runtime.cores_lost()) log.warn(runtime.thread_note());

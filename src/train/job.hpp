@@ -51,6 +51,8 @@ void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);
 /// What of the data is not used.
 void print_left_out(RunLog& log, const SampleCounts& counts);
 /// Collective: what the user should know of the deck and the machines.
+/// Tells how many samples have no target, if any. Collective: each rank counts its share.
+void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& communicator);
 void print_warnings(RunLog& log, const Config& config, Runtime& runtime);
 
 /// 1234567 -> "1,234,567"

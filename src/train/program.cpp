@@ -188,6 +188,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
         "a smaller batch.micro or fewer ranks use all of them",
         ranks - trainer.groups(), ranks));
   }
+  warn_of_missing_targets(log, stream, c);
   print_warnings(log, config, runtime);
 }
 

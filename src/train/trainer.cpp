@@ -362,11 +362,12 @@ bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
   LossScaler& scaler = run.scaler;
   const double scale = scaler.scale();
   // Where the loss itself is not finite, no scale mends it.
-  const bool skips = std::isfinite(record.loss) && scaler.update(!std::isfinite(record.grad_norm));
+  const std::optional<double> loss = record.tokens > 0 ? std::optional(record.loss) : std::nullopt;
+  const bool skips = (!loss || std::isfinite(*loss)) && scaler.update(!std::isfinite(record.grad_norm));
   if (scaler.active()) record.scaling = {scale, scaler.skipped_steps(), skips};
   if (skips) return false;
-  record.problem = run.guard.judge(n, record.loss, record.grad_norm, scaler.active() ? scale : 0);
-  record.bad_steps = run.guard.bad_in_row();
+  record.problem = run.guard.judge(n, loss, record.grad_norm, scaler.active() ? scale : 0);
+  record.bad_steps = record.problem.empty() ? 0 : run.guard.bad_in_row();
   if (record.bad_steps > 0) record.sample_ids = train_.plan(run.guard.data_step(n)).samples;
   return record.bad_steps == 0;
 }

@@ -48,6 +48,23 @@ TEST_F(DatasetTest, RowsOfTokenIds) {
   EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("data.add_bos")));
 }
 
+TEST_F(DatasetTest, PaddingOfRowsIsLeftOutAndTold) {
+  const std::string unpadded = "{\"input_ids\":[7,8]}\n";
+  config_.train = {folder_.file("a.jsonl",
+                                "{\"input_ids\":[0,0,7,8],\"attention_mask\":[0,0,1,1]}\n"
+                                "{\"input_ids\":[0,0],\"attention_mask\":[0,0],\"position_ids\":[0,1]}\n" +
+                                    unpadded)};
+  const Dataset data = open();
+  EXPECT_THAT(all_tokens(*data.train), ElementsAre(7, 8, 7, 8));
+  EXPECT_EQ(data.train->info().skipped_documents, 1);
+  EXPECT_FALSE(data.train->info().has_mask) << "everything that is left is trained on";
+  EXPECT_THAT(reports_, testing::Contains(HasSubstr("4 tokens are padding (attention_mask 0) and left out")));
+  const std::string padding = "{\"input_ids\":[0],\"attention_mask\":[0]}\n";
+  config_.train = {folder_.file("b.jsonl", "{\"position_ids\":[0,1],\"input_ids\":[7,8]}\n" + padding + padding)};
+  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("2 of 3 rows are empty"), HasSubstr("attention_mask is 0")));
+  EXPECT_THAT(reports_, testing::Contains(HasSubstr("b.jsonl: its rows have position_ids, which has no effect")));
+}
+
 TEST_F(DatasetTest, RowErrorsNameTheLine) {
   std::string rows;
   for (int i = 0; i < 300000; ++i) rows += "{\"input_ids\":[1,2]}\n";  // several pieces
@@ -71,9 +88,11 @@ TEST_F(DatasetTest, ALineWithoutEndIsRefusedInBoundedMemory) {
   const std::string path = folder_.file("a.jsonl", "{\"input_ids\":[1]}\n");
   std::filesystem::resize_file(path, uintmax_t{4} << 30);  // sparse: zeros without a newline
   config_.train = {path};
+  config_.row_limit = int64_t{4} << 20;
   const int64_t before = peak_memory();
   const int64_t read_before = bytes_read();
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:2: "), HasSubstr("longer than 16 MiB")));
+  EXPECT_THAT(refused(),
+              AllOf(HasSubstr("65 "), HasSubstr("a.jsonl:2: "), HasSubstr("the row has more than 67108864 bytes")));
   EXPECT_LT(bytes_read() - read_before, int64_t{256} << 20);
   EXPECT_LT(peak_memory() - before, with_sanitizer(int64_t{80} << 20));
 }

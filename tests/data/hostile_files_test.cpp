@@ -66,7 +66,8 @@ const HostileFile files[] = {
     {"key_given_twice", ".jsonl", [] { return std::string("{\"text\":\"a\",\"text\":\"b\"}\n"); },
      [] { return std::string("{\"text\":\"a\",\"Text\":\"b\"}\n"); }, ":1: byte 17: key 'text' twice"},
     {"line_of_17_mib", ".jsonl", [] { return good + row(std::string(17 << 20, 'x')); },
-     [] { return good + row(std::string(15 << 20, 'x')); }, ":2: byte 16: the line is longer than 16 MiB"},
+     [] { return good + row(std::string(15 << 20, 'x')); },
+     ":2: byte 16: the row has 17825803 bytes, more than the 16777216 that data.row_limit allows"},
     {"number_of_many_digits", ".jsonl", [] { return ids("1" + std::string(1 << 20, '0')); },
      [] { return ids("1000000"); }, ":1: byte 1048590: not valid JSON"},
     {"number_beyond_64_bits", ".jsonl", [] { return ids("18446744073709551616"); }, [] { return ids("18446"); },
@@ -165,6 +166,7 @@ class Hostile : public testing::TestWithParam<HostileFile> {
     config.tokenizer = "bytes";
     config.packing = DataConfig::Packing::none;
     config.unpacked_limit = 32 << 20;
+    config.row_limit = 16 << 20;
     config.train = {folder_.file(name, content)};
     BatchConfig batch;
     batch.sequence_length = 8;

@@ -35,6 +35,22 @@ TEST(TokenRow, ReadsIdsAndLabels) {
   EXPECT_FALSE(row.has_labels);
 }
 
+TEST(TokenRow, LeavesOutPadding) {
+  TokenRow row;
+  parse_token_row(R"({"attention_mask":[0,1.0,true,0,1,false],"input_ids":[9,1,2,9,3,9]})", row);
+  EXPECT_THAT(row.ids, ElementsAre(1, 2, 3));
+  EXPECT_FALSE(row.has_labels);
+  EXPECT_EQ(row.padding, 3);
+  // Labels of padding mean nothing.
+  parse_token_row(R"({"input_ids":[0,1,2],"labels":[7,-100,2],"attention_mask":[0,1,1]})", row);
+  EXPECT_THAT(row.ids, ElementsAre(1, 2));
+  EXPECT_THAT(row.labels, ElementsAre(-100, 2));
+  parse_token_row(R"({"input_ids":[1,2],"attention_mask":[0,0]})", row);
+  EXPECT_TRUE(row.ids.empty());
+  parse_token_row(R"({"input_ids":[1,2]})", row);
+  EXPECT_EQ(row.padding, 0) << "of this row alone";
+}
+
 TEST(TokenRow, RefusesWhatIsNoRow) {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"", "not valid JSON"},
@@ -69,6 +85,14 @@ TEST(TokenRow, RefusesWhatIsNoRow) {
       {R"({"input_ids":[99999999999999999999999]})", "not an integer"},
       {R"({"input_ids":[1],"labels":[1,1]})", "2 labels for 1"},
       {R"({"input_ids":[1,2],"labels":[1,3]})", "labels[1] is 3"},
+      {R"({"input_ids":[1,2],"labels":[1,3],"attention_mask":[0,1]})", "labels[1] is 3"},
+      {R"({"input_ids":[1,2],"attention_mask":[1]})", "1 entries of attention_mask for 2"},
+      {R"({"input_ids":[1,2],"attention_mask":[1,2]})", "attention_mask[1] = 2 is neither 1 nor"},
+      {R"({"input_ids":[1,2],"attention_mask":[-1,1]})", "attention_mask[0] = -1 is neither 1 nor"},
+      {R"({"input_ids":[1,2],"attention_mask":[0.5,1]})", "attention_mask[0] = 0.5 is neither 1 nor"},
+      {R"({"input_ids":[1,2],"attention_mask":[[1,1]]})", "attention_mask must be a flat list"},
+      {R"({"input_ids":[1,2],"attention_mask":1})", "attention_mask must be a list"},
+      {R"({"input_ids":[1,2],"attention_mask":["1",1]})", "attention_mask must be a list"},
       {R"({"input_ids":[1],"input_ids":[1]})", "twice"},
       {R"({"input_ids":[1],"a":{"b":1,"b":2}})", "twice"},
       {R"({"input_ids":[1],"\u0069nput_ids":[2]})", "twice"},
@@ -158,15 +182,20 @@ TEST(TextRow, RefusesWhatIsNoRowOfText) {
   }
 }
 
-TEST(TextRow, KindOfARow) {
-  EXPECT_TRUE(row_has_ids(R"({"a":{},"input_ids":[1]})"));
-  EXPECT_FALSE(row_has_ids(R"({"a":{"input_ids":[1]},"text":"input_ids"})"));
-  EXPECT_FALSE(row_has_ids("nonsense"));
+TEST(TextRow, KeysAreThoseOfTheRowItself) {
+  EXPECT_THAT(row_keys(R"({"a":{"input_ids":[1]},"text":"labels"})"), ElementsAre("a", "text"));
+  EXPECT_TRUE(row_keys("nonsense").empty());
 }
 
-std::vector<std::string> lines_between(const std::string& path, int64_t begin, int64_t end) {
+TEST(TextRow, WhatIsBlank) {
+  for (const char* line : {"", " ", "\t", "\r", " \t\r", "\r\r"}) EXPECT_TRUE(is_blank(line)) << line;
+  for (const char* line : {"x", "\f", "\xC2\xA0", "{}"}) EXPECT_FALSE(is_blank(line)) << line;
+}
+
+std::vector<std::string> lines_between(const std::string& path, int64_t begin, int64_t end,
+                                       int64_t limit = default_row_limit) {
   const FileHandle file = FileHandle::open_to_read(path);
-  LineReader reader(file, file.size(), begin, end);
+  LineReader reader(file, file.size(), begin, end, limit);
   std::vector<std::string> lines;
   std::string_view line;
   while (reader.next(line)) lines.emplace_back(line);
@@ -209,13 +238,36 @@ TEST(LineReader, LongLinesCrossPieces) {
   EXPECT_EQ(all, expected);
 }
 
-TEST(LineReader, RefusesALineBeyondTheCap) {
+TEST(LineReader, RefusesALineBeyondTheLimit) {
   const Folder folder;
-  std::string text(static_cast<size_t>(longest_row) + (1 << 20), 'x');
-  EXPECT_THAT(refusal([&] { lines_between(folder.file("x", "ok\n" + text), 0, 4); }),
-              AllOf(HasSubstr("65 "), HasSubstr("x:2: "), HasSubstr("longer than 16 MiB")));
-  text[static_cast<size_t>(longest_row) - 1] = '\n';
-  EXPECT_EQ(lines_between(folder.file("y", text), 0, 4).size(), 1U);
+  const auto verdict = [&](const std::string& text, int64_t limit) {
+    return refusal([&] { lines_between(folder.file("x", text), 0, 4, limit); });
+  };
+  for (const int64_t limit : {int64_t{5}, int64_t{262144}, int64_t{1} << 20}) {
+    const std::string longest(static_cast<size_t>(limit), 'x');
+    for (const char* line_end : {"\n", "\r\n", ""}) {
+      EXPECT_EQ(verdict("ok\n" + longest + line_end, limit), "nothing was thrown") << limit;
+      EXPECT_THAT(verdict("ok\n" + longest + "x" + line_end, limit),
+                  AllOf(HasSubstr("65 "), HasSubstr("x:2: byte 3: the row has " + std::to_string(limit + 1) + " bytes"),
+                        HasSubstr("more than the " + std::to_string(limit) + " that data.row_limit allows"),
+                        HasSubstr("--row-limit")));
+    }
+    EXPECT_THAT(verdict("ok\n" + std::string(static_cast<size_t>(20 * limit + 300000), 'x'), limit),
+                HasSubstr("the row has more than "))
+        << "it is not read to its end";
+  }
+}
+
+TEST(LineReader, AByteOrderMarkBeginsAFileAndNoRow) {
+  const Folder folder;
+  const std::string mark = "\xEF\xBB\xBF", path = folder.file("x", mark + "a\n" + mark + "b");
+  EXPECT_THAT(lines_between(path, 0, 6), ElementsAre("a", mark + "b"));
+  const FileHandle file = FileHandle::open_to_read(path);
+  LineReader reader(file, file.size(), 0, 1);
+  std::string_view line;
+  ASSERT_TRUE(reader.next(line));
+  EXPECT_EQ(reader.offset(), 3);
+  EXPECT_EQ(lines_between(path, 0, 3, 1).size(), 1U) << "nor does it count";
 }
 
 }  // namespace

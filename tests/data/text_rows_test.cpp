@@ -120,14 +120,17 @@ TEST_F(TextRows, HostileFilesAndTheirTwins) {
   EXPECT_EQ(verdict(good + nested(63)), nothing);
   EXPECT_THAT(verdict(good + "{\"text\":\"\\ud800\"}\n"), HasSubstr("x.jsonl:2: byte 31: not valid JSON: a lone"));
   EXPECT_EQ(verdict(good + "{\"text\":\"\\ud83d\\ude00\"}\n"), nothing);
-  EXPECT_THAT(verdict("\xEF\xBB\xBF" + good), HasSubstr("x.jsonl:1: byte 0: the line begins with a byte order mark"));
+  EXPECT_EQ(verdict("\xEF\xBB\xBF" + good), nothing);
+  EXPECT_THAT(verdict("\xEF\xBB\xBF{\"text\":3}\n"), HasSubstr("x.jsonl:1: byte 12: 'text' must be a text"));
+  EXPECT_THAT(verdict(good + "\xEF\xBB\xBF" + good),
+              HasSubstr("x.jsonl:2: byte 16: the line begins with a byte order"));
   EXPECT_THAT(verdict(good + std::string("{\"text\":\"a\0\"}\n", 14)), HasSubstr("x.jsonl:2: byte 26: a NUL"));
   EXPECT_EQ(verdict(good + "{\"text\":\"a\\u0000\"}\n"), nothing);
   EXPECT_EQ(verdict(good + "{\"text\":\"crlf\"}\r\n"), nothing);
   EXPECT_EQ(verdict(good + "{\"text\":\"no line end\"}"), nothing);
   EXPECT_THAT(verdict(good + "{\"text\":\"trunca"), HasSubstr("x.jsonl:2: byte 31: not valid JSON: the line ends too"));
   EXPECT_THAT(verdict(""), HasSubstr("65 "));
-  EXPECT_THAT(verdict("\n \n"), AllOf(HasSubstr("65 "), HasSubstr("it has no row")));
+  EXPECT_THAT(verdict("\n \r\n\t\n\r"), AllOf(HasSubstr("65 "), HasSubstr("it has no row")));
   const std::string empty = "{\"text\":\"\"}\n";
   EXPECT_THAT(verdict(good + empty + empty), AllOf(HasSubstr("65 "), HasSubstr("2 of 3 rows are empty")));
   EXPECT_EQ(verdict(good + good + empty + empty), nothing);
@@ -140,13 +143,19 @@ TEST_F(TextRows, AFourGigabyteLineEndsInBoundedMemory) {
   const std::string path = folder_.file("x.jsonl", "{\"text\":\"good\"}\n{\"text\":\"");
   std::filesystem::resize_file(path, uint64_t{4} << 30);  // sparse: NULs to the end
   config_.train = {path};
+  config_.row_limit = int64_t{16} << 20;
   const int64_t before = peak_memory();
   EXPECT_THAT(refusal([&] { open(); }),
-              AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 16: the line is longer than 16 MiB")));
-  EXPECT_LT(peak_memory() - before, with_sanitizer(longest_row + (int64_t{64} << 20)));
-  const std::string longest(static_cast<size_t>(longest_row) - 11, 'x');
-  EXPECT_EQ(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "\"}\n"), "nothing was thrown");
-  EXPECT_THAT(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "x\"}\n"), HasSubstr("longer than 16 MiB"));
+              AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 16: the row has more than 268435456 bytes, more than "
+                                                "the 16777216 that data.row_limit allows")));
+  EXPECT_LT(peak_memory() - before, with_sanitizer(config_.row_limit + (int64_t{64} << 20)));
+  const std::string longest(static_cast<size_t>(config_.row_limit) - 11, 'x');
+  EXPECT_EQ(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "\"}\r\n"), "nothing was thrown");
+  EXPECT_THAT(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "x\"}\n"),
+              HasSubstr("x.jsonl:2: byte 16: the row has 16777217 bytes"));
+  EXPECT_EQ(verdict("{\"id\":\"" + longest + "\",\n\"text\":\"x\"}\n").substr(0, 3), "65 ") << "the first row";
+  config_.row_limit = default_row_limit;
+  EXPECT_EQ(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "x\"}\n"), "nothing was thrown");
 }
 
 }  // namespace

@@ -100,6 +100,21 @@ TEST(CompressedReader, RefusesWhatIsDamaged) {
   }
 }
 
+TEST(CompressedReader, ZerosPadAGzipFileAndNothingElseDoes) {
+  const Folder folder;
+  const std::string whole = gzipped("text"), zeros(600'000, '\0');
+  EXPECT_EQ(unpacked(folder.file("a.gz", whole + zeros)), "text");
+  EXPECT_EQ(unpacked(folder.file("b.gz", whole + zeros + whole + std::string(1, '\0'))), "texttext");
+  EXPECT_THAT(
+      refusal([&] { unpacked(folder.file("c.gz", whole + zeros + "x")); }),
+      AllOf(StartsWith("65 "), HasSubstr("compressed byte " + std::to_string(whole.size() + zeros.size()) + ":")));
+  EXPECT_THAT(refusal([&] { unpacked(folder.file("d.gz", whole + zeros + whole.substr(0, 12))); }),
+              HasSubstr("was cut off"));
+  EXPECT_THAT(refusal([&] { unpacked(folder.file("e.gz", zeros)); }), StartsWith("65 ")) << "no gzip file at all";
+  EXPECT_THAT(refusal([&] { unpacked(folder.file("f.zst", zstd_packed("text") + zeros)); }), StartsWith("65 "))
+      << "zstd -dc refuses it, too";
+}
+
 TEST(CompressedReader, ABombEndsInBoundedMemory) {
   const Folder folder;
   const std::string zeros(256 << 20, '\0');

@@ -157,6 +157,33 @@ TEST_F(Ledger, IsIdenticalForSourcesWithWeightsInPackedSamples) {
   EXPECT_NE(run(1, 1, {"precision.compute=fp32", "data.packing=first_fit", both}), mixed);
 }
 
+// A step of samples without a target has no loss, on any number of ranks, and its samples are told once.
+TEST_F(Ledger, IsIdenticalWhereStepsHaveNoTarget) {
+  std::string rows;
+  for (int i = 0; i < 12; ++i) {
+    const std::string ids = std::to_string(i) + ",1,2,3,4";
+    rows += "{\"input_ids\":[" + ids + "],\"labels\":[" + (i % 2 == 0 ? ids : "-100,-100,-100,-100,-100") + "]}\n";
+  }
+  write_file(folder / "rows.jsonl", rows);
+  const std::vector<std::string> masked = {"data.train=" + (folder / "rows.jsonl").string(),
+                                           "data.validation_fraction=0",
+                                           "data.document_separator=none",
+                                           "precision.compute=fp32",
+                                           "batch.micro=1",
+                                           "batch.global=2",
+                                           "data.shuffle=false",
+                                           "evaluation.every_steps=0"};
+  std::vector<std::string> single = masked;
+  single[5] = "batch.global=1";
+  const std::string ledger = run(1, 1, single);
+  EXPECT_THAT(ledger,
+              AllOf(ContainsRegex("\"step\":1,[^}]*\"loss\":\"0x"), ContainsRegex("\"step\":2,[^}]*\"loss\":null,")));
+  EXPECT_EQ(run(2, 1, single), ledger);
+  EXPECT_THAT(read_file(folder / "run1/log.txt"),
+              AllOf(HasSubstr("warning: 6 of 12 samples have no target"), HasSubstr("training loss       ")));
+  EXPECT_THAT(run(1, 1, masked), Not(HasSubstr("null"))) << "each step has a sample with a target";
+}
+
 TEST_F(Ledger, IsIdenticalWhereGroupsDoNotDivideAndNoUnitIsFinal) {
   expect_identical({"precision.compute=fp32", "model.pre_norm=false", "batch.micro=1", "batch.global=9",
                     "parallel.reduction_groups=4", "parallel.reduction_blocks=3"});

@@ -225,6 +225,38 @@ TEST_F(RunLogFiles, OfStepsLeftOutThereIsNoLoss) {
   EXPECT_NE(warned.find("(loss 3.5000, gradient norm 1.0000e+36)"), std::string::npos) << warned;
 }
 
+TEST_F(RunLogFiles, AStepWithoutATargetHasNoLossAndCountsInNoMean) {
+  const auto run = [&](const std::vector<int64_t>& tokens) {
+    testing::internal::CaptureStdout();
+    RunLog log(options());
+    for (size_t s = 0; s < tokens.size(); ++s) {
+      log.step(record(static_cast<int64_t>(s) + 1, tokens[s] > 0 ? 2.0 * static_cast<double>(s + 1) : -0.0, tokens[s]));
+    }
+    const LogState state = log.save();
+    log.finish("finished");
+    EXPECT_EQ(state.counters.at("log_last_loss_step"), 3);
+    return testing::internal::GetCapturedStdout();
+  };
+  const std::string printed = run({0, 0, 100, 0});
+  EXPECT_NE(printed.find("step 2/4  50%  loss no targets  lr"), std::string::npos) << printed;
+  EXPECT_NE(printed.find("step 4/4 100%  loss 6.0000  lr"), std::string::npos) << printed;
+  EXPECT_NE(printed.find("training loss       6.0000 at step 3, the last one with a target"), std::string::npos);
+  const auto ledger = lines("ledger.jsonl");
+  EXPECT_NE(ledger[0].find(R"("loss":null,"grad_norm":"0x1.8p+0","tokens":0,)"), std::string::npos) << ledger[0];
+  EXPECT_NE(ledger[2].find(R"("loss":"0x1.8p+2","grad_norm")"), std::string::npos) << ledger[2];
+  const auto first = nlohmann::json::parse(lines("metrics.jsonl")[0]);
+  const auto second = nlohmann::json::parse(lines("metrics.jsonl")[1]);
+  EXPECT_TRUE(first["loss"].is_null() && first["loss_mean"].is_null()) << first;
+  EXPECT_TRUE(second["loss"].is_null()) << second;
+  EXPECT_EQ(second["loss_mean"], 6.0);
+  EXPECT_TRUE(std::isnan(column(folder / "metrics.h5", "/train/loss")[0]));
+  EXPECT_EQ(column(folder / "metrics.h5", "/train/loss_mean")[1], 6.0);
+  // The control: a target, and its loss is told.
+  fs::remove(folder / "ledger.jsonl");
+  EXPECT_EQ(run({1, 0, 100}).find("no targets"), std::string::npos);
+  EXPECT_EQ(lines("ledger.jsonl")[0].find("null"), std::string::npos);
+}
+
 TEST_F(RunLogFiles, LogTextIsTheConsoleWithoutEscapes) {
   testing::internal::CaptureStdout();
   {

@@ -171,8 +171,8 @@ TEST_F(Import, LlmCTokens) {
   const std::string ids = bytes_of<uint16_t>({50256, 11, 12, 50256, 13});
   write("a.bin", bytes_of(header) + ids);
   const auto file = open_token_file(import({path("a.bin")}, "a.h5"));
-  EXPECT_THAT(ids_of(*file), ElementsAre(50256, 11, 12, 50256, 13));
-  EXPECT_THAT(file->documents(), ElementsAre(0, 1, 4, 5));
+  EXPECT_THAT(ids_of(*file), ElementsAre(11, 12, 50256, 13, 50256));
+  EXPECT_THAT(file->documents(), ElementsAre(0, 3, 5));
   EXPECT_EQ(file->info().vocabulary_size, 50257);
   header[2] = 6;
   write("a.bin", bytes_of(header) + ids);
@@ -185,8 +185,49 @@ TEST_F(Import, LlmCTokens) {
   header.resize(256);
   write("a.bin", bytes_of(header) + bytes_of<uint32_t>({128000, 70000, 5}));
   const auto wide = open_token_file(import({path("a.bin")}, "c.h5"));
-  EXPECT_THAT(ids_of(*wide), ElementsAre(128000, 70000, 5));
+  EXPECT_THAT(ids_of(*wide), ElementsAre(70000, 5, 128000));
   EXPECT_EQ(wide->info().vocabulary_size, 128256);
+}
+
+// llm.c's dev/data writes [delimiter, document, delimiter, document, ...] into shards of one size.
+TEST_F(Import, LlmCDocumentsBeginWithTheDelimiter) {
+  const auto shard = [&](const std::string& name, const std::vector<uint16_t>& ids) {
+    std::vector<int32_t> header = {20240520, 1, static_cast<int32_t>(ids.size())};
+    header.resize(256);
+    write(name, bytes_of(header) + bytes_of(ids));
+    return path(name);
+  };
+  const auto documents = [&](const std::vector<std::string>& arguments) {
+    const auto file = open_token_file(import(arguments, "x.h5"));
+    const std::vector<int32_t> ids = ids_of(*file);
+    std::vector<std::vector<int32_t>> all;
+    for (size_t d = 0; d + 1 < file->documents().size(); ++d) {
+      all.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(file->documents()[d]),
+                       ids.begin() + static_cast<std::ptrdiff_t>(file->documents()[d + 1]));
+    }
+    return all;
+  };
+  constexpr uint16_t d = 50256;
+  const std::string a = shard("a.bin", {d, 11, 12, d, d, 13, d}), b = shard("b.bin", {14, 15, d, 16}),
+                    c = shard("c.bin", {d, 17});
+  using Documents = std::vector<std::vector<int32_t>>;
+  EXPECT_EQ(documents({a}), (Documents{{11, 12, d}, {13, d}})) << "without the empty ones";
+  EXPECT_EQ(open_token_file(path("x.h5"))->info().skipped_documents, 2);
+  EXPECT_EQ(documents({b}), (Documents{{14, 15, d}, {16, d}})) << "the first one began in another file";
+  EXPECT_EQ(documents({a, b, c}), (Documents{{11, 12, d}, {13, d}, {14, 15, d}, {16, d}, {17, d}}));
+  EXPECT_EQ(documents({b, b}), (Documents{{14, 15, d}, {16, 14, 15, d}, {16, d}})) << "over the end of a file";
+  EXPECT_EQ(documents({a, "--vocab-size", "50257", "--eos-id", "13"}), (Documents{{d, 11, 12, d, d, 13}, {d, 13}}));
+  expect_error(65, "only the delimiter 50256", {"import", shard("e.bin", {d, d}), "--output", path("y.h5")});
+  expect_error(64, "one file at a time", {"import", a, b, "--format", "megatron", "--output", path("y.h5")});
+  // Far more than what is read at once.
+  std::vector<uint16_t> many;
+  for (int i = 0; i < 1'500'000; ++i) many.push_back(i % 1000 == 0 ? d : static_cast<uint16_t>(i % 1000));
+  const Documents long_ones = documents({shard("f.bin", many)});
+  ASSERT_EQ(long_ones.size(), 1500U);
+  for (const std::vector<int32_t>& one : long_ones) {
+    ASSERT_EQ(one.size(), 1000U);
+    ASSERT_TRUE(one.front() == 1 && one[998] == 999 && one.back() == d);
+  }
 }
 
 std::string megatron_index(uint8_t type, const std::vector<int32_t>& lengths, const std::vector<int64_t>& pointers,

@@ -99,6 +99,14 @@ TEST_F(Prepare, RowsKeepTheirIdsAndMask) {
   EXPECT_EQ(llmtool({"prepare", "--input", path("a.h5"), "--output", path("b.h5")}).code, 65);
 }
 
+TEST_F(Prepare, InspectCountsNoPadding) {
+  file("a.jsonl", "{\"input_ids\":[0,5,6],\"attention_mask\":[0,1,1],\"labels\":[-100,-100,6]}\n");
+  const Outcome made = llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("a.h5")});
+  EXPECT_THAT(made.out, HasSubstr("2 tokens in 1 documents, vocabulary 7"));
+  EXPECT_THAT(made.err, HasSubstr("1 tokens are padding (attention_mask 0) and left out"));
+  EXPECT_THAT(llmtool({"inspect", path("a.h5")}).out, HasSubstr("1 of 2 tokens are trained on"));
+}
+
 TEST_F(Prepare, RowsOfTextAreDocuments) {
   file("a.jsonl", "{\"text\":\"no\",\"body\":\"ab\"}\n{\"body\":null}\n{\"body\":\"\\u0062\"}\n");
   const Outcome made =

@@ -140,6 +140,63 @@ TEST_F(DataTools, CompressedFilesAreTakenEverywhere) {
   }
 }
 
+// prepare, validate and split see the same rows.
+TEST_F(DataTools, BlankLinesAndMarksAreNoRows) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const std::string texts[] = {
+      "{\"text\":\"a\"}\r\n\r\n{\"text\":\"b\"}\r\n", "\r\n \t\r\n{\"text\":\"a\"}\n\n{\"text\":\"b\"}\n\r",
+      mark + "{\"text\":\"a\"}\n\t\n{\"text\":\"b\"}", mark + "\n{\"text\":\"a\"}\n{\"text\":\"b\"}\n \n"};
+  for (const std::string& text : texts) {
+    for (const std::string name : {"a.jsonl", "a.NDJSON", "plain"}) {
+      file(name, text);
+      const Outcome valid = llmtool({"validate", path(name)});
+      EXPECT_EQ(valid.code, 0) << valid.err << text;
+      EXPECT_THAT(valid.out, AllOf(HasSubstr("documents 2, 2 bytes"), HasSubstr("broken rows 0")));
+      const Outcome made =
+          llmtool({"prepare", "--input", path(name), "--tokenizer", "bytes", "--output", path("a.h5"), "--force"});
+      EXPECT_THAT(made.out, HasSubstr("4 tokens in 2 documents")) << made.err;
+      const Outcome parts = split(name, ".ndjson", {"--fraction", "0.5"});
+      ASSERT_EQ(parts.code, 0) << parts.err;
+      EXPECT_THAT(parts.out, HasSubstr("1 documents"));
+      for (const std::string part : {"train.ndjson", "validation.ndjson"}) {
+        EXPECT_THAT(llmtool({"validate", path(part)}).out, HasSubstr("documents 1, 1 bytes")) << part << text;
+      }
+      EXPECT_EQ(split(name, ".txt", {"--fraction", "0.5"}).code, 64) << "rows are written under a name of rows";
+    }
+  }
+}
+
+TEST_F(DataTools, TheRowLimitHoldsEverywhere) {
+  const auto row = [](size_t size) { return nlohmann::json{{"text", std::string(size - 11, 'x')}}.dump(); };
+  file("a.jsonl", row(20) + "\n" + row(4096) + "\r\n" + row(20) + "\n");
+  file("a.jsonl.gz", test::gzipped(content("a.jsonl")));
+  const auto commands = [&](const std::string& name, const std::string& limit) {
+    return std::vector<std::vector<std::string>>{
+        {"prepare", "--input", path(name), "--tokenizer", "bytes", "--output", path("a.h5"), "--force", "--row-limit",
+         limit},
+        {"validate", path(name), "--row-limit", limit},
+        {"split", "--input", path(name), "--train", path("t.jsonl"), "--validation", path("v.jsonl"), "--force",
+         "--fraction", "0.4", "--row-limit", limit},
+        {"tokenizer", "train", "--input", path(name), "--vocab-size", "258", "--output", path("t"), "--force",
+         "--row-limit", limit}};
+  };
+  for (const std::string name : {"a.jsonl", "a.jsonl.gz"}) {
+    for (const auto& command : commands(name, "4KiB")) {
+      const Outcome outcome = llmtool(command);
+      EXPECT_EQ(outcome.code, 0) << command[0] << outcome.err;
+    }
+    for (const auto& command : commands(name, "4095")) {
+      const Outcome outcome = llmtool(command);
+      EXPECT_EQ(outcome.code, 65) << command[0];
+      EXPECT_THAT(outcome.out + outcome.err,
+                  AllOf(HasSubstr(":2: byte 21: the row has 4096 bytes, more than the 4095 that data.row_limit allows"),
+                        HasSubstr("--row-limit")))
+          << command[0];
+    }
+  }
+  EXPECT_EQ(llmtool({"validate", path("a.jsonl"), "--row-limit", "0"}).code, 64);
+}
+
 TEST_F(DataTools, SplitRefusals) {
   file("a.txt", "one|two|three|four|five");
   EXPECT_EQ(split("a.txt", ".txt").code, 65) << "one document";

@@ -184,9 +184,10 @@ TEST(Config, BatchIsGivenOneWayOrTheOther) {
 TEST(Config, WantsWhatIsRequired) {
   EXPECT_EQ(
       errors_of({}, ""),
-      "inputs/tiny.ini: data.train: is required: Files or globs: .txt, .jsonl (text, or input_ids and optional "
-      "labels), both also .gz and .zst; .h5 token files; or builtin:stories, the example corpus. With a weight behind "
-      "each (web.h5:0.7, code/*.h5:0.3) they are sources that give these shares of the samples.\n"
+      "inputs/tiny.ini: data.train: is required: Files or globs: text, rows of JSON (.jsonl, .ndjson, or known by "
+      "their content: text, or input_ids and optional labels and attention_mask), both also .gz and .zst; .h5 token "
+      "files; or builtin:stories, the example corpus. With a weight behind each (web.h5:0.7, code/*.h5:0.3) they are "
+      "sources that give these shares of the samples.\n"
       "inputs/tiny.ini: batch.sequence_length: is required: Longest sample.\n"
       "inputs/tiny.ini: run.max_steps: is required, or run.epochs\n"
       "inputs/tiny.ini: model.d_model: is required, unless model.path is given\n"

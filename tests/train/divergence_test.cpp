@@ -25,6 +25,17 @@ TEST(DivergenceGuard, CountsBadStepsInARow) {
   EXPECT_EQ(guard.updates(5), 2) << "steps 0 and 2";
 }
 
+TEST(DivergenceGuard, AStepWithoutALossSaysNothingOfLosses) {
+  DivergenceGuard guard({.max_bad_steps = 2, .spike_z_score = 3, .spike_window = 8});
+  for (int64_t n = 0; n < 8; ++n) EXPECT_EQ(guard.judge(n, 1 + 0.01 * static_cast<double>(n), 1), "");
+  for (int64_t n = 8; n < 16; ++n) EXPECT_EQ(guard.judge(n, std::nullopt, 0), "");
+  EXPECT_NE(guard.judge(16, 2, 1).find("above the mean of 8 steps"), std::string::npos) << "the window is as it was";
+  EXPECT_EQ(guard.judge(17, std::nullopt, 0), "");
+  EXPECT_EQ(guard.bad_in_row(), 1) << "it does not mend the row";
+  EXPECT_EQ(guard.judge(18, std::nullopt, nan), "the gradient norm is not finite");
+  EXPECT_TRUE(guard.must_roll_back());
+}
+
 TEST(DivergenceGuard, LeavesOutDataAndCountsThemOn) {
   DivergenceGuard guard({.max_bad_steps = 1, .skip_steps = 3});
   guard.saved(10, true);

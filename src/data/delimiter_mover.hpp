@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace llmtrain {
+
+/// Ids of documents that a delimiter begins, as ids of documents that end with EOS.
+class DelimiterMover {
+ public:
+  DelimiterMover(int32_t delimiter, int32_t eos) : delimiter_(delimiter), eos_(eos) {}
+
+  void add(std::span<const int32_t> ids, std::vector<int32_t>& out) {
+    for (const int32_t id : ids) {
+      if (id == delimiter_) {
+        if (begun_) close(out);
+      } else {
+        out.push_back(id);
+        ++length_;
+      }
+      begun_ = true;
+    }
+  }
+  /// Behind the last id.
+  void close(std::vector<int32_t>& out) {
+    if (length_ == 0) {
+      ++empty_;
+      return;
+    }
+    out.push_back(eos_);
+    offsets_.push_back(offsets_.back() + std::exchange(length_, 0) + 1);
+  }
+  const std::vector<uint64_t>& offsets() const { return offsets_; }
+  int64_t empty() const { return empty_; }
+
+ private:
+  int32_t delimiter_, eos_;
+  std::vector<uint64_t> offsets_ = {0};
+  uint64_t length_ = 0;  // of the document that is open
+  bool begun_ = false;
+  int64_t empty_ = 0;
+};
+
+}  // namespace llmtrain

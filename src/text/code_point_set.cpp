@@ -93,8 +93,12 @@ std::string plain(std::string_view name) {
   return out;
 }
 
-/// Oniguruma's \w: letters and what is like them, marks, decimal numbers, connectors.
-bool is_word(char32_t c) { return is_word_character(c) && c != 0x200C && c != 0x200D; }
+/// Oniguruma's \w: letters and what is like them, marks, numbers of letters and decimal ones, connectors, and the
+/// superscripts and fractions of Latin-1.
+bool is_word(char32_t c) {
+  const bool latin1 = c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
+  return latin1 || (is_word_character(c) && c != 0x200C && c != 0x200D);
+}
 
 CodePointSet ascii_set(std::initializer_list<CodePointSet::Range> ranges) {
   CodePointSet set;

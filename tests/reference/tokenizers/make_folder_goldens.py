@@ -127,7 +127,7 @@ def main():
             continue
         ids = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
         if base.endswith(".model"):  # null: Transformers' own reading of the pieces is not SentencePiece's
-            ids = [None if re.search("(^| )new|^ |> ", text) else one for text, one in zip(TEXTS, ids)]
+            ids = [None if re.search("new|^ |> ", text) else one for text, one in zip(TEXTS, ids)]
         named = {key: getattr(tokenizer, key + "_token_id") for key in ("bos", "eos", "pad")}
         out[name] = {"base": base, "patch": patch, "files": files, "ids": ids, "size": len(tokenizer), **named,
                      "special": tokenizer.encode("the cat"), "class": type(tokenizer).__name__}

@@ -17,7 +17,7 @@ namespace llmtrain {
 namespace {
 
 // Honest patterns take well under a microsecond a byte.
-constexpr double seconds_allowed = 20, seconds_a_byte = 20e-6;  ///< of one text, of this thread's processor time
+constexpr double seconds_allowed = 5, seconds_a_byte = 20e-6;  ///< of one text, of this thread's processor time
 constexpr uint32_t most_backtracks = 50'000'000;                ///< of one match
 constexpr uint32_t most_heap = 1 << 18;                         ///< KiB
 constexpr size_t most_stack = size_t{64} << 20;                 ///< bytes, of compiled patterns

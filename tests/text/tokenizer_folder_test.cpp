@@ -39,7 +39,7 @@ TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
   int changed = 0;  // the control: texts that the main file alone cuts otherwise
   for (const auto& [name, one] : document["folders"].items()) {
     SCOPED_TRACE(name);
-    const TemporaryFolder folder;
+    const test::TemporaryFolder folder;
     const std::string base = one["base"];
     std::string main = read(goldens + "synthetic/" + base);
     if (!one["patch"].empty()) {
@@ -47,15 +47,16 @@ TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
       json.update(one["patch"]);
       main = json.dump();
     }
-    write(folder.path() + (base.ends_with(".json") ? "/tokenizer.json" : "/tokenizer.model"), main);
-    const auto bare = load_tokenizer(folder.path());
-    for (const auto& [file, content] : one["files"].items()) write(folder.path() + "/" + file, content.dump());
-    const auto tokenizer = load_tokenizer(folder.path());
+    write(folder.text() + (base.ends_with(".json") ? "/tokenizer.json" : "/tokenizer.model"), main);
+    const auto bare = load_tokenizer(folder.text());
+    for (const auto& [file, content] : one["files"].items()) write(folder.text() + "/" + file, content.dump());
+    const auto tokenizer = load_tokenizer(folder.text());
     const auto stored = make_tokenizer_from(tokenizer->serialized());
     EXPECT_EQ(tokenizer->vocabulary_size(), one["size"].get<int64_t>());
-    if (!one["eos"].is_null()) EXPECT_EQ(tokenizer->eos_id(), one["eos"].get<int32_t>());
-    if (!one["bos"].is_null()) EXPECT_EQ(tokenizer->bos_id(), one["bos"].get<int32_t>());
-    if (!one["pad"].is_null()) EXPECT_EQ(tokenizer->pad_id(), one["pad"].get<int32_t>());
+    for (const auto& [key, id] :
+         {std::pair{"eos", tokenizer->eos_id()}, {"bos", tokenizer->bos_id()}, {"pad", tokenizer->pad_id()}}) {
+      EXPECT_EQ(id, one[key].is_null() ? id : one[key].get<int32_t>()) << key;
+    }
     for (size_t i = 0; i < one["ids"].size(); ++i) {
       if (one["ids"][i].is_null()) continue;
       const std::string text = document["texts"][i];

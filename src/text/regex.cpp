@@ -18,12 +18,12 @@ namespace {
 
 // Honest patterns take well under a microsecond a byte.
 constexpr double seconds_allowed = 5, seconds_a_byte = 20e-6;  ///< of one text, of this thread's processor time
-constexpr uint32_t most_backtracks = 50'000'000;                ///< of one match
-constexpr uint32_t most_heap = 1 << 18;                         ///< KiB
-constexpr size_t most_stack = size_t{64} << 20;                 ///< bytes, of compiled patterns
-constexpr size_t window = 4096;                                 ///< bytes in which one call looks for a match's begin
-constexpr uint32_t steps_a_look = 4096;                         ///< backtracks between two looks at the clock
-constexpr int too_long = -1000;                                 ///< what the callout returns
+constexpr uint32_t most_backtracks = 50'000'000;               ///< of one match
+constexpr uint32_t most_heap = 1 << 18;                        ///< KiB
+constexpr size_t most_stack = size_t{64} << 20;                ///< bytes, of compiled patterns
+constexpr size_t window = 4096;                                ///< bytes in which one call looks for a match's begin
+constexpr uint32_t steps_a_look = 4096;                        ///< backtracks between two looks at the clock
+constexpr int too_long = -1000;                                ///< what the callout returns
 
 double thread_seconds() {
   timespec now{};

@@ -93,12 +93,10 @@ std::string plain(std::string_view name) {
   return out;
 }
 
-/// Oniguruma's \w: letters and what is like them, marks, numbers of letters and decimal ones, connectors, and the
-/// superscripts and fractions of Latin-1.
-bool is_word(char32_t c) {
-  const bool latin1 = c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
-  return latin1 || (is_word_character(c) && c != 0x200C && c != 0x200D);
-}
+/// Oniguruma's \w: letters and what is like them, marks, numbers of letters and decimal ones, connectors.
+bool is_word(char32_t c) { return is_word_character(c) && c != 0x200C && c != 0x200D; }
+/// Outside of brackets the superscripts and fractions of Latin-1 are words, too.
+bool is_bare_word(char32_t c) { return c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE) || is_word(c); }
 
 CodePointSet ascii_set(std::initializer_list<CodePointSet::Range> ranges) {
   CodePointSet set;
@@ -157,13 +155,14 @@ std::optional<NamedSet> find_named_set(std::string_view name) {
   }
   if (wanted == "space" || wanted == "whitespace") return NamedSet{set_of(is_space), ""};
   if (wanted == "word") return NamedSet{set_of(is_word), "L"};
+  if (name == bare_word_name) return NamedSet{set_of(is_bare_word), "L"};
   if (wanted == "any") return NamedSet{CodePointSet().complement(), ""};
   if (wanted == "ascii") return NamedSet{ascii_set({{0, 0x7F}}), ""};
   if (wanted == "xdigit") return NamedSet{ascii_set({{'0', '9'}, {'A', 'F'}, {'a', 'f'}}), ""};
   if (wanted == "cntrl") return NamedSet{set_of([](char32_t c) { return general_category(c) == Cc; }), ""};
   if (wanted == "blank") return NamedSet{set_of([](char32_t c) { return c == '\t' || general_category(c) == Zs; }), ""};
   if (wanted == "punct") {
-    const auto is = [](char32_t c) { return is_punctuation(c) || (c < 0x80 && is_symbol(c)); };
+    const auto is = [](char32_t c) { return is_punctuation(c) || is_symbol(c); };
     return NamedSet{set_of(is), "P"};
   }
   CodePointSet script;

@@ -34,6 +34,7 @@ struct NamedSet {
   CodePointSet set;
   std::string pcre;
 };
+inline constexpr std::string_view bare_word_name = "\\w";  ///< as it is outside of brackets
 std::optional<NamedSet> find_named_set(std::string_view name);
 
 }  // namespace llmtrain

@@ -292,11 +292,11 @@ class Translator {
     return (negated ? "[^" : "[") + members + "]";
   }
   /// \w and the like, outside of brackets or within.
-  const KnownSet* class_escape(char c) const {
+  const KnownSet* class_escape(char c, bool in_brackets) const {
     switch (c) {
       case 'w':
       case 'W':
-        return known_set("word");
+        return known_set(in_brackets ? "word" : bare_word_name);
       case 's':
       case 'S':
         return known_set("space");
@@ -377,7 +377,7 @@ class Translator {
     if (character_escape(c)) return literal(c, options);
     const char letter = pattern_[i_];
     folded_ = {};
-    if (const KnownSet* set = class_escape(letter)) {
+    if (const KnownSet* set = class_escape(letter, false)) {
       ++i_;
       return {bracketed(set->text, letter < 'a')};
     }
@@ -389,7 +389,7 @@ class Translator {
       return {bracketed(set.text, negated)};
     }
     ++i_;
-    const std::string word = known_set("word")->text;
+    const std::string& word = known_set(bare_word_name)->text;
     const auto border = [&](std::string_view same, std::string_view other) {
       return fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", word, same, other);
     };
@@ -518,7 +518,7 @@ class Translator {
   }
   bool set_escape(const Options& options, Members& to) {
     const char letter = i_ + 1 < pattern_.size() ? pattern_[i_ + 1] : '\0';
-    if (const KnownSet* set = class_escape(letter)) {
+    if (const KnownSet* set = class_escape(letter, true)) {
       i_ += 2;
       add(*set, letter < 'a', to);
       return true;

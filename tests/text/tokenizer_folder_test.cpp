@@ -35,7 +35,7 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& text)
 }
 
 TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
-  const nlohmann::json document = nlohmann::json::parse(read(goldens + "folder_goldens.json"));
+  const auto document = nlohmann::ordered_json::parse(read(goldens + "folder_goldens.json"));  // keys in order
   int changed = 0;  // the control: texts that the main file alone cuts otherwise
   for (const auto& [name, one] : document["folders"].items()) {
     SCOPED_TRACE(name);
@@ -43,7 +43,7 @@ TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
     const std::string base = one["base"];
     std::string main = read(goldens + "synthetic/" + base);
     if (!one["patch"].empty()) {
-      nlohmann::json json = nlohmann::json::parse(main);
+      auto json = nlohmann::ordered_json::parse(main);
       json.update(one["patch"]);
       main = json.dump();
     }
@@ -60,7 +60,7 @@ TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
     for (size_t i = 0; i < one["ids"].size(); ++i) {
       if (one["ids"][i].is_null()) continue;
       const std::string text = document["texts"][i];
-      SCOPED_TRACE(nlohmann::json(text).dump());
+      SCOPED_TRACE(document["texts"][i].dump());
       const std::vector<int32_t> ids = encode(*tokenizer, text);
       EXPECT_EQ(ids, one["ids"][i].get<std::vector<int32_t>>());
       EXPECT_EQ(encode(*stored, text), ids);
@@ -131,7 +131,7 @@ TEST(AnyRegex, HostilePatternsEnd) {
   const std::string line(1 << 20, 'a');
   EXPECT_EQ(refusal(R"(\p{L}+|\s+(?!\S)|(?:ab)*)", line), "");
   EXPECT_EQ(refusal("(?:a|b)+", line), "");
-  EXPECT_THAT(refusal("(a+)+$b", std::string(64, 'a')), HasSubstr("t.json.pre_tokenizer: the regex (a+)+$b"));
+  EXPECT_THAT(refusal(R"((a+)+\d)", std::string(64, 'a')), HasSubstr(R"(t.json.pre_tokenizer: the regex (a+)+\d)"));
   EXPECT_THAT(refusal("(?:", "a"), HasSubstr("has a ( without )"));
 }
 

@@ -13,6 +13,7 @@ llmtrain_find_or_fetch(inih)
 find_package(xxHash REQUIRED)
 find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
+find_package(PCRE2 REQUIRED)
 find_package(liburing) # without it offloaded state moves by plain reads and writes
 
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)

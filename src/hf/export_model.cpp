@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -16,12 +17,33 @@
 #include "parallel/runtime.hpp"
 #include "parallel/together.hpp"
 #include "parallel/unit_layout.hpp"
+#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
 
 constexpr int64_t piece_elements = int64_t{1} << 22;
 constexpr int64_t most_text = int64_t{256} << 20;  ///< bytes of a tokenizer's file
+
+bool is_chat_template(const std::string& name) {
+  return name.starts_with(std::string(chat_template_folder) + "/") ||
+         std::ranges::find(chat_template_names, name) != chat_template_names.end();
+}
+bool has_chat_template(const std::map<std::string, std::string>& texts) {
+  const auto config = texts.find("tokenizer_config.json");
+  return std::ranges::any_of(texts, [](const auto& text) { return is_chat_template(text.first); }) ||
+         (config != texts.end() && config->second.find("\"chat_template\"") != std::string::npos);
+}
+
+/// Whether the files that the tokenizer was read from are among these.
+bool holds_tokenizer(const std::map<std::string, std::string>& texts, const Tokenizer& tokenizer) {
+  const std::vector<TokenizerFile> files = tokenizer.files();
+  return !files.empty() && std::ranges::all_of(files, [&](const TokenizerFile& file) {
+    const auto text = texts.find(file.name);
+    const bool of_model = file.name == "config.json" || file.name == "generation_config.json";
+    return of_model || (text != texts.end() && text->second == file.bytes);
+  });
+}
 
 std::map<std::string, std::string> texts_of(const ExportOptions& options, const ModelConfig& model, StoredType type) {
   std::map<std::string, std::string> texts = options.texts;
@@ -35,9 +57,13 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
     ids = parse_hf_config(config, "config.json").ids;
   }
   texts.try_emplace("generation_config.json", write_generation_config(model, ids));
-  if (options.save_tokenizer) {
-    for (const char* name : tokenizer_file_names) texts.erase(name);
-  }
+  if (!options.save_tokenizer) return texts;
+  const bool own_template = has_chat_template(options.beside_tokenizer);
+  std::erase_if(texts, [&](const auto& text) {
+    if (is_chat_template(text.first)) return own_template;
+    return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
+  });
+  texts.insert(options.beside_tokenizer.begin(), options.beside_tokenizer.end());
   return texts;
 }
 
@@ -185,15 +211,43 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
   export_model(options, shape, units, gather, communicator);
 }
 
-std::map<std::string, std::string> model_texts(const std::string& folder) {
+std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
   const FolderHandle source = FolderHandle::open(folder);
   std::map<std::string, std::string> texts;
-  texts["config.json"] = source.open_to_read("config.json").read_text(most_config_bytes);
-  const std::string generation = "generation_config.json";
-  if (source.has(generation)) texts[generation] = source.open_to_read(generation).read_text(most_config_bytes);
   for (const char* name : tokenizer_file_names) {
     if (source.has(name)) texts[name] = source.open_to_read(name).read_text(most_text);
   }
+  std::error_code ignored;
+  const std::filesystem::path further = std::filesystem::path(folder) / chat_template_folder;
+  for (std::filesystem::directory_iterator entry(further, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    if (!entry->is_regular_file(ignored) || entry->path().extension() != ".jinja") continue;
+    const std::string name = fmt::format("{}/{}", chat_template_folder, entry->path().filename().string());
+    texts[name] = FileHandle::open_to_read(entry->path().string()).read_text(most_config_bytes);
+  }
+  return texts;
+}
+
+void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path) {
+  if (holds_tokenizer(options.texts, tokenizer)) return;
+  options.ids.bos = tokenizer.bos_id();
+  if (tokenizer.eos_id() >= 0) options.ids.eos = {tokenizer.eos_id()};
+  options.save_tokenizer = [&tokenizer](const std::string& folder) { save_tokenizer(tokenizer, folder); };
+  std::error_code ignored;
+  const std::filesystem::path place(path);
+  const bool is_folder = std::filesystem::is_directory(place, ignored);
+  if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) return;
+  const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
+  std::map<std::string, std::string> beside = tokenizer_texts(folder);
+  if (holds_tokenizer(beside, tokenizer)) options.beside_tokenizer = std::move(beside);
+}
+
+std::map<std::string, std::string> model_texts(const std::string& folder) {
+  const FolderHandle source = FolderHandle::open(folder);
+  std::map<std::string, std::string> texts = tokenizer_texts(folder);
+  texts["config.json"] = source.open_to_read("config.json").read_text(most_config_bytes);
+  const std::string generation = "generation_config.json";
+  if (source.has(generation)) texts[generation] = source.open_to_read(generation).read_text(most_config_bytes);
   return texts;
 }
 

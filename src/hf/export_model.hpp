@@ -10,6 +10,7 @@
 #include "hf/model_folder.hpp"
 #include "models/decoder.hpp"
 #include "parallel/param_store.hpp"
+#include "text/tokenizer.hpp"
 
 namespace llmtrain {
 
@@ -23,7 +24,16 @@ struct ExportOptions {
   std::map<std::string, std::string> texts;
   TokenIds ids;  ///< for those
   std::function<void(const std::string& folder)> save_tokenizer;
+  std::map<std::string, std::string> beside_tokenizer = {};  ///< further files of the folder that it came from
 };
+
+/// Every file of a tokenizer and every chat template in a folder, by name.
+std::map<std::string, std::string> tokenizer_texts(const std::string& folder);
+
+/// Lets the export have this tokenizer: nothing to do where its files are those in options.texts, however its folder
+/// was named; else they take the place of those there. `path` is what the deck names, a file or a folder: its further
+/// files come along where it is still that of the tokenizer. Where it has no chat template the model's stays.
+void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path);
 
 /// config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);

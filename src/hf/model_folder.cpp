@@ -36,8 +36,8 @@ std::string host_name() {
 }
 
 bool is_model_file(const std::string& name) {
-  return name == "config.json" || name == "generation_config.json" || name == weights_index_name ||
-         (name.starts_with("model") && name.ends_with(".safetensors")) ||
+  return name == chat_template_folder || name == "config.json" || name == "generation_config.json" ||
+         name == weights_index_name || (name.starts_with("model") && name.ends_with(".safetensors")) ||
          std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
 }
 
@@ -72,7 +72,7 @@ void check_replaceable(const std::string& path) {
   if (name.empty() || name == "." || name == "..") cannot_create(path, "give the folder by its name");
   if (fs::is_symlink(path)) cannot_create(path, "it is a symbolic link: give the folder that it leads to");
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.is_regular_file()) continue;
+    if (entry.is_regular_file() || entry.path().filename() == chat_template_folder) continue;
     cannot_create(path, fmt::format("it holds {}, so it is no folder of one model: it is not replaced; choose another",
                                     printable(entry.path().filename().string())));
   }
@@ -181,6 +181,10 @@ void ModelFolderWriter::write(const std::string& name, int64_t first, const floa
 }
 
 void ModelFolderWriter::write_text(const std::string& name, const std::string& content) const {
+  if (const size_t slash = name.find('/'); slash != std::string::npos) {
+    const std::string folder = partial_ + "/" + name.substr(0, slash);
+    if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) fail_to_create(folder, "cannot create it", errno);
+  }
   const FileHandle file = FileHandle::create(partial_ + "/" + name);
   file.write(0, static_cast<int64_t>(content.size()), content.data());
   file.sync();

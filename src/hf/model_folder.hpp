@@ -29,12 +29,16 @@ inline constexpr std::array<const char*, 12> tokenizer_file_names = {"tokenizer.
                                                                      "sentencepiece.bpe.model",
                                                                      "tokenizer_model"};
 
+/// Those of them that hold a chat template, and the folder of further ones, NAME.jinja.
+inline constexpr std::array<const char*, 2> chat_template_names = {"chat_template.jinja", "chat_template.json"};
+inline constexpr const char* chat_template_folder = "additional_chat_templates";
+
 struct ModelFolderPlan {
   std::string path;
   bool overwrite = false;                    ///< the model in a folder that is there is replaced; other files stay
   std::vector<StoredTensor> tensors;         ///< name, type and shape, in the order of the model
   int64_t file_bytes = 5'000'000'000;        ///< of weights, before another file is begun
-  std::map<std::string, std::string> texts;  ///< name -> content of further files
+  std::map<std::string, std::string> texts;  ///< name -> content of further files, may be in chat_template_folder
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::function<void(const std::string& folder)> save_tokenizer;  ///< writes its files into the folder; may be null
 };

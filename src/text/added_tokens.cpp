@@ -54,14 +54,14 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part
   if (done < text.size()) parts.push_back({done, text.size(), -1});
 }
 
-bool AddedTokens::works_on_parts() const {
+bool AddedTokens::works_on_parts(bool prefixed) const {
   const auto alphanumeric = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
   };
   return std::all_of(tokens_.begin(), tokens_.end(), [&](const AddedToken& token) {
     for (const std::string& text : {token.content, token.found}) {
       if (text.empty()) continue;
-      if (token.rstrip && alphanumeric(text.back())) return false;
+      if ((token.rstrip || prefixed) && alphanumeric(text.back())) return false;
       if (token.single_word && (is_white_space(character_at(text, 0).code) || alphanumeric(text.back()))) return false;
       for (size_t i = 1; i < text.size(); ++i) {
         if (text[i] == ' ' && alphanumeric(text[i - 1])) return false;

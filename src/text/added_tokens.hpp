@@ -39,8 +39,9 @@ class AddedTokens {
   };
   void split(std::string_view text, bool normalized, std::vector<Part>& parts) const;
 
-  /// False when a token could reach over a cut between a letter or digit and a space.
-  bool works_on_parts() const;
+  /// False when a token could reach over a cut between a letter or digit and a space, or, when `prefixed` (something is
+  /// put before the text behind a token, but not before the part behind a cut), end at one.
+  bool works_on_parts(bool prefixed) const;
 
  private:
   std::vector<AddedToken> tokens_;

@@ -16,6 +16,7 @@ class JsonNode {
   JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
 
   const nlohmann::json& value() const { return *value_; }
+  const std::string& where() const { return where_; }
   bool is_null() const { return value_->is_null(); }
   bool has(std::string_view key) const;  ///< and it is not null
   JsonNode at(std::string_view key) const;

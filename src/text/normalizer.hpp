@@ -36,8 +36,9 @@ std::unique_ptr<Normalizer> make_strip_accents_normalizer();
 std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix);
 /// Every occurrence of a text that is not empty.
 std::unique_ptr<Normalizer> make_replace_normalizer(std::string pattern, std::string content);
-/// Every match of a regex that is known here; nullptr for others.
-std::unique_ptr<Normalizer> make_regex_replace_normalizer(std::string_view regex, std::string content);
+/// Every match of a regex; `place` is its file and key.
+std::unique_ptr<Normalizer> make_regex_replace_normalizer(const std::string& regex, std::string content,
+                                                          const std::string& place);
 std::unique_ptr<Normalizer> make_nmt_normalizer();
 std::unique_ptr<Normalizer> make_byte_level_normalizer();
 struct BertNormalization {
@@ -51,7 +52,7 @@ std::unique_ptr<Normalizer> make_precompiled_normalizer(std::shared_ptr<const Ch
 
 /// End of the match of a known regex that begins at i, or i when there is none.
 using RegexMatch = size_t (*)(std::string_view text, size_t i);
-/// For Replace and Split: " {2,}", "\\s+" and a few more; nullptr for others.
+/// For Replace and Split: " {2,}", "\\s+" and a few more, by their own code; nullptr for others (regex.hpp).
 RegexMatch find_replace_regex(std::string_view regex);
 
 }  // namespace llmtrain

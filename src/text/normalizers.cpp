@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.hpp"
 #include "text/byte_level.hpp"
 #include "text/character_sets.hpp"
 #include "text/normalizer.hpp"
+#include "text/regex.hpp"
 
 namespace llmtrain {
 namespace {
@@ -155,6 +157,32 @@ class RegexReplace final : public Normalizer {
   std::string content_;
 };
 
+class AnyRegexReplace final : public Normalizer {
+ public:
+  AnyRegexReplace(std::unique_ptr<Regex> regex, std::string content, std::string place)
+      : regex_(std::move(regex)), content_(std::move(content)), place_(std::move(place)) {}
+  bool keeps(std::string_view text) const override { return text.empty(); }
+  void apply(const Chunk& from, AlignedText& to) const override {
+    size_t done = 0;
+    regex_->for_matches(from.text, [&](size_t begin, size_t end) {
+      if (begin == end) {
+        throw UserError(ExitCode::bad_content, place_ +
+                                                   ": its regex matches no character in a text; what is put there "
+                                                   "differs from version to version of the tokenizers package");
+      }
+      to.append(from.part(done, begin));
+      const TextRange at = from.origins == nullptr ? TextRange{} : from.origins[end - 1];
+      to.append(content_, at);
+      done = end;
+    });
+    to.append(from.part(done, from.text.size()));
+  }
+
+ private:
+  std::unique_ptr<Regex> regex_;
+  std::string content_, place_;
+};
+
 class ByteLevelText final : public Normalizer {
  public:
   bool keeps(std::string_view text) const override {
@@ -263,9 +291,12 @@ std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix) {
 std::unique_ptr<Normalizer> make_replace_normalizer(std::string pattern, std::string content) {
   return std::make_unique<Replace>(std::move(pattern), std::move(content));
 }
-std::unique_ptr<Normalizer> make_regex_replace_normalizer(std::string_view regex, std::string content) {
-  const RegexMatch match = find_replace_regex(regex);
-  return match == nullptr ? nullptr : std::make_unique<RegexReplace>(match, std::move(content));
+std::unique_ptr<Normalizer> make_regex_replace_normalizer(const std::string& regex, std::string content,
+                                                          const std::string& place) {
+  if (const RegexMatch match = find_replace_regex(regex)) {
+    return std::make_unique<RegexReplace>(match, std::move(content));
+  }
+  return std::make_unique<AnyRegexReplace>(std::make_unique<Regex>(regex, place), std::move(content), place);
 }
 std::unique_ptr<Normalizer> make_nmt_normalizer() { return std::make_unique<FilterMap>(kept_by_nmt, nmt_space, false); }
 std::unique_ptr<Normalizer> make_byte_level_normalizer() { return std::make_unique<ByteLevelText>(); }

@@ -78,6 +78,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
   std::string serialized() const override { return serialize_origin(origin_); }
   std::vector<TokenizerFile> files() const override { return origin_.files; }
+  std::vector<std::string> warnings() const override { return origin_.warnings; }
 
   bool works_on_parts() const override { return works_on_parts_; }
 
@@ -209,7 +210,9 @@ class PipelineTokenizer final : public Tokenizer {
     const auto works = [](const auto& step) { return step->works_on_parts(); };
     if (!std::all_of(parts_.normalizers.begin(), parts_.normalizers.end(), works)) return false;
     if (!std::all_of(parts_.pre_tokenizers.begin(), parts_.pre_tokenizers.end(), works)) return false;
-    if (!parts_.added.works_on_parts()) return false;
+    const auto prefixes = [](const auto& step) { return step->only_at_start(); };
+    const bool prefixed = std::any_of(parts_.normalizers.begin(), parts_.normalizers.end(), prefixes);
+    if (!parts_.added.works_on_parts(prefixed)) return false;
     // Pieces end before such a space, or the model cuts there by itself.
     return cuts("ab cd") && cuts("a1 2b") && cuts("a B");
   }

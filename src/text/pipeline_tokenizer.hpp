@@ -3,6 +3,7 @@
 // is between them is normalized, added tokens that are normalized are cut out, the rest is cut into pieces and each
 // piece becomes tokens.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,12 +27,16 @@ struct TokenizerParts {
   std::vector<std::unique_ptr<TokenDecoder>> decoders;
 };
 
+/// Returns the tokens that a main file adds with those of the files beside it.
+using AddTokens = std::function<std::vector<AddedToken>(std::vector<AddedToken>, const Vocabulary&)>;
+
 /// Ids with a meaning, -1 for none, and the files that all came from.
 struct TokenizerOrigin {
   int32_t eos = -1;
   int32_t bos = -1;
   int32_t pad = -1;
   std::vector<TokenizerFile> files;
+  std::vector<std::string> warnings = {};  ///< Tokenizer::warnings()
 };
 
 std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts, TokenizerOrigin origin);

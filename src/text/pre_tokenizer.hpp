@@ -10,6 +10,7 @@
 #include "text/aligned_text.hpp"
 #include "text/normalizer.hpp"
 #include "text/pretokenize.hpp"
+#include "text/regex.hpp"
 
 namespace llmtrain {
 
@@ -28,6 +29,7 @@ enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, me
 
 std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert);
+std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert);
 /// Every occurrence of a text; an empty one occurs nowhere.
 std::unique_ptr<PreTokenizer> make_literal_split(std::string literal, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_digits_split(bool individual);

@@ -130,6 +130,27 @@ class RegexSplit final : public PreTokenizer {
   bool invert_;
 };
 
+/// Any other pattern: what its matches are may hang on the whole text.
+class AnyRegexSplit final : public PreTokenizer {
+ public:
+  AnyRegexSplit(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert)
+      : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    Splitter splitter(from, behavior_, invert_, sink);
+    if (!from.text.empty()) {
+      regex_->for_matches(from.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
+    }
+    splitter.finish();
+  }
+  bool works_on_parts() const override { return false; }
+
+ private:
+  std::unique_ptr<Regex> regex_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
 class LiteralSplit final : public PreTokenizer {
  public:
   LiteralSplit(std::string literal, SplitBehavior behavior, bool invert)
@@ -300,6 +321,9 @@ std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, Sp
 }
 std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert) {
   return std::make_unique<RegexSplit>(match, behavior, invert);
+}
+std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert) {
+  return std::make_unique<AnyRegexSplit>(std::move(regex), behavior, invert);
 }
 std::unique_ptr<PreTokenizer> make_literal_split(std::string literal, SplitBehavior behavior, bool invert) {
   return std::make_unique<LiteralSplit>(std::move(literal), behavior, invert);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/added_tokens.hpp"
 #include "text/charsmap.hpp"
 #include "text/tokenizer.hpp"
 
@@ -33,6 +34,9 @@ struct SentencePieceModel {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
+
+  std::vector<AddedToken> added = {};  ///< from files beside it, cut out before a text is normalized
+  bool prefixes_every_part = true;     ///< the dummy prefix stands before every text between them, not the first alone
 
   bool has(Type type, int32_t id) const { return pieces[static_cast<size_t>(id)].type == type; }
 };

@@ -27,7 +27,15 @@ bool is_alphanumeric(char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(SentencePieceModel model, TokenizerOrigin origin)
-      : model_(std::move(model)), origin_(std::move(origin)), pieces_(model_), normalizer_(model_) {
+      : model_(std::move(model)),
+        origin_(std::move(origin)),
+        pieces_(model_),
+        normalizer_(model_),
+        added_(model_.added, {}) {
+    for (const AddedToken& token : added_.tokens()) {
+      size_ = std::max(size_, int64_t{token.id} + 1);
+      added_by_id_[token.id] = token;
+    }
     if (model_.kind == SentencePieceModel::Kind::bpe) {
       segmenter_ = make_piece_merger(model_, pieces_);
     } else {
@@ -41,7 +49,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string kind() const override {
     return model_.kind == SentencePieceModel::Kind::bpe ? "sentencepiece bpe" : "sentencepiece unigram";
   }
-  int64_t vocabulary_size() const override { return static_cast<int64_t>(model_.pieces.size()); }
+  int64_t vocabulary_size() const override { return size_; }
   int32_t eos_id() const override { return origin_.eos; }
   int32_t bos_id() const override { return origin_.bos; }
   int32_t pad_id() const override { return origin_.pad; }
@@ -55,7 +63,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     run(text, false, ids, &ranges);
   }
 
-  bool works_on_parts() const override { return separate_; }
+  bool works_on_parts() const override { return separate_ && added_.works_on_parts(model_.prefixes_every_part); }
   size_t find_cut(std::string_view window) const override {
     for (size_t i = window.find(' ', 1); i < window.size() - 1; i = window.find(' ', i + 1)) {
       if (is_alphanumeric(window[i - 1]) && is_alphanumeric(window[i + 1])) return i;
@@ -66,16 +74,56 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override { return decode(ids, false); }
   std::string decode_with_special(std::span<const int32_t> ids) const override { return decode(ids, true); }
   std::string token(int32_t id) const override {
-    return id >= 0 && id < vocabulary_size() ? model_.pieces[static_cast<size_t>(id)].text : std::string();
+    const auto added = added_by_id_.find(id);
+    if (added != added_by_id_.end()) return added->second.content;
+    return is_piece(id) ? model_.pieces[static_cast<size_t>(id)].text : std::string();
   }
   std::string serialized() const override { return serialize_origin(origin_); }
   std::vector<TokenizerFile> files() const override { return origin_.files; }
+  std::vector<std::string> warnings() const override { return origin_.warnings; }
 
  private:
+  bool is_piece(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < model_.pieces.size(); }
+
   void run(std::string_view text, bool continues, std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
+    if (added_.tokens().empty()) {
+      encode_between(text, 0, continues, ids, ranges);
+    } else {
+      cut_added({text, 0, continues}, false, ids, ranges);
+    }
+  }
+
+  /// A part of the input; `continues`: it is not the first, or not to be taken for one.
+  struct Part {
+    std::string_view text;
+    size_t begin;
+    bool continues;
+  };
+  /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece is done on any.
+  void cut_added(const Part& from, bool normalized, std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
+    std::vector<AddedTokens::Part> found;
+    added_.split(from.text, normalized, found);
+    for (const AddedTokens::Part& part : found) {
+      const size_t begin = from.begin + part.begin;
+      const bool continues = from.continues || (begin > 0 && !model_.prefixes_every_part);
+      const Part piece{from.text.substr(part.begin, part.end - part.begin), begin, continues};
+      if (part.token >= 0) {
+        ids.push_back(part.token);
+        if (ranges != nullptr) ranges->push_back({begin, begin + piece.text.size()});
+      } else if (normalized) {
+        encode_between(piece.text, begin, piece.continues, ids, ranges);
+      } else {
+        cut_added(piece, true, ids, ranges);
+      }
+    }
+  }
+
+  void encode_between(std::string_view text, size_t place, bool continues, std::vector<int32_t>& ids,
+                      std::vector<TextRange>* ranges) const {
     std::string normal;
     std::vector<size_t> origins;
     normalizer_.normalize(text, continues, normal, ranges != nullptr ? &origins : nullptr);
+    for (size_t& origin : origins) origin += place;
     bool unknown = false;  // the last piece was
     size_t end = 0;
     for (size_t begin = 0; begin < normal.size(); begin = end) {
@@ -141,7 +189,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool begins = true;  // a space here is the one that encoding adds
     bool space_taken = false;
     for (const int32_t id : ids) {
-      if (id < 0 || id >= vocabulary_size()) continue;
+      if (const auto added = added_by_id_.find(id); added != added_by_id_.end()) {
+        begins = false;
+        space_taken = false;
+        if (with_special || !added->second.special) text += added->second.content;
+        continue;
+      }
+      if (!is_piece(id)) continue;
       const SentencePieceModel::Piece& piece = model_.pieces[static_cast<size_t>(id)];
       if (piece.type == Type::byte) {
         text += static_cast<char>(byte_of_token(piece.text));
@@ -183,6 +237,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   PieceTable pieces_;
   SentencePieceNormalizer normalizer_;
   std::unique_ptr<PieceSegmenter> segmenter_;
+  AddedTokens added_;
+  std::unordered_map<int32_t, AddedToken> added_by_id_;
+  int64_t size_ = static_cast<int64_t>(model_.pieces.size());
   bool separate_ = false;
   uint64_t owner_ = WordCache::new_owner();
 };

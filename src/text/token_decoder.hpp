@@ -37,8 +37,8 @@ std::unique_ptr<TokenDecoder> make_byte_fallback_decoder();
 std::unique_ptr<TokenDecoder> make_fuse_decoder();
 std::unique_ptr<TokenDecoder> make_strip_decoder(char32_t content, size_t start, size_t stop);
 std::unique_ptr<TokenDecoder> make_replace_decoder(const std::string& pattern, const std::string& content);
-/// nullptr for a regex that is not known.
-std::unique_ptr<TokenDecoder> make_regex_replace_decoder(std::string_view regex, std::string content);
+std::unique_ptr<TokenDecoder> make_regex_replace_decoder(const std::string& regex, std::string content,
+                                                         const std::string& place);
 std::unique_ptr<TokenDecoder> make_metaspace_decoder(char32_t replacement, bool keeps_first);
 std::unique_ptr<TokenDecoder> make_word_piece_decoder(std::string prefix, bool cleanup);
 std::unique_ptr<TokenDecoder> make_bpe_decoder(std::string suffix);

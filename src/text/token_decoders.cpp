@@ -161,9 +161,9 @@ std::unique_ptr<TokenDecoder> make_replace_decoder(const std::string& pattern, c
               [=](DecodeReach& reach) { reach.add_replacement(pattern, content); });
 }
 
-std::unique_ptr<TokenDecoder> make_regex_replace_decoder(std::string_view regex, std::string content) {
-  std::shared_ptr<Normalizer> replace = make_regex_replace_normalizer(regex, std::move(content));
-  if (replace == nullptr) return nullptr;
+std::unique_ptr<TokenDecoder> make_regex_replace_decoder(const std::string& regex, std::string content,
+                                                         const std::string& place) {
+  std::shared_ptr<Normalizer> replace = make_regex_replace_normalizer(regex, std::move(content), place);
   const auto change = [replace](std::string& token, size_t, size_t) {
     AlignedText changed;
     const Chunk chunk{token};

@@ -94,8 +94,7 @@ TokenizerFileSet read_tokenizer_files(const std::string& path) {
       if (has_file(set.folder, name)) add_file(name, largest_config, set);
     }
   }
-  const bool complete = format_of(set) == TokenizerFormat::json;  // with all that is added
-  if (!complete && has_file(set.folder, names::added)) add_file(names::added, largest_config, set);
+  if (has_file(set.folder, names::added)) add_file(names::added, largest_config, set);
   return set;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 #include <variant>
 
 #include "core/error.hpp"
@@ -33,19 +34,37 @@ using Format = TokenizerFormat;
 /// What the main files make.
 using TokenizerContent = std::variant<SentencePieceModel, TokenizerParts>;
 
-TokenizerContent read_main_files(const TokenizerFileSet& set) {
+SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string& name, TokenizerFolder& folder) {
+  SentencePieceModel model = read_sentencepiece_model(bytes, name);
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t i = 0; i < model.pieces.size(); ++i) ids.emplace(model.pieces[i].text, static_cast<int32_t>(i));
+  const auto find = [&](std::string_view text) {
+    const auto found = ids.find(text);
+    return found == ids.end() ? -1 : found->second;
+  };
+  model.added = folder.add_tokens({}, find, static_cast<int64_t>(model.pieces.size()));
+  model.prefixes_every_part = folder.prefixes_every_part();
+  return model;
+}
+
+TokenizerContent read_main_files(const TokenizerFileSet& set, TokenizerFolder& folder) {
   const TokenizerFile& first = set.files.front();
   const std::string name = set.path(first);
+  const AddTokens add = [&](std::vector<AddedToken> added, const Vocabulary& vocabulary) {
+    return folder.add_tokens(
+        std::move(added), [&](std::string_view text) { return vocabulary.find(text); }, vocabulary.size());
+  };
   switch (format_of(set)) {
     case Format::json:
-      return read_tokenizer_json(first.bytes, name);
+      return read_tokenizer_json(
+          first.bytes, name, [&](auto& json) { folder.change_prefix_space(json); }, add);
     case Format::gpt2: {
       const TokenizerFile* merges = set.find(names::merges);
       if (merges == nullptr) throw UserError(ExitCode::missing_input, set.folder + "merges.txt: there is no such file");
-      return read_gpt2_files(first.bytes, merges->bytes, name, set.path(*merges), gpt2_options(set));
+      return read_gpt2_files(first.bytes, merges->bytes, name, set.path(*merges), folder.gpt2_prefix_space(), add);
     }
     case Format::sentencepiece:
-      return read_sentencepiece_model(first.bytes, name);
+      return read_sentencepiece(first.bytes, name, folder);
     case Format::tiktoken:
       return read_tiktoken_file(first.bytes, name);
   }
@@ -53,6 +72,8 @@ TokenizerContent read_main_files(const TokenizerFileSet& set) {
 }
 
 int32_t find_token(const SentencePieceModel& model, std::string_view text) {
+  const auto added = std::ranges::find(model.added, text, &AddedToken::content);
+  if (added != model.added.end()) return added->id;
   const auto found = std::ranges::find(model.pieces, text, &SentencePieceModel::Piece::text);
   return found == model.pieces.end() ? -1 : static_cast<int32_t>(found - model.pieces.begin());
 }
@@ -62,30 +83,33 @@ int32_t find_token(const TokenizerParts& parts, std::string_view text) {
   return found == added.end() ? parts.model->vocabulary().find(text) : found->id;
 }
 
-int64_t id_limit(const SentencePieceModel& model) { return static_cast<int64_t>(model.pieces.size()); }
-int64_t id_limit(const TokenizerParts& parts) {
-  int64_t limit = parts.model->vocabulary().id_limit();
-  for (const AddedToken& token : parts.added.tokens()) limit = std::max(limit, int64_t{token.id} + 1);
+int64_t id_limit(int64_t limit, const std::vector<AddedToken>& added) {
+  for (const AddedToken& token : added) limit = std::max(limit, int64_t{token.id} + 1);
   return limit;
 }
+int64_t id_limit(const SentencePieceModel& model) {
+  return id_limit(static_cast<int64_t>(model.pieces.size()), model.added);
+}
+int64_t id_limit(const TokenizerParts& parts) {
+  return id_limit(parts.model->vocabulary().id_limit(), parts.added.tokens());
+}
 
-/// These formats have no place for tokens from files beside them.
+/// tiktoken's ranks have no place for tokens from files beside them.
 void refuse_more_tokens(const TokenizerFileSet& set, const FindToken& find) {
-  const Format format = format_of(set);
-  if (format != Format::sentencepiece && format != Format::tiktoken) return;
-  for (const AddedToken& token : tokens_beside(set)) {
-    if (find(token.content) == token.id) continue;
+  if (format_of(set) != Format::tiktoken) return;
+  for (const auto& [id, token] : read_folder_tokens(set, find_tokenizer_class(""), {}).by_id) {
+    if (find(token.content) == id) continue;
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: a file beside it adds the token \"{}\" with the id {}, which it does not have: "
                                 "such tokens are read from a tokenizer.json",
-                                set.path(set.files.front()), token.content.substr(0, 60), token.id));
+                                set.path(set.files.front()), token.content.substr(0, 60), id));
   }
 }
 
 /// From the files beside, or what is usual.
-TokenizerOrigin find_ids(const TokenizerFileSet& set, const TokenizerContent& content, const FindToken& find,
+TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& content, const FindToken& find,
                          int64_t limit) {
-  TokenizerOrigin origin = named_ids(set, find, limit);
+  TokenizerOrigin origin = folder.named_ids(find, limit);
   if (const auto* model = std::get_if<SentencePieceModel>(&content)) {
     if (origin.eos < 0) origin.eos = find(model->eos_piece);
     if (origin.bos < 0) origin.bos = find(model->bos_piece);
@@ -101,13 +125,14 @@ TokenizerOrigin find_ids(const TokenizerFileSet& set, const TokenizerContent& co
 
 /// `stored`: with ids that were found before.
 std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_token, const TokenizerOrigin* stored) {
-  TokenizerContent content = read_main_files(set);
+  TokenizerFolder folder(set);
+  TokenizerContent content = read_main_files(set, folder);
   const FindToken find = [&content](std::string_view text) {
     return std::visit([&](const auto& c) { return find_token(c, text); }, content);
   };
   const int64_t limit = std::visit([](const auto& c) { return id_limit(c); }, content);
   refuse_more_tokens(set, find);
-  TokenizerOrigin origin = stored != nullptr ? *stored : find_ids(set, content, find, limit);
+  TokenizerOrigin origin = stored != nullptr ? *stored : find_ids(folder, content, find, limit);
   for (const int32_t id : {origin.eos, origin.bos, origin.pad}) {
     if (id >= limit) throw UserError(ExitCode::bad_content, "stored tokenizer: an id beyond its vocabulary");
   }

@@ -2,6 +2,8 @@
 // Reads tokenizer.json, the tokenizers library's description of a tokenizer. Every part and option is used or refused
 // by name; truncation and padding are settings of who calls the library, not of the text's tokens, and are not used.
 
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -16,8 +18,10 @@ namespace llmtrain {
 inline constexpr int64_t largest_tokenizer_json = int64_t{48} << 20;  ///< bytes
 inline constexpr JsonLimits tokenizer_limits{.bytes = largest_tokenizer_json, .values = int64_t{1} << 21};
 
-/// `name` is the file's, for messages. UserError(bad_content).
-TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name);
+/// `name` is the file's, for messages. `change` may change the document, `add` the added tokens, before they are used.
+/// UserError(bad_content).
+TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
+                                   const std::function<void(nlohmann::json&)>& change = {}, const AddTokens& add = {});
 
 // Its sections; `where` names them in messages. null is no step.
 std::vector<std::unique_ptr<Normalizer>> read_normalizer(const JsonNode& node);

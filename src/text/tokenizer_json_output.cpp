@@ -30,10 +30,7 @@ std::unique_ptr<TokenDecoder> replace_decoder(const JsonNode& node) {
   pattern.allow({"String", "Regex"});
   const std::string& content = node.at("content").text();
   if (pattern.has("String")) return make_replace_decoder(pattern.at("String").text(), content);
-  auto decoder = make_regex_replace_decoder(pattern.at("Regex").text(), content);
-  if (decoder == nullptr)
-    pattern.refuse(fmt::format("the regex {} is not known to this version", pattern.at("Regex").text()));
-  return decoder;
+  return make_regex_replace_decoder(pattern.at("Regex").text(), content, node.where());
 }
 
 std::unique_ptr<TokenDecoder> metaspace_decoder(const JsonNode& node) {

@@ -95,10 +95,8 @@ void add_normalizers(const JsonNode& node, Normalizers& steps) {
     node.allow({"type", "pattern", "content"});
     const Pattern pattern = pattern_of(node.at("pattern"));
     const std::string content = node.at("content").text();
-    auto step = pattern.is_regex ? make_regex_replace_normalizer(pattern.text, content)
-                                 : make_replace_normalizer(pattern.text, content);
-    if (step == nullptr) node.refuse(fmt::format("the regex {} is not known to this version", pattern.text));
-    steps.push_back(std::move(step));
+    steps.push_back(pattern.is_regex ? make_regex_replace_normalizer(pattern.text, content, node.where())
+                                     : make_replace_normalizer(pattern.text, content));
   } else if (type == "Prepend") {
     node.allow({"type", "prepend"});
     steps.push_back(make_prepend_normalizer(node.at("prepend").text()));
@@ -162,12 +160,11 @@ void add_split(const JsonNode& node, PreTokenizers& steps) {
     steps.push_back(make_regex_split(match, behavior, invert));
     return;
   }
-  const SplitPattern* known = SplitPattern::find(pattern.text);
-  if (known == nullptr) {
-    node.refuse(fmt::format("the regex {} is not known to this version, which matches those of {} by its own code",
-                            pattern.text, fmt::join(SplitPattern::known(), ", ")));
+  if (const SplitPattern* known = SplitPattern::find(pattern.text)) {
+    steps.push_back(make_pattern_split(*known, behavior, invert));
+    return;
   }
-  steps.push_back(make_pattern_split(*known, behavior, invert));
+  steps.push_back(make_regex_split(std::make_unique<Regex>(pattern.text, node.where()), behavior, invert));
 }
 
 void add_simple_pre_tokenizer(const JsonNode& node, const std::string& type, PreTokenizers& steps) {

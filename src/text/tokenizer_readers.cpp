@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "text/added_token_files.hpp"
 #include "text/base64.hpp"
 #include "text/byte_level.hpp"
 #include "text/tokenizer_json.hpp"
@@ -82,7 +81,7 @@ Vocabulary read_ranks(std::string_view text, const std::string& name) {
 }  // namespace
 
 TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
-                               const std::string& merges_name, Gpt2Options gpt2) {
+                               const std::string& merges_name, bool add_prefix_space, const AddTokens& add) {
   const nlohmann::json document = parse_json(vocab_json, vocab_name, tokenizer_limits);
   Vocabulary vocabulary = read_vocabulary(JsonNode(document, vocab_name));
   const std::vector<MergeRule> merges = read_merge_lines(merges_txt, merges_name, vocabulary);
@@ -92,9 +91,12 @@ TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view mer
                     vocab_name + ": it has no token for some bytes: not a vocabulary of GPT-2's kind");
   }
   TokenizerParts parts;
-  gpt2.special_names.emplace_back("<|endoftext|>");
-  std::vector<AddedToken> added = join_added_tokens(std::move(gpt2.beside), gpt2.special_names, vocabulary, vocab_name);
-  if (gpt2.add_prefix_space) parts.pre_tokenizers.push_back(make_prefix_space());
+  std::vector<AddedToken> added;
+  if (const int32_t end = vocabulary.find("<|endoftext|>"); end >= 0) {
+    added.push_back({.content = "<|endoftext|>", .id = end, .special = true});
+  }
+  if (add) added = add(std::move(added), vocabulary);
+  if (add_prefix_space) parts.pre_tokenizers.push_back(make_prefix_space());
   parts.pre_tokenizers.push_back(make_pattern_split(*SplitPattern::find_name("gpt2"), SplitBehavior::isolated, false));
   parts.model = make_bpe_model(std::move(vocabulary), merges, options, true);
   parts.added = AddedTokens(std::move(added), parts.normalizers);

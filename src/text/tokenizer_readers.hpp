@@ -11,16 +11,9 @@ namespace llmtrain {
 
 inline constexpr int64_t largest_tiktoken_file = int64_t{16} << 20;  ///< bytes
 
-/// What is said of GPT-2's files in the files beside them.
-struct Gpt2Options {
-  bool add_prefix_space = false;
-  std::vector<AddedToken> beside = {};          ///< tokens that are not, or not only, in the vocabulary
-  std::vector<std::string> special_names = {};  ///< tokens with a meaning, beside <|endoftext|>
-};
-
-/// GPT-2's files: byte-level BPE with its split; <|endoftext|> is a special token.
+/// GPT-2's files: byte-level BPE with its split. `add` makes the added tokens.
 TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
-                               const std::string& merges_name, Gpt2Options options);
+                               const std::string& merges_name, bool add_prefix_space, const AddTokens& add);
 
 /// Lines "base64 rank". Which split and special tokens belong to it is known by the number of ranks: Llama 3.
 TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name);

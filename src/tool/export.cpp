@@ -15,6 +15,7 @@
 #include "text/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
+#include "train/config.hpp"
 
 namespace llmtrain {
 namespace {
@@ -33,19 +34,18 @@ void export_checkpoint(const std::string& path, ExportOptions options) {
   LoadedModel loaded(path, DType::f32);
   const Tokenizer* tokenizer = loaded.tokenizer();
   const std::string& origin = loaded.config().path;
-  bool save = tokenizer != nullptr;
   std::error_code ignored;
   if (!origin.empty() && std::filesystem::exists(origin + "/config.json", ignored)) {
     options.texts = model_texts(origin);
-    const bool same = save && has_tokenizer(FolderHandle::open(origin)) &&
-                      load_tokenizer(origin)->serialized() == tokenizer->serialized();
-    save = save && !same;
   } else if (!origin.empty()) {
     options.texts = CheckpointModel::texts(path);
   }
   options.ids = loaded.ids();
-  if (save) options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer, folder); };
   const Manifest& manifest = loaded.checkpoint()->manifest();
+  if (tokenizer != nullptr) {
+    const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
+    carry_tokenizer(options, *tokenizer, deck.data.tokenizer);
+  }
   const std::vector<UnitSpec>& units = loaded.model().units();
   if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors are not those of its deck: {}", path, what));

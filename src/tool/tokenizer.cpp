@@ -29,6 +29,14 @@ struct TokenizerOptions {
   bool special_tokens = false;
 };
 
+std::unique_ptr<Tokenizer> open_and_warn(const TokenizerOptions& options) {
+  std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
+  for (const std::string& warning : tokenizer->warnings()) {
+    std::cerr << without_controls(fmt::format("llmtool: warning: {}\n", warning));
+  }
+  return tokenizer;
+}
+
 /// All of a file, or of the standard input.
 std::string read_input(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
@@ -94,7 +102,7 @@ void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
 }
 
 void encode(const TokenizerOptions& options) {
-  const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
+  const auto tokenizer = open_and_warn(options);
   if (options.ids) {
     encode_ids(*tokenizer, options);
     return;
@@ -130,13 +138,13 @@ std::vector<int32_t> parse_ids(std::string_view text, const std::string& source,
 }
 
 void decode(const TokenizerOptions& options) {
-  const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
+  const auto tokenizer = open_and_warn(options);
   const std::vector<int32_t> ids = parse_ids(read_input(options.input), options.input, tokenizer->vocabulary_size());
   std::cout << (options.special_tokens ? tokenizer->decode_with_special(ids) : tokenizer->decode(ids));
 }
 
 void info(const TokenizerOptions& options) {
-  const auto tokenizer = open_tokenizer(options.tokenizer, {options.eos_token});
+  const auto tokenizer = open_and_warn(options);
   const auto line = [](std::string_view name, const std::string& value) {
     std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
   };

@@ -25,6 +25,9 @@ void Trainer::set_weights(Run& run) {
 void Trainer::read_texts(Run& run) {
   const std::string& path = config_.model.path;
   const std::string& instead = config_.source.instead;
+  if (tokenizer_ != nullptr) {
+    for (const std::string& warning : tokenizer_->warnings()) run.log.warn(warning);
+  }
   if (path.empty()) return;
   raise_together(run.runtime.communicator(), [&] {
     if (run.runtime.communicator().rank() != 0) return;
@@ -87,13 +90,10 @@ void Trainer::export_weights(Run& run) {
   options.type = weight_type_of(name_of(checkpoint.export_dtype));
   options.file_bytes = checkpoint.export_file_size;
   options.texts = run.texts;
-  const bool in_texts =
-      config_.source.instead.empty() && config_.data.tokenizer == tokenizer_of_model(config_.model.path);
-  if (tokenizer_ != nullptr && !in_texts) {
-    options.ids.bos = tokenizer_->bos_id();
-    if (tokenizer_->eos_id() >= 0) options.ids.eos = {tokenizer_->eos_id()};
-    options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer_, folder); };
-  }
+  raise_together(run.runtime.communicator(), [&] {
+    const bool writes = run.runtime.communicator().rank() == 0 && tokenizer_ != nullptr;
+    if (writes) carry_tokenizer(options, *tokenizer_, config_.data.tokenizer_path());
+  });
   export_model(options, shape_, params_, run.runtime.communicator());
   run.log.print("exported   " + options.output);
 }

@@ -80,7 +80,7 @@ TEST(TokenizerJson, TheTwinIsRead) {
 }
 
 TEST(TokenizerJson, UnknownRegexIsRefusedByName) {
-  EXPECT_THAT(why_json(replace(good_json, R"(\\s+)", "(a+)+$")), HasSubstr("(a+)+$ is not known"));
+  EXPECT_THAT(why_json(replace(good_json, R"(\\s+)", "a(?R)")), HasSubstr("(?R..., which is not known"));
 }
 
 TEST(TokenizerJson, UnknownPartsAreRefusedByName) {
@@ -323,7 +323,7 @@ TEST(TokenizerFiles, FolderSaysWhichTokensMeanWhat) {
   EXPECT_EQ(load_tokenizer(folder.path(), "a")->eos_id(), 1);
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "zzz"); }), HasSubstr("\"zzz\" is not in the vocabulary"));
   folder.write("tokenizer_config.json", R"({"eos_token":"none such"})");
-  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path()); }), HasSubstr("tokenizer_config.json.eos_token: the token"));
+  EXPECT_EQ(load_tokenizer(folder.path())->eos_id(), 6);  // a new one, as in Transformers
 }
 
 TEST(TokenizerFiles, MissingOnes) {
@@ -365,12 +365,11 @@ TEST(TokenizerFiles, TokensAddedBesideAVocabulary) {
   EXPECT_THAT(encode("ab  <pad>frobs frob<s>"), ElementsAre(256, 258, 'f', 'r', 'o', 'b', 's', ' ', 259, 257));
   EXPECT_EQ(load_tokenizer(folder.path(), "ab")->pad_id(), 258);
 
+  // Transformers gives the ids itself; that the file says another is no secret.
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"7":{"content":"<p>"}}})");
-  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }),
-              HasSubstr("\"<p>\" has the id 7 of another token"));
-  folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"258":{"content":"ab"}}})");
-  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }),
-              HasSubstr("has the id 258, in the vocabulary 256"));
+  EXPECT_THAT(encode("ab<p>"), ElementsAre(256, 258));
+  EXPECT_THAT(load_tokenizer(folder.path(), "ab")->warnings(),
+              ElementsAre(HasSubstr("added_tokens_decoder: the token \"<p>\" has the id 7 there; it gets 258")));
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"ab"}}})");
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("the key is no id of a token"));
 }

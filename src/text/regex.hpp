@@ -1,0 +1,50 @@
+#pragma once
+// Any regular expression of a tokenizer.json. They are written for Oniguruma, which the tokenizers package uses;
+// PCRE2 matches them here. What both understand alike is handed over, what they understand differently is translated,
+// and what cannot be is refused by name, so that no text is split otherwise than there.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace llmtrain {
+
+/// Oniguruma's syntax as PCRE2's. UserError(bad_content) "place: the regex ...: what is not known, at which byte".
+std::string translate_regex(std::string_view pattern, const std::string& place);
+
+class Regex {
+ public:
+  /// `place` names the file and key in messages.
+  Regex(std::string pattern, const std::string& place);
+  ~Regex();
+  Regex(const Regex&) = delete;
+  Regex& operator=(const Regex&) = delete;
+
+  /// Calls match(begin, end) for all matches of a text from left to right. An empty one does not follow a match at
+  /// once. Bytes that are no UTF-8 count as U+FFFD. UserError(bad_content) when the pattern takes too long.
+  template <class Match>
+  void for_matches(std::string_view text, const Match& match) const {
+    Search search(*this, text);
+    size_t begin = 0, end = 0;
+    while (search.next(begin, end)) match(begin, end);
+  }
+
+ private:
+  struct Code;
+  struct State;
+  class Search {
+   public:
+    Search(const Regex& regex, std::string_view text);
+    ~Search();
+    bool next(size_t& begin, size_t& end);
+
+   private:
+    std::unique_ptr<State> state_;
+  };
+
+  std::string pattern_, place_;
+  std::unique_ptr<Code> code_;
+};
+
+}  // namespace llmtrain

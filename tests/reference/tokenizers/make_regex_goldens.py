@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Writes regex_goldens.json: where Oniguruma, in the tokenizers package, cuts awkward texts by patterns that llmtrain
+matches with PCRE2, as byte offsets of the ends of pieces, and patterns that it refuses.
+
+    pip install tokenizers==0.23.3
+    python make_regex_goldens.py
+"""
+
+import json
+import os
+import random
+
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATTERNS = [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+            r"[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+            r"(?i)'s|'t|\w+|\s+|[^\w\s]+",r"\b\w+\b",r"\w+|\W",r"\h+|\H",r"(?<=\d)\D+|\d",r"\R|\N+",r"^\s*\S+",r"\s+$|\S+",r"[[:punct:]]+|[^[:punct:]]+",r"[\p{Han}\p{Hiragana}]+|[^\p{Han}]",
+            r"[\w&&[^\d_]]+|.",r"(?m).+","(?x) \\p{L}+ # word\n | \\d+ ",r"(\w)\1|.",r"(?<q>['\"]).*?\k<q>|.",r"x*",r"(?=b)|\d",r"\s*",r"(?>\p{Lu}\p{Ll}+)|\p{Lu}+|\p{Ll}+|\p{N}+|\s+|[^\s\p{L}\p{N}]+",r"\p{^L}+|\p{L}",r"\P{N}{1,5}",r"(?i:k)+|\S",r"\B\w|\W+",r"[^\S\r\n]+|[\r\n]+|\S+",r"\A\s+|\s+\z|\S+",r"\Z|a",r"a{2}?|b{,2}|c{1,2}+|.",r"\p{M}+|\P{M}\p{M}*",r"[a-z]{1,3}|[A-Z]++|.",r"(?:\p{L}|\p{M})+|\p{Zs}+|\p{Cc}|\p{Cf}|.",r"[^a-zA-Z0-9]",r"\p{Sc}\d+|\p{Sm}|\p{Sk}|\p{So}|\p{Pd}|\p{P}",r"(?i)[a-k]+|[^a-k]",r"[\s\S]{1,7}",r"\u00e9|\x{4e16}|\x41|\t|\e|.",r"(?:a|ab)(?:c|bcd)*|.",r"[]a]|[^]a]+",r"[\-\]\[]+|[a\-z]+|.",r"(?<![a-z])[a-z]+",r"\d(?=\d{3}+(?!\d))|.",r"[[:word:]]+|[[:space:]]|[[:blank:]]|.",r"(?<=^|\s)\S",r"\p{Latin}+|\p{Cyrillic}+|\p{Greek}+|\p{Arabic}+|\p{Hangul}+|\p{Thai}+|.",r"a{1,2}{2}|.", r"(?i:ſ)|.", r"\p{C}+|\P{C}", r"(?i)[^\p{L}]+|\p{L}+"]
+EVERY_BEHAVIOR = [0, 3, 6, 17, 18, 19]  # places in PATTERNS
+BEHAVIORS = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+REFUSED = [r"(?i:stra|\u0130)", r"\p{Emoji}", r"[[:alpha:]]+", r"\X", r"(?i:ss)", r"\G\w", r"\Ka", r"(?~ab)", r"[[:graph:]]"]
+
+POOL=list("abcABC xyz  \t\n\r\n0123٣४五。，？!'\"()-_[]{}éßſİıKİΣσς你好世界こんにちは한국어Привет\u0301\u0327\u200d\u200c\ufeff\u00a0\u2028\u2029\u3000\u0085\u000b\u000c😀👩🚀🇩🇪Ⅷ½①ⓐ$€+<=>^`|~ไทยनमस्तेالعربية\u1c89\U0001e030\U00031350\u0cf3\U00011f50")+["'s","'LL","'Ve","\r\n","  ","\n\n","aa","\U0001f469\u200d\U0001f680","straße","123456"]
+
+
+def texts():
+    rng = random.Random(7)
+    out = ["","a"," ","\n","  a","a  ","\r\n\r\n"," \n \n","don't WE'LL I'ſ","aab bcd 1234567,89","“q” 'q' \"x\""]
+    for _ in range(16):
+        out.append("".join(rng.choice(POOL) for _ in range(rng.randrange(1, 40))))
+    return out
+
+
+def pieces(pattern, behavior, invert, text):
+    starts = [0]
+    for c in text:
+        starts.append(starts[-1] + len(c.encode()))
+    split = pre_tokenizers.Split(Regex(pattern), behavior, invert=invert).pre_tokenize_str(text)
+    return [starts[i] for _, range in split for i in range]
+
+
+def main():
+    cases = []
+    for k, pattern in enumerate(PATTERNS):
+        for behavior in BEHAVIORS if k in EVERY_BEHAVIOR else ["isolated"]:
+            for invert in (False, True) if k in EVERY_BEHAVIOR else (False,):
+                cases.append({"regex": pattern, "behavior": behavior, "invert": invert,
+                              "pieces": [pieces(pattern, behavior, invert, text) for text in texts()]})
+    for pattern in REFUSED:
+        Regex(pattern)  # Oniguruma knows it
+    content = {"made_by": f"tokenizers {tokenizers.__version__}", "texts": texts(), "cases": cases, "refused": REFUSED}
+    with open(os.path.join(HERE, "regex_goldens.json"), "w", encoding="ascii") as file:
+        json.dump(content, file, separators=(",", ":"))
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -44,6 +45,20 @@ bool FolderHandle::has(const std::string& name) const {
   return fstatat(descriptor_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+std::string FolderHandle::why_unreadable(const std::string& name, int error) const {
+  std::array<char, 256> target{};
+  const ssize_t length = readlinkat(descriptor_, name.c_str(), target.data(), target.size());
+  if (length < 0) return std::strerror(error);
+  const std::string shown = printable(std::string(target.data(), static_cast<size_t>(length)));
+  if (error == ENOENT) {
+    return fmt::format(
+        "it is a symbolic link to {}, which is not there. A copy of a Hugging Face snapshot needs the "
+        "files that it links to (cp -rL)",
+        shown);
+  }
+  return fmt::format("it is a symbolic link to {}: {}", shown, std::strerror(error));
+}
+
 std::vector<std::string> FolderHandle::names() const {
   std::vector<std::string> names;
   std::error_code error;
@@ -60,16 +75,9 @@ FileHandle FolderHandle::open_to_read(const std::string& name) const {
   check_file_name(name, path_);
   const std::string path = path_of(name);
   // Without O_NONBLOCK the open of a pipe would wait for a writer.
-  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (descriptor < 0 && errno == ELOOP) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: a symbolic link, which is not followed, since a model's folder may come from "
-                                "anywhere. Where it is yours (the Hugging Face cache links its files), make a copy "
-                                "without links: cp -rL {} COPY",
-                                path, path_));
-  }
+  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
-    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, why_unreadable(name, errno)));
   }
   FileHandle handle(descriptor, path);
   if (!handle.is_regular()) throw UserError(ExitCode::bad_content, path + ": not a regular file");

@@ -7,8 +7,9 @@
 
 namespace llmtrain {
 
-/// A folder whose files are opened by names that foreign text may have chosen: only plain names, no links, regular
-/// files only, so that nothing outside the folder is ever opened.
+/// A folder whose files are opened by names that foreign text may have chosen: only plain names, which cannot lead out
+/// of the folder, and regular files only. Symbolic links are followed: the Hugging Face cache consists of them, and who
+/// owns the folder made them.
 class FolderHandle {
  public:
   /// UserError(missing_input) when it is no folder. The path itself may lead through links.
@@ -24,12 +25,13 @@ class FolderHandle {
   bool has(const std::string& name) const;
   /// Sorted; without those that begin with a dot.
   std::vector<std::string> names() const;
-  /// UserError: bad_content for a name that is none, for a link and for what is no regular file; missing_input when it
-  /// is not there.
+  /// UserError: bad_content for a name that is none and for what is no regular file; missing_input when it is not there
+  /// or is a link that leads nowhere.
   FileHandle open_to_read(const std::string& name) const;
 
  private:
   FolderHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  std::string why_unreadable(const std::string& name, int error) const;
   int descriptor_ = -1;
   std::string path_;
 };

@@ -89,7 +89,7 @@ void import_model(Format format, const Options& o) {
   if (format == Format::llama2c) {
     import_llama2c(o.input, options);
   } else {
-    import_gpt_json(o.input, options);
+    print_warnings(import_gpt_json(o.input, options));
   }
   std::cout << o.output << '\n';
 }

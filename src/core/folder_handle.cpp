@@ -17,14 +17,14 @@
 
 namespace llmtrain {
 
-FolderHandle FolderHandle::open(const std::string& path) {
+FolderHandle FolderHandle::open(const std::string& path, Links links) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
     const char* what =
         errno == ENOTDIR ? "it is a file, not a folder: give the one that it lies in" : std::strerror(errno);
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, what));
   }
-  return FolderHandle(descriptor, path);
+  return FolderHandle(descriptor, path, links);
 }
 
 FolderHandle::~FolderHandle() {
@@ -32,11 +32,12 @@ FolderHandle::~FolderHandle() {
 }
 
 FolderHandle::FolderHandle(FolderHandle&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)), links_(other.links_) {}
 
 FolderHandle& FolderHandle::operator=(FolderHandle&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
+  std::swap(links_, other.links_);
   return *this;
 }
 
@@ -75,7 +76,11 @@ FileHandle FolderHandle::open_to_read(const std::string& name) const {
   check_file_name(name, path_);
   const std::string path = path_of(name);
   // Without O_NONBLOCK the open of a pipe would wait for a writer.
-  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int no_links = links_ == Links::refused ? O_NOFOLLOW : 0;
+  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_links);
+  if (descriptor < 0 && no_links != 0 && errno == ELOOP) {
+    throw UserError(ExitCode::bad_content, path + ": a symbolic link, which is not followed in a checkpoint");
+  }
   if (descriptor < 0) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, why_unreadable(name, errno)));
   }

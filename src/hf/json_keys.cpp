@@ -36,7 +36,7 @@ const nlohmann::json* JsonKeys::find(std::string_view key) const {
 }
 
 const nlohmann::json* JsonKeys::use(std::string_view key) {
-  known_.emplace(key);
+  read_.emplace(key);
   return find(key);
 }
 
@@ -125,21 +125,22 @@ void JsonKeys::only(std::string_view key, const nlohmann::json& allowed, std::st
 void JsonKeys::no_effect(std::string_view keys) {
   while (!keys.empty()) {
     const size_t end = std::min(keys.find(' '), keys.size());
-    known_.emplace(keys.substr(0, end));
+    without_effect_.emplace(keys.substr(0, end));
     keys.remove_prefix(std::min(end + 1, keys.size()));
   }
 }
 
 void JsonKeys::no_effect_as(std::string_view key, const nlohmann::json& value) {
   const nlohmann::json* found = find(key);
-  if (found == nullptr || *found == value) known_.emplace(key);
+  if (found == nullptr || *found == value) without_effect_.emplace(key);
 }
 
 void JsonKeys::list_unknown(std::vector<std::string>& names) const {
   if (object_ == nullptr) return;
-  const std::vector<std::string_view> known(known_.begin(), known_.end());
+  const std::vector<std::string_view> read(read_.begin(), read_.end());
   for (const auto& [key, value] : object_->items()) {
-    if (!known_.contains(key)) names.push_back(prefix_ + printable(key) + did_you_mean(key, known));
+    if (read_.contains(key) || without_effect_.contains(key)) continue;
+    names.push_back(prefix_ + printable(key) + did_you_mean(key, read));
   }
 }
 

@@ -38,7 +38,7 @@ class JsonKeys {
   /// A key that this family does not read: it stays unknown unless its value says what the family does anyway.
   void no_effect_as(std::string_view key, const nlohmann::json& value);
   void problem(std::string_view key, const std::string& what);
-  /// Adds the keys that are left, each with the known name that it resembles.
+  /// Adds the keys that are left, each with the name that it resembles of those that are read.
   void list_unknown(std::vector<std::string>& names) const;
 
  private:
@@ -48,7 +48,7 @@ class JsonKeys {
   const nlohmann::json* object_;
   std::string prefix_;
   std::vector<std::string>& problems_;
-  std::set<std::string, std::less<>> known_;
+  std::set<std::string, std::less<>> read_, without_effect_;
 };
 
 /// The warning about keys that no reader asked for; empty where there are none.

@@ -78,8 +78,12 @@ TEST_F(FolderHandleTest, FollowsLinksAndSaysWhichOnesLeadNowhere) {
   EXPECT_TRUE(folder.has("link"));
   EXPECT_EQ(folder.open_to_read("link").read_text(10), "secret");
   EXPECT_EQ(folder.open_to_read("link_to_link").read_text(10), "secret");
-  EXPECT_THAT(refusal("broken", ExitCode::missing_input), HasSubstr("a symbolic link to ../blobs/gone, which is not"));
-  EXPECT_THAT(refusal("loop_1", ExitCode::missing_input), HasSubstr("a symbolic link to loop_2: Too many levels"));
+  EXPECT_THAT(refusal("broken", ExitCode::missing_input),
+              HasSubstr("a symbolic link to '../blobs/gone', which is not"));
+  EXPECT_THAT(refusal("loop_1", ExitCode::missing_input), HasSubstr("a symbolic link to 'loop_2': Too many levels"));
+  const FolderHandle checkpoint = FolderHandle::open((root_ / "model").string(), FolderHandle::Links::refused);
+  EXPECT_EQ(checkpoint.open_to_read("inside").read_text(10), "text");
+  EXPECT_THROW(checkpoint.open_to_read("link"), UserError);
   for (const char* name : {"folder", "device", "pipe"}) EXPECT_THAT(refusal(name), HasSubstr("not a regular file"));
 }
 

@@ -78,7 +78,7 @@ class PieceReader {
  private:
   void read_file(const CheckpointFile& file, int64_t first, int64_t from, int64_t to, const Pause& pause) {
     try {
-      const FileHandle handle = FolderHandle::open(path_).open_to_read(file.name);
+      const FileHandle handle = FolderHandle::open(path_, FolderHandle::Links::refused).open_to_read(file.name);
       check_size(handle, file.bytes);
       for (const int64_t batch = pieces_before_pause * threads_; from < to; from += batch) {
         parallel_for(static_cast<size_t>(std::min(batch, to - from)), threads_, [&](size_t i) {
@@ -112,7 +112,7 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
     if (found == files[f].hash) continue;
     std::string where;
     try {
-      const FileHandle handle = FolderHandle::open(path).open_to_read(files[f].name);
+      const FileHandle handle = FolderHandle::open(path, FolderHandle::Links::refused).open_to_read(files[f].name);
       for (size_t shard = 0; shard < manifest.shards.size() && where.empty(); ++shard) {
         if (manifest.shards[shard].file.name != files[f].name) continue;
         const std::string damage = find_damage(handle, manifest, static_cast<int64_t>(shard), pause);
@@ -183,7 +183,9 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
   std::string text;
   raise_together(communicator, [&] {
     if (communicator.rank() != 0) return;
-    text = FolderHandle::open(path).open_to_read(manifest_name).read_text(most_manifest_bytes);
+    text = FolderHandle::open(path, FolderHandle::Links::refused)
+               .open_to_read(manifest_name)
+               .read_text(most_manifest_bytes);
     parse_manifest_of(path, text);
   });
   communicator.broadcast(text);
@@ -229,7 +231,7 @@ Manifest verify_checkpoint(const std::string& path, Communicator& communicator) 
 }
 
 Manifest read_manifest(const std::string& path) {
-  const FolderHandle folder = FolderHandle::open(path);
+  const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
   const std::string text = folder.open_to_read(manifest_name).read_text(most_manifest_bytes);
   Manifest manifest = parse_manifest_of(path, text);
   for (const CheckpointFile& file : manifest.all_files()) check_size(folder.open_to_read(file.name), file.bytes);
@@ -272,7 +274,7 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
     if (const std::string what = difference(manifest.schema, target.schema()); !what.empty()) {
       throw UserError(ExitCode::bad_content, fmt::format("{}: not a checkpoint of this model: {}", path, what));
     }
-    const FolderHandle folder = FolderHandle::open(path);
+    const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
     const auto shards = static_cast<int64_t>(manifest.shards.size());
     for (int64_t shard = 0; shard < shards; ++shard) {
       if (!has_wanted(manifest.schema, target, shard, shards)) continue;

@@ -34,7 +34,7 @@ const FileHandle& CheckpointWeights::file(size_t shard) {
     for (FileHandle& other : files_) other = FileHandle();
     open_ = 0;
   }
-  handle = FolderHandle::open(path_).open_to_read(shards_[shard].name);
+  handle = FolderHandle::open(path_, FolderHandle::Links::refused).open_to_read(shards_[shard].name);
   ++open_;
   return handle;
 }

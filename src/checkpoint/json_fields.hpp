@@ -25,13 +25,16 @@ class JsonField {
   [[noreturn]] void refuse(const std::string& what) const {
     throw UserError(ExitCode::bad_content, fmt::format("{}: {}", place_, what));
   }
-  /// An object with exactly these keys.
-  void check_keys(std::initializer_list<std::string_view> keys) const {
+  /// An object with these keys, perhaps some of the optional ones, and no others.
+  void check_keys(std::initializer_list<std::string_view> keys,
+                  std::initializer_list<std::string_view> optional = {}) const {
     if (!value_.is_object()) refuse("an object is expected");
     for (const std::string_view key : keys) {
       if (!value_.contains(key)) refuse(fmt::format("\"{}\" is missing", key));
     }
-    if (value_.size() != keys.size()) refuse("there are more keys than this version knows");
+    size_t known = keys.size();
+    for (const std::string_view key : optional) known += value_.contains(key) ? 1 : 0;
+    if (value_.size() != known) refuse("there are more keys than this version knows");
   }
   bool has(std::string_view key) const { return value_.is_object() && value_.contains(key); }
   JsonField operator[](std::string_view key) const {

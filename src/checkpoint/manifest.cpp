@@ -48,6 +48,11 @@ Json run_to_json(const RunState& run) {
   for (const auto& [first, last] : run.skipped) skipped.push_back({first, last});
   Json json{{"counters", counters}, {"values", values}, {"parameters", run.parameters}, {"skipped", skipped}};
   if (!run.attention.empty()) json["attention"] = run.attention;
+  for (const NamedContent& c : run.contents) {
+    Json entry{{"key", c.key}, {"path", c.path}, {"hash", c.hash}};
+    if (!c.role.empty()) entry["role"] = c.role;
+    json["contents"].push_back(std::move(entry));
+  }
   return json;
 }
 
@@ -89,12 +94,20 @@ double value_from(const JsonField& field) {
 
 RunState run_from(const JsonField& field) {
   RunState run;
+  field.check_keys({"counters", "values", "parameters", "skipped"}, {"attention", "contents"});
   if (field.has("attention")) {
-    field.check_keys({"counters", "values", "parameters", "skipped", "attention"});
     run.attention = field["attention"].text();
     if (run.attention.empty()) field["attention"].refuse("a library is expected");
-  } else {
-    field.check_keys({"counters", "values", "parameters", "skipped"});
+  }
+  if (field.has("contents")) {
+    const JsonField contents = field["contents"];
+    if (contents.size() == 0) contents.refuse("a list of files is expected");
+    for (size_t i = 0; i < contents.size(); ++i) {
+      const JsonField entry = contents[i];
+      entry.check_keys({"key", "path", "hash"}, {"role"});
+      run.contents.push_back({entry["key"].text(), entry["path"].text(), entry["hash"].text(),
+                              entry.has("role") ? entry["role"].text() : std::string()});
+    }
   }
   field["counters"].each_member([&](const std::string& name, const JsonField& f) { run.counters[name] = f.count(); });
   field["values"].each_member([&](const std::string& name, const JsonField& f) { run.values[name] = value_from(f); });

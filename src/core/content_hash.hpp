@@ -20,6 +20,15 @@ struct Digest {
   bool operator==(const Digest&) const = default;
 };
 
+/// A file or folder that a deck names, by what it contains.
+struct NamedContent {
+  std::string key;   ///< of the deck
+  std::string path;  ///< as the deck or its pattern gives it
+  std::string hash;
+  std::string role;  ///< where it matters which of several this is: source and weight in a mixture; else empty
+  bool operator==(const NamedContent&) const = default;
+};
+
 Digest digest_of(const void* data, size_t bytes);
 /// 32 hex digits.
 std::string hex(const Digest& digest);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -16,14 +17,14 @@
 
 namespace llmtrain {
 
-FolderHandle FolderHandle::open(const std::string& path) {
+FolderHandle FolderHandle::open(const std::string& path, Links links) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
     const char* what =
         errno == ENOTDIR ? "it is a file, not a folder: give the one that it lies in" : std::strerror(errno);
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, what));
   }
-  return FolderHandle(descriptor, path);
+  return FolderHandle(descriptor, path, links);
 }
 
 FolderHandle::~FolderHandle() {
@@ -31,17 +32,32 @@ FolderHandle::~FolderHandle() {
 }
 
 FolderHandle::FolderHandle(FolderHandle&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)), links_(other.links_) {}
 
 FolderHandle& FolderHandle::operator=(FolderHandle&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
+  std::swap(links_, other.links_);
   return *this;
 }
 
 bool FolderHandle::has(const std::string& name) const {
   struct stat status {};
   return fstatat(descriptor_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+std::string FolderHandle::why_unreadable(const std::string& name, int error) const {
+  std::array<char, 256> target{};
+  const ssize_t length = readlinkat(descriptor_, name.c_str(), target.data(), target.size());
+  if (length < 0) return std::strerror(error);
+  const std::string shown = printable(std::string(target.data(), static_cast<size_t>(length)));
+  if (error == ENOENT) {
+    return fmt::format(
+        "it is a symbolic link to {}, which is not there. A copy of a Hugging Face snapshot needs the "
+        "files that it links to (cp -rL)",
+        shown);
+  }
+  return fmt::format("it is a symbolic link to {}: {}", shown, std::strerror(error));
 }
 
 std::vector<std::string> FolderHandle::names() const {
@@ -60,16 +76,13 @@ FileHandle FolderHandle::open_to_read(const std::string& name) const {
   check_file_name(name, path_);
   const std::string path = path_of(name);
   // Without O_NONBLOCK the open of a pipe would wait for a writer.
-  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (descriptor < 0 && errno == ELOOP) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: a symbolic link, which is not followed, since a model's folder may come from "
-                                "anywhere. Where it is yours (the Hugging Face cache links its files), make a copy "
-                                "without links: cp -rL {} COPY",
-                                path, path_));
+  const int no_links = links_ == Links::refused ? O_NOFOLLOW : 0;
+  const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_links);
+  if (descriptor < 0 && no_links != 0 && errno == ELOOP) {
+    throw UserError(ExitCode::bad_content, path + ": a symbolic link, which is not followed in a checkpoint");
   }
   if (descriptor < 0) {
-    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, why_unreadable(name, errno)));
   }
   FileHandle handle(descriptor, path);
   if (!handle.is_regular()) throw UserError(ExitCode::bad_content, path + ": not a regular file");

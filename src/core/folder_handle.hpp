@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,12 +8,14 @@
 
 namespace llmtrain {
 
-/// A folder whose files are opened by names that foreign text may have chosen: only plain names, no links, regular
-/// files only, so that nothing outside the folder is ever opened.
+/// A folder whose files are opened by names that foreign text may have chosen: only plain names, which cannot lead out
+/// of the folder, and regular files only. Symbolic links are followed in folders of models, since the Hugging Face
+/// cache consists of them, and refused in checkpoints, which this program writes without any.
 class FolderHandle {
  public:
+  enum class Links : uint8_t { followed, refused };
   /// UserError(missing_input) when it is no folder. The path itself may lead through links.
-  static FolderHandle open(const std::string& path);
+  static FolderHandle open(const std::string& path, Links links = Links::followed);
 
   ~FolderHandle();
   FolderHandle(FolderHandle&& other) noexcept;
@@ -24,14 +27,17 @@ class FolderHandle {
   bool has(const std::string& name) const;
   /// Sorted; without those that begin with a dot.
   std::vector<std::string> names() const;
-  /// UserError: bad_content for a name that is none, for a link and for what is no regular file; missing_input when it
-  /// is not there.
+  /// UserError: bad_content for a name that is none, a link that is refused and what is no regular file; missing_input
+  /// when it is not there or is a link that leads nowhere.
   FileHandle open_to_read(const std::string& name) const;
 
  private:
-  FolderHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  FolderHandle(int descriptor, std::string path, Links links)
+      : descriptor_(descriptor), path_(std::move(path)), links_(links) {}
+  std::string why_unreadable(const std::string& name, int error) const;
   int descriptor_ = -1;
   std::string path_;
+  Links links_ = Links::followed;
 };
 
 /// Throws UserError(bad_content), beginning with `place`, unless the name is one component: no separator, not "." or

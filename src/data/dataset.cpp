@@ -127,7 +127,10 @@ class DatasetOpener {
       data_.sources.push_back({open_source(sets_.sources[s]), sets_.weights[s]});
     }
     if (!sets_.validation.empty()) data_.validation = open_source(sets_.validation);
-    raise_together(communicator_, [&] { join(); });
+    raise_together(communicator_, [&] {
+      join();
+      if (communicator_.rank() == 0) list_contents();
+    });
     data_.optimum = known_optimum();
     return std::move(data_);
   }
@@ -254,6 +257,29 @@ class DatasetOpener {
       check_ids(config_, *ids_tokenizer_, data_.vocabulary_size);
       data_.vocabulary_size = ids_tokenizer_->vocabulary_size();
     }
+  }
+
+  /// Text and rows were hashed when they were read.
+  void list_contents() {
+    size_t scanned = 0;
+    const auto list = [&](const char* key, const std::vector<InputFile>& files, const std::string& role) {
+      for (const InputFile& file : files) {
+        const bool tokens = file.kind == InputKind::tokens;
+        const std::string hash =
+            tokens ? content_of_tokens(*token_files_.at(file.path)) : hex(scan_.digests.at(scanned++));
+        data_.contents.push_back({key, file.path, hash, role});
+      }
+    };
+    const bool mixed = sets_.sources.size() > 1;
+    for (size_t s = 0; s < sets_.sources.size(); ++s) {
+      list("data.train", sets_.sources[s],
+           mixed ? fmt::format("source {}, weight {:g}", s + 1, sets_.weights[s]) : std::string());
+    }
+    list("data.validation", sets_.validation, "");
+    if (data_.tokenizer == nullptr) return;
+    const std::string serialized = data_.tokenizer->serialized();
+    data_.contents.push_back(
+        {"data.tokenizer", config_.tokenizer, hex(digest_of(serialized.data(), serialized.size())), ""});
   }
 
   void choose_tokenizer() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "data/data_config.hpp"
 #include "data/data_stream.hpp"
@@ -24,6 +25,8 @@ struct Dataset {
   std::shared_ptr<const TokenFile> validation;  ///< null: none
   /// builtin:stories only: the exact entropy in nats per trained token, else 0. What a perfect model's loss would be.
   double optimum = 0;
+  /// What data.train, data.validation and data.tokenizer are, in order; on rank 0.
+  std::vector<NamedContent> contents;
 };
 
 /// Finds the deck's data, tokenizing text that is not in the cache: all ranks share the work (documents or pieces in

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/file_handle.hpp"
 #include "data/token_format.hpp"
@@ -220,6 +221,25 @@ std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<
   LLMTRAIN_CHECK(!files.empty(), "no token files");
   if (files.size() == 1) return files.front();
   return std::make_shared<const JoinedTokens>(std::move(files));
+}
+
+std::string content_of_tokens(const TokenFile& file) {
+  constexpr int64_t places = 256, of_place = 1024;
+  const TokenFileInfo& info = file.info();
+  const int64_t tokens = file.tokens();
+  const std::string facts = fmt::format("{} {} {} {} {} {}", tokens, file.documents().size(), info.vocabulary_size,
+                                        info.eos_id, info.has_mask, info.tokenizer_hash);
+  StreamHash hash;
+  hash.update(facts.data(), facts.size());
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(of_place, tokens)));
+  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // where the last place begins
+  for (int64_t place = 0; place < places && !ids.empty(); ++place) {
+    const int64_t begin = last / (places - 1) * place + last % (places - 1) * place / (places - 1);
+    file.read(begin, static_cast<int64_t>(ids.size()), ids.data());
+    hash.update(ids.data(), ids.size() * sizeof(int32_t));
+    if (last == 0) break;
+  }
+  return hex(hash.digest());
 }
 
 }  // namespace llmtrain

@@ -53,6 +53,10 @@ struct SplitTokens {
 };
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction);
 
+/// A hash of what a file holds: its sizes, its tokenizer and ids at many places. Of a file that is too large to be read
+/// for it, this tells others from it, not damage.
+std::string content_of_tokens(const TokenFile& file);
+
 /// Several files one after the other; they must agree on vocabulary, EOS and tokenizer.
 std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files);
 

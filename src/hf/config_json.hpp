@@ -1,6 +1,7 @@
 #pragma once
-// config.json <-> the deck's [model]. Every key of a file is used, is known to have no effect on training, or is an
-// error with its name.
+// config.json <-> the deck's [model]. Every key of a file is used, is known to have no effect on training, or is named
+// in a warning, since Transformers does not read it either. A value that changes the model's mathematics and is not
+// supported is an error.
 
 #include <cstdint>
 #include <string>
@@ -23,6 +24,7 @@ struct TokenIds {
 struct HfConfig {
   ModelConfig model;  ///< resolved; both dropouts 0, since they are the deck's
   TokenIds ids;
+  std::vector<std::string> warnings;  ///< what the user should know, each beginning with the file's path
 };
 
 /// Of v4 and v5 style. `place` is the file's path, for messages. UserError(bad_content) with everything that is wrong.

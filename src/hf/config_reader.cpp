@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 
 #include "core/deck.hpp"
@@ -8,6 +10,7 @@
 #include "core/json_reader.hpp"
 #include "core/registry.hpp"
 #include "hf/config_json.hpp"
+#include "hf/config_no_effect.hpp"
 #include "hf/config_rope.hpp"
 #include "hf/json_keys.hpp"
 #include "kernels/attention.hpp"
@@ -26,42 +29,62 @@ constexpr int64_t most_width = int64_t{1} << 18, most_tokens = int64_t{1} << 30,
   throw UserError(ExitCode::bad_content, place + ": " + what);
 }
 
-/// Families are named by model_type; an older file may have architectures alone.
-Family find_family(JsonKeys& keys, const std::string& place) {
+/// Whether an architecture is a class of the family, in any spelling: LlamaForCausalLM, LLaMAForCausalLM, LlamaModel.
+bool is_class_of(std::string_view architecture, std::string_view family) {
+  const auto in_lower_case = [](std::string_view text) {
+    std::string lower(text);
+    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return lower;
+  };
+  const std::string name = in_lower_case(architecture);
+  constexpr std::array<std::string_view, 4> classes = {"forcausallm", "lmheadmodel", "model", "doubleheadsmodel"};
+  return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
+}
+
+/// Families are named by model_type, as in Transformers; an older file may have architectures alone.
+Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
   const std::vector<std::string> architectures = keys.texts("architectures", 16);
   const std::string type = keys.text("model_type", "");
   if (type.empty() && architectures.empty()) refuse(place, "it names neither model_type nor architectures");
   constexpr auto names = enum_names<Family>;
   for (size_t i = 0; i < names.size(); ++i) {
+    const auto is_own = [&](const std::string& name) { return is_class_of(name, names[i]); };
+    if (type.empty() ? !is_own(architectures.front()) : type != names[i]) continue;
     const auto family = static_cast<Family>(i);
-    const std::string_view architecture = architecture_name(family);
-    if (type.empty() ? architectures.front() != architecture : type != names[i]) continue;
-    if (architectures.empty() || architectures == std::vector<std::string>{std::string(architecture)}) return family;
-    refuse(place, fmt::format("architectures: {}: of {} only {} is known", printable(joined(architectures)), names[i],
-                              architecture));
+    if (!std::ranges::all_of(architectures, is_own)) {
+      warnings.push_back(
+          fmt::format("{}: architectures: {}: model_type decides, so the model is taken as {}, without "
+                      "what another class adds to it",
+                      place, printable(joined(architectures)), architecture_name(family)));
+    }
+    return family;
   }
   const std::string& name = type.empty() ? architectures.front() : type;
   refuse(place, fmt::format("{} {} is not known; this version knows {}{}", type.empty() ? "architecture" : "model_type",
                             printable(name), joined(names), did_you_mean(name, names)));
 }
 
+/// Code that comes with a model is not run, as Transformers does not run it without trust_remote_code: the stock model
+/// of its model_type is taken.
+void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
+  const nlohmann::json* code = keys.value("auto_map");
+  if (code == nullptr) return;
+  // Phi-3 was published with its code before Transformers had it; the code is the same.
+  const auto entry = [&](const char* key) {
+    const bool there = code->is_object() && code->contains(key) && (*code)[key].is_string();
+    return there ? (*code)[key].get<std::string>() : std::string();
+  };
+  const bool stock = family == Family::phi3 && entry("AutoConfig").ends_with("configuration_phi3.Phi3Config") &&
+                     entry("AutoModelForCausalLM").ends_with("modeling_phi3.Phi3ForCausalLM");
+  if (stock) return;
+  warnings.push_back(
+      fmt::format("{}: auto_map: the model comes with code of its own ({}), which is not run: the stock {} "
+                  "is taken, as by Transformers without trust_remote_code",
+                  place, shown(*code), architecture_name(family)));
+}
+
 /// What would compute something else than the stock model.
-void refuse_foreign_parts(JsonKeys& keys, Family family, const std::string& place) {
-  if (const nlohmann::json* code = keys.value("auto_map")) {
-    // Phi-3 was published with its code before Transformers had it; the code is the same.
-    const auto entry = [&](const char* key) {
-      const bool there = code->is_object() && code->contains(key) && (*code)[key].is_string();
-      return there ? (*code)[key].get<std::string>() : std::string();
-    };
-    const bool stock = family == Family::phi3 && entry("AutoConfig").ends_with("configuration_phi3.Phi3Config") &&
-                       entry("AutoModelForCausalLM").ends_with("modeling_phi3.Phi3ForCausalLM");
-    if (!stock) {
-      refuse(place,
-             fmt::format("auto_map: the model comes with code of its own ({}), which is not run: what it computes "
-                         "is not known. If it is the stock {}, remove auto_map from the file",
-                         shown(*code), architecture_name(family)));
-    }
-  }
+void refuse_foreign_parts(JsonKeys& keys, const std::string& place) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const nlohmann::json* value = keys.value(key);
     if (value == nullptr) continue;
@@ -84,12 +107,20 @@ Activation gated_activation(JsonKeys& keys, std::string_view key, const std::str
   return Activation::swiglu;
 }
 
+/// A key that Transformers also takes under the name that other families have (attribute_map).
+int64_t renamed(JsonKeys& keys, std::string_view key, std::string_view other, int64_t high) {
+  if (!keys.has(other)) return keys.integer(key, {}, 1, high);
+  const int64_t value = keys.integer(other, {}, 1, high);
+  if (keys.integer(key, value, 1, high) != value) keys.problem(key, fmt::format("{} says otherwise", other));
+  return value;
+}
+
 void read_gpt2(JsonKeys& keys, ModelConfig& c) {
-  c.d_model = keys.integer("n_embd", {}, 1, most_width);
-  c.n_layers = keys.integer("n_layer", {}, 1, 4096);
-  c.n_heads = keys.integer("n_head", {}, 1, 4096);
+  c.d_model = renamed(keys, "n_embd", "hidden_size", most_width);
+  c.n_layers = renamed(keys, "n_layer", "num_hidden_layers", 4096);
+  c.n_heads = renamed(keys, "n_head", "num_attention_heads", 4096);
   c.n_kv_heads = c.n_heads;
-  c.max_seq_len = keys.integer("n_positions", {}, 1, most_positions);
+  c.max_seq_len = renamed(keys, "n_positions", "max_position_embeddings", most_positions);
   family_entry(c.family).defaults(c);
   c.d_ff = keys.integer("n_inner", 4 * c.d_model, 1, most_width * 4);
   c.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
@@ -109,9 +140,6 @@ void read_gpt2(JsonKeys& keys, ModelConfig& c) {
     keys.problem("activation_function", printable(activation) + ": gelu_new, gelu, relu and silu are known");
   keys.only("scale_attn_weights", true, "scores without the factor 1 / sqrt(head_dim) are not known");
   keys.only("scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not known");
-  keys.no_effect({"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
-                  "summary_proj_to_labels", "summary_type", "summary_use_proj", "resid_pdrop", "embd_pdrop",
-                  "attn_pdrop"});
 }
 
 /// Which layers have the window, from layer_types or from `otherwise`.
@@ -147,7 +175,7 @@ void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwi
 void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   c.sliding_window = 0;
   c.sliding_window_layers.clear();
-  if (hf.windows == Windows::none) return keys.only("sliding_window", 0, "this family has none");
+  if (hf.windows == Windows::none) return keys.no_effect_as("sliding_window", 0);
   const int64_t otherwise = keys.has_key("sliding_window") ? 0 : hf.window;  // absent is not null
   if (hf.windows == Windows::last_layers) {
     const bool used = keys.boolean("use_sliding_window", false);
@@ -162,7 +190,8 @@ void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   }
 }
 
-void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems) {
+void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
+                     std::vector<std::string>& unknown) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   c.d_model = keys.integer("hidden_size", {}, 1, most_width);
   c.n_layers = keys.integer("num_hidden_layers", {}, 1, 4096);
@@ -184,13 +213,12 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
   if (c.family == Family::gemma2) {
     c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
-    keys.no_effect({"hidden_act"});  // of older files; hidden_activation decides
+    keys.no_effect("hidden_act");  // of older files; hidden_activation decides
   } else {
     c.activation = gated_activation(keys, "hidden_act", "silu");
   }
   read_windows(keys, c, hf);
-  read_rope(keys, c, problems);
-  keys.no_effect({"pretraining_tp", "cache_implementation"});
+  read_rope(keys, c, problems, unknown);
 }
 
 /// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
@@ -210,12 +238,12 @@ void read_special_parts(JsonKeys& keys, ModelConfig& c) {
   if (hf.attention_bias) {
     c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
   } else {
-    keys.only("attention_bias", c.qkv_bias, "this family has no such choice");
+    keys.no_effect_as("attention_bias", c.qkv_bias);
   }
   if (hf.mlp_bias) {
     c.mlp_bias = keys.boolean("mlp_bias", false);
   } else {
-    keys.only("mlp_bias", false, "this family has no biases in its MLP");
+    keys.no_effect_as("mlp_bias", false);
   }
   if (c.family == Family::llama) {
     keys.only("rope_interleaved", false, "rope turns the halves of a head, not neighbours");
@@ -264,86 +292,6 @@ TokenIds read_ids(JsonKeys& keys) {
   return ids;
 }
 
-/// What Transformers writes into every file, and what older versions wrote, without effect on the model's mathematics.
-void skip_common_keys(JsonKeys& keys) {
-  keys.no_effect({"_name_or_path",
-                  "_commit_hash",
-                  "_attn_implementation",
-                  "_attn_implementation_autoset",
-                  "attn_implementation",
-                  "_flash_attn_2_enabled",
-                  "transformers_version",
-                  "dtype",
-                  "torch_dtype",
-                  "use_cache",
-                  "attention_dropout",
-                  "resid_pdrop",
-                  "embd_pdrop",
-                  "hidden_dropout",
-                  "classifier_dropout",
-                  "gradient_checkpointing",
-                  "model_parallel",
-                  "torchscript",
-                  "use_bfloat16",
-                  "tf_legacy_loss",
-                  "return_dict",
-                  "return_dict_in_generate",
-                  "output_attentions",
-                  "output_hidden_states",
-                  "output_scores",
-                  "chunk_size_feed_forward",
-                  "cross_attention_hidden_size",
-                  "is_decoder",
-                  "tie_encoder_decoder",
-                  "finetuning_task",
-                  "task_specific_params",
-                  "id2label",
-                  "label2id",
-                  "num_labels",
-                  "problem_type",
-                  "prefix",
-                  "tokenizer_class",
-                  "sep_token_id",
-                  "cls_token_id",
-                  "mask_token_id",
-                  "unk_token_id",
-                  "decoder_start_token_id",
-                  "begin_suppress_tokens",
-                  "suppress_tokens",
-                  "bad_words_ids",
-                  "forced_bos_token_id",
-                  "forced_eos_token_id",
-                  "do_sample",
-                  "early_stopping",
-                  "num_beams",
-                  "num_beam_groups",
-                  "num_return_sequences",
-                  "diversity_penalty",
-                  "encoder_no_repeat_ngram_size",
-                  "exponential_decay_length_penalty",
-                  "length_penalty",
-                  "max_length",
-                  "min_length",
-                  "no_repeat_ngram_size",
-                  "remove_invalid_values",
-                  "repetition_penalty",
-                  "temperature",
-                  "top_k",
-                  "top_p",
-                  "typical_p",
-                  "max_new_tokens",
-                  "generation_config",
-                  "output_past",
-                  "n_special",
-                  "predict_special_tokens",
-                  "_num_labels",
-                  "max_sequence_length",
-                  "is_llama_config",
-                  "transformers.js_config",
-                  "unsloth_version",
-                  "unsloth_fixed"});
-}
-
 }  // namespace
 
 std::string_view architecture_name(ModelConfig::Family family) {
@@ -353,25 +301,27 @@ std::string_view architecture_name(ModelConfig::Family family) {
 HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   const nlohmann::json document = parse_json(text, place);
   if (!document.is_object()) refuse(place, "not an object of keys");
-  std::vector<std::string> problems;
+  std::vector<std::string> problems, unknown;
   JsonKeys keys(&document, "", problems);
   HfConfig config;
   ModelConfig& c = config.model;
-  c.family = find_family(keys, place);
-  refuse_foreign_parts(keys, c.family, place);
+  c.family = find_family(keys, place, config.warnings);
+  warn_of_code(keys, c.family, place, config.warnings);
+  refuse_foreign_parts(keys, place);
   c.vocab_size = keys.integer("vocab_size", {}, 1, most_tokens);
   if (c.family == Family::gpt2) {
     read_gpt2(keys, c);
   } else {
-    read_llama_like(keys, c, problems);
+    read_llama_like(keys, c, problems, unknown);
   }
   read_special_parts(keys, c);
   check_heads(keys, c);
   c.initializer_std = keys.number("initializer_range", 0.02);
   config.ids = read_ids(keys);
-  skip_common_keys(keys);
-  keys.finish();
+  for (std::string_view names : {no_effect_base, no_effect_generation, no_effect_special}) keys.no_effect(names);
+  keys.list_unknown(unknown);
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));
+  if (!unknown.empty()) config.warnings.push_back(place + ": " + unknown_keys_text(unknown));
   return config;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/json_reader.hpp"
+#include "hf/config_no_effect.hpp"
 
 namespace llmtrain {
 namespace {
@@ -70,7 +71,8 @@ nlohmann::json scaling_alone(nlohmann::json rope) {
 
 }  // namespace
 
-void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& problems) {
+void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& problems,
+               std::vector<std::string>& unknown) {
   const nlohmann::json* older = keys.value("rope_scaling");
   const nlohmann::json* newer = keys.value("rope_parameters");
   if (older != nullptr && newer != nullptr && scaling_alone(*older) != scaling_alone(*newer)) {
@@ -87,8 +89,12 @@ void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& pro
   }
   read_scaling(rope, keys, model);
   // In a file of Phi-3 it is there without scaling too.
-  keys.no_effect({"original_max_position_embeddings"});
-  rope.finish();
+  keys.no_effect("original_max_position_embeddings");
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    rope.only(kind, nullptr, "rope of its own for a kind of layers is not known");
+  }
+  rope.no_effect(no_effect_rope);
+  rope.list_unknown(unknown);
   if (problems.empty()) {
     const std::string problem = model.rope_scaling.problem(model.rotary_dim() / 2);
     if (!problem.empty()) keys.problem("rope_scaling", problem);

@@ -144,13 +144,14 @@ ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
   return exported;
 }
 
-void copy_tensor(const ModelFolderWriter& writer, const WeightIndex::Tensor& tensor, const FileHandle& file) {
+void copy_tensor(const ModelFolderWriter& writer, const std::string& name, const WeightIndex::Tensor& tensor,
+                 const FileHandle& file) {
   const StoredSlice whole{&tensor, &file, tensor.numel(), 1, false};
   std::vector<float> values(static_cast<size_t>(std::min(whole.rows, piece_elements)));
   for (int64_t at = 0; at < whole.rows; at += piece_elements) {
     const int64_t count = std::min(piece_elements, whole.rows - at);
     read_slice(whole, at, at + count, values.data());
-    writer.write(tensor.name, at, values.data(), count);
+    writer.write(name, at, values.data(), count);
   }
 }
 
@@ -251,27 +252,40 @@ std::map<std::string, std::string> model_texts(const std::string& folder) {
   return texts;
 }
 
-void convert_model(const std::string& source, ExportOptions options) {
+std::vector<std::string> convert_model(const std::string& source, ExportOptions options) {
   const FolderHandle folder = FolderHandle::open(source);
   options.texts = model_texts(source);
   const HfConfig config = parse_hf_config(options.texts["config.json"], folder.path_of("config.json"));
   const WeightIndex index = read_weight_index(folder);
   const DecoderShape shape = decoder_shape(config.model, config.model.vocab_size);
-  const WeightMatch match = match_weights(shape, Decoder(shape).units(), index);
+  const std::vector<UnitSpec> units = Decoder(shape).units();
+  const WeightMatch match = match_weights(shape, units, index);
+  std::vector<std::string> warnings = config.warnings;
+  warnings.insert(warnings.end(), match.warnings.begin(), match.warnings.end());
 
-  std::vector<const WeightIndex::Tensor*> tensors;
-  for (const SliceSource& slice : match.slices) tensors.push_back(&index.tensors[slice.tensor]);
-  const StoredType type = options.type.value_or(tensors.front()->type);
+  const StoredType type = options.type.value_or(index.tensors[match.slices.front().tensor].type);
   ModelFolderPlan plan = plan_of(options, texts_of(options, config.model, type));
   if (!index.metadata.empty()) plan.metadata = index.metadata;
-  for (const WeightIndex::Tensor* t : tensors) {
-    plan.tensors.push_back({t->name, options.type.value_or(t->type), t->shape, 0, 0});
+  // Under the model's own names, whatever stood before them in the files.
+  const auto name_of_slice = [&](const SliceSource& s) -> const std::string& {
+    return units[static_cast<size_t>(s.unit)]
+        .params[static_cast<size_t>(s.param)]
+        .slices[static_cast<size_t>(s.slice)]
+        .name;
+  };
+  for (const SliceSource& s : match.slices) {
+    const WeightIndex::Tensor& t = index.tensors[s.tensor];
+    plan.tensors.push_back({name_of_slice(s), options.type.value_or(t.type), t.shape, 0, 0});
   }
   ModelFolderWriter writer(std::move(plan));
   std::vector<FileHandle> files;
   for (const WeightIndex::File& file : index.files) files.push_back(folder.open_to_read(file.name));
-  for (const WeightIndex::Tensor* t : tensors) copy_tensor(writer, *t, files[t->file]);
+  for (const SliceSource& s : match.slices) {
+    const WeightIndex::Tensor& t = index.tensors[s.tensor];
+    copy_tensor(writer, name_of_slice(s), t, files[t.file]);
+  }
   writer.publish();
+  return warnings;
 }
 
 }  // namespace llmtrain

@@ -50,7 +50,8 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, Param
                   Communicator& communicator);
 
 /// One process: a Hugging Face folder -> another, with other types or sizes of files; its texts are taken over.
-void convert_model(const std::string& source, ExportOptions options);
+/// Gives warnings for the user.
+std::vector<std::string> convert_model(const std::string& source, ExportOptions options);
 
 /// "bf16" -> BF16; fp32, bf16 and fp16 are known.
 std::optional<StoredType> weight_type_of(std::string_view name);

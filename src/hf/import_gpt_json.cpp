@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "core/error.hpp"
 #include "core/json_reader.hpp"
 #include "hf/import_folder.hpp"
 #include "hf/json_keys.hpp"
+#include "hf/stored_names.hpp"
 #include "models/models.hpp"
 #include "text/base64.hpp"
 
@@ -22,6 +24,13 @@ class GptState {
   explicit GptState(const std::string& path)
       : path_(path), document_(read_json(FileHandle::open_to_read(path), {most_bytes, most_values})) {
     if (!document_.is_object() || !document_.contains("config")) refuse("no state of a GPT: it has no \"config\"");
+    for (const auto& item : document_.items()) {
+      if (item.key() != "config") stored_.emplace_back(item.key());
+    }
+    DecoderShape gpt2;
+    gpt2.config.n_layers = 1;
+    family_entry(ModelConfig::Family::gpt2).shape(gpt2);
+    names_ = match_names(stored_, gpt2.names, path_);
   }
 
   ModelConfig model() {
@@ -34,21 +43,24 @@ class GptState {
     c.n_heads = keys.integer("n_head", {}, 1, 4096);
     c.vocab_size = keys.integer("vocab_size", {}, 1, 1 << 30);
     c.max_seq_len = keys.integer("block_size", {}, 1, 1 << 24);
-    keys.no_effect({"model_type", "embd_pdrop", "resid_pdrop", "attn_pdrop", "dropout"});
+    keys.no_effect("model_type embd_pdrop resid_pdrop attn_pdrop dropout");
     // nanoGPT says whether there are biases, and has the exact GELU; minGPT has them, and GELU by tanh.
     const bool nano = keys.has_key("bias");
     has_bias_ = keys.boolean("bias", true);
     if (c.n_heads > 0 && c.d_model % c.n_heads != 0) keys.problem("n_head", "does not divide n_embd");
-    keys.finish();
+    std::vector<std::string> unknown;
+    keys.list_unknown(unknown);
+    if (!unknown.empty()) warnings_.push_back(path_ + ": " + unknown_keys_text(unknown));
     if (!problems.empty()) refuse(fmt::format("{}", fmt::join(problems, "; ")));
     family_entry(c.family).defaults(c);
     c.n_kv_heads = c.n_heads;
     c.head_dim = c.d_model / c.n_heads;
     if (nano) c.activation = ModelConfig::Activation::gelu;
-    c.tie_embeddings =
-        !has("lm_head.weight") || value("lm_head.weight", "data") == value("transformer.wte.weight", "data");
+    c.tie_embeddings = !has(head) || !has(embedding) || value(head, "data") == value(embedding, "data");
     return c;
   }
+
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   std::vector<float> values(const ParamSpec& param, const ParamSlice& slice) {
     const auto count = static_cast<size_t>(slice.rows * param.columns);
@@ -79,20 +91,16 @@ class GptState {
   }
 
   /// Before anything is written: a tensor that no part of the model asks for.
-  void refuse_extra(const std::vector<UnitSpec>& units, bool tied) const {
-    std::vector<std::string> known = {"config"};
-    if (tied) known.emplace_back("lm_head.weight");
+  void refuse_extra(const std::vector<UnitSpec>& units) const {
+    std::set<std::string_view> known = {head, embedding};
     for (const UnitSpec& unit : units) {
       for (const ParamSpec& param : unit.params) {
-        for (const ParamSlice& slice : param.slices) known.push_back(slice.name);
+        for (const ParamSlice& slice : param.slices) known.insert(slice.name);
       }
     }
-    for (const auto& item : document_.items()) {
-      const std::string& name = item.key();
+    for (const auto& [name, number] : names_.number_of) {
       const bool mask = name.ends_with(".attn.bias");
-      if (!mask && std::ranges::find(known, name) == known.end()) {
-        refuse(printable(name) + ": no part of this model asks for it");
-      }
+      if (!mask && !known.contains(name)) refuse(printable(stored_[number]) + ": no part of this model asks for it");
     }
   }
 
@@ -100,27 +108,34 @@ class GptState {
   [[noreturn]] void refuse(const std::string& what) const {
     throw UserError(ExitCode::bad_content, path_ + ": " + what);
   }
-  bool has(const std::string& name) const { return document_.contains(name); }
-  const nlohmann::json& value(const std::string& name, const char* key) const {
-    const auto tensor = document_.find(name);
-    if (tensor == document_.end()) refuse(name + ": the tensor is missing");
+  bool has(std::string_view name) const { return names_.find(name) >= 0; }
+  const nlohmann::json& value(std::string_view name, const char* key) const {
+    int64_t number = names_.find(name);
+    if (number < 0 && name == embedding) number = names_.find(head);  // of a tied pair a state may hold either one
+    if (number < 0) refuse(fmt::format("{}: the tensor is missing", name));
+    const auto tensor = document_.find(std::string(stored_[static_cast<size_t>(number)]));
     if (!tensor->is_object() || !tensor->contains(key)) refuse(fmt::format("{}: it has no {}", name, key));
     return (*tensor)[key];
   }
 
+  static constexpr std::string_view head = "lm_head.weight", embedding = "transformer.wte.weight";
   std::string path_;
   nlohmann::json document_;
+  std::vector<std::string_view> stored_;  ///< names in the file
+  StoredNames names_;
+  std::vector<std::string> warnings_;
   bool has_bias_ = true;
 };
 
 }  // namespace
 
-void import_gpt_json(const std::string& path, const ImportOptions& options) {
+std::vector<std::string> import_gpt_json(const std::string& path, const ImportOptions& options) {
   GptState state(path);
   const ModelConfig model = state.model();
-  state.refuse_extra(Decoder(decoder_shape(model, model.vocab_size)).units(), model.tie_embeddings);
+  state.refuse_extra(Decoder(decoder_shape(model, model.vocab_size)).units());
   write_imported(options, model, {},
                  [&](const ParamSpec& param, const ParamSlice& slice) { return state.values(param, slice); });
+  return state.warnings();
 }
 
 }  // namespace llmtrain

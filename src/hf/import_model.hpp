@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "hf/safetensors.hpp"
 
@@ -22,8 +23,8 @@ struct ImportOptions {
 void import_llama2c(const std::string& path, const ImportOptions& options);
 
 /// JSON of minGPT's or nanoGPT's state: "config", and name -> shape, dtype, data (base64 of little-endian fp32). Its
-/// linear weights are [out, in], those of Hugging Face's GPT-2 [in, out].
-void import_gpt_json(const std::string& path, const ImportOptions& options);
+/// linear weights are [out, in], those of Hugging Face's GPT-2 [in, out]. Gives warnings for the user.
+std::vector<std::string> import_gpt_json(const std::string& path, const ImportOptions& options);
 
 enum class ModelFormat : uint8_t { none, llama2c, gpt_json };
 /// By the file's beginning and size.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -35,7 +36,7 @@ const nlohmann::json* JsonKeys::find(std::string_view key) const {
 }
 
 const nlohmann::json* JsonKeys::use(std::string_view key) {
-  known_.emplace(key);
+  read_.emplace(key);
   return find(key);
 }
 
@@ -121,18 +122,36 @@ void JsonKeys::only(std::string_view key, const nlohmann::json& allowed, std::st
   if (value != nullptr && *value != allowed) problem(key, fmt::format("{}: {}", shown(*value), why));
 }
 
-void JsonKeys::no_effect(std::initializer_list<std::string_view> keys) {
-  for (std::string_view key : keys) known_.emplace(key);
+void JsonKeys::no_effect(std::string_view keys) {
+  while (!keys.empty()) {
+    const size_t end = std::min(keys.find(' '), keys.size());
+    without_effect_.emplace(keys.substr(0, end));
+    keys.remove_prefix(std::min(end + 1, keys.size()));
+  }
 }
 
-void JsonKeys::finish() {
+void JsonKeys::no_effect_as(std::string_view key, const nlohmann::json& value) {
+  const nlohmann::json* found = find(key);
+  if (found == nullptr || *found == value) without_effect_.emplace(key);
+}
+
+void JsonKeys::list_unknown(std::vector<std::string>& names) const {
   if (object_ == nullptr) return;
-  const std::vector<std::string_view> names(known_.begin(), known_.end());
+  const std::vector<std::string_view> read(read_.begin(), read_.end());
   for (const auto& [key, value] : object_->items()) {
-    if (known_.contains(key)) continue;
-    problem(printable(key),
-            fmt::format("this key is not known, and could change what the model computes{}", did_you_mean(key, names)));
+    if (read_.contains(key) || without_effect_.contains(key)) continue;
+    names.push_back(prefix_ + printable(key) + did_you_mean(key, read));
   }
+}
+
+std::string unknown_keys_text(const std::vector<std::string>& names) {
+  constexpr size_t most = 16;
+  if (names.empty()) return {};
+  const std::vector<std::string> first(names.begin(),
+                                       names.begin() + static_cast<ptrdiff_t>(std::min(names.size(), most)));
+  const std::string rest = names.size() > most ? fmt::format(" and {} more", names.size() - most) : "";
+  return fmt::format("{} not known and {} no effect: {}{}", names.size() == 1 ? "this key is" : "these keys are",
+                     names.size() == 1 ? "has" : "have", fmt::join(first, ", "), rest);
 }
 
 }  // namespace llmtrain

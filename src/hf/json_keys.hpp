@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -14,7 +13,7 @@ namespace llmtrain {
 std::string shown(const nlohmann::json& value);
 
 /// Reads the keys of one JSON object, remembers which, and collects everything that is wrong: wrong types, values out
-/// of range, keys that nobody asked for. null counts as absent, except in has_key().
+/// of range. null counts as absent, except in has_key().
 class JsonKeys {
  public:
   /// `prefix` begins the names of keys in problems, such as "rope_scaling.". An absent object has no keys.
@@ -34,10 +33,13 @@ class JsonKeys {
   const nlohmann::json* value(std::string_view key);
   /// The key may be there with this value only, since no other is supported.
   void only(std::string_view key, const nlohmann::json& allowed, std::string_view why);
-  void no_effect(std::initializer_list<std::string_view> keys);
+  /// Keys that may be there with any value; their names are separated by spaces.
+  void no_effect(std::string_view keys);
+  /// A key that this family does not read: it stays unknown unless its value says what the family does anyway.
+  void no_effect_as(std::string_view key, const nlohmann::json& value);
   void problem(std::string_view key, const std::string& what);
-  /// Reports the keys that are left.
-  void finish();
+  /// Adds the keys that are left, each with the name that it resembles of those that are read.
+  void list_unknown(std::vector<std::string>& names) const;
 
  private:
   const nlohmann::json* find(std::string_view key) const;
@@ -46,7 +48,10 @@ class JsonKeys {
   const nlohmann::json* object_;
   std::string prefix_;
   std::vector<std::string>& problems_;
-  std::set<std::string, std::less<>> known_;
+  std::set<std::string, std::less<>> read_, without_effect_;
 };
+
+/// The warning about keys that no reader asked for; empty where there are none.
+std::string unknown_keys_text(const std::vector<std::string>& names);
 
 }  // namespace llmtrain

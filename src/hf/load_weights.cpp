@@ -135,8 +135,9 @@ class Loader {
       read_slice(b, begin, end, right.data());
       if (std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) != 0) {
         throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: {} differs from {}, although config.json ties them (tie_word_embeddings): one "
-                                    "of the two is wrong",
+                        fmt::format("{}: {} differs from {}, although config.json ties them (tie_word_embeddings). "
+                                    "Where they are two matrices, set tie_word_embeddings to false there; where one "
+                                    "of the two is left over, remove it",
                                     index_.folder, head.name, embedding.name));
       }
     });
@@ -180,7 +181,7 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   communicator.sum(bytes);
   params.publish_masters();
   return {bytes[0], static_cast<double>(nanoseconds[0]) * 1e-9, static_cast<int64_t>(index.files.size()),
-          std::move(match.notes)};
+          std::move(match.notes), std::move(match.warnings)};
 }
 
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units) {

@@ -15,7 +15,7 @@ struct LoadReport {
   int64_t bytes = 0;   ///< read by all ranks
   double seconds = 0;  ///< of reading, the slowest rank's
   int64_t files = 0;
-  std::vector<std::string> notes;
+  std::vector<std::string> notes, warnings;  ///< of WeightMatch
 };
 
 /// Collective. Every parameter of the started store gets its value, exactly, and weights are published. `shape` is what

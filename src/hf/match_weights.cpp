@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/json_reader.hpp"
 #include "hf/convert.hpp"
+#include "hf/stored_names.hpp"
 
 namespace llmtrain {
 namespace {
@@ -31,17 +33,27 @@ class Problems {
   int64_t count_ = 0;
 };
 
+/// Heads of other tasks: a folder that has one beside a language model is trained and evaluated without it.
+constexpr std::array<std::string_view, 4> other_heads = {"score.", "classifier.", "qa_outputs.", "v_head."};
+
+std::vector<std::string_view> names_of(const WeightIndex& index) {
+  std::vector<std::string_view> names;
+  names.reserve(index.tensors.size());
+  for (const WeightIndex::Tensor& tensor : index.tensors) names.push_back(tensor.name);
+  return names;
+}
+
 class Matcher {
  public:
   Matcher(const DecoderShape& shape, const WeightIndex& index)
-      : shape_(shape), index_(index), used_(index.tensors.size()) {
-    // A model saved without its head has its names without the first part, as the published GPT-2.
-    const std::string& embedding = shape.names.embedding;
-    const std::string prefix = embedding.substr(0, embedding.find('.') + 1);
-    if (!prefix.empty() && index.find(embedding + ".weight") == nullptr &&
-        index.find(embedding.substr(prefix.size()) + ".weight") != nullptr) {
-      prefix_ = prefix;
-    }
+      : shape_(shape),
+        index_(index),
+        names_(match_names(names_of(index), shape.names, index.folder)),
+        plain_names_(index.tensors.size()),
+        used_(index.tensors.size()),
+        embedding_(shape.names.embedding + ".weight"),
+        head_(shape.names.head + ".weight") {
+    for (const auto& [name, number] : names_.number_of) plain_names_[number] = name;
   }
 
   WeightMatch match(const std::vector<UnitSpec>& units) {
@@ -65,25 +77,39 @@ class Matcher {
                       fmt::format("{}: the weights are not those of the model that config.json describes{}",
                                   index_.folder, problems));
     }
-    if (!prefix_.empty()) match_.notes.push_back(fmt::format("names without '{}'", prefix_));
+    if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
+    if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
+    if (shape_.config.tie_embeddings && names_.find(embedding_) < 0) {
+      match_.notes.push_back(fmt::format("the tied embedding is stored as {}", head_));
+    }
+    if (other_heads_ > 0) {
+      match_.warnings.push_back(fmt::format(
+          "{}: {} tensor{} of another head ({}) {} left out: the language model alone "
+          "is taken",
+          index_.folder, other_heads_, other_heads_ == 1 ? "" : "s", other_head_, other_heads_ == 1 ? "is" : "are"));
+    }
     if (rope_tables_ > 0) match_.notes.push_back(fmt::format("{} rope tables not needed", rope_tables_));
     if (masks_ > 0) match_.notes.push_back(fmt::format("{} attention masks not needed", masks_));
     return std::move(match_);
   }
 
  private:
-  std::string stored_name(const std::string& name) const {
-    return !prefix_.empty() && name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
-  }
-
   int64_t take(const ParamSpec& param, const ParamSlice& slice) {
-    const std::string name = stored_name(slice.name);
-    const WeightIndex::Tensor* tensor = index_.find(name);
-    if (tensor == nullptr) {
-      missing_.add(name);
+    const std::string& name = slice.name;
+    int64_t found = names_.find(name);
+    // Of a tied pair a file may hold either one.
+    if (found < 0 && name == embedding_ && shape_.config.tie_embeddings) found = names_.find(head_);
+    if (found < 0) {
+      const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
+      const bool of_pair = (name == head_ || name == embedding_) && !shape_.config.tie_embeddings && other_is_there;
+      missing_.add(of_pair ? name +
+                                 " (where head and embedding are one matrix, config.json must say "
+                                 "tie_word_embeddings: true)"
+                           : name);
       return -1;
     }
-    const size_t number = static_cast<size_t>(tensor - index_.tensors.data());
+    const auto number = static_cast<size_t>(found);
+    const WeightIndex::Tensor* tensor = &index_.tensors[number];
     used_[number] = 1;
     const std::vector<int64_t> expected = stored_shape(param, slice);
     if (tensor->shape != expected) {
@@ -97,36 +123,40 @@ class Matcher {
   /// What no parameter asked for: known harmless things are noted, the rest is a problem.
   void judge_extra(size_t number) {
     const WeightIndex::Tensor& tensor = index_.tensors[number];
-    const std::string& name = tensor.name;
+    const std::string& name = plain_names_[number];
     const bool gpt2 = shape_.config.family == ModelConfig::Family::gpt2;
     if (name.ends_with(".rotary_emb.inv_freq")) {
       ++rope_tables_;
     } else if (gpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))) {
       ++masks_;
-    } else if (name == shape_.names.head + ".weight" && shape_.config.tie_embeddings) {
-      const WeightIndex::Tensor* embedding = index_.find(stored_name(shape_.names.embedding + ".weight"));
-      if (embedding == nullptr) return;  // missing, which is said
+    } else if (name == head_ && shape_.config.tie_embeddings) {
       match_.tied_head = static_cast<int64_t>(number);
-      match_.embedding = embedding - index_.tensors.data();
-      if (tensor.shape != embedding->shape) {
+      match_.embedding = names_.find(embedding_);  // there, since the head was not taken in its place
+      const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
+      if (tensor.shape != embedding.shape) {
         wrong_shape_.add(fmt::format("{} is {}, the embedding that it is tied to {}", name, shape_text(tensor.shape),
-                                     shape_text(embedding->shape)));
+                                     shape_text(embedding.shape)));
       } else if (!is_weight_type(tensor.type)) {
         wrong_type_.add(fmt::format("{} is {}", name, name_of(tensor.type)));
       }
+    } else if (std::ranges::any_of(other_heads, [&](std::string_view head) { return name.starts_with(head); })) {
+      if (other_heads_++ == 0) other_head_ = printable(tensor.name);
     } else {
-      extra_.add(printable(name));
+      extra_.add(printable(tensor.name));
     }
   }
 
   const DecoderShape& shape_;
   const WeightIndex& index_;
+  StoredNames names_;
+  std::vector<std::string> plain_names_;  ///< of each tensor, as the model has them
   std::vector<uint8_t> used_;
-  std::string prefix_;  ///< that the stored names lack
+  std::string embedding_, head_;  ///< the pair that may be tied
+  std::string other_head_;        ///< the first tensor of one
   WeightMatch match_;
   Problems missing_{"missing"}, extra_{"not part of the model"}, wrong_shape_{"of another shape"},
       wrong_type_{"of a type other than F32, BF16, F16"};
-  int64_t rope_tables_ = 0, masks_ = 0;
+  int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0;
 };
 
 }  // namespace

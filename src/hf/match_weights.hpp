@@ -21,7 +21,8 @@ struct WeightMatch {
   /// A head that is stored although it is tied, and the embedding: they must be equal. -1: none.
   int64_t tied_head = -1;
   int64_t embedding = -1;
-  std::vector<std::string> notes;  ///< what is there and not needed
+  std::vector<std::string> notes;     ///< how the tensors are named, and what is there and not needed
+  std::vector<std::string> warnings;  ///< what is there and may have been wanted
 };
 
 /// Finds each of the model's tensors. UserError(bad_content) that names what is missing, what no part of the model asks

@@ -1,9 +1,12 @@
 #include "metrics/console.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <string_view>
 
@@ -16,7 +19,26 @@ namespace {
 /// mpirun gives its ranks a pseudo-terminal even when its own output goes to a file: there it cannot be known.
 bool is_terminal(int descriptor) { return isatty(descriptor) == 1 && std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr; }
 
+/// Whoever reads an output stream may go away (`llmtrain deck.ini | head`). What is printed afterwards goes nowhere,
+/// and the run goes on.
+bool reader_gone = false;
+
+void write_out(std::FILE* stream, std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
+  if (written || errno != EPIPE) return;
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0 || dup2(nowhere, fileno(stream)) < 0) return;
+  close(nowhere);
+  std::clearerr(stream);
+  if (stream == stdout) reader_gone = true;
+}
+
 }  // namespace
+
+void keep_going_without_reader() {
+  reader_gone = false;
+  std::signal(SIGPIPE, SIG_IGN);
+}
 
 Console::Console(const std::string& log_path, bool active)
     : active_(active), terminal_(active && is_terminal(STDOUT_FILENO)) {
@@ -27,7 +49,7 @@ Console::~Console() { end_live(); }
 
 void Console::end_live() {
   if (!live_) return;
-  std::fputs("\r\033[K", stdout);
+  write_out(stdout, "\r\033[K");
   live_ = false;
 }
 
@@ -35,9 +57,16 @@ void Console::print(const std::string& text) {
   if (!active_) return;
   end_live();
   const std::string line = without_controls(text) + "\n";
-  std::fputs(line.c_str(), stdout);
-  std::fflush(stdout);
-  if (log_) log_->append(line);
+  write_out(stdout, line);
+  if (!log_) return;
+  log_->append(line);
+  note_reader_gone();
+}
+
+void Console::note_reader_gone() {
+  if (!reader_gone || noted_) return;
+  noted_ = true;
+  log_->append("warning: whoever read the standard output is gone; the run goes on, and its log is this file\n");
 }
 
 void Console::log_only(const std::string& text) {
@@ -48,9 +77,8 @@ void Console::warn(const std::string& text) {
   if (!active_) return;
   end_live();
   const char* colour = is_terminal(STDERR_FILENO) ? "\033[33m" : "";
-  std::fflush(stdout);
   const std::string line = "warning: " + without_controls(text);
-  std::fputs(fmt::format("{}{}{}\n", colour, line, *colour != '\0' ? "\033[0m" : "").c_str(), stderr);
+  write_out(stderr, fmt::format("{}{}{}\n", colour, line, *colour != '\0' ? "\033[0m" : ""));
   if (log_) log_->append(line + "\n");
 }
 
@@ -59,8 +87,7 @@ void Console::live(const std::string& text) {
   winsize size{};  // a line that wraps could not be overwritten
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
   const std::string_view shown = std::string_view(text).substr(0, known ? size.ws_col - 1U : text.size());
-  std::fputs(fmt::format("\r{}\033[K", shown).c_str(), stdout);
-  std::fflush(stdout);
+  write_out(stdout, fmt::format("\r{}\033[K", shown));
   live_ = true;
 }
 

@@ -7,6 +7,10 @@
 
 namespace llmtrain {
 
+/// A standard output or error stream that nobody reads any more does not end this process: consoles print into nothing
+/// then, and log.txt says so.
+void keep_going_without_reader();
+
 /// Lines for people: standard output, and log.txt without escapes. On a terminal the last line can be live.
 class Console {
  public:
@@ -25,10 +29,12 @@ class Console {
 
  private:
   void end_live();
+  void note_reader_gone();
 
   bool active_;
   bool terminal_;
   bool live_ = false;
+  bool noted_ = false;  ///< log.txt says that the reader is gone
   std::unique_ptr<AppendFile> log_;
 };
 

@@ -137,6 +137,7 @@ struct RunLog::State {
   void write_interval(const StepRecord& r);
   void print_training();
   std::string progress(const StepRecord& r) const;
+  double seconds_left(int64_t step) const;
   nlohmann::ordered_json interval_json(const StepRecord& r);
 
   RunLogOptions options;
@@ -157,6 +158,9 @@ struct RunLog::State {
   double last_loss = 0;  ///< of the last step that had a target
   int64_t last_loss_step = 0;
   double evaluation_seconds = 0;
+  int64_t evaluations = 0;               ///< of this job
+  Clock::time_point first_step_begin;    ///< of this job; set by its first step
+  double evaluation_seconds_before = 0;  ///< evaluations until then
   double sample_seconds = 0;
   Clock::time_point hdf5_written = Clock::now();
   double hdf5_cost = 0;
@@ -186,12 +190,25 @@ RunLog::~RunLog() = default;
 void RunLog::print(const std::string& text) { state_->console.print(text); }
 void RunLog::warn(const std::string& text) { state_->console.warn(text); }
 
+/// Steps at the speed of the interval; evaluations at the mean of those of this job; and for each step its share of
+/// what else the job has spent between its steps so far: saving, samples, the log itself.
+double RunLog::State::seconds_left(int64_t step) const {
+  const auto steps_left = static_cast<double>(options.total_steps - step);
+  const double of_step = interval.seconds / static_cast<double>(std::max<int64_t>(interval.steps, 1));
+  const double of_evaluation =
+      evaluations > 0 ? evaluation_seconds / static_cast<double>(evaluations) : options.evaluation_steps * of_step;
+  const auto to_come =
+      static_cast<double>(options.evaluations_left != nullptr ? options.evaluations_left(step) : int64_t{0});
+  const double evaluated_between = evaluation_seconds - evaluation_seconds_before;
+  const double between = std::max(seconds_since(first_step_begin) - all.seconds - evaluated_between, 0.0);
+  return steps_left * (of_step + between / static_cast<double>(std::max<int64_t>(all.steps, 1))) +
+         to_come * of_evaluation;
+}
+
 std::string RunLog::State::progress(const StepRecord& r) const {
   const int64_t total = std::max<int64_t>(options.total_steps, 1);
   const int width = static_cast<int>(fmt::formatted_size("{}", total));
-  const double left = static_cast<double>(total - r.step) * interval.seconds /
-                      static_cast<double>(std::max<int64_t>(interval.steps, 1));
-  const double loss = interval.mean_loss();
+  const double loss = interval.mean_loss();  // nan: no step of these was a good one with targets
   const char* without_loss = interval.tokens == 0 ? "no targets" : "left out";
   std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
                                  std::isnan(loss) ? without_loss : number_text(loss, 4));
@@ -200,7 +217,7 @@ std::string RunLog::State::progress(const StepRecord& r) const {
       fmt::format("  lr {:.2e}  norm {:>6}  {:>12}  {:>12}", r.learning_rate, number_text(r.grad_norm, 3),
                   with_unit(interval.rate(), "tok/s"), with_unit(interval.rate() * options.flops_per_token, "FLOP/s"));
   if (r.scaling) line += fmt::format("  scale {:g}", r.scaling->loss_scale);
-  return line + (r.step < total ? "  left " + duration(left) : std::string());
+  return line + (r.step < total ? "  left " + duration(seconds_left(r.step)) : std::string());
 }
 
 nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
@@ -240,6 +257,11 @@ void RunLog::step(const StepRecord& r) {
   }
   if (r.bad_steps > 0) s.console.warn(problem_text(r));
   if (r.scaling && r.scaling->skipped) s.console.print(skip_text(r));
+  if (s.all.steps == 0) {
+    s.first_step_begin =
+        Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(r.seconds));
+    s.evaluation_seconds_before = s.evaluation_seconds;
+  }
   s.interval.add(r);
   s.all.add(r);
   s.last_step = r;
@@ -287,6 +309,7 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   s.last_validation = r.loss;
   s.evaluated = 1;
   s.evaluation_seconds += r.seconds;
+  ++s.evaluations;
   if (r.best) {
     s.best = r.loss;
     s.best_step = r.step;

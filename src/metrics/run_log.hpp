@@ -65,6 +65,9 @@ struct RunLogOptions {
   bool active = true;     ///< false on ranks other than 0
   int64_t total_steps = 0;
   int64_t every_steps = 10;  ///< console and metrics.jsonl interval
+  /// Evaluations that are to come when the step has been logged, its own included; null: none.
+  std::function<int64_t(int64_t step)> evaluations_left;
+  double evaluation_steps = 0;  ///< how many steps take as long as an evaluation, until one was timed
   bool jsonl = true;
   bool hdf5 = true;
   bool scales_loss = false;

@@ -64,7 +64,7 @@ void export_any(const Options& o) {
   if (const std::string checkpoint = CheckpointModel::find(o.source); !checkpoint.empty()) {
     export_checkpoint(checkpoint, std::move(options));
   } else {
-    convert_model(o.source, std::move(options));
+    print_warnings(convert_model(o.source, std::move(options)));
   }
   std::cout << o.output << '\n';
 }

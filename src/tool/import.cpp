@@ -90,7 +90,7 @@ void import_model(Format format, const Options& o) {
   if (format == Format::llama2c) {
     import_llama2c(o.inputs.front(), options);
   } else {
-    import_gpt_json(o.inputs.front(), options);
+    print_warnings(import_gpt_json(o.inputs.front(), options));
   }
   std::cout << o.output << '\n';
 }

@@ -33,6 +33,7 @@ void LoadedModel::read_folder() {
   const FolderHandle folder = FolderHandle::open(folder_);
   config_ =
       parse_hf_config(folder.open_to_read("config.json").read_text(most_config_bytes), folder.path_of("config.json"));
+  print_warnings(config_.warnings);
   if (const char* name = "generation_config.json"; folder.has(name)) {
     config_.ids =
         parse_generation_ids(folder.open_to_read(name).read_text(most_config_bytes), folder.path_of(name), config_.ids);
@@ -72,7 +73,8 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   if (checkpoint_) {
     checkpoint_->load(*params_, *communicator_, *stream_);
   } else {
-    load_weights(folder_, decoder_shape(config_.model, vocabulary()), *params_, *communicator_, *stream_);
+    print_warnings(
+        load_weights(folder_, decoder_shape(config_.model, vocabulary()), *params_, *communicator_, *stream_).warnings);
   }
   model_->start(*stream_);
 }

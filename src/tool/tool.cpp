@@ -153,6 +153,10 @@ std::string RowOptions::command() const {
   return text;
 }
 
+void print_warnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) std::cerr << "warning: " << without_controls(warning) << '\n';
+}
+
 int run_tool(int argc, const char* const* argv) {
   try {
     const int code = parse_and_run(argc, argv);

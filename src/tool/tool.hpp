@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/deck_value.hpp"
 #include "data/text_source.hpp"
@@ -37,6 +38,8 @@ int run_tool(int argc, const char* const* argv);
 
 /// Throws UserError(ExitCode::command_line) that points to the help.
 [[noreturn]] void refuse_command_line(const std::string& what);
+/// On the standard error stream, each as "warning: ...".
+void print_warnings(const std::vector<std::string>& warnings);
 /// Of --document-separator, as the deck's data.document_separator is read.
 std::string parse_separator_option(const std::string& text);
 /// Options of every subcommand that reads text and rows.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -139,13 +140,16 @@ Config load_config(std::string_view deck_text, const std::string& deck_name,
 /// this configuration. Where the results lie and what is only shown on the way does not count, nor does what this
 /// configuration leaves to be found out (the tokenizer's vocabulary, the device's precision). Without those of
 /// max_steps and epochs when `length` is false.
+/// Those of keys that name files, which may mean the same content, go to `named` where it is given.
 std::vector<std::string> differences(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
-                                     bool length = true);
+                                     bool length = true, std::vector<std::string>* named = nullptr);
 
 /// How this configuration differs from the resolved deck that a run was begun with.
 struct DeckChanges {
   std::vector<std::string> breaking;  ///< "key: <value> there, <value> here": the run's state would not fit
   std::vector<std::string> applied;   ///< the same: takes effect from here on
+  /// The same, by key: breaking unless what the deck names is the same content as there.
+  std::map<std::string, std::string> named;
 };
 DeckChanges changes_since(const Config& config, std::string_view resolved_deck, const std::string& deck_name);
 

@@ -35,6 +35,13 @@ int64_t first_steps(const EvaluationConfig& config, const DataStream& data) {
   return config.batches > 0 ? std::min(all, config.batches) : all;
 }
 
+int64_t evaluations_from(const EvaluationConfig& config, int64_t step, int64_t total) {
+  const int64_t every = config.every_steps, first = std::max<int64_t>(step, 1);
+  const int64_t inside = every > 0 ? total / every - (first - 1) / every : 0;
+  const bool last_is_inside = every > 0 && total % every == 0;
+  return inside + (config.at_end && !last_is_inside ? 1 : 0);
+}
+
 void require_trained_tokens(const DataStream& data, int64_t steps) {
   for (int64_t step = 0; step < steps; ++step) {
     if (data.plan(step).trained_tokens > 0) return;

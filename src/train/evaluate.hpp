@@ -30,6 +30,8 @@ using Interrupted = std::function<bool()>;
 
 /// Of the data, as many as evaluation.batches leaves.
 int64_t first_steps(const EvaluationConfig& config, const DataStream& data);
+/// Evaluations of a run of `total` steps that come after the end of `step` or at its end; that at the start apart.
+int64_t evaluations_from(const EvaluationConfig& config, int64_t step, int64_t total);
 /// UserError (bad_content) where the first `steps` steps have no token that counts.
 void require_trained_tokens(const DataStream& data, int64_t steps);
 

@@ -105,6 +105,7 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   if (checkpoint_.empty()) {
     const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
     log.print(fmt::format("weights    {}: {}", path_, load_text(loaded)));
+    for (const std::string& warning : loaded.warnings) log.warn(warning);
   } else {
     std::unique_ptr<Tokenizer> unused;
     const CheckpointModel checkpoint(checkpoint_, communicator, unused);

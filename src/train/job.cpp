@@ -54,15 +54,20 @@ constexpr size_t most_hosts = 8;  ///< that a message names
 
 }  // namespace
 
-bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator) {
+bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator,
+                    const std::function<void()>& check) {
   const bool root = communicator.rank() == 0;
-  int64_t finished = 0;
+  int64_t finished = 0, respelled = 0;
   raise_together(communicator, [&] {
     if (!root) return;
     directory.emplace(config);
     finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
+    respelled = finished != 0 && !directory->respelled().empty() ? 1 : 0;
+    if (respelled != 0 && check == nullptr) directory->refuse_respelled();
   });
   communicator.broadcast(&finished, sizeof(finished));
+  communicator.broadcast(&respelled, sizeof(respelled));
+  if (respelled != 0) check();
   if (finished != 0 && root) {
     std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
                            "run.overwrite=true to run it again\n",

@@ -1,6 +1,7 @@
 #pragma once
 // What the tasks with a model have in common: how they begin.
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,8 +16,10 @@
 
 namespace llmtrain {
 
-/// Opens the run directory on rank 0. True, and said on the console, when the run is finished. Collective.
-bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator);
+/// Opens the run directory on rank 0. True, and said on the console, when the run is finished; where the deck only
+/// spells files otherwise than the finished run, check() says first whether they are the same. Collective.
+bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator,
+                    const std::function<void()>& check = nullptr);
 
 /// Begins to watch over the ranks of this run; what there is to say of it goes to config.notes. Collective.
 void watch_ranks(Config& config, Runtime& runtime);

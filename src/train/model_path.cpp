@@ -41,8 +41,8 @@ Facts facts_of_checkpoint(const std::string& checkpoint) {
   return facts;
 }
 
-/// The newest checkpoint that began with the folder, as far as can be told without reading its weights.
-std::optional<Facts> facts_without(const std::string& folder, const std::vector<std::string>& runs) {
+/// The newest checkpoint that began with a model, as far as can be told without reading its weights.
+std::optional<Facts> facts_without_model(const std::vector<std::string>& runs) {
   for (const std::string& run : runs) {
     std::vector<std::string> checkpoints = {run};
     for (const int64_t step : published_steps(run + "/checkpoints")) {
@@ -52,7 +52,7 @@ std::optional<Facts> facts_without(const std::string& folder, const std::vector<
       try {
         Facts facts = facts_of_checkpoint(checkpoint);
         facts.gone = true;
-        if (recorded_config(checkpoint, facts.config).model.path == folder) return facts;
+        if (!recorded_config(checkpoint, facts.config).model.path.empty()) return facts;
       } catch (const UserError&) {  // another may do; what is wrong with this one is said when it is to be gone on from
       }
     }
@@ -92,7 +92,7 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
   std::error_code ignored;
   const std::string checkpoint = CheckpointModel::find(folder);
   std::optional<Facts> others;
-  if (!fs::exists(folder, ignored)) others = facts_without(folder, runs);
+  if (!fs::exists(folder, ignored)) others = facts_without_model(runs);
   if (others) {
     facts = *others;
   } else if (!checkpoint.empty()) {
@@ -160,7 +160,9 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
       }
       return take_recorded(deck, config, facts);
     }
-    return parse_hf_config(facts.config, path + "/config.json").model;
+    const HfConfig found = parse_hf_config(facts.config, path + "/config.json");
+    for (const std::string& warning : found.warnings) deck.note(key, warning);
+    return found.model;
   } catch (const UserError& error) {
     deck.fail(key, error.what(), error.code());
     return std::nullopt;

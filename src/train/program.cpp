@@ -19,6 +19,7 @@
 #include "parallel/offload_file.hpp"
 #include "parallel/together.hpp"
 #include "train/estimate.hpp"
+#include "train/evaluate.hpp"
 #include "train/evaluation_task.hpp"
 #include "train/interruption.hpp"
 #include "train/job.hpp"
@@ -310,11 +311,29 @@ void prepare_directory(const RunDirectory& directory, const Config& config, std:
   for (const std::string& note : cut_back(directory.path(), *from)) from->notes.push_back(note);
 }
 
+/// What the deck names, compared with what the run was made with where it goes on. Rank 0 has the result. Collective.
+std::vector<NamedContent> settle_contents(const Config& config, const Dataset& data, std::optional<ResumePoint>& from,
+                                          Communicator& communicator) {
+  std::vector<NamedContent> contents = data.contents;
+  raise_together(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    for (NamedContent& model : content_of_model(config)) contents.push_back(std::move(model));
+    if (from) compare_contents(contents, *from);
+  });
+  return contents;
+}
+
+/// Of a finished run whose files the deck spells otherwise: they must be the same.
+void check_finished(Config& config, Communicator& communicator) {
+  std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
+  settle_contents(config, load_data(config, communicator, [](const std::string&) {}), from, communicator);
+}
+
 int train(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
-  if (open_directory(directory, config, communicator)) return 0;
+  if (open_directory(directory, config, communicator, [&] { check_finished(config, communicator); })) return 0;
   Interruption interruption(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
@@ -329,7 +348,9 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     progress.print(text);
     earlier.push_back(text);
   });
+  std::vector<NamedContent> contents = settle_contents(config, data, from, communicator);
   const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
+  trainer->set_contents(std::move(contents));
   check_plan(trainer->plan(), config, communicator);
   check_host_memory(trainer->pinned_bytes(), communicator);
   trainer->reserve_disk(communicator);
@@ -339,6 +360,13 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   RunLogOptions options = log_options(config, root ? &*directory : nullptr, trainer->plan(), communicator);
   options.earlier = earlier;
   options.total_steps = trainer->total_steps();
+  if (const DataStream* validation = trainer->validation_data(); validation != nullptr) {
+    options.evaluations_left = [&, total = options.total_steps](int64_t step) {
+      return evaluations_from(config.evaluation, step, total);
+    };
+    // It has batches of a step's size, and of a step's passes the forward one, about a third.
+    options.evaluation_steps = static_cast<double>(first_steps(config.evaluation, *validation)) / 3;
+  }
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;
   if (from) {
@@ -396,7 +424,11 @@ int check(const std::string& text, const CommandLine& command, Communicator& com
 
 int run_program(const CommandLine& command, Runtime& runtime) {
   const std::string text = read_deck(command, runtime.communicator());
-  if (command.check || command.estimate) let_signals_kill();
+  if (command.check || command.estimate) {
+    let_signals_kill();
+  } else {
+    keep_going_without_reader();
+  }
   raise_together(runtime.communicator(), [] { attention_library(); });  // one that is asked for must be there
   if (command.check) return check(text, command, runtime.communicator());
   Config config = load(text, command, runtime.communicator());

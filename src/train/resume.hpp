@@ -1,6 +1,7 @@
 #pragma once
 // Where a run goes on.
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,6 +26,8 @@ struct ResumePoint {
   bool own = true;                 ///< in this run's folder; otherwise the start of a new run
   std::vector<std::string> notes;  ///< what the user should know: refused checkpoints, keys that changed
   std::set<int64_t> refused;       ///< steps of newer ones that are damaged
+  /// Keys of files that the deck spells otherwise than the checkpoint's, and how; see compare_contents().
+  std::map<std::string, std::string> named = {};
 };
 
 /// What a run's log goes on from.
@@ -35,6 +38,15 @@ LogState log_state(const Manifest& manifest);
 /// UserError: cannot_create when the deck is another's, missing_input when there is none and one is required,
 /// bad_content when none is whole.
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator);
+
+/// What model.path holds, of a run that begins with a folder which is there: its tensors by name, shape and some of
+/// their bytes. UserError.
+std::vector<NamedContent> content_of_model(const Config& config);
+
+/// Holds what the deck names now against what the checkpoint was made with, by content: what moved is noted, what is
+/// missing from `now` is as it was. UserError: cannot_create where the deck names something else, bad_content where
+/// something else lies in the same place.
+void compare_contents(std::vector<NamedContent>& now, ResumePoint& from);
 
 /// Adds a note where attention was not computed by `attention`, as taken_attention() has it.
 void note_other_attention(ResumePoint& point, const std::string& attention);

@@ -94,7 +94,7 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
 }
 
 /// The mark is there, and a checkpoint of the last step is whole as far as sizes tell. UserError for another deck.
-bool RunDirectory::is_finished(const Config& config) const {
+bool RunDirectory::is_finished(const Config& config) {
   std::ifstream file(path_ + "/finished.json");
   if (!file) return false;
   const auto mark = nlohmann::json::parse(file, nullptr, false);
@@ -108,7 +108,7 @@ bool RunDirectory::is_finished(const Config& config) const {
     const std::string text = read_deck_file(deck);
     const bool longer = config.run.max_steps == 0 || config.run.max_steps > steps;
     if (longer && differences(config, text, deck) != differences(config, text, deck, false)) return false;
-    if (!differences(config, text, deck, false).empty()) refuse_another_deck(config, "a finished run");
+    if (!differences(config, text, deck, false, &respelled_).empty()) refuse_another_deck(config, "a finished run");
   } else {
     refuse_another_deck(config, "a finished run");
   }
@@ -134,6 +134,14 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
                   fmt::format("{}: {} of another deck is here. Choose another run.name or run.output, or give "
                               "run.overwrite=true to replace it. What differs:{}",
                               path_, what, changes));
+}
+
+void RunDirectory::refuse_respelled() const {
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or give "
+                  "run.overwrite=true to replace it. What differs:\n  {}",
+                  path_, fmt::join(respelled_, "\n  ")));
 }
 
 bool RunDirectory::begun_by_this_job(const Config& config) {

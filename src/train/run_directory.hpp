@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "train/config.hpp"
 
@@ -25,6 +26,10 @@ class RunDirectory {
   static bool begun_by_this_job(const Config& config);
 
   Found found() const { return found_; }
+  /// Of a finished run: keys of files that the deck spells otherwise, as "key: <value> there, <value> here". Whether
+  /// they are the same files is for the caller to find out, or to refuse.
+  const std::vector<std::string>& respelled() const { return respelled_; }
+  [[noreturn]] void refuse_respelled() const;
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   const std::string& path() const { return path_; }
   /// Removes what an earlier run left and writes deck.ini: after everything else that can be wrong has been checked.
@@ -40,11 +45,12 @@ class RunDirectory {
   void lock();
   void refuse_living_owner(const std::string& owner) const;
   void sweep_temporary() const;
-  bool is_finished(const Config& config) const;
+  bool is_finished(const Config& config);
   void refuse_another_deck(const Config& config, const std::string& what) const;
 
   std::string path_;
   Found found_ = Found::empty;
+  std::vector<std::string> respelled_;
   int lock_ = -1;
 };
 

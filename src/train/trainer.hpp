@@ -49,6 +49,8 @@ class Trainer {
   int64_t total_steps() const { return total_steps_; }
   double flops_per_token() const { return model_->flops_per_token(config_.batch.sequence_length); }
   const DataStream& training_data() const { return train_; }
+  /// Null: there is nothing to evaluate on.
+  const DataStream* validation_data() const { return validation_ ? &*validation_ : nullptr; }
   int64_t groups() const { return groups_.count; }
   /// On a disk, of this rank. Space for it is taken by reserve_disk(), which is collective, or else when training
   /// begins.
@@ -62,6 +64,8 @@ class Trainer {
   /// Allocates, takes the state of `from` or initialises, and trains. Collective.
   Ended train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from);
   int64_t steps_done() const { return steps_done_; }
+  /// What the files are that the deck names, for checkpoints; on rank 0.
+  void set_contents(std::vector<NamedContent> contents) { contents_ = std::move(contents); }
   /// Allocates, and predicts the time of train() from a few steps and batches with random weights. Writes nothing.
   /// Collective; instead of train().
   Prediction measure(Runtime& runtime);
@@ -134,6 +138,7 @@ class Trainer {
   bool due(int64_t every, int64_t completed) const { return every > 0 && completed % every == 0; }
 
   Config config_;
+  std::vector<NamedContent> contents_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::vector<int32_t>> prompts_;  ///< of samples
   std::shared_ptr<const TokenFile> train_source_;

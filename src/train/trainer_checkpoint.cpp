@@ -183,6 +183,7 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   request.run.values[names.best] = run.best;
   request.run.values[names.reference] = run.reference;
   request.run.parameters = hash_text(hash);
+  request.run.contents = contents_;
   request.run.attention = taken_attention(attention_library(), config_);
   if (run.owed.evaluation) request.run.counters[owed_evaluation] = 1;
   if (run.owed.samples) request.run.counters[owed_samples] = 1;

@@ -37,12 +37,6 @@ std::pair<double, int64_t> timed(Communicator& communicator, int64_t most, const
   return {seconds / static_cast<double>(count), count};
 }
 
-int64_t evaluations_of(const EvaluationConfig& config, int64_t steps) {
-  const int64_t inside = config.every_steps > 0 ? steps / config.every_steps : 0;
-  const bool last_is_inside = config.every_steps > 0 && steps % config.every_steps == 0;
-  return inside + (config.at_end && !last_is_inside ? 1 : 0) + (config.at_start ? 1 : 0);
-}
-
 }  // namespace
 
 Prediction Trainer::measure(Runtime& runtime) {
@@ -72,10 +66,10 @@ Prediction Trainer::measure(Runtime& runtime) {
   time.tokens_per_step = tokens / static_cast<double>(time.measured);
 
   if (!validation_) return time;
-  time.evaluations = evaluations_of(config_.evaluation, total_steps_);
+  const int64_t at_start = config_.evaluation.at_start ? 1 : 0;
+  time.evaluations = at_start + evaluations_from(config_.evaluation, 0, total_steps_);
   if (time.evaluations == 0) return time;
-  int64_t batches = validation_->steps_per_epoch();
-  if (config_.evaluation.batches > 0) batches = std::min(batches, config_.evaluation.batches);
+  const int64_t batches = first_steps(config_.evaluation, *validation_);
   Context ctx{params_, arena_, run.ctx.stream, run.ctx.seed, 0, false};
   const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, statistics_.argmax}};
   const int64_t piece = std::min(batches, 4 * static_cast<int64_t>(communicator.size()));

@@ -20,6 +20,7 @@ void Trainer::set_weights(Run& run) {
   Communicator& communicator = run.runtime.communicator();
   const LoadReport report = load_weights(model.path, shape_, params_, communicator, run.ctx.stream);
   run.log.print(fmt::format("weights    {}: {}", model.path, load_text(report)));
+  for (const std::string& warning : report.warnings) run.log.warn(warning);
 }
 
 void Trainer::read_texts(Run& run) {

@@ -63,6 +63,16 @@ TEST(Manifest, NamesTheLibraryOfAttentionWhereThereIsOne) {
   EXPECT_NE(parse_manifest(to_text(manifest), "m"), toy_manifest());
 }
 
+TEST(Manifest, SaysWhatTheFilesWere) {
+  Manifest manifest = toy_manifest();
+  EXPECT_THAT(to_text(manifest), Not(HasSubstr("contents"))) << "of older versions";
+  manifest.run.contents = {{"data.train", "a.txt", "00ff", "source 1, weight 0.5"}, {"model.path", "m", "ab", ""}};
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
+  manifest.run.contents[1].hash = "ac";
+  const Manifest other = parse_manifest(to_text(manifest), "m");
+  EXPECT_EQ(other.run.contents[1].hash, "ac") << "control";
+}
+
 TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {
   const std::string text = to_text(toy_manifest());
   for (size_t i = 0; i < text.size(); ++i) {

@@ -58,10 +58,33 @@ TEST_F(FolderHandleTest, NeverLeavesTheFolder) {
                                   std::string("a\nb"), std::string("..\\outside"), std::string(5000, 'x')}) {
     EXPECT_THAT(refusal(name), HasSubstr("is not the name of a file in this folder"));
   }
-  std::filesystem::create_symlink("../outside", root_ / "model" / "link_out");
-  std::filesystem::create_symlink("inside", root_ / "model" / "link_in");
-  EXPECT_THAT(refusal("link_out"), HasSubstr("a symbolic link"));
-  EXPECT_THAT(refusal("link_in"), HasSubstr("cp -rL"));
+}
+
+// A snapshot of the Hugging Face cache holds nothing but links to ../../blobs.
+TEST_F(FolderHandleTest, FollowsLinksAndSaysWhichOnesLeadNowhere) {
+  const auto link = [&](const char* target, const char* name) {
+    std::filesystem::create_symlink(target, root_ / "model" / name);
+  };
+  link("../outside", "link");
+  link("link", "link_to_link");
+  link("../blobs/gone", "broken");
+  link("loop_2", "loop_1");
+  link("loop_1", "loop_2");
+  link("sub", "folder");
+  link("/dev/zero", "device");
+  ASSERT_EQ(mkfifo((root_ / "pipe").c_str(), 0600), 0);
+  link("../pipe", "pipe");
+  const FolderHandle folder = FolderHandle::open((root_ / "model").string());
+  EXPECT_TRUE(folder.has("link"));
+  EXPECT_EQ(folder.open_to_read("link").read_text(10), "secret");
+  EXPECT_EQ(folder.open_to_read("link_to_link").read_text(10), "secret");
+  EXPECT_THAT(refusal("broken", ExitCode::missing_input),
+              HasSubstr("a symbolic link to '../blobs/gone', which is not"));
+  EXPECT_THAT(refusal("loop_1", ExitCode::missing_input), HasSubstr("a symbolic link to 'loop_2': Too many levels"));
+  const FolderHandle checkpoint = FolderHandle::open((root_ / "model").string(), FolderHandle::Links::refused);
+  EXPECT_EQ(checkpoint.open_to_read("inside").read_text(10), "text");
+  EXPECT_THROW(checkpoint.open_to_read("link"), UserError);
+  for (const char* name : {"folder", "device", "pipe"}) EXPECT_THAT(refusal(name), HasSubstr("not a regular file"));
 }
 
 TEST_F(FolderHandleTest, OpensRegularFilesOnly) {

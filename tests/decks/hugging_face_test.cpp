@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -81,6 +82,57 @@ INSTANTIATE_TEST_SUITE_P(Families, HuggingFace,
                          testing::Values("gpt2", "gpt2_published", "llama", "llama3_v4_sharded", "mistral", "qwen2",
                                          "qwen3", "gemma2", "phi3"),
                          [](const auto& test) { return std::string(test.param); });
+
+/// Other names for tensors of a safetensors file; the tensors stay where they are.
+void rename_tensors(const std::filesystem::path& path, const json& renamed) {
+  const std::string bytes = read_file(path);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  json header = json::parse(bytes.substr(8, length));
+  for (const auto& [from, to] : renamed.items()) {
+    header[to.get<std::string>()] = header.at(from);
+    header.erase(from);
+  }
+  const std::string text = header.dump(), tensors = bytes.substr(8 + length);
+  length = text.size();
+  std::string start(sizeof(length), '\0');
+  std::memcpy(start.data(), &length, sizeof(length));
+  write_file(path, start + text + tensors);
+}
+
+// Files as people have them, beside those that Transformers writes today: see make_variants.py. A folder whose files
+// are all links is a snapshot of the Hugging Face cache.
+TEST(HuggingFaceVariants, HaveTheLogProbabilitiesOfTransformers) {
+  const json variants = json::parse(read_file(golden_model("variants.json")))["variants"];
+  ASSERT_GE(variants.size(), 9U);
+  double largest_control = 0;
+  for (const json& variant : variants) {
+    SCOPED_TRACE(variant["model"].dump() + variant["config"].dump());
+    const TemporaryFolder folder;
+    const std::filesystem::path blobs = folder / "blobs", model = folder / "model";
+    std::filesystem::copy(golden_model(variant["model"]), blobs);
+    json config = json::parse(read_file(blobs / "config.json"));
+    config.update(variant["config"]);
+    write_file(blobs / "config.json", config.dump());
+    rename_tensors(blobs / "model.safetensors", variant["renamed"]);
+    std::filesystem::create_directory(model);
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      std::filesystem::create_symlink(std::filesystem::path("../blobs") / name, model / name);
+    }
+    const std::vector<int> ids = variant["input_ids"];
+    const Outcome outcome = llmtool({"logprobs", "--model", model.string()}, json({{"input_ids", ids}}).dump() + "\n");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::vector<double> values =
+        json::parse(outcome.output.substr(outcome.output.find("{\"logprobs")))["logprobs"];
+    const std::vector<double> expected = variant["logprobs"], other = variants[6]["logprobs"];
+    ASSERT_EQ(values.size(), expected.size());
+    for (size_t t = 0; t < values.size(); ++t) {
+      EXPECT_NEAR(values[t], expected[t], 1e-5) << "token " << t;
+      if (variant["model"] == "llama") largest_control = larger(largest_control, std::abs(expected[t] - other[t]));
+    }
+  }
+  EXPECT_GT(largest_control, 0.01) << "other rope has other probabilities";
+}
 
 std::string three_tokens() {
   return R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,

@@ -191,6 +191,25 @@ TEST_F(Import, GptNanoHasTheKnownActivationsAfterEachBlock) {
   }
 }
 
+TEST_F(Import, StatesOfWrappedModelsAreTheSameModel) {
+  NEEDS_DATA();
+  const json plain = json::parse(read_file(weights + "gpt-nano-sort/model.json"));
+  const auto renamed = [&](const auto& name_of) {
+    json state;
+    for (const auto& [name, value] : plain.items()) state[name == "config" ? name : name_of(name)] = value;
+    return state.dump();
+  };
+  const std::string expected =
+      read_file(import({weights + "gpt-nano-sort/model.json"}, "plain") + "/model.safetensors");
+  for (const std::string prefix : {"_orig_mod.", "module._orig_mod.", "_forward_module.model."}) {
+    write("model.json", renamed([&](const std::string& name) { return prefix + name; }));
+    EXPECT_EQ(read_file(import({path("model.json")}, "wrapped") + "/model.safetensors"), expected) << prefix;
+  }
+  write("model.json",
+        renamed([](const std::string& name) { return name == "lm_head.weight" ? name : "module." + name; }));
+  expect_error(65, "are not named alike", {"import", path("model.json"), "--output", path("out")});
+}
+
 TEST_F(Import, DamagedModelsAreRefused) {
   NEEDS_DATA();
   const std::string good = read_file(weights + "stories260K/stories260K.bin");

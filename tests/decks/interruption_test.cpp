@@ -118,10 +118,8 @@ TEST_F(Interruption, ASignalBeforeTheDeckIsReadIsNoted) {
   const std::string pipe = (folder / "pipe.ini").string();
   const auto signalled = [&](const std::string& arguments) {
     write_file(folder / "early.sh",
-               "cd " + folder.text() +
-                   "; rm -f pipe.ini; mkfifo pipe.ini; export OMP_NUM_THREADS=1\n" + programs::llmtrain +
-                   " pipe.ini run.name=early " +
-                   arguments +
+               "cd " + folder.text() + "; rm -f pipe.ini; mkfifo pipe.ini; export OMP_NUM_THREADS=1\n" +
+                   programs::llmtrain + " pipe.ini run.name=early " + arguments +
                    " & job=$!\n"
                    "until [ $((0x$(sed -n 's/SigCgt:.//p' /proc/$job/status) & 0x4a02)) = $((0x4a02)) ]; do :; done\n"
                    "kill -TERM $job; cat deck.ini >pipe.ini; wait $job\n");

@@ -157,8 +157,9 @@ TEST(Profiling, ATraceThatCannotBeWrittenEndsNoRun) {
                                       1,
                                       arguments_of(folder, "run", 2),
                                       {},
-                                      "LD_PRELOAD=" + programs::fault_library + " LLMTRAIN_FAULT_AT=1 "
-                                      "LLMTRAIN_FAULT_PATH=trace.json LLMTRAIN_FAULT_" +
+                                      "LD_PRELOAD=" + programs::fault_library +
+                                          " LLMTRAIN_FAULT_AT=1 "
+                                          "LLMTRAIN_FAULT_PATH=trace.json LLMTRAIN_FAULT_" +
                                           fault});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("the run goes on without the trace"), std::string::npos) << outcome.output;

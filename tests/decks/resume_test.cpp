@@ -135,6 +135,36 @@ TEST_F(Resume, BreakingChangesAreListedAndRefused) {
   EXPECT_THAT(data.output, HasSubstr("other data"));
 }
 
+TEST_F(Resume, TheSameDataGoOnWhereverTheyLie) {
+  run_to_end("whole");
+  const std::string expected = ledger("whole"), text = read_file(folder / "text.txt");
+  fs::create_directory(folder / "elsewhere");
+  write_file(folder / "elsewhere/moved.txt", text);
+  write_file(folder / "other.txt", text + "One more document.\n\n");
+  fs::create_symlink("elsewhere/moved.txt", folder / "link.txt");
+  const auto train = [&](const std::string& path) { return "data.train=" + (folder / path).string(); };
+  for (const char* path : {"./text.txt", "elsewhere/moved.txt", "link.txt", "elsewhere/*.txt"}) {
+    cut_off("whole", "cut", 5);
+    const Outcome outcome = run("cut", 1, {train(path)});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("warning: moved since the checkpoint, with the same content: data.train: "));
+    EXPECT_THAT(outcome.output, HasSubstr(std::string(path) + " here"));
+    EXPECT_EQ(ledger("cut"), expected) << path;
+  }
+  const Outcome other = run("cut", 2, {train("other.txt"), "run.max_steps=14"});
+  EXPECT_EQ(other.exit_code, 73) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("other.txt has other content than"));
+  EXPECT_EQ(ledger("cut"), expected) << "nothing was touched";
+  // A finished run is finished under any name of its data, and only of them.
+  const Outcome finished = run("whole", 1, {train("link.txt")});
+  EXPECT_EQ(finished.exit_code, 0) << finished.output;
+  EXPECT_THAT(finished.output, HasSubstr("this run is finished"));
+  EXPECT_EQ(run("whole", 1, {train("other.txt")}).exit_code, 73);
+  const Outcome started = run("new", 1, {train("link.txt"), "checkpoint.resume=" + checkpoint("whole", 5).string()});
+  EXPECT_EQ(started.exit_code, 0) << started.output;
+  EXPECT_EQ(ledger("new"), expected);
+}
+
 TEST_F(Resume, DamageFallsBackAndIsNamed) {
   run_to_end("whole", 2);
   const std::string expected = ledger("whole");

@@ -101,9 +101,9 @@ TEST_F(Watchdog, AHungWriteEndsTheJob) {
 }
 
 TEST_F(Watchdog, ADiskThatIsSlowButMovesIsLeftAlone) {
-  const Outcome outcome = start_and(
-      "slow", 2, "true", "true", "run.max_steps=20",
-      one_write() + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
+  const Outcome outcome =
+      start_and("slow", 2, "true", "true", "run.max_steps=20",
+                one_write() + "write:sync LLMTRAIN_FAULT_AT=1 LLMTRAIN_FAULT_HOW=slow LLMTRAIN_FAULT_MS=700");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 #endif

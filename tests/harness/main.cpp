@@ -39,8 +39,8 @@ class FailurePrinter : public testing::EmptyTestEventListener {
   std::string test_;
 };
 
-/// Names the cases that were skipped, and why, in the file that LLMTRAIN_SKIPPED_TESTS names: a suite of many cases passes
-/// although some are skipped.
+/// Names the cases that were skipped, and why, in the file that LLMTRAIN_SKIPPED_TESTS names: a suite of many cases
+/// passes although some are skipped.
 class SkipRecorder : public testing::EmptyTestEventListener {
  public:
   explicit SkipRecorder(const char* path) : path_(path) {}

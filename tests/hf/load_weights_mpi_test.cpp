@@ -103,6 +103,24 @@ TEST_F(LoadWeights, WhatOtherProgramsWriteAlongIsNoted) {
   EXPECT_TRUE(equals_set(gemma, DType::f32, 2));
 }
 
+// safetensors.torch.save_model writes the first name of the pair alone.
+TEST_F(LoadWeights, OfATiedPairEitherNameDoes) {
+  for (const char* family : {"gpt2", "gemma2"}) {
+    const ModelConfig model = small_model(family);
+    for (const Stored& stored :
+         {Stored{.head_alone = true}, Stored{.before = "_orig_mod.", .head_alone = true},
+          Stored{.file_bytes = 3000, .before = "module.", .head_alone = true, .prefix = false}}) {
+      write(model, stored);
+      LoadReport report;
+      EXPECT_TRUE(equals_set(model, DType::f32, 2, &report)) << family;
+      EXPECT_THAT(load_text(report), HasSubstr("the tied embedding is stored as lm_head.weight"));
+    }
+    ModelConfig untied = model;
+    untied.tie_embeddings = false;
+    EXPECT_THAT(refusal(untied), HasSubstr("config.json must say tie_word_embeddings: true"));
+  }
+}
+
 TEST_F(LoadWeights, MissingAndForeignTensorsAreNamed) {
   const ModelConfig model = small_model("llama");
   write(model, {.left_out = "model.layers.1.mlp.up_proj.weight"});

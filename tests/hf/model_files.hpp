@@ -48,6 +48,8 @@ inline std::vector<float> values_of(const ParamSpec& param) {
 struct Stored {
   StoredType type = StoredType::F32;
   int64_t file_bytes = int64_t{1} << 40;
+  std::string before = {};              ///< all names
+  bool head_alone = false;              ///< of a tied pair
   bool prefix = true;                   ///< names with the first part, "model." or "transformer."
   bool extras = false;                  ///< tensors that other programs write along
   std::string left_out = {};            ///< a tensor
@@ -69,7 +71,9 @@ inline void write_model(const std::string& path, const ModelConfig& model, const
   const DecoderShape shape = decoder_shape(model, model.vocab_size);
   const std::vector<UnitSpec> units = Decoder(shape).units();
   const auto name_of_slice = [&](const std::string& name) {
-    return stored.prefix ? name : name.substr(name.find('.') + 1);
+    const bool as_head = stored.head_alone && name == shape.names.embedding + ".weight";
+    const std::string full = as_head ? shape.names.head + ".weight" : name;
+    return stored.before + (stored.prefix || as_head ? full : full.substr(full.find('.') + 1));
   };
   ModelFolderPlan plan;
   plan.path = path;
@@ -88,10 +92,11 @@ inline void write_model(const std::string& path, const ModelConfig& model, const
   for_each([&](const ParamSpec& param, const ParamSlice& slice, const std::string& name) {
     plan.tensors.push_back({name, stored.type, stored_shape(param, slice), 0, 0});
   });
-  const std::string head = shape.names.head + ".weight";
+  const std::string head = stored.before + shape.names.head + ".weight";
   const bool stored_head = stored.extras && model.tie_embeddings;
   if (stored.extras) {
-    plan.tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", StoredType::F32, {5}, 0, 0});
+    plan.tensors.push_back(
+        {stored.before + "model.layers.0.self_attn.rotary_emb.inv_freq", StoredType::F32, {5}, 0, 0});
     if (model.family == ModelConfig::Family::gpt2) {
       plan.tensors.push_back({name_of_slice("transformer.h.0.attn.bias"), StoredType::F32, {1, 1, 3, 3}, 0, 0});
     }

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -13,10 +14,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "core/error.hpp"
+#include "core/number_text.hpp"
 #include "harness/temporary_folder.hpp"
 #include "metrics/append_file.hpp"
+#include "metrics/console.hpp"
 #include "metrics/metrics_hdf5.hpp"
 
 namespace llmtrain {
@@ -70,6 +74,77 @@ TEST_F(RunLogFiles, LedgerLinesAreExact) {
   EXPECT_EQ(ledger[1], R"({"step":2,"learning_rate":"0x1p-10","loss":"0x1.2p+1","grad_norm":"0x1.8p+0","tokens":10,)"
                        R"("samples":"0000000000000abc","parameters":"0123456789abcdef"})");
   EXPECT_EQ(ledger[2], R"({"step":2,"validation_loss":"0x1.5555555555555p-2"})");
+}
+
+// The time left is that of the whole run: the same steps take longer where evaluations are to come.
+TEST_F(RunLogFiles, TimeLeftHasTheEvaluationsToCome) {
+  RunLogOptions o = options();
+  o.total_steps = 100;
+  o.evaluations_left = [](int64_t step) { return 10 - (step - 1) / 10; };  // every ten steps
+  o.evaluation_steps = 40;
+  RunLog log(o);
+  const auto left = [&] {
+    const std::string line = lines("log.txt").back();
+    return line.substr(line.find("left ") + 5);
+  };
+  log.step(record(1, 2, 10));
+  log.step(record(2, 2, 10));
+  EXPECT_EQ(left(), duration(98 * 0.5 + 10 * 40 * 0.5));  // none was timed yet
+  for (int64_t step = 3; step <= 10; ++step) log.step(record(step, 2, 10));
+  EXPECT_EQ(left(), duration(90 * 0.5 + 10 * 20)) << "that of step 10 is to come";
+  log.evaluation({10, 2, 100, 60, true});
+  log.step(record(11, 2, 10));
+  log.step(record(12, 2, 10));
+  EXPECT_EQ(left(), duration(88 * 0.5 + 9 * 60));
+  log.evaluation({20, 2, 100, 20, true});
+  for (int64_t step = 13; step <= 98; ++step) log.step(record(step, 2, 10));
+  EXPECT_EQ(left(), duration(2 * 0.5 + 40)) << "the mean of two";
+}
+
+// What a job does between its steps (it saves, writes samples) takes time of the rest, too.
+TEST_F(RunLogFiles, TimeLeftHasWhatComesBetweenSteps) {
+  RunLogOptions o = options();
+  o.total_steps = 1002;
+  RunLog log(o);
+  StepRecord r = record(1, 2, 10);
+  r.seconds = 1e-3;
+  log.step(r);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  r.step = 2;
+  log.step(r);
+  const std::string line = lines("log.txt").back();
+  EXPECT_NE(line.find("left 3 min"), std::string::npos) << line;  // 1000 steps of 0.2 s and more
+}
+
+TEST_F(RunLogFiles, AReaderThatGoesAwayEndsNothing) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::fflush(stdout);
+  const int kept = dup(STDOUT_FILENO);
+  ASSERT_GE(dup2(ends[1], STDOUT_FILENO), 0);
+  close(ends[1]);
+  keep_going_without_reader();
+  {
+    Console console(folder / "log.txt", true);
+    console.print("before");
+    close(ends[0]);
+    console.print("while");
+    console.print("after");
+  }
+  {
+    Console next(folder / "next.txt", true);  // as that of the run after that of its start
+    next.print("later");
+    next.print("last");
+  }
+  std::fflush(stdout);
+  dup2(kept, STDOUT_FILENO);
+  close(kept);
+  keep_going_without_reader();  // of the stream that is there again
+  std::signal(SIGPIPE, SIG_DFL);
+  const std::string note =
+      "warning: whoever read the standard output is gone; the run goes on, and its log is this file";
+  EXPECT_EQ(lines("log.txt"), (std::vector<std::string>{"before", "while", note, "after"}));
+  EXPECT_EQ(lines("next.txt"), (std::vector<std::string>{"later", note, "last"}));
 }
 
 TEST_F(RunLogFiles, MetricsLinesCarryTheIntervalsMeans) {

@@ -126,8 +126,7 @@ BpeVocabulary train(const std::string& text, const std::string& split, bool whol
 
 /// True when the text was there. Every vocabulary, list of merges and file is that of the Python package.
 bool check_goldens(const std::string& prefix, int threads) {
-  const nlohmann::json goldens = nlohmann::json::parse(
-      read_file("tests/reference/tokenizers/bpe_goldens.json"));
+  const nlohmann::json goldens = nlohmann::json::parse(read_file("tests/reference/tokenizers/bpe_goldens.json"));
   bool found = false;
   for (const nlohmann::json& golden : goldens.at("cases")) {
     const std::string name = golden.at("text");

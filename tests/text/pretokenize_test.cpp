@@ -81,8 +81,7 @@ std::string joined_with_bars(std::string_view text, const SplitPattern& pattern)
 class SplitGoldens : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    goldens = nlohmann::json::parse(
-        read_file("tests/reference/tokenizers/split_goldens.json"));
+    goldens = nlohmann::json::parse(read_file("tests/reference/tokenizers/split_goldens.json"));
   }
   /// Every pattern cuts the text as the Python package does, and one that is told to be another does not.
   static void check(const std::string& name, const std::string& text) {
@@ -195,8 +194,7 @@ TEST(SplitPattern, TimeIsLinearInTheText) {
     pattern.split(text, pieces);
     return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
   };
-  const nlohmann::json goldens = nlohmann::json::parse(
-      read_file("tests/reference/tokenizers/split_goldens.json"));
+  const nlohmann::json goldens = nlohmann::json::parse(read_file("tests/reference/tokenizers/split_goldens.json"));
   ASSERT_GE(goldens.at("patterns").size(), 20u);
   for (const nlohmann::json& golden : goldens.at("patterns")) {
     const SplitPattern& pattern = *SplitPattern::find(golden.at("regex").get<std::string>());

@@ -3,6 +3,7 @@
 #include "core/profile.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/gemm.hpp"
+#include "kernels/host/gemm_tile.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/product_shapes.hpp"
@@ -75,6 +76,22 @@ const float* as_float(const Tensor& x) {
 }  // namespace
 
 bool use_tf32(bool /*wanted*/) { return false; }
+
+bool bf16_products_are_fast() {
+  static const bool fast = device_fast_bf16() && host::have_micro_kernels(DType::bf16);
+  return fast;
+}
+
+std::string slow_products_note() {
+#if defined(__x86_64__)
+  if (!host::onednn_has_micro_kernels()) {
+    return "matrix products and attention take their slowest path: the oneDNN of this build has no micro-kernels "
+           "(build "
+           "oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON, as Debian does, and llmtrain with it)";
+  }
+#endif
+  return {};
+}
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&) {
   const ProductShape product = check_linear_forward(y, x, w, bias);

@@ -133,10 +133,7 @@ tidy_added() {
   for release in "${added[@]}"; do
     if [[ -z ${served[$release]:-} ]]; then forget_release "$release"; fi
   done
-  if [[ $before != "${added[*]} false" ]]; then
-    write_added
-    apt_get update || true
-  fi
+  if [[ $before != "${added[*]} false" ]]; then write_added; fi
 }
 
 # Prints the newest version of package $1 in release $2 that is in the range $3; $4: Packages or Sources.

@@ -195,10 +195,14 @@ install_missing() {
     apt_install "${packages[@]}"
   fi
 
+  packages=() # that no way led to
   for wanted in "${from_any_release[@]}"; do
-    if is_missing "${wanted%%=*}"; then install_by_any_way "${wanted%%=*}" "${wanted#*=}"; fi
+    if is_missing "${wanted%%=*}"; then
+      install_by_any_way "${wanted%%=*}" "${wanted#*=}" || packages+=("${wanted%%=*}")
+    fi
   done
   tidy_added
+  if ((${#packages[@]} > 0)); then apt_failed "install ${packages[*]}"; fi
 }
 
 # Package $1 in the range $2: from this release, from a newer one, from its source, or left to CMake. A way that fails leads
@@ -212,7 +216,7 @@ install_by_any_way() {
   for release in $newer; do
     if know_release "$release" && build_from "$release" "$@"; then return 0; fi
   done
-  if [[ -z ${built_by_cmake[$1]:-} ]]; then apt_failed "install $1"; fi
+  [[ -n ${built_by_cmake[$1]:-} ]] || return 1
   left_to_cmake+=("$1")
   say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it along"
 }

@@ -15,12 +15,11 @@ find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
 find_package(liburing) # without it offloaded state moves by plain reads and writes
 
+# Made here: FindHDF5 of CMake 4.3 ends with an error of its own where it would make it for Debian's libhdf5_serial.
+add_library(hdf5::hdf5 INTERFACE IMPORTED)
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)
-if(NOT TARGET hdf5::hdf5)
-  add_library(hdf5::hdf5 INTERFACE IMPORTED)
-  target_include_directories(hdf5::hdf5 INTERFACE ${HDF5_C_INCLUDE_DIRS})
-  target_link_libraries(hdf5::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
-endif()
+target_include_directories(hdf5::hdf5 INTERFACE ${HDF5_INCLUDE_DIRS})
+target_link_libraries(hdf5::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
 
 # oneDNN's micro-kernels are an experimental option of its build, without which products take the slowest path. Looked for at
 # every configuration, as the library may have been replaced.

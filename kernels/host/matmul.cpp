@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/profile.hpp"
+#include "device/processor.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/gemm_tile.hpp"
@@ -83,14 +84,14 @@ bool bf16_products_are_fast() {
 }
 
 std::string slow_products_note() {
-#if defined(__x86_64__)
-  if (!host::onednn_has_micro_kernels()) {
-    return "matrix products and attention take their slowest path: the oneDNN of this build has no micro-kernels "
-           "(build "
-           "oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON, as Debian does, and llmtrain with it)";
-  }
-#endif
-  return {};
+  if (!processor_has(Instructions::avx2) || host::have_micro_kernels(DType::f32)) return {};
+  const char* why =
+      host::onednn_has_micro_kernels()
+          ? "the oneDNN that is loaded has other micro-kernels than the one that llmtrain was compiled with: "
+            "compile llmtrain again"
+          : "the oneDNN of this build has no micro-kernels: build it with -DDNNL_EXPERIMENTAL_UKERNEL=ON, "
+            "as Debian does, and llmtrain with it";
+  return std::string("matrix products and attention take their slowest path: ") + why;
 }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&) {

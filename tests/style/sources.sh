@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sources.sh ROOT: every source of the project is ASCII, ends with a newline, has no tabs or trailing blanks and at most
-# 500 lines; scripts are executable; no two headers define one name; fmt::join is included from where fmt 11 has it. Looks at what git knows or would add.
+# 500 lines; scripts are executable; no two headers define one name; fmt::join is included from where fmt 11 has it. Looks
+# at what git knows or would add.
 set -euo pipefail
 # shellcheck source=tests/style/files.sh
 . "$(dirname "$(readlink -f "$0")")/files.sh"

@@ -246,6 +246,8 @@ build_from() {
   [[ -n $version ]] || return 1
   say "building $2 from the source package $source $version of Debian $1: minutes, oneDNN up to an hour"
   folder=$(mktemp -d "${TMPDIR:-/tmp}/llmtrain-source.XXXXXX")
+  # The C library of Debian 13 that a Debian 12 has by now wants that release's tools.
+  if [[ $codename == bookworm ]]; then apt_get install --no-install-recommends {dpkg-dev,libdpkg-perl}/trixie || true; fi
   if apt_get build-dep -P nocheck,nodoc "$source=$version" && build_package "$folder" "$source=$version" &&
     apt_get install --no-install-recommends "$folder"/*.deb; then
     built=true
@@ -332,7 +334,7 @@ main() {
     say "writing the empty archive $archive, which Kokkos' CMake files name"
     "${run_as_root[@]}" ar rcs "$archive"
   done
-  rm -f "$log"
+  if ((${#left_to_cmake[@]} == 0)); then rm -f "$log"; fi
   say "done"
 }
 

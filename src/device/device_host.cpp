@@ -202,7 +202,8 @@ void use_threads(int threads) { omp_set_num_threads(threads); }
 
 DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads, int /*ranks_of_node*/) {
   LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");
-  // The table in which Kokkos keeps its threads, in all releases that cmake/Dependencies.cmake accepts; it checks nothing.
+  // The table in which Kokkos keeps its threads, in all releases that cmake/Dependencies.cmake accepts; it checks
+  // nothing.
   constexpr int most_threads = 512;
   LLMTRAIN_CHECK(threads <= most_threads, "more threads than Kokkos has room for");
   omp_set_dynamic(0);

@@ -16,18 +16,39 @@ find_package(zstd REQUIRED)
 find_package(PCRE2 REQUIRED)
 find_package(liburing) # without it offloaded state moves by plain reads and writes
 
+# Made here: FindHDF5 of CMake 4.3 ends with an error of its own where it would make it for Debian's libhdf5_serial.
+add_library(hdf5::hdf5 INTERFACE IMPORTED)
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)
-if(NOT TARGET hdf5::hdf5)
-  add_library(hdf5::hdf5 INTERFACE IMPORTED)
-  target_include_directories(hdf5::hdf5 INTERFACE ${HDF5_C_INCLUDE_DIRS})
-  target_link_libraries(hdf5::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
-endif()
+target_include_directories(hdf5::hdf5 INTERFACE ${HDF5_INCLUDE_DIRS})
+target_link_libraries(hdf5::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+
+# oneDNN's micro-kernels are an experimental option of its build, without which products take the slowest path. Looked for at
+# every configuration, as the library may have been replaced.
+function(llmtrain_look_for_micro_kernels)
+  include(CheckCXXSourceCompiles)
+  add_library(llmtrain_onednn INTERFACE)
+  target_link_libraries(llmtrain_onednn INTERFACE DNNL::dnnl)
+  set(CMAKE_REQUIRED_LIBRARIES DNNL::dnnl OpenMP::OpenMP_CXX)
+  set(CMAKE_REQUIRED_QUIET ON)
+  unset(LLMTRAIN_ONEDNN_UKERNELS CACHE)
+  check_cxx_source_compiles("#include <oneapi/dnnl/dnnl_ukernel.h>
+    int main() { return dnnl_brgemm_release_hw_context(); }" LLMTRAIN_ONEDNN_UKERNELS)
+  if(LLMTRAIN_ONEDNN_UKERNELS)
+    message(STATUS "Found oneDNN ${dnnl_VERSION} with micro-kernels")
+    target_compile_definitions(llmtrain_onednn INTERFACE LLMTRAIN_ONEDNN_UKERNELS)
+  elseif(LLMTRAIN_X86)
+    message(WARNING "oneDNN ${dnnl_VERSION} (${dnnl_DIR}) has no micro-kernels: the program will be right, several times "
+      "slower, and will choose fp32. To get them build oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON: Debian's packages "
+      "(cmake/install_dependencies.sh) and this repository's spack.yaml do.")
+  endif()
+endfunction()
 
 # What device and kernels stand on; nothing above them knows it.
 if(LLMTRAIN_DEVICE STREQUAL "host")
-  llmtrain_find_or_fetch(Kokkos 4.6)
+  llmtrain_find_or_fetch(Kokkos 4.6...<6)
   find_package(dnnl 3.6 REQUIRED)
-  set(LLMTRAIN_DEVICE_LIBRARIES Kokkos::kokkos DNNL::dnnl OpenMP::OpenMP_CXX)
+  llmtrain_look_for_micro_kernels()
+  set(LLMTRAIN_DEVICE_LIBRARIES Kokkos::kokkos llmtrain_onednn OpenMP::OpenMP_CXX)
 elseif(LLMTRAIN_DEVICE STREQUAL "emulated") # the libraries of a GPU are the tests' own
   file(GLOB emulator_sources CONFIGURE_DEPENDS tests/emulator/*.cpp)
   add_library(llmtrain_emulator STATIC ${emulator_sources})

@@ -1,30 +1,38 @@
 #!/usr/bin/env bash
 # Installs what llmtrain is built from: Debian packages, from the mirrors that this machine's apt already uses.
 set -euo pipefail
+# shellcheck source=cmake/debian_releases.sh
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/debian_releases.sh"
 
 usage() {
   cat <<'TEXT'
-usage: cmake/install_dependencies.sh [--yes] [--developer] [--check]
+usage: cmake/install_dependencies.sh [--yes] [--developer] [--gpu-only] [--check]
 
-Installs the compiler, CMake, Open MPI 5, HDF5 1.14, Kokkos, oneDNN and the small libraries that llmtrain is built from,
-on Debian 12 or 13, as root or through sudo. A second run finds everything there and does nothing.
+Installs the compiler, CMake, Open MPI, HDF5, Kokkos, oneDNN and the small libraries that llmtrain is built from, on
+Debian 12 or newer, as root or through sudo. A second run finds everything there and does nothing.
 
   --yes        do not ask, on Debian 12, before the C library is taken from Debian 13
+  --gpu-only   leave out Kokkos and oneDNN, which the GPU program (cmake --preset cuda) does without; its CUDA, NCCL and
+               cuDNN are NVIDIA's packages
   --developer  also clang-format, clang-tidy, shellcheck, h5py, Environment Modules and a compiler for Arm, which
                tests/run.sh uses
   --check      install nothing; exit 0 when everything is there, 1 otherwise, with the list of what is missing
 
-Kokkos and a current oneDNN are in Debian's sid only, and on Debian 12 Open MPI 5 and HDF5 1.14 in Debian 13 (trixie)
-only. These releases are added in /etc/apt/sources.list.d/llmtrain.list and pinned below everything else in
-/etc/apt/preferences.d/llmtrain, so that nothing but the named packages ever comes from them.
+A package comes from the release that the machine runs, where that has a version that will do. Debian 12 takes Open MPI 5
+and HDF5 1.14 from Debian 13 (trixie). Kokkos and oneDNN come from the first of the newer releases whose package can be
+installed here; else they are built from Debian's source package; a Kokkos that cannot be had by any of these ways is left
+to CMake, which builds a pinned release along. Newer releases are added in /etc/apt/sources.list.d/llmtrain.list and pinned
+below everything else in /etc/apt/preferences.d/llmtrain, so that nothing but the named packages ever comes from them.
 
-Exit codes: 0 everything is there, 1 declined or (--check) something is missing, 64 command line, 69 not a Debian that
-this script knows, 74 apt failed (its output is shown), 77 neither root nor sudo.
+Exit codes: 0 everything is there, 1 declined or (--check) something is missing, 64 command line, 69 not a Debian from 12
+on, 74 apt failed (its output is shown), 77 neither root nor sudo.
 TEXT
 }
 
-apt_folder=/etc/apt # tests put their own here
+apt_folder=/etc/apt # tests put their own here, and
+os_release=/etc/os-release
 assume_yes=false
+gpu_only=false
 developer=false
 check_only=false
 
@@ -34,6 +42,7 @@ read_options() {
     case $argument in
       --yes | -y) assume_yes=true ;;
       --developer) developer=true ;;
+      --gpu-only) gpu_only=true ;;
       --check) check_only=true ;;
       -h | --help) usage && exit 0 ;;
       *) fail 64 "unknown option '$argument' (--help lists them)" ;;
@@ -57,9 +66,20 @@ common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev 
   binutils procps)
 # clang-tidy reads the omp.h of its own compiler
 developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules g++-aarch64-linux-gnu)
-# package=oldest version that will do
+# package=oldest version that will do, and where there is one :the first that will not (cmake/Dependencies.cmake)
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
-from_sid=(libkokkos-dev=4.6 libdnnl-dev=3.6)
+from_any_release=(libkokkos-dev=4.6:6 libdnnl-dev=3.6:4) # of those that may come from a newer release
+declare -A source_package=([libkokkos-dev]=kokkos [libdnnl-dev]=onednn)
+declare -A built_by_cmake=([libkokkos-dev]=Kokkos)
+# release=newer ones to look in, in this order; `other` is one that this script does not know
+declare -A newer_releases=([bookworm]="trixie forky sid" [trixie]="forky sid" [forky]=sid [sid]="" [other]=sid)
+
+# Whether version $1 is in the range $2 (oldest[:first too new]).
+in_range() {
+  local oldest=${2%%:*} too_new=${2#*:}
+  dpkg --compare-versions "$1" ge "$oldest" &&
+    { [[ $too_new == "$2" ]] || dpkg --compare-versions "$1" lt "$too_new~"; }
+}
 
 # Fills the array `missing` with the packages that are absent or too old: one call of dpkg for all.
 find_missing() {
@@ -73,10 +93,10 @@ find_missing() {
     if [[ -z ${installed[$name]:-} ]]; then missing+=("$name"); fi
   done
   local wanted
-  for wanted in "${runtime[@]}" "${from_sid[@]}"; do
+  for wanted in "${runtime[@]}" "${from_any_release[@]}"; do
     name=${wanted%%=*}
     version=${installed[$name]:-}
-    if [[ -z $version ]] || dpkg --compare-versions "$version" lt "${wanted#*=}"; then missing+=("$name"); fi
+    if [[ -z $version ]] || ! in_range "$version" "${wanted#*=}"; then missing+=("$name"); fi
   done
 }
 
@@ -105,6 +125,7 @@ absent_archives() {
 # ---- apt -------------------------------------------------------------------------------------------------------------
 
 log=
+left_to_cmake=() # packages
 run_as_root=()
 become_root() {
   if [[ $(id -u) != 0 ]]; then
@@ -129,103 +150,6 @@ apt_failed() {
   fail 74 "apt-get $1 failed; above is the end of its output, all of it is in $log"
 }
 apt_install() { apt_get install --no-install-recommends "$@" || apt_failed install; }
-
-sources_file() { printf '%s\n' "$apt_folder/sources.list.d/llmtrain.list"; }
-pins_file() { printf '%s\n' "$apt_folder/preferences.d/llmtrain"; }
-
-# Prints "options URI" of every source of packages in the machine's configuration that serves release $1 itself (not its
-# updates or security), in one-line form: from *.list the words as they are, from *.sources the fields that matter.
-mirrors_of() {
-  local file
-  for file in "$apt_folder"/sources.list "$apt_folder"/sources.list.d/*.list; do
-    [[ -r $file && $file != "$(sources_file)" ]] || continue
-    sed -n -E -e "s/[[:space:]]+/ /g" -e "s/^ ?deb (\[[^]]*\] )?([^ ]+) $1\/? (.* )?main( .*)?$/\1\2/p" "$file"
-  done
-  for file in "$apt_folder"/sources.list.d/*.sources; do
-    [[ -r $file ]] || continue
-    awk -v release="$1" '
-      function flush_stanza(   uris, count, i, options, valid) {
-        if (field["types"] ~ /(^| )deb( |$)/ && (" " field["suites"] " ") ~ (" " release " ") &&
-            field["components"] ~ /(^| )main( |$)/ && tolower(field["enabled"]) !~ /^ *(no|false|0|off)/) {
-          options = ""
-          if (field["signed-by"] ~ /^ *\//) options = options " signed-by=" trimmed(field["signed-by"])
-          if (field["trusted"] != "") options = options " trusted=" trimmed(field["trusted"])
-          valid = trimmed(field["check-valid-until"])
-          if (valid != "") options = options " check-valid-until=" valid
-          if (field["architectures"] != "") options = options " arch=" commas(field["architectures"])
-          count = split(trimmed(field["uris"]), uris, / +/)
-          for (i = 1; i <= count; ++i) print (options == "" ? "" : "[" substr(options, 2) "] ") uris[i]
-        }
-        split("", field)
-      }
-      function trimmed(text) { gsub(/^ +| +$/, "", text); return text }
-      function commas(text) { text = trimmed(text); gsub(/ +/, ",", text); return text }
-      /^#/ { next }
-      /^[[:space:]]*$/ { flush_stanza(); next }
-      /^[[:space:]]/ { gsub(/[[:space:]]+/, " "); field[key] = field[key] $0; next }
-      { key = tolower($0); sub(/:.*/, "", key); text = $0; sub(/^[^:]*:/, "", text); gsub(/[[:space:]]+/, " ", text)
-        field[key] = text }
-      END { flush_stanza() }' "$file"
-  done
-}
-
-# The first mirror that apt itself uses for this release of Debian.
-find_mirror() {
-  local suite found
-  for suite in "$codename" stable oldstable; do
-    found=$(mirrors_of "$suite" | grep -vE 'cdrom:|security' | head -n 1)
-    if [[ -n $found ]]; then
-      printf '%s\n' "$found"
-      return 0
-    fi
-  done
-  return 1
-}
-
-# Adds releases $@ with low pins, unless the machine has them already (then its own pins hold).
-add_releases() {
-  local release mirror priority added="" pins=""
-  mirror=$(find_mirror) || fail 69 "apt has no source for Debian $codename (main) in $apt_folder: add one first"
-  if [[ $mirror != *signed-by* && -r /usr/share/keyrings/debian-archive-keyring.gpg ]]; then
-    local uri=${mirror##* } options=${mirror%"${mirror##* }"}
-    options=${options#[}
-    options=${options%]*}
-    mirror="[${options:+$options }signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri"
-  fi
-  for release in "$@"; do
-    if [[ -n $(mirrors_of "$release") ]]; then
-      say "apt already knows Debian $release: its entry and its priorities stay as they are"
-      continue
-    fi
-    priority=50
-    if [[ $release == trixie ]]; then priority=60; fi
-    added+="deb $mirror $release main"$'\n'
-    pins+="Package: *"$'\n'"Pin: release n=$release"$'\n'"Pin-Priority: $priority"$'\n\n'
-  done
-  if [[ -n $added ]]; then
-    say "adding Debian $* pinned low, in $(sources_file) and $(pins_file)"
-    # the pins first: no moment in which a release is known and not pinned
-    printf '%s' "$pins" | "${run_as_root[@]}" tee "$(pins_file)" >/dev/null
-  fi
-  printf '# written by cmake/install_dependencies.sh of llmtrain on Debian %s\n%s' "$codename" "$added" |
-    "${run_as_root[@]}" tee "$(sources_file)" >/dev/null
-}
-
-# Prints the newest version of package $1 in release $2.
-version_in() {
-  apt-cache madison "$1" | awk -F' *[|] *' -v release=" $2/main " \
-    '!/Sources$/ && index(" " $3, release) { gsub(/ /, "", $2); print $2 }' | sort -V | tail -n 1
-}
-
-# Prints package $1 of release $2 and the packages that must come with it in equal version, as name=version.
-with_equals() {
-  local version
-  version=$(version_in "$1" "$2")
-  [[ -n $version ]] || return 1
-  printf '%s=%s\n' "$1" "$version"
-  apt-cache show "$1=$version" | sed -n 's/^Depends: //p' | tr ',' '\n' |
-    sed -n -E 's/^ *([a-z0-9.+-]+) \(= ([^)]+)\).*/\1=\2/p'
-}
 
 # Whether this machine's C library is older than what Debian 13's and sid's packages stand on.
 libc_is_old() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}\n' libc6 | head -n 1)" lt 2.38; }
@@ -256,58 +180,119 @@ install_missing() {
   fi
   apt_install debian-archive-keyring "${packages[@]}"
 
-  case $codename in
-    bookworm) add_releases trixie sid ;;
-    trixie) add_releases sid ;;
-  esac
-  apt_get update || apt_failed update
-
+  find_mirror
+  read_added
   packages=()
   for wanted in "${runtime[@]}"; do
     if is_missing "${wanted%%=*}"; then packages+=("${wanted%%=*}"); fi
   done
   if [[ $codename == bookworm ]]; then
     if libc_is_old; then packages+=(libc6 libstdc++6 libgomp1 libgcc-s1); fi
+    know_release trixie || apt_failed update
     if ((${#packages[@]} > 0)); then apt_install -t trixie "${packages[@]}"; fi
+    served[trixie]=yes
   elif ((${#packages[@]} > 0)); then
     apt_install "${packages[@]}"
   fi
 
-  for wanted in "${from_sid[@]}"; do
-    if is_missing "${wanted%%=*}"; then install_newest "${wanted%%=*}"; fi
+  packages=() # that no way led to
+  for wanted in "${from_any_release[@]}"; do
+    if is_missing "${wanted%%=*}"; then
+      install_by_any_way "${wanted%%=*}" "${wanted#*=}" || packages+=("${wanted%%=*}")
+    fi
   done
+  tidy_added
+  if ((${#packages[@]} > 0)); then apt_failed "install ${packages[*]}"; fi
 }
 
-# A package of sid with its library; where sid has moved on to what cannot be installed here, the next older release.
-install_newest() {
-  local release names
-  for release in sid trixie "$codename"; do
-    mapfile -t names < <(with_equals "$1" "$release" || true)
-    ((${#names[@]} > 0)) || continue
-    if apt_get install --no-install-recommends "${names[@]}"; then return 0; fi
-    say "$1 of Debian $release cannot be installed here"
+# Package $1 in the range $2: from this release, from a newer one, from its source, or left to CMake. A way that fails leads
+# to the next one.
+install_by_any_way() {
+  local release
+  if install_from "$(own_suite)" "$@"; then return 0; fi
+  for release in $newer; do
+    if know_release "$release" && install_from "$release" "$@"; then return 0; fi
   done
-  apt_failed "install $1"
+  for release in $newer; do
+    if know_release "$release" && build_from "$release" "$@"; then return 0; fi
+  done
+  [[ -n ${built_by_cmake[$1]:-} ]] || return 1
+  left_to_cmake+=("$1")
+  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it along"
 }
+
+install_from() { # release, package, range
+  local version names
+  version=$(version_in "$2" "$1" "$3" Packages)
+  [[ -n $version ]] || return 1
+  mapfile -t names < <(with_equals "$2" "$version")
+  if apt_get install --no-install-recommends "${names[@]}"; then
+    served[$1]=yes
+    return 0
+  fi
+  say "$2 $version of Debian $1 cannot be installed here"
+  return 1
+}
+
+# Builds package $2 in the range $3 from the source package of release $1, and installs it.
+build_from() {
+  local source=${source_package[$2]} version folder built=false
+  if ! $with_sources; then
+    with_sources=true
+    write_added
+    apt_get update || true
+  fi
+  version=$(version_in "$source" "$1" "$3" Sources)
+  [[ -n $version ]] || return 1
+  say "building $2 from the source package $source $version of Debian $1: minutes, oneDNN up to an hour"
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/llmtrain-source.XXXXXX")
+  # The C library of Debian 13 that a Debian 12 has by now wants that release's tools.
+  if [[ $codename == bookworm ]]; then apt_get install --no-install-recommends {dpkg-dev,libdpkg-perl}/trixie || true; fi
+  if apt_get build-dep -P nocheck,nodoc "$source=$version" && build_package "$folder" "$source=$version" &&
+    apt_get install --no-install-recommends "$folder"/*.deb; then
+    built=true
+  else
+    say "$source $version cannot be built here (output: $log)"
+  fi
+  "${run_as_root[@]}" rm -rf "$folder"
+  $built
+}
+
+build_package() ( # folder, source=version: leaves the packages to install there
+  cd "$1"
+  apt_get source "$2" || exit 1
+  cd ./*/
+  "${run_as_root[@]}" env DEB_BUILD_OPTIONS="nocheck nodoc parallel=$(nproc)" DEB_BUILD_PROFILES="nocheck nodoc" \
+    dpkg-buildpackage -b -us -uc </dev/null >>"$log" 2>&1 || exit 1
+  "${run_as_root[@]}" rm -f ../*-dbgsym_*.deb
+)
 
 # ---- main ------------------------------------------------------------------------------------------------------------
 
-# The code name of this Debian, empty on another system.
+# The code name of this Debian, empty on another system, and the releases to look in beside it.
 codename=
+newer=
 find_codename() {
-  [[ -r /etc/os-release ]] || return 0
-  # shellcheck disable=SC1091
-  codename=$(. /etc/os-release && if [[ ${ID:-} == debian ]]; then echo "${VERSION_CODENAME:-sid}"; fi)
+  [[ -r $os_release ]] || return 0
+  local number
+  # shellcheck disable=SC1090
+  read -r codename number < <(. "$os_release" &&
+    if [[ ${ID:-} == debian ]]; then echo "${VERSION_CODENAME:-sid} ${VERSION_ID:-}"; fi) || return 0
   # The newer C library brings base-files along: a Debian 12 that this script has served calls itself 13.
-  if grep -qsE ' trixie main|on Debian bookworm' "$(sources_file)"; then codename=bookworm; fi
+  if grep -qs 'on Debian bookworm' "$(sources_file)"; then codename=bookworm; fi
+  newer=${newer_releases[$codename]-unknown}
+  if [[ $newer == unknown ]]; then
+    newer=${newer_releases[other]}
+    if [[ ${number%%.*} =~ ^[0-9]+$ ]] && ((${number%%.*} < 12)); then newer=none; fi
+  fi
 }
 
 say_what_is_needed() {
   cat >&2 <<'TEXT'
 install: this is not Debian, so nothing is installed. llmtrain needs: a C++20 compiler (GCC 12 or newer), CMake 3.25,
-ninja, MPI (Open MPI 5), HDF5 1.10 or newer (serial, C), Kokkos 4.6 or newer with OpenMP, oneDNN 3.6, fmt 9,
-nlohmann-json 3.11, CLI11 2.1, inih, xxHash, zlib, zstd, PCRE2, if you like liburing (state offloaded to a disk) and, for the
-tests, GoogleTest. Three ways to get them:
+ninja, MPI (Open MPI 5), HDF5 1.10 or newer (serial, C), Kokkos 4.6 to 5 with OpenMP, oneDNN 3.6 or newer built with
+DNNL_EXPERIMENTAL_UKERNEL, fmt 9, nlohmann-json 3.11, CLI11 2.1, inih, xxHash, zlib, zstd, PCRE2, if you like
+liburing (state offloaded to a disk) and, for the tests, GoogleTest. Three ways to get them:
 spack.yaml in this repository (spack env activate . && spack install), the modules of your site, or your distribution's
 packages. Where they are there already, build with: cmake --preset host && cmake --build --preset host
 TEXT
@@ -316,6 +301,7 @@ TEXT
 main() {
   read_options "$@"
   if $developer; then common+=("${developer_only[@]}"); fi
+  if $gpu_only; then from_any_release=(); fi
   find_codename
   if [[ -z $codename ]] || ! command -v dpkg-query >/dev/null; then
     say_what_is_needed
@@ -330,23 +316,25 @@ main() {
     exit 0
   fi
   if $check_only; then fail 1 "missing: ${missing[*]} $archives"; fi
-  case $codename in
-    bookworm | trixie | forky | sid) ;; # the last two: whatever they hold now
-    *) fail 69 "Debian $codename is not known to this script (12 bookworm and 13 trixie are). Missing: ${missing[*]}" ;;
-  esac
+  if [[ $newer == none ]]; then
+    fail 69 "Debian $codename is older than 12 (bookworm), whose packages this script knows. Missing: ${missing[*]}"
+  fi
+  if [[ -z ${newer_releases[$codename]+known} ]]; then
+    say "note: Debian $codename is newer than this script: it tries the packages that Debian 13 has"
+  fi
 
   become_root
   if ((${#missing[@]} > 0)); then
     say "missing: ${missing[*]}"
     install_missing
     find_missing
-    ((${#missing[@]} == 0)) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
+    ((${#missing[@]} <= ${#left_to_cmake[@]})) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
   fi
   absent_archives | while read -r archive; do
     say "writing the empty archive $archive, which Kokkos' CMake files name"
     "${run_as_root[@]}" ar rcs "$archive"
   done
-  rm -f "$log"
+  if ((${#left_to_cmake[@]} == 0)); then rm -f "$log"; fi
   say "done"
 }
 

@@ -4,6 +4,7 @@
 // any thread, the inner dimension is never divided among threads. Primitives are made once per shape and kept.
 
 #include <cstdint>
+#include <string>
 
 #include "core/tensor.hpp"
 #include "device/device.hpp"
@@ -13,6 +14,13 @@ namespace llmtrain {
 /// Whether products of fp32 operands round them to tf32 (10 bits of mantissa) from here on, on a device that multiplies
 /// such numbers; elsewhere nothing changes. Gives whether this one does.
 bool use_tf32(bool wanted);
+
+/// Whether products of bf16 operands are faster than those of fp32 ones (the default of precision.compute): on this
+/// device, with the libraries of this build.
+bool bf16_products_are_fast();
+/// For the log: a sentence on the libraries of this build where products are slower with them than the device allows,
+/// and how to mend it; mostly empty.
+std::string slow_products_note();
 
 /// On a GPU rows of y without a bias, and of dy beside w or dw, may be so long; what lies behind column M stays.
 constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }

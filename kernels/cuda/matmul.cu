@@ -217,6 +217,10 @@ bool use_tf32(bool wanted) {
   return true;
 }
 
+bool bf16_products_are_fast() { return device_fast_bf16(); }
+
+std::string slow_products_note() { return {}; }
+
 int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,

@@ -1,10 +1,11 @@
 #include "kernels/host/gemm_tile.hpp"
 
 #include <omp.h>
+#include <oneapi/dnnl/dnnl_ukernel.h>
 
 #include <array>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <oneapi/dnnl/dnnl_ukernel.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,10 +17,6 @@ namespace llmtrain::host {
 namespace {
 
 using dnnl::memory;
-
-memory::data_type onednn_type(DType dtype) {
-  return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
 
 /// Primitives are laid out for the number of threads at creation; one thread never divides k.
 class OneThread {
@@ -90,12 +87,50 @@ class PrimitiveKernel : public TileKernel {
   std::vector<std::unique_ptr<Slot>> slots_;
 };
 
-#if defined(DNNL_EXPERIMENTAL_UKERNEL)
+#if defined(LLMTRAIN_ONEDNN_UKERNELS)  // cmake/Dependencies.cmake
+
+struct DestroyBrgemm {
+  void operator()(dnnl_brgemm_t kernel) const { dnnl_brgemm_destroy(kernel); }
+};
+using Brgemm = std::unique_ptr<std::remove_pointer_t<dnnl_brgemm_t>, DestroyBrgemm>;
+
+dnnl_data_type_t onednn_type(DType dtype) { return dtype == DType::bf16 ? dnnl_bf16 : dnnl_f32; }
+
+/// Ready to be generated, or null where the library has no kernel for the shape here.
+Brgemm make_brgemm(const TileShape& s) {
+  const dnnl_data_type_t type = onednn_type(s.input);
+  dnnl_brgemm_t made = nullptr;
+  if (dnnl_brgemm_create(&made, s.m, s.n, s.k, 1, s.lda, s.ldb, s.ldc, type, type, dnnl_f32) != dnnl_success) return {};
+  Brgemm kernel(made);
+  if (dnnl_brgemm_set_add_C(made, s.accumulate ? 1 : 0) != dnnl_success) return {};
+  if (dnnl_brgemm_finalize(made) != dnnl_success) return {};
+  return kernel;
+}
+
+/// The layout of B that kernels for the dtype want. Releases before 3.8 ask a kernel, later ones the library, by a
+/// function of the same name: compiled for one and loaded with the other, the program must not call it.
+dnnl_pack_type_t panel_layout(DType input) {
+  const bool asks_a_kernel = dnnl_version()->major == 3 && dnnl_version()->minor < 8;
+  dnnl_pack_type_t layout = dnnl_pack_type_undef;
+#if DNNL_VERSION_MAJOR == 3 && DNNL_VERSION_MINOR < 8
+  const Brgemm kernel = make_brgemm({64, 64, 64, 64, 64, 64, input, false});
+  const bool known = asks_a_kernel && kernel && dnnl_brgemm_get_B_pack_type(kernel.get(), &layout) == dnnl_success;
+#else
+  const dnnl_data_type_t type = onednn_type(input);
+  const bool known = !asks_a_kernel && dnnl_brgemm_get_B_pack_type(&layout, type, type) == dnnl_success;
+#endif
+  return known ? layout : dnnl_pack_type_undef;
+}
 
 class MicroKernel : public TileKernel {
  public:
-  explicit MicroKernel(dnnl::ukernel::brgemm kernel) : kernel_(std::move(kernel)) {}
-  int64_t scratch_bytes() const override { return static_cast<int64_t>(kernel_.get_scratchpad_size()); }
+  explicit MicroKernel(Brgemm kernel) : kernel_(std::move(kernel)) {
+    size_t bytes = 0;
+    LLMTRAIN_CHECK(dnnl_brgemm_get_scratchpad_size(kernel_.get(), &bytes) == dnnl_success,
+                   "a oneDNN micro-kernel does not tell its scratch memory");
+    scratch_bytes_ = static_cast<int64_t>(bytes);
+  }
+  int64_t scratch_bytes() const override { return scratch_bytes_; }
   void enter() const override { dnnl_brgemm_set_hw_context(kernel_.get()); }
   bool run(const void* a, const void* b, float* c, void* scratch, int /*thread*/) const override {
     static constexpr std::array<dnnl_dim_t, 2> no_offsets{};  // a batch of one
@@ -103,7 +138,8 @@ class MicroKernel : public TileKernel {
   }
 
  private:
-  dnnl::ukernel::brgemm kernel_;
+  Brgemm kernel_;
+  int64_t scratch_bytes_ = 0;
 };
 
 #endif
@@ -117,32 +153,28 @@ std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape) {
 
 bool long_rows_are_slow() { return processor_has(Instructions::amx); }
 
-#if defined(DNNL_EXPERIMENTAL_UKERNEL)
+#if defined(LLMTRAIN_ONEDNN_UKERNELS)
+
+bool onednn_has_micro_kernels() { return true; }
 
 std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& s) {
-  const memory::data_type type = onednn_type(s.input);
-  dnnl::ukernel::brgemm kernel(s.m, s.n, s.k, 1, s.lda, s.ldb, s.ldc, type, type, memory::data_type::f32, true);
-  if (!kernel) return nullptr;
-  kernel.set_add_C(s.accumulate);
-  if (!kernel.finalize()) return nullptr;
-  kernel.generate();
+  Brgemm kernel = make_brgemm(s);
+  if (!kernel || dnnl_brgemm_generate(kernel.get()) != dnnl_success) return nullptr;
   return std::make_unique<MicroKernel>(std::move(kernel));
 }
 
 void leave_micro_kernels() { dnnl_brgemm_release_hw_context(); }
 
 bool have_micro_kernels(DType input) {
-  using dnnl::ukernel::pack_type;
-  const memory::data_type type = onednn_type(input);
   // oneDNN emulates bf16 with AVX-512 alone, which is slower than fp32.
   if (input == DType::bf16 && !processor_has(Instructions::avx512_bf16)) return false;
-  const pack_type layout = dnnl::ukernel::brgemm::get_B_pack_type(type, type);
-  if (layout != (input == DType::bf16 ? pack_type::pack32 : pack_type::no_trans)) return false;
+  if (panel_layout(input) != (input == DType::bf16 ? dnnl_pack_type_pack32 : dnnl_pack_type_no_trans)) return false;
   return make_micro_kernel({64, 64, 64, 64, 64, 64, input, false}) != nullptr;
 }
 
 #else
 
+bool onednn_has_micro_kernels() { return false; }
 std::unique_ptr<TileKernel> make_micro_kernel(const TileShape&) { return nullptr; }
 void leave_micro_kernels() {}
 bool have_micro_kernels(DType) { return false; }

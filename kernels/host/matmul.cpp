@@ -1,8 +1,10 @@
 #include <algorithm>
 
 #include "core/profile.hpp"
+#include "device/processor.hpp"
 #include "kernels/host/column_sum.hpp"
 #include "kernels/host/gemm.hpp"
+#include "kernels/host/gemm_tile.hpp"
 #include "kernels/host/lanes.hpp"
 #include "kernels/host/parallel.hpp"
 #include "kernels/host/product_shapes.hpp"
@@ -80,6 +82,22 @@ const float* as_float(const Tensor& x) {
 }  // namespace
 
 bool use_tf32(bool /*wanted*/) { return false; }
+
+bool bf16_products_are_fast() {
+  static const bool fast = device_fast_bf16() && host::have_micro_kernels(DType::bf16);
+  return fast;
+}
+
+std::string slow_products_note() {
+  if (!processor_has(Instructions::avx2) || host::have_micro_kernels(DType::f32)) return {};
+  const char* why =
+      host::onednn_has_micro_kernels()
+          ? "the oneDNN that is loaded has other micro-kernels than the one that llmtrain was compiled with: "
+            "compile llmtrain again"
+          : "the oneDNN of this build has no micro-kernels: build it with -DDNNL_EXPERIMENTAL_UKERNEL=ON, "
+            "as Debian does, and llmtrain with it";
+  return std::string("matrix products and attention take their slowest path: ") + why;
+}
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role) {
   const ProductShape product = check_linear_forward(y, x, w, bias);

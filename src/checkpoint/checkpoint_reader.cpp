@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint_reader.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>

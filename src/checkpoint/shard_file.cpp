@@ -35,7 +35,7 @@ Hdf5Handle create_group(hid_t parent, const std::string& name, const std::string
 
 void create_file(const std::string& path, const std::function<void(hid_t)>& fill) {
   const Hdf5Silence silence;
-  const Hdf5Handle access = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
+  const Hdf5Handle access = hdf5_write_access();
   if (H5Pset_alignment(access.get(), 4096, 4096) < 0) fail_hdf5_write(path);
   Hdf5Handle file = checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path);
   fill(file.get());

@@ -15,7 +15,8 @@ class ViewWriter {
       : path_(std::move(path)), schema_(schema), shards_(shards), files_(count_files(shards)) {}
 
   void write(int64_t step) {
-    Hdf5Handle file = checked(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    const Hdf5Handle access = hdf5_write_access();
+    Hdf5Handle file = checked(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose);
     file_ = file.get();
     attribute(file_, "step", step);
     const Hdf5Handle units = group(file_, "units");

@@ -87,4 +87,12 @@ class Hdf5Handle {
   Close close_ = nullptr;
 };
 
+/// Access to a file that is written: HDF5 1.10 reads it, whatever release writes it. Each default of the library is
+/// that of its own release. Invalid on failure, which a file cannot be made with.
+inline Hdf5Handle hdf5_write_access(H5F_libver_t oldest = H5F_LIBVER_EARLIEST) {
+  Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  if (H5Pset_libver_bounds(access.get(), oldest, H5F_LIBVER_V110) < 0) return {};
+  return access;
+}
+
 }  // namespace llmtrain

@@ -22,10 +22,9 @@ class TokenFileCreator {
     const Hdf5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
     H5Pset_obj_track_times(creation.get(), false);
     H5Pset_attr_phase_change(creation.get(), 0, 0);  // attributes beyond 64 KiB: tokenizers, long lists of sources
-    const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+    const Hdf5Handle access = hdf5_write_access(H5F_LIBVER_V18);
     H5Pset_fapl_sec2(access.get());
     H5Pset_file_locking(access.get(), false, true);
-    H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110);
     FileHandle::create(path);  // sets the permissions
     file_ = Hdf5Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
     if (!file_.valid()) fail_hdf5_write(path, "the file");

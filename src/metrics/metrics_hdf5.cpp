@@ -71,8 +71,9 @@ void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>
   const Hdf5Silence silence;
   const std::string temporary = path + ".tmp";
   {
+    const Hdf5Handle access = hdf5_write_access();
     Hdf5Handle file =
-        checked(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose, temporary);
+        checked(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, temporary);
     for (const MetricsTable& table : tables) {
       const Hdf5Handle group = create_group(file, table.name, temporary);
       for (const MetricsTable::Column& column : table.columns) write_column(group, column, temporary);

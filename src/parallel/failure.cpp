@@ -1,6 +1,7 @@
 #include "parallel/failure.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <mpi.h>
 #include <unistd.h>
 

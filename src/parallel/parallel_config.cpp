@@ -101,7 +101,8 @@ void PrecisionConfig::visit(DeckKeys& keys) {
   keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
                Change::applies);
   keys.key("compute", compute,
-           {.doc = "Weights and activations of the passes. auto: bf16 where the device is fast at it, else fp32. tf32: "
+           {.doc = "Weights and activations of the passes. auto: bf16 where device and libraries are fast at it, else "
+                   "fp32. tf32: "
                    "fp32 whose matrix products round what they multiply to 10 bits of mantissa, on a GPU; on a CPU it "
                    "is fp32. fp16: with a scaled loss.",
             .change = Change::breaks});

@@ -1,6 +1,7 @@
 // Normalizers, pre-tokenizers, decoders and post-processors of tokenizer.json.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <utility>

@@ -1,6 +1,7 @@
 // llmtool generate: a model continues prompts.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

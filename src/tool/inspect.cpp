@@ -1,6 +1,7 @@
 // llmtool inspect: what is in a file.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>

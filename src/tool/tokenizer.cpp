@@ -1,6 +1,7 @@
 // llmtool tokenizer: text to tokens and back with any tokenizer that training can use.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>

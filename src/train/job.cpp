@@ -260,6 +260,7 @@ void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& 
 
 void print_warnings(RunLog& log, const Config& config, Runtime& runtime) {
   for (const std::string& note : config.notes) log.warn(note);
+  if (const std::string note = slow_products_note(); !note.empty()) log.warn(note);
   if (runtime.cores_lost()) log.warn(runtime.thread_note());
   if (const std::string note = runtime.communicator().note(); !note.empty()) log.warn(note);
   warn_of_mixed_devices(log, runtime.communicator());

@@ -118,7 +118,7 @@ void settle_precision(Config& config, bool fast_bf16) {
 
 /// Whether rank 0's device is fast at it.
 bool agreed_fast_bf16(Communicator& communicator) {
-  int64_t fast = device_fast_bf16() ? 1 : 0;
+  int64_t fast = bf16_products_are_fast() ? 1 : 0;
   communicator.broadcast(&fast, sizeof(fast));
   return fast != 0;
 }
@@ -413,7 +413,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config = examine(text, command, communicator);
   if (communicator.rank() != 0) return 0;
-  settle_precision(config, device_fast_bf16());
+  settle_precision(config, bf16_products_are_fast());
   check_offload_here(config, communicator);
   print_notes(config);
   write_standard_output(write_deck(config));

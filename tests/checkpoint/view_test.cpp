@@ -21,6 +21,22 @@ std::vector<float> read_tensor(const std::string& path, const std::string& name,
   return values;
 }
 
+// tests/style/sources.sh sees to it that every file is made with this access.
+TEST(View, FilesAreWrittenForHdf5Release110) {
+  const auto newest = [](hid_t access) {
+    H5F_libver_t low = H5F_LIBVER_EARLIEST, high = H5F_LIBVER_EARLIEST;
+    EXPECT_GE(H5Pget_libver_bounds(access, &low, &high), 0);
+    return high;
+  };
+  EXPECT_EQ(newest(hdf5_write_access().get()), H5F_LIBVER_V110);
+  const Hdf5Handle standard(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  if (major > 1 || minor > 10) {
+    EXPECT_NE(newest(standard.get()), H5F_LIBVER_V110) << "control";
+  }
+}
+
 TEST(View, ShowsEveryTensorWholeWhateverTheShards) {
   const test::ToyFolder folder("llmtrain_view_test");
   const Schema schema = make_schema(test::toy_specs());

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # installer.sh ROOT: what cmake/install_dependencies.sh reads from apt's configuration and writes to it, in a folder of
-# its own; and its options. Nothing is installed.
+# its own; its options; and which way it goes where packages are missing, cannot be installed or are too new, on pretended
+# machines. Nothing is installed.
 set -euo pipefail
+command -v dpkg >/dev/null || { echo "left out: not a Debian (no dpkg here)" && exit 77; }
 script=$1/cmake/install_dependencies.sh
 # shellcheck source=cmake/install_dependencies.sh
 . "$script"
@@ -9,7 +11,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cases=0
 
-# The lines that add_releases writes on Debian $1 given the configuration on stdin in file $2; "exit N" when it ends so.
+# The lines that know_release writes on Debian $1 given the configuration on stdin in file $2, the mirror having every release;
+# "exit N" when it ends so.
 written() {
   rm -rf "$work/apt"
   mkdir -p "$work/apt/sources.list.d" "$work/apt/preferences.d"
@@ -18,10 +21,17 @@ written() {
     apt_folder=$work/apt
     codename=$1
     run_as_root=()
-    case $1 in bookworm) add_releases trixie sid ;; *) add_releases sid ;; esac >/dev/null 2>&1
+    apt_get() { true; }
+    apt-cache() { printf 'release n=%s,\n' ,n=trixie, ,n=sid,; }
+    {
+      find_mirror
+      for release in ${newer[$1]}; do know_release "$release"; done
+    } >/dev/null 2>&1
   ) || echo "exit $?"
   grep -hs '^deb' "$work/apt/sources.list.d/llmtrain.list" || true
 }
+
+declare -A newer=([bookworm]="trixie sid" [trixie]=sid)
 
 expect() { # name, expected, got
   cases=$((cases + 1))
@@ -102,6 +112,155 @@ T
 expect 'and no pin' '1' "$(grep -c Package "$work/apt/preferences.d/llmtrain")"
 
 expect 'no mirror' 'exit 69' "$(written trixie sources.list <<<'deb http://e.example/debian bookworm main')"
+
+# ---- pretended machines ----------------------------------------------------------------------------------------------
+
+# Programs that act on text files: `packages` (lines of apt-cache madison), `installed` (name version), `broken` (what cannot
+# be installed or built, as words) and `calls`. Only what llmtrain.list names is known of other releases.
+mkdir -p "$work/bin"
+world=$work/world
+export world
+stub() { cat >"$work/bin/$1" && chmod +x "$work/bin/$1"; }
+stub sudo <<'T'
+#!/bin/sh
+exec "$@"
+T
+stub dpkg-query <<'T'
+#!/bin/bash
+case "$*" in
+  *libc6) echo 2.41 ;;
+  -W*) sed 's/^/ii  /' "$world/installed" ;;
+esac
+T
+stub apt-cache <<'T'
+#!/bin/bash
+releases=$(sed -n 's/^deb .* \([a-z]*\) main$/\1/p' "$world/apt/sources.list" "$world/apt/sources.list.d/llmtrain.list" 2>/dev/null)
+case $1 in
+  policy) for release in $releases; do grep -qx "no $release" "$world/broken" || echo "  release o=Debian,n=$release,c=main"; done ;;
+  show) echo "Depends: ${2%%=*}-library (= ${2#*=}), libc6 (>= 2.38)" ;;
+  madison)
+    while read -r name version release kind; do
+      if [[ $name == "$2" ]] && grep -qx "$release" <<<"$releases" &&
+        { [[ $kind == Packages ]] || grep -q "^deb-src .* $release main" "$world/apt/sources.list.d/llmtrain.list"; }; then
+        printf '%9s | %s | http://m.example/debian %s/main amd64 %s\n' "$name" "$version" "$release" "$kind"
+      fi
+    done <"$world/packages" ;;
+esac
+T
+stub apt-get <<'T'
+#!/bin/bash
+while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done
+action=$1 && shift
+words=()
+while (($# > 0)); do
+  case $1 in -t | -P) shift ;; -*) ;; *) words+=("$1") ;; esac
+  shift
+done
+echo "$action ${words[*]##*/}" >>"$world/calls"
+for word in "${words[@]}"; do ! grep -qx "$action ${word##*/}" "$world/broken" || exit 100; done
+case $action in
+  update) for release in $(sed -n 's/^no //p' "$world/broken"); do ! grep -q " $release main" "$world/apt/sources.list.d/llmtrain.list" || exit 100; done 2>/dev/null ;;
+  source) mkdir unpacked ;;
+  install)
+    for word in "${words[@]}"; do
+      name=${word##*/} && name=${name%.deb}
+      version=$(awk -v name="$name" '$1 == name && $4 == "Packages" { print $2; exit }' "$world/packages")
+      case $name in *[=_]*) version=${name##*[=_]} && name=${name%%[=_]*} ;; esac
+      sed -i "/^$name /d" "$world/installed"
+      echo "$name ${version:-99}" >>"$world/installed"
+    done ;;
+esac
+T
+stub dpkg-buildpackage <<'T'
+#!/bin/sh
+echo "dpkg-buildpackage" >>"$world/calls"
+touch ../libkokkos-dev_5.2.2.deb ../libkokkos-dev-dbgsym_5.2.2.deb
+T
+
+# A Debian $1 (VERSION_ID $2) whose packages are on stdin.
+machine() {
+  rm -rf "$world"
+  mkdir -p "$world/apt/sources.list.d" "$world/apt/preferences.d"
+  printf 'ID=debian\nVERSION_CODENAME=%s\nVERSION_ID="%s"\n' "$1" "${2:-}" >"$world/os-release"
+  echo "deb http://m.example/debian $1 main" >"$world/apt/sources.list"
+  : >"$world/installed" && : >"$world/calls" && : >"$world/broken"
+  cat >"$world/packages"
+}
+trixie() {
+  machine trixie 13 <<'T'
+libopenmpi-dev 5.0.7 trixie Packages
+openmpi-bin 5.0.7 trixie Packages
+libhdf5-dev 1.14.5 trixie Packages
+hdf5-tools 1.14.5 trixie Packages
+libdnnl-dev 3.7.2 trixie Packages
+libdnnl-dev 3.12.1 forky Packages
+libdnnl-dev 3.12.1 sid Packages
+libkokkos-dev 5.2.2 sid Packages
+kokkos 5.2.2 sid Sources
+T
+}
+
+# Runs the installer there; then its exit code, the versions of Kokkos and oneDNN and the releases that were left in apt.
+install() {
+  local status=0 name line
+  (
+    PATH=$work/bin:$PATH
+    apt_folder=$world/apt
+    os_release=$world/os-release
+    main "$@"
+  ) >"$work/output" 2>&1 </dev/null || status=$?
+  line=$status
+  for name in libkokkos-dev libdnnl-dev; do line+=" $(awk -v name=$name '$1 == name { print $2 }' "$world/installed")"; done
+  echo "$line:$(sed -n -E 's/^(deb|deb-src) .* ([a-z]+) main$/ \2/p' "$world/apt/sources.list.d/llmtrain.list" 2>/dev/null)"
+}
+called() { grep -c "$1" "$world/calls" || true; }
+
+trixie
+expect "this release's own oneDNN, sid's Kokkos, nothing left of a release that gave nothing" '0 5.2.2 3.7.2: sid' "$(install)"
+: >"$world/calls"
+expect 'a second run does nothing' '0 5.2.2 3.7.2: sid' "$(install)"
+expect 'at all' 0 "$(called .)"
+
+trixie
+echo 'libkokkos-dev 5.1 forky Packages' >>"$world/packages"
+expect 'testing before sid' '0 5.1 3.7.2: forky' "$(install)"
+
+trixie
+echo 'no forky' >>"$world/broken"
+expect 'a release that the mirror does not give' '0 5.2.2 3.7.2: sid' "$(install)"
+
+trixie
+echo 'install libkokkos-dev=5.2.2' >>"$world/broken"
+expect 'what cannot be installed is built from its source' '0 5.2.2 3.7.2:' "$(install)"
+expect 'by these calls' 'build-dep kokkos=5.2.2 source kokkos=5.2.2 dpkg-buildpackage install libkokkos-dev_5.2.2.deb' \
+  "$(grep -A9 build-dep "$world/calls" | grep -vE "update|libdnnl" | xargs)"
+
+trixie
+printf '%s\n' 'install libkokkos-dev=5.2.2' 'build-dep kokkos=5.2.2' >>"$world/broken"
+expect 'what cannot be built is left to CMake' '0  3.7.2:' "$(install)"
+expect 'which is said' 1 "$(grep -c 'CMake fetches Kokkos' "$work/output")"
+expect 'and --check knows that it is missing' '1  3.7.2:' "$(install --check)"
+
+trixie
+sed -i 's/5.2.2/6.0~rc1/' "$world/packages"
+expect 'a Kokkos that is too new is none' '0  3.7.2:' "$(install)"
+echo 'libkokkos-dev 6.0' >>"$world/installed"
+expect 'nor is one that is there' '1 6.0 3.7.2:' "$(install --check)"
+
+trixie
+sed -i '/libdnnl-dev/d' "$world/packages"
+expect 'oneDNN is nothing that CMake builds' '74 5.2.2 : sid' "$(install)"
+
+trixie
+expect 'machines with GPUs need neither' '0  :' "$(install --gpu-only)"
+expect 'nor a newer release' 1 "$(called update)"
+
+machine duke 15 <<<'libdnnl-dev 3.12.1 duke Packages
+libkokkos-dev 5.2.2 sid Packages'
+expect 'a newer Debian is tried' '0 5.2.2 3.12.1: sid' "$(install)"
+expect 'with a note' 1 "$(grep -c 'note: Debian duke is newer' "$work/output")"
+machine bullseye 11 <<<''
+expect 'an older one is refused' '69  :' "$(install)"
 
 code=0
 bash "$script" --nonsense 2>/dev/null || code=$?

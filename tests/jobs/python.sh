@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# python.sh ROOT: the benchmarks' scripts of Python compile, and those for GPUs, which run on machines that few have, say
-# what they want: that takes no torch.
+# python.sh ROOT: the benchmarks' scripts of Python and the recipes for Spack compile; scripts for GPUs, which run on machines
+# that few have, say what they want: that takes no torch; recipes name the release that CMake would fetch, and Spack's
+# environments are strings to a reader of YAML.
 set -euo pipefail
 if ! python3 -c ''; then
   echo "skipped: python3 does not start"
@@ -8,12 +9,19 @@ if ! python3 -c ''; then
 fi
 export PYTHONDONTWRITEBYTECODE=1
 cd "$1/benchmarks"
-python3 - ./*.py peers/*.py <<'END'
+python3 - ./*.py peers/*.py ../spack_repo/llmtrain/packages/*/package.py <<'END'
 import sys
 for path in sys.argv[1:]:
     with open(path) as f:
         compile(f.read(), path, "exec")
 END
+inih=$(sed -n 's/^set(LLMTRAIN_RELEASE_inih ".*;\(.*\);.*")$/\1/p' ../cmake/Fetch.cmake)
+if [[ -z $inih ]] || ! grep -q "commit=\"$inih\"" ../spack_repo/llmtrain/packages/inih/package.py; then
+  echo "spack_repo has another inih than cmake/Fetch.cmake ($inih)"
+  exit 1
+fi
+unquoted=$(grep -nE '^ *- [^"#]*:( |$)' ../spack.yaml ../spack/cuda/spack.yaml || true)
+[[ -z $unquoted ]] || { echo "a colon makes these specs mappings: quote them"$'\n'"$unquoted" && exit 1; }
 scripts=(gpu_*.py)
 ((${#scripts[@]} >= 3)) || { echo "too few scripts for GPUs: ${scripts[*]}" && exit 1; }
 for script in "${scripts[@]}"; do

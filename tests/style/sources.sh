@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sources.sh ROOT: every source of the project is ASCII, ends with a newline, has no tabs or trailing blanks and at most
-# 500 lines; scripts are executable; no two headers define one name. Looks at what git knows or would add.
+# 500 lines; scripts are executable; no two headers define one name; fmt::join is included from where fmt 11 has it; HDF5
+# files are made for older releases, too. Looks at what git knows or would add.
 set -euo pipefail
 # shellcheck source=tests/style/files.sh
 . "$(dirname "$(readlink -f "$0")")/files.sh"
@@ -29,5 +30,17 @@ headers=()
 for file in "${files[@]}"; do if [[ $file =~ ^(src|kernels)/.*\.hpp$ ]]; then headers+=("$file"); fi; done
 twice=$(sed -nE 's/^(class|struct|enum class) ([A-Za-z0-9_]+)( final)?( :[^:].*)? \{.*/\2/p' "${headers[@]}" | sort | uniq -d)
 if [[ -n $twice ]]; then blame "types defined in more than one header: $(tr '\n' ' ' <<<"$twice")"; fi
+for file in "${files[@]}"; do
+  if [[ $file =~ \.(cpp|hpp|cu|cuh)$ ]] && grep -q 'fmt::join' "$file" && ! grep -q '<fmt/ranges.h>' "$file"; then
+    blame "$file: fmt::join is in <fmt/ranges.h>"
+  fi
+done
+# HDF5 files are made with bounds that older releases read (core/hdf5_handle.hpp).
+for file in "${files[@]}"; do
+  if [[ $file == src/*.cpp ]] && grep -q 'H5Fcreate' "$file" &&
+    { grep 'H5Fcreate' "$file" | grep -q 'H5P_DEFAULT)' || ! grep -q 'hdf5_write_access' "$file"; }; then
+    blame "$file: H5Fcreate wants an access of hdf5_write_access()"
+  fi
+done
 if ((status == 0)); then echo "${#files[@]} sources are tidy"; fi
 exit $status

@@ -27,7 +27,8 @@ function(llmtrain_join variable name)
       set(includes "")
     endif()
   endforeach()
-  set_source_files_properties(${joined} PROPERTIES COMPILE_OPTIONS -Wno-shadow) # of another file's constants
+  set_source_files_properties(${joined} PROPERTIES COMPILE_OPTIONS
+    "-Wno-shadow;-Wno-subobject-linkage") # of constants and types of a file that is none of its own here
   set(${variable} ${joined} PARENT_SCOPE)
 endfunction()
 

@@ -22,10 +22,6 @@ constexpr std::string_view prefix = "step-";
 constexpr std::string_view replaced = ".replaced-";  // behind it the checkpoint's name
 constexpr std::string_view leftovers[] = {".attempt-", ".deleting-", ".link-", replaced};
 
-void call(const SaveHook& hook, const std::string& operation) {
-  if (hook) hook(operation);
-}
-
 /// Different for all processes and calls.
 std::string unique_name(std::string_view kind, std::string_view name) {
   static std::atomic<int> counter{0};

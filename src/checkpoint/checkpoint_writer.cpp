@@ -43,10 +43,6 @@ UserError disk_full(const std::string& folder, int64_t needed, int64_t available
                       folder, needed, available)};
 }
 
-void call(const SaveHook& hook, const std::string& operation) {
-  if (hook) hook(operation);
-}
-
 CheckpointFile write_text(const std::string& folder, const std::string& name, const std::string& text,
                           const SaveHook& hook) {
   call(hook, "write " + name);

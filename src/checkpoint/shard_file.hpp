@@ -16,6 +16,9 @@ namespace llmtrain {
 
 /// Called before each file operation with its name: tests stop there. What it throws ends the save.
 using SaveHook = std::function<void(const std::string& operation)>;
+inline void call(const SaveHook& hook, const std::string& operation) {
+  if (hook) hook(operation);
+}
 
 /// Which shards share a file.
 struct SharedFile {

@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t piece_tokens = size_t{1} << 16;
+constexpr size_t written_tokens = size_t{1} << 16;
 
 /// The same bytes whenever and by however many processes it is made: no times are stored.
 class TokenFileCreator {
@@ -146,8 +146,8 @@ void TokenRegionWriter::write(int64_t begin, std::span<const int32_t> ids) const
     return;
   }
   std::vector<uint16_t> narrow;
-  for (size_t done = 0; done < ids.size(); done += piece_tokens) {
-    const auto piece = ids.subspan(done, std::min(piece_tokens, ids.size() - done));
+  for (size_t done = 0; done < ids.size(); done += written_tokens) {
+    const auto piece = ids.subspan(done, std::min(written_tokens, ids.size() - done));
     narrow.assign(piece.begin(), piece.end());
     file_.write(place_.tokens.offset + (begin + static_cast<int64_t>(done)) * 2, static_cast<int64_t>(piece.size()) * 2,
                 narrow.data());

@@ -17,7 +17,7 @@ constexpr int64_t first_header_bytes = 7 * 4, later_header_bytes = 256;
 constexpr int32_t later_magic = 0x616b3432;            ///< "ak42"
 constexpr int64_t begin_of_text = 1, end_of_text = 2;  ///< of every SentencePiece vocabulary that llama2.c trains with
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+[[noreturn]] void refuse_file(const std::string& path, const std::string& what) {
   throw UserError(ExitCode::bad_content, path + ": " + what);
 }
 
@@ -33,15 +33,16 @@ struct Header {
 
 Header read_header(const FileHandle& file) {
   std::array<int32_t, 7> h{};
-  if (file.size() < first_header_bytes) refuse(file.path(), "too short for a llama2.c checkpoint");
+  if (file.size() < first_header_bytes) refuse_file(file.path(), "too short for a llama2.c checkpoint");
   file.read(0, first_header_bytes, h.data());
   Header header;
   if (h[0] == later_magic) {
     header.version = h[1];
     if (header.version != 1 && header.version != 2) {
-      refuse(file.path(), fmt::format("a llama2.c checkpoint of version {}; 0, 1 and 2 are known", header.version));
+      refuse_file(file.path(),
+                  fmt::format("a llama2.c checkpoint of version {}; 0, 1 and 2 are known", header.version));
     }
-    if (file.size() < later_header_bytes) refuse(file.path(), "too short for a llama2.c checkpoint");
+    if (file.size() < later_header_bytes) refuse_file(file.path(), "too short for a llama2.c checkpoint");
     header.bytes = later_header_bytes;
     file.read(8, first_header_bytes, h.data());
     uint8_t tied = 0;
@@ -50,7 +51,7 @@ Header read_header(const FileHandle& file) {
     int32_t group = 0;
     if (header.version == 2) {
       file.read(8 + first_header_bytes + 1, 4, &group);
-      if (group < 1) refuse(file.path(), fmt::format("no llama2.c checkpoint: group_size is {}", group));
+      if (group < 1) refuse_file(file.path(), fmt::format("no llama2.c checkpoint: group_size is {}", group));
     }
     header.group = group;
   } else {
@@ -58,7 +59,7 @@ Header read_header(const FileHandle& file) {
     h[5] = h[5] == INT32_MIN ? 0 : std::abs(h[5]);
   }
   const auto field = [&](size_t i, const char* name, int64_t most) {
-    if (h[i] < 1 || h[i] > most) refuse(file.path(), fmt::format("no llama2.c checkpoint: {} is {}", name, h[i]));
+    if (h[i] < 1 || h[i] > most) refuse_file(file.path(), fmt::format("no llama2.c checkpoint: {} is {}", name, h[i]));
     return int64_t{h[i]};
   };
   ModelConfig& c = header.model;
@@ -72,8 +73,9 @@ Header read_header(const FileHandle& file) {
   c.vocab_size = field(5, "vocab_size", 1 << 30);
   c.max_seq_len = field(6, "seq_len", 1 << 24);
   if (c.d_model % c.n_heads != 0 || c.d_model / c.n_heads % 2 != 0 || c.n_heads % c.n_kv_heads != 0) {
-    refuse(file.path(), fmt::format("no llama2.c checkpoint: dim {}, {} heads, {} of keys and values do not divide",
-                                    c.d_model, c.n_heads, c.n_kv_heads));
+    refuse_file(file.path(),
+                fmt::format("no llama2.c checkpoint: dim {}, {} heads, {} of keys and values do not divide", c.d_model,
+                            c.n_heads, c.n_kv_heads));
   }
   c.head_dim = c.d_model / c.n_heads;
   c.norm_epsilon = 1e-5;
@@ -120,9 +122,9 @@ class Places {
     }
     if (!header.tied) add_matrix("lm_head", 1, c.vocab_size * width);
     if (end_ != file.size()) {
-      refuse(path_,
-             fmt::format("{} bytes where its header (dim {}, {} layers, vocabulary {}) tells of {} in version {}",
-                         file.size(), c.d_model, c.n_layers, c.vocab_size, end_, header.version));
+      refuse_file(path_,
+                  fmt::format("{} bytes where its header (dim {}, {} layers, vocabulary {}) tells of {} in version {}",
+                              file.size(), c.d_model, c.n_layers, c.vocab_size, end_, header.version));
     }
   }
 
@@ -145,7 +147,7 @@ class Places {
   void add_norm(const char* name, int64_t layers, int64_t elements) { add(name, layers, {end_, elements, 0}); }
   void add_matrix(const char* name, int64_t layers, int64_t elements) {
     if (group_ > 0 && elements % group_ != 0) {
-      refuse(path_, fmt::format("no llama2.c checkpoint: groups of {} do not divide {}", group_, name));
+      refuse_file(path_, fmt::format("no llama2.c checkpoint: groups of {} do not divide {}", group_, name));
     }
     add(name, layers, {end_, elements, group_});
   }
@@ -172,10 +174,11 @@ std::vector<float> read_values(const FileHandle& file, const Places::Place& plac
   file.read(place.begin + place.elements, 4 * place.scales(), scales.data());
   for (size_t i = 0; i < scales.size(); ++i) {
     if (std::isfinite(scales[i]) && scales[i] >= 0) continue;
-    refuse(file.path(), fmt::format("byte {}: {} is no scale of a quantized tensor. In llama2.c's version 2, as runq.c "
-                                    "reads it, each tensor is followed by its scales; the first programs that wrote it "
-                                    "put all scales at the end: export the model again with version 1 or a newer one",
-                                    place.begin + place.elements + 4 * static_cast<int64_t>(i), scales[i]));
+    refuse_file(file.path(),
+                fmt::format("byte {}: {} is no scale of a quantized tensor. In llama2.c's version 2, as runq.c "
+                            "reads it, each tensor is followed by its scales; the first programs that wrote it "
+                            "put all scales at the end: export the model again with version 1 or a newer one",
+                            place.begin + place.elements + 4 * static_cast<int64_t>(i), scales[i]));
   }
   const auto group = static_cast<size_t>(place.group);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(quantized[i]) * scales[i / group];

@@ -137,7 +137,7 @@ class HeaderHandler final : public JsonHandler {
 };
 
 /// Bytes of a tensor, or nothing when they do not fit 63 bits or are no whole number.
-std::optional<int64_t> bytes_of(const StoredTensor& tensor) {
+std::optional<int64_t> checked_bytes(const StoredTensor& tensor) {
   int64_t count = 1, bits = 0;
   if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return 0;
   for (const int64_t dim : tensor.shape) {
@@ -169,7 +169,7 @@ void check_tensors(SafetensorsHeader& header, const std::string& path, int64_t d
       refuse(fmt::format("{} ends at byte {} of the data, of which there are {}: {}", name, t.end, data_bytes,
                          t.end > data_bytes ? "the file is cut off or damaged" : "before its beginning"));
     }
-    const std::optional<int64_t> bytes = bytes_of(t);
+    const std::optional<int64_t> bytes = checked_bytes(t);
     if (bytes != t.end - t.begin) {
       refuse(fmt::format("{}: {} {} does not take the {} bytes that data_offsets give it", name, name_of(t.type),
                          shape_text(t.shape), t.end - t.begin));

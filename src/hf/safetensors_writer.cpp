@@ -12,7 +12,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t length_bytes = 8;
+constexpr int64_t header_length_bytes = 8;
 constexpr int64_t piece_elements = int64_t{1} << 18;  ///< converted at a time
 
 std::string quoted_json(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -50,7 +50,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Stored
     : file_(FileHandle::create(path)) {
   const std::string header = lay_out(tensors, metadata);
   LLMTRAIN_CHECK(static_cast<int64_t>(header.size()) <= max_safetensors_header, "the header is too long");
-  std::string start(length_bytes, '\0');
+  std::string start(header_length_bytes, '\0');
   for (size_t i = 0; i < start.size(); ++i) start[i] = static_cast<char>(header.size() >> (8 * i) & 0xFF);
   start += header;
   file_.write(0, static_cast<int64_t>(start.size()), start.data());

@@ -11,8 +11,6 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::string_view space_symbol = "\xE2\x96\x81";  // U+2581
-
 int32_t byte_token(const Vocabulary& vocabulary, uint8_t byte) {
   return vocabulary.find(fmt::format("<0x{:02X}>", byte));
 }

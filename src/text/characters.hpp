@@ -12,6 +12,9 @@
 
 namespace llmtrain {
 
+/// U+2581, which SentencePiece puts in place of a space.
+inline constexpr std::string_view space_symbol = "\xE2\x96\x81";
+
 struct Character {
   char32_t code;
   size_t length;  ///< bytes

@@ -5,7 +5,6 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::string_view space_symbol = "\xE2\x96\x81";  // U+2581
 constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 
 }  // namespace

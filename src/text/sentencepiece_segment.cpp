@@ -15,7 +15,6 @@ namespace llmtrain {
 namespace {
 
 using Type = SentencePieceModel::Type;
-constexpr std::string_view space_symbol = "\xE2\x96\x81";  // U+2581
 
 bool is_text(Type type) { return type == Type::normal || type == Type::user_defined || type == Type::unused; }
 

@@ -19,7 +19,6 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::string_view space_symbol = "\xE2\x96\x81";  // U+2581
 using Type = SentencePieceModel::Type;
 
 bool is_alphanumeric(char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }

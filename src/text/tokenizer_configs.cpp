@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/json_reader.hpp"
+#include "text/characters.hpp"
 #include "text/json_node.hpp"
 
 namespace llmtrain {
@@ -10,8 +11,6 @@ namespace {
 
 namespace names = tokenizer_names;
 using Json = nlohmann::json;
-
-constexpr const char* space_symbol = "\xE2\x96\x81";  // U+2581
 
 /// Calls see(root) for a file that is there.
 template <class See>

@@ -23,6 +23,12 @@ inline constexpr JsonLimits tokenizer_limits{.bytes = largest_tokenizer_json, .v
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
                                    const std::function<void(nlohmann::json&)>& change = {}, const AddTokens& add = {});
 
+inline constexpr size_t max_steps = 64;  ///< of a section
+/// What the "type" of a step is, "(none)" without one.
+std::string type_of(const JsonNode& node);
+/// A text of one character.
+char32_t character_of(const JsonNode& node);
+
 // Its sections; `where` names them in messages. null is no step.
 std::vector<std::unique_ptr<Normalizer>> read_normalizer(const JsonNode& node);
 /// `takes_bytes` becomes true when the last step was GPT-2's byte form, which is left out when `may_take_bytes`.

@@ -11,16 +11,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t most_steps = 64;
 constexpr size_t most_special_tokens = 1024;  ///< around a text
-
-std::string type_of(const JsonNode& node) { return node.has("type") ? node.at("type").text() : std::string("(none)"); }
-
-char32_t character_of(const JsonNode& node) {
-  const std::u32string characters = to_characters(node.text());
-  if (characters.size() != 1) node.refuse("must be one character");
-  return characters[0];
-}
 
 using Decoders = std::vector<std::unique_ptr<TokenDecoder>>;
 
@@ -43,7 +34,7 @@ void add_decoders(const JsonNode& node, Decoders& steps) {
   constexpr std::array<std::string_view, 9> known = {"ByteLevel",    "Metaspace", "WordPiece", "Sequence",  "Replace",
                                                      "ByteFallback", "Fuse",      "Strip",     "BPEDecoder"};
   if (node.is_null()) return;
-  if (steps.size() >= most_steps) node.refuse(fmt::format("more than {} steps", most_steps));
+  if (steps.size() >= max_steps) node.refuse(fmt::format("more than {} steps", max_steps));
   const std::string type = type_of(node);
   if (type == "Sequence") {
     node.allow({"type", "decoders"});
@@ -88,7 +79,7 @@ class PostReader {
     if (type == "Sequence") {
       node.allow({"type", "processors"});
       const JsonNode list = node.at("processors");
-      if (list.array().size() > most_steps) list.refuse(fmt::format("more than {} steps", most_steps));
+      if (list.array().size() > max_steps) list.refuse(fmt::format("more than {} steps", max_steps));
       for (size_t i = 0; i < list.size(); ++i) add(list.at(i));
     } else if (type == "ByteLevel") {
       node.allow({"type", "add_prefix_space", "trim_offsets", "use_regex"});

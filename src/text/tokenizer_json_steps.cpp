@@ -13,22 +13,19 @@
 #include "text/tokenizer_json.hpp"
 
 namespace llmtrain {
-namespace {
-
-constexpr int most_steps = 64;
-
 std::string type_of(const JsonNode& node) { return node.has("type") ? node.at("type").text() : std::string("(none)"); }
 
-[[noreturn]] void refuse_type(const JsonNode& node, std::span<const std::string_view> known) {
-  const std::string type = type_of(node);
-  node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
-}
-
-/// A text of one character.
 char32_t character_of(const JsonNode& node) {
   const std::u32string characters = to_characters(node.text());
   if (characters.size() != 1) node.refuse("must be one character");
   return characters[0];
+}
+
+namespace {
+
+[[noreturn]] void refuse_type(const JsonNode& node, std::span<const std::string_view> known) {
+  const std::string type = type_of(node);
+  node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
 }
 
 /// {"String": "..."} or {"Regex": "..."}
@@ -86,7 +83,7 @@ void add_simple_normalizer(const JsonNode& node, const std::string& type, Normal
 
 void add_normalizers(const JsonNode& node, Normalizers& steps) {
   if (node.is_null()) return;
-  if (steps.size() >= most_steps) node.refuse(fmt::format("more than {} steps", most_steps));
+  if (steps.size() >= max_steps) node.refuse(fmt::format("more than {} steps", max_steps));
   const std::string type = type_of(node);
   if (type == "Sequence") {
     node.allow({"type", "normalizers"});
@@ -205,7 +202,7 @@ void add_simple_pre_tokenizer(const JsonNode& node, const std::string& type, Pre
 
 void add_pre_tokenizers(const JsonNode& node, PreTokenizers& steps, bool& ends_in_byte_form) {
   if (node.is_null()) return;
-  if (steps.size() >= most_steps) node.refuse(fmt::format("more than {} steps", most_steps));
+  if (steps.size() >= max_steps) node.refuse(fmt::format("more than {} steps", max_steps));
   const std::string type = type_of(node);
   if (type == "Sequence") {
     node.allow({"type", "pretokenizers"});

@@ -20,7 +20,7 @@
 namespace llmtrain {
 namespace {
 
-struct Options {
+struct ExportCommand {
   std::string source;
   std::string output;
   std::string dtype;
@@ -55,7 +55,7 @@ void export_checkpoint(const std::string& path, ExportOptions options) {
   export_model(options, loaded.shape(), units, read, loaded.communicator());
 }
 
-void export_any(const Options& o) {
+void export_any(const ExportCommand& o) {
   ExportOptions options;
   options.output = o.output;
   options.overwrite = o.force;
@@ -81,7 +81,7 @@ Subcommand add_export(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "export",
       "write a checkpoint, or a Hugging Face folder in files of another type or size, as a Hugging Face folder");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
   app->add_option("--output", o->output, "folder to write")->required();
   app->add_option("--dtype", o->dtype,

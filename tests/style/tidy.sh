@@ -11,7 +11,9 @@ if [[ $found != "$VERSION" ]]; then
   echo "left out: the sources are held to what clang-tidy $VERSION finds, and this is $found"
   exit 77
 fi
-build=$2
+# Each file by itself: in the build a layer's files are joined.
+build=$2/separate
+cmake --preset host -B "$build" -DLLMTRAIN_JOIN=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 seconds=${LLMTRAIN_TIDY_SECONDS:-120}
 
 in_build() { grep -qF "\"file\": \"$PWD/$1\"" "$build/compile_commands.json"; }

@@ -77,7 +77,6 @@ class AbortOnFatal : public testing::EmptyTestEventListener {
 
 int run(int argc, char** argv) {
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
-  std::filesystem::current_path(LLMTRAIN_SOURCE_DIR);  // tests name their data from the root of the sources
   const Process process(argc, argv);
   // Tests that turn out to want a device that is not there end in main(), as skipped.
   if (!process.has_device()) GTEST_FLAG_SET(catch_exceptions, false);
@@ -99,6 +98,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Tests name their data from the root of the sources, some while they are registered.
+  std::filesystem::current_path(LLMTRAIN_SOURCE_DIR);
   testing::InitGoogleMock(&argc, argv);
   try {
     return run(argc, argv);

@@ -17,6 +17,7 @@
 #include "models/models.hpp"
 #include "optim/schedule.hpp"
 #include "parallel/offload_file.hpp"
+#include "text/token_rows.hpp"
 #include "train/evaluate.hpp"
 #include "train/run_directory.hpp"
 #include "train/step_hook.hpp"
@@ -68,6 +69,8 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tok
       throw UserError(ExitCode::deck,
                       fmt::format("{}: '{}': {}", config.provenance.where("log.sample_prompts"), text, error.what()));
     }
+    require_rows(prompts.back(), tokenizer, config.model.vocab_size,
+                 fmt::format("{}: '{}'", config.provenance.where("log.sample_prompts"), text));
   }
   if (prompts.empty()) prompts.emplace_back();
   return prompts;

@@ -79,7 +79,7 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
   request.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
   request.max_new_tokens = config_.log.sample_length;
   if (tokenizer_->eos_id() >= 0) request.eos.push_back(tokenizer_->eos_id());
-  request.vocabulary = tokenizer_->vocabulary_size();
+  request.vocabulary = std::min(tokenizer_->vocabulary_size(), config_.model.vocab_size);
   request.seed = run.ctx.seed;
   request.step = completed;
   request.slides = true;

@@ -1,0 +1,35 @@
+#pragma once
+// What the embedding of a model that exists asks of data: no token may have an id that is DataConfig::embedding_rows or
+// higher. Where that is 0, the model gets as many rows as the data need, and nothing is refused here.
+
+#include <cstdint>
+#include <string>
+
+#include "data/data_config.hpp"
+#include "data/progress.hpp"
+#include "data/token_file.hpp"
+#include "parallel/communicator.hpp"
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+/// Whether ids of a vocabulary may have no row.
+bool exceeds_rows(const DataConfig& config, int64_t vocabulary);
+/// The vocabulary that a model needs for ids of this one.
+int64_t needed_rows(const DataConfig& config, int64_t vocabulary);
+
+/// A warning that names tokens without a row; empty where there is none. `tokenizer` may be null.
+std::string note_missing_rows(const Tokenizer* tokenizer, const DataConfig& config);
+
+/// UserError(bad_content) when EOS or BOS, which documents of text get, has no row.
+void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config);
+
+/// The place of the first token whose id has no row, -1 when there is none. Collective: the ranks share the reading,
+/// which is left out where the vocabulary tells.
+int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Communicator& communicator,
+                         const ProgressReport& report);
+/// UserError(bad_content) that names the token at that place. `tokenizer` may be null.
+[[noreturn]] void refuse_missing_row(const TokenFile& file, int64_t place, const Tokenizer* tokenizer,
+                                     const DataConfig& config);
+
+}  // namespace llmtrain

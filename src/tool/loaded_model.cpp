@@ -16,7 +16,7 @@ namespace llmtrain {
 
 void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path) {
   const std::string note = tokens_without_row(tokenizer, rows);
-  if (!note.empty()) std::cerr << without_controls("llmtool: " + path + ": " + note) << '\n';
+  if (!note.empty()) std::cerr << without_controls("llmtool: warning: " + path + ": " + note) << '\n';
 }
 
 LoadedModel::LoadedModel(const std::string& path, DType compute)

@@ -221,12 +221,7 @@ class DatasetOpener {
   /// Token files are judged by their ids where their vocabulary is larger than the model.
   void bound_token_files() {
     for (auto& [path, file] : token_files_) {
-      if (!exceeds_rows(config_, file->info().vocabulary_size)) continue;
-      const int64_t place = find_missing_row(*file, config_, communicator_, report_);
-      raise_together(communicator_, [&, &path = path, &file = file] {
-        if (place >= 0) refuse_missing_row(*file, place, data_.tokenizer.get(), config_);
-        file = open_token_file(path, config_.embedding_rows);
-      });
+      file = with_rows(file, data_.tokenizer.get(), config_, communicator_, report_);
     }
   }
 

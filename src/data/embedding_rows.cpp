@@ -7,12 +7,25 @@
 
 #include "core/error.hpp"
 #include "data/shared_work.hpp"
+#include "parallel/runtime.hpp"
 #include "text/token_rows.hpp"
 
 namespace llmtrain {
 namespace {
 
 constexpr int64_t piece_tokens = int64_t{1} << 18;
+
+[[noreturn]] void refuse_missing_row(const TokenFile& file, int64_t place, const Tokenizer* tokenizer,
+                                     const DataConfig& config) {
+  int32_t id = 0;
+  file.read(place, 1, &id);
+  const auto documents = file.documents();
+  const auto next = std::upper_bound(documents.begin(), documents.end(), static_cast<uint64_t>(place));
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: token {} of document {}: {}", file.info().path, static_cast<uint64_t>(place) - *(next - 1) + 1,
+                  next - documents.begin(), missing_row(tokenizer, id, config.embedding_rows)));
+}
 
 }  // namespace
 
@@ -71,15 +84,17 @@ int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Commun
   return negated[0] == -nowhere ? -1 : -negated[0];
 }
 
-void refuse_missing_row(const TokenFile& file, int64_t place, const Tokenizer* tokenizer, const DataConfig& config) {
-  int32_t id = 0;
-  file.read(place, 1, &id);
-  const auto documents = file.documents();
-  const auto next = std::upper_bound(documents.begin(), documents.end(), static_cast<uint64_t>(place));
-  throw UserError(
-      ExitCode::bad_content,
-      fmt::format("{}: token {} of document {}: {}", file.info().path, static_cast<uint64_t>(place) - *(next - 1) + 1,
-                  next - documents.begin(), missing_row(tokenizer, id, config.embedding_rows)));
+std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile>& file, const Tokenizer* tokenizer,
+                                           const DataConfig& config, Communicator& communicator,
+                                           const ProgressReport& report) {
+  if (!exceeds_rows(config, file->info().vocabulary_size)) return file;
+  const int64_t place = find_missing_row(*file, config, communicator, report);
+  std::shared_ptr<const TokenFile> bounded;
+  raise_together(communicator, [&] {
+    if (place >= 0) refuse_missing_row(*file, place, tokenizer, config);
+    bounded = open_token_file(file->info().path, config.embedding_rows);
+  });
+  return bounded;
 }
 
 }  // namespace llmtrain

@@ -3,6 +3,7 @@
 // higher. Where that is 0, the model gets as many rows as the data need, and nothing is refused here.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "data/data_config.hpp"
@@ -28,8 +29,10 @@ void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config)
 /// which is left out where the vocabulary tells.
 int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Communicator& communicator,
                          const ProgressReport& report);
-/// UserError(bad_content) that names the token at that place. `tokenizer` may be null.
-[[noreturn]] void refuse_missing_row(const TokenFile& file, int64_t place, const Tokenizer* tokenizer,
-                                     const DataConfig& config);
+/// The token file, whose ids all have rows from here on: UserError(bad_content) for the first one that has none.
+/// `tokenizer` names it and may be null. Collective.
+std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile>& file, const Tokenizer* tokenizer,
+                                           const DataConfig& config, Communicator& communicator,
+                                           const ProgressReport& report);
 
 }  // namespace llmtrain

@@ -266,7 +266,9 @@ TEST_F(ModelPath, ItsTokenizerReadsTheText) {
   EXPECT_THAT(read_file(folder / (name + "/log.txt")), testing::Not(HasSubstr("has no tokenizer")));
   // The end of documents has no row: refused before anything is read. No tokenizer at all: said.
   write_tokenizer(41);
-  expect_error(65, "EOS cannot end documents: the token \"</s>\" has the id 41", model.string(), settings);
+  std::vector<std::string> ended = settings;
+  ended.emplace_back("data.eos_token=</s>");
+  expect_error(65, "EOS cannot end documents: the token \"</s>\" has the id 41", model.string(), ended);
   fs::remove(model / "tokenizer.json");
   run(1, model.string(), settings);
   EXPECT_THAT(read_file(folder / (name + "/log.txt")), HasSubstr("has no tokenizer"));
@@ -275,12 +277,14 @@ TEST_F(ModelPath, ItsTokenizerReadsTheText) {
 /// A padding token was added when the model was fine-tuned: no text has it, and nothing but a warning comes of it.
 TEST_F(ModelPath, ItsTokenizerMayHaveMoreTokensThanItHasRows) {
   const fs::path model = copy("llama");
-  const std::string tokenizer =
+  std::string vocabulary = R"("a":0,"b":1,"</s>":2,"ab":3)";
+  for (int id = 4; id < 41; ++id) vocabulary += fmt::format(R"(,"c{}":{})", id, id);
+  write_file(
+      model / "tokenizer.json",
       R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":2,"content":"</s>","single_word":false,)"
       R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":null,)"
-      R"("post_processor":null,"decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":3,"</s>":2,"c":40},)"
-      R"("merges":["a b"]}})";
-  write_file(model / "tokenizer.json", tokenizer);
+      R"("post_processor":null,"decoder":null,"model":{"type":"BPE","vocab":{)" +
+          vocabulary + R"(},"merges":["a b"]}})");
   write_file(model / "tokenizer_config.json", R"({"eos_token":"</s>"})");
   std::string text;
   for (int i = 0; i < 300; ++i) text += i * i % 7 < 3 ? "a" : "b";
@@ -301,7 +305,7 @@ TEST_F(ModelPath, ItsTokenizerMayHaveMoreTokensThanItHasRows) {
   }
   const auto refused = [&](const std::string& part, const std::string& setting) {
     std::vector<std::string> all = settings;
-    all.push_back(setting);
+    all.insert(all.end(), {setting, "run.name=refused"});
     const Outcome outcome = start(1, model.string(), all);
     EXPECT_EQ(outcome.exit_code, 65) << outcome.output;
     EXPECT_THAT(outcome.output, testing::AllOf(HasSubstr(part), HasSubstr(R"("[PAD]" has the id 41)")));

@@ -50,13 +50,14 @@ void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config)
     const char* remedy;
   };
   const DocumentToken tokens[] = {
-      {true, tokenizer.eos_id(), "EOS cannot end documents", "name another token with data.eos_token"},
-      {config.add_bos, tokenizer.bos_id(), "BOS cannot begin documents", "set data.add_bos = false"}};
+      {true, tokenizer.eos_id(), "EOS cannot end documents",
+       config.has_tokenizer_files() ? "name another token with data.eos_token, or " : ""},
+      {config.add_bos, tokenizer.bos_id(), "BOS cannot begin documents", "set data.add_bos = false, or "}};
   for (const DocumentToken& token : tokens) {
     if (!token.used || !exceeds_rows(config, int64_t{token.id} + 1)) continue;
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("{}: {}: {}: {}, or name the tokenizer that the model was trained with", config.tokenizer_path(),
+        fmt::format("{}: {}: {}: {}name the tokenizer that the model was trained with", config.tokenizer_path(),
                     token.what, row_shortage(&tokenizer, token.id, config.embedding_rows), token.remedy));
   }
 }

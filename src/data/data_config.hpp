@@ -44,6 +44,8 @@ struct DataConfig {
   // Where the tokenizer is read instead of `tokenizer`, the folder of which is gone: a checkpoint.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
+  // Rows of the embedding of a model that exists: no token may have a higher id. 0: the model gets as many as needed.
+  int64_t embedding_rows = 0;
   const std::string& tokenizer_path() const { return tokenizer_from.empty() ? tokenizer : tokenizer_from; }
   // How packing = wrap cuts the tokens for an evaluation of its own.
   bool keep_rest = false;  ///< the last window may be shorter

@@ -14,6 +14,7 @@
 #include "core/error.hpp"
 #include "data/cache_folder.hpp"
 #include "data/data_sources.hpp"
+#include "data/embedding_rows.hpp"
 #include "data/file_digest.hpp"
 #include "data/input_kind.hpp"
 #include "data/named_tokenizer.hpp"
@@ -123,6 +124,7 @@ class DatasetOpener {
     open_token_files();
     prepare_text();
     name_ids();
+    bound_token_files();
     for (size_t s = 0; s < sets_.sources.size(); ++s) {
       data_.sources.push_back({open_source(sets_.sources[s]), sets_.weights[s]});
     }
@@ -132,6 +134,7 @@ class DatasetOpener {
       if (communicator_.rank() == 0) list_contents();
     });
     data_.optimum = known_optimum();
+    data_.note = note_missing_rows(data_.tokenizer.get(), config_);
     return std::move(data_);
   }
 
@@ -197,7 +200,10 @@ class DatasetOpener {
                                              communicator_, report_),
                       true);
     }
-    raise_together(communicator_, [&] { choose_tokenizer(); });
+    raise_together(communicator_, [&] {
+      choose_tokenizer();
+      if (encoded) check_document_tokens(*data_.tokenizer, config_);
+    });
   }
 
   /// Data that are token ids alone: the tokenizer that the deck says is theirs.
@@ -213,6 +219,13 @@ class DatasetOpener {
         data_.tokenizer = ids_tokenizer_ = named;
       }
     });
+  }
+
+  /// Token files are judged by their ids where their vocabulary is larger than the model.
+  void bound_token_files() {
+    for (auto& [path, file] : token_files_) {
+      file = with_rows(file, data_.tokenizer.get(), config_, communicator_, report_);
+    }
   }
 
   /// Consecutive files of one kind are one token file, opened or made; all of a source follow each other.
@@ -255,7 +268,7 @@ class DatasetOpener {
     }
     if (ids_tokenizer_ != nullptr) {
       check_ids(config_, *ids_tokenizer_, data_.vocabulary_size);
-      data_.vocabulary_size = ids_tokenizer_->vocabulary_size();
+      data_.vocabulary_size = needed_rows(config_, ids_tokenizer_->vocabulary_size());
     }
   }
 
@@ -322,17 +335,26 @@ class DatasetOpener {
     for (InputFile& file : request.files) file.name = file.name.substr(file.name.rfind('/') + 1);
     request.scan = std::move(scan);
     if (is_encoded(files.front().kind)) request.tokenizer = data_.tokenizer.get();
+    request.ids_tokenizer = data_.tokenizer.get();
     request.add_bos = config_.add_bos;
+    request.embedding_rows = config_.embedding_rows;
     request.with_digest = true;
     request.command = "llmtrain, " + settings_of(request);
     request.output = folder_ + "/tokens-" + key_of(request) + ".h5";
 
     const StoredFile stored = check_digest(request.output, communicator_);
     if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged: made again");
-    if (stored != StoredFile::whole) make(request);
+    if (stored != StoredFile::whole || holds_missing_row(request.output)) make(request);
     std::shared_ptr<const TokenFile> opened;
-    raise_together(communicator_, [&] { opened = open_token_file(request.output); });
+    raise_together(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
     return opened;
+  }
+
+  /// A file in the cache may have been made for another model. Tokenizing again then says where the text has the token.
+  bool holds_missing_row(const std::string& path) {
+    std::shared_ptr<const TokenFile> file;
+    raise_together(communicator_, [&] { file = open_token_file(path); });
+    return find_missing_row(*file, config_, communicator_, report_) >= 0;
   }
 
   void make(const TokenizeRequest& request) {
@@ -422,7 +444,7 @@ TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communi
   return DatasetOpener(config, none, communicator, report).learn();
 }
 
-int64_t check_data_files(const DataConfig& config, const DataErrorReport& report) {
+DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report) {
   const auto guarded = [&](const char* key, const auto& work) {
     try {
       work();
@@ -470,7 +492,7 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
   } else if (config.tokenizer == "bytes") {
     tokenizer = make_byte_tokenizer(config.add_bos);
   }
-  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return 0;
+  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return {};
   if (named) {
     const TokenFileInfo* stored = info_with_tokenizer(opened);
     sound = guarded("data.tokenizer", [&] {
@@ -478,13 +500,25 @@ int64_t check_data_files(const DataConfig& config, const DataErrorReport& report
       if (stored != nullptr) check_same_tokenizer(config, *tokenizer, *stored_tokenizer(*stored), stored->path);
     });
   }
-  if (!sound) return 0;
-  if (!opened.empty()) {
-    int64_t vocabulary = 0;
-    guarded("data.train", [&] { vocabulary = concatenate_tokens(std::move(opened))->info().vocabulary_size; });
-    return vocabulary;
+  if (text && tokenizer != nullptr) {
+    sound = guarded("data.tokenizer", [&] { check_document_tokens(*tokenizer, config); }) && sound;
   }
-  return tokenizer != nullptr && (text || named) ? tokenizer->vocabulary_size() : 0;
+  if (!sound) return {};
+  DataFacts facts;
+  if (!opened.empty()) {
+    guarded("data.train", [&] {
+      const TokenFileInfo info = concatenate_tokens(std::move(opened))->info();
+      facts.vocabulary_size = info.vocabulary_size;
+      if (!info.tokenizer.empty() && exceeds_rows(config, info.vocabulary_size)) tokenizer = stored_tokenizer(info);
+    });
+  } else if (text || named) {
+    facts.vocabulary_size = tokenizer != nullptr ? tokenizer->vocabulary_size() : 0;
+  } else {
+    tokenizer = nullptr;
+  }
+  facts.note = note_missing_rows(tokenizer.get(), config);
+  facts.vocabulary_size = needed_rows(config, facts.vocabulary_size);
+  return facts;
 }
 
 }  // namespace llmtrain

@@ -27,6 +27,7 @@ struct Dataset {
   double optimum = 0;
   /// What data.train, data.validation and data.tokenizer are, in order; on rank 0.
   std::vector<NamedContent> contents;
+  std::string note;  ///< names tokens that the model has no row for; empty: none
 };
 
 /// Finds the deck's data, tokenizing text that is not in the cache: all ranks share the work (documents or pieces in
@@ -41,10 +42,13 @@ TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communi
 
 /// Told each error and the key that it belongs to.
 using DataErrorReport = std::function<void(const char* key, const UserError&)>;
+struct DataFacts {
+  int64_t vocabulary_size = 0;  ///< that a model needs; 0 where only reading the text can tell (char, rows)
+  std::string note;             ///< as of a Dataset
+};
 /// Whether the files that the deck names are there and, of token files, whether their headers are right and agree.
-/// Reads no text. Returns the vocabulary that a model needs, 0 where only reading the text can tell (char, rows) and
-/// after an error.
-int64_t check_data_files(const DataConfig& config, const DataErrorReport& report);
+/// Reads no text. After an error nothing is known.
+DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report);
 
 /// Where token files go when no folder is named: $XDG_CACHE_HOME/llmtrain, ~/.cache/llmtrain, or $TMPDIR/llmtrain.
 std::string default_cache_folder();

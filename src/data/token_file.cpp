@@ -19,8 +19,9 @@ constexpr int64_t piece_tokens = int64_t{1} << 16;
 /// Reads through a file descriptor at the offsets that HDF5 named once, so that any thread may read.
 class StoredTokens final : public TokenFile {
  public:
-  explicit StoredTokens(const std::string& path)
+  StoredTokens(const std::string& path, int64_t rows)
       : layout_(token_format::read_layout(path)), file_(FileHandle::open_to_read(path)) {
+    if (rows > 0) layout_.info.vocabulary_size = std::min(layout_.info.vocabulary_size, rows);
     file_.expect_scattered_reads();
     documents_.resize(static_cast<size_t>(layout_.documents.elements));
     file_.read(layout_.documents.offset, layout_.documents.elements * 8, documents_.data());
@@ -78,7 +79,7 @@ class StoredTokens final : public TokenFile {
   [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}: the file is "
-                                "damaged or its vocabulary_size is wrong",
+                                "damaged or changed, or its vocabulary_size is wrong",
                                 layout_.info.path, id, begin, begin + count, layout_.info.vocabulary_size));
   }
 
@@ -197,8 +198,8 @@ class JoinedTokens final : public TokenFile {
 
 }  // namespace
 
-std::shared_ptr<const TokenFile> open_token_file(const std::string& path) {
-  return std::make_shared<const StoredTokens>(path);
+std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows) {
+  return std::make_shared<const StoredTokens>(path, rows);
 }
 
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction) {

@@ -42,8 +42,9 @@ class TokenFile {
 };
 
 /// Opens and validates (links, storage, sizes, types, offsets ascending) before anything is allocated by them; ids are
-/// compared with the vocabulary as they are read. Main thread only. UserError(bad_content / missing_input).
-std::shared_ptr<const TokenFile> open_token_file(const std::string& path);
+/// compared with the vocabulary as they are read. With `rows` > 0 the vocabulary is at most so large, whatever the file
+/// says. Main thread only. UserError(bad_content / missing_input).
+std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows = 0);
 
 /// The first tokens but a fraction, and the last fraction of them (the border is floor(tokens * (1 - fraction))); a
 /// document that the border cuts becomes two.

@@ -14,6 +14,7 @@
 #include "data/token_file_writer.hpp"
 #include "parallel/runtime.hpp"
 #include "text/code_points.hpp"
+#include "text/token_rows.hpp"
 
 namespace llmtrain {
 namespace {
@@ -183,7 +184,9 @@ class Tokenization {
   void encode_slice(const Job& job, const FileHandle& file, std::string_view text, int64_t at,
                     std::vector<int32_t>& ids) const {
     try {
+      const size_t before = ids.size();
       request_.tokenizer->encode_part(text, job.starts, ids);
+      require_rows_for(text, std::span(ids).subspan(before));
     } catch (const EncodeError& error) {
       fail_at_byte(file, at + static_cast<int64_t>(error.byte()), error.reason());
     }
@@ -219,11 +222,26 @@ class Tokenization {
     const size_t before = result.ids.size();
     if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
     request_.tokenizer->encode(text, result.ids);
+    require_rows_for(text, std::span(result.ids).subspan(before));
     result.ids.push_back(request_.tokenizer->eos_id());
     result.counts.push_back(result.ids.size() - before);
   }
 
-  static void add_row(const TokenRow& row, JobResult& result) {
+  bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
+
+  /// `ids`: those of the text, perhaps with BOS before them.
+  void require_rows_for(std::string_view text, std::span<const int32_t> ids) const {
+    const auto wrong = std::ranges::find_if_not(ids, [&](int32_t id) { return has_row(id); });
+    if (wrong == ids.end()) return;
+    std::vector<int32_t> again;
+    std::vector<TextRange> ranges;
+    request_.tokenizer->encode_with_ranges(text, again, ranges);
+    const auto place = std::ranges::find(again, *wrong);
+    throw EncodeError(place == again.end() ? 0 : ranges[static_cast<size_t>(place - again.begin())].begin,
+                      missing_row(request_.tokenizer, *wrong, request_.embedding_rows));
+  }
+
+  void add_row(const TokenRow& row, JobResult& result) const {
     result.padding += row.padding;
     if (row.ids.empty()) {
       ++result.skipped;
@@ -236,7 +254,9 @@ class Tokenization {
     }
     result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
     result.counts.push_back(row.ids.size());
-    result.highest = std::max(result.highest, *std::max_element(row.ids.begin(), row.ids.end()));
+    const int32_t highest = *std::max_element(row.ids.begin(), row.ids.end());
+    if (!has_row(highest)) throw RowError(0, missing_row(request_.ids_tokenizer, highest, request_.embedding_rows));
+    result.highest = std::max(result.highest, highest);
   }
 
   /// Into this rank's part files, ids as int32.

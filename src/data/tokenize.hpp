@@ -12,10 +12,12 @@
 namespace llmtrain {
 
 struct TokenizeRequest {
-  std::vector<InputFile> files;          ///< all text (also in rows) or all rows of ids
-  SourceScan scan;                       ///< of these files
-  const Tokenizer* tokenizer = nullptr;  ///< null for rows of ids
+  std::vector<InputFile> files;              ///< all text (also in rows) or all rows of ids
+  SourceScan scan;                           ///< of these files
+  const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
+  const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
+  int64_t embedding_rows = 0;  ///< UserError(bad_content) where a token has an id that is not below it; 0: any may
   std::string output;
   std::string command;       ///< stored in the file
   bool with_digest = false;  ///< also writes <output>.digest: size and content hash of the file

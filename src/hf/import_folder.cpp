@@ -1,10 +1,7 @@
 #include "hf/import_folder.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
-#include "core/error.hpp"
 #include "hf/convert.hpp"
 #include "hf/match_weights.hpp"
 #include "hf/model_folder.hpp"
@@ -27,10 +24,7 @@ std::vector<float> transposed(const std::vector<float>& values, int64_t rows, in
 
 void write_imported(const ImportOptions& options, const ModelConfig& model, const TokenIds& ids,
                     const SliceValues& values) {
-  if (options.tokenizer_tokens > model.vocab_size) {
-    throw UserError(ExitCode::bad_content, fmt::format("the tokenizer has {} tokens, the model only {} rows for them",
-                                                       options.tokenizer_tokens, model.vocab_size));
-  }
+  if (options.check_rows) options.check_rows(model.vocab_size);
   const std::vector<UnitSpec> units = Decoder(decoder_shape(model, model.vocab_size)).units();
   const auto for_each_slice = [&](const auto& use) {
     for (const UnitSpec& unit : units) {

@@ -14,7 +14,7 @@ struct ImportOptions {
   bool overwrite = false;
   StoredType type = StoredType::F32;
   std::function<void(const std::string& folder)> save_tokenizer;  ///< may be null
-  int64_t tokenizer_tokens = 0;                                   ///< its vocabulary, which the model must reach
+  std::function<void(int64_t rows)> check_rows;  ///< told how many rows the model's embedding has; may be null
 };
 
 /// llama2.c, checkpoint versions 0 and 1 (fp32), and 2 (matrices of int8 with scales, which become what they mean). It

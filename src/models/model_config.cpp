@@ -76,7 +76,8 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.unit = "tokens",
        .range = between(1, 1 << 30),
        .doc =
-           "Rows of the embedding. More than the tokenizer has adds padding that is never sampled; fewer is an error.",
+           "Rows of the embedding. More than the tokenizer has adds padding that is never sampled; fewer is an error, "
+           "with `path` only where the data have a token without a row.",
        .automatic = "the tokenizer's"});
   keys.key("d_model", d_model,
            {.unit = "elements",

@@ -14,9 +14,11 @@
 #include "core/file_handle.hpp"
 #include "core/json_reader.hpp"
 #include "data/input_kind.hpp"
+#include "data/jsonl.hpp"
 #include "generate/generator.hpp"
 #include "text/code_points.hpp"
 #include "text/text_stream.hpp"
+#include "text/token_rows.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 
@@ -46,43 +48,55 @@ struct GenerateOptions {
   std::string compute = "fp32";
 };
 
-std::vector<int32_t> parse_ids(const std::string& text, int64_t vocabulary) {
+/// A text, and where it stands.
+struct Prompt {
+  std::string text;
+  std::string place;
+};
+
+std::vector<int32_t> parse_ids(const std::string& text) {
   std::vector<int32_t> ids;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
-    ids.push_back(static_cast<int32_t>(
-        parse_count_option("--prompt-ids", part, between(0, static_cast<double>(vocabulary - 1)))));
+    ids.push_back(static_cast<int32_t>(parse_count_option("--prompt-ids", part, between(0, largest_id))));
     begin = end + 1;
   }
   return ids;
 }
 
 /// A line is a prompt; of rows (.jsonl, .ndjson) a string, or an object with "prompt".
-std::vector<std::string> read_prompts(const std::string& path) {
+std::vector<Prompt> read_prompts(const std::string& path) {
   const std::string text = FileHandle::open_to_read(path).read_text(most_prompt_bytes);
   const bool rows = names_rows(path);
-  std::vector<std::string> prompts;
+  std::vector<Prompt> prompts;
   int64_t number = 1;
   for (size_t begin = 0; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.ends_with('\r')) line.pop_back();
+    const std::string place = path + ":" + std::to_string(number);
     if (!rows) {
-      prompts.push_back(std::move(line));
+      prompts.push_back({std::move(line), place});
       continue;
     }
     if (line.empty()) continue;
-    const std::string place = path + ":" + std::to_string(number);
     nlohmann::json row = parse_json(line, place, {most_prompt_bytes});
     if (row.is_object() && row.contains("prompt")) row = row["prompt"];
     if (!row.is_string()) {
       throw UserError(ExitCode::bad_content, place + ": a line is a string, or an object with a string \"prompt\"");
     }
-    prompts.push_back(row.get<std::string>());
+    prompts.push_back({row.get<std::string>(), place});
   }
   if (prompts.empty()) throw UserError(ExitCode::bad_content, path + ": there is no prompt in it");
+  return prompts;
+}
+
+std::vector<Prompt> find_prompts(const GenerateOptions& options) {
+  if (!options.prompt_file.empty()) return read_prompts(options.prompt_file);
+  std::vector<Prompt> prompts;
+  for (const std::string& text : options.prompts) prompts.push_back({text, "--prompt"});
   return prompts;
 }
 
@@ -92,15 +106,17 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
                     static_cast<int>(!options.prompt_ids.empty());
   if (given != 1) refuse_command_line("give one of --prompt, --prompt-file and --prompt-ids");
   if (!options.prompt_ids.empty()) {
-    request.prompts = {parse_ids(options.prompt_ids, loaded.config().vocab_size)};
+    request.prompts = {parse_ids(options.prompt_ids)};
+    require_rows(request.prompts.front(), loaded.tokenizer(), loaded.vocabulary(), "--prompt-ids");
   } else {
     const Tokenizer& tokenizer = loaded.required_tokenizer();
-    for (const std::string& text : options.prompt_file.empty() ? options.prompts : read_prompts(options.prompt_file)) {
+    for (const Prompt& prompt : find_prompts(options)) {
       std::vector<int32_t>& ids = request.prompts.emplace_back();
-      tokenizer.encode(text, ids);
+      tokenizer.encode(prompt.text, ids);
       if (!options.no_special_tokens) tokenizer.add_special_tokens(ids, nullptr);
       if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
       if (ids.empty()) throw UserError(ExitCode::bad_content, "an empty prompt has no token to begin with");
+      require_rows(ids, &tokenizer, loaded.vocabulary(), prompt.place);
     }
   }
   for (const double number : {options.temperature, options.top_p, options.min_p, options.repetition_penalty}) {
@@ -112,7 +128,7 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
   request.sampling = {options.greedy ? 0 : options.temperature, options.top_k, options.top_p, options.min_p,
                       options.repetition_penalty};
   request.max_new_tokens = options.max_new_tokens;
-  request.vocabulary = loaded.config().vocab_size;
+  request.vocabulary = loaded.vocabulary();
   request.seed = static_cast<uint64_t>(parse_count_option("--seed", options.seed, at_least(0)));
   if (!options.ignore_eos) {
     for (const int64_t id : loaded.ids().eos) request.eos.push_back(static_cast<int32_t>(id));

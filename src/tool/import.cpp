@@ -20,6 +20,7 @@
 #include "hf/import_model.hpp"
 #include "hf/weight_index.hpp"
 #include "text/tokenizer_files.hpp"
+#include "tool/loaded_model.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
 
@@ -84,7 +85,7 @@ void import_model(Format format, const Options& o) {
   options.overwrite = o.force;
   options.type = parse_weight_type_option(o.dtype);
   if (tokenizer) {
-    options.tokenizer_tokens = tokenizer->vocabulary_size();
+    options.check_rows = [&](int64_t rows) { warn_of_missing_rows(*tokenizer, rows, o.tokenizer); };
     options.save_tokenizer = [&](const std::string& folder) { save_tokenizer(*tokenizer, folder); };
   }
   if (format == Format::llama2c) {

@@ -1,15 +1,23 @@
 #include "tool/loaded_model.hpp"
 
+#include <iostream>
+
 #include "core/folder_handle.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
 #include "models/models.hpp"
 #include "parallel/launcher.hpp"
 #include "parallel/local_communicator.hpp"
+#include "text/token_rows.hpp"
 #include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
+
+void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path) {
+  const std::string note = tokens_without_row(tokenizer, rows);
+  if (!note.empty()) std::cerr << without_controls("llmtool: warning: " + path + ": " + note) << '\n';
+}
 
 LoadedModel::LoadedModel(const std::string& path, DType compute)
     : folder_(path), compute_(compute), communicator_(make_local_communicator()) {
@@ -19,11 +27,7 @@ LoadedModel::LoadedModel(const std::string& path, DType compute)
   } else {
     read_folder();
   }
-  if (tokenizer_ && tokenizer_->vocabulary_size() > config_.model.vocab_size) {
-    throw UserError(ExitCode::bad_content,
-                    path + ": the tokenizer has " + std::to_string(tokenizer_->vocabulary_size()) +
-                        " tokens, the model only " + std::to_string(config_.model.vocab_size) + " rows for them");
-  }
+  if (tokenizer_) warn_of_missing_rows(*tokenizer_, vocabulary(), path);
   const DecoderShape shape = decoder_shape(config_.model, vocabulary());
   model_ = std::make_unique<Decoder>(shape);
   if (!checkpoint_) check_weights(path, shape, model_->units());

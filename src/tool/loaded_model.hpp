@@ -21,7 +21,7 @@ namespace llmtrain {
 class LoadedModel {
  public:
   /// Reads config.json, the tokenizer where there is one, and the headers of the weights; of a checkpoint, the deck and
-  /// the tokenizer in it, and verifies every byte. UserError.
+  /// the tokenizer in it, and verifies every byte. Warns on stderr of tokens that the model has no rows for. UserError.
   LoadedModel(const std::string& folder, DType compute);
 
   const ModelConfig& config() const { return config_.model; }
@@ -38,6 +38,8 @@ class LoadedModel {
   void start(const std::function<void(Arena&)>& plan);
   /// After start().
   Context context();
+  /// Rows of the embedding that are tokens: no id may be higher.
+  int64_t vocabulary() const;
   /// With the rows that are tokens.
   DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
   Communicator& communicator() { return *communicator_; }
@@ -49,8 +51,6 @@ class LoadedModel {
 
  private:
   void read_folder();
-  /// Rows of the embedding that are tokens.
-  int64_t vocabulary() const;
 
   std::string folder_;
   DType compute_;
@@ -66,6 +66,9 @@ class LoadedModel {
   std::optional<DeviceBuffer> memory_;
   std::optional<LentWorkspace> workspace_;
 };
+
+/// Says on stderr which tokens have no row in a model's embedding.
+void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path);
 
 /// "fp32", "bf16" or "fp16", as the option --compute says it.
 DType parse_compute_option(const std::string& text);

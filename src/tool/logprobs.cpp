@@ -14,6 +14,7 @@
 
 #include "data/data_stream.hpp"
 #include "data/jsonl.hpp"
+#include "text/token_rows.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 
@@ -27,7 +28,7 @@ struct LogprobsOptions {
   std::string compute = "fp32";
 };
 
-std::vector<int32_t> parse_row(std::string_view line, int64_t number, const ModelConfig& config) {
+std::vector<int32_t> parse_row(std::string_view line, int64_t number, const LoadedModel& model) {
   const auto refuse = [&](const std::string& what) -> UserError {
     return {ExitCode::bad_content, fmt::format("standard input:{}: {}", number, what)};
   };
@@ -39,14 +40,14 @@ std::vector<int32_t> parse_row(std::string_view line, int64_t number, const Mode
   }
   const std::vector<int32_t>& ids = row.ids;
   if (ids.empty()) throw refuse("input_ids is empty");
-  const int64_t most = config.longest_sequence();
+  const int64_t most = model.config().longest_sequence();
   if (static_cast<int64_t>(ids.size()) > most) {
     throw refuse(fmt::format("{} ids are more than the model's context of {}", ids.size(), most));
   }
-  const auto wrong = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= config.vocab_size; });
+  const auto wrong = std::ranges::find_if(ids, [&](int32_t id) { return id >= model.vocabulary(); });
   if (wrong != ids.end()) {
-    throw refuse(fmt::format("input_ids[{}] = {} is not below the vocabulary's {}", wrong - ids.begin(), *wrong,
-                             config.vocab_size));
+    throw refuse(fmt::format("input_ids[{}]: {}", wrong - ids.begin(),
+                             missing_row(model.tokenizer(), *wrong, model.vocabulary())));
   }
   return std::move(row.ids);
 }
@@ -71,7 +72,7 @@ class Scorer {
  public:
   explicit Scorer(const LogprobsOptions& options) : loaded_(options.model, parse_compute_option(options.compute)) {}
 
-  const ModelConfig& config() const { return loaded_.config(); }
+  const LoadedModel& model() const { return loaded_; }
 
   std::vector<float> score(const std::vector<int32_t>& ids) {
     make_room(static_cast<int64_t>(ids.size()));
@@ -89,7 +90,8 @@ class Scorer {
  private:
   void make_room(int64_t tokens) {
     if (tokens <= room_) return;
-    room_ = std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, config().longest_sequence()));
+    room_ =
+        std::min(std::max({tokens, 2 * room_, int64_t{256}}), std::max(tokens, loaded_.config().longest_sequence()));
     batch_.emplace();
     loaded_.start([&](Arena& arena) {
       loaded_.model().plan(arena, {loaded_.compute(), room_, false});
@@ -125,7 +127,7 @@ void logprobs(const LogprobsOptions& options) {
   for (int64_t number = 1; read_line(std::cin, buffer, line, number); ++number) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (is_blank(line)) continue;
-    const std::vector<float> values = scorer.score(parse_row(line, number, scorer.config()));
+    const std::vector<float> values = scorer.score(parse_row(line, number, scorer.model()));
     nlohmann::ordered_json out = nlohmann::ordered_json::object();
     out["logprobs"] = values;
     double sum = 0;

@@ -102,17 +102,19 @@ void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
   }
 }
 
-/// Reports what is wrong with the data files and returns the vocabulary that they need, 0 = not known yet.
+/// Reports what is wrong with the data files and what the user should know of them. Returns the vocabulary that they
+/// need, 0 = not known yet.
 int64_t examine_files(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
   if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing
   const bool evaluates = config.run.task == RunConfig::Task::evaluate;
   const bool alone = evaluates && !config.data.validation.empty();  // validation files take the place of training files
-  const int64_t vocabulary = check_data_files(
+  const DataFacts facts = check_data_files(
       evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
         deck.fail(alone && key == "data.train" ? "data.validation" : key, error.what(), error.code());
       });
-  const int64_t rows = config.model.vocab_size;
+  if (!facts.note.empty()) deck.note("data.tokenizer", facts.note);
+  const int64_t rows = config.model.vocab_size, vocabulary = facts.vocabulary_size;
   deck.check(rows == 0 || rows >= vocabulary, {"model.vocab_size"}, too_few_rows(rows, vocabulary));
   return vocabulary;
 }
@@ -213,6 +215,9 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     config.data.resolve(deck, config.run.output);
+    if (loaded) {
+      config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
+    }
     config.precision.resolve(deck);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     config.evaluation.resolve(deck, config);

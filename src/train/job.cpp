@@ -99,6 +99,9 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
         "model has not learned these ids. Name the tokenizer that it was trained with",
         config.provenance.where("data.tokenizer"), config.model.path));
   }
+  if (!data.note.empty()) {
+    config.notes.push_back(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
+  }
   if (config.model.vocab_size < data.vocabulary_size) {
     raise_together(communicator, [&] {
       throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),

@@ -52,27 +52,6 @@ ParamStoreOptions store_options(const Config& config, const ReductionGroups& gro
   return options;
 }
 
-/// Token ids of log.sample_prompts; an empty one begins as some document of the data begins.
-std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer) {
-  std::vector<std::vector<int32_t>> prompts;
-  if (config.log.samples_every_steps == 0) return prompts;
-  if (tokenizer == nullptr) {
-    throw UserError(ExitCode::deck, config.provenance.where("log.samples_every_steps") +
-                                        ": the data are token ids without a tokenizer, so samples cannot be text: "
-                                        "set it to 0");
-  }
-  for (const std::string& text : config.log.sample_prompts) {
-    try {
-      tokenizer->encode(text, prompts.emplace_back());
-    } catch (const EncodeError& error) {
-      throw UserError(ExitCode::deck,
-                      fmt::format("{}: '{}': {}", config.provenance.where("log.sample_prompts"), text, error.what()));
-    }
-  }
-  if (prompts.empty()) prompts.emplace_back();
-  return prompts;
-}
-
 }  // namespace
 
 ParamStoreOptions offload_options(const Config& config) {

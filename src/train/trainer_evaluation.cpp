@@ -6,10 +6,32 @@
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
+#include "text/token_rows.hpp"
 #include "train/evaluate.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {
+
+std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer) {
+  std::vector<std::vector<int32_t>> prompts;
+  if (config.log.samples_every_steps == 0) return prompts;
+  if (tokenizer == nullptr) {
+    throw UserError(ExitCode::deck,
+                    config.provenance.where("log.samples_every_steps") +
+                        ": the data are token ids without a tokenizer, so samples cannot be text: set it to 0");
+  }
+  for (const std::string& text : config.log.sample_prompts) {
+    const std::string place = fmt::format("{}: '{}'", config.provenance.where("log.sample_prompts"), text);
+    try {
+      tokenizer->encode(text, prompts.emplace_back());
+    } catch (const EncodeError& error) {
+      throw UserError(ExitCode::deck, place + ": " + error.what());
+    }
+    require_rows(prompts.back(), tokenizer, config.model.vocab_size, place);
+  }
+  if (prompts.empty()) prompts.emplace_back();
+  return prompts;
+}
 
 int64_t Trainer::evaluate(Run& run, int64_t completed) {
   if (!validation_) {
@@ -79,7 +101,7 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
   request.sampling = {config_.log.sample_temperature, config_.log.sample_top_k, config_.log.sample_top_p};
   request.max_new_tokens = config_.log.sample_length;
   if (tokenizer_->eos_id() >= 0) request.eos.push_back(tokenizer_->eos_id());
-  request.vocabulary = tokenizer_->vocabulary_size();
+  request.vocabulary = std::min(tokenizer_->vocabulary_size(), config_.model.vocab_size);
   request.seed = run.ctx.seed;
   request.step = completed;
   request.slides = true;

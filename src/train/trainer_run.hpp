@@ -77,4 +77,7 @@ struct Trainer::Run {
   std::map<std::string, std::string> kept_texts;  ///< of them, what every checkpoint holds
 };
 
+/// Token ids of log.sample_prompts; an empty one begins as some document of the data begins.
+std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer);
+
 }  // namespace llmtrain

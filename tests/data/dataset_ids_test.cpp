@@ -155,7 +155,8 @@ TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
   std::vector<std::string> errors;
   const auto check = [&] {
     errors.clear();
-    return check_data_files(config_, [&](const char*, const UserError& error) { errors.emplace_back(error.what()); });
+    return check_data_files(config_, [&](const char*, const UserError& error) { errors.emplace_back(error.what()); })
+        .vocabulary_size;
   };
   EXPECT_EQ(check(), 257);
   EXPECT_THAT(errors, testing::IsEmpty());

@@ -132,6 +132,23 @@ TEST_F(RanksTest, TheTokenizerLearntIsKept) {
   EXPECT_TRUE(learnt());
 }
 
+/// The first of several, whichever rank reads it.
+TEST_F(RanksTest, AnIdWithoutARowIsFoundByAllRanks) {
+  std::string rows;
+  for (int r = 0; r < 600; ++r) {
+    rows += R"({"input_ids":[1)";
+    for (int i = 1; i < 1000; ++i) rows += (r == 400 || r == 550) && i == 4 ? ",9" : ",2";
+    rows += "]}\n";
+  }
+  config_.train = {file("rows.jsonl", rows)};
+  config_.train = {open(ranks_, "cache").train->info().path};
+  config_.embedding_rows = 9;
+  EXPECT_THAT(refusal([&] { open(ranks_, "other"); }),
+              testing::HasSubstr("token 5 of document 401: a token has the id 9"));
+  config_.embedding_rows = 10;
+  EXPECT_EQ(open(ranks_, "other").vocabulary_size, 10);
+}
+
 TEST_F(RanksTest, RowsGiveTheSameFileOnAnyNumberOfRanks) {
   std::mt19937 random(6);
   std::string rows;

@@ -330,9 +330,12 @@ TEST_F(DatasetTest, FilesAreCheckedWithoutReadingText) {
   std::vector<std::string> errors;
   const auto check = [&] {
     errors.clear();
-    return check_data_files(config_, [&](const char* key, const UserError& error) {
-      errors.push_back(std::string(key) + " " + std::to_string(static_cast<int>(error.code())) + " " + error.what());
-    });
+    return check_data_files(config_,
+                            [&](const char* key, const UserError& error) {
+                              errors.push_back(std::string(key) + " " + std::to_string(static_cast<int>(error.code())) +
+                                               " " + error.what());
+                            })
+        .vocabulary_size;
   };
   config_.train = {builtin_stories};
   EXPECT_EQ(check(), 0) << "only the text tells which characters there are";

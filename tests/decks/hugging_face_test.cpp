@@ -230,9 +230,10 @@ TEST(HuggingFaceErrors, AreNamed) {
   const std::string model = golden_model("llama");
   expect(66, "nowhere", {"generate", "--model", "nowhere", "--prompt-ids", "1"});
   expect(66, "no tokenizer is there", {"generate", "--model", model, "--prompt", "text"});
-  expect(64, "--prompt-ids", {"generate", "--model", model, "--prompt-ids", "1,41"});
+  expect(64, "--prompt-ids", {"generate", "--model", model, "--prompt-ids", "1,x"});
+  expect(65, "--prompt-ids: a token has the id 41", {"generate", "--model", model, "--prompt-ids", "1,41"});
   expect(64, "one of --prompt", {"generate", "--model", model});
-  expect(65, "standard input:2: input_ids[1] = 41 is not below the vocabulary's 41", {"logprobs", "--model", model},
+  expect(65, "standard input:2: input_ids[1]: a token has the id 41, but", {"logprobs", "--model", model},
          "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 41]}\n");
   expect(65, "33 ids are more than the model's context of 32", {"logprobs", "--model", model},
          json({{"input_ids", std::vector<int>(33, 1)}}).dump());

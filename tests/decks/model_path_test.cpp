@@ -264,12 +264,62 @@ TEST_F(ModelPath, ItsTokenizerReadsTheText) {
   run(2, model.string(), settings);
   EXPECT_EQ(read_file(folder / (name + "/export/tokenizer.json")), read_file(model / "tokenizer.json"));
   EXPECT_THAT(read_file(folder / (name + "/log.txt")), testing::Not(HasSubstr("has no tokenizer")));
-  // More tokens than rows: refused before anything is read. No tokenizer at all: said.
+  // The end of documents has no row: refused before anything is read. No tokenizer at all: said.
   write_tokenizer(41);
-  expect_error(78, "41 is too small: the tokenizer has 42 tokens", model.string(), settings);
+  std::vector<std::string> ended = settings;
+  ended.emplace_back("data.eos_token=</s>");
+  expect_error(65, "EOS cannot end documents: the token \"</s>\" has the id 41", model.string(), ended);
   fs::remove(model / "tokenizer.json");
   run(1, model.string(), settings);
   EXPECT_THAT(read_file(folder / (name + "/log.txt")), HasSubstr("has no tokenizer"));
+}
+
+/// A padding token was added when the model was fine-tuned: no text has it, and nothing but a warning comes of it.
+TEST_F(ModelPath, ItsTokenizerMayHaveMoreTokensThanItHasRows) {
+  const fs::path model = copy("llama");
+  std::string vocabulary = R"("a":0,"b":1,"</s>":2,"ab":3)";
+  for (int id = 4; id < 41; ++id) vocabulary += fmt::format(R"(,"c{}":{})", id, id);
+  write_file(
+      model / "tokenizer.json",
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":2,"content":"</s>","single_word":false,)"
+      R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":null,)"
+      R"("post_processor":null,"decoder":null,"model":{"type":"BPE","vocab":{)" +
+          vocabulary + R"(},"merges":["a b"]}})");
+  write_file(model / "tokenizer_config.json", R"({"eos_token":"</s>"})");
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += i * i % 7 < 3 ? "a" : "b";
+  write_file(folder / "text.txt", text);
+  const std::vector<std::string> settings = {"data.train=" + (folder / "text.txt").string(),
+                                             "data.packing=wrap",
+                                             "batch.global=2",
+                                             "run.max_steps=2",
+                                             "log.samples_every_steps=2",
+                                             "log.sample_length=4"};
+  const std::string without = run(1, model.string(), settings);
+  EXPECT_THAT(read_file(folder / (name + "/log.txt")), testing::Not(HasSubstr("warning")));
+  write_file(model / "special_tokens_map.json", R"({"pad_token":"[PAD]"})");
+  EXPECT_EQ(run(1, model.string(), settings), without);
+  EXPECT_THAT(read_file(folder / (name + "/log.txt")), HasSubstr(R"("[PAD]" (id 41) has no row)"));
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
+    EXPECT_EQ(read_file(folder / (name + "/export/") / file), read_file(model / file)) << file;
+  }
+  const auto refused = [&](const std::string& part, const std::string& setting) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), {setting, "run.name=refused"});
+    const Outcome outcome = start(1, model.string(), all);
+    EXPECT_EQ(outcome.exit_code, 65) << outcome.output;
+    EXPECT_THAT(outcome.output, testing::AllOf(HasSubstr(part), HasSubstr(R"("[PAD]" has the id 41)")));
+  };
+  refused("log.sample_prompts: 'b[PAD]'", "log.sample_prompts=a,b[PAD]");
+  write_file(folder / "padded.txt", "ab\nab[PAD]");
+  refused("padded.txt:2: byte 5", "data.validation=" + (folder / "padded.txt").string());
+
+  const Outcome drawn = llmtool({"generate", "--model", model.string(), "--prompt", "ab", "--max-new-tokens", "40",
+                                 "--temperature", "1000", "--ignore-eos"});
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.output;
+  const Outcome prompted = llmtool({"generate", "--model", model.string(), "--prompt", "a[PAD]"});
+  EXPECT_EQ(prompted.exit_code, 65);
+  EXPECT_THAT(prompted.output, HasSubstr(R"(--prompt: the token "[PAD]" has the id 41)"));
 }
 
 TEST_F(ModelPath, WhatIsMissingOrDamagedIsNamed) {

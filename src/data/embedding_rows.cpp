@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t piece_tokens = int64_t{1} << 18;
+constexpr int64_t scanned_tokens = int64_t{1} << 18;
 
 [[noreturn]] void refuse_missing_row(const TokenFile& file, int64_t place, const Tokenizer* tokenizer,
                                      const DataConfig& config) {
@@ -66,12 +66,12 @@ int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Commun
                          const ProgressReport& report) {
   if (!exceeds_rows(config, file.info().vocabulary_size)) return -1;
   constexpr int64_t nowhere = INT64_MAX;
-  const int64_t pieces = (file.tokens() + piece_tokens - 1) / piece_tokens;
+  const int64_t pieces = (file.tokens() + scanned_tokens - 1) / scanned_tokens;
   int64_t first = nowhere;
   share_work<int64_t>(
       communicator, own_items(pieces, communicator),
       [&](int64_t piece) {
-        const int64_t begin = piece * piece_tokens, count = std::min(piece_tokens, file.tokens() - begin);
+        const int64_t begin = piece * scanned_tokens, count = std::min(scanned_tokens, file.tokens() - begin);
         thread_local std::vector<int32_t> ids;
         ids.resize(static_cast<size_t>(count));
         file.read(begin, count, ids.data());

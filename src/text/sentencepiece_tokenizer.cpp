@@ -189,9 +189,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool space_taken = false;
     for (const int32_t id : ids) {
       if (const auto added = added_by_id_.find(id); added != added_by_id_.end()) {
+        if (!with_special && added->second.special) continue;  // as if it were not there: a text begins behind <s>
         begins = false;
         space_taken = false;
-        if (with_special || !added->second.special) text += added->second.content;
+        text += added->second.content;
         continue;
       }
       if (!is_piece(id)) continue;

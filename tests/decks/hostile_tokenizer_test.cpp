@@ -116,9 +116,9 @@ TEST_F(HostileTokenizer, BombsOfTextAndDepth) {
   refused(65, large_file("long.json", "", std::string(1024, ' '), 49 << 10, ""),
           "51380224 bytes; such a file has at most 50331648");
   refused(65, changed([](json& all) {
-            all["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(a+)+$"}}}, {"behavior", "Isolated"}};
+            all["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(a+)+$\\X"}}}, {"behavior", "Isolated"}};
           }),
-          "the regex (a+)+$ is not known to this version");
+          "\\X");
 }
 
 TEST_F(HostileTokenizer, BytesThatAreNoTokenizer) {
@@ -164,8 +164,7 @@ TEST_F(HostileTokenizer, FilesBesideATokenizer) {
     return path("model");
   };
   taken(beside("tokenizer_config.json", R"({"eos_token":"</s>"})"));
-  refused(65, beside("tokenizer_config.json", R"({"eos_token":"none"})"),
-          "the token \"none\" is not in the vocabulary");
+  taken(beside("tokenizer_config.json", R"({"eos_token":"none"})"));  // it gets the next id
   refused(65, beside("tokenizer_config.json", R"({"eos_token":)"), "tokenizer_config.json:1: byte 13: not valid JSON");
   refused(65, beside("tokenizer_config.json", "[1]"), "tokenizer_config.json: must be an object");
   refused(65, beside("tokenizer_config.json", std::string(2 << 20, ' ')), "such a file has at most 1048576");

@@ -278,6 +278,11 @@ bool memory_fails(const void* caller) {
   return false;
 }
 
+int open_in(const char* symbol, int folder, const char* path, int flags, mode_t mode) {
+  const auto real = original<int (*)(int, const char*, int, ...)>(symbol);
+  return fails(next((flags & O_CREAT) != 0 ? create : opened, path)) ? -1 : real(folder, path, flags, mode);
+}
+
 int open_file(const char* symbol, const char* path, int flags, mode_t mode) {
   const auto real = original<int (*)(const char*, int, ...)>(symbol);
   return fails(next((flags & O_CREAT) != 0 ? create : opened, path)) ? -1 : real(path, flags, mode);
@@ -420,12 +425,15 @@ int open64(const char* path, int flags, ...) {
 }
 
 int openat(int folder, const char* path, int flags, ...) {
-  static const auto real = original<int (*)(int, const char*, int, ...)>("openat");
   va_list more;
   va_start(more, flags);
   const mode_t mode = mode_of(flags, more);
   va_end(more);
-  return fails(next((flags & O_CREAT) != 0 ? create : opened, path)) ? -1 : real(folder, path, flags, mode);
+  return open_in("openat", folder, path, flags, mode);
 }
+
+// What _FORTIFY_SOURCE makes of calls without a mode whose flags it does not know.
+int __openat_2(int folder, const char* path, int flags) { return open_in("openat", folder, path, flags, 0); }
+int __open_2(const char* path, int flags) { return open_file("open", path, flags, 0); }
 
 }  // extern "C"

@@ -78,7 +78,7 @@ print_skipped() { # what LLMTRAIN_SKIPPED_TESTS has
 # CTest's own record has "name runs seconds" a line.
 print_dearest() { # build folder
   printf '\nThe 30 tests that took longest, seconds:\n'
-  sed '/^---/,$d' "$1/Testing/Temporary/CTestCostData.txt" | awk '{ printf "%8.1f  %s\n", $NF, $1 }' | sort -rn | head -n 30
+  sed '/^---/,$d' "$1/Testing/Temporary/CTestCostData.txt" | awk '{ printf "%8.1f  %s\n", $NF, $1 }' | sort -rn | sed -n 1,30p
 }
 
 step "installing"

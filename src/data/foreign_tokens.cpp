@@ -20,7 +20,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t window = int64_t{1} << 20;  ///< ids at a time
+constexpr int64_t ids_per_read = int64_t{1} << 20;  ///< ids at a time
 constexpr int64_t llmc_header = 256 * 4;
 constexpr int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801;
 constexpr int64_t megatron_header = 34;  ///< magic, uint64 version, uint8 type, uint64 sequences, uint64 documents
@@ -230,7 +230,7 @@ Source open_source(ForeignTokens format, const std::vector<std::string>& inputs)
   throw Error("unknown format");
 }
 
-/// Calls use(first, ids) for all ids, checked against the vocabulary, window by window.
+/// Calls use(first, ids) for all ids, checked against the vocabulary, a block after the other.
 template <class Use>
 void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   std::vector<char> bytes;
@@ -238,8 +238,8 @@ void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   const int64_t width = width_of(s.type);
   int64_t before = 0;  // tokens of earlier shards
   for (const Shard& shard : s.shards) {
-    for (int64_t first = 0; first < shard.tokens; first += window) {
-      const int64_t count = std::min(window, shard.tokens - first);
+    for (int64_t first = 0; first < shard.tokens; first += ids_per_read) {
+      const int64_t count = std::min(ids_per_read, shard.tokens - first);
       bytes.resize(static_cast<size_t>(count * width));
       ids.resize(static_cast<size_t>(count));
       shard.file.read(shard.begin + first * width, count * width, bytes.data());

@@ -224,14 +224,14 @@ void examine_input(const FileHandle& file, InputFile& input) {
 }
 
 void report_notes(const std::vector<InputFile>& files, const ProgressReport& report) {
-  constexpr size_t most_told = 5;
+  constexpr size_t max_told = 5;
   size_t notes = 0;
   for (const InputFile& file : files) {
     for (const std::string& note : file.notes) {
-      if (++notes <= most_told) report(note);
+      if (++notes <= max_told) report(note);
     }
   }
-  if (notes > most_told) report(fmt::format("and {} more notes of this kind on other files", notes - most_told));
+  if (notes > max_told) report(fmt::format("and {} more notes of this kind on other files", notes - max_told));
 }
 
 }  // namespace llmtrain

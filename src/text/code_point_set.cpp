@@ -22,7 +22,7 @@ CodePointSet set_of(const Is& is) {
     while (c + 1 < code_point_limit && c + 1 != first_surrogate && is(c + 1)) ++c;
     set.add(first, c);
   }
-  set.settle();
+  set.normalize();
   return set;
 }
 
@@ -101,13 +101,13 @@ bool is_bare_word(char32_t c) { return c == 0xB2 || c == 0xB3 || c == 0xB9 || (c
 CodePointSet ascii_set(std::initializer_list<CodePointSet::Range> ranges) {
   CodePointSet set;
   for (const auto& [first, last] : ranges) set.add(first, last);
-  set.settle();
+  set.normalize();
   return set;
 }
 
 }  // namespace
 
-void CodePointSet::settle() {
+void CodePointSet::normalize() {
   std::sort(ranges_.begin(), ranges_.end());
   std::vector<Range> joined;
   for (const auto& [first, last] : ranges_) {
@@ -140,7 +140,7 @@ CodePointSet CodePointSet::complement() const {
 CodePointSet CodePointSet::without(const CodePointSet& other) const {
   CodePointSet gaps = complement();
   gaps.add(other);
-  gaps.settle();
+  gaps.normalize();
   return gaps.complement();
 }
 
@@ -169,7 +169,7 @@ std::optional<NamedSet> find_named_set(std::string_view name) {
   for (const ScriptRange& range : script_ranges) {
     if (wanted == plain(range.script)) script.add(range.first, range.last);
   }
-  script.settle();
+  script.normalize();
   if (script.empty()) return std::nullopt;
   return NamedSet{std::move(script), ""};
 }

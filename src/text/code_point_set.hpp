@@ -17,7 +17,7 @@ class CodePointSet {
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void add(const CodePointSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
   /// Sorts and joins what was added.
-  void settle();
+  void normalize();
   CodePointSet complement() const;
   CodePointSet without(const CodePointSet& other) const;
   CodePointSet intersection(const CodePointSet& other) const { return without(other.complement()); }

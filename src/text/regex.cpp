@@ -18,12 +18,12 @@ namespace {
 
 // Honest patterns take well under a microsecond a byte.
 constexpr double seconds_allowed = 5, seconds_a_byte = 20e-6;  ///< of one text, of this thread's processor time
-constexpr uint32_t most_backtracks = 50'000'000;               ///< of one match
-constexpr uint32_t most_heap = 1 << 18;                        ///< KiB
-constexpr size_t most_stack = size_t{64} << 20;                ///< bytes, of compiled patterns
-constexpr size_t window = 4096;                                ///< bytes in which one call looks for a match's begin
-constexpr uint32_t steps_a_look = 4096;                        ///< backtracks between two looks at the clock
-constexpr int too_long = -1000;                                ///< what the callout returns
+constexpr uint32_t max_backtracks = 50'000'000;                ///< of one match
+constexpr uint32_t max_heap = 1 << 18;                         ///< KiB
+constexpr size_t max_stack = size_t{64} << 20;                 ///< bytes, of compiled patterns
+constexpr size_t search_bytes = 4096;                          ///< bytes in which one call looks for a match's begin
+constexpr uint32_t steps_per_clock_check = 4096;               ///< backtracks between two looks at the clock
+constexpr int timed_out = -1000;                               ///< what the callout returns
 
 double thread_seconds() {
   timespec now{};
@@ -31,7 +31,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Of one text.
+/// The processor time that one text may take.
 struct Budget {
   double end = 0;
   uint32_t steps = 0;
@@ -40,7 +40,7 @@ struct Budget {
 
 int count_step(pcre2_callout_block*, void* data) {
   Budget& budget = *static_cast<Budget*>(data);
-  return ++budget.steps % steps_a_look == 0 && budget.is_over() ? too_long : 0;
+  return ++budget.steps % steps_per_clock_check == 0 && budget.is_over() ? timed_out : 0;
 }
 
 std::string message_of(int code) {
@@ -59,7 +59,7 @@ struct Deleter {
 using Stack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>>;
 
 pcre2_jit_stack* stack_of_thread(void*) {
-  thread_local const Stack stack(pcre2_jit_stack_create(size_t{32} << 10, most_stack, nullptr));
+  thread_local const Stack stack(pcre2_jit_stack_create(size_t{32} << 10, max_stack, nullptr));
   return stack.get();
 }
 
@@ -103,7 +103,7 @@ struct Regex::State {
   /// A match that begins at `from` or later; false: none.
   bool find(size_t from, size_t& begin, size_t& end) {
     for (uint32_t options = PCRE2_NO_UTF_CHECK; from <= subject.size();) {
-      const size_t limit = std::min(from + window, subject.size());
+      const size_t limit = std::min(from + search_bytes, subject.size());
       pcre2_set_offset_limit(context.get(), limit);
       const auto* bytes = reinterpret_cast<PCRE2_SPTR>(subject.data());
       const int found =
@@ -118,7 +118,7 @@ struct Regex::State {
         options |= PCRE2_NO_JIT;  // on the heap instead
         continue;
       }
-      if (found == too_long || budget.is_over()) refuse("takes too long");
+      if (found == timed_out || budget.is_over()) refuse("takes too long");
       if (found != PCRE2_ERROR_NOMATCH) refuse("fails (" + message_of(found) + ")");
       from = limit + 1;
       while (from < subject.size() && is_utf8_continuation(subject[from])) ++from;
@@ -157,8 +157,8 @@ Regex::Search::Search(const Regex& regex, std::string_view text)
   state.context.reset(pcre2_match_context_create(nullptr));
   state.data.reset(pcre2_match_data_create(1, nullptr));
   if (state.context == nullptr || state.data == nullptr) throw Error("no memory for a regex");
-  pcre2_set_match_limit(state.context.get(), most_backtracks);
-  pcre2_set_heap_limit(state.context.get(), most_heap);
+  pcre2_set_match_limit(state.context.get(), max_backtracks);
+  pcre2_set_heap_limit(state.context.get(), max_heap);
   pcre2_jit_stack_assign(state.context.get(), stack_of_thread, nullptr);
   pcre2_set_callout(state.context.get(), count_step, &state.budget);
 }

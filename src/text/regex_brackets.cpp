@@ -31,7 +31,7 @@ BracketMembers RegexTranslator::read_brackets(const Options& options, int depth,
   }
   ++i_;
   if (!intersects) {
-    part.set.settle();
+    part.set.normalize();
     return part;
   }
   intersect(part, all, true);
@@ -39,7 +39,7 @@ BracketMembers RegexTranslator::read_brackets(const Options& options, int depth,
 }
 
 void RegexTranslator::intersect(BracketMembers& part, BracketMembers& all, bool intersects) {
-  part.set.settle();
+  part.set.normalize();
   all.set = intersects ? all.set.intersection(part.set) : part.set;
   all.as_text = false;
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -28,7 +29,7 @@ std::string text_of(const CodePointSet& set) {
 
 namespace {
 
-/// What PCRE2 takes for a property, in the version of Unicode that it follows.
+/// Returns the code points that PCRE2's property has, in the version of Unicode that it follows.
 CodePointSet set_in_pcre(const std::string& property) {
   std::string all;
   for (char32_t c = 0; c < code_point_limit; ++c) {
@@ -43,6 +44,7 @@ CodePointSet set_in_pcre(const std::string& property) {
   if (code == nullptr) return set;
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
+  if (data == nullptr) throw std::bad_alloc();
   const auto* bytes = reinterpret_cast<PCRE2_SPTR>(all.data());
   for (size_t from = 0; pcre2_match(code, bytes, all.size(), from, PCRE2_NO_UTF_CHECK, data, nullptr) >= 0;) {
     const size_t* range = pcre2_get_ovector_pointer(data);
@@ -54,7 +56,7 @@ CodePointSet set_in_pcre(const std::string& property) {
   }
   pcre2_match_data_free(data);
   pcre2_code_free(code);
-  set.settle();
+  set.normalize();
   return set;
 }
 

@@ -76,18 +76,28 @@ class RegexTranslator {
     return next_code_point(pattern_, i_);
   }
 
+  struct Repeat {
+    std::string text;  // empty: none
+    bool may_vary = true;
+  };
+
   std::string alternatives(Options options, int depth) {
     if (depth > max_pattern_depth) refuse("is nested too deeply");
     std::string out;
     folded_ = {};
+    bool skipped = false;
     while (!at_end() && !is(')')) {
       if (take("|")) {
         out += '|';
         folded_ = {};
-      } else if (skip_extended(options)) {
-        continue;
+        skipped = false;
+      } else if (skip_extended(options) || skip_comment()) {
+        skipped = true;
       } else {
+        Repeat repeat;
+        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition behind a blank or a comment");
         term(options, depth, out);
+        skipped = false;
       }
     }
     return out;
@@ -103,14 +113,16 @@ class RegexTranslator {
     return space;
   }
 
+  bool skip_comment() {
+    if (!take("(?#")) return false;
+    i_ = pattern_.find(')', i_);
+    if (i_ == std::string_view::npos) refuse("has a comment without end");
+    ++i_;
+    return true;
+  }
+
   void term(Options& options, int depth, std::string& out) {
     if (starts("(?")) {
-      if (take("(?#")) {
-        i_ = pattern_.find(')', i_);
-        if (i_ == std::string_view::npos) refuse("has a comment without end");
-        ++i_;
-        return;
-      }
       const size_t begin = i_;
       Options inner = options;
       if (isolated_options(inner)) {  // to the end of the group, over its alternatives
@@ -379,11 +391,6 @@ class RegexTranslator {
 
   // ---- quantifiers
   // ---------------------------------------------------------------------------------------------------
-
-  struct Repeat {
-    std::string text;  // empty: none
-    bool may_vary = true;
-  };
 
   /// Reads {2}, {2,}, {,2}, {2,3}; a { that begins none of these is a character.
   bool interval(Repeat& repeat) {

@@ -311,9 +311,9 @@ void prepare_directory(const RunDirectory& directory, const Config& config, std:
   for (const std::string& note : cut_back(directory.path(), *from)) from->notes.push_back(note);
 }
 
-/// What the deck names, compared with what the run was made with where it goes on. Rank 0 has the result. Collective.
-std::vector<NamedContent> settle_contents(const Config& config, const Dataset& data, std::optional<ResumePoint>& from,
-                                          Communicator& communicator) {
+/// Compares the files that the deck names with those of the run that it resumes. Rank 0 returns them. Collective.
+std::vector<NamedContent> compare_or_collect_contents(const Config& config, const Dataset& data,
+                                                      std::optional<ResumePoint>& from, Communicator& communicator) {
   std::vector<NamedContent> contents = data.contents;
   raise_together(communicator, [&] {
     if (communicator.rank() != 0) return;
@@ -323,17 +323,21 @@ std::vector<NamedContent> settle_contents(const Config& config, const Dataset& d
   return contents;
 }
 
-/// Of a finished run whose files the deck spells otherwise: they must be the same.
-void check_finished(Config& config, Communicator& communicator) {
+/// Checks that a finished run's files are the same under the names that the deck has now. Collective.
+void check_finished(Config& config, const std::optional<RunDirectory>& directory, Communicator& communicator) {
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
-  settle_contents(config, load_data(config, communicator, [](const std::string&) {}), from, communicator);
+  raise_together(communicator, [&] {
+    if (!from && directory) directory->refuse_respelled();
+  });
+  compare_or_collect_contents(config, load_data(config, communicator, [](const std::string&) {}), from, communicator);
 }
 
 int train(const CommandLine& command, const std::string& deck_text, Config& config, Runtime& runtime) {
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
-  if (open_directory(directory, config, communicator, [&] { check_finished(config, communicator); })) return 0;
+  if (open_directory(directory, config, communicator, [&] { check_finished(config, directory, communicator); }))
+    return 0;
   Interruption interruption(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
@@ -348,7 +352,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     progress.print(text);
     earlier.push_back(text);
   });
-  std::vector<NamedContent> contents = settle_contents(config, data, from, communicator);
+  std::vector<NamedContent> contents = compare_or_collect_contents(config, data, from, communicator);
   const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
   trainer->set_contents(std::move(contents));
   check_plan(trainer->plan(), config, communicator);

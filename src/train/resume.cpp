@@ -75,7 +75,7 @@ std::vector<NamedContent> of_key(const std::vector<NamedContent>& all, std::stri
   return found;
 }
 
-/// What is not the same, or nothing: paths do not count.
+/// Describes the first difference; empty if there is none. Paths do not count.
 std::string content_difference(const std::vector<NamedContent>& there, const std::vector<NamedContent>& here) {
   for (size_t i = 0; i < std::min(there.size(), here.size()); ++i) {
     const NamedContent &was = there[i], &is = here[i];

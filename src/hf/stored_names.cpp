@@ -90,10 +90,10 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
     const std::string_view leading = unwrapped.front().leading;
     if (tensor.leading != leading || !tensor.name.starts_with(names.added)) {
       const bool first_has = leading.size() + names.added.size() > tensor.leading.size();
-      refuse(place, fmt::format("{} and {} are not named alike: one of them begins with '{}{}'. All tensors of a model "
+      refuse(place, fmt::format("{} and {} are not named alike: one of them begins with {}. All tensors of a model "
                                 "have the same prefix, or none has one",
                                 printable(stored.front()), printable(stored[t]),
-                                printable(std::string(first_has ? leading : tensor.leading)), printable(names.added)));
+                                printable(std::string(first_has ? leading : tensor.leading) + names.added)));
     }
     std::string name = tensor.name.substr(names.added.size());
     const std::string head = model.head + ".";

@@ -112,7 +112,7 @@ class FolderReader {
   /// null takes a name away.
   void name(const std::string& key, const nlohmann::json& value, const JsonNode& node) {
     AddedToken token;
-    if (!value.is_null()) token = read_token(node, true);
+    if (!value.is_null() && value != "") token = read_token(node, true);
     const auto found = std::ranges::find(out_.named, key, &FolderTokens::Named::key);
     if (found != out_.named.end()) {
       found->token = std::move(token);
@@ -141,17 +141,20 @@ class FolderReader {
       take_list(extra, out_.extra);
       return;
     }
-    check_size(extra.object());
-    for (const std::string& key : ConfigFile::keys(file.ordered["extra_special_tokens"])) {
-      name(key, extra.value()[key], extra.at(key));
-    }
+    take_names(file, "extra_special_tokens");
+  }
+  void take_names(const ConfigFile& file, const std::string& list) {
+    const JsonNode names = file.root().at(list);
+    check_size(names.object());
+    for (const std::string& key : ConfigFile::keys(file.ordered[list])) name(key, names.value()[key], names.at(key));
   }
   void read_extra_of_config() {
     const JsonNode root = config_.root();
     const bool has_extra = root.has("extra_special_tokens") && !root.at("extra_special_tokens").value().empty();
-    if (has_extra) {
-      take_extra(config_);
-    } else if (root.has("additional_special_tokens")) {
+    if (root.has("model_specific_special_tokens")) take_names(config_, "model_specific_special_tokens");
+    if (has_extra) take_extra(config_);
+    const bool has_list = has_extra && root.at("extra_special_tokens").value().is_array();
+    if (!has_list && root.has("additional_special_tokens")) {
       take_list(root.at("additional_special_tokens"), out_.extra);
     }
   }

@@ -93,7 +93,7 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
       refuse(place, fmt::format("{} and {} are not named alike: one of them begins with {}. All tensors of a model "
                                 "have the same prefix, or none has one",
                                 printable(stored.front()), printable(stored[t]),
-                                printable(std::string(first_has ? leading : tensor.leading) + names.added)));
+                                printable(fmt::format("{}{}", first_has ? leading : tensor.leading, names.added))));
     }
     std::string name = tensor.name.substr(names.added.size());
     const std::string head = model.head + ".";

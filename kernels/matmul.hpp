@@ -15,8 +15,8 @@ namespace llmtrain {
 /// such numbers; elsewhere nothing changes. Gives whether this one does.
 bool use_tf32(bool wanted);
 
-/// Whether products of bf16 operands are faster than those of fp32 ones (the default of precision.compute): on this
-/// device, with the libraries of this build.
+/// Returns whether products of bf16 operands are faster than those of fp32 ones (the default of precision.compute): on
+/// this device, with the libraries of this build.
 bool bf16_products_are_fast();
 /// For the log: a sentence on the libraries of this build where products are slower with them than the device allows,
 /// and how to mend it; mostly empty.
@@ -25,9 +25,9 @@ std::string slow_products_note();
 /// On a GPU rows of y without a bias, and of dy beside w or dw, may be so long; what lies behind column M stays.
 constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }
 
-/// What a forward product is for. A training batch has the rows that the deck gives it, and the order of summation is
-/// chosen by their number. The other two are batch-invariant: the bits of a row of y are a function of that row of x,
-/// of w, bias and the types, however many rows there are and wherever it lies among them. Prefill is fast for many
+/// The purpose of a forward product. A training batch has the rows that the deck gives it, and the order of summation
+/// is chosen by their number. The other two are batch-invariant: the bits of a row of y are a function of that row of
+/// x, of w, bias and the types, however many rows there are and wherever it lies among them. Prefill is fast for many
 /// rows, decoding for few; each has an order of its own. (On a GPU cuBLASLt's choice for a fixed number of rows serves
 /// all; a library that refuses it for fewer rows is asked for another one.)
 enum class ProductRole : uint8_t { training, prefill, decoding };

@@ -127,7 +127,7 @@ class Plan {
     LLMTRAIN_CHECK(count == 1, "cuBLASLt has no algorithm for a product");
     algorithm_ = found.algo;
   }
-  /// Whether the library takes the algorithm for the layouts that there are now.
+  /// Returns whether the library takes the algorithm for the layouts that there are now.
   bool suits(cublasLtHandle_t handle) {
     cublasLtMatmulHeuristicResult_t found{};
     return cublasLtMatmulAlgoCheck(handle, operation_, a_, b_, d_, d_, &algorithm_, &found) == CUBLAS_STATUS_SUCCESS &&

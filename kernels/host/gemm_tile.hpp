@@ -33,7 +33,7 @@ class TileKernel {
   virtual bool run(const void* a, const void* b, float* c, void* scratch, int thread) const = 0;
 };
 
-/// Whether the oneDNN of this build has micro-kernels at all: they are an option of its own build.
+/// Returns whether the oneDNN of this build has micro-kernels at all: they are an option of its own build.
 bool onednn_has_micro_kernels();
 /// oneDNN's micro-kernel, or null where the processor has none for this dtype.
 std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& shape);

@@ -41,7 +41,7 @@ struct RunState {
   std::map<std::string, double> values;     ///< e.g. the best metric
   std::string parameters;                   ///< hash of the parameters as in the ledger, or empty
   std::string attention;  ///< the library that computed it where it could; empty: ours, or not recorded
-  /// What the files are that the deck names; empty in checkpoints of older versions.
+  /// The files that the deck names, by content; empty in checkpoints of older versions.
   std::vector<NamedContent> contents;
   /// Steps [first, last) of the data that are left out, in order.
   std::vector<std::pair<int64_t, int64_t>> skipped;

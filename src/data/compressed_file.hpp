@@ -13,7 +13,7 @@ namespace llmtrain {
 
 enum class Compression : uint8_t { none, gzip, zstd };
 
-/// Whether the name ends so behind at least one other character, in capital or small letters.
+/// Returns whether the name ends so behind at least one other character, in capital or small letters.
 bool has_ending(std::string_view path, std::string_view ending);
 /// By the ending of the name: .gz, .zst.
 Compression compression_of(std::string_view path);

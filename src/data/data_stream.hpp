@@ -105,7 +105,7 @@ class DataStream {
   int64_t max_segments() const;
   const SampleCounts& counts() const;
   std::vector<SourceShare> sources() const;
-  /// Of the samples [first, last), those without a target that counts. Reads their mask.
+  /// Counts the samples of [first, last) that have no target. Reads their mask.
   int64_t without_target(int64_t first, int64_t last) const;
   /// Steps count from 0 over all epochs.
   StepPlan plan(int64_t step) const;

@@ -25,7 +25,7 @@ struct Dataset {
   std::shared_ptr<const TokenFile> validation;  ///< null: none
   /// builtin:stories only: the exact entropy in nats per trained token, else 0. What a perfect model's loss would be.
   double optimum = 0;
-  /// What data.train, data.validation and data.tokenizer are, in order; on rank 0.
+  /// The contents of data.train, data.validation and data.tokenizer, in order; on rank 0.
   std::vector<NamedContent> contents;
   std::string note;  ///< names tokens that the model has no row for; empty: none
 };

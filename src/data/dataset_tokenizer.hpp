@@ -23,7 +23,7 @@ const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const
 void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, const Tokenizer& stored,
                           const std::string& path);
 
-/// Whether the deck says whose token ids are. char does not: it is what a resolved deck says where nobody did.
+/// Returns whether the deck says whose token ids are. char does not: it is what a resolved deck says where nobody did.
 bool names_tokenizer_of_ids(const DataConfig& config);
 
 /// Ids that a tokenizer has not given. `vocabulary`: the highest id + 1, or what their file says.

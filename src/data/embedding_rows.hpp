@@ -14,7 +14,7 @@
 
 namespace llmtrain {
 
-/// Whether ids of a vocabulary may have no row.
+/// Returns whether ids of a vocabulary may have no row.
 bool exceeds_rows(const DataConfig& config, int64_t vocabulary);
 /// The vocabulary that a model needs for ids of this one.
 int64_t needed_rows(const DataConfig& config, int64_t vocabulary);

@@ -76,7 +76,7 @@ class Beginning {
   std::string text_;
 };
 
-/// Where the JSON string that begins at `at` ends, behind its quote; npos: not on this line.
+/// Returns where the JSON string that begins at `at` ends, behind its quote; npos: not on this line.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size(); ++at) {
     const char c = text[at];
@@ -87,8 +87,8 @@ size_t end_of_string(std::string_view text, size_t at) {
   return text.size() + 1;
 }
 
-/// Where the object that begins at `at` ends; npos: it is no JSON object with a key on one line; behind the text: the
-/// value of a key is cut there.
+/// Returns where the object that begins at `at` ends; npos: it is no JSON object with a key on one line; behind the
+/// text: the value of a key is cut there.
 size_t end_of_object(std::string_view text, size_t at) {
   const size_t key = text.find_first_not_of(" \t", at + 1);
   if (key == std::string_view::npos || text[key] != '"') return std::string_view::npos;
@@ -114,8 +114,8 @@ size_t end_of_object(std::string_view text, size_t at) {
 
 enum class Rows : uint8_t { none, one, several };
 
-/// Whether a text begins with rows of JSON: an object with a key on one line, behind which there is nothing or another
-/// object. A line that the text cuts is judged by what is there.
+/// Returns whether a text begins with rows of JSON: an object with a key on one line, behind which there is nothing or
+/// another object. A line that the text cuts is judged by what is there.
 Rows rows_in(std::string_view text) {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   const size_t first = text.find_first_not_of(blank);

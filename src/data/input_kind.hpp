@@ -1,5 +1,6 @@
 #pragma once
-// What a file holds: rows are known by the ending of the name or by the content, everything else by its ending.
+// Detects the kind of an input file: rows are known by the ending of the name or by the content, everything else by its
+// ending.
 
 #include <string_view>
 #include <vector>

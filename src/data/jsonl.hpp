@@ -21,7 +21,7 @@ inline constexpr int32_t largest_id = 0x7FFFFFFE;
 inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 inline constexpr int64_t row_margin = 4;  ///< bytes beside a row on its line: a byte order mark, a carriage return
 
-/// What is wrong with a row of so many bytes, and what allows it. `counted` false: the row is longer still.
+/// Says what is wrong with a row of so many bytes, and what allows it. `counted` false: the row is longer still.
 std::string too_long_row(int64_t bytes, int64_t limit, bool counted = true);
 
 /// What is wrong with a row; the byte is an offset in its line.

@@ -19,8 +19,9 @@ std::string device_description();
 std::string device_libraries();
 /// Whether pointers to device memory are good on the host too.
 bool device_memory_is_host();
-/// Whether the device multiplies bf16 matrices faster than fp32 ones (bf16_products_are_fast() asks the libraries,
-/// too). Where the build's devices are missing: whether they do that it is made for, which is what a plan can go by.
+/// Returns whether the device multiplies bf16 matrices faster than fp32 ones (bf16_products_are_fast() asks the
+/// libraries, too). Where the build's devices are missing: whether they do that it is made for, which is what a plan
+/// can go by.
 bool device_fast_bf16();
 
 /// An ordered queue of work. On the host work is done inline, so that every call has completed when it returns.

@@ -7,7 +7,7 @@
 
 namespace llmtrain {
 
-/// Of PreTrainedConfig, the base class of every family.
+/// Keys of PreTrainedConfig, the base class of every family.
 inline constexpr std::string_view no_effect_base =
     "_attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash "
     "_experts_implementation _flash_attn_2_enabled _name_or_path attn_implementation attribute_map "
@@ -31,14 +31,14 @@ inline constexpr std::string_view no_effect_generation =
     "return_dict_in_generate summary_activation suppress_tokens temperature top_k top_p typical_p "
     "use_bfloat16 use_cache use_flash_attn";
 
-/// Of single families and of tools that write along.
+/// Keys of single families and of tools that write along.
 inline constexpr std::string_view no_effect_special =
     "_num_labels is_llama_config library_name max_sequence_length model_max_length n_ctx n_special "
     "output_past predict_special_tokens pretraining_tp reorder_and_upcast_attn summary_first_dropout "
     "summary_proj_to_labels summary_type summary_use_proj tokenizer_model_max_length tokenizer_padding_side "
     "transformers.js_config unsloth_fixed unsloth_training unsloth_version use_flash_attention";
 
-/// Of rope_scaling and rope_parameters: the keys of other kinds than the one that is named, and those that nothing
+/// Keys of rope_scaling and rope_parameters: the keys of other kinds than the one that is named, and those that nothing
 /// reads.
 inline constexpr std::string_view no_effect_rope =
     "attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor "

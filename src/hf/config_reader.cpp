@@ -29,7 +29,8 @@ constexpr int64_t most_width = int64_t{1} << 18, most_tokens = int64_t{1} << 30,
   throw UserError(ExitCode::bad_content, place + ": " + what);
 }
 
-/// Whether an architecture is a class of the family, in any spelling: LlamaForCausalLM, LLaMAForCausalLM, LlamaModel.
+/// Returns whether an architecture is a class of the family, in any spelling: LlamaForCausalLM, LLaMAForCausalLM,
+/// LlamaModel.
 bool is_class_of(std::string_view architecture, std::string_view family) {
   const auto in_lower_case = [](std::string_view text) {
     std::string lower(text);

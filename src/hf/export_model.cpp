@@ -35,7 +35,7 @@ bool has_chat_template(const std::map<std::string, std::string>& texts) {
          (config != texts.end() && config->second.find("\"chat_template\"") != std::string::npos);
 }
 
-/// Whether the files that the tokenizer was read from are among these.
+/// Returns whether the files that the tokenizer was read from are among these.
 bool holds_tokenizer(const std::map<std::string, std::string>& texts, const Tokenizer& tokenizer) {
   const std::vector<TokenizerFile> files = tokenizer.files();
   return !files.empty() && std::ranges::all_of(files, [&](const TokenizerFile& file) {

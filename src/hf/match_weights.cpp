@@ -97,7 +97,7 @@ class Matcher {
   int64_t take(const ParamSpec& param, const ParamSlice& slice) {
     const std::string& name = slice.name;
     int64_t found = names_.find(name);
-    // Of a tied pair a file may hold either one.
+    // A file may hold either one of a tied pair.
     if (found < 0 && name == embedding_ && shape_.config.tie_embeddings) found = names_.find(head_);
     if (found < 0) {
       const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;

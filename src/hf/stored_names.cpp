@@ -47,7 +47,7 @@ Unwrapped unwrap(std::string_view stored) {
   return result;
 }
 
-/// What stands before `name` where it is all of `full` or its end behind a dot.
+/// Returns what stands before `name` where it is all of `full` or its end behind a dot.
 std::optional<std::string> prefix_of(const std::string& full, std::string_view name) {
   if (!full.ends_with(name)) return std::nullopt;
   const std::string prefix = full.substr(0, full.size() - name.size());

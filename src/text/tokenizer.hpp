@@ -70,7 +70,7 @@ class Tokenizer {
   virtual std::string serialized() const = 0;
   /// What it was read from; none for char and bytes.
   virtual std::vector<TokenizerFile> files() const { return {}; }
-  /// Where its files say something that it does not follow.
+  /// Names the places where its files say something that it does not follow.
   virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Long texts are encoded in parts. A cut is where find_cut says so, and gives the ids of the whole.

@@ -24,7 +24,7 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& nam
                                    const std::function<void(nlohmann::json&)>& change = {}, const AddTokens& add = {});
 
 inline constexpr size_t max_steps = 64;  ///< of a section
-/// What the "type" of a step is, "(none)" without one.
+/// Returns the "type" of a step, "(none)" without one.
 std::string type_of(const JsonNode& node);
 /// A text of one character.
 char32_t character_of(const JsonNode& node);

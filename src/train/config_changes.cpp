@@ -9,7 +9,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Whether a key names files, or a tokenizer by its files, on both sides.
+/// Returns whether a key names files, or a tokenizer by its files, on both sides.
 bool names_files(const std::string& name, const std::string& here, const std::string& there) {
   if (name == "data.tokenizer") return is_tokenizer_path(here) && is_tokenizer_path(there);
   return name == "data.train" || name == "data.validation" || (name == "model.path" && !here.empty() && !there.empty());

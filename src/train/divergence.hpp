@@ -36,8 +36,8 @@ class DivergenceGuard {
   /// The step of the data stream that optimizer step n (both from 0) takes: those left out do not count.
   int64_t data_step(int64_t n) const;
 
-  /// What is wrong with optimizer step n, empty if nothing; counted either way. loss_scale: 0 = none. A step without a
-  /// target has no loss: it is bad by its gradients alone, and does not end a row of bad steps.
+  /// Says what is wrong with optimizer step n, empty if nothing; counted either way. loss_scale: 0 = none. A step
+  /// without a target has no loss: it is bad by its gradients alone, and does not end a row of bad steps.
   std::string judge(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale = 0);
   /// The state after n steps is found to be of no use, whatever its steps were.
   void lose(int64_t n, const std::string& why);

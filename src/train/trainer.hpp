@@ -64,7 +64,7 @@ class Trainer {
   /// Allocates, takes the state of `from` or initialises, and trains. Collective.
   Ended train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from);
   int64_t steps_done() const { return steps_done_; }
-  /// What the files are that the deck names, for checkpoints; on rank 0.
+  /// The files that the deck names, by content, for checkpoints; on rank 0.
   void set_contents(std::vector<NamedContent> contents) { contents_ = std::move(contents); }
   /// Allocates, and predicts the time of train() from a few steps and batches with random weights. Writes nothing.
   /// Collective; instead of train().

@@ -69,7 +69,7 @@ TEST_F(ReferenceRows, AnotherNameIsToldAndCanMeanText) {
   EXPECT_EQ(texts(folder + "lines.ndjson").size(), 3U) << "by its name";
 }
 
-// What begins like rows and is none.
+// These texts begin like rows and are none.
 TEST_F(ReferenceRows, SourceTextStaysText) {
   for (const std::string text : {"{\n  \"a\": 1\n}\n", "{\n}\n", "{}\n{}\n", "{x: 1}\n", "{\"a\", \"b\"}\n",
                                  "{\"a\": 1} is JSON.\n", "{\"a\": 1}\nand then text\n", "{'text': 'a'}\n",

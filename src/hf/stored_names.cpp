@@ -97,7 +97,7 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
     }
     std::string name = tensor.name.substr(names.added.size());
     const std::string head = model.head + ".";
-    if (!names.missing.empty() && !name.starts_with(head)) name = names.missing + name;
+    if (!names.missing.empty() && !name.starts_with(head)) name.insert(0, names.missing);
     const auto [at, added] = names.number_of.emplace(std::move(name), t);
     if (added) continue;
     refuse(place, fmt::format("{} and {} are both {}: one of the two must go", printable(stored[at->second]),

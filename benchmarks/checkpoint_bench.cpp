@@ -29,7 +29,7 @@
 #include "checkpoint/checkpoint_writer.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {

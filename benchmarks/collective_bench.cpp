@@ -34,7 +34,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {

@@ -21,14 +21,14 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/export_model.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/weight_index.hpp"
 #include "models/models.hpp"
+#include "parallel/job/runtime.hpp"
 #include "parallel/local_communicator.hpp"
-#include "parallel/runtime.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {

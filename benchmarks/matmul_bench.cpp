@@ -1,5 +1,5 @@
 // Matrix products of linear layers: kernels/matmul.hpp against one oneDNN matmul primitive over all threads, and in
-// bf16 the native product against the one of widened operands (kernels/host/product_path.hpp).
+// bf16 the native product against the one of widened operands (kernels/host/product/product_path.hpp).
 //
 // usage: matmul_bench [threads | fp32 | bf16 | product]...
 //
@@ -24,7 +24,7 @@
 #include "arithmetic_limit.hpp"
 #include "core/philox.hpp"
 #include "kernels/elementwise.hpp"
-#include "kernels/host/product_path.hpp"
+#include "kernels/host/product/product_path.hpp"
 #include "kernels/matmul.hpp"
 
 namespace llmtrain {

@@ -17,8 +17,8 @@
 
 #include "core/error.hpp"
 #include "device/device.hpp"
-#include "parallel/offload_ahead.hpp"
-#include "parallel/offload_ring.hpp"
+#include "params/offload_ahead.hpp"
+#include "params/offload_ring.hpp"
 
 namespace llmtrain {
 namespace {

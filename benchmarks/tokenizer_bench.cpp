@@ -15,9 +15,9 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 #include "core/parallel_for.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

@@ -32,16 +32,18 @@ function(llmtrain_join variable name)
   set(${variable} ${joined} PARENT_SCOPE)
 endfunction()
 
-# llmtrain_layer(NAME DEPENDS target...): the static library llmtrain::NAME of a folder, src/NAME or, for kernels,
-# kernels/<device>. Files named x_host.cpp / x_cuda.cpp and x_mpi.cpp / x_nccl.cpp are twins: the device picks one. An
+# llmtrain_layer(NAME DEPENDS target...): the static library llmtrain::NAME of a folder with its subfolders, src/NAME or,
+# for kernels, kernels/<device>. Files named x_host.cpp / x_cuda.cpp and x_mpi.cpp / x_nccl.cpp are twins: the device picks one. An
 # operation of kernels/*.hpp that lacks a device's implementation fails when the programs and tests are linked. The device
 # `emulated` has the sources of `cuda`, all compiled as C++.
 function(llmtrain_layer name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   if(name STREQUAL "kernels")
-    file(GLOB sources CONFIGURE_DEPENDS kernels/*.cpp kernels/${LLMTRAIN_KERNELS}/*.cpp kernels/${LLMTRAIN_KERNELS}/*.cu)
+    file(GLOB sources CONFIGURE_DEPENDS kernels/*.cpp)
+    file(GLOB_RECURSE of_device CONFIGURE_DEPENDS kernels/${LLMTRAIN_KERNELS}/*.cpp kernels/${LLMTRAIN_KERNELS}/*.cu)
+    list(APPEND sources ${of_device})
   else()
-    file(GLOB sources CONFIGURE_DEPENDS src/${name}/*.cpp)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/${name}/*.cpp)
   endif()
   if(LLMTRAIN_KERNELS STREQUAL "cuda")
     list(FILTER sources EXCLUDE REGEX "_(host|mpi)\\.cpp$")
@@ -73,7 +75,7 @@ function(llmtrain_layer name)
     target_link_libraries(llmtrain_${name} PUBLIC llmtrain_settings ${arg_DEPENDS})
     if(name STREQUAL "core" AND liburing_FOUND)
       target_link_libraries(llmtrain_core PRIVATE liburing::liburing)
-      set_source_files_properties(src/core/io_ring.cpp PROPERTIES
+      set_source_files_properties(src/core/files/io_ring.cpp PROPERTIES
         COMPILE_DEFINITIONS "LLMTRAIN_LIBURING_VERSION=\"${liburing_VERSION}\"")
     elseif(name MATCHES "^(device|kernels)$")
       target_link_libraries(llmtrain_${name} PRIVATE ${LLMTRAIN_DEVICE_LIBRARIES})

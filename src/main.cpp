@@ -5,12 +5,12 @@
 #include <cstdlib>
 
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
-#include "parallel/runtime.hpp"
-#include "train/command_line.hpp"
-#include "train/config.hpp"
-#include "train/interruption.hpp"
-#include "train/program.hpp"
+#include "core/files/file_handle.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/config/config.hpp"
+#include "train/run/command_line.hpp"
+#include "train/run/interruption.hpp"
+#include "train/run/program.hpp"
 
 using namespace llmtrain;
 

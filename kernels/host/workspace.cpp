@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "kernels/host/column_sum.hpp"
-#include "kernels/host/gemm.hpp"
 #include "kernels/host/parallel.hpp"
-#include "kernels/host/product_shapes.hpp"
+#include "kernels/host/product/gemm.hpp"
+#include "kernels/host/product/product_shapes.hpp"
 
 namespace llmtrain {
 

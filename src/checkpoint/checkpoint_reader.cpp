@@ -11,8 +11,8 @@
 #include "checkpoint/shard_index.hpp"
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
-#include "parallel/runtime.hpp"
-#include "parallel/together.hpp"
+#include "parallel/job/runtime.hpp"
+#include "parallel/job/together.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {

@@ -5,7 +5,7 @@
 
 #include "checkpoint/shard_index.hpp"
 #include "core/error.hpp"
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 
 namespace llmtrain {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 
 namespace llmtrain {
 

@@ -9,7 +9,7 @@
 
 #include "checkpoint/view_file.hpp"
 #include "core/message.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {

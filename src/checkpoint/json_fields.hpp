@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/content_hash.hpp"
+#include "core/files/json_reader.hpp"
 
 namespace llmtrain {
 

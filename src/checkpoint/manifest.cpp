@@ -5,7 +5,7 @@
 #include <set>
 
 #include "checkpoint/json_fields.hpp"
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 
 namespace llmtrain {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/schema.hpp"
-#include "core/content_hash.hpp"
+#include "core/files/content_hash.hpp"
 
 namespace llmtrain {
 

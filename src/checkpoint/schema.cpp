@@ -10,8 +10,8 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
-#include "parallel/unit_layout.hpp"
+#include "core/files/json_reader.hpp"
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/hdf5_handle.hpp"
+#include "core/files/hdf5_handle.hpp"
 
 namespace llmtrain {
 namespace {

@@ -10,7 +10,7 @@
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/shard_index.hpp"
 #include "checkpoint/state.hpp"
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 
 namespace llmtrain {
 

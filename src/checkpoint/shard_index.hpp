@@ -8,7 +8,7 @@
 
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/schema.hpp"
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 
 namespace llmtrain {
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "core/hdf5_handle.hpp"
-#include "parallel/unit_layout.hpp"
+#include "core/files/hdf5_handle.hpp"
+#include "params/unit_layout.hpp"
 
 namespace llmtrain {
 namespace {

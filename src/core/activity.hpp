@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/named_enum.hpp"
+#include "core/deck/named_enum.hpp"
 #include "core/profile.hpp"
 
 namespace llmtrain {

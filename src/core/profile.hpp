@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/named_enum.hpp"
+#include "core/deck/named_enum.hpp"
 #include "core/tensor.hpp"
 
 namespace llmtrain {

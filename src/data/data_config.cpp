@@ -4,10 +4,10 @@
 
 #include <array>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 #include "core/registry.hpp"
-#include "text/bpe_train.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/bpe_training/bpe_train.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "core/named_enum.hpp"
-#include "data/bpe_config.hpp"
-#include "data/text_source.hpp"
+#include "core/deck/named_enum.hpp"
+#include "data/files/text_source.hpp"
+#include "data/tokenize/bpe_config.hpp"
 
 namespace llmtrain {
 

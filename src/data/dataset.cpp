@@ -10,22 +10,22 @@
 #include <utility>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "data/cache_folder.hpp"
-#include "data/data_sources.hpp"
-#include "data/dataset_tokenizer.hpp"
-#include "data/embedding_rows.hpp"
-#include "data/file_digest.hpp"
-#include "data/input_kind.hpp"
-#include "data/named_tokenizer.hpp"
-#include "data/text_source.hpp"
-#include "data/token_format.hpp"
-#include "data/tokenize.hpp"
-#include "data/trained_tokenizer.hpp"
-#include "data/unpack.hpp"
-#include "parallel/runtime.hpp"
-#include "text/stories.hpp"
+#include "core/files/content_hash.hpp"
+#include "corpus/stories.hpp"
+#include "data/files/cache_folder.hpp"
+#include "data/files/data_sources.hpp"
+#include "data/files/file_digest.hpp"
+#include "data/files/input_kind.hpp"
+#include "data/files/text_source.hpp"
+#include "data/files/token_format.hpp"
+#include "data/files/unpack.hpp"
+#include "data/stream/embedding_rows.hpp"
+#include "data/tokenize/dataset_tokenizer.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/tokenize.hpp"
+#include "data/tokenize/trained_tokenizer.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {

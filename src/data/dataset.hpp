@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files/content_hash.hpp"
 #include "data/data_config.hpp"
-#include "data/data_stream.hpp"
+#include "data/files/token_file.hpp"
 #include "data/progress.hpp"
-#include "data/token_file.hpp"
-#include "data/train_tokenizer.hpp"
+#include "data/stream/data_stream.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 #include "generate/sampler.hpp"
 #include "models/model.hpp"
 

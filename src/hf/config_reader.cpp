@@ -5,9 +5,9 @@
 #include <cctype>
 #include <cmath>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/registry.hpp"
 #include "hf/config_json.hpp"
 #include "hf/config_no_effect.hpp"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/config_no_effect.hpp"
 
 namespace llmtrain {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/config_json.hpp"
 #include "hf/config_rope.hpp"
 #include "models/models.hpp"

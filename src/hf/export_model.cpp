@@ -14,10 +14,10 @@
 #include "hf/match_weights.hpp"
 #include "hf/read_slice.hpp"
 #include "models/models.hpp"
-#include "parallel/runtime.hpp"
-#include "parallel/together.hpp"
-#include "parallel/unit_layout.hpp"
-#include "text/tokenizer_files.hpp"
+#include "parallel/job/runtime.hpp"
+#include "parallel/job/together.hpp"
+#include "params/unit_layout.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

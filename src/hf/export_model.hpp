@@ -9,7 +9,7 @@
 #include "hf/config_json.hpp"
 #include "hf/model_folder.hpp"
 #include "models/decoder.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {

@@ -6,12 +6,12 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/import_folder.hpp"
 #include "hf/json_keys.hpp"
 #include "hf/stored_names.hpp"
 #include "models/models.hpp"
-#include "text/base64.hpp"
+#include "text/files/base64.hpp"
 
 namespace llmtrain {
 namespace {

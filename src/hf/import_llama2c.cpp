@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 #include "hf/import_folder.hpp"
 #include "models/models.hpp"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/registry.hpp"
 
 namespace llmtrain {

@@ -13,8 +13,8 @@
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
-#include "parallel/runtime.hpp"
-#include "parallel/together.hpp"
+#include "parallel/job/runtime.hpp"
+#include "parallel/job/together.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {

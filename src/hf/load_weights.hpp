@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hf/match_weights.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/convert.hpp"
 #include "hf/stored_names.hpp"
 

@@ -15,10 +15,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/weight_index.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

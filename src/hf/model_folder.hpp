@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "hf/safetensors_writer.hpp"
 
 namespace llmtrain {

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 #include "hf/weight_index.hpp"
 
 namespace llmtrain {

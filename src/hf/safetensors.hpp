@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 
 namespace llmtrain {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 #include "hf/safetensors.hpp"
 
 namespace llmtrain {

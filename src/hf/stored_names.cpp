@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/message.hpp"
 
 namespace llmtrain {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "hf/safetensors.hpp"
 
 namespace llmtrain {

@@ -9,7 +9,7 @@
 #include "device/device.hpp"
 #include "kernels/matmul.hpp"
 #include "layers/kv_cache.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain {
 

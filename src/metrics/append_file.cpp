@@ -9,7 +9,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 
 namespace llmtrain {
 

@@ -12,7 +12,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
-#include "core/hdf5_handle.hpp"
+#include "core/files/hdf5_handle.hpp"
 
 namespace llmtrain {
 

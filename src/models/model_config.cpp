@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/deck.hpp"
-#include "core/fp32_number.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/fp32_number.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/named_enum.hpp"
+#include "core/deck/named_enum.hpp"
 #include "models/families.hpp"
 #include "models/rope_scaling.hpp"
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/deck_value.hpp"
+#include "core/deck/deck_value.hpp"
 
 namespace llmtrain {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "optim/optimizer_config.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/deck.hpp"
-#include "core/fp32_number.hpp"
+#include "core/deck/deck.hpp"
+#include "core/deck/fp32_number.hpp"
 
 namespace llmtrain {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/named_enum.hpp"
+#include "core/deck/named_enum.hpp"
 
 namespace llmtrain {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 #include "device/device.hpp"
 
 namespace llmtrain {

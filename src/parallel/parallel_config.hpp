@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <string>
 
-#include "core/deck_value.hpp"
+#include "core/deck/deck_value.hpp"
+#include "core/deck/named_enum.hpp"
 #include "core/dtype.hpp"
-#include "core/named_enum.hpp"
 #include "core/recompute.hpp"
 #include "parallel/offload.hpp"
 

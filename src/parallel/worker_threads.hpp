@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "parallel/communicator.hpp"
-#include "parallel/launcher.hpp"
+#include "parallel/job/launcher.hpp"
 
 namespace llmtrain {
 

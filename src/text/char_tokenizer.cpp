@@ -2,8 +2,8 @@
 
 #include "core/error.hpp"
 #include "core/utf8.hpp"
-#include "text/code_points.hpp"
 #include "text/tokenizer.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

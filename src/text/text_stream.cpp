@@ -4,7 +4,7 @@
 #include <span>
 
 #include "core/utf8.hpp"
-#include "text/code_points.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

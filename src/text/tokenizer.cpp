@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "text/code_points.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "core/registry.hpp"
-#include "text/stories.hpp"
+#include "corpus/stories.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
 

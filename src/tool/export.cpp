@@ -12,10 +12,10 @@
 #include "checkpoint/checkpoint_weights.hpp"
 #include "hf/export_model.hpp"
 #include "hf/model_folder.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
-#include "train/config.hpp"
+#include "train/config/config.hpp"
 
 namespace llmtrain {
 namespace {

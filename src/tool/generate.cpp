@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "core/file_handle.hpp"
-#include "core/json_reader.hpp"
-#include "data/input_kind.hpp"
-#include "data/jsonl.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
+#include "data/files/input_kind.hpp"
+#include "data/files/jsonl.hpp"
 #include "generate/generator.hpp"
-#include "text/code_points.hpp"
 #include "text/text_stream.hpp"
 #include "text/token_rows.hpp"
+#include "text/unicode/code_points.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"
 

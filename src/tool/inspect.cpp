@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
 #include "text/tokenizer.hpp"
 #include "tool/inspect_checkpoint.hpp"
 #include "tool/inspect_line.hpp"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "checkpoint/checkpoint_reader.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "tool/inspect_line.hpp"
 
 namespace llmtrain {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/hdf5_handle.hpp"
+#include "core/files/hdf5_handle.hpp"
 
 namespace llmtrain {
 namespace {

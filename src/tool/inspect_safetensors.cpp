@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "hf/safetensors.hpp"
 #include "tool/inspect_line.hpp"
 

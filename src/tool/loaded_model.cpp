@@ -2,14 +2,14 @@
 
 #include <iostream>
 
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_folder.hpp"
 #include "models/models.hpp"
-#include "parallel/launcher.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
+#include "text/files/tokenizer_files.hpp"
 #include "text/token_rows.hpp"
-#include "text/tokenizer_files.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

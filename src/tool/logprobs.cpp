@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/data_stream.hpp"
-#include "data/jsonl.hpp"
+#include "data/files/jsonl.hpp"
+#include "data/stream/data_stream.hpp"
 #include "text/token_rows.hpp"
 #include "tool/loaded_model.hpp"
 #include "tool/tool.hpp"

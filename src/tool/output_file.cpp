@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

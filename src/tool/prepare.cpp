@@ -7,13 +7,13 @@
 #include <memory>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files/content_hash.hpp"
 #include "core/registry.hpp"
-#include "data/input_kind.hpp"
-#include "data/named_tokenizer.hpp"
-#include "data/token_file.hpp"
-#include "data/tokenize.hpp"
+#include "data/files/input_kind.hpp"
+#include "data/files/token_file.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/tokenize.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"

@@ -11,11 +11,11 @@
 #include <memory>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
-#include "core/json_reader.hpp"
-#include "data/named_tokenizer.hpp"
+#include "core/files/content_hash.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
 #include "text/encode_stream.hpp"
 #include "tool/tool.hpp"
 

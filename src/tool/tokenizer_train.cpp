@@ -8,10 +8,10 @@
 #include <iostream>
 #include <memory>
 
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 #include "core/registry.hpp"
-#include "data/input_kind.hpp"
-#include "data/trained_tokenizer.hpp"
+#include "data/files/input_kind.hpp"
+#include "data/tokenize/trained_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
 #include "tool/terminal_report.hpp"
 #include "tool/tool.hpp"

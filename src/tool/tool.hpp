@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/deck_value.hpp"
-#include "data/text_source.hpp"
+#include "core/deck/deck_value.hpp"
+#include "data/files/text_source.hpp"
 #include "hf/safetensors.hpp"
 
 namespace llmtrain {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "data/data_report.hpp"
-#include "data/input_kind.hpp"
-#include "data/named_tokenizer.hpp"
+#include "data/files/input_kind.hpp"
+#include "data/quality/data_report.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"
 #include "parallel/worker_threads.hpp"
 #include "tool/tool.hpp"

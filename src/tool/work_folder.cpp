@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "core/whole_file.hpp"
+#include "core/files/whole_file.hpp"
 #include "data/data_config.hpp"
-#include "data/unpack.hpp"
+#include "data/files/unpack.hpp"
 
 namespace llmtrain {
 

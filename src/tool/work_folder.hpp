@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "data/files/text_source.hpp"
 #include "data/progress.hpp"
-#include "data/text_source.hpp"
 
 namespace llmtrain {
 

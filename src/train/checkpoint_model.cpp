@@ -5,9 +5,9 @@
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/checkpoint_reader.hpp"
-#include "core/folder_handle.hpp"
-#include "text/tokenizer_files.hpp"
-#include "train/config.hpp"
+#include "core/files/folder_handle.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "train/config/config.hpp"
 
 namespace llmtrain {
 

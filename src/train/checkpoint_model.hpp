@@ -8,7 +8,7 @@
 #include "checkpoint/manifest.hpp"
 #include "hf/config_json.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {

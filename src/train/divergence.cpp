@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 
 namespace llmtrain {
 namespace {

@@ -3,10 +3,10 @@
 #include <functional>
 #include <optional>
 
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 #include "models/model.hpp"
 #include "parallel/communicator.hpp"
-#include "train/config.hpp"
+#include "train/config/config.hpp"
 
 namespace llmtrain {
 

@@ -16,10 +16,10 @@
 #include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
-#include "parallel/together.hpp"
+#include "parallel/job/together.hpp"
 #include "train/checkpoint_model.hpp"
-#include "train/interruption.hpp"
-#include "train/job.hpp"
+#include "train/run/interruption.hpp"
+#include "train/run/job.hpp"
 
 namespace llmtrain {
 

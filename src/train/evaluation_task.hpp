@@ -8,8 +8,8 @@
 #include "data/dataset.hpp"
 #include "metrics/run_log.hpp"
 #include "models/decoder.hpp"
-#include "parallel/runtime.hpp"
-#include "train/config.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/config/config.hpp"
 #include "train/evaluate.hpp"
 
 namespace llmtrain {

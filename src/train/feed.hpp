@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 
 namespace llmtrain {
 

@@ -8,7 +8,7 @@
 #include "core/batch.hpp"
 #include "device/device.hpp"
 #include "models/model_config.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain {
 

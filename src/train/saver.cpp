@@ -13,7 +13,7 @@
 #include "core/clock.hpp"
 #include "core/machine.hpp"
 #include "core/number_text.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 namespace {

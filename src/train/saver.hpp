@@ -16,9 +16,9 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "metrics/run_log.hpp"
-#include "parallel/param_store.hpp"
-#include "train/checkpoint_config.hpp"
-#include "train/resume.hpp"
+#include "params/param_store.hpp"
+#include "train/config/checkpoint_config.hpp"
+#include "train/run/resume.hpp"
 
 namespace llmtrain {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/exact_sum.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain {
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-#include "core/whole_file.hpp"
+#include "core/files/whole_file.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/workspace.hpp"

@@ -9,7 +9,7 @@
 
 #include "core/profile.hpp"
 #include "metrics/run_log.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain {
 

@@ -6,11 +6,11 @@
 
 #include "core/activity.hpp"
 #include "data/dataset.hpp"
-#include "data/trained_tokenizer.hpp"
+#include "data/tokenize/trained_tokenizer.hpp"
 #include "metrics/console.hpp"
-#include "train/interruption.hpp"
-#include "train/job.hpp"
-#include "train/run_directory.hpp"
+#include "train/run/interruption.hpp"
+#include "train/run/job.hpp"
+#include "train/run/run_directory.hpp"
 
 namespace llmtrain {
 

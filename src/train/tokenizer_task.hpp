@@ -1,6 +1,6 @@
 #pragma once
-#include "parallel/runtime.hpp"
-#include "train/config.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/config/config.hpp"
 
 namespace llmtrain {
 

@@ -10,12 +10,12 @@
 #include "models/decoder.hpp"
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
-#include "parallel/runtime.hpp"
-#include "train/config.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/config/config.hpp"
 #include "train/estimate.hpp"
 #include "train/feed.hpp"
-#include "train/interruption.hpp"
-#include "train/resume.hpp"
+#include "train/run/interruption.hpp"
+#include "train/run/resume.hpp"
 
 namespace llmtrain {
 

@@ -12,8 +12,8 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "kernels/reduce.hpp"
-#include "train/resume.hpp"
-#include "train/run_directory.hpp"
+#include "train/run/resume.hpp"
+#include "train/run/run_directory.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {

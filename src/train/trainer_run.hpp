@@ -10,9 +10,9 @@
 
 #include "kernels/step_decision.hpp"
 #include "optim/loss_scale.hpp"
-#include "parallel/planned_memory.hpp"
-#include "train/interruption.hpp"
+#include "params/planned_memory.hpp"
 #include "train/pass_graphs.hpp"
+#include "train/run/interruption.hpp"
 #include "train/saver.hpp"
 #include "train/trainer.hpp"
 

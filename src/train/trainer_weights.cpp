@@ -7,9 +7,9 @@
 #include "core/clock.hpp"
 #include "hf/export_model.hpp"
 #include "hf/load_weights.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 #include "train/checkpoint_model.hpp"
-#include "train/run_directory.hpp"
+#include "train/run/run_directory.hpp"
 #include "train/trainer_run.hpp"
 
 namespace llmtrain {

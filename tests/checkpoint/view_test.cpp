@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/toy_state.hpp"
-#include "core/hdf5_handle.hpp"
+#include "core/files/hdf5_handle.hpp"
 
 namespace llmtrain {
 namespace {

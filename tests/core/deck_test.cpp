@@ -1,4 +1,4 @@
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/deck_value.hpp"
+#include "core/deck/deck_value.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

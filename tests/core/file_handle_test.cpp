@@ -1,4 +1,4 @@
-#include "core/file_handle.hpp"
+#include "core/files/file_handle.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

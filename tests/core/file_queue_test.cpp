@@ -1,4 +1,4 @@
-#include "core/file_queue.hpp"
+#include "core/files/file_queue.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "core/folder_handle.hpp"
+#include "core/files/folder_handle.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/whole_file.hpp"
+#include "core/files/whole_file.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-// Linked with src/core/without_liburing.cpp, see CMakeLists.txt.
+// Linked with src/core/files/without_liburing.cpp, see CMakeLists.txt.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "core/file_queue.hpp"
-#include "core/io_ring.hpp"
+#include "core/files/file_queue.hpp"
+#include "core/files/io_ring.hpp"
 
 namespace llmtrain {
 namespace {

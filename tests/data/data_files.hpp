@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/whole_file.hpp"
-#include "data/token_file.hpp"
-#include "data/token_file_writer.hpp"
+#include "core/files/whole_file.hpp"
+#include "data/files/token_file.hpp"
+#include "data/files/token_file_writer.hpp"
 
 namespace llmtrain::test {
 

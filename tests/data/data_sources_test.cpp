@@ -1,5 +1,5 @@
 // Training data of several sources.
-#include "data/data_sources.hpp"
+#include "data/files/data_sources.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

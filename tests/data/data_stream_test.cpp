@@ -1,4 +1,4 @@
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
 #include "data_files.hpp"
 #include "dataset_fixture.hpp"
 #include "harness/peak_memory.hpp"

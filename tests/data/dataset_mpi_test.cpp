@@ -6,12 +6,12 @@
 #include <fstream>
 #include <random>
 
+#include "corpus/stories.hpp"
 #include "data/dataset.hpp"
 #include "data_files.hpp"
 #include "harness/harness.hpp"
+#include "parallel/job/runtime.hpp"
 #include "parallel/local_communicator.hpp"
-#include "parallel/runtime.hpp"
-#include "text/stories.hpp"
 
 namespace llmtrain {
 namespace {

@@ -10,11 +10,11 @@
 #include <fstream>
 #include <random>
 
-#include "data/text_source.hpp"
+#include "corpus/stories.hpp"
+#include "data/files/text_source.hpp"
 #include "data_files.hpp"
 #include "dataset_fixture.hpp"
 #include "parallel/local_communicator.hpp"
-#include "text/stories.hpp"
 
 namespace llmtrain {
 namespace {

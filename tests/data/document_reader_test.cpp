@@ -1,4 +1,4 @@
-#include "data/document_reader.hpp"
+#include "data/files/document_reader.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

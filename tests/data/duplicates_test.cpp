@@ -1,4 +1,4 @@
-#include "data/duplicates.hpp"
+#include "data/quality/duplicates.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,14 +1,14 @@
 // Data for a model that exists, whose embedding has fewer rows than the tokenizer has tokens: a token without a row is
 // refused where it stands, whatever the cache holds, and everything else is as ever.
 
-#include "data/embedding_rows.hpp"
+#include "data/stream/embedding_rows.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "data/dataset_fixture.hpp"
+#include "text/files/tokenizer_files.hpp"
 #include "text/token_rows.hpp"
-#include "text/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

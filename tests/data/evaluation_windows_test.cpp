@@ -5,7 +5,7 @@
 #include <map>
 #include <numeric>
 
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 #include "memory_tokens.hpp"
 
 namespace llmtrain {

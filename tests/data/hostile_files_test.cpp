@@ -5,7 +5,7 @@
 
 #include "compressed_data.hpp"
 #include "data/dataset.hpp"
-#include "data/jsonl.hpp"
+#include "data/files/jsonl.hpp"
 #include "data_files.hpp"
 #include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"

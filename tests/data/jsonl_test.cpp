@@ -1,9 +1,9 @@
-#include "data/jsonl.hpp"
+#include "data/files/jsonl.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "data/data_stream.hpp"
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
+#include "data/stream/data_stream.hpp"
 
 namespace llmtrain::test {
 

@@ -1,4 +1,4 @@
-#include "data/mixture.hpp"
+#include "data/stream/mixture.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 #include "data_files.hpp"
 #include "memory_tokens.hpp"
 

@@ -1,4 +1,4 @@
-#include "data/packing.hpp"
+#include "data/stream/packing.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

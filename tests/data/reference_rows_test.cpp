@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/document_reader.hpp"
-#include "data/jsonl.hpp"
+#include "data/files/document_reader.hpp"
+#include "data/files/jsonl.hpp"
 #include "dataset_fixture.hpp"
 
 namespace llmtrain {

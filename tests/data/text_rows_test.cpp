@@ -6,7 +6,7 @@
 #include <random>
 
 #include "data/dataset.hpp"
-#include "data/jsonl.hpp"
+#include "data/files/jsonl.hpp"
 #include "data_files.hpp"
 #include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"

@@ -1,4 +1,4 @@
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <new>
 #include <numeric>
 
-#include "data/data_stream.hpp"
+#include "data/stream/data_stream.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "core/hdf5_handle.hpp"
-#include "data/token_format.hpp"
+#include "core/files/hdf5_handle.hpp"
+#include "data/files/token_format.hpp"
 #include "data_files.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "data/train_tokenizer.hpp"
+#include "data/tokenize/train_tokenizer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "data_files.hpp"
 #include "parallel/local_communicator.hpp"
-#include "text/stream_splitter.hpp"
+#include "text/split/stream_splitter.hpp"
 
 namespace llmtrain {
 namespace {

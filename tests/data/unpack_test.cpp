@@ -1,5 +1,5 @@
 // Compressed files: read, refused, and used as sources.
-#include "data/unpack.hpp"
+#include "data/files/unpack.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <random>
 
 #include "compressed_data.hpp"
-#include "data/compressed_file.hpp"
 #include "data/dataset.hpp"
+#include "data/files/compressed_file.hpp"
 #include "data_files.hpp"
 #include "harness/peak_memory.hpp"
 #include "parallel/local_communicator.hpp"

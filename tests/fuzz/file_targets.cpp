@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 #include "core/error.hpp"
-#include "core/file_handle.hpp"
-#include "core/folder_handle.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "data/data_config.hpp"
-#include "data/jsonl.hpp"
-#include "data/token_file.hpp"
+#include "data/files/jsonl.hpp"
+#include "data/files/token_file.hpp"
 #include "fuzz/targets.hpp"
 #include "hf/safetensors.hpp"
 #include "hf/weight_index.hpp"

@@ -3,13 +3,13 @@
 #include <cstdlib>
 
 #include "core/error.hpp"
-#include "core/json_reader.hpp"
+#include "core/files/json_reader.hpp"
 #include "fuzz/targets.hpp"
-#include "text/pipeline_tokenizer.hpp"
-#include "text/sentencepiece_model.hpp"
+#include "text/files/tokenizer_json.hpp"
+#include "text/files/tokenizer_readers.hpp"
+#include "text/pipeline/pipeline_tokenizer.hpp"
+#include "text/sentencepiece/sentencepiece_model.hpp"
 #include "text/text_stream.hpp"
-#include "text/tokenizer_json.hpp"
-#include "text/tokenizer_readers.hpp"
 
 namespace llmtrain::fuzz {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/philox.hpp"
 #include "harness/harness.hpp"
 #include "models/models.hpp"
-#include "train/config.hpp"
+#include "train/config/config.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "harness/harness.hpp"
 #include "harness/process.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "harness/temporary_folder.hpp"
 #include "hf/export_model.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

@@ -15,7 +15,7 @@
 #include "hf/model_folder.hpp"
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain::test {
 

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "kernels/attention_reference.hpp"
-#include "kernels/host/attention_dropout.hpp"
-#include "kernels/host/block_product.hpp"
-#include "kernels/host/gemm_tile.hpp"
-#include "kernels/host/product_path.hpp"
+#include "kernels/host/attention/attention_dropout.hpp"
+#include "kernels/host/product/block_product.hpp"
+#include "kernels/host/product/gemm_tile.hpp"
+#include "kernels/host/product/product_path.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/host/gemm.hpp"
-#include "kernels/host/product_path.hpp"
+#include "kernels/host/product/gemm.hpp"
+#include "kernels/host/product/product_path.hpp"
 #include "kernels/kernel_test.hpp"
 
 namespace llmtrain {

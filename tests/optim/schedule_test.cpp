@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "core/deck.hpp"
+#include "core/deck/deck.hpp"
 
 namespace llmtrain {
 namespace {

@@ -19,8 +19,8 @@
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/job/runtime.hpp"
 #include "parallel/mpi_transfer.hpp"
-#include "parallel/runtime.hpp"
 
 namespace llmtrain {
 namespace {

@@ -20,7 +20,7 @@
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
-#include "parallel/runtime.hpp"
+#include "parallel/job/runtime.hpp"
 
 namespace {
 

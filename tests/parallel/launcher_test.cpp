@@ -1,4 +1,4 @@
-#include "parallel/launcher.hpp"
+#include "parallel/job/launcher.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

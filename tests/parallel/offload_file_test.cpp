@@ -1,4 +1,4 @@
-#include "parallel/offload_file.hpp"
+#include "params/offload_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
-#include "parallel/offload_ahead.hpp"
-#include "parallel/offload_ring.hpp"
+#include "params/offload_ahead.hpp"
+#include "params/offload_ring.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
-#include "parallel/param_store.hpp"
-#include "parallel/planned_memory.hpp"
 #include "parallel/toy_trainer.hpp"
+#include "params/param_store.hpp"
+#include "params/planned_memory.hpp"
 
 namespace llmtrain {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "harness/dtype_text.hpp"
 #include "harness/peak_memory.hpp"
-#include "parallel/param_store.hpp"
+#include "params/param_store.hpp"
 
 namespace llmtrain {
 namespace {

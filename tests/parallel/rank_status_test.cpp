@@ -1,4 +1,4 @@
-#include "parallel/rank_status.hpp"
+#include "parallel/job/rank_status.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "core/stop_request.hpp"
 #include "harness/harness.hpp"
-#include "parallel/together.hpp"
+#include "parallel/job/together.hpp"
 
 namespace llmtrain {
 namespace {

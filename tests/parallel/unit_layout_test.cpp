@@ -1,4 +1,4 @@
-#include "parallel/unit_layout.hpp"
+#include "params/unit_layout.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "parallel/unit_ring.hpp"
+#include "params/unit_ring.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "parallel/watchdog_verdict.hpp"
+#include "parallel/job/watchdog_verdict.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

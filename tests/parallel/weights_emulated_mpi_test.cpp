@@ -9,9 +9,9 @@
 #include "emulator/emulator.hpp"
 #include "harness/harness.hpp"
 #include "kernels/elementwise.hpp"
-#include "parallel/param_store.hpp"
-#include "parallel/planned_memory.hpp"
 #include "parallel/toy_model.hpp"
+#include "params/param_store.hpp"
+#include "params/planned_memory.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@ trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree"/src/{core,device,parallel,text} "$tree"/kernels/host
 grep '^llmtrain_layer(' "$1/CMakeLists.txt" >"$tree/CMakeLists.txt"
 printf '#include "core/error.hpp"\n#include <vector>\n' >"$tree/src/device/device.cpp"
-printf '#include "kernels/host/gemm.hpp"\n#include <Kokkos_Core.hpp>\n' >"$tree/kernels/host/matmul.cpp"
+printf '#include "kernels/host/product/gemm.hpp"\n#include <Kokkos_Core.hpp>\n' >"$tree/kernels/host/matmul.cpp"
 printf '#include "kernels/matmul.hpp"\n#include "device/device.hpp"\n#include <mpi.h>\n' >"$tree/src/parallel/a.cpp"
 printf '#include "parallel/a.hpp"\n' >"$tree/src/main.cpp"
 bash "$check" "$tree" >/dev/null || { echo "a sound tree was refused" && exit 1; }
@@ -24,10 +24,10 @@ plant() { # file, include line, words of the expected message
   mv "$tree/saved" "$tree/$1"
   found=$((found + 1))
 }
-plant src/device/device.cpp '#include "parallel/runtime.hpp"' 'device must not include'
+plant src/device/device.cpp '#include "parallel/job/runtime.hpp"' 'device must not include'
 plant src/core/error.cpp '  #  include "train/trainer.hpp"' 'core must not include'
-plant src/text/a.cpp '#include "parallel/runtime.hpp"' 'text must not include'
-plant src/parallel/a.cpp '#include "kernels/host/gemm.hpp"' 'only kernels may include'
+plant src/text/a.cpp '#include "parallel/job/runtime.hpp"' 'text must not include'
+plant src/parallel/a.cpp '#include "kernels/host/product/gemm.hpp"' 'only kernels may include'
 plant src/parallel/a.cpp '#include "runtime.hpp"' 'names no layer'
 plant src/parallel/a.cpp '#include <Kokkos_Core.hpp>' 'Kokkos and oneDNN'
 plant src/device/device.cpp '#include <cuda_runtime.h>' 'CUDA belongs'

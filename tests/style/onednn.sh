@@ -3,7 +3,7 @@
 # cmake/Dependencies.cmake accepts, and without them. One library is installed; the forms of the others are declared here.
 set -euo pipefail
 cd "$1"
-source_file=kernels/host/gemm_tile.cpp
+source_file=kernels/host/product/gemm_tile.cpp
 command=$(sed -nE 's/^ *"command": "(.*)",?$/\1/p' "$2/compile_commands.json" | grep -F -- "$source_file" | head -n 1 |
   sed -E 's/\\(["\\])/\1/g') # JSON's escapes
 [[ -n $command ]] || { echo "nothing compiles $source_file in $2" && exit 1; }

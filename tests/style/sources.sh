@@ -35,7 +35,7 @@ for file in "${files[@]}"; do
     blame "$file: fmt::join is in <fmt/ranges.h>"
   fi
 done
-# HDF5 files are made with bounds that older releases read (core/hdf5_handle.hpp).
+# HDF5 files are made with bounds that older releases read (core/files/hdf5_handle.hpp).
 for file in "${files[@]}"; do
   if [[ $file == src/*.cpp ]] && grep -q 'H5Fcreate' "$file" &&
     { grep 'H5Fcreate' "$file" | grep -q 'H5P_DEFAULT)' || ! grep -q 'hdf5_write_access' "$file"; }; then

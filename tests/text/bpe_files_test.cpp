@@ -1,4 +1,4 @@
-#include "text/bpe_files.hpp"
+#include "text/files/bpe_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

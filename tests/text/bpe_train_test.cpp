@@ -1,4 +1,4 @@
-#include "text/bpe_train.hpp"
+#include "text/bpe_training/bpe_train.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 
 #include "core/error.hpp"
 #include "core/parallel_for.hpp"
-#include "text/bpe_files.hpp"
-#include "text/byte_level.hpp"
-#include "text/code_points.hpp"
-#include "text/stream_splitter.hpp"
+#include "text/files/bpe_files.hpp"
+#include "text/pipeline/byte_level.hpp"
+#include "text/split/stream_splitter.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/byte_level.hpp"
+#include "text/pipeline/byte_level.hpp"
 
 #include <gtest/gtest.h>
 

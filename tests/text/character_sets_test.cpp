@@ -1,4 +1,4 @@
-#include "text/character_sets.hpp"
+#include "text/unicode/character_sets.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "text/code_points.hpp"
+#include "text/unicode/code_points.hpp"
 
 #include <gtest/gtest.h>
 

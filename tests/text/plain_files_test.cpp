@@ -1,11 +1,11 @@
-#include "text/plain_files.hpp"
+#include "text/files/plain_files.hpp"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "harness/temporary_folder.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/pretokenize.hpp"
+#include "text/split/pretokenize.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "text/code_points.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

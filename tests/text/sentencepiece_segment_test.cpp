@@ -1,4 +1,4 @@
-#include "text/sentencepiece_segment.hpp"
+#include "text/sentencepiece/sentencepiece_segment.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
-#include "text/stream_splitter.hpp"
+#include "text/split/stream_splitter.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "text/code_points.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/encode_stream.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

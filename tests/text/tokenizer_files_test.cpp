@@ -1,6 +1,6 @@
 // Tokenizer files that mean harm, or are broken, each with a twin that is read.
 
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
-#include "text/base64.hpp"
-#include "text/byte_level.hpp"
-#include "text/sentencepiece_model.hpp"
-#include "text/tokenizer_json.hpp"
+#include "text/files/base64.hpp"
+#include "text/files/tokenizer_json.hpp"
+#include "text/pipeline/byte_level.hpp"
+#include "text/sentencepiece/sentencepiece_model.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {

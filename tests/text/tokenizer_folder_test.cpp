@@ -11,8 +11,8 @@
 #include "core/error.hpp"
 #include "harness/temporary_folder.hpp"
 #include "text/encode_stream.hpp"
-#include "text/pre_tokenizer.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "text/pipeline/pre_tokenizer.hpp"
 
 namespace llmtrain {
 namespace {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "text/characters.hpp"
-#include "text/tokenizer_files.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "text/unicode/characters.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,10 +1,10 @@
-#include "text/unicode.hpp"
+#include "text/unicode/unicode.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "text/code_points.hpp"
+#include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {

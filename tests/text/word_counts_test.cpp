@@ -1,4 +1,4 @@
-#include "text/word_counts.hpp"
+#include "text/bpe_training/word_counts.hpp"
 
 #include <gtest/gtest.h>
 

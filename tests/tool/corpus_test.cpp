@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "text/stories.hpp"
+#include "corpus/stories.hpp"
 #include "tool/tool_program.hpp"
 
 namespace llmtrain {

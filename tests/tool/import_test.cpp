@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <random>
 
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
 #include "tool/tool_program.hpp"
 
 namespace llmtrain {

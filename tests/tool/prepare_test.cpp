@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
 #include "tool/tool_program.hpp"
 
 namespace llmtrain {

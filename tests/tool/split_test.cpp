@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "data/compressed_data.hpp"
-#include "data/token_file.hpp"
+#include "data/files/token_file.hpp"
 #include "tool/tool_program.hpp"
 
 namespace llmtrain {

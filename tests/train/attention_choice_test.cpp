@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "train/job.hpp"
-#include "train/resume.hpp"
+#include "train/run/job.hpp"
+#include "train/run/resume.hpp"
 
 namespace llmtrain {
 namespace {

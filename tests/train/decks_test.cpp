@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "train/config.hpp"
+#include "train/config/config.hpp"
 
 namespace llmtrain {
 namespace {

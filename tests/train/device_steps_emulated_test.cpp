@@ -22,9 +22,9 @@
 #include "emulator/emulator.hpp"
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
-#include "parallel/runtime.hpp"
-#include "train/job.hpp"
-#include "train/program.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/run/job.hpp"
+#include "train/run/program.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "train/job.hpp"
+#include "train/run/job.hpp"
 
 namespace llmtrain {
 namespace {

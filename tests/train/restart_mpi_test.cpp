@@ -14,8 +14,8 @@
 #include "core/stop_request.hpp"
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
-#include "parallel/runtime.hpp"
-#include "train/program.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/run/program.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

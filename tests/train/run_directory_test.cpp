@@ -1,4 +1,4 @@
-#include "train/run_directory.hpp"
+#include "train/run/run_directory.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

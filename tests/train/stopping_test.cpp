@@ -9,7 +9,7 @@
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/toy_model.hpp"
-#include "train/interruption.hpp"
+#include "train/run/interruption.hpp"
 #include "train/saver.hpp"
 
 namespace llmtrain {

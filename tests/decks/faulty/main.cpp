@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "parallel/runtime.hpp"
-#include "train/command_line.hpp"
-#include "train/interruption.hpp"
-#include "train/program.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/run/command_line.hpp"
+#include "train/run/interruption.hpp"
+#include "train/run/program.hpp"
 #include "train/step_hook.hpp"
 
 using namespace llmtrain;

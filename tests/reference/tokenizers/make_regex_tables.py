@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/text/regex_scripts.inc: the scripts that Oniguruma, as the tokenizers package carries it, knows.
+"""Writes src/text/unicode/regex_scripts.inc: the scripts that Oniguruma, as the tokenizers package carries it, knows.
 
     pip install tokenizers==0.23.3
     python make_regex_tables.py
@@ -34,7 +34,7 @@ def main():
         if len(lines[-1]) + len(item) > 118:
             lines.append("")
         lines[-1] += (" " if lines[-1] else "") + item
-    with open(os.path.join(HERE, "../../../src/text/regex_scripts.inc"), "w", encoding="ascii") as file:
+    with open(os.path.join(HERE, "../../../src/text/unicode/regex_scripts.inc"), "w", encoding="ascii") as file:
         file.write(f"// Scripts as Oniguruma of tokenizers {tokenizers.__version__} has them.\n"
                    "// Written by tests/reference/tokenizers/make_regex_tables.py.\n" + "\n".join(lines) + "\n")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/text/character_sets.inc and src/text/normalization_forms.inc: what the tokenizers package does with every
+"""Writes src/text/unicode/character_sets.inc and src/text/unicode/normalization_forms.inc: what the tokenizers package does with every
 code point. Its parts carry different versions of Unicode (normalization forms of 9 with later composites, Rust's of 16
 or 17), so the tables are read off its behaviour and not taken from one version of the Unicode data.
 

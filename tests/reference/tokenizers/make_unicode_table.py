@@ -1,4 +1,4 @@
-"""Writes src/text/unicode_categories.inc: the general category of every code point, as the places where it changes.
+"""Writes src/text/unicode/unicode_categories.inc: the general category of every code point, as the places where it changes.
 
 Unicode 16.0 is what the tokenizers package (Oniguruma 6.9.10) and tiktoken (regex-syntax 0.8) split text by. The table is
 part of the sources because a text must give the same tokens on every machine, whatever Unicode its libraries know.
@@ -8,7 +8,7 @@ part of the sources because a text must give the same tokens on every machine, w
 import pathlib
 import unicodedata2
 
-OUT = pathlib.Path(__file__).resolve().parents[3] / "src/text/unicode_categories.inc"
+OUT = pathlib.Path(__file__).resolve().parents[3] / "src/text/unicode/unicode_categories.inc"
 LIMIT = 0x110000
 
 

@@ -1,0 +1,29 @@
+#pragma once
+// Capped attention scores, c tanh(s / c): both passes keep t = tanh(s / c) in the tile and take c into the factor that
+// follows.
+
+#include <numbers>
+
+#include "kernels/attention.hpp"
+#include "kernels/host/attention/attention_panels.hpp"
+#include "kernels/host/special_functions.hpp"
+
+namespace llmtrain::host {
+
+struct ScoreScale {
+  float inside;  ///< of what tanh takes; 0 = no cap
+  float powers;  ///< from the tile's elements to scores in powers of two
+
+  explicit ScoreScale(const AttentionShape& shape)
+      : inside(shape.softcap > 0 ? shape.scale / shape.softcap : 0.0f),
+        powers((shape.softcap > 0 ? shape.softcap : shape.scale) * std::numbers::log2e_v<float>) {}
+  bool capped() const { return inside > 0; }
+
+  /// products -> t
+  void cap(float* tile) const {
+    for (int e = 0; e < attention_block * attention_block; e += 8)
+      store8(tile + e, fast_tanh(load8(tile + e) * inside));
+  }
+};
+
+}  // namespace llmtrain::host

@@ -1,0 +1,264 @@
+#include "kernels/host/product/gemm.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <limits>
+#include <memory>
+#include <unordered_map>
+
+#include "core/error.hpp"
+#include "device/processor.hpp"
+#include "kernels/host/element.hpp"
+#include "kernels/host/fast_math.hpp"
+#include "kernels/host/parallel.hpp"
+#include "kernels/host/product/gemm_plan.hpp"
+#include "kernels/host/product/tile_store.hpp"
+#include "kernels/host/team_loops.hpp"
+
+namespace llmtrain::host {
+
+namespace {
+
+void store_tile(const FinishedTile& tile) {
+#if defined(__x86_64__)
+  static const bool wide = processor_has(Instructions::avx512);
+  if (wide) return store_tile_avx512(tile);
+#endif
+  TileStore<Float8>::run(tile);
+}
+
+}  // namespace
+
+template <class F>
+void GemmPlan::with_types(const F& f) const {
+  if (shape_.input == DType::f32) {
+    f(float{}, float{});
+  } else if (shape_.input == DType::f16) {
+    f(f16{}, float{});
+  } else if (panel_type_ == DType::bf16) {
+    f(bf16{}, bf16{});
+  } else {
+    f(bf16{}, float{});
+  }
+}
+
+void GemmPlan::pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chunk) const {
+  const int64_t column = panel * panel_width;
+  with_types([&](auto in, auto out) {
+    const auto from = source<decltype(in), decltype(out)>(o.b, chunk, column, !shape_.b_transposed,
+                                                          shape_.b_transposed ? shape_.k : shape_.n);
+    pack_b(reinterpret_cast<uint32_t*>(to), from, std::min(panel_width, shape_.n - column), panel_width);
+  });
+}
+
+/// Task: one chunk of one panel.
+void GemmPlan::pack_b_task(const Operands& o, const Part& part, int64_t task) const {
+  const int64_t panel = task / part.chunks;
+  const int64_t chunk = task % part.chunks;
+  pack_b_chunk(o, packed_panel(o, panel, chunk), part.panel + panel, part.chunk + chunk);
+}
+
+/// Task: one chunk of one tile row.
+void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) const {
+  const int64_t block = task / part.chunks;
+  const int64_t chunk = task % part.chunks;
+  const int64_t row = (part.row + block) * tile_rows_;
+  with_types([&](auto in, auto out) {
+    const auto from = source<decltype(in), decltype(out)>(o.a, part.chunk + chunk, row, shape_.a_transposed,
+                                                          shape_.a_transposed ? shape_.m : shape_.k);
+    pack_a(reinterpret_cast<uint32_t*>(packed_rows(o, block, chunk)),
+           packed_row_ / PanelWords<decltype(in), decltype(out)>::unit, from, std::min(tile_rows_, shape_.m - row));
+  });
+}
+
+/// f(bias of the operands, or null), a pointer to its type.
+template <class F>
+void GemmPlan::with_bias(const void* bias, const F& f) const {
+  if (!shape_.bias) return f(static_cast<const float*>(nullptr));
+  dispatch(shape_.bias_type, [&](auto* tag) { f(static_cast<const std::remove_pointer_t<decltype(tag)>*>(bias)); });
+}
+
+/// Bias and conversion of a finished piece of C.
+void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
+                      int64_t columns) const {
+  const char* bias = nullptr;
+  if (shape_.bias) bias = static_cast<const char*>(o.bias) + column * static_cast<int64_t>(size_of(shape_.bias_type));
+  char* out = static_cast<char*>(o.c) + (row * shape_.n + column) * static_cast<int64_t>(size_of(shape_.output));
+  store_tile({from, c_stride(), rows, columns, out, shape_.n, shape_.output, bias, shape_.bias_type});
+}
+
+/// The same where operands changed places: rows of the piece are columns of C, which is stored [n, m].
+void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
+                              int64_t columns) const {
+  const int64_t stride = c_stride();
+  dispatch(shape_.output, [&](auto* tag) {
+    auto* to = static_cast<decltype(tag)>(o.c) + column * shape_.m + row;
+    with_bias(o.bias, [&](const auto* bias) {
+      const auto block = [&](int64_t i, int64_t j) {  // 8 x 8
+        Words8 r[8];
+        for (int64_t l = 0; l < 8; ++l) r[l] = load_words(from + (i + l) * stride + j);
+        transpose(r);
+        const Float8 shift = bias == nullptr ? Float8{} : load8(bias + row + i);
+        for (int64_t l = 0; l < 8; ++l) store8(to + (j + l) * shape_.m + i, std::bit_cast<Float8>(r[l]) + shift);
+      };
+      const auto element = [&](int64_t i, int64_t j) {
+        store(to + j * shape_.m + i, from[i * stride + j] + (bias == nullptr ? 0.0f : load(bias + row + i)));
+      };
+      for (int64_t j = 0; j < columns; j += 8) {
+        for (int64_t i = 0; i < rows; i += 8) {
+          if (i + 8 <= rows && j + 8 <= columns) {
+            block(i, j);
+            continue;
+          }
+          for (int64_t jj = j; jj < std::min(j + 8, columns); ++jj) {
+            for (int64_t ii = i; ii < std::min(i + 8, rows); ++ii) element(ii, jj);
+          }
+        }
+      }
+    });
+  });
+}
+
+/// Tile row part.row + row times packed panels [panel, panel + panels).
+void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const {
+  const int64_t block = part.row + row;
+  const int64_t first_row = block * tile_rows_;
+  const int64_t rows = std::min(tile_rows_, shape_.m - first_row);
+  for (int64_t i = 0; i < part.chunks; ++i) {
+    const int64_t chunk = part.chunk + i;
+    const bool last = chunk + 1 == chunks_;
+    const char* a = pack_a_ ? packed_rows(o, row, i)
+                            : static_cast<const char*>(o.a) + (first_row * shape_.k + chunk * chunk_) * panel_element_;
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t column = (part.panel + panel + p) * panel_width;
+      float* sums = w.c_tile + p * panel_width;
+      if (accumulator_ != Accumulator::tile) {
+        sums =
+            (accumulator_ == Accumulator::direct ? static_cast<float*>(o.c) : o.wide_c) + first_row * shape_.n + column;
+      }
+      const TileKernel* k =
+          kernel(block + 1 == row_blocks_, column + panel_width >= shape_.n, last, chunk > 0 || shape_.accumulate);
+      if (k != w.entered) k->enter();
+      w.entered = k;
+      const char* b = share_b_ ? packed_panel(o, panel + p, i) : w.b_chunk;
+      if (direct_b_) {
+        b = static_cast<const char*>(o.b) + (chunk * chunk_ * shape_.n + column) * panel_element_;
+      } else if (!share_b_) {
+        pack_b_chunk(o, w.b_chunk, part.panel + panel + p, chunk);
+      }
+      w.good &= k->run(a, b, sums, w.scratch, w.thread);
+      if (last && (shape_.bias || accumulator_ != Accumulator::direct)) {
+        const int64_t columns = std::min(panel_width, shape_.n - column);
+        swapped_ ? finish_swapped(o, sums, first_row, rows, column, columns)
+                 : finish(o, sums, first_row, rows, column, columns);
+      }
+    }
+  }
+}
+
+void GemmPlan::compute(const Operands& o, Worker& w, const Part& part, int64_t task) const {
+  const int64_t groups = divide_up(part.panels, panels_per_tile_);
+  const int64_t panel = task % groups * panels_per_tile_;
+  tile(o, w, part, task / groups, panel, std::min(panels_per_tile_, part.panels - panel));
+}
+
+void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
+  if (!made_) make_kernels();
+  const int threads = thread_count();
+  for (TileKernel* k : kernels_) {
+    if (k != nullptr) k->prepare(threads);
+  }
+  const Room r = room();
+  char* memory = workspace(r.bytes(threads));
+  char* owns = memory + r.packed_a + r.packed_b + r.wide_c;
+  const Operands o{swapped_ ? b : a,
+                   swapped_ ? a : b,
+                   c,
+                   bias,
+                   memory,
+                   memory + r.packed_a,
+                   reinterpret_cast<float*>(memory + r.packed_a + r.packed_b)};
+  const bool a_stays = row_blocks_ <= rows_at_a_time_ && chunks_ <= chunks_at_a_time_;  // packed once for all panels
+  std::atomic<bool> good{true};
+  static thread_local TeamLoops loops;
+  loops.prepare(threads);
+  const auto work = [&, &team = loops](int thread) {
+    char* own = owns + thread * r.own;
+    Worker w{thread, reinterpret_cast<float*>(own), own + r.c_tile, own + r.c_tile + r.b_chunk};
+    TeamLoops::Member member(team, thread);
+    const auto wait = [&] {
+      if (threads == 1) return;
+#pragma omp barrier
+    };
+    Part part{};
+    for (part.panel = 0; part.panel < panels_; part.panel += panels_at_a_time_) {
+      part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
+      for (part.chunk = 0; part.chunk < chunks_; part.chunk += chunks_at_a_time_) {
+        part.chunks = std::min(chunks_at_a_time_, chunks_ - part.chunk);
+        if (part.panel + part.chunk > 0) wait();  // what is packed is needed no more
+        member.share(share_b_ ? part.panels * part.chunks : 0, [&](int64_t i) { pack_b_task(o, part, i); });
+        for (part.row = 0; part.row < row_blocks_; part.row += rows_at_a_time_) {
+          part.rows = std::min(rows_at_a_time_, row_blocks_ - part.row);
+          const bool packs_a = pack_a_ && (part.panel == 0 || !a_stays);
+          if (part.row > 0 && packs_a) wait();
+          member.share(packs_a ? part.rows * part.chunks : 0, [&](int64_t i) { pack_a_task(o, part, i); });
+          wait();
+          const int64_t tiles = part.rows * divide_up(part.panels, panels_per_tile_);
+          member.share(tiles, [&](int64_t i) { compute(o, w, part, i); });
+        }
+      }
+    }
+    leave_micro_kernels();
+    if (!w.good) good = false;
+    if (thread == 0) team.done(member);
+  };
+  if (threads == 1) {  // a team of one would be made and freed each time
+    work(0);
+  } else {
+#pragma omp parallel num_threads(threads)
+    work(omp_get_thread_num());
+  }
+  LLMTRAIN_CHECK(good, "oneDNN failed in a matrix product");
+}
+
+namespace {
+
+struct PlanKey {
+  GemmShape shape;
+  ProductPath path;
+  bool operator==(const PlanKey&) const = default;
+};
+
+struct PlanHash {
+  size_t operator()(const PlanKey& key) const {
+    const GemmShape& s = key.shape;
+    uint64_t h = 0;
+    for (const int64_t v : {s.m, s.n, s.k}) h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
+    for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias, s.any_rows}) h = h * 2 + (v ? 1 : 0);
+    h = h * 31 + static_cast<uint64_t>(s.input) * 7 + static_cast<uint64_t>(s.output);
+    return static_cast<size_t>((h ^ (h >> 32)) * 0x9E3779B97F4A7C15u);
+  }
+};
+
+int64_t path_rows(const GemmShape& shape) { return shape.any_rows ? std::numeric_limits<int64_t>::max() : shape.m; }
+
+}  // namespace
+
+void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
+  // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself keeps generated code per process.
+  static thread_local std::unordered_map<PlanKey, std::unique_ptr<GemmPlan>, PlanHash> plans;
+  LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
+  LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
+  std::unique_ptr<GemmPlan>& plan = plans[{shape, forced_product_path()}];
+  if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, path_rows(shape)));
+  plan->run(a, b, c, bias);
+}
+
+int64_t gemm_workspace_bytes(const GemmShape& shape) {
+  return GemmPlan(shape, product_kernels(shape.input, path_rows(shape))).workspace_bytes();
+}
+
+}  // namespace llmtrain::host

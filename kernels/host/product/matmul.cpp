@@ -1,0 +1,155 @@
+#include <algorithm>
+
+#include "core/profile.hpp"
+#include "device/processor.hpp"
+#include "kernels/host/column_sum.hpp"
+#include "kernels/host/lanes.hpp"
+#include "kernels/host/parallel.hpp"
+#include "kernels/host/product/gemm.hpp"
+#include "kernels/host/product/gemm_tile.hpp"
+#include "kernels/host/product/product_shapes.hpp"
+#include "kernels/matmul_checks.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Up to this many rows weights are read once, in place: packing them would cost more than the product.
+constexpr int64_t few_rows = 4;
+
+/// out[r] = x row r . w for R rows at once; every sum in the order of lane_sum.
+template <int R, class T>
+void dot_rows(double* out, const float* x, const T* w, int64_t k) {
+  host::Float8 low[R] = {};
+  host::Float8 high[R] = {};
+  int64_t i = 0;
+  for (; i + host::lane_count <= k; i += host::lane_count) {
+    const host::Float8 w_low = host::load8(w + i);
+    const host::Float8 w_high = host::load8(w + i + 8);
+    for (int r = 0; r < R; ++r) {
+      low[r] += host::load8(x + r * k + i) * w_low;
+      high[r] += host::load8(x + r * k + i + 8) * w_high;
+    }
+  }
+  if (i < k) {
+    const int64_t rest = k - i;
+    const host::Float8 w_low = host::load_up_to(w + i, rest);
+    const host::Float8 w_high = rest > 8 ? host::load_up_to(w + i + 8, rest - 8) : host::Float8{};
+    for (int r = 0; r < R; ++r) {
+      const float* row = x + r * k + i;
+      low[r] += host::load_up_to(row, rest) * w_low;
+      if (rest > 8) high[r] += host::load_up_to(row + 8, rest - 8) * w_high;
+    }
+  }
+  for (int r = 0; r < R; ++r) out[r] = host::LaneSum(low[r], high[r]).fold();
+}
+
+/// x in fp32, weights of type T read once and in place. Every element is a sum in the order of lane_sum, whatever n.
+template <class T, class Out>
+void forward_in_place(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
+  using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // of a bias that is not fp32
+  constexpr int64_t small = int64_t{1} << 15;  // weights that are read before other threads wake up
+  const auto shift = [=, &bias](int64_t j) {
+    if (bias.empty()) return 0.0;
+    return double{bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j)};
+  };
+  host::parallel_blocks(m, m * k <= small ? m : 16, [=](int64_t begin, int64_t end) {
+    for (int64_t r = 0; r < n; r += few_rows) {  // from the second time on the block's weights lie in a cache
+      const int64_t rows = std::min(few_rows, n - r);
+      for (int64_t j = begin; j < end; ++j) {
+        double sums[few_rows];
+        if (rows == few_rows) {
+          dot_rows<few_rows>(sums, x + r * k, w + j * k, k);
+        } else {
+          for (int64_t i = 0; i < rows; ++i) dot_rows<1>(sums + i, x + (r + i) * k, w + j * k, k);
+        }
+        for (int64_t i = 0; i < rows; ++i) host::store(y + (r + i) * m + j, static_cast<float>(sums[i] + shift(j)));
+      }
+    }
+  });
+}
+
+const float* as_float(const Tensor& x) {
+  if (x.dtype == DType::f32) return x.as<float>();
+  float* wide = host::scratch(x.numel());
+  host::dispatch(x.dtype, [&](auto* tag) {
+    const auto* from = static_cast<decltype(tag)>(x.data);
+    for (int64_t i = 0; i < x.numel(); ++i) wide[i] = host::load(from + i);
+  });
+  return wide;
+}
+
+}  // namespace
+
+bool use_tf32(bool /*wanted*/) { return false; }
+
+bool bf16_products_are_fast() {
+  static const bool fast = device_fast_bf16() && host::have_micro_kernels(DType::bf16);
+  return fast;
+}
+
+std::string slow_products_note() {
+  if (!processor_has(Instructions::avx2) || host::have_micro_kernels(DType::f32)) return {};
+  const char* why =
+      host::onednn_has_micro_kernels()
+          ? "the oneDNN that is loaded has other micro-kernels than the one that llmtrain was compiled with: "
+            "compile llmtrain again"
+          : "the oneDNN of this build has no micro-kernels: build it with -DDNNL_EXPERIMENTAL_UKERNEL=ON, "
+            "as Debian does, and llmtrain with it";
+  return std::string("matrix products and attention take their slowest path: ") + why;
+}
+
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role) {
+  const ProductShape product = check_linear_forward(y, x, w, bias);
+  const int64_t n = product.n, m = product.m, k = product.k;
+  if (n == 0 || m == 0) return;
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
+  if (role == ProductRole::decoding || (role == ProductRole::training && n <= few_rows)) {
+    host::dispatch(y, w,
+                   [&](auto* to, const auto* weights) { forward_in_place(to, as_float(x), weights, bias, n, m, k); });
+    return;
+  }
+  host::GemmShape shape = host::forward_shape(product, x.dtype, y.dtype);
+  shape.bias = !bias.empty();
+  shape.bias_type = bias.dtype;
+  shape.any_rows = role == ProductRole::prefill;
+  host::gemm(shape, x.data, w.data, y.data, bias.data);
+}
+
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream&) {
+  const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
+  if (product.n == 0) return;
+  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
+  host::gemm(host::backward_input_shape(product, dy.dtype, dx.dtype, accumulate), dy.data, w.data, dx.data, nullptr);
+}
+
+void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
+  const ProductShape product = check_linear_backward_weight(dw, dy, x);
+  const ProfileSpan span("linear_backward_weight", [&] { return traffic({&dw, &dy, &x}, product.flops()); });
+  if (product.n == 0) {
+    if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
+    return;
+  }
+  host::gemm(host::backward_weight_shape(product, dy.dtype, accumulate), dy.data, x.data, dw.data, nullptr);
+}
+
+int64_t matmul_workspace_bytes() { return 0; }  // packed panels are planned: kernels/workspace.hpp
+
+void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {
+  check_linear_backward_bias(db, dy);
+  const ProfileSpan span("linear_backward_bias", [&] { return traffic({&dy}); });
+  host::dispatch(dy.dtype, [&](auto* tag) {
+    const auto* in = static_cast<decltype(tag)>(dy.data);
+    const int64_t columns = dy.dim(1);
+    const auto add_rows = [=](float* sums, int64_t begin, int64_t end, int64_t first, int64_t last) {
+      for (int64_t r = begin; r < end; ++r) {
+        const auto* row = in + r * columns;
+#pragma omp simd
+        for (int64_t c = first; c < last; ++c) sums[c] += host::load(row + c);
+      }
+    };
+    host::column_sums({dy.dim(0), columns, 1, false}, add_rows, {db.as<float>()}, accumulate);
+  });
+}
+
+}  // namespace llmtrain

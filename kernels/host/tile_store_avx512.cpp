@@ -1,7 +1,0 @@
-#include "kernels/host/tile_store.hpp"
-
-namespace llmtrain::host {
-
-void store_tile_avx512(const FinishedTile& tile) { TileStore<Float16>::run(tile); }
-
-}  // namespace llmtrain::host

@@ -1,0 +1,159 @@
+// What a deck's keys look like on paper: the resolved deck, --help and the manual.
+#include <fmt/format.h>
+
+#include "core/deck/deck.hpp"
+#include "core/registry.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Length of the character or escape of printed text that begins at `i`.
+size_t token_length(std::string_view text, size_t i) {
+  if (text[i] == '\\') return i + 1 < text.size() && text[i + 1] == 'x' ? 4 : 2;
+  size_t length = 1;
+  while (i + length < text.size() && (static_cast<uint8_t>(text[i + length]) & 0xC0u) == 0x80) ++length;
+  return length;
+}
+
+/// `value` as printed, cut into lines of a deck: lists after commas, long text behind a backslash.
+std::string wrapped(std::string_view head, std::string_view value) {
+  constexpr size_t width = 110;
+  std::string out(head);
+  size_t column = head.size();
+  for (size_t i = 0; i < value.size();) {
+    const std::string_view token = value.substr(i, token_length(value, i));
+    const bool item_ended = out.ends_with(", ") && !out.ends_with("\\, ") && i > 0;
+    if (item_ended && column > width / 2) {
+      out.pop_back();  // the blank after the comma
+      out += "\n    ";
+      column = 4;
+    } else if (column > width && token != " ") {
+      out += "\\\n    ";
+      column = 4;
+    }
+    out += token;
+    column += token.size();
+    i += token.size();
+  }
+  return out;
+}
+
+std::string key_type(const DeckKeys::Key& key) {
+  return key.info.unit.empty() ? key.type : fmt::format("{} ({})", key.type, key.info.unit);
+}
+
+std::string default_text(const DeckKeys::Key& key) {
+  if (key.info.required) return "required";
+  if (!key.info.automatic.empty()) return std::string(key.info.automatic);
+  const std::string value = key.print();
+  return value.empty() ? "none" : value;
+}
+
+/// For a cell of a Markdown table.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '|' || c == '<' || c == '>' || c == '*' || c == '_') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+void add_key(std::string& out, const DeckKeys::Key& key) {
+  const std::string range = key.info.range.text();
+  out += fmt::format("  {:<28}{}{}  [{}]\n      {}\n", key.name, key_type(key), range.empty() ? "" : ", " + range,
+                     default_text(key), key.info.doc);
+}
+
+void add_section(std::string& out, const DeckKeys& keys, const DeckKeys::Section& section) {
+  out += fmt::format("[{}]  {}\n", section.name, section.doc);
+  for (const DeckKeys::Key& key : keys.keys()) {
+    if (key.section == section.name) add_key(out, key);
+  }
+}
+
+[[noreturn]] void unknown_topic(const DeckKeys& keys, std::string_view topic) {
+  const size_t dot = topic.find('.');
+  const std::vector<std::string_view> sections = keys.section_names();
+  const std::vector<std::string_view> names =
+      dot == std::string_view::npos ? std::vector<std::string_view>() : keys.names_in(topic.substr(0, dot));
+  const std::string hint =
+      names.empty() ? did_you_mean(topic.substr(0, dot), sections) : did_you_mean(topic.substr(dot + 1), names);
+  throw UserError(ExitCode::command_line, fmt::format("--help {}: no such section or key{}; the sections are {}", topic,
+                                                      hint, joined(sections)));
+}
+
+}  // namespace
+
+std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::string_view title) {
+  std::string out = fmt::format("# {}\n", title);
+  for (const DeckKeys::Section& section : keys.sections()) {
+    out += fmt::format("\n[{}]\n", section.name);
+    for (const DeckKeys::Key& key : keys.keys()) {
+      if (key.section != section.name) continue;
+      const Provenance::Entry& entry = provenance.at(key.full_name());
+      if (entry.origin == Origin::unused) {
+        out += fmt::format("# {}: {}\n", key.name, entry.note);
+        continue;
+      }
+      if (!key.list && key.print().empty()) {  // no value can be read: an empty text is what is not given
+        out += fmt::format("# {}: none\n", key.name);
+        continue;
+      }
+      const std::string comment =
+          fmt::format("{}{}{}", name_of(entry.origin), entry.note.empty() ? "" : ": ", entry.note);
+      const std::string line = fmt::format("{} = {}", key.name, key.print());
+      if (line.size() + comment.size() < 100) {
+        out += fmt::format("{:<44} ; {}\n", line, comment);
+      } else {
+        out += fmt::format("# {}\n{}\n", comment, wrapped(fmt::format("{} = ", key.name), key.print()));
+      }
+    }
+  }
+  return out;
+}
+
+std::string deck_help(const DeckKeys& defaults, std::string_view topic) {
+  std::string out;
+  for (const DeckKeys::Section& section : defaults.sections()) {
+    if (topic.empty() || topic == section.name) add_section(out, defaults, section);
+    if (topic.empty()) out += '\n';
+  }
+  if (const DeckKeys::Key* key = defaults.find(topic)) {
+    out += fmt::format("[{}]\n", key->section);
+    add_key(out, *key);
+  }
+  if (out.empty()) unknown_topic(defaults, topic);
+  return out;
+}
+
+std::string deck_manual(const DeckKeys& defaults) {
+  std::string out =
+      "# The deck\n\n"
+      "Generated from the source (`visit` of each section): do not edit. `llmtrain --help section.key` shows the "
+      "same.\n\n"
+      "One `key = value` per line under a `[section]`. `#` or `;` at the start of a line, or `;` after white space, "
+      "begin a\n"
+      "comment. Lists are separated by commas and may go on in indented lines. A backslash at the end of a line joins "
+      "the\n"
+      "indented next one to it without a break. Counts accept `_` between digits and K, M, G (powers of 1000), KiB, "
+      "MiB,\n"
+      "GiB. Text is written without quotation marks; `\\n`, `\\t`, `\\s` (a space at an end), `\\,`, `\\\\` and "
+      "`\\xHH`\n"
+      "stand for characters that could not stand there. `${NAME}` is an environment variable. Relative paths are "
+      "relative\n"
+      "to the working directory of the job. On the command line `section.key=value` wins over the deck. Numbers that\n"
+      "are used in fp32 must be finite there, and 0 only if they are written so.\n";
+  for (const DeckKeys::Section& section : defaults.sections()) {
+    out += fmt::format("\n## [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
+                       section.name, section.doc);
+    for (const DeckKeys::Key& key : defaults.keys()) {
+      if (key.section != section.name) continue;
+      out += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, cell(key_type(key)), cell(key.info.range.text()),
+                         cell(default_text(key)), cell(key.info.doc));
+    }
+  }
+  return out;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,47 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/files/file_handle.hpp"
+
+namespace llmtrain {
+
+/// A folder whose files are opened by names that foreign text may have chosen: only plain names, which cannot lead out
+/// of the folder, and regular files only. Symbolic links are followed in folders of models, since the Hugging Face
+/// cache consists of them, and refused in checkpoints, which this program writes without any.
+class FolderHandle {
+ public:
+  enum class Links : uint8_t { followed, refused };
+  /// UserError(missing_input) when it is no folder. The path itself may lead through links.
+  static FolderHandle open(const std::string& path, Links links = Links::followed);
+
+  ~FolderHandle();
+  FolderHandle(FolderHandle&& other) noexcept;
+  FolderHandle& operator=(FolderHandle&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  std::string path_of(std::string_view name) const { return path_ + "/" + std::string(name); }
+  /// Whether something of this name is there, a link included.
+  bool has(const std::string& name) const;
+  /// Sorted; without those that begin with a dot.
+  std::vector<std::string> names() const;
+  /// UserError: bad_content for a name that is none, a link that is refused and what is no regular file; missing_input
+  /// when it is not there or is a link that leads nowhere.
+  FileHandle open_to_read(const std::string& name) const;
+
+ private:
+  FolderHandle(int descriptor, std::string path, Links links)
+      : descriptor_(descriptor), path_(std::move(path)), links_(links) {}
+  std::string why_unreadable(const std::string& name, int error) const;
+  int descriptor_ = -1;
+  std::string path_;
+  Links links_ = Links::followed;
+};
+
+/// Throws UserError(bad_content), beginning with `place`, unless the name is one component: no separator, not "." or
+/// "..", no NUL or other control character, at most 255 bytes.
+void check_file_name(std::string_view name, const std::string& place);
+
+}  // namespace llmtrain

@@ -1,0 +1,39 @@
+#pragma once
+// Files that appear whole or not at all, whenever the process ends: a temporary name, fsync, rename.
+
+#include <string>
+#include <string_view>
+
+#include "core/files/file_handle.hpp"
+
+namespace llmtrain {
+
+/// A name beside `path` that nobody else uses: "<path>.<host>-<process>-<time>-<number>.tmp".
+std::string temporary_path(const std::string& path);
+
+/// A file under a temporary name until it is published; one that never is leaves nothing behind.
+class WholeFile {
+ public:
+  /// UserError(cannot_create).
+  explicit WholeFile(const std::string& path);
+  ~WholeFile();
+  WholeFile(const WholeFile&) = delete;
+  WholeFile& operator=(const WholeFile&) = delete;
+
+  const FileHandle& file() const { return file_; }
+  /// Synced and under its name, in the place of an older one. UserError: io, cannot_create.
+  void publish();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  FileHandle file_;
+  bool published_ = false;
+};
+
+void write_whole_file(const std::string& path, std::string_view content);
+
+/// rename(2), and the folder synced. UserError(cannot_create).
+void publish_file(const std::string& temporary, const std::string& path);
+
+}  // namespace llmtrain

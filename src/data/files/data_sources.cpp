@@ -1,0 +1,207 @@
+#include "data/files/data_sources.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/message.hpp"
+#include "corpus/stories.hpp"
+#include "data/files/cache_folder.hpp"
+#include "data/stream/mixture.hpp"
+
+namespace llmtrain {
+namespace {
+
+// The example corpus as training and as validation data are different stories: seed, bytes.
+struct StoriesPart {
+  uint64_t seed;
+  int64_t bytes;
+};
+constexpr StoriesPart training_stories{1, 8'000'000};
+constexpr StoriesPart validation_stories{2, 800'000};
+
+InputFile stories_file(const StoriesPart& part, const std::string& folder) {
+  InputFile input;
+  input.path = store_text(folder, "stories", stories_text(part.seed, part.bytes));
+  input.name = builtin_stories;
+  input.format.separator = story_separator;
+  const FileHandle file = FileHandle::open_to_read(input.path);
+  input.bytes = file.size();
+  input.modified = file.modified();
+  return input;
+}
+
+void refuse_repeated(const InputSets& sets) {
+  std::set<std::string> seen;
+  for (const std::vector<InputFile>& files : sets.sources) {
+    for (const InputFile& file : files) {
+      std::error_code ignored;
+      const std::filesystem::path real = std::filesystem::canonical(file.path, ignored);
+      if (seen.insert(ignored ? file.path : real.string()).second) continue;
+      throw UserError(ExitCode::deck, file.path + ": named in two sources; each file may be given once");
+    }
+  }
+}
+
+void put_files(const std::vector<InputFile>& files, Message& message) {
+  std::vector<int64_t> numbers = {static_cast<int64_t>(files.size())};
+  for (const InputFile& file : files) {
+    numbers.insert(numbers.end(),
+                   {static_cast<int64_t>(file.kind), file.bytes, file.modified, file.text_begin,
+                    static_cast<int64_t>(file.compression), file.by_content ? 1 : 0, file.format.row_limit});
+  }
+  message.put(numbers);
+  for (const InputFile& file : files) {
+    for (const std::string* text : {&file.path, &file.name, &file.format.separator, &file.format.column}) {
+      message.put(*text);
+    }
+  }
+}
+
+std::vector<InputFile> take_files(Message& message) {
+  std::vector<int64_t> numbers;
+  message.take(numbers);
+  std::vector<InputFile> files(static_cast<size_t>(numbers[0]));
+  for (size_t f = 0; f < files.size(); ++f) {
+    InputFile& file = files[f];
+    const int64_t* number = numbers.data() + 1 + 7 * f;
+    file.kind = static_cast<InputKind>(number[0]);
+    file.bytes = number[1];
+    file.modified = number[2];
+    file.text_begin = number[3];
+    file.compression = static_cast<Compression>(number[4]);
+    file.by_content = number[5] != 0;
+    file.format.row_limit = number[6];
+    for (std::string* text : {&file.path, &file.name, &file.format.separator, &file.format.column}) message.take(*text);
+  }
+  return files;
+}
+
+}  // namespace
+
+WeightedPattern split_weight(const std::string& entry) {
+  const size_t colon = entry.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == entry.size()) return {entry};
+  const std::string_view text = std::string_view(entry).substr(colon + 1);
+  const bool numeric = text.find_first_not_of("0123456789.+-eE") == std::string_view::npos;
+  double weight = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+  if (!numeric || error != std::errc{} || end != text.data() + text.size()) return {entry};
+  if (!(weight > 0) || !std::isfinite(weight)) {
+    throw UserError(ExitCode::deck, entry + ": the weight behind the colon must be above 0");
+  }
+  return {entry.substr(0, colon), weight};
+}
+
+std::vector<WeightedPattern> split_weights(const std::vector<std::string>& entries) {
+  std::vector<WeightedPattern> patterns;
+  for (const std::string& entry : entries) {
+    patterns.push_back(split_weight(entry));
+    if ((patterns.back().weight > 0) != (patterns.front().weight > 0)) {
+      throw UserError(ExitCode::deck, fmt::format("{} has {} weight and {} has {}: give one to each, or to none",
+                                                  entries.front(), patterns.front().weight > 0 ? "a" : "no", entry,
+                                                  patterns.back().weight > 0 ? "one" : "none"));
+    }
+  }
+  if (patterns.size() > Mixture::most_sources && patterns.front().weight > 0) {
+    throw UserError(ExitCode::deck, fmt::format("at most {} sources have weights", Mixture::most_sources));
+  }
+  return patterns;
+}
+
+bool names_built_in(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    if (!pattern.starts_with("builtin:") || pattern == builtin_stories) continue;
+    throw UserError(ExitCode::deck,
+                    fmt::format("{}: there is no such corpus; the built-in one is {}", pattern, builtin_stories));
+  }
+  const auto count = std::count(patterns.begin(), patterns.end(), builtin_stories);
+  if (count > 0 && patterns.size() > 1) {
+    throw UserError(ExitCode::deck,
+                    fmt::format("{} stands alone; to mix it with files or repeat it, write it to a file "
+                                "with `llmtool corpus stories`",
+                                builtin_stories));
+  }
+  return count > 0;
+}
+
+std::vector<InputFile> InputSets::all() const {
+  std::vector<InputFile> files;
+  for (const std::vector<InputFile>& source : sources) files.insert(files.end(), source.begin(), source.end());
+  files.insert(files.end(), validation.begin(), validation.end());
+  return files;
+}
+
+std::vector<InputFile*> InputSets::pointers() {
+  std::vector<InputFile*> files;
+  for (std::vector<InputFile>& source : sources) {
+    for (InputFile& file : source) files.push_back(&file);
+  }
+  for (InputFile& file : validation) files.push_back(&file);
+  return files;
+}
+
+InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
+  const TextFormat format = config.text_format();
+  InputSets sets;
+  if (names_built_in(config.train)) {
+    sets.sources = {{stories_file(training_stories, folder)}};
+    sets.weights = {1};
+  } else {
+    std::vector<std::string> unweighted;
+    for (const WeightedPattern& entry : split_weights(config.train)) {
+      if (entry.weight == 0) {
+        unweighted.push_back(entry.pattern);
+      } else {
+        sets.sources.push_back(find_input_files({entry.pattern}, format));
+        sets.weights.push_back(entry.weight);
+      }
+    }
+    if (!unweighted.empty()) {
+      sets.sources = {find_input_files(unweighted, format)};
+      sets.weights = {1};
+    }
+  }
+  if (names_built_in(config.validation)) {
+    sets.validation = {stories_file(validation_stories, folder)};
+  } else {
+    sets.validation = find_input_files(config.validation, format);
+  }
+  if (sets.sources.empty()) throw UserError(ExitCode::deck, "data.train: names no file");
+  refuse_repeated(sets);
+  check_kinds(sets);
+  return sets;
+}
+
+void share_input_sets(InputSets& sets, Communicator& communicator) {
+  Message mine;
+  mine.put(sets.weights);
+  put_files(sets.validation, mine);
+  for (const std::vector<InputFile>& files : sets.sources) put_files(files, mine);
+  std::string bytes = mine.bytes();
+  communicator.broadcast(bytes);
+  Message theirs(std::move(bytes));
+  sets = {};
+  theirs.take(sets.weights);
+  sets.validation = take_files(theirs);
+  for (size_t s = 0; s < sets.weights.size(); ++s) sets.sources.push_back(take_files(theirs));
+}
+
+void check_kinds(const InputSets& sets) {
+  const std::vector<InputFile> all = sets.all();
+  const auto rows =
+      std::find_if(all.begin(), all.end(), [](const InputFile& file) { return file.kind == InputKind::token_rows; });
+  const auto text = std::find_if(all.begin(), all.end(), [](const InputFile& file) { return is_encoded(file.kind); });
+  if (rows != all.end() && text != all.end()) {
+    throw UserError(ExitCode::deck, text->path + " and " + rows->path +
+                                        ": text and rows of input_ids cannot be mixed: nothing tells whether the ids "
+                                        "are those of the text's tokenizer");
+  }
+}
+
+}  // namespace llmtrain

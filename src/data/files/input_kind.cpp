@@ -1,0 +1,237 @@
+#include "data/files/input_kind.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include "core/error.hpp"
+#include "data/files/jsonl.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr std::string_view row_endings[] = {".jsonl", ".ndjson", ".jsonlines", ".ldjson"};
+constexpr std::string_view token_endings[] = {".h5", ".hdf5"};
+constexpr std::string_view blank = " \t\r\n";
+
+/// Columns that other trainers know and that change what is trained on, or how.
+constexpr std::string_view unused_columns[] = {"position_ids", "token_type_ids",  "special_tokens_mask",
+                                               "loss_mask",    "completion_mask", "assistant_masks"};
+
+/// Formats that cannot be read as text, by the ending of the name or by the first bytes, and the way out.
+struct RefusedFormat {
+  std::string_view ending, magic, advice;
+};
+using namespace std::string_view_literals;
+constexpr std::string_view unpack_archive = "an archive: unpack it, and name the files in it";
+constexpr RefusedFormat refused_formats[] = {
+    {".parquet", "PAR1\x15"sv,
+     "Parquet is not read in this version: make rows of it, e.g. with duckdb -c \"COPY (SELECT text FROM "
+     "'FILE.parquet') TO 'FILE.jsonl' (FORMAT json)\""},
+    {".arrow", "ARROW1\0\0"sv, "Arrow is not read in this version: make rows of text (.jsonl) of it"},
+    {".tar", "", unpack_archive},
+    {".tgz", "", unpack_archive},
+    {".zip", "PK\x03\x04", unpack_archive},
+    {".7z", "7z\xBC\xAF\x27\x1C", unpack_archive},
+    {".bz2", "BZh91AY&SY", "only gzip and zstd are unpacked: bzip2 -dc FILE.bz2 | zstd > FILE.zst"},
+    {".xz",
+     "\xFD"
+     "7zXZ",
+     "only gzip and zstd are unpacked: xz -dc FILE.xz | zstd > FILE.zst"},
+    {".lz4", "\x04\x22\x4D\x18", "only gzip and zstd are unpacked: lz4 -dc FILE.lz4 | zstd > FILE.zst"},
+};
+
+void refuse_format(const std::string& path, std::string_view head) {
+  for (const RefusedFormat& format : refused_formats) {
+    const bool named = has_ending(uncompressed_name(path), format.ending);
+    if (!named && (format.magic.empty() || !head.starts_with(format.magic))) continue;
+    throw UserError(ExitCode::bad_content, fmt::format("{}: {}", path, format.advice));
+  }
+}
+
+/// The beginning of what the file holds: at least `wanted` bytes if there are as many.
+class Beginning {
+ public:
+  Beginning(const FileHandle& file, const InputFile& input) : file_(file) {
+    if (input.compression == Compression::none) return;
+    constexpr int64_t any = int64_t{1} << 50;
+    reader_ = std::make_unique<CompressedReader>(file, input.compression, any);
+  }
+  const std::string& read(int64_t wanted) {
+    const auto have = static_cast<int64_t>(text_.size());
+    if (wanted <= have) return text_;
+    text_.resize(static_cast<size_t>(wanted));
+    char* data = text_.data() + have;
+    const int64_t n = reader_ ? reader_->read(data, wanted - have) : file_.read_some(have, wanted - have, data);
+    text_.resize(static_cast<size_t>(have + n));
+    return text_;
+  }
+
+ private:
+  const FileHandle& file_;
+  std::unique_ptr<CompressedReader> reader_;
+  std::string text_;
+};
+
+/// Returns where the JSON string that begins at `at` ends, behind its quote; npos: not on this line.
+size_t end_of_string(std::string_view text, size_t at) {
+  for (++at; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') return at + 1;
+    if (c == '\n' || c == '\r') return std::string_view::npos;
+    if (c == '\\') ++at;
+  }
+  return text.size() + 1;
+}
+
+/// Returns where the object that begins at `at` ends; npos: it is no JSON object with a key on one line; behind the
+/// text: the value of a key is cut there.
+size_t end_of_object(std::string_view text, size_t at) {
+  const size_t key = text.find_first_not_of(" \t", at + 1);
+  if (key == std::string_view::npos || text[key] != '"') return std::string_view::npos;
+  const size_t key_end = end_of_string(text, key);
+  if (key_end >= text.size()) return std::string_view::npos;
+  const size_t colon = text.find_first_not_of(" \t", key_end);
+  if (colon == std::string_view::npos || text[colon] != ':') return std::string_view::npos;
+  int64_t depth = 1;
+  for (at = colon; at < text.size();) {
+    const char c = text[at];
+    if (c == '\n' || c == '\r') return std::string_view::npos;
+    if (c == '"') {
+      at = end_of_string(text, at);
+      if (at == std::string_view::npos) return at;
+      continue;
+    }
+    ++at;
+    depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    if (depth == 0) return c == '}' ? at : std::string_view::npos;
+  }
+  return text.size() + 1;
+}
+
+enum class Rows : uint8_t { none, one, several };
+
+/// Returns whether a text begins with rows of JSON: an object with a key on one line, behind which there is nothing or
+/// another object. A line that the text cuts is judged by what is there.
+Rows rows_in(std::string_view text) {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  const size_t first = text.find_first_not_of(blank);
+  if (first == std::string_view::npos || text[first] != '{') return Rows::none;
+  const size_t end = end_of_object(text, first);
+  if (end == std::string_view::npos) return Rows::none;
+  const size_t next = text.find_first_not_of(" \t\r\n,", std::min(end, text.size()));  // some write commas between them
+  if (next == std::string_view::npos) return Rows::one;
+  return text[next] == '{' ? Rows::several : Rows::none;
+}
+
+/// Looks at the first row. False: it has neither ids nor the column of the text.
+bool examine_rows(Beginning& beginning, InputFile& input) {
+  input.kind = InputKind::text_rows;
+  size_t at = static_cast<size_t>(input.text_begin);
+  const int64_t most = input.format.row_limit + hash_piece;
+  for (int64_t wanted = hash_piece;; wanted = std::min(2 * wanted, most)) {
+    const std::string& text = beginning.read(wanted);
+    const bool ended = static_cast<int64_t>(text.size()) < wanted;
+    at = std::min(text.find_first_not_of(blank, at), text.size());
+    const size_t line_end = text.find('\n', at);
+    if (at < text.size() && (line_end != std::string::npos || ended)) {
+      const std::vector<std::string> keys = row_keys(std::string_view(text).substr(at, line_end - at));
+      const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+      if (!has("input_ids")) return has(input.format.column);
+      input.kind = InputKind::token_rows;
+      std::vector<std::string_view> unused;
+      std::copy_if(std::begin(unused_columns), std::end(unused_columns), std::back_inserter(unused), has);
+      if (unused.empty()) return true;
+      input.notes.push_back(
+          fmt::format("{}: its rows have {}, which has no effect: input_ids, attention_mask and labels are read",
+                      input.path, fmt::join(unused, ", ")));
+      return true;
+    }
+    if (ended) throw UserError(ExitCode::bad_content, input.path + ": it has no row");
+    if (wanted == most) return true;  // no line ends, or all are blank: reading it will say so
+  }
+}
+
+/// A .json that is one value, and no rows or text.
+void refuse_whole_json(const InputFile& input, const std::string& head) {
+  const size_t first = head.find_first_not_of(blank, static_cast<size_t>(input.text_begin));
+  if (first == std::string::npos || (head[first] != '[' && head[first] != '{')) return;
+  const bool array = head[first] == '[';
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: byte {}: a JSON {} is not read as text. Rows are read from .jsonl, one object on "
+                              "each line: {}. data.json_as_text (llmtool: --json-as-text) reads it as text",
+                              input.path, first, array ? "array" : "object",
+                              array ? "jq -c '.[]' FILE.json > FILE.jsonl"
+                                    : "jq -c . FILE.json > FILE.jsonl, or jq -c '.LIST[]' FILE.json > FILE.jsonl"));
+}
+
+/// Where the lines end with CR LF, the separator does, too.
+void examine_lines(const std::string& head, InputFile& input) {
+  const size_t line_end = head.find('\n');
+  const bool carriage_return = line_end != std::string::npos && line_end > 0 && head[line_end - 1] == '\r';
+  std::string& separator = input.format.separator;
+  if (!carriage_return || separator.find('\r') != std::string::npos) return;
+  for (size_t at = separator.find('\n'); at != std::string::npos; at = separator.find('\n', at + 2)) {
+    separator.insert(at, 1, '\r');
+  }
+}
+
+bool ends_in_one_of(std::string_view path, std::span<const std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) { return has_ending(path, ending); });
+}
+
+}  // namespace
+
+bool names_rows(std::string_view path) { return ends_in_one_of(path, row_endings); }
+bool names_tokens(std::string_view path) { return ends_in_one_of(path, token_endings); }
+
+void examine_input(const FileHandle& file, InputFile& input) {
+  if (input.bytes == 0) throw UserError(ExitCode::bad_content, input.path + ": the file is empty");
+  refuse_format(input.path, "");
+  input.compression = compression_of(file);
+  const std::string_view name = uncompressed_name(input.path);
+  if (names_tokens(name)) {
+    input.kind = InputKind::tokens;
+    if (input.compression == Compression::none) return;
+    throw UserError(ExitCode::bad_content, input.path + ": token files are read in place: unpack it");
+  }
+  Beginning beginning(file, input);
+  const std::string& head = beginning.read(hash_piece);
+  refuse_format(input.path, head);
+  if (head.starts_with(byte_order_mark)) input.text_begin = static_cast<int64_t>(byte_order_mark.size());
+  const bool packed = input.compression != Compression::none;
+  if (!packed && input.bytes == input.text_begin) {
+    throw UserError(ExitCode::bad_content, input.path + ": the file is empty");
+  }
+  const bool named = names_rows(name), json = has_ending(name, ".json");
+  const Rows rows = named ? Rows::several : input.format.json_as_text ? Rows::none : rows_in(head);
+  if (rows != Rows::none) {
+    const bool readable = examine_rows(beginning, input);
+    if (json && rows == Rows::one && !readable) refuse_whole_json(input, head);
+    input.by_content = !named;
+    if (named || json) return;
+    input.notes.insert(input.notes.begin(),
+                       fmt::format("{}: its lines are JSON objects and are read as rows; data.json_as_text (llmtool: "
+                                   "--json-as-text) reads them as text",
+                                   input.path));
+    return;
+  }
+  if (json && !input.format.json_as_text) refuse_whole_json(input, head);
+  examine_lines(head, input);
+}
+
+void report_notes(const std::vector<InputFile>& files, const ProgressReport& report) {
+  constexpr size_t max_told = 5;
+  size_t notes = 0;
+  for (const InputFile& file : files) {
+    for (const std::string& note : file.notes) {
+      if (++notes <= max_told) report(note);
+    }
+  }
+  if (notes > max_told) report(fmt::format("and {} more notes of this kind on other files", notes - max_told));
+}
+
+}  // namespace llmtrain

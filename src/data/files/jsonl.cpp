@@ -1,0 +1,393 @@
+#include "data/files/jsonl.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_set>
+
+#include "core/batch.hpp"
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t read_bytes = int64_t{1} << 18;
+
+/// Takes the events of the parser, which keeps its own stack on the heap: no depth overflows the machine's. After the
+/// key of a wanted column and until the next key of the row, every value belongs to that column.
+class RowHandler : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  const std::string& problem() const { return problem_; }
+  /// Where the line is no JSON.
+  std::optional<size_t> broken_at() const { return broken_at_; }
+  virtual bool finish() = 0;
+
+  bool null() final { return scalar() && (!wanted_ || take_null()); }
+  bool boolean(bool value) final { return scalar() && (!wanted_ || take_boolean(value)); }
+  bool number_integer(number_integer_t value) final { return scalar() && (!wanted_ || take_integer(value)); }
+  bool number_unsigned(number_unsigned_t value) final {
+    const bool fits = value <= static_cast<uint64_t>(INT64_MAX);
+    return scalar() && (!wanted_ || take_integer(fits ? static_cast<int64_t>(value) : INT64_MAX));
+  }
+  bool number_float(number_float_t, const string_t& text) final { return scalar() && (!wanted_ || take_float(text)); }
+  bool string(string_t& value) final { return scalar() && (!wanted_ || take_string(value)); }
+  bool binary(binary_t&) final { return fail("binary data"); }
+
+  bool start_object(size_t) final {
+    if (wanted_) return refuse_value();
+    keys_.emplace_back();
+    return check_depth();
+  }
+  bool key(string_t& name) final {
+    std::unordered_set<std::string>& names = keys_.back();
+    if (names.size() >= max_json_keys) return fail(fmt::format("an object with more than {} keys", max_json_keys));
+    if (!names.insert(name).second) return fail(fmt::format("key {} twice in one object", printable(name)));
+    if (depth() == 1) {
+      key_ = name;
+      wanted_ = wants(name);
+    }
+    return true;
+  }
+  bool end_object() final {
+    keys_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) final {
+    if (depth() == 0) return fail("a row must be a JSON object");
+    if (wanted_ && !open_list()) return false;
+    keys_.emplace_back();
+    return check_depth();
+  }
+  bool end_array() final {
+    keys_.pop_back();
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) final {
+    broken_at_ = position > 0 ? position - 1 : 0;
+    const std::string_view text = error.what();
+    const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
+    return fail(std::string("not valid JSON") +
+                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is no character"
+                 : says("ill-formed UTF-8")                  ? ": bytes that are not UTF-8"
+                 : says("control character")                 ? ": control characters must be escaped"
+                 : says("unexpected end of input") || says("missing closing quote") ? ": the line ends too early"
+                                                                                    : ""));
+  }
+
+ protected:
+  /// Whether the value of this key of the row is one to take.
+  virtual bool wants(const std::string& key) = 0;
+  virtual bool open_list() { return refuse_value(); }
+  virtual bool take_null() { return refuse_value(); }
+  virtual bool take_boolean(bool) { return refuse_value(); }
+  virtual bool take_integer(int64_t) { return refuse_value(); }
+  virtual bool take_float(const std::string&) { return refuse_value(); }
+  virtual bool take_string(std::string&) { return refuse_value(); }
+  virtual bool refuse_value() = 0;  ///< of another type than the column has
+
+  size_t depth() const { return keys_.size(); }
+  const std::string& key_of_row() const { return key_; }
+  bool fail(std::string what) {
+    if (problem_.empty()) problem_ = std::move(what);
+    return false;
+  }
+
+ private:
+  bool scalar() { return depth() > 0 || fail("a row must be a JSON object"); }
+  bool check_depth() {
+    return depth() <= static_cast<size_t>(max_json_depth) ||
+           fail(fmt::format("nested deeper than {} levels", max_json_depth));
+  }
+
+  std::string problem_;
+  std::optional<size_t> broken_at_;
+  std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
+  std::string key_;                                    // of the row
+  bool wanted_ = false;
+};
+
+class TokenRowHandler final : public RowHandler {
+ public:
+  explicit TokenRowHandler(TokenRow& row) : row_(row) {}
+
+  bool finish() override {
+    if (!ids_.given) return fail("no input_ids: rows of token ids all have them");
+    for (const Column* column : {&labels_, &attention_}) {
+      if (!column->given || column->values->size() == row_.ids.size()) continue;
+      return fail(fmt::format("{} {} for {} input_ids", column->values->size(),
+                              column == &labels_ ? "labels" : "entries of attention_mask", row_.ids.size()));
+    }
+    row_.has_labels = labels_.given;
+    for (size_t i = 0; row_.has_labels && i < row_.ids.size(); ++i) {
+      if (is_padding(i) || row_.labels[i] == ignore_target || row_.labels[i] == row_.ids[i]) continue;
+      return fail(fmt::format("labels[{}] is {}; it must be input_ids[{}] = {} or {}", i, row_.labels[i], i,
+                              row_.ids[i], ignore_target));
+    }
+    if (attention_.given) leave_out_padding();
+    return true;
+  }
+
+ private:
+  struct Column {
+    std::string_view name;
+    std::vector<int32_t>* values;
+    bool given = false;
+  };
+
+  bool is_padding(size_t i) const { return attention_.given && mask_[i] == 0; }
+  void leave_out_padding() {
+    size_t kept = 0;
+    for (size_t i = 0; i < row_.ids.size(); ++i) {
+      if (is_padding(i)) continue;
+      row_.ids[kept] = row_.ids[i];
+      if (row_.has_labels) row_.labels[kept] = row_.labels[i];
+      ++kept;
+    }
+    row_.padding = static_cast<int64_t>(row_.ids.size() - kept);
+    row_.ids.resize(kept);
+    if (row_.has_labels) row_.labels.resize(kept);
+  }
+
+  bool wants(const std::string& key) override {
+    column_ = nullptr;
+    for (Column* column : {&ids_, &labels_, &attention_}) {
+      if (key == column->name) column_ = column;
+    }
+    return column_ != nullptr;
+  }
+  bool open_list() override {
+    if (depth() > 1) return fail(key_of_row() + " must be a flat list of integers");
+    return column_->given = true;
+  }
+  bool take_integer(int64_t value) override {
+    if (depth() == 1) return refuse_value();
+    if (column_ == &attention_) return value == 0 || value == 1 ? take(value) : refuse_attention(fmt::to_string(value));
+    const bool ignored = column_ == &labels_ && value == ignore_target;
+    if (!ignored && (value < 0 || value > largest_id)) {
+      return fail(fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), column_->values->size(), value,
+                              largest_id));
+    }
+    return take(value);
+  }
+  bool take_boolean(bool value) override {
+    return depth() > 1 && column_ == &attention_ ? take(value ? 1 : 0) : refuse_value();
+  }
+  bool take_float(const std::string& text) override {
+    if (depth() == 1) return refuse_value();
+    if (column_ != &attention_) return fail(fmt::format("{} is not an integer", text.substr(0, 40)));
+    double value = -1;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value == 0 || value == 1 ? take(value == 1 ? 1 : 0) : refuse_attention(text.substr(0, 40));
+  }
+  bool take(int64_t value) {
+    column_->values->push_back(static_cast<int32_t>(value));
+    return true;
+  }
+  bool refuse_attention(const std::string& value) {
+    return fail(fmt::format("attention_mask[{}] = {} is neither 1 nor, for padding, 0", mask_.size(), value));
+  }
+  bool refuse_value() override { return fail(key_of_row() + " must be a list of integers"); }
+
+  TokenRow& row_;
+  std::vector<int32_t> mask_;
+  Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels}, attention_{"attention_mask", &mask_};
+  Column* column_ = nullptr;  // of the wanted key
+};
+
+class TextRowHandler final : public RowHandler {
+ public:
+  TextRowHandler(const std::string& column, std::string& text) : column_(column), text_(text) {}
+
+  bool finish() override {
+    if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids are not mixed");
+    return has_text_ || fail(fmt::format("no column {}: data.text_column names the one with the text (there are: {})",
+                                         printable(column_), columns_.empty() ? "none" : columns_));
+  }
+
+ private:
+  static constexpr size_t most_shown = 200;
+
+  bool wants(const std::string& key) override {
+    if (columns_.size() < most_shown) columns_ += (columns_.empty() ? "" : ", ") + printable(key);
+    has_ids_ = has_ids_ || key == "input_ids";
+    return key == column_;
+  }
+  bool take_null() override { return has_text_ = true; }
+  bool take_string(std::string& value) override {
+    text_.swap(value);
+    return has_text_ = true;
+  }
+  bool refuse_value() override { return fail(printable(key_of_row()) + " must be a text"); }
+
+  const std::string& column_;
+  std::string& text_;
+  std::string columns_;
+  bool has_text_ = false;
+  bool has_ids_ = false;
+};
+
+class KeyHandler final : public RowHandler {
+ public:
+  explicit KeyHandler(std::vector<std::string>& keys) : keys_(keys) {}
+  bool finish() override { return true; }
+
+ private:
+  bool wants(const std::string& key) override {
+    keys_.push_back(key);
+    return false;
+  }
+  bool refuse_value() override { return false; }
+
+  std::vector<std::string>& keys_;
+};
+
+/// Over a line; tells `read` how far the parser has read, which a handler that refuses a value does not learn.
+class WatchedIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  WatchedIterator(const char* at, size_t* read) : at_(at), read_(read) {}
+  reference operator*() const { return *at_; }
+  WatchedIterator& operator++() {
+    ++at_;
+    ++*read_;
+    return *this;
+  }
+  bool operator==(const WatchedIterator& other) const { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  size_t* read_;
+};
+
+void parse_row(std::string_view line, RowHandler& handler) {
+  // The parser takes a NUL for the end of its input, and skips a mark.
+  const size_t nul = line.find('\0');
+  if (nul != std::string_view::npos) throw RowError(nul, "a NUL");
+  if (line.starts_with(byte_order_mark)) throw RowError(0, "the line begins with a byte order mark: remove it");
+  size_t read = 0;
+  const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
+                                                WatchedIterator(line.data() + line.size(), &read), &handler);
+  if (!parsed) throw RowError(handler.broken_at().value_or(std::max<size_t>(read, 1) - 1), handler.problem());
+  if (!handler.finish()) throw RowError(0, handler.problem());  // of the row as a whole
+}
+
+}  // namespace
+
+std::string too_long_row(int64_t bytes, int64_t limit, bool counted) {
+  return fmt::format(
+      "the row has {}{} bytes, more than the {} that data.row_limit allows; every row is one line of JSON. Where it is "
+      "right, raise data.row_limit in the deck, or --row-limit of llmtool",
+      counted ? "" : "more than ", bytes, limit);
+}
+
+RowError::RowError(size_t byte, const std::string& reason)
+    : UserError(ExitCode::bad_content, fmt::format("byte {} of the line: {}", byte, reason)),
+      byte_(byte),
+      reason_(reason) {}
+
+void parse_token_row(std::string_view line, TokenRow& row) {
+  row.ids.clear();
+  row.labels.clear();
+  row.has_labels = false;
+  row.padding = 0;
+  TokenRowHandler handler(row);
+  parse_row(line, handler);
+}
+
+bool parse_text_row(std::string_view line, const std::string& column, std::string& text) {
+  text.clear();
+  TextRowHandler handler(column, text);
+  parse_row(line, handler);
+  return !text.empty();
+}
+
+std::vector<std::string> row_keys(std::string_view line) {
+  std::vector<std::string> keys;
+  KeyHandler handler(keys);
+  if (!nlohmann::json::sax_parse(line.begin(), line.end(), &handler)) keys.clear();
+  return keys;
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+void refuse_long_row(const FileHandle& file, int64_t begin, int64_t limit) {
+  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // looked at for the end
+  std::string buffer(static_cast<size_t>(read_bytes), '\0');
+  int64_t bytes = 0;
+  bool counted = false;
+  char last = '\0';
+  while (!counted && bytes < most) {
+    const int64_t n = file.read_some(begin + bytes, read_bytes, buffer.data());
+    const size_t newline = buffer.find('\n');
+    const bool ended = newline < static_cast<size_t>(n);
+    counted = ended || n < read_bytes;
+    const int64_t here = ended ? static_cast<int64_t>(newline) : n;
+    if (here > 0) last = buffer[static_cast<size_t>(here) - 1];
+    bytes += here;
+  }
+  fail_at_byte(file, begin, too_long_row(bytes - (last == '\r' ? 1 : 0), limit, counted));
+}
+
+LineReader::LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin, int64_t end, int64_t limit)
+    : file_(file), file_bytes_(file_bytes), end_(end), limit_(limit), buffer_offset_(begin) {
+  if (begin == 0) return;
+  // The first line that starts here follows the first '\n' from begin - 1 on.
+  for (--buffer_offset_; buffer_offset_ < end_ - 1; position_ = 0, buffer_offset_ += read_bytes) {
+    buffer_.clear();
+    fill();
+    const size_t newline = buffer_.find('\n');
+    if (newline != std::string::npos) {
+      position_ = newline + 1;
+      return;
+    }
+  }
+  buffer_.clear();
+  buffer_offset_ = file_bytes_;  // no line starts in the range
+}
+
+/// Appends to the buffer what follows it in the file; false at the end of the file.
+bool LineReader::fill() {
+  const int64_t from = buffer_offset_ + static_cast<int64_t>(buffer_.size());
+  const int64_t count = std::min(read_bytes, file_bytes_ - from);
+  if (count <= 0) return false;
+  const size_t before = buffer_.size();
+  buffer_.resize(before + static_cast<size_t>(count));
+  file_.read(from, count, buffer_.data() + before);
+  return true;
+}
+
+bool LineReader::next(std::string_view& line) {
+  line_offset_ = buffer_offset_ + static_cast<int64_t>(position_);
+  if (line_offset_ >= end_ || line_offset_ >= file_bytes_) return false;
+  size_t newline = buffer_.find('\n', position_);
+  while (newline == std::string::npos) {
+    buffer_.erase(0, position_);
+    buffer_offset_ += static_cast<int64_t>(position_);
+    position_ = 0;
+    const size_t searched = buffer_.size();
+    if (static_cast<int64_t>(searched) - row_margin > limit_) refuse_long_row(file_, line_offset_, limit_);
+    if (!fill()) break;
+    newline = buffer_.find('\n', searched);
+  }
+  const size_t stop = std::min(newline, buffer_.size());
+  line = std::string_view(buffer_).substr(position_, stop - position_);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  if (line_offset_ == 0 && line.starts_with(byte_order_mark)) {
+    line.remove_prefix(byte_order_mark.size());
+    line_offset_ = static_cast<int64_t>(byte_order_mark.size());
+  }
+  if (static_cast<int64_t>(line.size()) > limit_) refuse_long_row(file_, line_offset_, limit_);
+  position_ = std::min(stop + 1, buffer_.size());
+  return true;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,82 @@
+#pragma once
+// Rows of data, one JSON object a line. Pre-tokenized: {"input_ids": [...], "attention_mask": [...], "labels": [...]}.
+// A token whose entry in attention_mask is 0 is padding and left out of the row. Labels are equal to input_ids, or -100
+// where a token is not trained on as a target (as in Transformers: the shift by one happens later). Both are optional.
+// Rows of text: {"text": "..."}, the column named by the deck. Other keys are ignored. Everything is bounded: length of
+// a line, depth, keys of an object.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "data/files/text_source.hpp"
+
+namespace llmtrain {
+
+inline constexpr size_t max_json_keys = 1000;  ///< of one object
+inline constexpr int32_t largest_id = 0x7FFFFFFE;
+inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+inline constexpr int64_t row_margin = 4;  ///< bytes beside a row on its line: a byte order mark, a carriage return
+
+/// Says what is wrong with a row of so many bytes, and what allows it. `counted` false: the row is longer still.
+std::string too_long_row(int64_t bytes, int64_t limit, bool counted = true);
+
+/// What is wrong with a row; the byte is an offset in its line.
+class RowError : public UserError {
+ public:
+  RowError(size_t byte, const std::string& reason);
+  size_t byte() const { return byte_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  size_t byte_;
+  std::string reason_;
+};
+
+struct TokenRow {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;  ///< as many as ids when has_labels
+  bool has_labels = false;
+  int64_t padding = 0;  ///< tokens that attention_mask has left out
+};
+/// RowError when it is none.
+void parse_token_row(std::string_view line, TokenRow& row);
+/// The text in `column`, decoded to UTF-8; false when it is empty or null. RowError, also for a row that has input_ids.
+bool parse_text_row(std::string_view line, const std::string& column, std::string& text);
+/// The keys of a row, none of what is no row.
+std::vector<std::string> row_keys(std::string_view line);
+/// A line of white space, which is no row. The line end may still be there.
+bool is_blank(std::string_view line);
+
+/// The lines that start in bytes [begin, end) of a file, in pieces of bounded memory. A line ends before '\n' or at the
+/// end of the file; a '\r' before it belongs to the line end, a byte order mark at the beginning of the file to no
+/// line.
+class LineReader {
+ public:
+  /// UserError (bad_content) for a line of more than `limit` bytes.
+  LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin, int64_t end, int64_t limit = default_row_limit);
+  /// False when there is no further line. `line` is valid until the next call.
+  bool next(std::string_view& line);
+  /// Of the line last returned, in the file.
+  int64_t offset() const { return line_offset_; }
+
+ private:
+  bool fill();
+
+  const FileHandle& file_;
+  int64_t file_bytes_;
+  int64_t end_;
+  int64_t limit_;
+  std::string buffer_;
+  size_t position_ = 0;        // of the next line in the buffer
+  int64_t buffer_offset_ = 0;  // of the buffer in the file
+  int64_t line_offset_ = 0;
+};
+
+/// Refuses the row that begins at `begin`, in bounded time.
+[[noreturn]] void refuse_long_row(const FileHandle& file, int64_t begin, int64_t limit);
+
+}  // namespace llmtrain

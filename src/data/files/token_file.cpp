@@ -1,0 +1,246 @@
+#include "data/files/token_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "core/error.hpp"
+#include "core/files/content_hash.hpp"
+#include "core/files/file_handle.hpp"
+#include "data/files/token_format.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t piece_tokens = int64_t{1} << 16;
+
+/// Reads through a file descriptor at the offsets that HDF5 named once, so that any thread may read.
+class StoredTokens final : public TokenFile {
+ public:
+  StoredTokens(const std::string& path, int64_t rows)
+      : layout_(token_format::read_layout(path)), file_(FileHandle::open_to_read(path)) {
+    if (rows > 0) layout_.info.vocabulary_size = std::min(layout_.info.vocabulary_size, rows);
+    file_.expect_scattered_reads();
+    documents_.resize(static_cast<size_t>(layout_.documents.elements));
+    file_.read(layout_.documents.offset, layout_.documents.elements * 8, documents_.data());
+    const bool ascending =
+        std::adjacent_find(documents_.begin(), documents_.end(), std::greater_equal<>()) == documents_.end();
+    if (!ascending || documents_.front() != 0 || documents_.back() != static_cast<uint64_t>(tokens())) {
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{}: not a usable token file: /documents must ascend from 0 to {} tokens", path, tokens()));
+    }
+  }
+
+  const TokenFileInfo& info() const override { return layout_.info; }
+  int64_t tokens() const override { return layout_.info.tokens; }
+  std::span<const uint64_t> documents() const override { return documents_; }
+
+  void read(int64_t begin, int64_t count, int32_t* ids) const override {
+    LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the file");
+    const auto position = [&](int64_t i) { return layout_.tokens.offset + (begin + i) * layout_.tokens.width; };
+    for (int64_t done = 0; done < count; done += piece_tokens) {
+      const int64_t n = std::min(piece_tokens, count - done);
+      uint32_t highest = 0;
+      if (layout_.tokens.width == 2) {
+        thread_local std::vector<uint16_t> narrow(piece_tokens);
+        file_.read(position(done), n * 2, narrow.data());
+        for (int64_t i = 0; i < n; ++i) {
+          const uint32_t id = narrow[static_cast<size_t>(i)];
+          highest = std::max(highest, id);
+          ids[done + i] = static_cast<int32_t>(id);
+        }
+      } else {
+        file_.read(position(done), n * 4, ids + done);
+        for (int64_t i = 0; i < n; ++i) highest = std::max(highest, static_cast<uint32_t>(ids[done + i]));
+      }
+      if (int64_t{highest} >= layout_.info.vocabulary_size) refuse(highest, begin + done, n);
+    }
+  }
+
+  void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
+    LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the file");
+    if (!layout_.info.has_mask) {
+      std::fill_n(mask, count, uint8_t{1});
+      return;
+    }
+    file_.read(layout_.mask.offset + begin, count, mask);
+    for (int64_t i = 0; i < count; ++i) {
+      if (mask[i] > 1) {
+        throw UserError(ExitCode::bad_content, fmt::format("{}: /mask is {} at token {}, it must be 0 or 1",
+                                                           layout_.info.path, mask[i], begin + i));
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}: the file is "
+                                "damaged or changed, or its vocabulary_size is wrong",
+                                layout_.info.path, id, begin, begin + count, layout_.info.vocabulary_size));
+  }
+
+  token_format::Layout layout_;
+  FileHandle file_;
+  std::vector<uint64_t> documents_;
+};
+
+/// Tokens [begin, end) of another file; documents that a border cuts are shorter here.
+class TokenRange final : public TokenFile {
+ public:
+  TokenRange(std::shared_ptr<const TokenFile> base, int64_t begin, int64_t end)
+      : base_(std::move(base)), begin_(begin), info_(base_->info()) {
+    info_.tokens = end - begin;
+    info_.characters = info_.bytes = 0;
+    documents_.push_back(0);
+    for (const uint64_t border : base_->documents()) {
+      const int64_t offset = static_cast<int64_t>(border);
+      if (offset > begin && offset < end) documents_.push_back(static_cast<uint64_t>(offset - begin));
+    }
+    documents_.push_back(static_cast<uint64_t>(end - begin));
+    info_.documents = static_cast<int64_t>(documents_.size()) - 1;
+  }
+
+  const TokenFileInfo& info() const override { return info_; }
+  int64_t tokens() const override { return info_.tokens; }
+  std::span<const uint64_t> documents() const override { return documents_; }
+  void read(int64_t begin, int64_t count, int32_t* ids) const override {
+    LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the range");
+    base_->read(begin_ + begin, count, ids);
+  }
+  void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
+    LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the range");
+    base_->read_mask(begin_ + begin, count, mask);
+  }
+
+ private:
+  std::shared_ptr<const TokenFile> base_;
+  int64_t begin_;
+  TokenFileInfo info_;
+  std::vector<uint64_t> documents_;
+};
+
+class JoinedTokens final : public TokenFile {
+ public:
+  explicit JoinedTokens(std::vector<std::shared_ptr<const TokenFile>> files)
+      : files_(std::move(files)), info_(files_.front()->info()) {
+    documents_.push_back(0);
+    borders_.push_back(0);
+    info_.tokens = info_.characters = info_.bytes = info_.skipped_documents = 0;
+    info_.sources.clear();
+    info_.has_mask = false;
+    for (const auto& file : files_) add(*file);
+    info_.documents = static_cast<int64_t>(documents_.size()) - 1;
+  }
+
+  const TokenFileInfo& info() const override { return info_; }
+  int64_t tokens() const override { return info_.tokens; }
+  std::span<const uint64_t> documents() const override { return documents_; }
+  void read(int64_t begin, int64_t count, int32_t* ids) const override {
+    for_parts(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
+      file.read(from, n, ids);
+      ids += n;
+    });
+  }
+  void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
+    for_parts(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
+      file.read_mask(from, n, mask);
+      mask += n;
+    });
+  }
+
+ private:
+  void add(const TokenFile& file) {
+    const TokenFileInfo& other = file.info();
+    // Rows of ids know no vocabulary but their highest id.
+    const bool rows = other.tokenizer_hash.empty() && info_.tokenizer_hash.empty() && other.eos_id < 0;
+    if ((other.vocabulary_size != info_.vocabulary_size && !rows) || other.eos_id != info_.eos_id ||
+        other.tokenizer_hash != info_.tokenizer_hash) {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{} and {} were made with different tokenizers (vocabulary {} and {}): token files "
+                                  "that are used together need the same one",
+                                  info_.path, other.path, info_.vocabulary_size, other.vocabulary_size));
+    }
+    const std::span<const uint64_t> offsets = file.documents();
+    for (size_t d = 1; d < offsets.size(); ++d) {
+      documents_.push_back(offsets[d] + static_cast<uint64_t>(info_.tokens));
+    }
+    info_.vocabulary_size = std::max(info_.vocabulary_size, other.vocabulary_size);
+    info_.tokens += file.tokens();
+    info_.characters += other.characters;
+    info_.bytes += other.bytes;
+    info_.skipped_documents += other.skipped_documents;
+    info_.has_mask = info_.has_mask || other.has_mask;
+    info_.sources.insert(info_.sources.end(), other.sources.begin(), other.sources.end());
+    borders_.push_back(info_.tokens);
+  }
+
+  template <class Use>
+  void for_parts(int64_t begin, int64_t count, const Use& use) const {
+    LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the files");
+    size_t i = static_cast<size_t>(std::upper_bound(borders_.begin(), borders_.end(), begin) - borders_.begin()) - 1;
+    for (; count > 0; ++i) {
+      const int64_t n = std::min(count, borders_[i + 1] - begin);
+      use(*files_[i], begin - borders_[i], n);
+      begin += n;
+      count -= n;
+    }
+  }
+
+  std::vector<std::shared_ptr<const TokenFile>> files_;
+  std::vector<int64_t> borders_;
+  std::vector<uint64_t> documents_;
+  TokenFileInfo info_;
+};
+
+}  // namespace
+
+std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows) {
+  return std::make_shared<const StoredTokens>(path, rows);
+}
+
+SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction) {
+  LLMTRAIN_CHECK(validation_fraction >= 0 && validation_fraction < 1, "a fraction of the tokens is in [0, 1)");
+  const int64_t tokens = file->tokens();
+  const int64_t border = static_cast<int64_t>(std::floor(static_cast<double>(tokens) * (1 - validation_fraction)));
+  if (validation_fraction == 0) return {std::move(file), nullptr};
+  if (border <= 0 || border >= tokens) {
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: of {} tokens data.validation_fraction = {} leaves {} to train on and {} to evaluate on: both "
+                    "need some; give another fraction, 0 (no evaluation) or more text",
+                    file->info().path, tokens, validation_fraction, border, tokens - border));
+  }
+  return {std::make_shared<const TokenRange>(file, 0, border),
+          std::make_shared<const TokenRange>(file, border, tokens)};
+}
+
+std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files) {
+  LLMTRAIN_CHECK(!files.empty(), "no token files");
+  if (files.size() == 1) return files.front();
+  return std::make_shared<const JoinedTokens>(std::move(files));
+}
+
+std::string content_of_tokens(const TokenFile& file) {
+  constexpr int64_t places = 256, of_place = 1024;
+  const TokenFileInfo& info = file.info();
+  const int64_t tokens = file.tokens();
+  const std::string facts = fmt::format("{} {} {} {} {} {}", tokens, file.documents().size(), info.vocabulary_size,
+                                        info.eos_id, info.has_mask, info.tokenizer_hash);
+  StreamHash hash;
+  hash.update(facts.data(), facts.size());
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(of_place, tokens)));
+  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // where the last place begins
+  for (int64_t place = 0; place < places && !ids.empty(); ++place) {
+    const int64_t begin = last / (places - 1) * place + last % (places - 1) * place / (places - 1);
+    file.read(begin, static_cast<int64_t>(ids.size()), ids.data());
+    hash.update(ids.data(), ids.size() * sizeof(int32_t));
+    if (last == 0) break;
+  }
+  return hex(hash.digest());
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,50 @@
+#pragma once
+// Names and limits of the token file, shared by its reader and writer.
+
+#include <cstdint>
+#include <string>
+
+#include "data/files/token_file.hpp"
+
+namespace llmtrain::token_format {
+
+inline constexpr int64_t version = 1;
+inline constexpr const char* tokens = "tokens";        ///< uint16 where the vocabulary fits, else uint32
+inline constexpr const char* documents = "documents";  ///< uint64, n + 1 offsets
+inline constexpr const char* mask = "mask";            ///< uint8, 1 = trained on as a target
+
+inline constexpr const char* attribute_version = "format_version";
+inline constexpr const char* attribute_vocabulary = "vocabulary_size";
+inline constexpr const char* attribute_eos = "eos_id";
+inline constexpr const char* attribute_characters = "characters";
+inline constexpr const char* attribute_bytes = "bytes";
+inline constexpr const char* attribute_skipped = "skipped_documents";
+inline constexpr const char* attribute_tokenizer = "tokenizer";
+inline constexpr const char* attribute_tokenizer_hash = "tokenizer_hash";
+inline constexpr const char* attribute_command = "command";
+inline constexpr const char* attribute_sources = "sources";
+
+inline constexpr int64_t largest_vocabulary = int64_t{1} << 31;
+inline constexpr int64_t largest_attribute = int64_t{256} << 20;  ///< bytes
+
+/// Bytes of a stored id.
+inline int id_width(int64_t vocabulary_size) { return vocabulary_size <= 65536 ? 2 : 4; }
+
+/// A contiguous dataset: bytes [offset, offset + elements * width) of the file.
+struct Region {
+  int64_t offset = 0;
+  int64_t elements = 0;
+  int width = 0;
+};
+
+struct Layout {
+  TokenFileInfo info;
+  Region tokens;
+  Region documents;
+  Region mask;  ///< no elements: none
+};
+
+/// Reads and checks everything but the contents of the datasets. Main thread only.
+Layout read_layout(const std::string& path);
+
+}  // namespace llmtrain::token_format

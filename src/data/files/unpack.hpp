@@ -1,0 +1,18 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/files/text_source.hpp"
+#include "data/progress.hpp"
+#include "parallel/communicator.hpp"
+
+namespace llmtrain {
+
+/// Collective. Compressed files are unpacked, each by one thread of one rank, into <folder>/unpacked-<hash of the
+/// compressed file>.txt with its digest, and read from there; what is there already and whole is used. UserError for a
+/// file that is corrupt, was cut off, or gives more than `limit` bytes.
+void unpack_files(std::vector<InputFile*> files, const std::string& folder, int64_t limit, Communicator& communicator,
+                  const ProgressReport& report);
+
+}  // namespace llmtrain

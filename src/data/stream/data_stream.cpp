@@ -1,0 +1,209 @@
+#include "data/stream/data_stream.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/philox.hpp"
+#include "data/stream/mixture.hpp"
+#include "data/stream/sample_order.hpp"
+#include "data/stream/sample_source.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Token counts of concatenated samples are rounded up to this, so that few shapes occur.
+constexpr int64_t row_bucket = 128;
+
+int64_t rounded_rows(int64_t rows) { return (rows + row_bucket - 1) / row_bucket * row_bucket; }
+
+std::vector<double> weights_of(const std::vector<WeightedTokens>& files) {
+  std::vector<double> weights;
+  weights.reserve(files.size());
+  for (const WeightedTokens& file : files) weights.push_back(file.weight);
+  return weights;
+}
+
+}  // namespace
+
+struct DataStream::State {
+  State(const std::vector<WeightedTokens>& files, const DataConfig& data, const BatchConfig& batch_config,
+        uint64_t seed_value, bool shuffled)
+      : batch(batch_config), rounded(data.packing != DataConfig::Packing::wrap), seed(seed_value), shuffle(shuffled) {
+    LLMTRAIN_CHECK(batch.micro >= 1 && batch.global >= batch.micro && batch.global % batch.micro == 0,
+                   "batch.global must be a multiple of batch.micro");
+    LLMTRAIN_CHECK(!files.empty(), "a stream of no source");
+    for (const WeightedTokens& file : files) {
+      const SampleCounts& added = sources.emplace_back(file.tokens, data, batch, counts.samples).index().counts();
+      counts.samples += added.samples;
+      counts.inputs += added.inputs;
+      counts.too_long += added.too_long;
+      counts.without_target += added.without_target;
+      counts.unused_tokens += added.unused_tokens;
+    }
+    if (files.size() > 1) mixture.emplace(weights_of(files));
+  }
+
+  const SampleSource& source_of(int64_t id) const {
+    const auto next =
+        std::upper_bound(sources.begin(), sources.end(), id,
+                         [](int64_t value, const SampleSource& source) { return value < source.first_id(); });
+    return *(next - 1);
+  }
+  int64_t rows_of(const std::vector<int64_t>& ids) const {
+    int64_t rows = 0;
+    for (const int64_t id : ids) {
+      const SampleSource& source = source_of(id);
+      rows += source.index().inputs(id - source.first_id());
+    }
+    return rounded ? rounded_rows(rows) : rows;
+  }
+  /// Sample number `place` of an epoch of a source.
+  int64_t ordered(size_t source, int64_t epoch, int64_t place) const {
+    if (!shuffle) return sources[source].first_id() + place;
+    const uint64_t key = random_key(seed, RandomPurpose::sample_order, static_cast<uint64_t>(epoch), source);
+    return sources[source].first_id() + SampleOrder(sources[source].samples(), key)(place);
+  }
+  /// The samples of a step. Of one source: those of its epoch, which may end within the step; of several: an endless
+  /// stream, in which every source goes through epochs of its own.
+  void samples_of(int64_t step, int64_t steps_per_epoch, std::vector<int64_t>& ids) const {
+    ids.clear();
+    if (mixture) {
+      for (int64_t n = step * batch.global; n < (step + 1) * batch.global; ++n) {
+        const Mixture::Choice choice = (*mixture)(n);
+        const int64_t samples = sources[choice.source].samples();
+        ids.push_back(ordered(choice.source, choice.number / samples, choice.number % samples));
+      }
+      return;
+    }
+    const int64_t first = step % steps_per_epoch * batch.global;
+    const int64_t last = std::min(first + batch.global, counts.samples);
+    for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, step / steps_per_epoch, place));
+  }
+  /// Samples of a micro-batch that may be different ones.
+  int64_t most_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
+  void append_padding(int64_t rows, HostBatch& out) const;
+
+  BatchConfig batch;
+  bool rounded;  // rows vary from batch to batch
+  uint64_t seed;
+  bool shuffle;
+  SampleCounts counts;  // of all sources
+  std::vector<SampleSource> sources;
+  std::optional<Mixture> mixture;
+};
+
+/// Rows that count for nothing, in segments of their own no longer than a sample may be.
+void DataStream::State::append_padding(int64_t rows, HostBatch& out) const {
+  while (rows > 0) {
+    const int64_t n = std::min(rows, batch.sequence_length);
+    const size_t count = static_cast<size_t>(n);
+    out.ids.insert(out.ids.end(), count, 0);
+    out.targets.insert(out.targets.end(), count, ignore_target);
+    out.loss_weights.insert(out.loss_weights.end(), count, 0.0F);
+    out.sequence_ids.insert(out.sequence_ids.end(), count, counts.samples);
+    for (int32_t i = 0; i < n; ++i) {
+      out.positions.push_back(i);
+      out.sequence_offsets.push_back(i);
+    }
+    out.segments.push_back(static_cast<int32_t>(out.ids.size()));
+    rows -= n;
+  }
+}
+
+DataStream::DataStream(const std::vector<WeightedTokens>& sources, const DataConfig& data, const BatchConfig& batch,
+                       uint64_t seed, bool shuffle)
+    : state_(std::make_shared<const State>(sources, data, batch, seed, shuffle)) {}
+
+DataStream::DataStream(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
+                       uint64_t seed, bool shuffle)
+    : DataStream(std::vector<WeightedTokens>{{std::move(file), 1}}, data, batch, seed, shuffle) {}
+
+int64_t DataStream::samples() const { return state_->counts.samples; }
+
+int64_t DataStream::steps_per_epoch() const { return (samples() + state_->batch.global - 1) / state_->batch.global; }
+
+int64_t DataStream::max_rows() const {
+  int64_t longest = 0;
+  for (const SampleSource& source : state_->sources) longest = std::max(longest, source.index().longest());
+  const int64_t rows = state_->most_samples() * longest;
+  return state_->rounded ? rounded_rows(rows) : rows;
+}
+
+int64_t DataStream::max_segments() const {
+  const int64_t length = state_->batch.sequence_length;
+  int64_t in_sample = 0;
+  for (const SampleSource& source : state_->sources) in_sample = std::max(in_sample, source.most_segments());
+  const int64_t padding = state_->rounded ? (row_bucket - 1 + length - 1) / length : 0;
+  return state_->most_samples() * in_sample + padding;
+}
+
+const SampleCounts& DataStream::counts() const { return state_->counts; }
+
+std::vector<SourceShare> DataStream::sources() const {
+  std::vector<SourceShare> all;
+  all.reserve(state_->sources.size());
+  for (const SampleSource& source : state_->sources) {
+    SourceShare& added = all.emplace_back(SourceShare{1, source.samples()});
+    if (!state_->mixture) continue;
+    const Mixture& mixture = *state_->mixture;
+    added.share = static_cast<double>(mixture.shares()[all.size() - 1]) / static_cast<double>(mixture.cycle());
+  }
+  return all;
+}
+
+int64_t DataStream::without_target(int64_t first, int64_t last) const {
+  int64_t count = 0;
+  std::vector<uint8_t> mask;
+  for (int64_t id = first; id < last; ++id) {
+    const SampleSource& source = state_->source_of(id);
+    if (source.may_lack_targets() && source.trained_targets(id - source.first_id(), mask) == 0) ++count;
+  }
+  return count;
+}
+
+StepPlan DataStream::plan(int64_t step) const {
+  StepPlan out;
+  plan(step, out);
+  return out;
+}
+
+void DataStream::plan(int64_t step, StepPlan& plan) const {
+  LLMTRAIN_CHECK(step >= 0, "steps count from 0");
+  const State& state = *state_;
+  plan.step = step;
+  plan.epoch = step / steps_per_epoch();
+  plan.trained_tokens = 0;
+  const std::vector<int64_t>& all = plan.samples;
+  state.samples_of(step, steps_per_epoch(), plan.samples);
+  for (const int64_t id : all) {
+    const SampleSource& source = state.source_of(id);
+    plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
+  }
+  plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
+  const int64_t count = static_cast<int64_t>(all.size()), size = state.batch.micro;
+  plan.micro_batches.resize(static_cast<size_t>((count + size - 1) / size));
+  for (int64_t index = 0; MicroBatchPlan & micro : plan.micro_batches) {
+    const int64_t begin = index * size;
+    micro.index = index++;
+    micro.samples.assign(all.begin() + begin, all.begin() + std::min(begin + size, count));
+    micro.rows = state.rows_of(micro.samples);
+  }
+}
+
+void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {
+  for (auto* list : {&out.ids, &out.positions, &out.targets, &out.segments, &out.sequence_offsets}) list->clear();
+  out.sequence_ids.clear();
+  out.loss_weights.clear();
+  out.segments.push_back(0);
+  for (const int64_t id : plan.samples) {
+    const SampleSource& source = state_->source_of(id);
+    source.append(id - source.first_id(), out);
+  }
+  state_->append_padding(plan.rows - static_cast<int64_t>(out.ids.size()), out);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,38 @@
+#pragma once
+// What the embedding of a model that exists asks of data: no token may have an id that is DataConfig::embedding_rows or
+// higher. Where that is 0, the model gets as many rows as the data need, and nothing is refused here.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/data_config.hpp"
+#include "data/files/token_file.hpp"
+#include "data/progress.hpp"
+#include "parallel/communicator.hpp"
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+/// Returns whether ids of a vocabulary may have no row.
+bool exceeds_rows(const DataConfig& config, int64_t vocabulary);
+/// The vocabulary that a model needs for ids of this one.
+int64_t needed_rows(const DataConfig& config, int64_t vocabulary);
+
+/// A warning that names tokens without a row; empty where there is none. `tokenizer` may be null.
+std::string note_missing_rows(const Tokenizer* tokenizer, const DataConfig& config);
+
+/// UserError(bad_content) when EOS or BOS, which documents of text get, has no row.
+void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config);
+
+/// The place of the first token whose id has no row, -1 when there is none. Collective: the ranks share the reading,
+/// which is left out where the vocabulary tells.
+int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Communicator& communicator,
+                         const ProgressReport& report);
+/// The token file, whose ids all have rows from here on: UserError(bad_content) for the first one that has none.
+/// `tokenizer` names it and may be null. Collective.
+std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile>& file, const Tokenizer* tokenizer,
+                                           const DataConfig& config, Communicator& communicator,
+                                           const ProgressReport& report);
+
+}  // namespace llmtrain

@@ -1,0 +1,45 @@
+#pragma once
+// The samples of one source of tokens, numbered, and their rows in a batch.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/data_config.hpp"
+#include "data/files/token_file.hpp"
+#include "data/stream/data_stream.hpp"
+#include "data/stream/sample_index.hpp"
+
+namespace llmtrain {
+
+class SampleSource {
+ public:
+  /// Samples are known in batches as first_id + their number here.
+  SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
+               int64_t first_id);
+
+  const SampleIndex& index() const { return index_; }
+  int64_t samples() const { return index_.counts().samples; }
+  int64_t first_id() const { return first_id_; }
+  /// Segments that the rows of one sample may have.
+  int64_t most_segments() const { return across_documents_ ? 1 : index_.most_documents(); }
+  /// A part of a document has a target, unless a mask says otherwise.
+  bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
+  /// Targets of the sample that count; `mask` is working memory.
+  int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
+  void append(int64_t sample, HostBatch& out) const;
+
+ private:
+  void require_trained_target() const;
+  std::span<const uint64_t> borders_in(const SamplePlace& place) const;
+  void append_part(const SamplePlace& place, HostBatch& out) const;
+
+  std::shared_ptr<const TokenFile> file_;
+  bool windows_;           // packing = wrap: a part may hold several documents
+  bool across_documents_;  // and attention goes over their borders
+  int64_t first_id_;
+  SampleIndex index_;
+};
+
+}  // namespace llmtrain

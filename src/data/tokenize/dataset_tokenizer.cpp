@@ -1,0 +1,53 @@
+#include "data/tokenize/dataset_tokenizer.hpp"
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+#include "data/tokenize/named_tokenizer.hpp"
+#include "data/tokenize/trained_tokenizer.hpp"
+
+namespace llmtrain {
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text) {
+  return open_tokenizer(path, {config.eos_token, for_text, for_text && config.add_bos});
+}
+
+std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
+  try {
+    std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer_from(info.tokenizer);
+    if (tokenizer->vocabulary_size() != info.vocabulary_size || tokenizer->eos_id() != info.eos_id) {
+      throw UserError(ExitCode::bad_content, "its tokenizer and its vocabulary_size or eos_id disagree");
+    }
+    return tokenizer;
+  } catch (const UserError& error) {
+    throw UserError(error.code(), info.path + ": " + error.what());
+  }
+}
+
+const TokenFileInfo* info_with_tokenizer(const std::vector<std::shared_ptr<const TokenFile>>& files) {
+  for (const auto& file : files) {
+    if (!file->info().tokenizer.empty()) return &file->info();
+  }
+  return nullptr;
+}
+
+void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, const Tokenizer& stored,
+                          const std::string& path) {
+  if (named.serialized() == stored.serialized()) return;
+  throw UserError(ExitCode::deck,
+                  fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer that {} was made with ({}): "
+                              "set data.tokenizer = {}, or leave it out",
+                              config.tokenizer, config.add_bos, path, stored.kind(), path));
+}
+
+bool names_tokenizer_of_ids(const DataConfig& config) { return config.tokenizer_given && config.tokenizer != "char"; }
+
+void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary) {
+  if (vocabulary <= named.vocabulary_size()) return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("data.train or data.validation: token ids below {} are not those of data.tokenizer = {}, "
+                              "which has {} tokens: name the tokenizer that made them, or leave it out",
+                              vocabulary, config.tokenizer, named.vocabulary_size()));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,61 @@
+#pragma once
+// Items of work (pieces of files) shared out to ranks and threads. Each rank takes a contiguous range, so that results
+// joined in rank order are in item order, whatever the rank count. Ranks meet every half second: nobody waits long
+// inside a collective while others work, and all know how far the job is.
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/activity.hpp"
+#include "core/parallel_for.hpp"
+#include "parallel/communicator.hpp"
+#include "parallel/job/together.hpp"
+#include "parallel/worker_threads.hpp"
+
+namespace llmtrain {
+
+struct ItemRange {
+  int64_t begin;
+  int64_t end;
+};
+
+inline ItemRange own_items(int64_t items, const Communicator& communicator) {
+  return {items * communicator.rank() / communicator.size(), items * (communicator.rank() + 1) / communicator.size()};
+}
+
+inline constexpr const char* while_reading = "while the data were read";
+
+/// Collective. process(item) -> Result runs on threads for the items [begin, end) of this rank, collect(item, result)
+/// on the calling thread in item order. After a UserError on any rank, or a wish to stop, all stop, and every rank
+/// throws. `progress` gets the share of all ranks' items that is done, on rank 0.
+template <class Result, class Process, class Collect>
+void share_work(Communicator& communicator, ItemRange own, const Process& process, const Collect& collect,
+                const std::function<void(double)>& progress) {
+  const int threads = worker_threads(communicator);
+  const int64_t batch = int64_t{2} * threads;
+  std::vector<Result> results(static_cast<size_t>(batch));
+  int64_t next = own.begin;
+  const auto work = [&](const Pause& pause) {
+    while (next < own.end) {
+      const size_t n = static_cast<size_t>(std::min(batch, own.end - next));
+      parallel_for(n, threads, [&](size_t i) {
+        results[i] = process(next + static_cast<int64_t>(i));
+        note_progress();
+      });
+      for (size_t i = 0; i < n; ++i) collect(next + static_cast<int64_t>(i), results[i]);
+      next += static_cast<int64_t>(n);
+      pause();
+    }
+  };
+  work_together(communicator, while_reading, work, [&] {
+    int64_t items[] = {next - own.begin, own.end - own.begin};
+    communicator.sum(items);
+    if (communicator.rank() == 0 && progress && items[1] > 0) {
+      progress(static_cast<double>(items[0]) / static_cast<double>(items[1]));
+    }
+  });
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,424 @@
+#include "data/tokenize/tokenize.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "core/batch.hpp"
+#include "core/error.hpp"
+#include "data/files/file_digest.hpp"
+#include "data/files/jsonl.hpp"
+#include "data/files/token_file_writer.hpp"
+#include "data/tokenize/shared_work.hpp"
+#include "parallel/job/runtime.hpp"
+#include "text/token_rows.hpp"
+#include "text/unicode/code_points.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr int64_t tokenize_job_bytes = hash_piece;
+constexpr int64_t copy_tokens = int64_t{1} << 18;
+constexpr int64_t cut_window = int64_t{1} << 12;  // bytes
+// Bytes that are encoded as one text. Where every part must look for a cut, the search is bounded, too.
+constexpr int64_t longest_whole = int64_t{1} << 30;
+constexpr int64_t longest_uncut = int64_t{64} << 20;
+
+/// Consecutive bytes of one file: whole documents, or a part of a long one; of rows a piece of the file.
+struct TokenizeJob {
+  size_t file;
+  int64_t begin;
+  int64_t end;
+  size_t first_document = 0;  // of the scan
+  size_t documents = 0;       // 1 for a part
+  bool starts = true;         // the first document begins here
+  bool ends = true;           // the last document ends here
+};
+
+struct JobResult {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;     // of rows with labels, else empty
+  std::vector<uint64_t> counts;  // tokens of each document
+  int32_t highest = -1;
+  int64_t skipped = 0;
+  int64_t padding = 0;  // tokens of rows that were left out
+};
+
+/// Documents [first, last) of the scan, all of one file; long ones in parts of about equal length, if the tokenizer
+/// can.
+void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool in_parts, std::vector<TokenizeJob>& jobs) {
+  for (size_t d = first; d < last; ++d) {
+    const DocumentPlace& document = scan.documents[d];
+    if (in_parts && document.end - document.begin > tokenize_job_bytes) {
+      for (int64_t begin = document.begin; begin < document.end; begin += tokenize_job_bytes) {
+        const int64_t end = std::min(begin + tokenize_job_bytes, document.end);
+        jobs.push_back({document.file, begin, end, d, 1, begin == document.begin, end == document.end});
+      }
+    } else if (d > first && jobs.back().starts && jobs.back().ends &&
+               document.end - jobs.back().begin <= tokenize_job_bytes) {
+      jobs.back().end = document.end;
+      ++jobs.back().documents;
+    } else {
+      jobs.push_back({document.file, document.begin, document.end, d, 1});
+    }
+  }
+}
+
+std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
+  const std::vector<InputFile>& files = request.files;
+  const SourceScan& scan = request.scan;
+  const bool in_parts = request.tokenizer != nullptr && request.tokenizer->works_on_parts();
+  std::vector<TokenizeJob> jobs;
+  std::vector<FilePiece> pieces;
+  size_t document = 0;
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (files[f].kind == InputKind::text) {
+      const size_t first = document;
+      while (document < scan.documents.size() && scan.documents[document].file == f) ++document;
+      add_text_jobs(scan, first, document, in_parts, jobs);
+    } else {
+      pieces.clear();
+      cut_into_pieces(f, files[f].bytes, pieces);
+      for (const FilePiece& piece : pieces) jobs.push_back({f, piece.begin, piece.end});
+    }
+  }
+  return jobs;
+}
+
+/// Facts of a rank that all need, in words of 64 bits.
+struct RankSummary {
+  uint64_t continues = 0;  // the first document began on an earlier rank
+  uint64_t highest = 0;    // token id + 1
+  uint64_t has_mask = 0;
+  uint64_t skipped = 0;
+  uint64_t padding = 0;
+  uint64_t tokens = 0;
+};
+
+class Tokenization {
+ public:
+  Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
+      : request_(request), communicator_(communicator), report_(report), jobs_(jobs_of(request)) {}
+
+  void run() {
+    raise_together(communicator_, [&] {
+      ids_part_ = FileHandle::create_unnamed(folder_of(request_.output));
+      mask_part_ = FileHandle::create_unnamed(folder_of(request_.output));
+    });
+    encode_jobs();
+    const TokenFileInfo info = join_ranks();
+    std::unique_ptr<TokenFileWriter> writer;
+    raise_together(communicator_, [&] {
+      check_unchanged();
+      if (communicator_.rank() == 0) writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_);
+    });
+    copy_parts(share_place(writer.get()), info.has_mask);
+    publish(writer.get());
+  }
+
+ private:
+  void encode_jobs() {
+    share_work<JobResult>(
+        communicator_, own_items(static_cast<int64_t>(jobs_.size()), communicator_),
+        [&](int64_t item) {
+          const TokenizeJob& job = jobs_[static_cast<size_t>(item)];
+          const InputKind kind = request_.files[job.file].kind;
+          return kind == InputKind::text ? encode_text(job) : read_rows(job, kind);
+        },
+        [&](int64_t item, JobResult& result) { collect(jobs_[static_cast<size_t>(item)], result); },
+        percent_report(report_, "tokenizing"));
+  }
+
+  FileHandle open(const TokenizeJob& job) const { return open_content(request_.files[job.file]); }
+
+  /// Where a part really begins: at the first cut at or after the place that it was given. Parts without a cut are
+  /// empty, and the one before goes on.
+  int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const {
+    std::string window;
+    for (int64_t begin = place - 1; begin + 1 < end; begin += cut_window) {
+      if (begin - place > longest_uncut) {
+        fail_at_byte(file, place,
+                     fmt::format("{} MiB without a place to cut the text (white space, for most "
+                                 "tokenizers): this is no text for data.tokenizer",
+                                 longest_uncut >> 20));
+      }
+      // Overlapping by what a cut is judged by.
+      window.resize(static_cast<size_t>(std::min(begin + cut_window + 8, end) - begin));
+      file.read(begin, static_cast<int64_t>(window.size()), window.data());
+      const size_t cut = request_.tokenizer->find_cut(window);
+      if (cut != std::string_view::npos) return begin + static_cast<int64_t>(cut);
+    }
+    return end;
+  }
+
+  JobResult encode_text(const TokenizeJob& job) const {
+    const FileHandle file = open(job);
+    const int64_t document_end = request_.scan.documents[job.first_document].end;
+    const int64_t first = job.starts ? job.begin : cut_after(file, job.begin, document_end);
+    const int64_t last = job.ends ? job.end : cut_after(file, job.end, document_end);
+    if (last - first > longest_whole) {
+      fail_at_byte(file, first,
+                   fmt::format("a document of {} bytes, which this tokenizer takes as a whole, up to {}: "
+                               "set data.document_separator",
+                               last - first, longest_whole));
+    }
+    thread_local std::string buffer;
+    buffer.resize(static_cast<size_t>(std::max(last, first) - first));
+    file.read(first, static_cast<int64_t>(buffer.size()), buffer.data());
+    JobResult result;
+    for (size_t d = job.first_document; d < job.first_document + job.documents; ++d) {
+      const DocumentPlace& document = request_.scan.documents[d];
+      const int64_t begin = std::max(document.begin, first), end = std::max(begin, std::min(document.end, last));
+      const size_t before = result.ids.size();
+      if (request_.add_bos && job.starts) result.ids.push_back(request_.tokenizer->bos_id());
+      const std::string_view text =
+          std::string_view(buffer).substr(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
+      encode_slice(job, file, text, begin, result.ids);
+      if (job.ends) result.ids.push_back(request_.tokenizer->eos_id());
+      result.counts.push_back(result.ids.size() - before);
+    }
+    return result;
+  }
+
+  void encode_slice(const TokenizeJob& job, const FileHandle& file, std::string_view text, int64_t at,
+                    std::vector<int32_t>& ids) const {
+    try {
+      const size_t before = ids.size();
+      request_.tokenizer->encode_part(text, job.starts, ids);
+      require_rows_for(text, std::span(ids).subspan(before));
+    } catch (const EncodeError& error) {
+      fail_at_byte(file, at + static_cast<int64_t>(error.byte()), error.reason());
+    }
+  }
+
+  JobResult read_rows(const TokenizeJob& job, InputKind kind) const {
+    const InputFile& file = request_.files[job.file];
+    const FileHandle handle = open(job);
+    LineReader lines(handle, file.bytes, job.begin, job.end, file.format.row_limit);
+    JobResult result;
+    TokenRow row;
+    std::string text;
+    std::string_view line;
+    while (lines.next(line)) {
+      if (is_blank(line)) continue;
+      try {
+        if (kind == InputKind::token_rows) {
+          parse_token_row(line, row);
+          add_row(row, result);
+        } else if (parse_text_row(line, file.format.column, text)) {
+          add_text(text, result);
+        }
+      } catch (const RowError& error) {
+        fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
+      } catch (const EncodeError& error) {
+        fail_at_byte(handle, lines.offset(), fmt::format("at byte {} of its text: {}", error.byte(), error.reason()));
+      }
+    }
+    return result;
+  }
+
+  void add_text(std::string_view text, JobResult& result) const {
+    const size_t before = result.ids.size();
+    if (request_.add_bos) result.ids.push_back(request_.tokenizer->bos_id());
+    request_.tokenizer->encode(text, result.ids);
+    require_rows_for(text, std::span(result.ids).subspan(before));
+    result.ids.push_back(request_.tokenizer->eos_id());
+    result.counts.push_back(result.ids.size() - before);
+  }
+
+  bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
+
+  /// `ids`: those of the text, perhaps with BOS before them.
+  void require_rows_for(std::string_view text, std::span<const int32_t> ids) const {
+    const auto wrong = std::ranges::find_if_not(ids, [&](int32_t id) { return has_row(id); });
+    if (wrong == ids.end()) return;
+    std::vector<int32_t> again;
+    std::vector<TextRange> ranges;
+    request_.tokenizer->encode_with_ranges(text, again, ranges);
+    const auto place = std::ranges::find(again, *wrong);
+    throw EncodeError(place == again.end() ? 0 : ranges[static_cast<size_t>(place - again.begin())].begin,
+                      missing_row(request_.tokenizer, *wrong, request_.embedding_rows));
+  }
+
+  void add_row(const TokenRow& row, JobResult& result) const {
+    result.padding += row.padding;
+    if (row.ids.empty()) {
+      ++result.skipped;
+      return;
+    }
+    if (row.has_labels && result.mask.empty()) result.mask.assign(result.ids.size(), 1);
+    const bool masked = row.has_labels || !result.mask.empty();
+    for (size_t i = 0; masked && i < row.ids.size(); ++i) {
+      result.mask.push_back(row.has_labels && row.labels[i] == ignore_target ? 0 : 1);
+    }
+    result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
+    result.counts.push_back(row.ids.size());
+    const int32_t highest = *std::max_element(row.ids.begin(), row.ids.end());
+    if (!has_row(highest)) throw RowError(0, missing_row(request_.ids_tokenizer, highest, request_.embedding_rows));
+    result.highest = std::max(result.highest, highest);
+  }
+
+  /// Into this rank's part files, ids as int32.
+  void collect(const TokenizeJob& job, JobResult& result) {
+    size_t first = 0;
+    if (!job.starts) {
+      if (counts_.empty()) {
+        summary_.continues = 1;
+      } else {
+        counts_.back() += result.counts[0];
+        first = 1;
+      }
+    }
+    counts_.insert(counts_.end(), result.counts.begin() + static_cast<std::ptrdiff_t>(first), result.counts.end());
+    const int64_t begin = static_cast<int64_t>(summary_.tokens);
+    const int64_t count = static_cast<int64_t>(result.ids.size());
+    ids_part_.write(begin * 4, count * 4, result.ids.data());
+    if (request_.tokenizer == nullptr) {
+      const bool masked = !result.mask.empty();
+      if (!masked) result.mask.assign(result.ids.size(), 1);
+      mask_part_.write(begin, count, result.mask.data());
+      summary_.has_mask |= masked ? 1 : 0;
+    }
+    summary_.tokens += static_cast<uint64_t>(count);
+    summary_.skipped += static_cast<uint64_t>(result.skipped);
+    summary_.padding += static_cast<uint64_t>(result.padding);
+    summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
+  }
+
+  /// Document offsets of the whole file, where this rank's tokens begin, and the attributes.
+  TokenFileInfo join_ranks() {
+    std::string mine(reinterpret_cast<const char*>(&summary_), sizeof(summary_));
+    mine.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * 8);
+    const std::vector<std::string> all = communicator_.gather_all(mine);
+    TokenFileInfo info;
+    uint64_t highest = 0, padding = 0;
+    offsets_.assign(1, 0);
+    for (int r = 0; r < communicator_.size(); ++r) {
+      const std::string& text = all[static_cast<size_t>(r)];
+      RankSummary summary;
+      std::memcpy(&summary, text.data(), sizeof(summary));
+      if (r == communicator_.rank()) token_begin_ = info.tokens;
+      for (size_t at = sizeof(summary); at < text.size(); at += 8) {
+        uint64_t count = 0;
+        std::memcpy(&count, text.data() + at, 8);
+        if (at == sizeof(summary) && summary.continues != 0) {
+          offsets_.back() += count;
+        } else {
+          offsets_.push_back(offsets_.back() + count);
+        }
+      }
+      info.tokens += static_cast<int64_t>(summary.tokens);
+      info.skipped_documents += static_cast<int64_t>(summary.skipped);
+      info.has_mask = info.has_mask || summary.has_mask != 0;
+      padding += summary.padding;
+      highest = std::max(highest, summary.highest);
+    }
+    LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
+    raise_together(communicator_, [&] { describe(info, highest); });
+    if (padding > 0 && report_) report_(fmt::format("{} tokens are padding (attention_mask 0) and left out", padding));
+    return info;
+  }
+
+  void describe(TokenFileInfo& info, uint64_t highest) const {
+    if (info.tokens == 0) {
+      throw UserError(ExitCode::bad_content, request_.files.front().path + ": no row has any token");
+    }
+    info.path = request_.output;
+    info.command = request_.command;
+    if (request_.tokenizer != nullptr) {
+      info.vocabulary_size = request_.tokenizer->vocabulary_size();
+      info.eos_id = request_.tokenizer->eos_id();
+      info.tokenizer = request_.tokenizer->serialized();
+      info.tokenizer_hash = short_hash(info.tokenizer);
+    } else {
+      info.vocabulary_size = static_cast<int64_t>(highest);
+      const int64_t rows = static_cast<int64_t>(offsets_.size()) - 1 + info.skipped_documents;
+      check_skipped_rows(request_.files.front().path, rows, info.skipped_documents,
+                         "their input_ids are an empty list, or attention_mask is 0 everywhere");
+    }
+    for (size_t f = 0; f < request_.files.size(); ++f) {
+      const InputFile& file = request_.files[f];
+      info.sources.push_back(fmt::format("{} {} {}", file.name, file.bytes, hex(request_.scan.digests[f])));
+      if (!is_encoded(file.kind)) continue;
+      info.bytes += request_.scan.text_bytes[f];
+      info.characters += request_.scan.characters[f];
+      info.skipped_documents += request_.scan.skipped[f];
+    }
+  }
+
+  void check_unchanged() const {
+    for (const InputFile& file : request_.files) {
+      const FileHandle handle = open_content(file);
+      if (handle.size() != file.bytes || (communicator_.rank() == 0 && handle.modified() != file.modified)) {
+        throw UserError(ExitCode::io, file.path + ": the file was changed while it was read; start again");
+      }
+    }
+  }
+
+  TokenRegionWriter::Place share_place(const TokenFileWriter* writer) {
+    TokenRegionWriter::Place place;
+    std::string path;
+    if (writer != nullptr) {
+      place = writer->place();
+      path = place.path;
+    }
+    token_format::Region regions[2] = {place.tokens, place.mask};
+    communicator_.broadcast(path);
+    communicator_.broadcast(regions, sizeof(regions));
+    return {path, regions[0], regions[1]};
+  }
+
+  void copy_parts(const TokenRegionWriter::Place& place, bool has_mask) {
+    std::unique_ptr<TokenRegionWriter> region;
+    raise_together(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(place); });
+    const int64_t tokens = static_cast<int64_t>(summary_.tokens);
+    const int64_t pieces = (tokens + copy_tokens - 1) / copy_tokens;
+    share_work<int>(
+        communicator_, {0, pieces},
+        [&](int64_t piece) {
+          const int64_t begin = piece * copy_tokens, count = std::min(copy_tokens, tokens - begin);
+          std::vector<int32_t> ids(static_cast<size_t>(count));
+          ids_part_.read(begin * 4, count * 4, ids.data());
+          region->write(token_begin_ + begin, ids);
+          if (has_mask) {
+            std::vector<uint8_t> mask(static_cast<size_t>(count));
+            mask_part_.read(begin, count, mask.data());
+            region->write_mask(token_begin_ + begin, mask);
+          }
+          return 0;
+        },
+        [](int64_t, int) {}, nullptr);
+    raise_together(communicator_, [&] { region->sync(); });
+    place_path_ = place.path;
+  }
+
+  void publish(TokenFileWriter* writer) {
+    const std::string digest = request_.with_digest ? file_digest(place_path_, communicator_) : std::string();
+    raise_together(communicator_, [&] {
+      if (writer == nullptr) return;
+      writer->publish();
+      if (request_.with_digest) write_digest(request_.output, digest);
+    });
+  }
+
+  const TokenizeRequest& request_;
+  Communicator& communicator_;
+  const ProgressReport& report_;
+  std::vector<TokenizeJob> jobs_;
+  FileHandle ids_part_, mask_part_;
+  RankSummary summary_;
+  std::vector<uint64_t> counts_;   // tokens of this rank's documents
+  std::vector<uint64_t> offsets_;  // of all documents
+  int64_t token_begin_ = 0;
+  std::string place_path_;
+};
+
+}  // namespace
+
+void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report) {
+  Tokenization(request, communicator, report).run();
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,130 @@
+#include "data/tokenize/train_tokenizer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+
+#include "core/error.hpp"
+#include "core/message.hpp"
+#include "core/registry.hpp"
+#include "core/stop_request.hpp"
+#include "data/tokenize/shared_work.hpp"
+#include "parallel/job/runtime.hpp"
+#include "parallel/worker_threads.hpp"
+#include "text/files/bpe_files.hpp"
+
+namespace llmtrain {
+namespace {
+
+const SplitPattern& find_split(const std::string& name) {
+  const std::vector<std::string_view> names = trainable_splits();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    throw UserError(ExitCode::command_line, fmt::format("the split pattern {} is none of {}{}", name,
+                                                        joined(names, ", "), did_you_mean(name, names)));
+  }
+  return *SplitPattern::find_name(name);
+}
+
+BpeTrainingOptions options_of(const TokenizerTraining& training) {
+  return {.vocabulary_size = training.vocabulary_size,
+          .min_frequency = training.min_frequency,
+          .special_tokens = training.special_tokens,
+          .ties = training.ties};
+}
+
+void check(const std::vector<InputFile>& files, const TokenizerTraining& training) {
+  find_split(training.split);
+  check_bpe_options(options_of(training));
+  if (files.empty()) {
+    throw UserError(ExitCode::deck, "there is no text to learn a tokenizer from: token files have theirs already");
+  }
+  for (const InputFile& file : files) {
+    if (!is_encoded(file.kind)) {
+      throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, which this is not");
+    }
+  }
+  for (const std::string* token : {&training.eos, &training.bos}) {
+    const auto& all = training.special_tokens;
+    if (!token->empty() && std::find(all.begin(), all.end(), *token) == all.end()) {
+      throw UserError(ExitCode::command_line, fmt::format("{} is none of the special tokens", *token));
+    }
+  }
+}
+
+/// Rank 0 works on a thread of its own; the ranks meet every half second, so that nobody waits long inside a
+/// collective. `stop` becomes the code of a wish to stop that has come to any of them.
+template <class Work>
+void work_on_root(Communicator& communicator, const Work& work, const std::function<void()>& each_round,
+                  std::atomic<int64_t>& stop) {
+  std::future<void> result;
+  if (communicator.rank() == 0) result = std::async(std::launch::async, work);
+  for (int64_t busy[] = {1, 0}; busy[0] != 0;) {
+    busy[0] = result.valid() && result.wait_for(std::chrono::milliseconds(500)) != std::future_status::ready ? 1 : 0;
+    if (communicator.rank() == 0) each_round();
+    busy[1] = look_for_stop();
+    communicator.maximum(busy);
+    if (busy[1] != 0) stop = busy[1];
+  }
+  raise_together(communicator, [&] {
+    if (result.valid()) result.get();
+  });
+}
+
+void share(TrainedTokenizer& trained, Communicator& communicator) {
+  communicator.broadcast(trained.tokenizer_json);
+  communicator.broadcast(trained.tokenizer_config_json);
+  int64_t numbers[] = {trained.tokens, trained.merges, trained.distinct_words, trained.words};
+  communicator.broadcast(numbers, sizeof(numbers));
+  trained.tokens = numbers[0];
+  trained.merges = numbers[1];
+  trained.distinct_words = numbers[2];
+  trained.words = numbers[3];
+}
+
+}  // namespace
+
+TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
+                                 const TokenizerTraining& training, Communicator& communicator,
+                                 const ProgressReport& report) {
+  raise_together(communicator, [&] { check(files, training); });
+  const SplitPattern& split = find_split(training.split);
+  const ProgressReport root_report = [&](const std::string& line) {
+    if (report && communicator.rank() == 0) report(line);
+  };
+  WordCounts words;
+  count_words(files, scan, split, training.unit, communicator, percent_report(root_report, "counting words"), words);
+  TrainedTokenizer trained;
+  trained.distinct_words = static_cast<int64_t>(words.size());
+  trained.words = static_cast<int64_t>(words.total());
+  std::atomic<double> done{0};
+  std::atomic<int64_t> stop{0};
+  const auto progress = percent_report(root_report, "merging pairs");
+  work_on_root(
+      communicator,
+      [&] {
+        BpeTrainingOptions options = options_of(training);
+        options.threads = worker_threads(communicator);
+        options.progress = [&](double share) {
+          done = share;
+          if (stop != 0) leave_work(stop, while_reading);
+        };
+        const BpeVocabulary vocabulary = train_bpe(words, options);
+        trained.tokens = static_cast<int64_t>(vocabulary.tokens.size());
+        trained.merges = static_cast<int64_t>(vocabulary.merges.size());
+        trained.tokenizer_json = bpe_tokenizer_json(vocabulary, split, training.bos);
+        trained.tokenizer_config_json = bpe_tokenizer_config({training.eos, training.bos});
+        done = 1;
+      },
+      [&] { progress(done); }, stop);
+  share(trained, communicator);
+  return trained;
+}
+
+std::vector<std::string_view> trainable_splits() {
+  return {"gpt2", "llama3", "qwen2", "qwen3.5", "o200k", "tekken", "dbrx"};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,45 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/progress.hpp"
+#include "data/tokenize/count_words.hpp"
+#include "text/bpe_training/bpe_train.hpp"
+
+namespace llmtrain {
+
+inline constexpr std::string_view end_of_text_token = "<|endoftext|>";
+inline constexpr std::string_view begin_of_text_token = "<|begin_of_text|>";
+
+struct TokenizerTraining {
+  int64_t vocabulary_size = 32000;
+  int64_t min_frequency = 0;
+  std::vector<std::string> special_tokens = {std::string(end_of_text_token)};
+  std::string eos = std::string(end_of_text_token);  ///< one of the special tokens, or empty
+  std::string bos = {};                              ///< likewise
+  std::string split = "gpt2";                        ///< name of a SplitPattern
+  TrainingUnit unit = TrainingUnit::line;
+  BpeTrainingOptions::Ties ties = BpeTrainingOptions::Ties::ids;
+};
+
+struct TrainedTokenizer {
+  std::string tokenizer_json;
+  std::string tokenizer_config_json;
+  int64_t tokens = 0;
+  int64_t merges = 0;
+  int64_t distinct_words = 0;
+  int64_t words = 0;
+};
+
+/// Byte-level BPE learnt from files of text and rows of text that were scanned. Collective: all ranks count words, rank
+/// 0 merges pairs, all get the same result, which does not depend on the number of ranks and threads. UserError as
+/// train_bpe; (bad_content) for files that are not text.
+TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
+                                 const TokenizerTraining& training, Communicator& communicator,
+                                 const ProgressReport& report);
+
+/// Names of the split patterns that tokenizers can be trained with.
+std::vector<std::string_view> trainable_splits();
+
+}  // namespace llmtrain

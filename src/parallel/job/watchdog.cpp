@@ -1,0 +1,325 @@
+#include "parallel/job/watchdog.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "core/error.hpp"
+#include "parallel/job/end_claim.hpp"
+#include "parallel/job/failure.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr double ending_seconds = 5;    // between the request to end and the kill, launchers leave 1 to 30
+constexpr double patience = 3;          // for the file system, when everything else is decided
+constexpr double others_patience = 10;  // for the rank that reports
+constexpr double quick_period = 0.02;   // while every moment counts
+constexpr double longest_pause = 1;     // beyond this the watch itself did not run, and nobody's time counts
+
+std::string status_path(const std::string& folder, int64_t rank) { return fmt::format("{}/rank-{:05}", folder, rank); }
+
+/// Opened anew each time: closing is what brings the bytes to other nodes on NFS.
+bool write_status(const std::string& path, const std::string& text, int flags) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
+  if (file < 0) return false;
+  const bool written = ::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  return ::close(file) == 0 && written;
+}
+
+std::optional<RankStatus> read_status(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  std::array<char, 4096> text;
+  const ssize_t length = ::pread(file, text.data(), text.size(), 0);
+  ::close(file);
+  if (length <= 0) return std::nullopt;
+  return parse_status(std::string(text.data(), static_cast<size_t>(length)));
+}
+
+/// Rank 0: an empty folder, whatever an earlier job left; nothing that is not ours goes.
+void prepare_folder(const std::string& folder) {
+  std::error_code ignored;
+  fs::create_directories(folder, ignored);
+  std::error_code error;  // not the loop of a range, which throws when the folder cannot be read on
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name.starts_with("rank-") || name == "end") fs::remove(entry->path(), ignored);
+  }
+}
+
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+/// Time without progress of one lane, and the longest piece of its own work by section.
+class LaneWatch {
+ public:
+  explicit LaneWatch(Lane lane) : lane_(activity().lane(lane)), ticks_(lane_.ticks.load()) {}
+
+  void observe(double seconds, bool waits) {
+    const uint64_t ticks = lane_.ticks.load();
+    if (ticks == ticks_) {
+      idle_ += seconds;
+      worked_ = !waits;
+      section_ = lane_.section.load();
+      return;
+    }
+    if (worked_) longest_[static_cast<size_t>(section_)] = std::max(longest_[static_cast<size_t>(section_)], idle_);
+    ticks_ = ticks;
+    idle_ = 0;
+    worked_ = false;
+  }
+  double idle() const { return idle_; }
+  bool over_deadline(const WatchdogLimits& limits) const {
+    const Section section = lane_.section.load();
+    return idle_ > deadline_of(section, lane_.file_calls.load() > 0, longest_[static_cast<size_t>(section)], limits);
+  }
+
+ private:
+  LaneActivity& lane_;
+  uint64_t ticks_;
+  double idle_ = 0;
+  bool worked_ = false;
+  Section section_ = Section::starting;
+  std::array<double, enum_names<Section>.size()> longest_{};
+};
+
+}  // namespace
+
+struct Watchdog::State {
+  State(const WatchOptions& options_in, int rank_in, int size_in)
+      : options(options_in), rank(rank_in), size(size_in), process(own_identity()), seen(static_cast<size_t>(size_in)) {
+    const WatchdogLimits& l = options.limits;
+    beat = std::clamp(l.lost_after / 24, 0.05, 2.0);
+    period = std::clamp(std::min({l.lost_after, l.stuck_after, l.io_stuck_after}) / 10, 0.02, 0.1);
+    // Of many ranks a few look at the others, lest the file system has to serve all of them at once.
+    looks = size <= 16 || rank % (size / 8) == 0;
+  }
+
+  void watch();
+  void report_status();
+  RankStatus own_status();
+  void look_at_others(double seconds);
+  std::optional<Verdict> conclude(const LaneWatch& main, const LaneWatch& writer);
+  [[noreturn]] void end_with(const Verdict& verdict);
+  template <class Condition>
+  bool wait(double seconds, const Condition& condition) {
+    std::unique_lock lock(mutex);
+    return wake.wait_for(lock, Seconds(seconds), condition);
+  }
+
+  const WatchOptions options;
+  const int rank, size;
+  const ProcessIdentity process;
+  bool with_files = false;
+  bool looks;
+  double beat, period;  // seconds between two files, two looks at memory
+  int64_t job = 0;
+
+  std::mutex mutex;  // of what follows; never held in a call of the file system
+  std::condition_variable wake;
+  bool stop = false;
+  bool look = false, hurry = false, end_wanted = false;
+  double main_idle = 0, writer_idle = 0;
+  double files_idle = 0;  // since the file thread came back
+  enum class Claim : uint8_t { open, ours, others } claim = Claim::open;
+  std::vector<ObservedRank> seen;
+  int threads = 0;  // running
+
+  std::vector<ObservedRank> table;  // of the file thread
+  int64_t beats = 0;                // of the file thread
+};
+
+RankStatus Watchdog::State::own_status() {
+  RankStatus status = status_of(activity());
+  status.job = job;
+  status.rank = rank;
+  status.process = process;
+  const std::lock_guard lock(mutex);
+  status.idle = main_idle;
+  status.writer_idle = writer_idle;
+  return status;
+}
+
+void Watchdog::State::look_at_others(double seconds) {
+  for (int r = 0; r < size; ++r) {
+    if (r == rank) continue;
+    ObservedRank& other = table[static_cast<size_t>(r)];
+    std::optional<RankStatus> now = read_status(status_path(options.folder, r));
+    if (now && now->job == job && (!other.status || now->beat != other.status->beat)) {
+      other.status = std::move(now);
+      other.silent = 0;
+    } else {
+      other.silent += seconds;
+    }
+    if (other.status) other.process = look_up(other.status->process, process);
+  }
+}
+
+/// The file thread.
+void Watchdog::State::report_status() {
+  Clock::time_point last = Clock::now();
+  table.resize(static_cast<size_t>(size));
+  while (true) {
+    RankStatus own = own_status();
+    own.beat = ++beats;
+    write_status(status_path(options.folder, rank), to_text(own), 0);
+    bool looking = false, ending = false;
+    {
+      const std::lock_guard lock(mutex);
+      looking = look;
+      ending = end_wanted;
+    }
+    const Clock::time_point now = Clock::now();
+    if (looking) {
+      look_at_others(std::min(Seconds(now - last).count(), std::max(2 * beat, longest_pause)));
+    } else {
+      for (ObservedRank& other : table) other.silent = 0;
+    }
+    last = now;
+    table[static_cast<size_t>(rank)].status = std::move(own);
+    const bool ours = ending && claim_end(static_cast<int>(ExitCode::peer_failed));
+    std::unique_lock lock(mutex);
+    seen = table;
+    files_idle = 0;
+    if (ending && claim == Claim::open) claim = ours ? Claim::ours : Claim::others;
+    wake.notify_all();
+    wake.wait_for(lock, Seconds(hurry ? quick_period : beat),
+                  [&] { return stop || (look && !looking) || (end_wanted && claim == Claim::open); });
+    if (stop) return;
+  }
+}
+
+std::optional<Verdict> Watchdog::State::conclude(const LaneWatch& main, const LaneWatch& writer) {
+  const Activity& now = activity();
+  const bool writes = now.lane(Lane::writer).active.load();
+  const bool waits = now.collective.inside.load() || (now.waits_for_writer.load() && writes);
+  const WatchdogLimits& limits = options.limits;
+  if (!waits && main.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, main.idle()};
+  // What the writer copies may be behind transfers: then it waits for the peers that the training thread waits for.
+  const bool behind = now.collective.inside.load() && now.lane(Lane::writer).waits_for_device.load();
+  if (writes && !behind && writer.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, writer.idle()};
+  if (!with_files) return std::nullopt;
+  const std::lock_guard lock(mutex);
+  const double io = std::max(limits.io_stuck_after, limits.stuck_after);
+  if (files_idle > io && main.idle() > io) return Verdict{Verdict::Cause::no_file_system, {rank}, files_idle};
+  if (!look) return std::nullopt;
+  return judge(seen, rank, limits);
+}
+
+/// The thread that looks at memory.
+void Watchdog::State::watch() {
+  LaneWatch main(Lane::main), writer(Lane::writer);
+  double ending_for = 0;
+  Clock::time_point last = Clock::now();
+  while (!wait(hurry ? quick_period : period, [this] { return stop; })) {
+    const Clock::time_point now = Clock::now();
+    const double seconds = std::min(Seconds(now - last).count(), longest_pause);
+    last = now;
+    const Activity& activity_now = activity();
+    main.observe(seconds, activity_now.collective.inside.load() || activity_now.waits_for_writer.load());
+    writer.observe(seconds, false);
+    if (options.ending && options.ending()) ending_for += seconds;
+    {
+      const std::lock_guard lock(mutex);
+      main_idle = main.idle();
+      writer_idle = writer.idle();
+      files_idle += seconds;
+      hurry = ending_for > 0 && ending_for < ending_seconds;
+      look = (looks && main.idle() > 2 * beat) || hurry;
+      if (look) wake.notify_all();
+    }
+    if (const auto verdict = conclude(main, writer)) end_with(*verdict);
+    // Somebody else ends the job, and this rank was asked to go: it does, rather than wait to be killed.
+    if (hurry && with_files) {
+      if (const auto code = claimed_code()) _exit(*code);
+    }
+  }
+}
+
+void Watchdog::State::end_with(const Verdict& verdict) {
+  if (with_files) {
+    {
+      const std::lock_guard lock(mutex);
+      look = end_wanted = true;
+    }
+    wake.notify_all();
+    wait(patience, [this] { return claim != Claim::open; });
+  }
+  std::unique_lock lock(mutex);
+  const bool silent = claim == Claim::others;
+  std::vector<ObservedRank> ranks = seen;
+  lock.unlock();
+  if (silent) {
+    std::this_thread::sleep_for(Seconds(others_patience));
+    _exit(static_cast<int>(ExitCode::peer_failed));
+  }
+  ranks[static_cast<size_t>(rank)].status = own_status();
+  ranks[static_cast<size_t>(rank)].process = ProcessState::running;
+  abort_with_report(static_cast<int>(ExitCode::peer_failed), report(verdict, ranks));
+}
+
+Watchdog::Watchdog(const WatchOptions& options, Communicator& communicator)
+    : state_(std::make_shared<State>(options, communicator.rank(), communicator.size())) {
+  State& s = *state_;
+  s.job = Clock::now().time_since_epoch().count();
+  communicator.broadcast(&s.job, sizeof(s.job));
+  if (communicator.rank() == 0) prepare_folder(options.folder);
+  communicator.barrier();
+  const bool written = write_status(status_path(options.folder, s.rank), to_text(s.own_status()), O_CREAT | O_TRUNC);
+  std::array<int64_t, 1> blind = {written ? 0 : 1};
+  communicator.sum(blind);
+  s.with_files = blind[0] == 0;
+  if (s.with_files) {
+    set_claim_file(options.folder + "/end");
+  } else {
+    note_ =
+        fmt::format("{}: {} ranks cannot write there, so that lost ranks are not noticed", options.folder, blind[0]);
+  }
+  const auto start = [&](void (State::*work)()) {
+    ++s.threads;
+    std::thread([state = state_, work] {
+      block_signals();
+      (*state.*work)();
+      const std::lock_guard lock(state->mutex);
+      --state->threads;
+      state->wake.notify_all();
+    }).detach();
+  };
+  start(&State::watch);
+  if (s.with_files) start(&State::report_status);
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->wake.notify_all();
+  state_->wait(patience, [this] { return state_->threads == 0; });
+  set_claim_file("");
+  if (state_->rank != 0 || !state_->with_files) return;
+  prepare_folder(state_->options.folder);
+  std::error_code ignored;
+  fs::remove(state_->options.folder, ignored);
+}
+
+}  // namespace llmtrain

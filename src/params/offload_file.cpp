@@ -1,0 +1,172 @@
+#include "params/offload_file.hpp"
+
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/number_text.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr const char* advice =
+    "parallel.offload_path must be a folder that every node has on a disk of its own, such as ${TMPDIR} or "
+    "${SLURM_TMPDIR}";
+
+std::string size_text(int64_t bytes) {
+  return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
+}
+
+/// What the environment allows at most.
+std::string_view best_way() {
+  const char* given = std::getenv("LLMTRAIN_OFFLOAD_IO");
+  const std::string_view best = given != nullptr ? given : "fixed";
+  if (best == "fixed" || best == "ring" || best == "calls") return best;
+  throw UserError(ExitCode::command_line,
+                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it must be calls, ring or fixed", best));
+}
+
+/// Bytes that this user may still write there, or -1 where nobody knows.
+int64_t free_bytes(const std::string& folder) {
+  struct statvfs space {};
+  if (statvfs(folder.c_str(), &space) != 0 || space.f_blocks == 0) return -1;
+  return static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
+}
+
+[[noreturn]] void fail_full(const std::string& place, int64_t bytes, int64_t available) {
+  throw UserError(ExitCode::io,
+                  fmt::format("{}: the disk is full: the offloaded state needs {}, {} are free. Make room, use another "
+                              "folder, or more nodes with a parallel.zero above 0",
+                              place, size_text(bytes), size_text(available)));
+}
+
+}  // namespace
+
+OffloadFile::OffloadFile(const OffloadLayout& layout, const std::string& folder, std::vector<std::string> units)
+    : layout_(layout), units_(std::move(units)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: there is no such folder: {}", folder, advice));
+  }
+  file_ = FileHandle::create_unnamed(folder);
+  reserve(folder);
+  file_.bypass_cache();
+  forget_contents();
+}
+
+void OffloadFile::reserve(const std::string& folder) {
+  const int64_t bytes = layout_.bytes();
+  if (!file_.reserve(bytes)) fail_full(folder, bytes, free_bytes(folder));
+  if (file_.size() >= bytes) return;
+  // A file system that cannot reserve: what is written is taken.
+  constexpr int64_t at_once = int64_t{1} << 20;
+  const std::vector<char> zeros(static_cast<size_t>(std::min(bytes, at_once)));
+  for (int64_t at = 0; at < bytes; at += at_once) file_.write(at, std::min(at_once, bytes - at), zeros.data());
+  file_.sync();
+}
+
+/// The sums of zeros.
+void OffloadFile::forget_contents() {
+  sums_.resize(layout_.pieces().size());
+  const std::vector<char> zeros(static_cast<size_t>(layout_.largest_part()));
+  int64_t length = -1;
+  uint64_t sum = 0;
+  for (size_t p = 0; p < sums_.size(); ++p) {
+    for (size_t kind = 0; kind < offload_kinds; ++kind) {
+      const int64_t bytes = layout_.bytes_of(layout_.pieces()[p], kind, kind + 1);
+      if (bytes != length) sum = XXH3_64bits(zeros.data(), static_cast<size_t>(bytes));
+      length = bytes;
+      sums_[p][kind] = sum;
+    }
+  }
+}
+
+/// A kind of a piece is read or written as a whole: it has a sum of its own, and about 1 MiB, which disks like.
+FilePart OffloadFile::part(size_t piece, size_t kind, char* data) const {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  return {p.offset + layout_.bytes_of(p, 0, kind), layout_.bytes_of(p, kind, kind + 1), data};
+}
+
+void OffloadFile::check(size_t piece, size_t kind, const char* data) const {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
+  if (XXH3_64bits(data, bytes) == sums_[piece][kind]) return;
+  throw UserError(ExitCode::io,
+                  fmt::format("{}: the offloaded state of {}, elements {} to {}, was read from the disk otherwise "
+                              "than it was written: the disk or memory of this node is not reliable. Leave the "
+                              "node out, or use another parallel.offload_path; the same command goes on from the "
+                              "last checkpoint",
+                              file_.path(), units_[static_cast<size_t>(p.unit)], p.begin, p.end));
+}
+
+void OffloadFile::read(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) const {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  const auto at = [&](size_t i) { return data + layout_.bytes_of(p, first, first + i); };
+  queue.read(
+      file_, last - first, [&](size_t i) { return part(piece, first + i, at(i)); },
+      [&](size_t i) { check(piece, first + i, at(i)); });
+}
+
+void OffloadFile::write(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) {
+  const OffloadPiece& p = layout_.pieces()[piece];
+  const auto at = [&](size_t i) { return data + layout_.bytes_of(p, first, first + i); };
+  queue.write(
+      file_, last - first, [&](size_t i) { return part(piece, first + i, at(i)); },
+      [&](size_t i) {
+        const auto bytes = static_cast<size_t>(layout_.bytes_of(p, first + i, first + i + 1));
+        sums_[piece][first + i] = XXH3_64bits(at(i), bytes);
+      });
+}
+
+void OffloadFile::read_unit(FileQueue& queue, int unit, size_t kind, char* data) const {
+  const size_t first = layout_.pieces_before(unit), last = layout_.pieces_before(unit + 1);
+  if (first == last) return;
+  const int64_t step = layout_.bytes_of(layout_.pieces()[first], kind, kind + 1);  // only the last one may be smaller
+  const auto at = [&](size_t i) { return data + static_cast<int64_t>(i) * step; };
+  queue.read(
+      file_, last - first, [&](size_t i) { return part(first + i, kind, at(i)); },
+      [&](size_t i) { check(first + i, kind, at(i)); });
+}
+
+FileQueue offload_queue(char* memory, int64_t bytes) {
+  const std::string_view best = best_way();
+  if (best == "fixed") return {memory, bytes};
+  if (best == "ring") return {memory, bytes, FileQueue::Way::ring};
+  return {};
+}
+
+void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {
+  best_way();
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: {}: there is no such folder: {}", where, folder, advice));
+  }
+  try {
+    FileHandle::create_unnamed(folder);
+  } catch (const UserError& error) {
+    throw UserError(error.code(), fmt::format("{}: {}: {}", where, error.what(), advice));
+  }
+  const int64_t available = free_bytes(folder);
+  if (available >= 0 && available < bytes) fail_full(fmt::format("{}: {}", where, folder), bytes, available);
+}
+
+bool is_in_memory(const std::string& folder) {
+  struct statfs facts {};
+  if (statfs(folder.c_str(), &facts) != 0) return false;
+  return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
+}
+
+}  // namespace llmtrain

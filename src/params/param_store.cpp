@@ -1,0 +1,192 @@
+#include "params/param_store.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/philox.hpp"
+#include "kernels/elementwise.hpp"
+#include "params/param_store_state.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+void check_spec(const UnitSpec& unit) {
+  LLMTRAIN_CHECK(!unit.params.empty(), fmt::format("unit {} has no parameters", unit.name));
+  for (const ParamSpec& param : unit.params) {
+    int64_t row = 0;
+    for (const ParamSlice& slice : param.slices) {
+      LLMTRAIN_CHECK(slice.first_row == row && slice.rows > 0,
+                     fmt::format("the slices of {} do not follow each other", param.name));
+      row += slice.rows;
+    }
+    LLMTRAIN_CHECK(row == param.rows, fmt::format("the slices of {} do not cover its rows", param.name));
+  }
+}
+
+/// 64-bit FNV-1a: a parameter's random numbers belong to its name.
+uint64_t hash_of(const std::string& name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return hash;
+}
+
+void initialize_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
+  switch (init.kind) {
+    case Initializer::Kind::zeros:
+      return fill(out, 0, stream);
+    case Initializer::Kind::ones:
+      return fill(out, 1, stream);
+    case Initializer::Kind::normal:
+      return fill_normal(out, init.std, key, first, stream);
+  }
+}
+
+std::array<int64_t, offload_kinds> offloaded_widths(const ParamPolicy& policy, DType compute) {
+  std::array<int64_t, offload_kinds> widths{state_bytes, state_bytes, state_bytes,
+                                            static_cast<int64_t>(size_of(compute))};
+  for (size_t kind = 0; kind < offload_kinds; ++kind) {
+    if (!policy.offloaded[kind]) widths[kind] = 0;
+  }
+  return widths;
+}
+
+}  // namespace
+
+ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& given)
+    : options(given), policy(given), offloaded(offloaded_widths(policy, given.compute), given.offload_piece) {
+  LLMTRAIN_CHECK(given.offload_piece % chunk_elements == 0, "pieces are cut between chunks");
+  LLMTRAIN_CHECK(is_compute_type(given.compute), "weights are fp32, bf16 or fp16");
+  LLMTRAIN_CHECK(given.size > 0 && given.rank >= 0 && given.rank < given.size, "the rank is not one of the job's");
+  LLMTRAIN_CHECK(!specs.empty(), "a model has at least one unit");
+  for (UnitSpec& spec : specs) {
+    check_spec(spec);
+    UnitState& u = units.emplace_back(std::move(spec));
+    const ShardBorders own = borders_of_shard(u.layout.elements(), given.rank, given.size);
+    u.begin = own.begin;
+    u.end = own.end;
+    u.update_begin = policy.whole_state ? 0 : u.begin;
+    u.update_end = policy.whole_state ? u.layout.elements() : u.end;
+    offloaded.add(u.update_begin, u.update_end);
+  }
+  std::vector<int64_t> elements;
+  std::vector<uint8_t> spans;
+  for (const UnitState& u : units) {
+    elements.push_back(u.layout.elements());
+    spans.push_back(u.spec.spans_backward ? 1 : 0);
+  }
+  weight_ring = plan_ring(elements, std::vector<uint8_t>(units.size()));
+  gradient_ring = plan_ring(elements, spans);
+  gathers.resize(units.size());
+}
+
+UnitState& ParamStore::State::at(int unit) {
+  LLMTRAIN_CHECK(unit >= 0 && static_cast<size_t>(unit) < units.size(), fmt::format("no unit {}", unit));
+  return units[static_cast<size_t>(unit)];
+}
+const UnitState& ParamStore::State::at(int unit) const { return const_cast<State*>(this)->at(unit); }
+
+Communicator& ParamStore::State::comm() const {
+  LLMTRAIN_CHECK(communicator != nullptr, "the parameter store has not been started");
+  return *communicator;
+}
+
+ParamStore::ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& options)
+    : state_(std::make_unique<State>(std::move(units), options)) {}
+ParamStore::~ParamStore() { state_->late_update.reset(); }  // whose pass knows this store
+
+int ParamStore::unit_count() const { return static_cast<int>(state_->units.size()); }
+const UnitSpec& ParamStore::spec(int unit) const { return state_->at(unit).spec; }
+const UnitLayout& ParamStore::layout(int unit) const { return state_->at(unit).layout; }
+
+int64_t ParamStore::parameter_count() const {
+  int64_t count = 0;
+  for (const UnitState& u : state_->units) {
+    for (const ParamSpec& param : u.spec.params) count += param.numel();
+  }
+  return count;
+}
+
+ParamStore::Shard ParamStore::shard(int unit) const { return state_->shard_of(state_->at(unit)); }
+
+UnitRange ParamStore::owned(int unit) const {
+  const UnitState& u = state_->at(unit);
+  return {u.begin, u.end, false};
+}
+
+void ParamStore::initialize(uint64_t seed) {
+  for (StatePass pass(*this, Access::change); pass.next();) {
+    const UnitState& u = state_->at(pass.unit());
+    const Shard& shard = pass.shard();
+    for (size_t p = 0; p < u.spec.params.size(); ++p) {
+      const ParamSpec& param = u.spec.params[p];
+      for (const ParamSlice& slice : param.slices) {
+        const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
+        const int64_t begin = std::max(offset, shard.begin);
+        const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
+        if (begin >= end) continue;
+        const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
+        initialize_range(part_of(shard.master, begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
+                         *state_->stream);
+      }
+    }
+    if (!shard.weights.empty() && shard.master.numel() > 0) cast(shard.weights, shard.master, *state_->stream);
+  }
+  publish_weights();
+}
+
+void ParamStore::publish_masters() {
+  finish_update();
+  State& s = *state_;
+  for (int unit = 0; unit < unit_count() && s.policy.whole_state && s.options.size > 1; ++unit) {
+    UnitState& u = s.at(unit);
+    if (s.policy.offloaded[0]) {
+      share_masters(unit);
+    } else {
+      s.comm().all_gather(u.master, u.borders, *s.stream).finish(*s.stream);
+    }
+  }
+  round_masters();
+  publish_weights();
+}
+
+void ParamStore::gather_parameter(int unit, int param, float* out) {
+  const UnitState& u = state_->at(unit);
+  const int64_t first = u.layout.offset(param);
+  gather_range(unit, first, first + u.spec.params[static_cast<size_t>(param)].numel(), out);
+}
+
+void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out) {
+  finish_update();
+  UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(first >= 0 && first <= last && last <= u.layout.elements(), "elements outside of " + u.spec.name);
+  Communicator& communicator = state_->comm();
+  for (int r = 0; r < state_->options.size; ++r) {
+    const bool whole = state_->policy.whole_state;
+    const int64_t begin = std::max(first, whole ? 0 : u.borders[static_cast<size_t>(r)]);
+    const int64_t end = std::min(last, whole ? u.layout.elements() : u.borders[static_cast<size_t>(r) + 1]);
+    if (begin < end && (whole || r == state_->options.rank)) {
+      read_state(unit, StateKind::master, begin, end - begin, out + (begin - first), *state_->stream);
+    }
+    if (whole) return;
+    if (begin < end) {
+      communicator.broadcast(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), r);
+    }
+  }
+}
+
+void ParamStore::set_parameter(int unit, int param, const float* values) {
+  finish_update();
+  const UnitState& u = state_->at(unit);
+  const int64_t first = u.layout.offset(param);
+  const int64_t begin = std::max(first, u.update_begin);
+  const int64_t end = std::min(first + u.spec.params[static_cast<size_t>(param)].numel(), u.update_end);
+  if (begin < end) {
+    write_state(unit, StateKind::master, begin, end - begin, values + (begin - first), *state_->stream);
+  }
+  round_masters();
+}
+
+}  // namespace llmtrain

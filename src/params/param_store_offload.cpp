@@ -1,0 +1,245 @@
+// Offloaded state: passes over it piece by piece, and parts of it wherever they lie.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/profile.hpp"
+#include "kernels/elementwise.hpp"
+#include "params/param_store_state.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+char* aligned(void* memory) {
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t alignment = OffloadLayout::alignment;
+  return static_cast<char*>(memory) + (alignment - at % alignment) % alignment;
+}
+
+}  // namespace
+
+void ParamStore::State::reserve_disk() {
+  if (!policy.on_disk || file != nullptr) return;
+  std::vector<std::string> names;
+  names.reserve(units.size());
+  for (const UnitState& u : units) names.push_back(u.spec.name);
+  file = std::make_unique<OffloadFile>(offloaded, options.offload_path, std::move(names));
+}
+
+/// In memory of the host: pieces on their way from and to a disk, weights of a unit, and one kind of a piece.
+int64_t ParamStore::State::ring_bytes() const {
+  if (!policy.on_disk) return 0;
+  const int64_t weights = reads_weights_ahead() ? OffloadAhead::bytes(offloaded, weights_kind()) : 0;
+  return static_cast<int64_t>(OffloadRing::slots) * offloaded.largest_piece() + weights + offloaded.largest_part() +
+         OffloadLayout::alignment;
+}
+
+/// What gathered weights are taken from.
+size_t ParamStore::State::weights_kind() const { return policy.rounded_shard ? offloaded_weights : 0; }
+
+bool ParamStore::State::reads_weights_ahead() const {
+  return policy.on_disk && !policy.whole_weights && policy.offloaded[weights_kind()];
+}
+
+int64_t ParamStore::State::pinned_bytes() const {
+  if (offloaded.empty() || device_memory_is_host()) return 0;
+  const int64_t state = policy.on_disk ? ring_bytes() : offloaded.bytes();
+  return state + (updates_on_host() ? OffloadTransfers::bytes(options.offload_piece) : 0);
+}
+
+void ParamStore::State::start_offload() {
+  if (offloaded.empty()) return;
+  reserve_disk();
+  void* memory = ring_memory.data;
+  if (!device_memory_is_host()) {
+    pinned = PinnedBuffer(policy.on_disk ? ring_bytes() : offloaded.bytes());
+    memory = pinned.data();
+    if (updates_on_host()) transfers = std::make_unique<OffloadTransfers>(options.offload_piece);
+  }
+  host_memory = policy.on_disk ? aligned(memory) : static_cast<char*>(memory);  // only the ring has room to be shifted
+  if (!policy.on_disk) return;
+  std::array<char*, OffloadRing::slots> buffers{};
+  for (char*& buffer : buffers) {
+    buffer = host_memory;
+    host_memory += offloaded.largest_piece();
+  }
+  ring = std::make_unique<OffloadRing>(*file, buffers);
+  if (reads_weights_ahead()) {
+    ahead = std::make_unique<OffloadAhead>(*file, weights_kind(), host_memory);
+    host_memory += OffloadAhead::bytes(offloaded, weights_kind());
+  }
+  part_queue = offload_queue(host_memory, offloaded.largest_part());
+}
+
+bool ParamStore::State::needs_offloaded(Access access) const {
+  return policy.offloaded[0] || (access != Access::masters && policy.offloaded[1]);
+}
+
+/// On a GPU; elsewhere there is no other.
+bool ParamStore::State::updates_on_host() const { return policy.offloaded[1] && !device_memory_is_host(); }
+
+int64_t ParamStore::State::element_bytes(size_t kind) const {
+  return kind == offloaded_weights ? static_cast<int64_t>(size_of(options.compute)) : state_bytes;
+}
+
+ParamStore::Shard ParamStore::State::shard_of(const UnitState& u) const {
+  const Tensor sums = policy.gather_sums || policy.gradient_is_sum ? u.gradient : u.total;
+  const bool apart = policy.whole_weights && !policy.own_master;
+  const Tensor weights = apart ? part_of(u.weights, u.update_begin, u.update_end) : u.rounded;
+  return {u.update_begin, u.update_end, u.master, u.m, u.v, sums, weights};
+}
+
+/// What is not offloaded.
+ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) const {
+  const UnitState& u = at(piece.unit);
+  Shard shard = shard_of(u);
+  for (Tensor* t : {&shard.master, &shard.m, &shard.v, &shard.gradient, &shard.weights}) {
+    *t = t->empty() ? Tensor() : part_of(*t, piece.begin - u.update_begin, piece.end - u.update_begin);
+  }
+  shard.begin = piece.begin;
+  shard.end = piece.end;
+  return shard;
+}
+
+/// With what is offloaded at `memory`, as in the layout.
+void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const {
+  const std::array<Tensor*, offload_kinds> tensors = {&shard.master, &shard.m, &shard.v, &shard.weights};
+  for (size_t kind = 0; kind < offload_kinds; ++kind) {
+    if (!policy.offloaded[kind]) continue;
+    *tensors[kind] = Tensor(memory + offloaded.bytes_of(piece, 0, kind),
+                            kind == offloaded_weights ? options.compute : DType::f32, {piece.elements()});
+  }
+}
+
+/// Where the host has the piece that the pass is at; without a disk any piece.
+char* ParamStore::State::memory_of(const OffloadPiece& piece) const {
+  return ring != nullptr ? ring->data() : host_memory + piece.offset;
+}
+
+/// visit(host memory, bytes from `begin` on, bytes) for what each piece has of elements [begin, begin + count) of a
+/// kind; what it changes is kept where `changes`.
+template <class Visit>
+void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes,
+                                  const Visit& visit) const {
+  const int64_t width = element_bytes(kind);
+  if (changes && ahead != nullptr) ahead->forget();
+  const std::lock_guard lock(part_mutex);
+  for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
+    const OffloadPiece& piece = offloaded.pieces()[p];
+    const int64_t from = std::max(begin, piece.begin), to = std::min(begin + count, piece.end);
+    if (from >= to) continue;
+    char* memory = host_memory;
+    if (policy.on_disk) {
+      file->read(part_queue, p, kind, kind + 1, memory);
+    } else {
+      memory += piece.offset + offloaded.bytes_of(piece, 0, kind);
+    }
+    visit(memory + (from - piece.begin) * width, (from - begin) * width, (to - from) * width);
+    if (changes && policy.on_disk) file->write(part_queue, p, kind, kind + 1, memory);
+  }
+}
+
+/// Of gathered weights, rounded to the compute dtype.
+void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
+  const UnitState& u = at(unit);
+  if (!policy.offloaded[weights_kind()]) return cast(out, policy.rounded_shard ? u.rounded : u.master, *stream);
+  if (ahead != nullptr) return take_ahead(unit, out);
+  each_part(unit, weights_kind(), u.update_begin, out.numel(), false,
+            [&](const char* memory, int64_t at, int64_t bytes) {
+              copy_to_device(static_cast<char*>(out.data) + at, memory, bytes, *stream);
+            });
+}
+
+/// Units come in order, forwards and then backwards: after one the next is read.
+void ParamStore::State::take_ahead(int unit, const Tensor& out) {
+  const ProfileSpan span(SpanKind::kernel, "wait for offloaded weights");
+  const char* from = ahead->take(unit);
+  char* to = static_cast<char*>(out.data);
+  for (size_t p = offloaded.pieces_before(unit); p < offloaded.pieces_before(unit + 1); ++p) {
+    const OffloadPiece& piece = offloaded.pieces()[p];
+    const int64_t bytes = piece.elements() * element_bytes(weights_kind());
+    copy_to_device(to, from, bytes, *stream);
+    to += bytes;
+    from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
+  }
+  stream->synchronize();  // the memory is wanted again
+  ahead->begin(unit < last_taken ? unit - 1 : unit + 1);
+  last_taken = unit;
+}
+
+int64_t ParamStore::offloaded_bytes() const { return state_->policy.on_disk ? state_->offloaded.bytes() : 0; }
+std::string ParamStore::offload_way() const { return state_->ring != nullptr ? state_->ring->way() : ""; }
+int64_t ParamStore::pinned_bytes() const { return state_->pinned_bytes(); }
+void ParamStore::reserve_disk() { state_->reserve_disk(); }
+bool ParamStore::is_offloaded(StateKind kind) const { return state_->policy.offloaded[static_cast<size_t>(kind)]; }
+
+/// Where the shard has a kind that is not offloaded.
+Tensor ParamStore::State::resident(int unit, StateKind kind, int64_t begin, int64_t count) const {
+  const Shard shard = shard_of(at(unit));
+  const Tensor& all = kind == StateKind::master ? shard.master : kind == StateKind::m ? shard.m : shard.v;
+  return part_of(all, begin - shard.begin, begin - shard.begin + count);
+}
+
+void ParamStore::read_state(int unit, StateKind kind, int64_t begin, int64_t count, float* out, Stream& stream) const {
+  const UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
+  LLMTRAIN_CHECK(!state_->late_update, "state is read before finish_update()");
+  if (is_offloaded(kind)) {
+    return state_->each_part(unit, static_cast<size_t>(kind), begin, count, false,
+                             [&](const char* memory, int64_t at, int64_t bytes) {
+                               std::memcpy(reinterpret_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
+                             });
+  }
+  const Tensor from = state_->resident(unit, kind, begin, count);
+  copy_to_host(out, from.data, from.bytes(), stream);
+  stream.synchronize();
+}
+
+void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t count, const float* values,
+                             Stream& stream) {
+  const UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
+  LLMTRAIN_CHECK(!state_->late_update, "state is written before finish_update()");
+  if (is_offloaded(kind)) {
+    return state_->each_part(
+        unit, static_cast<size_t>(kind), begin, count, true, [&](char* memory, int64_t at, int64_t bytes) {
+          std::memcpy(memory, reinterpret_cast<const char*>(values) + at, static_cast<size_t>(bytes));
+        });
+  }
+  const Tensor to = state_->resident(unit, kind, begin, count);
+  if (state_->policy.whole_weights) state_->finish_gathers();  // which may take from there
+  copy_to_device(to.data, values, to.bytes(), stream);
+  stream.synchronize();
+}
+
+void ParamStore::round_masters() {
+  const ParamPolicy& policy = state_->policy;
+  if (!policy.rounded_shard && (policy.own_master || !policy.whole_weights)) return;
+  for (StatePass pass(*this, Access::change); pass.next();) {
+    const Shard& shard = pass.shard();
+    if (shard.master.numel() > 0) cast(shard.weights, shard.master, *state_->stream);
+  }
+}
+
+/// Of a unit whose offloaded masters every rank keeps whole: each has written the part that it owns.
+void ParamStore::share_masters(int unit) {
+  const State& s = *state_;
+  const UnitState& u = s.at(unit);
+  std::vector<float> values(static_cast<size_t>(std::min(s.options.offload_piece, u.layout.elements())));
+  for (int r = 0; r < s.options.size; ++r) {
+    const int64_t last = u.borders[static_cast<size_t>(r) + 1];
+    for (int64_t at = u.borders[static_cast<size_t>(r)]; at < last; at += s.options.offload_piece) {
+      const int64_t count = std::min(s.options.offload_piece, last - at);
+      if (r == s.options.rank) read_state(unit, StateKind::master, at, count, values.data(), *s.stream);
+      s.comm().broadcast(values.data(), count * state_bytes, r);
+      if (r != s.options.rank) write_state(unit, StateKind::master, at, count, values.data(), *s.stream);
+    }
+  }
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,170 @@
+// Which buffers each stage has, and how many bytes they take.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "params/param_store_state.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+bool any_later_block_has_several_groups(int64_t groups, int64_t blocks) {
+  for (int64_t g = 1; g < groups; ++g) {
+    const int64_t block = g * blocks / groups;
+    if (block > 0 && block == (g - 1) * blocks / groups) return true;
+  }
+  return false;
+}
+
+/// Groups of one round whose gradients come from ranks of other nodes, at most over all rounds and numbers of groups.
+int64_t most_received_pieces(const ParamStoreOptions& o) {
+  const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
+  return std::min<int64_t>(others, o.size - o.node_size);
+}
+
+/// The host's memory is no other place to the host.
+Offload elsewhere(Offload place) { return place == Offload::cpu && device_memory_is_host() ? Offload::none : place; }
+
+}  // namespace
+
+ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
+  constexpr int64_t most_groups = int64_t{1} << 30;
+  LLMTRAIN_CHECK(o.zero_stage >= 0 && o.zero_stage <= 3, "ZeRO has the stages 0 to 3");
+  LLMTRAIN_CHECK(o.groups >= 1 && o.groups <= most_groups, "a step has at least one reduction group");
+  LLMTRAIN_CHECK(o.blocks >= 1 && o.blocks <= o.groups, "a reduction block has at least one group");
+  LLMTRAIN_CHECK(o.micro_batches_per_group >= 1, "a group has at least one micro-batch");
+  LLMTRAIN_CHECK(o.node_size >= 1 && o.node_size <= o.size, "a node has at least one rank and at most all");
+  const bool alone = o.size == 1;
+  const Offload optimizer = o.trained ? elsewhere(o.offload_optimizer) : Offload::none;
+  const Offload weights = o.trained && o.zero_stage == 3 ? elsewhere(o.offload_parameters) : Offload::none;
+  LLMTRAIN_CHECK(optimizer == weights || optimizer == Offload::none || weights == Offload::none,
+                 "what is offloaded goes to one place");
+  const bool optimizer_goes = optimizer != Offload::none, weights_go = weights != Offload::none;
+  own_master = o.compute == DType::f32;
+  whole_state = o.zero_stage == 0 || alone;
+  whole_weights = o.zero_stage < 3 || (alone && own_master && !weights_go);
+  const bool master_goes = own_master ? weights_go : optimizer_goes;
+  rounded_shard = !whole_weights && !own_master && master_goes;
+  offloaded = {master_goes, optimizer_goes, optimizer_goes, rounded_shard && weights_go};
+  on_disk = (master_goes || optimizer_goes) && (optimizer == Offload::nvme || weights == Offload::nvme);
+  gather_sums = o.zero_stage == 0 && !alone;
+  gradient_is_sum = alone && o.groups == 1;
+  // On one rank a reduction is done at once, so that the ring costs nothing at any stage.
+  gradient_ring = !gradient_is_sum && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
+  block_accumulator = any_later_block_has_several_groups(o.groups, o.blocks);
+  exchanged = o.node_size > 1 ? MemoryPlace::shared : MemoryPlace::own;
+  received_pieces = alone ? 0 : most_received_pieces(o);
+}
+
+void ParamStore::State::plan_weights(Arena& arena) {
+  for (size_t i = 0; i < units.size(); ++i) {
+    UnitState& u = units[i];
+    if (policy.whole_weights || weight_ring.own[i] != 0) {
+      arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
+                policy.exchanged);
+    }
+  }
+  if (policy.whole_weights) return;
+  for (size_t i = 0; i < weight_slots.size(); ++i) {
+    arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i), options.compute,
+              {weight_ring.slots[i]}, policy.exchanged);
+  }
+}
+
+void ParamStore::State::plan_optimizer(Arena& arena) {
+  for (UnitState& u : units) {
+    const int64_t n = u.update_end - u.update_begin;
+    if (policy.offloaded[0]) {
+      u.master = Tensor(nullptr, DType::f32, {n});
+    } else if (!policy.own_master) {
+      arena.add(u.master, MemoryCategory::optimizer, "master of " + u.spec.name, DType::f32, {n});
+    } else if (!policy.whole_weights) {  // the stored weights themselves
+      arena.add(u.master, MemoryCategory::weights, "weight shard of " + u.spec.name, DType::f32, {n});
+    }
+    if (policy.rounded_shard && !policy.offloaded[offloaded_weights]) {
+      arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute, {n});
+    }
+    if (!options.trained) continue;
+    if (policy.offloaded[1]) {
+      u.m = u.v = Tensor(nullptr, DType::f32, {n});
+      continue;
+    }
+    arena.add(u.m, MemoryCategory::optimizer, "first moment of " + u.spec.name, DType::f32, {n});
+    arena.add(u.v, MemoryCategory::optimizer, "second moment of " + u.spec.name, DType::f32, {n});
+  }
+}
+
+void ParamStore::State::plan_gradients(Arena& arena) {
+  for (size_t i = 0; i < units.size(); ++i) {
+    UnitState& u = units[i];
+    if (!policy.gradient_ring || gradient_ring.own[i] != 0) {
+      arena.add(u.gradient, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {u.layout.elements()},
+                policy.exchanged);
+    }
+    if (policy.gradient_is_sum) continue;
+    arena.add(u.total, MemoryCategory::gradients, "gradient sum of " + u.spec.name, DType::f32, {u.shard_elements()});
+    if (policy.block_accumulator) {
+      arena.add(u.block, MemoryCategory::gradients, "block sum of " + u.spec.name, DType::f32, {u.shard_elements()});
+    }
+  }
+  if (!policy.gradient_ring) return;
+  for (size_t i = 0; i < gradient_slots.size(); ++i) {
+    arena.add(gradient_slots[i].buffer, MemoryCategory::gradients, fmt::format("unit gradient {}", i), DType::f32,
+              {gradient_ring.slots[i]}, policy.exchanged);
+  }
+}
+
+void ParamStore::State::plan_staging(Arena& arena) {
+  if (policy.received_pieces == 0) return;
+  int64_t largest = 0;
+  for (const UnitState& u : units) largest = std::max(largest, u.shard_elements());
+  for (size_t i = 0; i < staging.size(); ++i) {
+    arena.add(staging[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
+              {policy.received_pieces * largest});
+  }
+}
+
+void ParamStore::State::plan_offload(Arena& arena) {
+  if (offloaded.empty()) return;
+  if (device_memory_is_host()) {
+    arena.add(ring_memory, MemoryCategory::optimizer, "offloaded pieces", DType::u8, {ring_bytes()});
+  } else {
+    arena.add(device_piece, MemoryCategory::optimizer, "offloaded piece", DType::u8, {offloaded.largest_piece()});
+  }
+}
+
+void ParamStore::plan(Arena& arena) {
+  state_->plan_weights(arena);
+  state_->plan_optimizer(arena);
+  state_->plan_offload(arena);
+  if (!state_->options.trained) return;
+  state_->plan_gradients(arena);
+  state_->plan_staging(arena);
+}
+
+void ParamStore::State::start(Communicator& given_communicator, Stream& given_stream) {
+  LLMTRAIN_CHECK(given_communicator.size() == options.size && given_communicator.rank() == options.rank,
+                 "the parameter store was planned for another rank or number of ranks");
+  communicator = &given_communicator;
+  stream = &given_stream;
+  int64_t largest = 0;  // elements that leave and come
+  for (UnitState& u : units) {
+    u.borders = u.layout.borders(options.size);
+    largest = std::max(largest, u.layout.elements() + policy.received_pieces * u.shard_elements());
+    if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
+    LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),
+                   "the parameter store starts after its memory is committed");
+  }
+  communicator->reserve(largest * static_cast<int64_t>(sizeof(float)));
+  received.resize(static_cast<size_t>(options.size));
+  contributes.resize(static_cast<size_t>(options.size));
+  in_order.reserve(static_cast<size_t>(options.size));
+  in_flight.reserve(staging.size());
+  start_offload();
+}
+
+void ParamStore::start(Communicator& communicator, Stream& stream) { state_->start(communicator, stream); }
+
+}  // namespace llmtrain

@@ -1,0 +1,150 @@
+// Weights around their use: stored whole, or gathered into a ring of two buffers. Which buffer a unit gets depends on
+// the order of calls alone, so that every rank gathers in the same order.
+
+#include <fmt/format.h>
+
+#include "core/activity.hpp"
+#include "kernels/elementwise.hpp"
+#include "params/param_store_state.hpp"
+
+namespace llmtrain {
+
+/// The own shard, rounded to the compute dtype, then everybody else's.
+void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
+  UnitState& u = at(unit);
+  if (u.master.numel() > 0) take_own_weights(unit, part_of(buffer, u.update_begin, u.update_end));
+  if (options.size > 1) gathers[static_cast<size_t>(unit)] = comm().all_gather(buffer, u.borders, *stream);
+}
+
+/// The free slot that suits best: not one that holds a prefetched unit (those only with `evict`), then the smallest
+/// that fits, then the one whose unit was used longest ago. -1 if none is free.
+int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const {
+  const auto better = [](const WeightSlot& a, const WeightSlot& b) {
+    if (a.reserved != b.reserved) return !a.reserved;
+    if (a.buffer.numel() != b.buffer.numel()) return a.buffer.numel() < b.buffer.numel();
+    return a.last_use < b.last_use;
+  };
+  int best = -1;
+  for (size_t i = 0; i < weight_slots.size(); ++i) {
+    const WeightSlot& slot = weight_slots[i];
+    const bool held = slot.unit >= 0 && at(slot.unit).holders > 0;
+    if (held || slot.buffer.numel() < u.layout.elements() || (slot.reserved && !evict)) continue;
+    if (best < 0 || better(slot, weight_slots[static_cast<size_t>(best)])) best = static_cast<int>(i);
+  }
+  return best;
+}
+
+/// Others may wait for sums of this rank while it waits for their weights.
+void ParamStore::State::await(Transfer& gather) {
+  gather.wait(*stream, [this] { add_arrived(); });
+}
+
+/// The own part of each unit's buffer goes to everybody; finish_gathers() comes before any of it is changed. On the
+/// host, whose ranks are the ones that move the data, they have all of it at once.
+void ParamStore::State::gather_all(Tensor UnitState::*buffer) {
+  constexpr size_t at_once = 16;  // far fewer than NodeMemory::places
+  finish_gathers();
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (i >= at_once && device_memory_is_host()) gathers[i - at_once].finish(*stream);
+    gathers[i] = comm().all_gather(units[i].*buffer, units[i].borders, *stream);
+  }
+  if (device_memory_is_host()) finish_gathers();
+}
+
+void ParamStore::State::finish_gathers() {
+  for (Transfer& gather : gathers) gather.finish(*stream);
+}
+
+void ParamStore::State::empty_weight_slot(WeightSlot& slot) {
+  if (slot.unit < 0) return;
+  gathers[static_cast<size_t>(slot.unit)].finish(*stream, [this] { add_arrived(); });
+  at(slot.unit).weight_slot = -1;
+  slot.unit = -1;
+  slot.reserved = false;
+}
+
+/// The unit's weights are there or on their way, unless no slot is free.
+bool ParamStore::State::start_gather(int unit, bool evict) {
+  UnitState& u = at(unit);
+  if (u.gathered || u.weight_slot >= 0) return true;
+  if (weight_ring.own[static_cast<size_t>(unit)] != 0) {
+    gather_into(unit, u.weights);
+    u.gathered = true;
+    return true;
+  }
+  const int chosen = choose_weight_slot(u, evict);
+  if (chosen < 0) return false;
+  WeightSlot& slot = weight_slots[static_cast<size_t>(chosen)];
+  empty_weight_slot(slot);
+  slot.unit = unit;
+  slot.reserved = true;
+  u.weight_slot = chosen;
+  gather_into(unit, whole_weights(u));
+  return true;
+}
+
+Tensor ParamStore::State::whole_weights(const UnitState& u) const {
+  if (!u.weights.empty()) return u.weights;
+  LLMTRAIN_CHECK(u.weight_slot >= 0, fmt::format("the weights of {} are not gathered", u.spec.name));
+  return weight_slots[static_cast<size_t>(u.weight_slot)].buffer.rows(0, u.layout.elements());
+}
+
+void ParamStore::State::forget_gathered() {
+  for (WeightSlot& slot : weight_slots) empty_weight_slot(slot);
+  for (size_t i = 0; i < units.size(); ++i) {
+    gathers[i].finish(*stream);
+    units[i].gathered = false;
+  }
+}
+
+void ParamStore::prefetch(int unit) {
+  state_->complete_arrived();
+  state_->update_through(unit);
+  if (!state_->policy.whole_weights) state_->start_gather(unit, false);
+}
+
+void ParamStore::acquire(int unit) {
+  note_progress();
+  State& s = *state_;
+  UnitState& u = s.at(unit);
+  s.complete_arrived();
+  s.update_through(unit);
+  LLMTRAIN_CHECK(s.policy.whole_weights || s.start_gather(unit, true),
+                 fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
+  s.await(s.gathers[static_cast<size_t>(unit)]);
+  if (u.weight_slot >= 0) {
+    WeightSlot& slot = s.weight_slots[static_cast<size_t>(u.weight_slot)];
+    slot.reserved = false;
+    slot.last_use = ++s.clock;
+  }
+  ++u.holders;
+}
+
+Tensor ParamStore::weight(int unit, int param) const {
+  const UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(u.holders > 0, fmt::format("weights of {} used outside acquire and release", u.spec.name));
+  return parameter_view(u, state_->whole_weights(u), param);
+}
+
+void ParamStore::release(int unit) {
+  UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(u.holders > 0, fmt::format("{} released more often than acquired", u.spec.name));
+  --u.holders;
+}
+
+void ParamStore::State::expect_unused() const {
+  for (const UnitState& u : units) {
+    LLMTRAIN_CHECK(u.holders == 0, fmt::format("{} is still in use at an update", u.spec.name));
+  }
+}
+
+void ParamStore::publish_weights() {
+  finish_update();
+  State& s = *state_;
+  s.expect_unused();
+  if (!s.policy.whole_weights) return s.forget_gathered();
+  if (s.policy.whole_state) return;
+  s.gather_all(&UnitState::weights);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,21 @@
+#include "params/planned_memory.hpp"
+
+#include <algorithm>
+
+namespace llmtrain {
+
+PlannedMemory::PlannedMemory(Arena& arena, Communicator& communicator) {
+  const int64_t shared = arena.shared_bytes();
+  if (shared > 0 && communicator.sharing_ranks() > 1) shared_ = communicator.allocate_shared(shared);
+  if (shared_ == nullptr) {
+    own_ = DeviceBuffer(arena.bytes());
+    arena.commit(own_.data());
+    workspace_.emplace(arena.workspace());
+    return;
+  }
+  own_ = DeviceBuffer(std::max<int64_t>(arena.bytes() - shared, 64));
+  arena.commit(shared_.get(), own_.data());
+  workspace_.emplace(arena.workspace());
+}
+
+}  // namespace llmtrain

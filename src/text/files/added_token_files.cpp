@@ -1,0 +1,261 @@
+#include "text/files/added_token_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+#include "text/files/json_node.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace names = tokenizer_names;
+
+constexpr size_t most_tokens_beside = size_t{1} << 16;
+constexpr size_t longest_token_beside = size_t{1} << 10;  ///< bytes
+
+void check_size(const JsonNode& list) {
+  if (list.size() > most_tokens_beside) list.refuse(fmt::format("more than {} tokens", most_tokens_beside));
+}
+
+const std::string& checked(const std::string& content, const JsonNode& node) {
+  if (content.empty()) node.refuse("an empty token");
+  if (content.size() > longest_token_beside)
+    node.refuse(fmt::format("a token of more than {} bytes", longest_token_beside));
+  return content;
+}
+
+int32_t parse_id(const std::string& key, const JsonNode& node) {
+  int32_t id = -1;
+  const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error != std::errc() || stop != key.data() + key.size() || id < 0) node.refuse("the key is no id of a token");
+  return id;
+}
+
+/// A text, or an object with flags. `special`: it is, whatever the object says.
+AddedToken read_token(const JsonNode& node, bool special) {
+  AddedToken token;
+  token.special = special;
+  if (!node.value().is_object()) {
+    token.content = checked(node.text(), node);
+    return token;
+  }
+  node.allow({"content", "single_word", "lstrip", "rstrip", "normalized", "special", "__type", "id"});
+  token.content = checked(node.at("content").text(), node);
+  token.single_word = node.boolean_or("single_word", false);
+  token.lstrip = node.boolean_or("lstrip", false);
+  token.rstrip = node.boolean_or("rstrip", false);
+  token.special = special || node.boolean_or("special", false);
+  token.normalized = node.boolean_or("normalized", !token.special);
+  return token;
+}
+
+/// A file of the folder and, as the order of new tokens hangs on it, the order of its keys.
+struct ConfigFile {
+  nlohmann::json document = nlohmann::json::object();
+  nlohmann::ordered_json ordered = nlohmann::ordered_json::object();
+  std::string name;
+
+  ConfigFile(const TokenizerFileSet& set, std::string_view file_name) : name(set.folder + std::string(file_name)) {
+    const TokenizerFile* file = set.find(file_name);
+    if (file == nullptr) return;
+    document = parse_json(file->bytes, name);
+    ordered = nlohmann::ordered_json::parse(file->bytes);
+    root().object();
+  }
+  JsonNode root() const { return {document, name}; }
+  bool is_there(std::string_view key) const { return document.contains(key); }
+  static std::vector<std::string> keys(const nlohmann::ordered_json& object) {
+    std::vector<std::string> all;
+    for (const auto& [key, value] : object.items()) all.push_back(key);
+    return all;
+  }
+};
+
+bool is_token_name(std::string_view key) { return key.ends_with("_token") && !key.starts_with("add_"); }
+
+class FolderReader {
+ public:
+  FolderReader(const TokenizerFileSet& set, const TokenizerClass& kind)
+      : config_(set, names::config), map_(set, "special_tokens_map.json"), added_(set, names::added) {
+    for (const std::string_view key : token_keys) {
+      const std::string_view content = kind.token(key);
+      out_.named.push_back({std::string(key), {.content = std::string(content), .special = true}, true});
+    }
+  }
+
+  FolderTokens read(const std::vector<AddedToken>& in_main) {
+    take_named(config_);
+    read_extra_of_config();
+    if (config_.root().has("added_tokens_decoder")) {
+      read_decoder(config_.root().at("added_tokens_decoder").object());
+    } else {
+      take_named(map_);
+      read_extra_of_map();
+      read_added();
+      for (const AddedToken& token : in_main) out_.by_id[token.id] = token;
+    }
+    if (out_.extra.empty()) out_.extra = late_extra_;
+    std::erase_if(out_.named, [](const FolderTokens::Named& named) { return named.token.content.empty(); });
+    settle_named();
+    return std::move(out_);
+  }
+
+ private:
+  /// null takes a name away.
+  void name(const std::string& key, const nlohmann::json& value, const JsonNode& node) {
+    AddedToken token;
+    if (!value.is_null() && value != "") token = read_token(node, true);
+    const auto found = std::ranges::find(out_.named, key, &FolderTokens::Named::key);
+    if (found != out_.named.end()) {
+      found->token = std::move(token);
+      found->by_class = false;
+    } else {
+      out_.named.push_back({key, std::move(token)});
+    }
+  }
+  void take_named(const ConfigFile& file) {
+    for (const std::string& key : ConfigFile::keys(file.ordered)) {
+      const nlohmann::json& value = file.document[key];
+      const bool usual = std::ranges::find(token_keys, key) != token_keys.end();
+      if (usual || (is_token_name(key) && (value.is_string() || (value.is_object() && value.contains("content"))))) {
+        name(key, value, JsonNode(value, file.name + "." + key));
+      }
+    }
+  }
+  void take_list(const JsonNode& list, std::vector<AddedToken>& tokens) const {
+    check_size(list.array());
+    for (size_t i = 0; i < list.size(); ++i) tokens.push_back(read_token(list.at(i), true));
+  }
+  /// A list, or names of tokens.
+  void take_extra(const ConfigFile& file) {
+    const JsonNode extra = file.root().at("extra_special_tokens");
+    if (extra.value().is_array()) {
+      take_list(extra, out_.extra);
+      return;
+    }
+    take_names(file, "extra_special_tokens");
+  }
+  void take_names(const ConfigFile& file, const std::string& list) {
+    const JsonNode names = file.root().at(list);
+    check_size(names.object());
+    for (const std::string& key : ConfigFile::keys(file.ordered[list])) name(key, names.value()[key], names.at(key));
+  }
+  void read_extra_of_config() {
+    const JsonNode root = config_.root();
+    const bool has_extra = root.has("extra_special_tokens") && !root.at("extra_special_tokens").value().empty();
+    if (root.has("model_specific_special_tokens")) take_names(config_, "model_specific_special_tokens");
+    if (has_extra) take_extra(config_);
+    const bool has_list = has_extra && root.at("extra_special_tokens").value().is_array();
+    if (!has_list && root.has("additional_special_tokens")) {
+      take_list(root.at("additional_special_tokens"), out_.extra);
+    }
+  }
+  /// additional_special_tokens here count when nothing else names such tokens.
+  void read_extra_of_map() {
+    if (map_.root().has("extra_special_tokens")) take_extra(map_);
+    if (map_.root().has("additional_special_tokens")) {
+      take_list(map_.root().at("additional_special_tokens"), late_extra_);
+    }
+  }
+
+  /// added_tokens_decoder of tokenizer_config.json: {"50257": {"content": "<pad>", "special": true, ...}, ...}
+  void read_decoder(const JsonNode& list) {
+    check_size(list);
+    out_.place = config_.name + ".added_tokens_decoder";
+    for (const auto& [key, value] : list.value().items()) {
+      const JsonNode node = list.at(key);
+      node.object();
+      out_.by_id[parse_id(key, node)] = read_token(node, false);
+    }
+  }
+  /// added_tokens.json: {"<pad>": 50257, ...}
+  void read_added() {
+    check_size(added_.root());
+    out_.place = added_.name;
+    std::unordered_set<std::string> special;
+    for (const auto& named : out_.named) special.insert(named.token.content);
+    for (const AddedToken& token : out_.extra) special.insert(token.content);
+    for (const auto& [content, value] : added_.document.items()) {
+      const JsonNode node = added_.root().at(content);
+      const bool is_special = special.contains(checked(content, node));
+      const AddedToken token{.content = content, .normalized = !is_special, .special = is_special};
+      const auto id = static_cast<int32_t>(node.integer(0, INT32_MAX - 1));
+      if (!out_.by_id.emplace(id, token).second) node.refuse(fmt::format("two tokens have the id {}", id));
+    }
+  }
+
+  /// A named token has the flags that it has among the added ones; those that have a name are special.
+  void settle_named() {
+    std::unordered_map<std::string, AddedToken*> by_content;
+    for (auto& [id, token] : out_.by_id) {
+      token.id = id;
+      by_content[token.content] = &token;
+    }
+    for (const auto& named : out_.named) {
+      const auto found = by_content.find(named.token.content);
+      if (found != by_content.end()) found->second->special = true;
+    }
+  }
+
+  ConfigFile config_, map_, added_;
+  FolderTokens out_;
+  std::vector<AddedToken> late_extra_;
+};
+
+}  // namespace
+
+const FolderTokens::Named* FolderTokens::find(std::string_view key) const {
+  const auto found = std::ranges::find(named, key, &Named::key);
+  return found == named.end() ? nullptr : &*found;
+}
+
+FolderTokens read_folder_tokens(const TokenizerFileSet& set, const TokenizerClass& kind,
+                                const std::vector<AddedToken>& in_main) {
+  return FolderReader(set, kind).read(in_main);
+}
+
+void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabulary, int64_t size,
+                       std::vector<AddedToken>& added, std::vector<std::string>& warnings) {
+  std::unordered_map<std::string, size_t> places;
+  int64_t next = size;
+  for (size_t i = 0; i < added.size(); ++i) {
+    places[added[i].content] = i;
+    next = std::max(next, int64_t{added[i].id} + 1);
+  }
+  const auto add = [&](AddedToken token) {
+    const auto [place, is_new] = places.try_emplace(token.content, added.size());
+    if (!is_new) {
+      const AddedToken& before = added[place->second];
+      token.id = before.id;
+      token.special = token.special || before.special;  // nothing takes it back
+      added[place->second] = std::move(token);
+      return;
+    }
+    const int32_t said = token.id;
+    token.id = in_vocabulary(token.content);
+    if (token.id < 0) token.id = static_cast<int32_t>(next++);
+    if (said >= 0 && said != token.id) {
+      warnings.push_back(
+          fmt::format("{}: the token \"{}\" has the id {} there; it gets {}, as in Transformers, where "
+                      "new tokens follow the vocabulary without a gap",
+                      tokens.place, token.content.substr(0, 60), said, token.id));
+    }
+    added.push_back(std::move(token));
+  };
+  for (const auto& [id, token] : tokens.by_id) add(token);
+  const auto add_missing = [&](const AddedToken& token) {
+    if (!places.contains(token.content)) add(token);
+  };
+  for (const auto& named : tokens.named) add_missing(named.token);
+  for (const AddedToken& token : tokens.extra) add_missing(token);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,268 @@
+#include "text/files/tokenizer_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <variant>
+
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/folder_handle.hpp"
+#include "core/files/json_reader.hpp"
+#include "core/files/whole_file.hpp"
+#include "text/files/base64.hpp"
+#include "text/files/json_node.hpp"
+#include "text/files/plain_files.hpp"
+#include "text/files/tokenizer_configs.hpp"
+#include "text/files/tokenizer_file_set.hpp"
+#include "text/files/tokenizer_json.hpp"
+#include "text/files/tokenizer_readers.hpp"
+#include "text/pipeline/pipeline_tokenizer.hpp"
+#include "text/sentencepiece/sentencepiece_model.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+namespace names = tokenizer_names;
+
+using Format = TokenizerFormat;
+
+/// What the main files make.
+using TokenizerContent = std::variant<SentencePieceModel, TokenizerParts>;
+
+SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string& name, TokenizerFolder& folder) {
+  SentencePieceModel model = read_sentencepiece_model(bytes, name);
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t i = 0; i < model.pieces.size(); ++i) ids.emplace(model.pieces[i].text, static_cast<int32_t>(i));
+  const auto find = [&](std::string_view text) {
+    const auto found = ids.find(text);
+    return found == ids.end() ? -1 : found->second;
+  };
+  model.added = folder.add_tokens({}, find, static_cast<int64_t>(model.pieces.size()));
+  model.prefixes_every_part = folder.prefixes_every_part();
+  return model;
+}
+
+TokenizerContent read_main_files(const TokenizerFileSet& set, TokenizerFolder& folder) {
+  const TokenizerFile& first = set.files.front();
+  const std::string name = set.path(first);
+  const AddTokens add = [&](std::vector<AddedToken> added, const Vocabulary& vocabulary) {
+    return folder.add_tokens(
+        std::move(added), [&](std::string_view text) { return vocabulary.find(text); }, vocabulary.size());
+  };
+  switch (format_of(set)) {
+    case Format::json:
+      return read_tokenizer_json(
+          first.bytes, name, [&](auto& json) { folder.change_prefix_space(json); }, add);
+    case Format::gpt2: {
+      const TokenizerFile* merges = set.find(names::merges);
+      if (merges == nullptr) throw UserError(ExitCode::missing_input, set.folder + "merges.txt: there is no such file");
+      return read_gpt2_files(first.bytes, merges->bytes, name, set.path(*merges), folder.gpt2_prefix_space(), add);
+    }
+    case Format::sentencepiece:
+      return read_sentencepiece(first.bytes, name, folder);
+    case Format::tiktoken:
+      return read_tiktoken_file(first.bytes, name);
+  }
+  throw Error("a tokenizer of no format");
+}
+
+int32_t find_token(const SentencePieceModel& model, std::string_view text) {
+  const auto added = std::ranges::find(model.added, text, &AddedToken::content);
+  if (added != model.added.end()) return added->id;
+  const auto found = std::ranges::find(model.pieces, text, &SentencePieceModel::Piece::text);
+  return found == model.pieces.end() ? -1 : static_cast<int32_t>(found - model.pieces.begin());
+}
+int32_t find_token(const TokenizerParts& parts, std::string_view text) {
+  const auto& added = parts.added.tokens();
+  const auto found = std::ranges::find(added, text, &AddedToken::content);
+  return found == added.end() ? parts.model->vocabulary().find(text) : found->id;
+}
+
+int64_t id_limit(int64_t limit, const std::vector<AddedToken>& added) {
+  for (const AddedToken& token : added) limit = std::max(limit, int64_t{token.id} + 1);
+  return limit;
+}
+int64_t id_limit(const SentencePieceModel& model) {
+  return id_limit(static_cast<int64_t>(model.pieces.size()), model.added);
+}
+int64_t id_limit(const TokenizerParts& parts) {
+  return id_limit(parts.model->vocabulary().id_limit(), parts.added.tokens());
+}
+
+/// tiktoken's ranks have no place for tokens from files beside them.
+void refuse_more_tokens(const TokenizerFileSet& set, const FindToken& find) {
+  if (format_of(set) != Format::tiktoken) return;
+  for (const auto& [id, token] : read_folder_tokens(set, find_tokenizer_class(""), {}).by_id) {
+    if (find(token.content) == id) continue;
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: a file beside it adds the token \"{}\" with the id {}, which it does not have: "
+                                "such tokens are read from a tokenizer.json",
+                                set.path(set.files.front()), token.content.substr(0, 60), id));
+  }
+}
+
+/// From the files beside, or what is usual.
+TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& content, const FindToken& find,
+                         int64_t limit) {
+  TokenizerOrigin origin = folder.named_ids(find, limit);
+  if (const auto* model = std::get_if<SentencePieceModel>(&content)) {
+    if (origin.eos < 0) origin.eos = find(model->eos_piece);
+    if (origin.bos < 0) origin.bos = find(model->bos_piece);
+    if (origin.pad < 0) origin.pad = find(model->pad_piece);
+  }
+  if (origin.eos < 0) {
+    origin.eos = first_token(find, {"<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>",
+                                    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "[SEP]"});
+  }
+  if (origin.bos < 0) origin.bos = first_token(find, {"<|begin_of_text|>", "<s>", "<bos>", "[CLS]"});
+  return origin;
+}
+
+/// `stored`: with ids that were found before.
+std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_token, const TokenizerOrigin* stored) {
+  TokenizerFolder folder(set);
+  TokenizerContent content = read_main_files(set, folder);
+  const FindToken find = [&content](std::string_view text) {
+    return std::visit([&](const auto& c) { return find_token(c, text); }, content);
+  };
+  const int64_t limit = std::visit([](const auto& c) { return id_limit(c); }, content);
+  refuse_more_tokens(set, find);
+  TokenizerOrigin origin = stored != nullptr ? *stored : find_ids(folder, content, find, limit);
+  for (const int32_t id : {origin.eos, origin.bos, origin.pad}) {
+    if (id >= limit) throw UserError(ExitCode::bad_content, "stored tokenizer: an id beyond its vocabulary");
+  }
+  if (!eos_token.empty()) {
+    origin.eos = find(eos_token);
+    if (origin.eos < 0) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: the token \"{}\" is not in the vocabulary",
+                                                         set.path(set.files.front()), eos_token));
+    }
+  }
+  origin.files = std::move(set.files);
+  if (auto* model = std::get_if<SentencePieceModel>(&content)) {
+    return make_sentencepiece_tokenizer(std::move(*model), std::move(origin));
+  }
+  return make_pipeline_tokenizer(std::move(std::get<TokenizerParts>(content)), std::move(origin));
+}
+
+}  // namespace
+
+bool is_tokenizer_path(std::string_view name) {
+  std::error_code ignored;
+  return name.find('/') != std::string_view::npos || name.find('.') != std::string_view::npos ||
+         fs::exists(fs::path(name), ignored);
+}
+
+namespace {
+
+bool is_of_model(const TokenizerFile& file) {
+  return std::ranges::find(names::with_ids, file.name) != names::with_ids.end();
+}
+
+/// Nothing when the folder holds none. Its ids are settled.
+std::unique_ptr<Tokenizer> load_stored_tokenizer(const std::string& path, const std::string& eos_token) {
+  const std::string file = path + "/" + stored_tokenizer_name;
+  const auto has = [&](std::string_view name) {
+    std::error_code ignored;
+    return fs::is_regular_file(path + "/" + std::string(name), ignored);
+  };
+  if (has(names::json) || has(names::vocab) || std::ranges::any_of(names::sentencepiece, has)) return nullptr;
+  if (!has(stored_tokenizer_name)) return nullptr;
+  std::unique_ptr<Tokenizer> tokenizer =
+      make_tokenizer_from(FileHandle::open_to_read(file).read_text(most_stored_tokenizer_bytes));
+  if (eos_token.empty() || (tokenizer->eos_id() >= 0 && tokenizer->token(tokenizer->eos_id()) == eos_token)) {
+    return tokenizer;
+  }
+  throw UserError(ExitCode::bad_content, fmt::format("{}: the run that it is of ended texts with another token than "
+                                                     "\"{}\"",
+                                                     file, eos_token.substr(0, 60)));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, const std::string& eos_token) {
+  if (auto stored = load_stored_tokenizer(path, eos_token)) return stored;
+  return build(read_tokenizer_files(path), eos_token, nullptr);
+}
+
+std::string serialize_origin(const TokenizerOrigin& origin) {
+  nlohmann::ordered_json object = {{"type", "files"}, {"eos", origin.eos}, {"bos", origin.bos}, {"pad", origin.pad}};
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TokenizerFile& file : origin.files) {
+    // Weights' shape is not a tokenizer's matter: what was of use in it is in the ids.
+    if (is_of_model(file)) continue;
+    list.push_back({{"name", file.name}, {"base64", to_base64(file.bytes)}});
+  }
+  object["files"] = std::move(list);
+  return object.dump();
+}
+
+std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized) {
+  const std::string name = "stored tokenizer";
+  constexpr JsonLimits limits{.bytes = largest_tokenizer_json / 3 * 4 + (int64_t{8} << 20), .values = 1000};
+  const nlohmann::json document = parse_json(serialized, name, limits);
+  const JsonNode root(document, name);
+  root.allow({"type", "eos", "bos", "pad", "files"});
+  const auto id = [&](std::string_view key) { return static_cast<int32_t>(root.at(key).integer(-1, INT32_MAX - 1)); };
+  TokenizerOrigin origin{id("eos"), id("bos"), id("pad"), {}};
+  TokenizerFileSet set;
+  const JsonNode list = root.at("files");
+  for (size_t i = 0; i < list.array().size(); ++i) {
+    TokenizerFile file{list.at(i).at("name").text(), {}};
+    check_file_name(file.name, name);
+    if (i > 0 && !is_beside_tokenizer(file.name)) list.at(i).refuse("is no file of a tokenizer");
+    if (!from_base64(list.at(i).at("base64").text(), file.bytes)) list.at(i).refuse("is not base64");
+    set.files.push_back(std::move(file));
+  }
+  if (set.files.empty()) list.refuse("is empty");
+  return build(std::move(set), "", &origin);
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
+  std::vector<TokenizerFile> files = tokenizer.files();
+  if (files.empty()) files = plain_tokenizer_files(tokenizer);
+  // A file that was named by itself may have any name; in a folder it is looked for under the usual one.
+  TokenizerFile& main = files.front();
+  const bool usual =
+      main.name == names::vocab || std::ranges::find(names::sentencepiece, main.name) != names::sentencepiece.end();
+  if (!usual) main.name = main.bytes.starts_with('{') ? names::json : names::sentencepiece[0];
+  std::erase_if(files, is_of_model);
+  if (std::ranges::find(files, names::config, &TokenizerFile::name) == files.end()) {
+    nlohmann::ordered_json config = nlohmann::ordered_json::object();
+    if (files.front().name == names::json) config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
+      std::vector<int32_t> around;
+      tokenizer.add_special_tokens(around, nullptr);
+      config["tokenizer_class"] = "LlamaTokenizer";
+      config["add_bos_token"] = !around.empty() && around.front() == tokenizer.bos_id();
+      config["add_eos_token"] = false;
+      config["legacy"] = true;
+      if (tokenizer.token(0) == "<unk>") config["unk_token"] = "<unk>";
+    }
+    const auto name = [&](const char* key, int32_t id) {
+      if (id >= 0) config[key] = tokenizer.token(id);
+    };
+    name("bos_token", tokenizer.bos_id());
+    name("eos_token", tokenizer.eos_id());
+    name("pad_token", tokenizer.pad_id());
+    files.push_back({std::string(names::config), config.dump(2) + "\n"});
+  }
+  for (const TokenizerFile& file : files) {
+    write_whole_file(folder + "/" + file.name, file.bytes);
+  }
+}
+
+void require_eos(const Tokenizer& tokenizer, const std::string& path) {
+  if (tokenizer.eos_id() >= 0) return;
+  throw UserError(ExitCode::bad_content,
+                  path +
+                      ": no file says which token ends a text (eos_token in tokenizer_config.json): name it by "
+                      "data.eos_token (--eos-token)");
+}
+
+}  // namespace llmtrain

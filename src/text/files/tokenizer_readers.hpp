@@ -1,0 +1,21 @@
+#pragma once
+// Formats without a file of their own kind: how each becomes the steps of a tokenizer.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/pipeline/pipeline_tokenizer.hpp"
+
+namespace llmtrain {
+
+inline constexpr int64_t largest_tiktoken_file = int64_t{16} << 20;  ///< bytes
+
+/// GPT-2's files: byte-level BPE with its split. `add` makes the added tokens.
+TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
+                               const std::string& merges_name, bool add_prefix_space, const AddTokens& add);
+
+/// Lines "base64 rank". Which split and special tokens belong to it is known by the number of ranks: Llama 3.
+TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name);
+
+}  // namespace llmtrain

@@ -1,0 +1,126 @@
+#pragma once
+// Text on its way from the input to tokens. Where offsets are wanted every byte knows the bytes of the input that it
+// came from.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.hpp"
+#include "text/unicode/characters.hpp"
+
+namespace llmtrain {
+
+/// A part of the text after some of the steps. Does not own anything.
+struct Chunk {
+  std::string_view text;
+  const TextRange* origins = nullptr;  ///< of each byte, in the input; null when nobody wants offsets
+  bool starts_input = false;           ///< nothing of the input stands before it
+  size_t origin_begin = 0;             ///< where it begins in the input; known with origins only
+
+  Chunk part(size_t begin, size_t end) const {
+    if (origins == nullptr) return {text.substr(begin, end - begin), nullptr, starts_input && begin == 0, 0};
+    const size_t origin = begin < end ? origins[begin].begin : origin_begin;
+    return {text.substr(begin, end - begin), origins + begin, origin == 0, origin};
+  }
+};
+
+/// Calls through a reference to something callable that outlives it: no allocation.
+class ChunkSink {
+ public:
+  template <class F>
+  explicit ChunkSink(const F& callable)
+      : object_(&callable),
+        call_([](const void* object, const Chunk& chunk) { (*static_cast<const F*>(object))(chunk); }) {}
+  void operator()(const Chunk& chunk) const { call_(object_, chunk); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, const Chunk&);
+};
+
+/// A text that a step writes.
+class AlignedText {
+ public:
+  /// Empty; with origins when the input has them.
+  void reset(const Chunk& like) {
+    text_.clear();
+    origins_.clear();
+    tracked_ = like.origins != nullptr;
+    starts_input_ = like.starts_input;
+    origin_begin_ = like.origin_begin;
+  }
+  /// The whole input before any step, with origins: a byte comes from its whole character.
+  void assign_input(std::string_view text);
+
+  void append(const Chunk& chunk) {
+    text_ += chunk.text;
+    if (tracked_) origins_.insert(origins_.end(), chunk.origins, chunk.origins + chunk.text.size());
+  }
+  void append(std::string_view text, const TextRange& origin) {
+    text_ += text;
+    if (tracked_) origins_.insert(origins_.end(), text.size(), origin);
+  }
+  void append(char32_t code, const TextRange& origin) {
+    const size_t before = text_.size();
+    append_character(text_, code);
+    if (tracked_) origins_.insert(origins_.end(), text_.size() - before, origin);
+  }
+
+  /// Like the chunk that it was reset for: the same place in the input.
+  Chunk chunk() const { return {text_, tracked_ ? origins_.data() : nullptr, starts_input_, origin_begin_}; }
+
+ private:
+  std::string text_;
+  std::vector<TextRange> origins_;
+  bool tracked_ = false;
+  bool starts_input_ = true;
+  size_t origin_begin_ = 0;
+};
+
+/// Writes a changed chunk character by character, with the origins that the tokenizers library gives: `change` is 0 for
+/// a character in place of the next one, 1 for one that is new and shares the origin of what stands before it, -n for
+/// one in place of the next one and n more that vanish.
+class CharacterRewriter {
+ public:
+  CharacterRewriter(const Chunk& from, AlignedText& to) : from_(from), to_(to) {}
+  void skip(size_t characters) {
+    for (; characters > 0 && at_ < from_.text.size(); --characters) at_ += character_at(from_.text, at_).length;
+  }
+  void put(char32_t code, int change) {
+    to_.append(code, origin(change));
+    if (change <= 0) skip(1 + static_cast<size_t>(-change));
+  }
+  /// The same, but the character may still get to know that others vanish after it.
+  void hold(char32_t code, int change) {
+    finish();
+    held_ = code;
+    held_change_ = change;
+    holds_ = true;
+  }
+  /// Of the characters that come next some vanish. At the very beginning nothing tells so, as in the reference.
+  void remove(int characters) {
+    if (holds_) held_change_ -= characters;
+  }
+  void finish() {
+    if (holds_) put(held_, held_change_);
+    holds_ = false;
+  }
+
+ private:
+  TextRange origin(int change) const {
+    if (from_.origins == nullptr) return {};
+    if (change > 0) return at_ > 0 ? from_.origins[at_ - 1] : TextRange{from_.origin_begin, from_.origin_begin};
+    return at_ < from_.text.size() ? from_.origins[at_] : TextRange{from_.origin_begin, from_.origin_begin};
+  }
+
+  const Chunk& from_;
+  AlignedText& to_;
+  size_t at_ = 0;
+  char32_t held_ = 0;
+  int held_change_ = 0;
+  bool holds_ = false;
+};
+
+}  // namespace llmtrain

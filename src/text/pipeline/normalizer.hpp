@@ -1,0 +1,58 @@
+#pragma once
+// Steps that change the text before it is cut into pieces: those of the tokenizers library, with its results.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/pipeline/aligned_text.hpp"
+
+namespace llmtrain {
+
+class Charsmap;
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  /// True when it is known at once that apply() would give the same text and origins.
+  virtual bool keeps(std::string_view text) const = 0;
+  virtual void apply(const Chunk& from, AlignedText& to) const = 0;
+  /// Whether every part of a text that is cut between a letter or digit and a single space is changed as in the whole.
+  virtual bool works_on_parts() const { return false; }
+  /// Adds something to the beginning of a text: left out for its other parts.
+  virtual bool only_at_start() const { return false; }
+};
+
+/// In order; `to` is what comes out and `spare` is overwritten. The chunk that is returned is `from` or in one of them.
+Chunk normalize(const std::vector<std::unique_ptr<Normalizer>>& steps, const Chunk& from, bool continues,
+                AlignedText& to, AlignedText& spare);
+
+enum class NormalizationForm : uint8_t { nfc, nfd, nfkc, nfkd };
+std::unique_ptr<Normalizer> make_form_normalizer(NormalizationForm form);
+std::unique_ptr<Normalizer> make_lowercase_normalizer();
+std::unique_ptr<Normalizer> make_strip_normalizer(bool left, bool right);
+std::unique_ptr<Normalizer> make_strip_accents_normalizer();
+std::unique_ptr<Normalizer> make_prepend_normalizer(std::string prefix);
+/// Every occurrence of a text that is not empty.
+std::unique_ptr<Normalizer> make_replace_normalizer(std::string pattern, std::string content);
+/// Every match of a regex; `place` is its file and key.
+std::unique_ptr<Normalizer> make_regex_replace_normalizer(const std::string& regex, std::string content,
+                                                          const std::string& place);
+std::unique_ptr<Normalizer> make_nmt_normalizer();
+std::unique_ptr<Normalizer> make_byte_level_normalizer();
+struct BertNormalization {
+  bool clean_text = true;
+  bool handle_chinese_chars = true;
+  bool strip_accents = true;
+  bool lowercase = true;
+};
+void add_bert_normalizers(const BertNormalization& options, std::vector<std::unique_ptr<Normalizer>>& steps);
+std::unique_ptr<Normalizer> make_precompiled_normalizer(std::shared_ptr<const Charsmap> charsmap);
+
+/// End of the match of a known regex that begins at i, or i when there is none.
+using RegexMatch = size_t (*)(std::string_view text, size_t i);
+/// For Replace and Split: " {2,}", "\\s+" and a few more, by their own code; nullptr for others (regex.hpp).
+RegexMatch find_replace_regex(std::string_view regex);
+
+}  // namespace llmtrain

@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <utility>
+
+#include "text/pipeline/pre_tokenizer.hpp"
+#include "text/unicode/character_sets.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// Hands on what a series of matches and gaps between them becomes.
+class Splitter {
+ public:
+  Splitter(const Chunk& from, SplitBehavior behavior, bool invert, const ChunkSink& sink)
+      : from_(from), behavior_(behavior), invert_(invert), sink_(sink) {}
+
+  /// A match, after all that came before it.
+  void match(size_t begin, size_t end) {
+    if (begin > done_) part(begin, false);
+    part(end, true);
+  }
+  void finish() {
+    if (done_ < from_.text.size()) part(from_.text.size(), false);
+    flush();
+  }
+
+ private:
+  /// Bytes from done_ to `end` are a match or a gap.
+  void part(size_t end, bool is_match) {
+    const size_t begin = done_;
+    done_ = end;
+    is_match = is_match != invert_;
+    switch (behavior_) {
+      case SplitBehavior::isolated:
+        emit(begin, end);
+        break;
+      case SplitBehavior::removed:
+        if (!is_match) emit(begin, end);
+        break;
+      case SplitBehavior::contiguous:
+        join(begin, end, any_ && is_match == previous_);
+        break;
+      case SplitBehavior::merged_with_previous:
+        join(begin, end, any_ && is_match && !previous_);
+        break;
+      case SplitBehavior::merged_with_next:  // a gap joins the match before it; of matches in a row the last
+        join(begin, end, any_ && !is_match && previous_);
+        break;
+    }
+    previous_ = is_match;
+    any_ = true;
+  }
+  void join(size_t begin, size_t end, bool joins) {
+    if (!joins) {
+      flush();
+      held_begin_ = begin;
+    }
+    held_end_ = end;
+  }
+  void flush() {
+    if (held_end_ > held_begin_) emit(held_begin_, held_end_);
+    held_begin_ = held_end_;
+  }
+  void emit(size_t begin, size_t end) {
+    if (end > begin) sink_(from_.part(begin, end));
+  }
+
+  const Chunk& from_;
+  SplitBehavior behavior_;
+  bool invert_;
+  const ChunkSink& sink_;
+  size_t done_ = 0;
+  size_t held_begin_ = 0, held_end_ = 0;
+  bool previous_ = false;
+  bool any_ = false;
+};
+
+class PatternSplit final : public PreTokenizer {
+ public:
+  PatternSplit(const SplitPattern& pattern, SplitBehavior behavior, bool invert)
+      : pattern_(pattern), behavior_(behavior), invert_(invert) {}
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    size_t begin = 0, end = 0;
+    if (behavior_ == SplitBehavior::isolated && from.origins == nullptr) {
+      size_t done = 0;
+      while (pattern_.next(from.text, done, begin, end)) {
+        if (begin > done) sink(from.part(done, begin));
+        sink(from.part(begin, end));
+        done = end;
+      }
+      if (done < from.text.size()) sink(from.part(done, from.text.size()));
+      return;
+    }
+    Splitter splitter(from, behavior_, invert_, sink);
+    for (size_t at = 0; pattern_.next(from.text, at, begin, end); at = end) splitter.match(begin, end);
+    splitter.finish();
+  }
+  bool works_on_parts() const override {
+    return behavior_ == SplitBehavior::isolated || behavior_ == SplitBehavior::removed;
+  }
+
+ private:
+  const SplitPattern& pattern_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+/// The few patterns that Replace knows too.
+class RegexSplit final : public PreTokenizer {
+ public:
+  RegexSplit(RegexMatch match, SplitBehavior behavior, bool invert)
+      : match_(match), behavior_(behavior), invert_(invert) {}
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    Splitter splitter(from, behavior_, invert_, sink);
+    for (size_t i = 0; i < from.text.size();) {
+      const size_t end = match_(from.text, i);
+      if (end > i) splitter.match(i, end);
+      i = end > i ? end : i + character_at(from.text, i).length;
+    }
+    splitter.finish();
+  }
+  bool works_on_parts() const override {
+    return behavior_ == SplitBehavior::isolated || behavior_ == SplitBehavior::removed;
+  }
+
+ private:
+  RegexMatch match_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+/// Any other pattern: what its matches are may hang on the whole text.
+class AnyRegexSplit final : public PreTokenizer {
+ public:
+  AnyRegexSplit(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert)
+      : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    Splitter splitter(from, behavior_, invert_, sink);
+    if (!from.text.empty()) {
+      regex_->for_matches(from.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
+    }
+    splitter.finish();
+  }
+  bool works_on_parts() const override { return false; }
+
+ private:
+  std::unique_ptr<Regex> regex_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+class LiteralSplit final : public PreTokenizer {
+ public:
+  LiteralSplit(std::string literal, SplitBehavior behavior, bool invert)
+      : literal_(std::move(literal)), behavior_(behavior), invert_(invert) {}
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    Splitter splitter(from, behavior_, invert_, sink);
+    size_t at = literal_.empty() ? std::string_view::npos : from.text.find(literal_);
+    for (; at != std::string_view::npos; at = from.text.find(literal_, at + literal_.size())) {
+      splitter.match(at, at + literal_.size());
+    }
+    splitter.finish();
+  }
+  bool works_on_parts() const override {
+    if (literal_.find(' ') == std::string::npos) return true;
+    return literal_ == " " && !invert_ && behavior_ != SplitBehavior::merged_with_previous;
+  }
+
+ private:
+  std::string literal_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+/// Every character of a kind is a match.
+class CharacterSplit final : public PreTokenizer {
+ public:
+  using Is = bool (*)(char32_t);
+  CharacterSplit(Is is, SplitBehavior behavior) : is_(is), behavior_(behavior) {}
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    Splitter splitter(from, behavior_, false, sink);
+    for (size_t i = 0; i < from.text.size();) {
+      const Character c = character_at(from.text, i);
+      if (is_(c.code)) splitter.match(i, i + c.length);
+      i += c.length;
+    }
+    splitter.finish();
+  }
+  bool works_on_parts() const override { return behavior_ != SplitBehavior::merged_with_previous; }
+
+ private:
+  Is is_;
+  SplitBehavior behavior_;
+};
+
+class WordSplitPreTokenizer final : public PreTokenizer {
+ public:
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    enum class Kind : uint8_t { space, word, other };
+    const auto kind_of = [](char32_t c) {
+      return is_word_character(c) ? Kind::word : is_white_space(c) ? Kind::space : Kind::other;
+    };
+    for (size_t i = 0; i < from.text.size();) {
+      const Character first = character_at(from.text, i);
+      const Kind kind = kind_of(first.code);
+      size_t end = i + first.length;
+      while (end < from.text.size()) {
+        const Character c = character_at(from.text, end);
+        if (kind_of(c.code) != kind) break;
+        end += c.length;
+      }
+      if (kind != Kind::space) sink(from.part(i, end));
+      i = end;
+    }
+  }
+};
+
+class FixedLengthSplit final : public PreTokenizer {
+ public:
+  explicit FixedLengthSplit(size_t characters) : characters_(characters) {}
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    for (size_t begin = 0; begin < from.text.size();) {
+      size_t end = begin;
+      for (size_t n = 0; n < characters_ && end < from.text.size(); ++n) end += character_at(from.text, end).length;
+      sink(from.part(begin, end));
+      begin = end;
+    }
+  }
+  bool works_on_parts() const override { return false; }
+
+ private:
+  size_t characters_;
+};
+
+class Metaspace final : public PreTokenizer {
+ public:
+  Metaspace(char32_t replacement, PrependScheme scheme, bool split) : scheme_(scheme), split_(split) {
+    append_character(replacement_, replacement);
+    replace_ = make_replace_normalizer(" ", replacement_);
+    prepend_ = make_prepend_normalizer(replacement_);
+  }
+
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    AlignedText replaced, prepended;
+    Chunk text = from;
+    if (!replace_->keeps(text.text)) {
+      replaced.reset(from);
+      replace_->apply(text, replaced);
+      text = replaced.chunk();
+    }
+    const bool wanted = scheme_ == PrependScheme::always || (scheme_ == PrependScheme::first && from.starts_input);
+    if (wanted && !text.text.starts_with(replacement_)) {
+      prepended.reset(from);
+      prepend_->apply(text, prepended);
+      text = prepended.chunk();
+    }
+    if (!split_) {
+      sink(text);
+      return;
+    }
+    Splitter splitter(text, SplitBehavior::merged_with_next, false, sink);
+    for (size_t at = text.text.find(replacement_); at != std::string_view::npos;
+         at = text.text.find(replacement_, at + replacement_.size())) {
+      splitter.match(at, at + replacement_.size());
+    }
+    splitter.finish();
+  }
+  bool asks_for_start() const override { return scheme_ == PrependScheme::first; }
+
+ private:
+  std::string replacement_;
+  PrependScheme scheme_;
+  bool split_;
+  std::unique_ptr<Normalizer> replace_, prepend_;
+};
+
+class NormalizingStep final : public PreTokenizer {
+ public:
+  explicit NormalizingStep(std::unique_ptr<Normalizer> normalizer) : normalizer_(std::move(normalizer)) {}
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    if (normalizer_->keeps(from.text)) {
+      sink(from);
+      return;
+    }
+    AlignedText changed;
+    changed.reset(from);
+    normalizer_->apply(from, changed);
+    sink(changed.chunk());
+  }
+  bool works_on_parts() const override { return normalizer_->works_on_parts(); }
+
+ private:
+  std::unique_ptr<Normalizer> normalizer_;
+};
+
+class PrefixSpace final : public PreTokenizer {
+ public:
+  void apply(const Chunk& from, const ChunkSink& sink) const override {
+    if (from.text.starts_with(' ')) {
+      sink(from);
+      return;
+    }
+    AlignedText changed;
+    changed.reset(from);
+    prepend_->apply(from, changed);
+    sink(changed.chunk());
+  }
+
+ private:
+  std::unique_ptr<Normalizer> prepend_ = make_prepend_normalizer(" ");
+};
+
+}  // namespace
+
+std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, SplitBehavior behavior, bool invert) {
+  return std::make_unique<PatternSplit>(pattern, behavior, invert);
+}
+std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert) {
+  return std::make_unique<RegexSplit>(match, behavior, invert);
+}
+std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert) {
+  return std::make_unique<AnyRegexSplit>(std::move(regex), behavior, invert);
+}
+std::unique_ptr<PreTokenizer> make_literal_split(std::string literal, SplitBehavior behavior, bool invert) {
+  return std::make_unique<LiteralSplit>(std::move(literal), behavior, invert);
+}
+std::unique_ptr<PreTokenizer> make_digits_split(bool individual) {
+  return std::make_unique<CharacterSplit>(is_numeric, individual ? SplitBehavior::isolated : SplitBehavior::contiguous);
+}
+std::unique_ptr<PreTokenizer> make_punctuation_split(SplitBehavior behavior) {
+  return std::make_unique<CharacterSplit>(is_bert_punctuation, behavior);
+}
+std::unique_ptr<PreTokenizer> make_white_space_split() {
+  return std::make_unique<CharacterSplit>(is_white_space, SplitBehavior::removed);
+}
+std::unique_ptr<PreTokenizer> make_word_split_pre_tokenizer() { return std::make_unique<WordSplitPreTokenizer>(); }
+std::unique_ptr<PreTokenizer> make_fixed_length_split(size_t characters) {
+  return std::make_unique<FixedLengthSplit>(characters);
+}
+std::unique_ptr<PreTokenizer> make_metaspace(char32_t replacement, PrependScheme scheme, bool split) {
+  return std::make_unique<Metaspace>(replacement, scheme, split);
+}
+std::unique_ptr<PreTokenizer> make_prefix_space() { return std::make_unique<PrefixSpace>(); }
+std::unique_ptr<PreTokenizer> make_normalizing_step(std::unique_ptr<Normalizer> normalizer) {
+  return std::make_unique<NormalizingStep>(std::move(normalizer));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,54 @@
+#pragma once
+// Tokens of pieces that come again: words. One per thread and tokenizer, of fixed size; the latest piece takes the
+// slot.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "text/pipeline/vocabulary.hpp"
+
+namespace llmtrain {
+
+class WordCache {
+ public:
+  static constexpr size_t longest_key = 22;  ///< bytes
+  static constexpr size_t most_ids = 10;
+
+  /// Appends the ids of the piece when it is there.
+  bool get(std::string_view piece, uint64_t hash, std::vector<int32_t>& ids) const {
+    const Slot& slot = slots_[hash & (slots_.size() - 1)];
+    if (slot.length != piece.size() || std::memcmp(slot.key, piece.data(), piece.size()) != 0) return false;
+    ids.insert(ids.end(), slot.ids, slot.ids + slot.count);
+    return true;
+  }
+  void put(std::string_view piece, uint64_t hash, const int32_t* ids, size_t count) {
+    if (piece.size() > longest_key || count > most_ids) return;
+    Slot& slot = slots_[hash & (slots_.size() - 1)];
+    slot.length = static_cast<uint8_t>(piece.size());
+    slot.count = static_cast<uint8_t>(count);
+    std::memcpy(slot.key, piece.data(), piece.size());
+    std::copy_n(ids, count, slot.ids);  // of no ids there is no address
+  }
+
+  /// This thread's for the tokenizer that got its number from new_owner().
+  static WordCache& of_thread(uint64_t owner);
+  static uint64_t new_owner();
+
+ private:
+  struct alignas(64) Slot {
+    uint8_t length = 0;  // no piece is empty
+    uint8_t count = 0;
+    char key[longest_key];
+    int32_t ids[most_ids];
+  };
+  static_assert(sizeof(Slot) == 64);
+
+  std::vector<Slot> slots_ = std::vector<Slot>(size_t{1} << 15);
+};
+
+}  // namespace llmtrain

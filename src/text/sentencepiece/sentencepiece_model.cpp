@@ -1,0 +1,158 @@
+#include "text/sentencepiece/sentencepiece_model.hpp"
+
+#include <fmt/format.h>
+
+#include <bitset>
+#include <cmath>
+#include <unordered_set>
+
+#include "core/error.hpp"
+#include "core/utf8.hpp"
+#include "text/pipeline/token_decoder.hpp"
+#include "text/pipeline/vocabulary.hpp"
+#include "text/sentencepiece/protobuf_reader.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr size_t most_pieces = size_t{1} << 22;
+
+class Reader {
+ public:
+  Reader(std::string_view bytes, const std::string& name) : name_(name) {
+    using Kind = ProtobufReader::Kind;
+    if (static_cast<int64_t>(bytes.size()) > largest_sentencepiece_file) refuse("longer than a model may be");
+    if (bytes.empty()) refuse("the file is empty");
+    ProtobufReader fields(bytes);
+    while (fields.next()) {
+      if (fields.is(1, Kind::bytes)) add_piece(fields.bytes(), fields.offset());
+      if (fields.is(2, Kind::bytes)) read_trainer(fields.bytes());
+      if (fields.is(3, Kind::bytes)) read_normalizer(fields.bytes());
+      if (fields.is(5, Kind::bytes)) read_denormalizer(fields.bytes());
+    }
+    if (fields.failed()) refuse(fmt::format("byte {}: not a SentencePiece model, or cut off", fields.offset()));
+    check();
+  }
+  SentencePieceModel take() { return std::move(model_); }
+
+ private:
+  using Piece = SentencePieceModel::Piece;
+  using Type = SentencePieceModel::Type;
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UserError(ExitCode::bad_content, name_ + ": " + what);
+  }
+
+  void add_piece(std::string_view message, size_t offset) {
+    using Kind = ProtobufReader::Kind;
+    const size_t id = model_.pieces.size();
+    const auto bad = [&](const std::string& what) { refuse(fmt::format("byte {}: piece {} {}", offset, id, what)); };
+    if (id >= most_pieces) refuse(fmt::format("more than {} pieces", most_pieces));
+    Piece piece;
+    uint64_t type = 1;
+    ProtobufReader fields(message);
+    while (fields.next()) {
+      if (fields.is(1, Kind::bytes)) {
+        if (fields.bytes().size() > longest_token) bad(fmt::format("has more than {} bytes", longest_token));
+        piece.text = fields.bytes();
+      }
+      if (fields.is(2, Kind::fixed32)) piece.score = fields.real();
+      if (fields.is(3, Kind::number)) type = fields.number();
+    }
+    if (fields.failed()) bad("is cut off");
+    if (piece.text.empty()) bad("is empty");
+    if (find_invalid_utf8(piece.text) != std::string_view::npos) bad("is not UTF-8");
+    if (piece.text.find('\0') != std::string::npos) bad("holds a NUL");
+    if (!std::isfinite(piece.score)) bad("has a score that is not a number");
+    if (type < 1 || type > 6) bad(fmt::format("is of type {}, which is not known", type));
+    piece.type = static_cast<Type>(type);
+    model_.pieces.push_back(std::move(piece));
+  }
+
+  void read_trainer(std::string_view message) {
+    using Kind = ProtobufReader::Kind;
+    ProtobufReader fields(message);
+    while (fields.next()) {
+      if (fields.is(3, Kind::number)) {
+        const uint64_t kind = fields.number();
+        if (kind == 3 || kind == 4)
+          refuse(fmt::format("models of type {} are not read, only unigram and BPE", kind == 3 ? "word" : "char"));
+        if (kind != 1 && kind != 2) refuse(fmt::format("model_type {} is not known", kind));
+        model_.kind = static_cast<SentencePieceModel::Kind>(kind);
+      }
+      if (fields.is(24, Kind::number)) model_.whitespace_as_suffix = fields.boolean();
+      if (fields.is(35, Kind::number)) model_.byte_fallback = fields.boolean();
+      if (fields.is(44, Kind::bytes)) model_.unk_surface = name_of_piece(fields.bytes());
+      if (fields.is(46, Kind::bytes)) model_.bos_piece = name_of_piece(fields.bytes());
+      if (fields.is(47, Kind::bytes)) model_.eos_piece = name_of_piece(fields.bytes());
+      if (fields.is(48, Kind::bytes)) model_.pad_piece = name_of_piece(fields.bytes());
+    }
+    if (fields.failed()) refuse("its trainer_spec is cut off");
+  }
+  std::string name_of_piece(std::string_view text) const {
+    if (text.size() > longest_token || find_invalid_utf8(text) != std::string_view::npos)
+      refuse("the name of a piece in trainer_spec is no text");
+    return std::string(text);
+  }
+
+  void read_normalizer(std::string_view message) {
+    using Kind = ProtobufReader::Kind;
+    ProtobufReader fields(message);
+    while (fields.next()) {
+      if (fields.is(2, Kind::bytes) && !fields.bytes().empty()) {
+        model_.charsmap = std::make_shared<const Charsmap>(fields.bytes(), name_);
+      }
+      if (fields.is(3, Kind::number)) model_.add_dummy_prefix = fields.boolean();
+      if (fields.is(4, Kind::number)) model_.remove_extra_whitespaces = fields.boolean();
+      if (fields.is(5, Kind::number)) model_.escape_whitespaces = fields.boolean();
+    }
+    if (fields.failed()) refuse("its normalizer_spec is cut off");
+  }
+
+  void read_denormalizer(std::string_view message) {
+    ProtobufReader fields(message);
+    while (fields.next()) {
+      if (fields.is(2, ProtobufReader::Kind::bytes) && !fields.bytes().empty()) {
+        refuse("it has rules to change decoded text (denormalizer_spec), which are not read");
+      }
+    }
+    if (fields.failed()) refuse("its denormalizer_spec is cut off");
+  }
+
+  void check() const {
+    if (model_.pieces.empty()) refuse("it has no pieces: not a SentencePiece model");
+    std::unordered_set<std::string_view> normal, reserved;
+    std::bitset<256> bytes;
+    int unknown = 0, usable = 0;
+    for (size_t id = 0; id < model_.pieces.size(); ++id) {
+      const Piece& piece = model_.pieces[id];
+      const auto bad = [&](const std::string& what) {
+        refuse(fmt::format("piece {} \"{}\" {}", id, piece.text.substr(0, 60), what));
+      };
+      const bool is_normal =
+          piece.type == Type::normal || piece.type == Type::user_defined || piece.type == Type::unused;
+      usable += is_normal ? 1 : 0;
+      if (!(is_normal ? normal : reserved).insert(piece.text).second) bad("is there twice");
+      if (piece.type == Type::unknown && ++unknown > 1) bad("is a second unknown piece");
+      if (piece.type != Type::byte) continue;
+      const int byte = byte_of_token(piece.text);
+      if (byte < 0 || piece.text != fmt::format("<0x{:02X}>", byte)) bad("is of type byte and names none");
+      if (!model_.byte_fallback) bad("is a byte, but the model has no byte_fallback");
+      bytes.set(static_cast<size_t>(byte));
+    }
+    if (unknown == 0) refuse("it has no unknown piece");
+    if (usable == 0) refuse("it has no piece for text");
+    if (model_.byte_fallback && !bytes.all()) refuse("it has byte_fallback, but not all 256 bytes");
+  }
+
+  const std::string& name_;
+  SentencePieceModel model_;
+};
+
+}  // namespace
+
+SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& name) {
+  return Reader(bytes, name).take();
+}
+
+}  // namespace llmtrain

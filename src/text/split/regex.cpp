@@ -1,0 +1,186 @@
+#include "text/split/regex.hpp"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/format.h>
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/utf8.hpp"
+#include "text/unicode/characters.hpp"
+
+namespace llmtrain {
+namespace {
+
+// Honest patterns take well under a microsecond a byte.
+constexpr double seconds_allowed = 5, seconds_a_byte = 20e-6;  ///< of one text, of this thread's processor time
+constexpr uint32_t max_backtracks = 50'000'000;                ///< of one match
+constexpr uint32_t max_heap = 1 << 18;                         ///< KiB
+constexpr size_t max_stack = size_t{64} << 20;                 ///< bytes, of compiled patterns
+constexpr size_t search_bytes = 4096;                          ///< bytes in which one call looks for a match's begin
+constexpr uint32_t steps_per_clock_check = 4096;               ///< backtracks between two looks at the clock
+constexpr int timed_out = -1000;                               ///< what the callout returns
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// The processor time that one text may take.
+struct Budget {
+  double end = 0;
+  uint32_t steps = 0;
+  bool is_over() const { return thread_seconds() > end; }
+};
+
+int count_step(pcre2_callout_block*, void* data) {
+  Budget& budget = *static_cast<Budget*>(data);
+  return ++budget.steps % steps_per_clock_check == 0 && budget.is_over() ? timed_out : 0;
+}
+
+std::string message_of(int code) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(code, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+template <auto Free>
+struct Deleter {
+  template <class T>
+  void operator()(T* what) const {
+    Free(what);
+  }
+};
+using Stack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>>;
+
+pcre2_jit_stack* stack_of_thread(void*) {
+  thread_local const Stack stack(pcre2_jit_stack_create(size_t{32} << 10, max_stack, nullptr));
+  return stack.get();
+}
+
+}  // namespace
+
+struct Regex::Code {
+  std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>> code;
+};
+
+struct Regex::State {
+  const Regex& regex;
+  std::string_view text;
+  std::string repaired = {};         // text with U+FFFD for every stray byte
+  std::vector<size_t> origins = {};  // of its bytes and its end, in the text; empty: it is the text
+  std::string_view subject = {};
+  size_t next = 0;
+  size_t last_end = std::string::npos;  // of the match before
+  Budget budget = {};
+  std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>> context = nullptr;
+  std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>> data = nullptr;
+
+  size_t place(size_t i) const { return origins.empty() ? i : origins[i]; }
+  void repair() {
+    for (size_t i = 0; i < text.size();) {
+      const Character c = character_at(text, i);
+      const size_t before = repaired.size();
+      append_code_point(repaired, is_stray_byte(c.code) ? U'\uFFFD' : c.code);
+      origins.insert(origins.end(), repaired.size() - before, i);
+      i += c.length;
+    }
+    origins.push_back(text.size());
+    subject = repaired;
+  }
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the regex {} {} on a text of {} bytes: write it without repetitions that can "
+                                "match the same characters in many ways",
+                                regex.place_, regex.pattern_.substr(0, 200), why, text.size()));
+  }
+  /// A match that begins at `from` or later; false: none.
+  bool find(size_t from, size_t& begin, size_t& end) {
+    for (uint32_t options = PCRE2_NO_UTF_CHECK; from <= subject.size();) {
+      const size_t limit = std::min(from + search_bytes, subject.size());
+      pcre2_set_offset_limit(context.get(), limit);
+      const auto* bytes = reinterpret_cast<PCRE2_SPTR>(subject.data());
+      const int found =
+          pcre2_match(regex.code_->code.get(), bytes, subject.size(), from, options, data.get(), context.get());
+      if (found >= 0) {
+        const size_t* range = pcre2_get_ovector_pointer(data.get());
+        begin = range[0];
+        end = range[1];
+        return true;
+      }
+      if (found == PCRE2_ERROR_JIT_STACKLIMIT && (options & PCRE2_NO_JIT) == 0) {
+        options |= PCRE2_NO_JIT;  // on the heap instead
+        continue;
+      }
+      if (found == timed_out || budget.is_over()) refuse("takes too long");
+      if (found != PCRE2_ERROR_NOMATCH) refuse("fails (" + message_of(found) + ")");
+      from = limit + 1;
+      while (from < subject.size() && is_utf8_continuation(subject[from])) ++from;
+    }
+    return false;
+  }
+};
+
+Regex::Regex(std::string pattern, const std::string& place) : pattern_(std::move(pattern)), place_(place) {
+  const std::string translated = translate_regex(pattern_, place);
+  const std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>> context(
+      pcre2_compile_context_create(nullptr));
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  size_t at = 0;
+  code_ = std::make_unique<Code>();
+  code_->code.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
+                    &at, context.get()));
+  if (code_->code == nullptr) {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: the regex {} cannot be used: {}", place,
+                                                       pattern_.substr(0, 200), message_of(error)));
+  }
+  pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // where there is none it is interpreted
+}
+
+Regex::~Regex() = default;
+
+Regex::Search::Search(const Regex& regex, std::string_view text)
+    : state_(std::make_unique<State>(State{.regex = regex, .text = text})) {
+  State& state = *state_;
+  state.subject = text;
+  if (find_invalid_utf8(text) != std::string_view::npos) state.repair();
+  state.budget.end = thread_seconds() + seconds_allowed + seconds_a_byte * static_cast<double>(text.size());
+  state.context.reset(pcre2_match_context_create(nullptr));
+  state.data.reset(pcre2_match_data_create(1, nullptr));
+  if (state.context == nullptr || state.data == nullptr) throw Error("no memory for a regex");
+  pcre2_set_match_limit(state.context.get(), max_backtracks);
+  pcre2_set_heap_limit(state.context.get(), max_heap);
+  pcre2_jit_stack_assign(state.context.get(), stack_of_thread, nullptr);
+  pcre2_set_callout(state.context.get(), count_step, &state.budget);
+}
+
+Regex::Search::~Search() = default;
+
+bool Regex::Search::next(size_t& begin, size_t& end) {
+  State& state = *state_;
+  while (state.next <= state.subject.size() && state.find(state.next, begin, end)) {
+    const bool repeats = begin == end && end == state.last_end;
+    state.next = end;
+    if (repeats) {
+      ++state.next;
+      while (state.next < state.subject.size() && is_utf8_continuation(state.subject[state.next])) ++state.next;
+      continue;
+    }
+    state.last_end = end;
+    begin = state.place(begin);
+    end = state.place(end);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace llmtrain

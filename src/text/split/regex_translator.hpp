@@ -1,0 +1,452 @@
+#pragma once
+// The reader of Oniguruma's syntax that writes PCRE2's: regex_syntax.cpp alone uses it, and regex_brackets.cpp is a
+// part.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <mutex>
+
+#include "core/error.hpp"
+#include "core/files/json_reader.hpp"
+#include "core/utf8.hpp"
+#include "text/split/regex.hpp"
+#include "text/split/regex_sets.hpp"
+#include "text/unicode/character_sets.hpp"
+#include "text/unicode/code_point_set.hpp"
+#include "text/unicode/code_points.hpp"
+#include "text/unicode/unicode.hpp"
+
+namespace llmtrain {
+
+inline constexpr size_t max_pattern_bytes = size_t{1} << 16;  ///< bytes
+inline constexpr int max_pattern_depth = 100;
+
+/// The members of brackets: as text where PCRE2 can take it so, and as a set.
+struct BracketMembers {
+  std::string text;
+  CodePointSet set;
+  bool as_text = true;
+};
+
+class RegexTranslator {
+ public:
+  RegexTranslator(std::string_view pattern, const std::string& place) : pattern_(pattern), place_(place) {}
+
+  std::string run() {
+    if (pattern_.size() > max_pattern_bytes) refuse(fmt::format("is longer than {} bytes", max_pattern_bytes));
+    if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is no UTF-8");
+    const std::string out = alternatives({}, 0);
+    if (i_ < pattern_.size()) refuse("has a ) without (");
+    return out;
+  }
+
+ private:
+  struct Options {
+    bool fold = false;      // (?i)
+    bool any_line = false;  // (?m): a dot matches \n
+    bool extended = false;  // (?x)
+  };
+  struct Atom {
+    std::string text;
+    bool repeats = true;      // takes a quantifier
+    bool may_be_bare = true;  // one unit for a quantifier
+  };
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: the regex {}, at byte {}, {}", place_,
+                                                       printable(pattern_.substr(0, 200)), i_, what));
+  }
+  [[noreturn]] void refuse_construct(std::string_view construct) const {
+    refuse(fmt::format("has {}, which is not known to this version", construct));
+  }
+  bool at_end() const { return i_ >= pattern_.size(); }
+  bool is(char c) const { return !at_end() && pattern_[i_] == c; }
+  bool starts(std::string_view text) const { return pattern_.substr(i_).starts_with(text); }
+  bool take(std::string_view text) {
+    if (!starts(text)) return false;
+    i_ += text.size();
+    return true;
+  }
+  char32_t next_character() {
+    if (at_end()) refuse("ends within a construct");
+    return next_code_point(pattern_, i_);
+  }
+
+  struct Repeat {
+    std::string text;  // empty: none
+    bool may_vary = true;
+  };
+
+  std::string alternatives(Options options, int depth) {
+    if (depth > max_pattern_depth) refuse("is nested too deeply");
+    std::string out;
+    folded_ = {};
+    bool skipped = false;
+    while (!at_end() && !is(')')) {
+      if (take("|")) {
+        out += '|';
+        folded_ = {};
+        skipped = false;
+      } else if (skip_extended(options) || skip_comment()) {
+        skipped = true;
+      } else {
+        Repeat repeat;
+        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition behind a blank or a comment");
+        term(options, depth, out);
+        skipped = false;
+      }
+    }
+    return out;
+  }
+  bool skip_extended(const Options& options) {
+    if (!options.extended) return false;
+    if (is('#')) {
+      i_ = std::min(pattern_.find('\n', i_), pattern_.size());
+      return true;
+    }
+    const bool space = is(' ') || is('\t') || is('\n') || is('\r') || is('\f') || is('\v');
+    if (space) ++i_;
+    return space;
+  }
+
+  bool skip_comment() {
+    if (!take("(?#")) return false;
+    i_ = pattern_.find(')', i_);
+    if (i_ == std::string_view::npos) refuse("has a comment without end");
+    ++i_;
+    return true;
+  }
+
+  void term(Options& options, int depth, std::string& out) {
+    if (starts("(?")) {
+      const size_t begin = i_;
+      Options inner = options;
+      if (isolated_options(inner)) {  // to the end of the group, over its alternatives
+        out += group("(?:", inner, depth, false);
+        return;
+      }
+      i_ = begin;
+    }
+    quantified(atom(options, depth), out);
+  }
+
+  /// (?i) ; false: something else.
+  bool isolated_options(Options& options) {
+    if (!take("(?") || !read_flags(options)) return false;
+    return take(")");
+  }
+  bool read_flags(Options& options) {
+    bool on = true;
+    for (const size_t begin = i_; !at_end(); ++i_) {
+      const char c = pattern_[i_];
+      if (c == '-') {
+        on = false;
+      } else if (c == 'i') {
+        options.fold = on;
+      } else if (c == 'm') {
+        options.any_line = on;
+      } else if (c == 'x') {
+        options.extended = on;
+      } else {
+        return i_ > begin && (c == ')' || c == ':');
+      }
+    }
+    return false;
+  }
+
+  std::string group(std::string_view opening, const Options& options, int depth, bool closes = true) {
+    const std::string inner = alternatives(options, depth + 1);
+    if (closes && !take(")")) refuse("has a ( without )");
+    folded_ = {};
+    return std::string(opening).append(inner).append(")");
+  }
+
+  Atom parenthesis(const Options& options, int depth) {
+    constexpr std::array<std::string_view, 6> plain = {"(?:", "(?>", "(?=", "(?!", "(?<=", "(?<!"};
+    for (const std::string_view opening : plain) {
+      if (!take(opening)) continue;
+      const bool looks = opening.find_first_of("=!") != std::string_view::npos;
+      return {group(opening, options, depth), !looks};
+    }
+    if (take("(?<")) {
+      std::string name;
+      while (!at_end() && !is('>')) name += pattern_[i_++];
+      const bool good = !name.empty() && name.size() <= 32 && !(name[0] >= '0' && name[0] <= '9') &&
+                        std::ranges::all_of(name, [](char c) {
+                          return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+                        });
+      if (!good || !take(">")) refuse("has a group whose name is not one of letters, digits and _");
+      if (!groups_.empty() && !named_) refuse_construct("groups with and without names together");
+      named_ = true;
+      groups_.push_back(name);
+      return {group("(?<" + name + ">", options, depth)};
+    }
+    if (starts("(?")) {
+      const size_t begin = i_;
+      Options inner = options;
+      i_ += 2;
+      if (read_flags(inner) && take(":")) return {group("(?:", inner, depth)};
+      i_ = begin;
+      refuse_construct(fmt::format("the group {}...", pattern_.substr(i_, 3)));
+    }
+    if (starts("(*")) refuse_construct("a callout (*...)");
+    ++i_;
+    if (named_) refuse_construct("groups with and without names together");
+    groups_.emplace_back();
+    return {group("(", options, depth)};
+  }
+
+  Atom atom(const Options& options, int depth) {
+    const char c = pattern_[i_];
+    if (c != '\\' && (c == '(' || c == '[' || c == '.' || c == '^' || c == '$')) {
+      folded_ = {};
+      if (c == '(') return parenthesis(options, depth);
+      if (c == '[') return {brackets(options)};
+      ++i_;
+      if (c == '.') return {options.any_line ? "[\\x{0}-\\x{D7FF}\\x{E000}-\\x{10FFFF}]" : "[^\\n]"};
+      return {std::string(1, c), false};
+    }
+    if (c == '*' || c == '+' || c == '?') refuse("repeats nothing");
+    if (c == '\\') return escape(options);
+    return literal(next_character(), options);
+  }
+
+  Atom literal(char32_t c, const Options& options) {
+    if (!options.fold) return {fmt::format("\\x{{{:X}}}", static_cast<uint32_t>(c))};
+    check_folding(c);
+    return {fmt::format("(?i:\\x{{{:X}}})", static_cast<uint32_t>(c))};
+  }
+  /// Oniguruma compares one character with several, as in Unicode's full case folding; PCRE2 does not.
+  void check_folding(char32_t c) {
+    constexpr std::array<std::u32string_view, 5> pairs = {U"ss", U"ff", U"fi", U"fl", U"st"};
+    constexpr std::u32string_view several = U"\u00DF\u0130\u0149\u01F0\u0390\u03B0\u02BC\u02BE\u1E9E";
+    const bool many = several.find(c) != std::u32string_view::npos || is_mark(c) || (c >= 0x530 && c <= 0x58F) ||
+                      (c >= 0x1E96 && c <= 0x1E9A) || (c >= 0x1F50 && c <= 0x1FFF) || (c >= 0xFB00 && c <= 0xFB17);
+    folded_ += lowercase(c == 0x17F ? U's' : c);
+    const bool pair = folded_.size() > 1 && std::ranges::find(pairs, folded_.substr(folded_.size() - 2)) != pairs.end();
+    if (many || pair) {
+      refuse_construct("under (?i) letters of which some together equal a single one (ss and U+00DF)");
+    }
+  }
+
+  static std::string folding(const std::string& text, const Options& options) {
+    return options.fold ? "(?i:" + text + ")" : text;
+  }
+  static std::string bracketed(const std::string& members, bool negated) {
+    return (negated ? "[^" : "[") + members + "]";
+  }
+  /// \w and the like, outside of brackets or within.
+  const KnownSet* class_escape(char c, bool in_brackets) const {
+    switch (c) {
+      case 'w':
+      case 'W':
+        return known_set(in_brackets ? "word" : bare_word_name);
+      case 's':
+      case 'S':
+        return known_set("space");
+      case 'd':
+      case 'D':
+        return known_set("Nd");
+      case 'h':
+      case 'H':
+        return known_set("xdigit");
+      default:
+        return nullptr;
+    }
+  }
+  /// {name}, {^name} behind \p or \P.
+  const KnownSet& property(bool& negated) {
+    const size_t end = pattern_.find('}', i_);
+    if (end == std::string_view::npos) refuse("has a \\p{ without }");
+    std::string_view name = pattern_.substr(i_ + 1, end - i_ - 1);
+    if (name.starts_with('^')) {
+      negated = !negated;
+      name.remove_prefix(1);
+    }
+    const KnownSet* set = known_set(name);
+    if (set == nullptr) refuse_construct(fmt::format("the property {}", printable(name)));
+    i_ = end + 1;
+    return *set;
+  }
+  void check_case(const Options& options, std::string_view name) const {
+    if (options.fold && (name == "Lu" || name == "Ll" || name == "Lt" || name == "LC")) {
+      refuse_construct("a property of upper or lower case under (?i)");
+    }
+  }
+
+  /// A character by its escape; false: the escape means something else.
+  bool character_escape(char32_t& c) {
+    constexpr std::array<std::pair<char, char32_t>, 7> controls = {
+        {{'t', 9}, {'n', 10}, {'v', 11}, {'f', 12}, {'r', 13}, {'a', 7}, {'e', 27}}};
+    const char letter = pattern_[i_];
+    for (const auto& [name, code] : controls) {
+      if (letter != name) continue;
+      ++i_;
+      c = code;
+      return true;
+    }
+    if (letter == 'x' && pattern_.substr(i_ + 1).starts_with('{')) {
+      const size_t end = std::min(pattern_.find('}', i_), pattern_.size());
+      c = hexadecimal(i_ + 2, end);
+      i_ = end + 1;
+      return true;
+    }
+    if (letter == 'x' || letter == 'u') {
+      const size_t digits = letter == 'x' ? 2 : 4;
+      c = hexadecimal(i_ + 1, i_ + 1 + digits);
+      if (letter == 'x' && c >= 0x80) refuse_construct("a byte that is no character");
+      i_ += 1 + digits;
+      return true;
+    }
+    const bool alphanumeric =
+        (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
+    if (alphanumeric) return false;
+    c = next_character();
+    return true;
+  }
+  char32_t hexadecimal(size_t begin, size_t end) const {
+    uint32_t code = 0;
+    const char* first = pattern_.data() + std::min(begin, pattern_.size());
+    const char* last = pattern_.data() + std::min(end, pattern_.size());
+    const auto [stop, error] = std::from_chars(first, last, code, 16);
+    const bool good = error == std::errc() && stop == last && first < last && code < code_point_limit;
+    if (!good || (code >= 0xD800 && code <= 0xDFFF)) refuse("has an escape that is no character");
+    return code;
+  }
+
+  Atom escape(const Options& options) {
+    ++i_;
+    if (at_end()) refuse("ends with a \\");
+    char32_t c = 0;
+    if (character_escape(c)) return literal(c, options);
+    const char letter = pattern_[i_];
+    folded_ = {};
+    if (const KnownSet* set = class_escape(letter, false)) {
+      ++i_;
+      return {bracketed(set->text, letter < 'a')};
+    }
+    if ((letter == 'p' || letter == 'P') && pattern_.substr(i_ + 1).starts_with('{')) {
+      ++i_;
+      check_case(options, pattern_.substr(i_ + 1, pattern_.find('}', i_) - i_ - 1));
+      bool negated = letter == 'P';
+      const KnownSet& set = property(negated);
+      return {bracketed(set.text, negated)};
+    }
+    ++i_;
+    const std::string& word = known_set(bare_word_name)->text;
+    const auto border = [&](std::string_view same, std::string_view other) {
+      return fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", word, same, other);
+    };
+    switch (letter) {
+      case 'N':
+        return {"[^\\n]"};
+      case 'O':
+        return {"[\\x{0}-\\x{D7FF}\\x{E000}-\\x{10FFFF}]"};
+      case 'R':
+        return {"(?>\\x{D}\\x{A}|[\\x{A}-\\x{D}\\x{85}\\x{2028}\\x{2029}])"};
+      case 'A':
+      case 'z':
+      case 'Z':
+        return {std::string("\\") + letter, false};
+      case 'b':
+        return {border("!", "="), false};
+      case 'B':
+        return {border("=", "!"), false};
+      case 'k':
+        return back_reference(options);
+      default:
+        break;
+    }
+    if (letter >= '1' && letter <= '9' && !named_ && (at_end() || !(pattern_[i_] >= '0' && pattern_[i_] <= '9'))) {
+      if (static_cast<size_t>(letter - '0') > groups_.size()) refuse("refers to a group that is not before it");
+      return {folding(fmt::format("\\g{{{}}}", letter), options)};
+    }
+    --i_;
+    refuse_construct(fmt::format("the escape \\{}", pattern_.substr(i_, 1)));
+  }
+  Atom back_reference(const Options& options) {
+    const size_t end = pattern_.find('>', i_);
+    if (!is('<') || end == std::string_view::npos) refuse_construct("the escape \\k");
+    const std::string name(pattern_.substr(i_ + 1, end - i_ - 1));
+    if (name.empty() || std::ranges::find(groups_, name) == groups_.end()) {
+      refuse("refers to a group that is not before it");
+    }
+    i_ = end + 1;
+    return {folding("\\k<" + name + ">", options)};
+  }
+
+  // ---- brackets: regex_brackets.cpp
+
+  std::string brackets(const Options& options);
+  BracketMembers read_brackets(const Options& options, int depth, bool& negated);
+  static void intersect(BracketMembers& part, BracketMembers& all, bool intersects);
+  static void add(const KnownSet& known, bool negated, BracketMembers& to);
+  void member(const Options& options, int depth, BracketMembers& to);
+  bool set_escape(const Options& options, BracketMembers& to);
+  char32_t single(const Options& options);
+
+  // ---- quantifiers
+  // ---------------------------------------------------------------------------------------------------
+
+  /// Reads {2}, {2,}, {,2}, {2,3}; a { that begins none of these is a character.
+  bool interval(Repeat& repeat) {
+    size_t at = i_ + 1;
+    const auto number = [&](std::string& digits) {
+      while (at < pattern_.size() && pattern_[at] >= '0' && pattern_[at] <= '9') digits += pattern_[at++];
+      return !digits.empty();
+    };
+    std::string least, most;
+    const bool has_least = number(least);
+    const bool has_comma = at < pattern_.size() && pattern_[at] == ',';
+    if (has_comma) ++at;
+    const bool has_most = has_comma && number(most);
+    if (at >= pattern_.size() || pattern_[at] != '}' || (!has_least && !has_most)) return false;
+    if (least.size() > 5 || most.size() > 5) refuse("repeats something more than 99999 times");
+    if (has_least && has_most && std::stoi(most) < std::stoi(least)) refuse("has an interval that runs backwards");
+    i_ = at + 1;
+    repeat.text = "{" + (has_least ? least : "0") + (has_comma ? "," + most : "") + "}";
+    repeat.may_vary = has_comma;
+    return true;
+  }
+
+  /// Every repetition that may give characters back is followed by (?C), where the steps are counted.
+  void quantified(Atom atom, std::string& out) {
+    for (bool repeated = false; !at_end(); repeated = true) {
+      Repeat repeat;
+      const char c = pattern_[i_];
+      const bool sign = c == '*' || c == '+' || c == '?';
+      if (sign) {
+        ++i_;
+        repeat.text = c;
+      } else if (c != '{' || !interval(repeat)) {
+        break;
+      }
+      folded_ = {};
+      if (!atom.repeats) refuse_construct("a repetition of what has no length");
+      if (repeated) atom.text = "(?:" + atom.text + ")";
+      bool counts = repeat.may_vary;
+      atom.text += repeat.text;
+      if ((sign || repeat.may_vary) && take("?")) {
+        atom.text += '?';
+      } else if (sign && take("+")) {  // behind an interval + is another repetition
+        atom.text += '+';
+        counts = false;
+      }
+      if (counts) atom.text = "(?:" + atom.text + "(?C))";
+    }
+    out += atom.text;
+  }
+
+  std::string_view pattern_;
+  const std::string& place_;
+  size_t i_ = 0;
+  std::vector<std::string> groups_;  // their names; without one empty
+  bool named_ = false;
+  std::u32string folded_;  // letters in a row under (?i)
+};
+
+}  // namespace llmtrain

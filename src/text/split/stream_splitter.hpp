@@ -1,0 +1,70 @@
+#pragma once
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "text/split/pretokenize.hpp"
+
+namespace llmtrain {
+
+/// Pieces of a text that comes in parts, the same whatever the parts are; memory is that of a longest piece.
+class StreamSplitter {
+ public:
+  /// A piece longer than this is cut behind one byte more, so that text without any border (or a line of gigabytes)
+  /// stays bounded.
+  static constexpr size_t longest_piece = size_t{1} << 20;
+
+  explicit StreamSplitter(const SplitPattern& pattern) : pattern_(pattern) {}
+
+  /// sink(std::string_view) gets the pieces that the text behind `part` cannot change any more.
+  template <class Sink>
+  void add(std::string_view part, const Sink& sink) {
+    while (!part.empty()) {
+      const size_t room = longest_piece + 1 - held_.size();
+      const size_t taken = std::min(part.size(), room);
+      if (held_.empty()) {
+        const size_t done = split_or_cut(part.substr(0, taken), sink);
+        if (taken == part.size()) held_ = part.substr(done);
+        part.remove_prefix(taken == part.size() ? taken : done);
+      } else {
+        held_ += part.substr(0, taken);
+        held_.erase(0, split_or_cut(held_, sink));
+        part.remove_prefix(taken);
+      }
+    }
+  }
+
+  /// The text is at its end: the rest of its pieces. A new text may follow.
+  template <class Sink>
+  void finish(const Sink& sink) {
+    split(held_, true, sink);
+    held_.clear();
+  }
+
+ private:
+  /// Returns where the pieces that are certain end.
+  template <class Sink>
+  size_t split(std::string_view text, bool at_end, const Sink& sink) const {
+    const SplitScanner scanner(text);
+    size_t i = 0;
+    while (i < text.size()) {
+      scanner.forget_end();
+      const size_t end = pattern_.piece_end(scanner, i);
+      if (scanner.reached_end() && !at_end) break;
+      sink(text.substr(i, end - i));
+      i = end;
+    }
+    return i;
+  }
+
+  template <class Sink>
+  size_t split_or_cut(std::string_view text, const Sink& sink) const {
+    const size_t done = split(text, false, sink);
+    return done > 0 || text.size() <= longest_piece ? done : split(text, true, sink);
+  }
+
+  const SplitPattern& pattern_;
+  std::string held_;  // at most longest_piece + 1 bytes
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "core/deck/named_enum.hpp"
+
+namespace llmtrain {
+
+class DeckKeys;
+class DeckLoader;
+struct Config;
+
+/// [checkpoint]; every_... = 0 means never.
+struct CheckpointConfig {
+  enum class Export : uint8_t { none, last, best };
+  enum class ExportType : uint8_t { fp32, bf16, fp16 };
+  enum class Files : uint8_t { rank, node };
+  enum class Metric : uint8_t { loss, token_accuracy };
+
+  int64_t every_steps = 500;
+  double every_minutes = 0;
+  bool at_end = true;
+  int64_t keep = 3;
+  std::string resume = "auto";  ///< auto, never, required, or a checkpoint's path
+  bool asynchronous = true;
+  int64_t buffer = int64_t{256} << 20;  ///< bytes
+  bool verify = true;
+  bool signal_save = true;
+
+  Files files = Files::rank;
+  Metric best_metric = Metric::loss;
+
+  Export export_model = Export::none;  ///< <run>/export, a Hugging Face folder
+  ExportType export_dtype = ExportType::fp32;
+  int64_t export_file_size = 5'000'000'000;  ///< bytes
+
+  bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
+  /// A path that resume names, or empty.
+  std::string resume_path() const {
+    return resume == "auto" || resume == "never" || resume == "required" ? std::string() : resume;
+  }
+
+  void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck, const Config& config);
+};
+
+template <>
+inline constexpr auto enum_names<CheckpointConfig::Export> = name_list("none", "last", "best");
+template <>
+inline constexpr auto enum_names<CheckpointConfig::Files> = name_list("rank", "node");
+template <>
+inline constexpr auto enum_names<CheckpointConfig::Metric> = name_list("validation/loss", "validation/token_accuracy");
+template <>
+inline constexpr auto enum_names<CheckpointConfig::ExportType> = name_list("fp32", "bf16", "fp16");
+
+}  // namespace llmtrain

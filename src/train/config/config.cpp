@@ -1,0 +1,268 @@
+#include "train/config/config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/registry.hpp"
+#include "data/dataset.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
+    {"run.max_steps", "run.epochs"},
+    {"batch.global", "batch.gradient_accumulation_steps"},
+    {"schedule.warmup_steps", "schedule.warmup_ratio"},
+    {"schedule.decay_steps", "schedule.decay_ratio"},
+}};
+
+/// Warm-up and decay that do not fit into the run are no error, which every schedule defines: a trial is shortened, a
+/// run goes on with fewer steps, and the deck that either was resolved to is a deck again.
+void note_lengths(DeckLoader& deck, const Config& config) {
+  const int64_t steps = config.run.max_steps;
+  if (steps == 0 || config.schedule.name == ScheduleConfig::Name::constant) return;
+  const bool decays = config.schedule.name == ScheduleConfig::Name::warmup_stable_decay;
+  const int64_t warmup = config.schedule.warmup_steps, decay = decays ? config.schedule.decay_steps : 0;
+  if (warmup + decay <= steps || !deck.sound({"run.max_steps", "schedule.warmup_steps", "schedule.decay_steps"}))
+    return;
+  deck.note(warmup > 0 ? "schedule.warmup_steps" : "schedule.decay_steps",
+            fmt::format("{}{} steps do not fit into run.max_steps = {}", warmup > 0 ? warmup : decay,
+                        warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps));
+}
+
+/// Whether a task has a use for a key.
+bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
+  if (task == RunConfig::Task::pretrain) return true;
+  constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
+  constexpr std::array<std::string_view, 8> of_data = {
+      "train", "tokenizer", "vocab_size", "document_separator", "text_column", "add_bos", "unpacked_limit", "cache"};
+  if (key.section == "watchdog") return true;
+  if (key.section == "precision" && key.name != "compute") return false;
+  if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
+  if (task == RunConfig::Task::evaluate) {
+    constexpr std::array<std::string_view, 6> sections = {"optimizer",  "schedule",  "divergence",
+                                                          "checkpoint", "tokenizer", "log"};
+    constexpr std::array<std::string_view, 12> others = {"data.vocab_size",
+                                                         "data.shuffle",
+                                                         "model.dropout",
+                                                         "model.attention_dropout",
+                                                         "parallel.reduction_groups",
+                                                         "parallel.reduction_blocks",
+                                                         "parallel.cuda_graphs",
+                                                         "evaluation.every_steps",
+                                                         "evaluation.at_start",
+                                                         "evaluation.early_stopping_patience",
+                                                         "evaluation.early_stopping_threshold",
+                                                         "evaluation.load_best_at_end"};
+    if (key.section == "log") return key.name == "sinks";
+    if (key.section == "parallel" && key.name.starts_with("offload_")) return false;
+    if (key.full_name() == "evaluation.at_end") return false;
+    return std::ranges::find(sections, key.section) == sections.end() &&
+           std::ranges::find(others, key.full_name()) == others.end();
+  }
+  if (key.section == "data") return std::ranges::find(of_data, key.name) != of_data.end();
+  return key.section == "tokenizer";
+}
+
+/// Keys of other tasks are no mistake: one deck may serve several.
+void mark_unheeded(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
+  for (const DeckKeys::Key& key : keys.keys()) {
+    if (heeds(task, key)) continue;
+    deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
+  }
+}
+
+void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
+  if (!deck.given("data.tokenizer")) {
+    config.data.tokenizer = "bpe";
+    deck.set("data.tokenizer", Origin::automatic, "run.task = tokenizer");
+  }
+  deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer learns bpe");
+  config.data.validation.clear();
+  config.data.resolve(deck, config.run.output);
+}
+
+void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
+  if (!deck.given("model.path")) {
+    deck.fail("model.path", "is required with run.task = evaluate: the folder of the model");
+  }
+  if (!config.data.validation.empty()) {
+    deck.set("data.train", Origin::unused, "data.validation is evaluated");
+  } else if (!deck.given("data.train") && deck.sound({"data.validation"})) {
+    deck.fail("data.validation",
+              "is required with run.task = evaluate (or data.train, of which the last "
+              "validation_fraction is evaluated)");
+  }
+}
+
+/// Reports what is wrong with the data files and what the user should know of them. Returns the vocabulary that they
+/// need, 0 = not known yet.
+int64_t examine_files(DeckLoader& deck, const Config& config) {
+  if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
+  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing
+  const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+  const bool alone = evaluates && !config.data.validation.empty();  // validation files take the place of training files
+  const DataFacts facts = check_data_files(
+      evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
+        deck.fail(alone && key == "data.train" ? "data.validation" : key, error.what(), error.code());
+      });
+  if (!facts.note.empty()) deck.note("data.tokenizer", facts.note);
+  const int64_t rows = config.model.vocab_size, vocabulary = facts.vocabulary_size;
+  deck.check(rows == 0 || rows >= vocabulary, {"model.vocab_size"}, too_few_rows(rows, vocabulary));
+  return vocabulary;
+}
+
+/// A run that has checkpoints goes on from its own, whatever became of those of another.
+void check_resume(DeckLoader& deck, const Config& config) {
+  const std::string path = config.checkpoint.resume_path();
+  std::error_code ignored;
+  if (path.empty() || std::filesystem::is_directory(path, ignored)) return;
+  if (std::filesystem::is_directory(config.run.output + "/" + config.run.name + "/checkpoints", ignored)) return;
+  constexpr std::array<std::string_view, 3> words = {"auto", "required", "never"};
+  deck.fail("checkpoint.resume", fmt::format("{}: there is no such checkpoint{}", path, did_you_mean(path, words)),
+            ExitCode::missing_input);
+}
+
+}  // namespace
+
+DataConfig evaluated_data(const DataConfig& data) {
+  DataConfig evaluated = data;
+  if (data.validation.empty()) return evaluated;
+  evaluated.train = data.validation;
+  evaluated.validation.clear();
+  evaluated.validation_fraction = 0;
+  return evaluated;
+}
+
+std::string too_few_rows(int64_t rows, int64_t vocabulary) {
+  return fmt::format("{} is too small: the tokenizer has {} tokens, and the embedding needs a row for each", rows,
+                     vocabulary);
+}
+
+void Config::visit(DeckKeys& keys) {
+  run.visit(keys);
+  model.visit(keys);
+  data.visit(keys);
+  batch.visit(keys);
+  optimizer.visit(keys);
+  schedule.visit(keys);
+  precision.visit(keys);
+  parallel.visit(keys);
+  memory.visit(keys);
+  watchdog.visit(keys);
+  divergence.visit(keys);
+  checkpoint.visit(keys);
+  evaluation.visit(keys);
+  log.visit(keys);
+}
+
+void Config::set_vocab_size(int64_t size) {
+  model.vocab_size = size;
+  provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
+}
+
+void Config::set_compute(PrecisionConfig::Compute compute) {
+  precision.compute = compute;
+  provenance.set("precision.compute", Origin::automatic, "the device's");
+}
+
+std::string read_deck_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; some are in inputs/)",
+                                                         path, std::strerror(errno)));
+  std::string text(max_deck_bytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (file.fail() && !file.eof())) {
+    throw UserError(ExitCode::missing_input, fmt::format("{}: cannot be read (is it a folder?)", path));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > max_deck_bytes) {
+    throw UserError(ExitCode::deck, fmt::format("{}: a deck has at most 1 MiB; is this the right file?", path));
+  }
+  return text;
+}
+
+Config load_config(std::string_view deck_text, const std::string& deck_name, std::span<const std::string> overrides,
+                   DeckFiles files, ModelFolders* folders) {
+  Config config;
+  ModelFolders own_folders;
+  DeckKeys keys;
+  config.visit(keys);
+  DeckLoader deck(keys, deck_name);
+  deck.load(deck_text, overrides, exclusive_keys, [&](const DeckKeys::Key& key) {
+    const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+    return heeds(config.run.task, key) && !(evaluates && key.full_name() == "data.train");
+  });
+  config.run.resolve(deck, deck_name);
+  config.watchdog.resolve(deck);
+  std::optional<ModelConfig> loaded;
+  if (config.run.task == RunConfig::Task::tokenizer) {
+    resolve_tokenizer_task(deck, config);
+  } else {
+    config.batch.resolve(deck);
+    if (files != DeckFiles::recorded) {
+      loaded = load_model_path(deck, config, folders != nullptr ? *folders : own_folders);
+    } else if (!config.model.path.empty()) {
+      loaded = config.model;
+    }
+    config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
+    config.data.resolve(deck, config.run.output);
+    if (loaded) {
+      config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
+    }
+    config.precision.resolve(deck);
+    config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
+    config.evaluation.resolve(deck, config);
+    config.log.resolve(deck);
+    config.divergence.resolve(deck);
+  }
+  if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
+  mark_unheeded(deck, keys, config.run.task);
+  deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
+             "the run would lie in data.cache, the folder of token files: choose another name");
+  if (config.run.task == RunConfig::Task::pretrain) {
+    config.schedule.resolve(deck);
+    config.checkpoint.resolve(deck, config);
+    if (files != DeckFiles::recorded) check_resume(deck, config);
+    note_lengths(deck, config);
+  }
+  const bool examines = files == DeckFiles::examine || files == DeckFiles::examine_data;
+  const int64_t vocabulary = examines ? examine_files(deck, config) : 0;
+  if (files == DeckFiles::examine && loaded) examine_weights(deck, config);
+  deck.finish();
+  config.provenance = deck.provenance();
+  if (config.model.vocab_size == 0 && vocabulary > 0) config.set_vocab_size(vocabulary);
+  config.notes = deck.notes();
+  return config;
+}
+
+std::string write_deck(const Config& config) {
+  Config copy = config;  // the listing wants fields it could write to
+  DeckKeys keys;
+  copy.visit(keys);
+  return write_deck(keys, config.provenance, "Resolved deck: every key, and behind it where its value comes from.");
+}
+
+std::string help_text(std::string_view topic) {
+  DeckKeys keys;
+  Config defaults;
+  defaults.visit(keys);
+  return deck_help(keys, topic);
+}
+
+std::string deck_manual() {
+  DeckKeys keys;
+  Config defaults;
+  defaults.visit(keys);
+  return deck_manual(keys);
+}
+
+}  // namespace llmtrain

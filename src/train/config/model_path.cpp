@@ -1,0 +1,184 @@
+#include "train/config/model_path.hpp"
+
+#include <filesystem>
+
+#include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/checkpoint_reader.hpp"
+#include "core/error.hpp"
+#include "core/files/folder_handle.hpp"
+#include "core/message.hpp"
+#include "hf/config_json.hpp"
+#include "hf/load_weights.hpp"
+#include "hf/model_folder.hpp"
+#include "models/models.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "train/checkpoint_model.hpp"
+#include "train/config/config.hpp"
+#include "train/run/run_directory.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Facts = ModelFolders::Facts;
+
+constexpr std::string_view key = "model.path";
+
+Config recorded_config(const std::string& checkpoint, const std::string& deck) {
+  return load_config(deck, checkpoint + "/manifest.json: deck", {}, DeckFiles::recorded);
+}
+
+Facts facts_of_checkpoint(const std::string& checkpoint) {
+  Facts facts;
+  facts.config = read_manifest(checkpoint).deck;
+  facts.checkpoint = checkpoint;
+  const ModelConfig model = recorded_config(checkpoint, facts.config).model;
+  facts.tokens = model.vocab_size;
+  if (!has_tokenizer(FolderHandle::open(checkpoint))) return facts;
+  facts.tokenizer_path = checkpoint;
+  if (model.path.empty()) facts.tokens = std::min(facts.tokens, load_tokenizer(checkpoint)->vocabulary_size());
+  return facts;
+}
+
+/// The newest checkpoint that began with a model, as far as can be told without reading its weights.
+std::optional<Facts> facts_without_model(const std::vector<std::string>& runs) {
+  for (const std::string& run : runs) {
+    std::vector<std::string> checkpoints = {run};
+    for (const int64_t step : published_steps(run + "/checkpoints")) {
+      checkpoints.push_back(run + "/checkpoints/" + checkpoint_name(step));
+    }
+    for (const std::string& checkpoint : checkpoints) {
+      try {
+        Facts facts = facts_of_checkpoint(checkpoint);
+        facts.gone = true;
+        if (!recorded_config(checkpoint, facts.config).model.path.empty()) return facts;
+      } catch (const UserError&) {  // another may do; what is wrong with this one is said when it is to be gone on from
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// That of a run, but for what the deck says itself; and its tokenizer, where that lay in the folder, too.
+ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) {
+  const Config recorded = recorded_config(facts.checkpoint, facts.config);
+  ModelConfig model = recorded.model;
+  model.path = config.model.path;
+  if (!facts.gone) {
+    config.source.checkpoint = facts.checkpoint;
+    config.source.tokens = facts.tokens;
+    return model;
+  }
+  config.source.instead = facts.checkpoint;
+  if (!deck.given("data.tokenizer") && recorded.data.tokenizer != config.data.tokenizer) {
+    config.data.tokenizer = recorded.data.tokenizer;
+    deck.set("data.tokenizer", Origin::automatic, "model.path");
+  }
+  std::error_code ignored;
+  const bool same = config.data.tokenizer == recorded.data.tokenizer;
+  if (same && is_tokenizer_path(config.data.tokenizer) && !fs::exists(config.data.tokenizer, ignored)) {
+    config.data.tokenizer_from = facts.tokenizer_path;
+  }
+  return model;
+}
+
+}  // namespace
+
+const Facts& ModelFolders::find(const std::string& folder, const std::vector<std::string>& runs) {
+  const auto known = known_.find(folder);
+  if (known != known_.end()) return known->second;
+  Facts facts;
+  std::error_code ignored;
+  const std::string checkpoint = CheckpointModel::find(folder);
+  std::optional<Facts> others;
+  if (!fs::exists(folder, ignored)) others = facts_without_model(runs);
+  if (others) {
+    facts = *others;
+  } else if (!checkpoint.empty()) {
+    facts = facts_of_checkpoint(checkpoint);
+  } else {
+    const FolderHandle handle = FolderHandle::open(folder);
+    facts.config = handle.open_to_read("config.json").read_text(most_config_bytes);
+    // A name with a separator is a path whether or not it is there.
+    if (has_tokenizer(handle)) facts.tokenizer_path = tokenizer_of_model(folder);
+  }
+  return known_.emplace(folder, std::move(facts)).first->second;
+}
+
+std::string tokenizer_of_model(const std::string& folder) {
+  return folder.find('/') == std::string::npos ? "./" + folder : folder;
+}
+
+std::string ModelFolders::packed() const {
+  Message message;
+  message.put(std::vector<uint64_t>{known_.size()});
+  for (const auto& [folder, facts] : known_) {
+    for (const std::string& text : {folder, facts.config, facts.tokenizer_path, facts.checkpoint}) message.put(text);
+    message.put(std::vector<int64_t>{facts.tokens, facts.gone ? 1 : 0});
+  }
+  return message.bytes();
+}
+
+ModelFolders ModelFolders::unpacked(const std::string& bytes) {
+  Message message(bytes);
+  ModelFolders folders;
+  std::vector<uint64_t> count;
+  message.take(count);
+  for (uint64_t i = 0; i < count.front(); ++i) {
+    std::string folder;
+    Facts facts;
+    for (std::string* text : {&folder, &facts.config, &facts.tokenizer_path, &facts.checkpoint}) message.take(*text);
+    std::vector<int64_t> numbers;
+    message.take(numbers);
+    facts.tokens = numbers.at(0);
+    facts.gone = numbers.at(1) != 0;
+    folders.known_.emplace(std::move(folder), std::move(facts));
+  }
+  return folders;
+}
+
+std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders) {
+  if (!deck.given(key) || !deck.sound({key})) return std::nullopt;
+  const std::string& path = config.model.path;
+  std::vector<std::string> runs;
+  if (config.run.task == RunConfig::Task::pretrain && !config.run.overwrite) {
+    runs.push_back(RunDirectory::path_of(config));
+    if (const std::string from = config.checkpoint.resume_path(); !from.empty()) runs.push_back(from);
+  }
+  try {
+    const Facts& facts = folders.find(path, runs);
+    if (!facts.gone && !facts.tokenizer_path.empty() && !deck.given("data.tokenizer")) {
+      config.data.tokenizer = facts.tokenizer_path;
+      deck.set("data.tokenizer", Origin::automatic, "model.path");
+    }
+    if (!facts.checkpoint.empty()) {
+      if (!facts.gone && config.run.task != RunConfig::Task::evaluate) {
+        throw UserError(ExitCode::deck, path +
+                                            ": is a run or a checkpoint. Go on from it with checkpoint.resume = PATH, "
+                                            "or make a folder of it that training can begin with: llmtool export");
+      }
+      return take_recorded(deck, config, facts);
+    }
+    const HfConfig found = parse_hf_config(facts.config, path + "/config.json");
+    for (const std::string& warning : found.warnings) deck.note(key, warning);
+    return found.model;
+  } catch (const UserError& error) {
+    deck.fail(key, error.what(), error.code());
+    return std::nullopt;
+  }
+}
+
+void examine_weights(DeckLoader& deck, const Config& config) {
+  if (!deck.given(key) || !deck.sound({key})) return;
+  if (!config.source.checkpoint.empty() || !config.source.instead.empty()) return;  // verified before they are used
+  const ModelConfig& model = config.model;
+  try {
+    const DecoderShape shape = decoder_shape(model, model.vocab_size);
+    check_weights(model.path, shape, Decoder(shape).units());
+  } catch (const UserError& error) {
+    deck.fail(key, error.what(), error.code());
+  }
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,93 @@
+#include "train/run/command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+
+#include "core/error.hpp"
+#include "core/registry.hpp"
+
+namespace llmtrain {
+namespace {
+
+constexpr std::array<std::string_view, 8> option_names = {"--help",    "--version", "--check", "--estimate",
+                                                          "--measure", "--json",    "--ranks", "--ranks-per-node"};
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw UserError(ExitCode::command_line, fmt::format("command line: {} (llmtrain --help shows the usage)", what));
+}
+
+void refuse_unknown(const std::vector<std::string>& remaining) {
+  for (const std::string& argument : remaining) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name.starts_with("-")) refuse(fmt::format("no such option {}{}", name, did_you_mean(name, option_names)));
+    refuse(fmt::format("'{}' is not understood", argument));
+  }
+}
+
+void check_together(const CommandLine& line) {
+  if (line.help || line.version) return;
+  if (line.deck.empty()) refuse("no deck is named");
+  const size_t dot = line.deck.find('.'), equals = line.deck.find('=');
+  if (dot < equals && equals != std::string::npos && line.deck.find('/') == std::string::npos) {
+    refuse(fmt::format("the deck comes first, then '{}'", line.deck));
+  }
+  if (line.check && line.estimate) refuse("--check and --estimate exclude each other");
+  if (line.measure && !line.estimate) refuse("--measure belongs to --estimate");
+  if (line.measure && (line.ranks != 0 || line.ranks_per_node != 0)) {
+    refuse("--measure times this job: start it with as many ranks instead of --ranks or --ranks-per-node");
+  }
+  if (line.estimate) return;
+  if (line.json) refuse("--json belongs to --estimate");
+  if (line.ranks != 0) refuse("--ranks belongs to --estimate (the launcher decides how many ranks a job has)");
+  if (line.ranks_per_node != 0) refuse("--ranks-per-node belongs to --estimate");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  CLI::App app;
+  app.set_help_flag();  // ours takes a topic
+  app.allow_extras();
+  app.add_option("deck", line.deck);
+  app.add_option("overrides", line.overrides);
+  CLI::Option* help = app.add_option("-h,--help", line.help_topic)->expected(0, 1);
+  app.add_flag("--version", line.version)->disable_flag_override();
+  app.add_flag("--check", line.check)->disable_flag_override();
+  app.add_flag("--estimate", line.estimate)->disable_flag_override();
+  app.add_flag("--measure", line.measure)->disable_flag_override();
+  app.add_flag("--json", line.json)->disable_flag_override();
+  app.add_option("--ranks", line.ranks)->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  app.add_option("--ranks-per-node", line.ranks_per_node)->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    refuse(error.what());
+  }
+  line.help = help->count() > 0;
+  refuse_unknown(app.remaining());
+  check_together(line);
+  return line;
+}
+
+std::string usage_text() {
+  return "Usage: llmtrain DECK [section.key=value ...] [option]\n"
+         "Trains a language model as the deck says; under mpirun or srun on as many ranks as they start.\n\n"
+         "  section.key=value         wins over the deck\n"
+         "  --check                   read everything that is needed, print the resolved deck, train nothing\n"
+         "  --estimate                print the memory of a rank by category and the size of a checkpoint\n"
+         "    --ranks N               of a job with N ranks instead of this one\n"
+         "    --ranks-per-node M\n"
+         "    --measure               and run a few steps on these ranks: the time of a step and of the run\n"
+         "    --json                  for programs\n"
+         "  -h, --help [TOPIC]        this text and all keys of a deck, or those of a section, or section.key\n"
+         "  --version                 version, device and libraries\n\n"
+         "Exit codes: 0 finished, 64 command line, 65 bad content, 66 input missing, 69 no such device, 70 internal "
+         "error,\n"
+         "73 output refused, 74 input/output error, 75 stopped and resumable, 76 a peer failed, 78 deck, 79 "
+         "diverged.\n";
+}
+
+}  // namespace llmtrain

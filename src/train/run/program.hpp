@@ -1,0 +1,13 @@
+#pragma once
+#include "parallel/job/runtime.hpp"
+#include "train/run/command_line.hpp"
+
+namespace llmtrain {
+
+/// What llmtrain does with a deck: check, estimate or train. Collective; returns the exit code or throws.
+int run_program(const CommandLine& command, Runtime& runtime);
+
+/// --version: this program, the device it was built for, and the libraries it runs with.
+std::string version_text();
+
+}  // namespace llmtrain

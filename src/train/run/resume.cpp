@@ -1,0 +1,240 @@
+#include "train/run/resume.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint_reader.hpp"
+#include "checkpoint/shard_file.hpp"
+#include "core/activity.hpp"
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/folder_handle.hpp"
+#include "hf/weight_index.hpp"
+#include "parallel/job/runtime.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+void refuse_other_deck(const std::vector<std::string>& breaking, const std::string& path) {
+  if (breaking.empty()) return;
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: the run was begun with another deck, to which its state belongs. Choose another "
+                              "run.name, or give run.overwrite=true to start it anew. What differs:\n  {}",
+                              path, fmt::join(breaking, "\n  ")));
+}
+
+/// What the deck has changed since, and what the configuration leaves to the checkpoint.
+void reconcile(Config& config, ResumePoint& point) {
+  const std::string name = point.path + "/manifest.json: deck";
+  DeckChanges changes = changes_since(config, point.manifest.deck, name);
+  if (point.manifest.run.contents.empty()) {  // of an older version: the text is all there is to compare
+    for (const auto& [key, text] : changes.named) changes.breaking.push_back(text);
+  } else {
+    point.named = std::move(changes.named);
+  }
+  refuse_other_deck(changes.breaking, point.path);
+  for (const std::string& change : changes.applied) {
+    point.notes.push_back(fmt::format("changed since the checkpoint, takes effect from here on: {}", change));
+  }
+  if (config.precision.compute == PrecisionConfig::Compute::automatic) {
+    config.set_compute(load_config(point.manifest.deck, name, {}, DeckFiles::recorded).precision.compute);
+  }
+}
+
+void cut_file(const std::string& path, int64_t bytes) {
+  if (::truncate(path.c_str(), bytes) != 0) {
+    throw UserError(ExitCode::io,
+                    fmt::format("{}: cannot be cut back to {} bytes: {}", path, bytes, std::strerror(errno)));
+  }
+}
+
+/// The ledger begins with the lines that the checkpoint was saved with, and has no others.
+bool cut_ledger(const std::string& path, const Manifest& manifest) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error || static_cast<int64_t>(size) < manifest.ledger_bytes) return false;
+  cut_file(path, manifest.ledger_bytes);
+  return digest_file(FileHandle::open_to_read(path), "ledger").hash == manifest.ledger_hash;
+}
+
+/// Those of one key.
+std::vector<NamedContent> of_key(const std::vector<NamedContent>& all, std::string_view key) {
+  std::vector<NamedContent> found;
+  std::ranges::copy_if(all, std::back_inserter(found), [&](const NamedContent& c) { return c.key == key; });
+  return found;
+}
+
+/// Describes the first difference; empty if there is none. Paths do not count.
+std::string content_difference(const std::vector<NamedContent>& there, const std::vector<NamedContent>& here) {
+  for (size_t i = 0; i < std::min(there.size(), here.size()); ++i) {
+    const NamedContent &was = there[i], &is = here[i];
+    if (was.hash != is.hash) {
+      return was.path == is.path ? fmt::format("{} has other content than it had", is.path)
+                                 : fmt::format("{} has other content than {} had", is.path, was.path);
+    }
+    if (was.role != is.role) return fmt::format("{}: {} there, {} here", is.path, was.role, is.role);
+  }
+  if (there.size() == here.size()) return {};
+  const bool more = here.size() > there.size();
+  return fmt::format("{} files there, {} here, of which {} is the first that {}", there.size(), here.size(),
+                     more ? here[there.size()].path : there[here.size()].path, more ? "is new" : "is missing");
+}
+
+}  // namespace
+
+std::vector<NamedContent> content_of_model(const Config& config) {
+  constexpr int64_t at_most = 1024;  ///< bytes of a tensor, at its begin, middle and end
+  if (config.model.path.empty() || !config.source.instead.empty()) return {};
+  const FolderHandle folder = FolderHandle::open(config.model.path);
+  const WeightIndex index = read_weight_index(folder);
+  std::vector<FileHandle> files;
+  for (const WeightIndex::File& file : index.files) files.push_back(folder.open_to_read(file.name));
+  StreamHash hash;
+  std::vector<char> bytes;
+  for (const WeightIndex::Tensor& t : index.tensors) {
+    const std::string facts = fmt::format("{} {} {}\n", t.name, name_of(t.type), shape_text(t.shape));
+    hash.update(facts.data(), facts.size());
+    const int64_t count = std::min(at_most, t.end - t.begin);
+    bytes.resize(static_cast<size_t>(count));
+    for (const int64_t begin : {t.begin, (t.begin + t.end - count) / 2, t.end - count}) {
+      files[t.file].read(begin, count, bytes.data());
+      hash.update(bytes.data(), bytes.size());
+    }
+  }
+  return {{"model.path", config.model.path, hex(hash.digest()), ""}};
+}
+
+void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
+  const std::vector<NamedContent>& before = from.manifest.run.contents;
+  if (before.empty()) return;
+  std::vector<std::string> moved, other_deck, other_content;
+  for (const char* key : {"data.train", "data.validation", "data.tokenizer", "model.path"}) {
+    const std::vector<NamedContent> there = of_key(before, key), here = of_key(now, key);
+    const auto text = from.named.find(key);
+    if (key == std::string_view("model.path") &&
+        (here.empty() || there.empty())) {  // gone, or it was when this was saved
+      if (!there.empty()) {
+        now.push_back(there.front());
+        from.notes.push_back(
+            fmt::format("model.path: {} is not there any more, and is not needed: the checkpoint holds "
+                        "the weights",
+                        there.front().path));
+      }
+      continue;
+    }
+    const std::string difference = content_difference(there, here);
+    if (difference.empty() && text != from.named.end()) moved.push_back(text->second);
+    if (difference.empty()) continue;
+    if (text != from.named.end()) {
+      other_deck.push_back(fmt::format("{} ({})", text->second, difference));
+    } else {
+      other_content.push_back(fmt::format("{}: {}", key, difference));
+    }
+  }
+  refuse_other_deck(other_deck, from.path);
+  if (!other_content.empty()) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the run was trained on other data than the deck names now. Restore what it was, "
+                                "or start a new run with another run.name. What differs:\n  {}",
+                                from.path, fmt::join(other_content, "\n  ")));
+  }
+  if (moved.empty()) return;
+  from.notes.push_back(fmt::format("moved since the checkpoint, with the same content: {}", fmt::join(moved, "; ")));
+}
+
+LogState log_state(const Manifest& manifest) {
+  return {manifest.run.counters, manifest.run.values, owes(manifest.run, owed_evaluation)};
+}
+
+std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
+  const SectionScope section(Section::resuming);
+  const std::string& how = config.checkpoint.resume;
+  std::optional<ResumePoint> point;
+  std::optional<FoundCheckpoint> found;
+  if (!config.run.overwrite) found = find_checkpoint(folder + "/checkpoints", communicator);
+  if (found) {
+    point = ResumePoint{found->path, std::move(found->manifest), true, {}, {}, {}};
+    for (const RefusedCheckpoint& refused : found->refused) {
+      point->refused.insert(refused.step);
+      point->notes.push_back(fmt::format("step {} is refused: {}", refused.step, refused.reason));
+    }
+  } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
+    point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}, {}};
+  }
+  raise_together(communicator, [&] {
+    if (!point && how == "required") {
+      throw UserError(ExitCode::missing_input, fmt::format("{}: {} has no checkpoint, and one is required",
+                                                           config.provenance.where("checkpoint.resume"), folder));
+    }
+    if (point && how == "never") {
+      throw UserError(
+          ExitCode::cannot_create,
+          fmt::format("{}: a run with checkpoints is here, and {} = never. Choose another run.name, or give "
+                      "run.overwrite=true to start it anew",
+                      folder, config.provenance.where("checkpoint.resume")));
+    }
+    if (point) reconcile(config, *point);
+  });
+  return point;
+}
+
+void note_other_attention(ResumePoint& point, const std::string& attention) {
+  const std::string& before = point.manifest.run.attention;
+  if (before == attention) return;
+  const auto whose = [](const std::string& library) { return library.empty() ? std::string("ours") : library; };
+  point.notes.push_back(
+      fmt::format("attention to whole sequences was {} up to the checkpoint and is {} from here on: bits differ from "
+                  "those of a run that goes on with the same one",
+                  whose(before), whose(attention)));
+}
+
+void cut_metrics(const std::string& folder, const Manifest& manifest) {
+  const std::string path = folder + "/metrics.jsonl";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return;
+  const auto step = static_cast<double>(manifest.step);
+  int64_t keep = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_discarded()) break;
+    if (const auto found = json.is_object() ? json.find("step") : json.end();
+        found != json.end() && found->is_number()) {
+      const bool evaluated = json.contains("validation_loss") && owes(manifest.run, owed_evaluation);
+      if (evaluated ? *found >= step : *found > step) break;
+    }
+    keep += static_cast<int64_t>(line.size()) + 1;
+  }
+  file.close();
+  cut_file(path, keep);
+}
+
+std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& from) {
+  std::vector<std::string> notes;
+  const std::string ledger = folder + "/ledger.jsonl";
+  if (!from.own) {  // <run>/checkpoints/step-...
+    std::error_code error;
+    fs::copy_file(fs::path(from.path) / "../../ledger.jsonl", ledger, fs::copy_options::overwrite_existing, error);
+  }
+  if (from.manifest.ledger_bytes > 0 && !cut_ledger(ledger, from.manifest)) {
+    std::error_code error;
+    const std::string aside = ledger + ".damaged";
+    fs::rename(ledger, aside, error);
+    notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
+                                ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
+  }
+  if (from.own) cut_metrics(folder, from.manifest);
+  return notes;
+}
+
+}  // namespace llmtrain

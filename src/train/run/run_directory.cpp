@@ -1,0 +1,245 @@
+#include "train/run/run_directory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/checkpoint_reader.hpp"
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/whole_file.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Everything this program writes into a run directory; an overwritten run loses these and nothing else. (`restarts`,
+/// by jobs/train.sbatch, is not among them: it counts starts that came to nothing, which must not make it forget.)
+constexpr std::array<const char*, 15> own_names = {
+    "begun.json",     "evaluation.json", "tokenizer.json", "tokenizer_config.json",
+    "deck.ini",       "ledger.jsonl",    "metrics.jsonl",  "metrics.h5",
+    "metrics.h5.tmp", "log.txt",         "finished.json",  "tensorboard",
+    "checkpoints",    "export",          "trace.json"};
+
+/// Empty outside Slurm.
+std::string own_job() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return job != nullptr ? job : "";
+}
+
+std::string owner_of_this_job() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string job = own_job();
+  return fmt::format("host {}, process {}{}", host.data(), getpid(), job.empty() ? "" : ", job " + job);
+}
+
+[[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: another job writes here ({}). Wait for it, or choose another run.name", path, owner));
+}
+
+// An owner on another node whose status file is older is not looked for; clocks of nodes may differ by less.
+constexpr auto longest_silence = std::chrono::minutes(5);
+constexpr auto look_for_owner = std::chrono::milliseconds(4500);
+
+}  // namespace
+
+std::string RunDirectory::path_of(const Config& config) { return config.run.output + "/" + config.run.name; }
+
+RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
+  std::error_code error;
+  const bool ours = fs::exists(path_ + "/lock", error);
+  for (const char* name : own_names) {
+    if (ours || !fs::exists(path_ + "/" + name, error)) continue;
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: a run would replace {}, which no run has written. Choose another run.name or "
+                                "run.output, or move it away",
+                                path_, name));
+  }
+  if (!config.run.overwrite && is_finished(config)) {
+    found_ = Found::finished;
+    return;
+  }
+  fs::create_directories(path_, error);
+  if (error) fail_to_create(path_, "cannot be created", error.value());
+  lock();
+  if (config.run.overwrite) return;
+  if (fs::exists(checkpoints(), error) && access(checkpoints().c_str(), W_OK | X_OK) != 0) {
+    fail_to_create(checkpoints(), "checkpoints cannot be saved", errno);
+  }
+  restore_replaced(checkpoints());
+  if (!published_steps(checkpoints()).empty()) {
+    found_ = Found::begun;
+  } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
+    refuse_another_deck(config, "a run that did not finish and has no checkpoint");
+  }
+}
+
+/// The mark is there, and a checkpoint of the last step is whole as far as sizes tell. UserError for another deck.
+bool RunDirectory::is_finished(const Config& config) {
+  std::ifstream file(path_ + "/finished.json");
+  if (!file) return false;
+  const auto mark = nlohmann::json::parse(file, nullptr, false);
+  if (!mark.is_object() || !mark.contains("steps") || !mark["steps"].is_number_integer()) return false;
+  const auto steps = mark["steps"].get<int64_t>();
+  const std::vector<int64_t> saved = published_steps(checkpoints());
+  const std::string deck = path_ + "/deck.ini";
+  const bool can_go_on = !saved.empty() && saved.front() == steps;
+  std::error_code error;
+  if (can_go_on && fs::exists(deck, error)) {
+    const std::string text = read_deck_file(deck);
+    const bool longer = config.run.max_steps == 0 || config.run.max_steps > steps;
+    if (longer && differences(config, text, deck) != differences(config, text, deck, false)) return false;
+    if (!differences(config, text, deck, false, &respelled_).empty()) refuse_another_deck(config, "a finished run");
+  } else {
+    refuse_another_deck(config, "a finished run");
+  }
+  if (!can_go_on) return true;
+  try {
+    read_manifest(checkpoints() + "/" + checkpoint_name(steps));
+    return true;
+  } catch (const UserError&) {  // an older one is gone on from
+    return false;
+  }
+}
+
+void RunDirectory::refuse_another_deck(const Config& config, const std::string& what) const {
+  const std::string file = path_ + "/deck.ini";
+  std::string changes;
+  try {
+    for (const std::string& change : differences(config, read_deck_file(file), file)) changes += "\n  " + change;
+  } catch (const UserError& error) {
+    changes = std::string("\n  ") + error.what();
+  }
+  if (changes.empty()) return;
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: {} of another deck is here. Choose another run.name or run.output, or give "
+                              "run.overwrite=true to replace it. What differs:{}",
+                              path_, what, changes));
+}
+
+void RunDirectory::refuse_respelled() const {
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or give "
+                  "run.overwrite=true to replace it. What differs:\n  {}",
+                  path_, fmt::join(respelled_, "\n  ")));
+}
+
+bool RunDirectory::begun_by_this_job(const Config& config) {
+  std::ifstream file(path_of(config) + "/begun.json");
+  const auto mark = nlohmann::json::parse(file, nullptr, false);
+  return !own_job().empty() && mark.is_object() && mark.value("job", nlohmann::json()) == own_job();
+}
+
+/// Files that a killed job was writing.
+void RunDirectory::sweep_temporary() const {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) {
+    const std::string name = entry.path().filename();
+    const bool ours = std::ranges::any_of(
+        own_names, [&](const char* own) { return name.starts_with(own + std::string(".")) && name.ends_with(".tmp"); });
+    if (ours) fs::remove(entry.path(), ignored);
+  }
+}
+
+void RunDirectory::go_on(const std::string& resolved_deck) const {
+  sweep_leftovers(checkpoints());
+  sweep_temporary();
+  std::error_code ignored;
+  fs::remove(path_ + "/finished.json", ignored);
+  write_whole_file(path_ + "/deck.ini", resolved_deck);
+}
+
+void RunDirectory::start(const std::string& resolved_deck) const {
+  for (const char* name : own_names) {
+    std::error_code error;
+    fs::remove_all(path_ + "/" + name, error);
+    if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));
+  }
+  sweep_temporary();
+  write_whole_file(path_ + "/deck.ini", resolved_deck);
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  j["job"] = own_job();
+  write_whole_file(path_ + "/begun.json", j.dump() + "\n");  // last: nothing of an earlier run is left
+}
+
+void RunDirectory::lock() {
+  const std::string file = path_ + "/lock";
+  lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_ < 0) fail_to_create(file, "cannot be opened", errno);
+  std::array<char, 512> earlier{};
+  const ssize_t length = pread(lock_, earlier.data(), earlier.size() - 1, 0);
+  try {
+    // EWOULDBLOCK: held. Other errors: this file system has no locks, or not across nodes.
+    if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      refuse_owner(path_, length > 0 ? earlier.data() : "its name is not readable");
+    }
+    if (length > 0) refuse_living_owner(earlier.data());
+  } catch (const UserError&) {
+    close(lock_);
+    lock_ = -1;
+    throw;
+  }
+  const std::string owner = owner_of_this_job();
+  if (ftruncate(lock_, 0) != 0 || pwrite(lock_, owner.data(), owner.size(), 0) < 0) {
+    throw UserError(ExitCode::io, fmt::format("{}: cannot be written: {}", file, strerror(errno)));
+  }
+}
+
+/// On file systems whose locks hold on one node only: an owner on another node that lives is seen by its status file,
+/// which changes every second or two (see parallel/job/watchdog.hpp).
+void RunDirectory::refuse_living_owner(const std::string& owner) const {
+  if (owner.starts_with(owner_of_this_job().substr(0, owner_of_this_job().find(',') + 1))) return;  // this host's
+  const std::string file = path_ + "/status/rank-00000";
+  const auto content = [&] {
+    std::ifstream stream(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  std::error_code error;
+  const auto changed = fs::last_write_time(file, error);
+  if (error || fs::file_time_type::clock::now() - changed > longest_silence) return;
+  const std::string before = content();
+  const auto end = std::chrono::steady_clock::now() + look_for_owner;
+  while (std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (content() != before) refuse_owner(path_, owner);
+  }
+}
+
+RunDirectory::~RunDirectory() {
+  if (lock_ < 0) return;
+  if (ftruncate(lock_, 0) != 0) errno = 0;  // a name that stays costs the next job a look at whether its owner lives
+  close(lock_);
+}
+
+void RunDirectory::write_file(const std::string& name, const std::string& text) const {
+  write_whole_file(path_ + "/" + name, text);
+}
+
+void RunDirectory::mark_finished(int64_t steps) const {
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  j["steps"] = steps;
+  write_whole_file(path_ + "/finished.json", j.dump() + "\n");
+}
+
+}  // namespace llmtrain

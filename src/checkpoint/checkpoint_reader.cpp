@@ -11,9 +11,9 @@
 #include "checkpoint/shard_index.hpp"
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/job/together.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {

@@ -13,9 +13,9 @@
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/job/together.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {

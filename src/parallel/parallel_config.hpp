@@ -3,12 +3,14 @@
 #include <string>
 
 #include "core/deck/named_enum.hpp"
-#include "parallel/offload.hpp"
 
 namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
+
+/// Where a part of the state lies while no kernel works on it: with the device, in memory of its host, on a local disk.
+enum class Offload : uint8_t { none, cpu, nvme };
 
 /// [parallel]
 struct ParallelConfig {
@@ -25,5 +27,8 @@ struct ParallelConfig {
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
 };
+
+template <>
+inline constexpr auto enum_names<Offload> = name_list("none", "cpu", "nvme");
 
 }  // namespace llmtrain

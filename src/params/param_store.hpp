@@ -34,8 +34,7 @@
 #include "core/params.hpp"
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/offload.hpp"
-#include "parallel/state_kind.hpp"
+#include "parallel/parallel_config.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {

@@ -11,8 +11,8 @@
 #include "core/activity.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/together.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
 #include "text/unicode/characters.hpp"
 
 namespace llmtrain {

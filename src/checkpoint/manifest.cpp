@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 #include "core/files/json_node.hpp"
 

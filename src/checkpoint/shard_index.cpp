@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/error.hpp"
 #include "core/files/json_node.hpp"
 
 namespace llmtrain {

@@ -19,6 +19,7 @@ using test::all_of_mask;
 using test::all_tokens;
 using test::DatasetTest;
 using test::offsets_of;
+using test::write_token_file;
 using test::peak_memory;
 using test::with_sanitizer;
 using testing::AllOf;

@@ -104,7 +104,7 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"view.h5\"", "\"manifest.json\""), HasSubstr("not a name for such a file"));
   EXPECT_THAT(forged("shard-00001-of-00002", "shard-00000-of-00002"), HasSubstr("not the name of this shard"));
   EXPECT_THAT(forged("\"index_offset\": 4000", "\"index_offset\": 4600"),
-              HasSubstr("index_offset: must be an integer from 0 to 400"));
+              HasSubstr("index_bytes: must be an integer from 0 to 400, not 500"));
   EXPECT_THAT(forged("\"index_offset\": 4000", "\"index_offset\": -1"), HasSubstr("must be an integer from 0"));
   EXPECT_THAT(forged("\"step\": 12", "\"step\": 12.0"), HasSubstr("must be an integer from 0"));
   EXPECT_THAT(forged("\"step\": 12", "\"stop\": 12"), HasSubstr("m.step: is missing"));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "text/added_token_files.hpp"
@@ -20,8 +21,12 @@ class TokenizerFolder {
  public:
   explicit TokenizerFolder(const TokenizerFileSet& set);
 
-  /// Applies add_prefix_space to the document of a tokenizer.json.
-  void change_prefix_space(nlohmann::json& tokenizer_json) const;
+  /// Puts the steps of the folder's tokenizer class into the document of a tokenizer.json. UserError(bad_content).
+  void rebuild(nlohmann::json& document);
+  /// Sets the special tokens around a text, where the class does; after add_tokens.
+  void set_post_processor(PostProcessor& post);
+  /// The tokenizer_class to store, when tokenizer_config.json by itself would be read as another.
+  const std::optional<std::string>& settled_class() const { return settled_class_; }
   /// Whether vocab.json and merges.txt have a space before the text. UserError(bad_content) when the class of the
   /// tokenizer is not GPT-2's.
   bool gpt2_prefix_space() const;
@@ -38,6 +43,12 @@ class TokenizerFolder {
  private:
   const TokenizerFileSet& set_;
   const TokenizerClass* class_;
+  std::string class_name_;  ///< as the folder says; empty: tokenizer.json alone counts
+  std::optional<std::string> settled_class_;
+  std::vector<std::string> changed_;  ///< names of steps that are the class's, not the file's
+  bool trims_ = false;
+  bool splits_special_ = false;
+  std::unordered_map<std::string, int32_t> ids_of_added_;
   std::optional<bool> add_prefix_space_;
   std::optional<bool> legacy_;
   FolderTokens tokens_;

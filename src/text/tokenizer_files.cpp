@@ -56,8 +56,9 @@ TokenizerContent read_main_files(const TokenizerFileSet& set, TokenizerFolder& f
   };
   switch (format_of(set)) {
     case Format::json:
-      return read_tokenizer_json(
-          first.bytes, name, [&](auto& json) { folder.change_prefix_space(json); }, add);
+      return read_tokenizer_json(first.bytes, name,
+                                 {[&](nlohmann::json& document) { folder.rebuild(document); }, add,
+                                  [&](PostProcessor& post) { folder.set_post_processor(post); }});
     case Format::gpt2: {
       const TokenizerFile* merges = set.find(names::merges);
       if (merges == nullptr) throw UserError(ExitCode::missing_input, set.folder + "merges.txt: there is no such file");
@@ -123,6 +124,20 @@ TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& 
   return origin;
 }
 
+/// Writes the tokenizer_class where it counts without the files of the model.
+void store_class(const std::string& name, TokenizerFileSet& set) {
+  const auto found = std::ranges::find(set.files, names::config, &TokenizerFile::name);
+  auto config =
+      found == set.files.end() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::parse(found->bytes);
+  config["tokenizer_class"] = name;
+  std::string bytes = config.dump(2) + "\n";
+  if (found == set.files.end()) {
+    set.files.push_back({std::string(names::config), std::move(bytes)});
+  } else {
+    found->bytes = std::move(bytes);
+  }
+}
+
 /// `stored`: with ids that were found before.
 std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_token, const TokenizerOrigin* stored) {
   TokenizerFolder folder(set);
@@ -143,6 +158,7 @@ std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_to
                                                          set.path(set.files.front()), eos_token));
     }
   }
+  if (folder.settled_class()) store_class(*folder.settled_class(), set);
   origin.files = std::move(set.files);
   if (auto* model = std::get_if<SentencePieceModel>(&content)) {
     return make_sentencepiece_tokenizer(std::move(*model), std::move(origin));

@@ -87,7 +87,7 @@ bool is_token_name(std::string_view key) { return key.ends_with("_token") && !ke
 class FolderReader {
  public:
   FolderReader(const TokenizerFileSet& set, const TokenizerClass& kind)
-      : config_(set, names::config), map_(set, "special_tokens_map.json"), added_(set, names::added) {
+      : kind_(kind), config_(set, names::config), map_(set, "special_tokens_map.json"), added_(set, names::added) {
     for (const std::string_view key : token_keys) {
       const std::string_view content = kind.token(key);
       out_.named.push_back({std::string(key), plain(std::string(content)), true});
@@ -109,7 +109,12 @@ class FolderReader {
       read_added();
       for (const AddedToken& token : in_main) out_.by_id[token.id] = token;
     }
-    if (out_.extra.empty()) out_.extra = late_extra_;
+    if (out_.extra.empty()) {
+      out_.extra = late_extra_;
+      for (const auto& [key, content] : kind_.more_tokens) {
+        if (!key.empty()) out_.extra.push_back({"", plain(std::string(content)), true});
+      }
+    }
     std::erase_if(out_.named, [](const FolderTokens::Named& named) { return named.token.content.empty(); });
     settle_named();
     return std::move(out_);
@@ -178,7 +183,7 @@ class FolderReader {
   void read_extra_of_map() {
     if (map_.root().has("extra_special_tokens")) take_extra(map_);
     if (map_.root().has("additional_special_tokens")) {
-      take_list(map_.root().at("additional_special_tokens"), true, late_extra_);
+      take_list(map_.root().at("additional_special_tokens"), false, late_extra_);
     }
   }
 
@@ -221,6 +226,7 @@ class FolderReader {
     }
   }
 
+  const TokenizerClass& kind_;
   ConfigFile config_, map_, added_;
   FolderTokens out_;
   std::vector<FolderTokens::Named> late_extra_;

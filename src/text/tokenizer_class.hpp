@@ -52,6 +52,8 @@ bool has_word(std::string_view words, std::string_view word);
 /// `name`: with or without "Fast"; steps are kept for a name that is not known.
 const TokenizerClass& find_tokenizer_class(std::string_view name);
 
+inline constexpr std::string_view byte_level_step = "\"ByteLevel\"";  ///< in the text of a tokenizer.json
+
 /// Where the files of a folder name a class.
 struct NamedClasses {
   std::string tokenizer_class;  ///< in tokenizer_config.json

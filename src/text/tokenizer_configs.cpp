@@ -48,36 +48,48 @@ std::optional<int32_t> id_by_number(const JsonNode& root, const std::string& key
 
 bool is_byte_level(const TokenizerFileSet& set) {
   const TokenizerFile* json = set.find(names::json);
-  return json != nullptr && json->bytes.find("\"ByteLevel\"") != std::string::npos;
+  return json != nullptr && json->bytes.find(byte_level_step) != std::string::npos;
 }
 
 }  // namespace
 
-TokenizerFolder::TokenizerFolder(const TokenizerFileSet& set) : set_(set), class_(&find_tokenizer_class("")) {
-  NamedClasses named;
-  named.is_byte_level = is_byte_level(set);
+TokenizerFolder::TokenizerFolder(const TokenizerFileSet& set, const std::string& stored_class) : set_(set) {
   read_config(set, names::config, [&](const JsonNode& root) {
-    named.tokenizer_class = root.text_or("tokenizer_class", "");
-    named.has_code = root.has("auto_map") &&
-                     (root.at("auto_map").value().is_array() || root.at("auto_map").value().contains("AutoTokenizer"));
     if (root.has("add_prefix_space")) add_prefix_space_ = root.at("add_prefix_space").boolean();
     if (root.has("legacy")) legacy_ = root.at("legacy").boolean();
     splits_special_ = root.boolean_or("split_special_tokens", false);
   });
+  find_class(stored_class);
+  class_ = &find_tokenizer_class(class_name_);
+}
+
+void TokenizerFolder::find_class(const std::string& stored_class) {
+  NamedClasses named;
+  named.is_byte_level = is_byte_level(set_);
+  read_config(set_, names::config, [&](const JsonNode& root) {
+    named.tokenizer_class = root.text_or("tokenizer_class", "");
+    named.has_code = root.has("auto_map") &&
+                     (root.at("auto_map").value().is_array() || root.at("auto_map").value().contains("AutoTokenizer"));
+  });
   const std::string by_itself = choose_tokenizer_class(named);
-  read_config(set, names::with_ids[1], [&](const JsonNode& root) {
+  read_config(set_, names::of_model, [&](const JsonNode& root) {
     named.model_type = root.text_or("model_type", "");
     named.model_class = root.text_or("tokenizer_class", "");
   });
-  class_name_ = choose_tokenizer_class(named);
-  const bool alone = !set.is_folder && format_of(set) == TokenizerFormat::json;
+  class_name_ = stored_class.empty() ? choose_tokenizer_class(named) : stored_class;
+  if (class_name_ == names::keeping_class) class_name_.clear();
+  const bool alone = !set_.is_folder && format_of(set_) == TokenizerFormat::json;
   if (alone && !class_name_.empty()) {
     warnings_.push_back(fmt::format("{}: this file is read by itself; its folder would be read as a {}",
-                                    set.path(set.files.front()), printable(class_name_)));
+                                    set_.path(set_.files.front()), class_name_));
     class_name_.clear();
   }
-  if (class_name_ != by_itself) settled_class_ = class_name_.empty() ? names::keeping_class : class_name_;
-  class_ = &find_tokenizer_class(class_name_);
+  class_is_stored_ = class_name_ != by_itself;
+}
+
+void TokenizerFolder::put_class(TokenizerOrigin& origin) const {
+  origin.tokenizer_class = class_name_.empty() ? names::keeping_class : class_name_;
+  origin.class_is_stored = class_is_stored_;
 }
 
 void TokenizerFolder::rebuild(Json& document) {

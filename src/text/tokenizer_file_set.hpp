@@ -20,7 +20,8 @@ inline constexpr std::array<std::string_view, 4> sentencepiece = {"tokenizer.mod
                                                                   "sentencepiece.bpe.model", "tokenizer_model"};
 /// Files that name tokens with a meaning by their text, and those of the model that give their ids.
 inline constexpr std::array<std::string_view, 2> with_texts = {config, "special_tokens_map.json"};
-inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.json", "config.json"};
+inline constexpr std::string_view of_model = "config.json";
+inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.json", of_model};
 }  // namespace tokenizer_names
 
 enum class TokenizerFormat : uint8_t { json, gpt2, sentencepiece, tiktoken };

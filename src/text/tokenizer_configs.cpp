@@ -134,8 +134,7 @@ void TokenizerFolder::set_post_processor(PostProcessor& post) {
   if (changed_.empty()) return;
   warnings_.push_back(
       fmt::format("{}: Transformers 5 makes a {} with its own {}, not those of this file, and so does "
-                  "this program; older versions of Transformers use this file's, with other ids for "
-                  "some texts",
+                  "this program; versions before 5 may use this file's and give other ids",
                   set_.path(set_.files.front()), class_name_, fmt::join(changed_, ", ")));
 }
 

@@ -142,6 +142,23 @@ TEST(TokenizerFolder, SaysWhichStepsAreNotTheFiles) {
               HasSubstr("its folder would be read as a LlamaTokenizer"));
 }
 
+/// An export has another config.json, which must not decide again.
+TEST(TokenizerFolder, IsSavedWithItsClass) {
+  const test::TemporaryFolder folder;
+  load_class(folder, "gpt2.json", R"({"model_max_length": 8})");
+  write(folder.text() + "/config.json", R"({"model_type": "qwen3"})");
+  const auto saved = [&](const std::string& path) {
+    const test::TemporaryFolder other;
+    save_tokenizer(*load_tokenizer(path), other.text());
+    EXPECT_EQ(encode(*load_tokenizer(other.text()), "12345 x"), encode(*load_tokenizer(path), "12345 x"));
+    const auto config = nlohmann::json::parse(read(other.text() + "/tokenizer_config.json"));
+    EXPECT_EQ(config["model_max_length"], 8);
+    return config["tokenizer_class"].get<std::string>();
+  };
+  EXPECT_EQ(saved(folder.text()), "Qwen2Tokenizer");
+  EXPECT_EQ(saved(folder.text() + "/tokenizer.json"), "PreTrainedTokenizerFast");
+}
+
 TEST(TokenizerFolder, RefusesClassesWhoseStepsItHasNot) {
   const test::TemporaryFolder folder;
   const auto refused = [&](const std::string& base, const std::string& config) -> std::string {

@@ -15,7 +15,7 @@ std::string_view name_of(MemoryCategory category) {
 
 namespace {
 
-/// a + b of sizes; a plan beyond 2^62 bytes is the deck's error, so that something may be added to a plan.
+/// Returns a + b. A plan beyond 2^62 bytes is an error of the deck; the limit leaves room to add to a plan.
 int64_t add_sizes(int64_t a, int64_t b) {
   int64_t sum = 0;
   if (b < 0 || __builtin_add_overflow(a, b, &sum) || sum > INT64_MAX / 2) {

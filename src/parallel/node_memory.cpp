@@ -16,8 +16,8 @@ namespace llmtrain {
 
 namespace {
 
-constexpr const char* backing_folder = "/dev/shm";      // of MPI's shared windows
-constexpr int64_t left_for_others = int64_t{32} << 20;  // MPI's own segments
+constexpr const char* backing_folder = "/dev/shm";      // file system behind MPI's shared windows
+constexpr int64_t left_for_others = int64_t{32} << 20;  // reserve for MPI's own segments
 
 int64_t page_size() {
   static const int64_t size = sysconf(_SC_PAGESIZE);
@@ -71,13 +71,14 @@ int64_t NodeMemory::largest(int64_t value) {
   return value;
 }
 
-/// Null on every rank when MPI has none for some rank.
+/// Null on every rank if MPI fails on some rank.
 std::shared_ptr<NodeMemory::Window> NodeMemory::make_window(int64_t bytes) {
   auto window = std::make_shared<Window>();
   MPI_Info info = MPI_INFO_NULL;
   mpi_check(MPI_Info_create(&info), "MPI_Info_create");
-  mpi_check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");  // each rank's part in pages apart
-  // The parts begin anywhere in a page, the same for every process.
+  // separate pages for each rank's segment
+  mpi_check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
+  // The segments begin anywhere in a page, at the same offset for every process.
   const int64_t page = page_size(), asked = whole_pages(bytes) + page;
   void* own = nullptr;
   const int code = MPI_Win_allocate_shared(asked, 1, info, node_, static_cast<void*>(&own), &window->handle);
@@ -113,7 +114,7 @@ std::string NodeMemory::refusal(int64_t bytes) {
 
 std::shared_ptr<void> NodeMemory::allocate(int64_t bytes) {
   LLMTRAIN_CHECK(!boards_.empty(), "this node has no shared memory");
-  // Of the node: the numbers of collectives of the job stay what they are.
+  // A collective of the node's communicator, so that the numbers of the job's collectives do not change.
   const CollectiveScope scope("sharing of memory", bytes, activity().collectives.load());
   std::shared_ptr<Window> window;
   for (const auto& known : windows_) {

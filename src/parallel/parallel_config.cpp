@@ -9,7 +9,7 @@ namespace llmtrain {
 
 namespace {
 
-/// dynamic or a number.
+/// Codec of "dynamic" or a number.
 struct LossScaleCodec {
   static double parse(std::string_view text, const KeyInfo& info) {
     return text == "dynamic" ? PrecisionConfig::dynamic : parse_number(text, info.range);

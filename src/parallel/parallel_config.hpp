@@ -17,11 +17,11 @@ class DeckLoader;
 struct ParallelConfig {
   int64_t zero = 1;              ///< ZeRO stage 0..3
   int64_t reduction_groups = 0;  ///< G; 0 = one micro-batch per group
-  int64_t reduction_blocks = 1;  ///< H; at most the number of groups
+  int64_t reduction_blocks = 1;  ///< H; not more than the number of groups
   bool cuda_graphs = true;       ///< no effect on the host
   Offload offload_optimizer = Offload::none;
-  Offload offload_parameters = Offload::none;  ///< at stage 3
-  std::string offload_path;                    ///< of Offload::nvme
+  Offload offload_parameters = Offload::none;  ///< at ZeRO stage 3
+  std::string offload_path;                    ///< folder for Offload::nvme
 
   bool uses_disk() const { return offload_optimizer == Offload::nvme || offload_parameters == Offload::nvme; }
 
@@ -33,13 +33,13 @@ struct ParallelConfig {
 struct PrecisionConfig {
   enum class Compute : uint8_t { automatic, fp32, tf32, bf16, fp16 };
 
-  Compute compute = Compute::automatic;  ///< the program replaces automatic by what suits the device
+  Compute compute = Compute::automatic;  ///< the program replaces automatic by the device's best type
 
-  // With fp16, see loss_scale.hpp.
+  // Loss scaling with fp16, see loss_scale.hpp.
   static constexpr double dynamic = 0;
   double loss_scale = dynamic;  ///< fixed, or dynamic
   double initial_loss_scale = 65536;
-  int64_t loss_scale_window = 2000;   ///< clean steps after which it doubles
+  int64_t loss_scale_window = 2000;   ///< steps without overflow after which it doubles
   int64_t loss_scale_hysteresis = 1;  ///< overflows after which it is halved
   double min_loss_scale = 1;
 
@@ -47,7 +47,7 @@ struct PrecisionConfig {
   void resolve(DeckLoader& deck) const;  ///< checks only
 };
 
-/// Of weights and activations, with a resolved configuration.
+/// Dtype of weights and activations, for a resolved configuration.
 DType compute_dtype(const PrecisionConfig& precision);
 
 /// [memory]
@@ -61,9 +61,9 @@ struct MemoryConfig {
 /// [watchdog]; see watchdog.hpp.
 struct WatchdogConfig {
   bool enabled = true;
-  Duration lost_after{2 * 60};       ///< without a sign of life
+  Duration lost_after{2 * 60};       ///< without a heartbeat
   Duration stuck_after{15 * 60};     ///< without progress
-  Duration io_stuck_after{30 * 60};  ///< without progress where files are read or written
+  Duration io_stuck_after{30 * 60};  ///< without progress while reading or writing files
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck) const;  ///< checks only

@@ -6,7 +6,8 @@
 
 namespace llmtrain {
 
-/// Threads this rank may use for work beside kernels, such as reading files: as many as those have, within reason.
+/// Number of threads of this rank for work beside kernels, such as reading files: as many as kernels use, up to a
+/// limit.
 inline int worker_threads(const Communicator& communicator) {
   return std::min(choose_threads(find_thread_facts(communicator.node_size())).threads, 256);
 }

@@ -94,7 +94,7 @@ void DeckLoader::choose(const RawKey& raw) {
   const int line = std::abs(raw.line);
   const std::string name = raw.section + "." + raw.name;
   const std::vector<std::string_view> known = keys_.names_in(raw.section);
-  if (known.empty()) {  // in the deck the section itself is the error
+  if (known.empty()) {  // the deck's error is the section itself
     if (line == DeckErrors::command_line) {
       errors_.add(line, name, "no such section" + did_you_mean(raw.section, keys_.section_names()));
     }

@@ -21,7 +21,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-/// Up to a `;` after white space.
+/// Returns the text before a `;` that follows white space.
 std::string_view without_comment(std::string_view text) {
   for (size_t i = 1; i < text.size(); ++i) {
     if (text[i] == ';' && blanks.find(text[i - 1]) != std::string_view::npos) return trimmed(text.substr(0, i));
@@ -29,7 +29,7 @@ std::string_view without_comment(std::string_view text) {
   return trimmed(text);
 }
 
-/// A `#` that looks like the beginning of a comment: first, or after white space.
+/// Finds a `#` that looks like the beginning of a comment: at the start, or after white space.
 size_t find_hash(std::string_view value) {
   for (size_t i = 0; i < value.size(); ++i) {
     if (value[i] == '#' && (i == 0 || blanks.find(value[i - 1]) != std::string_view::npos)) return i;
@@ -43,7 +43,7 @@ bool continues(std::string_view text) {
   return backslashes % 2 == 1;
 }
 
-/// Feeds inih line by line: counts them, and hands over blank ones in place of those that are wrong.
+/// Feeds inih line by line, counts the lines, and passes a blank line in place of each wrong one.
 class Reader {
  public:
   Reader(std::string_view text, DeckErrors& errors) : rest_(text), errors_(errors) {
@@ -53,7 +53,8 @@ class Reader {
 
   RawDeck run() {
     const int result = ini_parse_stream(&Reader::next_line, this, &Reader::on_key, this);
-    LLMTRAIN_CHECK(result >= 0, "inih could not read");  // above 0: a line it minds, such as a full one; see next_line
+    // a positive result names a line that inih rejects, such as a full one; see next_line
+    LLMTRAIN_CHECK(result >= 0, "inih could not read");
     return std::move(deck_);
   }
 
@@ -108,8 +109,8 @@ class Reader {
     if (content.empty() || content.front() == '#' || content.front() == ';') return true;
     continuation_ = in_key_ && content.data() > line.data();
     if (continuation_) return acceptable_continuation(content);
-    in_key_ = false;  // whatever this line is, it ends the key before it
-    line = content;   // inih shall not take an indented key for a continuation
+    in_key_ = false;  // every line ends the key before it
+    line = content;   // inih must not read an indented key as a continuation
     if (content.front() == '[') return acceptable_section(content);
     return !skip_section_ && acceptable_key(content);
   }
@@ -122,7 +123,7 @@ class Reader {
   }
 
   bool acceptable_section(std::string_view content) {
-    skip_section_ = true;  // unless it is well formed
+    skip_section_ = true;  // reset if the header is well formed
     const size_t end = content.find(']');
     const std::string_view name = content.substr(1, end == std::string_view::npos ? end : end - 1);
     if (end == std::string_view::npos || trimmed(name) != name || name.empty() || name.find(';') != name.npos) {
@@ -166,7 +167,7 @@ class Reader {
     return false;
   }
 
-  /// Section and name are those of the current line: inih's own are cut at 50 bytes.
+  /// Section and name of the current line; inih cuts its own at 50 bytes.
   void take(const char* value) {
     const std::string_view part = without_comment(value);
     if (!continuation_) {
@@ -188,13 +189,13 @@ class Reader {
   RawDeck deck_;
   std::string section_, name_;  // of the current line
   int line_ = 0;
-  size_t capacity_ = 0;  // of inih's buffer
-  bool full_ = false;    // the line last handed over filled it
+  size_t capacity_ = 0;  // capacity of inih's buffer
+  bool full_ = false;    // the last line passed to inih filled its buffer
   bool in_section_ = false;
   bool skip_section_ = false;  // its header was wrong
-  bool in_key_ = false;        // an indented line would continue a key
-  bool key_rejected_ = false;  // that key, already reported: its further lines are passed over
-  bool continuation_ = false;  // of the line last handed to inih
+  bool in_key_ = false;        // an indented line continues a key
+  bool key_rejected_ = false;  // that key has been reported; its further lines are skipped
+  bool continuation_ = false;  // the last line passed to inih was a continuation
 };
 
 }  // namespace

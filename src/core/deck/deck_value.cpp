@@ -33,7 +33,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-/// Whether the character at `i` has an odd number of backslashes before it.
+/// True if an odd number of backslashes precedes the character at `i`.
 bool escaped(std::string_view text, size_t i) {
   size_t backslashes = 0;
   while (backslashes < i && text[i - 1 - backslashes] == '\\') ++backslashes;

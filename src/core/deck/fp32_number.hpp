@@ -9,8 +9,8 @@
 
 namespace llmtrain {
 
-/// The codec of a number that kernels compute with in fp32: beside the value its fp32 rounding is in the key's range,
-/// finite, and 0 only if the value is.
+/// The codec of a number that kernels use in fp32: both the value and its fp32 rounding must be in the key's range; the
+/// rounding must be finite, and 0 only if the value is 0.
 struct Fp32Number {
   static double parse(std::string_view text, const KeyInfo& info) {
     const double value = parse_number(text, info.range);

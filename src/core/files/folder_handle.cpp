@@ -75,7 +75,7 @@ std::vector<std::string> FolderHandle::names() const {
 FileHandle FolderHandle::open_to_read(const std::string& name) const {
   check_file_name(name, path_);
   const std::string path = path_of(name);
-  // Without O_NONBLOCK the open of a pipe would wait for a writer.
+  // O_NONBLOCK keeps the open of a pipe from waiting for a writer.
   const int no_links = links_ == Links::refused ? O_NOFOLLOW : 0;
   const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_links);
   if (descriptor < 0 && no_links != 0 && errno == ELOOP) {

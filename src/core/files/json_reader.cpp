@@ -19,7 +19,7 @@ namespace {
   throw UserError(ExitCode::bad_content, fmt::format("{}:{}: byte {}: {}", source, line, byte + 1, what));
 }
 
-/// Walks over the text and tells how far the parser has come.
+/// An iterator over the text that records how far the parser has come.
 class TrackedIterator {
  public:
   using iterator_category = std::forward_iterator_tag;
@@ -75,7 +75,7 @@ class DocumentBuilder final : public JsonHandler {
     open_.pop_back();
     return true;
   }
-  /// Where the next value goes. Only the innermost open array grows, so that the pointers to what is open stay valid.
+  /// Target of the next value. Only the innermost open array grows, so that the pointers to open containers stay valid.
   nlohmann::json* place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return next_;
@@ -84,7 +84,7 @@ class DocumentBuilder final : public JsonHandler {
 
   nlohmann::json root_;
   std::vector<nlohmann::json*> open_;
-  nlohmann::json* next_ = nullptr;  // value of the key last read
+  nlohmann::json* next_ = nullptr;  // value of the last key
 };
 
 }  // namespace
@@ -106,7 +106,7 @@ bool JsonHandler::open(bool object) {
 }
 
 void parse_json_events(std::string_view text, const std::string& source, JsonHandler& handler) {
-  // The parser takes a NUL for the end of its input, and skips a mark.
+  // The parser takes a NUL as the end of its input, and skips a byte order mark.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) refuse(text, source, nul, "a NUL");
   if (text.starts_with("\xEF\xBB\xBF")) refuse(text, source, 0, "a byte order mark: remove it");

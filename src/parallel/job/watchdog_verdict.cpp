@@ -8,8 +8,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr double slack = 10;      // times the longest piece of work
-constexpr size_t max_lines = 64;  // of ranks that are not at fault
+constexpr double slack = 10;      // multiple of the longest work item
+constexpr size_t max_lines = 64;  // maximum of printed ranks that are not at fault
 
 bool reads_files(Section section) {
   switch (section) {
@@ -55,7 +55,7 @@ std::string line_of(size_t rank, const ObservedRank& seen, bool at_fault) {
   return text + (at_fault ? "   <==\n" : "\n");
 }
 
-/// All wait: those that entered the oldest collective, when the others are further.
+/// If all wait, the stuck ranks are those in the oldest collective, provided that others have passed it.
 std::vector<int> behind(const std::vector<ObservedRank>& ranks) {
   int64_t least = INT64_MAX;
   for (const ObservedRank& rank : ranks) least = std::min(least, rank.status->sequence);

@@ -1,5 +1,6 @@
-// Gemma 2 (Gemma team 2024): Llama with a norm before and after attention and MLP, capped scores and logits, a window
-// in every other layer, gated tanh-GELU, a scaled and tied embedding, and norm weights stored as their distance from 1.
+// Gemma 2 (Gemma team 2024): Llama with a norm before and after attention and MLP, capped scores and logits, sliding
+// windows in every other layer, gated tanh-GELU, a scaled and tied embedding, and norm weights stored as their distance
+// from 1.
 
 #include <cmath>
 

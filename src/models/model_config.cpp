@@ -13,7 +13,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Layers as numbers and ranges: `0, 2, 8-11`.
+/// Codec of layers as numbers and ranges: `0, 2, 8-11`.
 struct LayersCodec {
   static std::vector<int64_t> parse(std::string_view text, const KeyInfo&) {
     std::vector<int64_t> layers;
@@ -171,7 +171,7 @@ void ModelConfig::visit(DeckKeys& keys) {
 
 namespace {
 
-/// Sets the parts the deck leaves to the family.
+/// Sets the keys that the deck leaves to the family.
 class FamilyDefaults {
  public:
   explicit FamilyDefaults(DeckLoader& deck) : deck_(deck) {}
@@ -227,7 +227,7 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
     mark_unused(deck);
     return check(deck, sequence_length);
   }
-  if (deck.given("model.path")) return;  // it could not be read, which is said
+  if (deck.given("model.path")) return;  // the error of the folder has been reported
   deck.set("model.path", Origin::unused, "new weights");
   for (const char* key : {"model.d_model", "model.n_layers", "model.n_heads"}) {
     if (!deck.given(key) && deck.sound({key})) deck.fail(key, "is required, unless model.path is given");

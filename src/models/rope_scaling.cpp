@@ -12,7 +12,7 @@ namespace {
 
 using Kind = RopeScaling::Kind;
 
-/// Calls f(name, field, kinds that know it) for every parameter, in the order they are printed.
+/// Calls f(name, field, kinds that use it) for every parameter, in the order of printing.
 template <class Scaling, class F>
 void for_each_parameter(Scaling& s, F&& f) {
   const auto in = [kind = s.kind](std::initializer_list<Kind> kinds) {
@@ -55,7 +55,7 @@ std::string print_field(const std::vector<double>& field) {
   return text;
 }
 
-/// "name value" or "name = value" into the parameter of that name.
+/// Parses "name value" or "name = value" into the parameter of that name.
 void parse_parameter(RopeScaling& scaling, std::string_view item) {
   const size_t name_end = std::min(item.find_first_of(" \t\n="), item.size());
   const size_t value_begin = item.find_first_not_of(" \t\n=", name_end);

@@ -30,7 +30,7 @@ std::string size_text(int64_t bytes) {
   return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
 }
 
-/// What the environment allows at most.
+/// Best method that the environment variable allows.
 std::string_view best_way() {
   const char* given = std::getenv("LLMTRAIN_OFFLOAD_IO");
   const std::string_view best = given != nullptr ? given : "fixed";
@@ -39,7 +39,7 @@ std::string_view best_way() {
                   fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it must be calls, ring or fixed", best));
 }
 
-/// Bytes that this user may still write there, or -1 where nobody knows.
+/// Bytes that this user can still write to the file system, or -1 if unknown.
 int64_t free_bytes(const std::string& folder) {
   struct statvfs space {};
   if (statvfs(folder.c_str(), &space) != 0 || space.f_blocks == 0) return -1;
@@ -71,14 +71,14 @@ void OffloadFile::reserve(const std::string& folder) {
   const int64_t bytes = layout_.bytes();
   if (!file_.reserve(bytes)) fail_full(folder, bytes, free_bytes(folder));
   if (file_.size() >= bytes) return;
-  // A file system that cannot reserve: what is written is taken.
+  // The file system cannot reserve space, so that zeros are written instead.
   constexpr int64_t at_once = int64_t{1} << 20;
   const std::vector<char> zeros(static_cast<size_t>(std::min(bytes, at_once)));
   for (int64_t at = 0; at < bytes; at += at_once) file_.write(at, std::min(at_once, bytes - at), zeros.data());
   file_.sync();
 }
 
-/// The sums of zeros.
+/// Sets the checksums to those of zeros.
 void OffloadFile::forget_contents() {
   sums_.resize(layout_.pieces().size());
   const std::vector<char> zeros(static_cast<size_t>(layout_.max_part()));
@@ -94,7 +94,8 @@ void OffloadFile::forget_contents() {
   }
 }
 
-/// A kind of a piece is read or written as a whole: it has a sum of its own, and about 1 MiB, which disks like.
+/// A kind of a piece is read or written as a whole: it has a checksum of its own, and about 1 MiB, an efficient size
+/// for disks.
 FilePart OffloadFile::part(size_t piece, size_t kind, char* data) const {
   const OffloadPiece& p = layout_.pieces()[piece];
   return {p.offset + layout_.bytes_of(p, 0, kind), layout_.bytes_of(p, kind, kind + 1), data};
@@ -134,7 +135,7 @@ void OffloadFile::write(FileQueue& queue, size_t piece, size_t first, size_t las
 void OffloadFile::read_unit(FileQueue& queue, int unit, size_t kind, char* data) const {
   const size_t first = layout_.pieces_before(unit), last = layout_.pieces_before(unit + 1);
   if (first == last) return;
-  const int64_t step = layout_.bytes_of(layout_.pieces()[first], kind, kind + 1);  // only the last one may be smaller
+  const int64_t step = layout_.bytes_of(layout_.pieces()[first], kind, kind + 1);  // only the last piece may be smaller
   const auto at = [&](size_t i) { return data + static_cast<int64_t>(i) * step; };
   queue.read(
       file_, last - first, [&](size_t i) { return part(first + i, kind, at(i)); },

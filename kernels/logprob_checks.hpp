@@ -1,5 +1,5 @@
 #pragma once
-// What a call of the token statistics must bring, the same on every device.
+// Checks of the arguments of token statistics, the same on every device.
 
 #include "kernels/logprob.hpp"
 

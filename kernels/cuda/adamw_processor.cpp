@@ -1,4 +1,4 @@
-// The update of state that a GPU has offloaded, by the host's processors.
+// AdamW update on the host's processors, for state that a GPU offloads.
 
 #include <algorithm>
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t block = 16384;  ///< elements: what a thread takes at a time
+constexpr int64_t block = 16384;  ///< elements per work item of a thread
 
 template <class W>
 void update_range(const AdamwFactors& f, float* p, float* m, float* v, const float* g, W* weights, int64_t n) {

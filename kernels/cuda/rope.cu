@@ -33,7 +33,7 @@ struct FillTableByLength {
   const int32_t *segments, *positions;
   int64_t segment_count;
 
-  /// The length of the segment of a row, by bisection.
+  /// Length of the segment that contains a row, by bisection.
   __device__ int64_t length(int64_t row) const {
     int64_t segment = 0, beyond = segment_count;  // segments[segment] <= row < segments[beyond]
     while (beyond - segment > 1) {
@@ -54,7 +54,7 @@ struct FillTableByLength {
   }
 };
 
-/// Heads that one thread turns with the same cosines and sines.
+/// Heads that one thread rotates with the same cosines and sines.
 constexpr int64_t heads_at_once = 4;
 
 template <class T>

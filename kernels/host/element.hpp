@@ -1,5 +1,5 @@
 #pragma once
-// Loads and stores of fp32, bf16 and fp16 elements as fp32, and the choice of a typed loop by dtype.
+// Loads and stores of fp32, bf16 and fp16 elements as fp32, and the selection of a typed loop by dtype.
 
 #include <cstdint>
 #include <type_traits>
@@ -29,7 +29,7 @@ void dispatch(DType dtype, const F& f) {
   }
 }
 
-/// f(pointer of a's element type, pointer of b's element type). Of two types one is fp32.
+/// Calls f(pointer of a's element type, pointer of b's element type). One of the two types must be fp32.
 template <class F>
 void dispatch(const Tensor& a, const Tensor& b, const F& f) {
   dispatch(a.dtype, [&](auto* ta) {

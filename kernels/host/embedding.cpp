@@ -14,7 +14,7 @@ namespace {
 using namespace host;
 
 constexpr int64_t rows_per_task = 16;
-constexpr int64_t columns_per_task = 64;  // a multiple of every cache line: threads share no line of the tables
+constexpr int64_t columns_per_task = 64;  // a multiple of every cache line, so that threads share no line of the tables
 
 }  // namespace
 

@@ -24,7 +24,7 @@ std::string time_text(const Prediction& t) {
                             "of the run", t.run(), duration(t.run()), t.steps);
 }
 
-/// Of `ranks` together.
+/// Bytes of `ranks` ranks together.
 int64_t times(int64_t bytes, int64_t ranks) {
   int64_t all = 0;
   if (__builtin_mul_overflow(bytes, ranks, &all)) {
@@ -37,14 +37,14 @@ int64_t times(int64_t bytes, int64_t ranks) {
 
 int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; }
 
-/// By which the largest rank is above memory.limit, so that the run would be refused; 0 = it would not.
+/// Bytes by which the largest rank exceeds memory.limit, so that the run would be refused; 0 = it fits.
 int64_t beyond_limit(const Estimate& e) {
   if (e.limit == 0) return 0;
   const int64_t largest = std::max(bytes_of(e), e.last_node ? e.last_node->rank_bytes : 0) - e.spared_bytes;
   return largest > e.limit + between_starts ? largest - e.limit : 0;
 }
 
-/// Of a rank: see(name, bytes) for each part, and for all.
+/// Calls see(name, bytes) for each part of a rank's memory, and for the total.
 template <class See>
 void each_part(const Estimate& e, const See& see) {
   for (int c = 0; c < memory_category_count; ++c) {

@@ -59,8 +59,8 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
   EvaluationResult result;
   ExactSum sum;
   HostBatch host;
-  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches
-  const auto run_pending = [&] {        // true: all of them
+  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per rank
+  const auto run_pending = [&] {        // returns true if all have run
     for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
       const size_t mine = first + static_cast<size_t>(communicator.rank());
       if (interrupted()) return false;

@@ -12,7 +12,7 @@ std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const Par
   if (!params.passes_repeat()) return "weights or gradients travel inside the passes";
   // The step is an argument of kernels that draw random numbers.
   if (model.dropout > 0 || model.attention_dropout > 0) return "dropout draws other numbers in every step";
-  // Their frequencies are copied from the host in every pass.
+  // The host copies rope's frequencies in every pass.
   if (model.positions == ModelConfig::Positions::rope && make_rope(model).by_length()) {
     return "the angles of rope follow the lengths";
   }
@@ -21,7 +21,7 @@ std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const Par
 
 Graph* PassGraphs::find(const Batch& batch) {
   if (!used_ || !params_.pass_is_replayable()) return nullptr;
-  if (Recorder::current() != nullptr) return nullptr;  // a profile wants every kernel by itself
+  if (Recorder::current() != nullptr) return nullptr;  // a profile needs every kernel separately
   const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, params_.pass_key()};
   const auto found = graphs_.find(shape);
   if (found != graphs_.end()) return &found->second;

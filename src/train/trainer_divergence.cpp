@@ -1,4 +1,4 @@
-// The part of the trainer that goes back to a checkpoint when numbers have gone wrong.
+// The part of the trainer that rolls back to a checkpoint after divergence.
 
 #include <fmt/format.h>
 
@@ -57,7 +57,7 @@ ResumePoint Trainer::rollback_point(Run& run, int64_t completed) {
   const std::string path = folder + "/" + checkpoint_name(target);
   try {
     return {path, verify_checkpoint(path, communicator), true, {}, {}};
-  } catch (const UserError& error) {  // on all ranks
+  } catch (const UserError& error) {  // the error is the same on all ranks
     run.log.warn(fmt::format("step {} is refused: {}", target, error.what()));
   }
   std::optional<FoundCheckpoint> found = find_checkpoint(folder, communicator);
@@ -79,7 +79,7 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
   }
   const SectionScope section(Section::resuming);
   run.saver->finish();
-  if (run.next_local < run.local_micro_batches.size()) run.prefetcher.take();  // of a step that will not be
+  if (run.next_local < run.local_micro_batches.size()) run.prefetcher.take();  // the batch of the discarded step
   run.local_micro_batches.clear();
   const ResumePoint point = rollback_point(run, completed);
   const int64_t step = restore(run, point);
@@ -90,7 +90,7 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
     if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), point.manifest);
     run.log.roll_back(record, log_state(point.manifest));
   });
-  // At once: whoever goes on from here leaves out the same data.
+  // Saves at once, so that a resumed run skips the same data.
   save(run, step, now());
   run.saver->finish();
   if (step < total_steps_) prepare(run, step);

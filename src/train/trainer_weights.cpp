@@ -1,4 +1,4 @@
-// The part of the trainer that reads the weights it begins with and exports those it has made.
+// The part of the trainer that reads initial weights and exports the result.
 
 #include <fmt/format.h>
 
@@ -49,9 +49,10 @@ struct Parameters : StoreState {
 
 }  // namespace
 
-/// Its checkpoint is there: whatever is better is saved at once, and stays. The moments are those of the last step.
+/// Loads the best weights from their checkpoint, which exists since every improvement is saved at once and kept. The
+/// moments remain those of the last step.
 void Trainer::load_best(Run& run, int64_t completed) {
-  if (run.best_saved != run.best_step) {  // evaluated before the deck asked for the best
+  if (run.best_saved != run.best_step) {  // evaluated before the deck requested the best
     run.log.warn(fmt::format("the best evaluation, after step {}, has no checkpoint: {}", run.best_step,
                              run.best_saved < 0 ? "the last weights take its place"
                                                 : fmt::format("that of step {} takes its place", run.best_saved)));
@@ -63,9 +64,9 @@ void Trainer::load_best(Run& run, int64_t completed) {
   Manifest manifest;
   try {
     manifest = verify_checkpoint(path, communicator);
-  } catch (const UserError& error) {  // the same on all ranks
+  } catch (const UserError& error) {  // the error is the same on all ranks
     if (error.code() == ExitCode::stopped) throw;
-    if (run.saved_step != completed) {  // without checkpoint.at_end
+    if (run.saved_step != completed) {  // if checkpoint.at_end is false
       save(run, completed, now());
       run.saver->finish();
     }

@@ -1,7 +1,7 @@
-// Backward pass. A work item owns a few consecutive key blocks of one key head and goes over all queries that see them,
-// heads outside, query blocks inside: dK and dV stay with the item. dQ of a query block is the sum of what the items
-// give it, in descending order of keys: an item waits until the one after it has added. Items start in that order and
-// each visits its query blocks from the diagonal on, so that the wait is short.
+// Backward pass. A work item owns a few consecutive key blocks of one key head and processes all queries that see them,
+// heads outside, query blocks inside: dK and dV stay with the item. dQ of a query block is the sum of the items'
+// contributions, in descending order of keys: an item waits until the next higher one has added its own. Items start in
+// that order and each visits its query blocks from the diagonal on, so that the wait is short.
 
 #include <algorithm>
 #include <atomic>
@@ -28,7 +28,7 @@ constexpr int tile_size = block * block;
 constexpr int key_blocks_per_item = 4;
 constexpr int vector = 8;  ///< queries per Float8
 
-/// Key block of an item: operands and the gradients that grow while the item runs.
+/// Key block of an item: operands and gradients, which accumulate while the item runs.
 template <class P>
 struct KeyBlock {
   P* key;             ///< A operand [64, D]
@@ -86,7 +86,7 @@ struct BackwardBuffers {
     scores = carver.take<float>(tile_size);
     dscores = carver.take<float>(tile_size);
     keep = carver.take<float>(tile_size);
-    if constexpr (std::is_same_v<P, float>) {  // the tiles themselves
+    if constexpr (std::is_same_v<P, float>) {  // the tiles themselves are the operands
       probabilities = scores;
       ds_rows = dscores;
       ds_pairs = dscores;
@@ -101,8 +101,8 @@ struct BackwardBuffers {
   }
 };
 
-/// scores -> probabilities p (0 where hidden), after dropout; dscores (gradient of what dropout gives) -> gradient of
-/// the scores, p * (dscores - delta).
+/// scores -> probabilities p (0 where hidden), after dropout; dscores (gradient of dropout's output) -> gradient of the
+/// scores, p * (dscores - delta).
 void score_gradients(float* scores, float* dscores, const float* keep, const QueryStatistics& query, float scale,
                      const TileMask& mask) {
   const bool full = mask.full();
@@ -125,7 +125,7 @@ void score_gradients(float* scores, float* dscores, const float* keep, const Que
   }
 }
 
-/// The same for capped scores, of which the tile holds t: the slope of the cap is 1 - t^2.
+/// The same for capped scores, for which the tile holds t: the slope of the cap is 1 - t^2.
 void capped_score_gradients(float* scores, float* dscores, const float* keep, const QueryStatistics& query, float scale,
                             const TileMask& mask) {
   for (int r = 0; r < block; ++r) {
@@ -145,7 +145,7 @@ void capped_score_gradients(float* scores, float* dscores, const float* keep, co
   }
 }
 
-/// Operands of tiles: fp32 ones are the tiles themselves.
+/// Operands of tiles: fp32 tiles are their own operands.
 void pack_tiles(const BackwardBuffers<float>& /*b*/) {}
 void pack_tiles(const BackwardBuffers<bf16>& b) {
   for (int e = 0; e < tile_size; e += vector) {
@@ -185,7 +185,7 @@ class BackwardPass {
   int units() const { return layout_.kv_heads; }
   int blocks_per_chunk() const { return key_blocks_per_item; }
 
-  /// delta = sum(dout * out) per row and head (Dao et al. 2022, eq. 4); nobody has contributed to dQ.
+  /// delta = sum(dout * out) per row and head (Dao et al. 2022, eq. 4); also resets the counts of contributions to dQ.
   void prepare() const {
     parallel_for(batch_.tokens, [this](int64_t row) {
       for (int h = 0; h < layout_.heads; ++h) {
@@ -206,7 +206,7 @@ class BackwardPass {
     short_segment(item).expect_outputs(dout_, first, layout_.group());
   }
 
-  /// Returns the tiles visited.
+  /// Returns the number of tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
     const Segment& segment = item.segment;
     if (takes_short(item)) {
@@ -309,7 +309,7 @@ class BackwardPass {
     (started ? more_query_gradient_ : first_query_gradient_).run(k.key_transposed, b.ds_pairs, b.dquery, b.scratch);
   }
 
-  /// Adds b.dquery to what the items of later keys gave; the last one stores the sum.
+  /// Adds b.dquery to the contributions of the items of later keys; the last item stores the sum.
   void add_query_gradient(const BackwardBuffers<P>& b, const Segment& segment, int head, int i, int chunk) const {
     const int turn = i / key_blocks_per_item - chunk;
     const bool last = chunk == window_.first_key_block(i) / key_blocks_per_item;

@@ -16,8 +16,8 @@ namespace llmtrain::host {
 
 namespace {
 
-/// oneDNN's micro-kernel. Products of several shapes take turns: each call sets up the tiles of AMX, where there are
-/// any.
+/// Calls oneDNN's micro-kernel. Products of several shapes alternate: each call configures the tiles of AMX, if there
+/// are any.
 class MicroProduct final : public BlockProduct {
  public:
   explicit MicroProduct(std::unique_ptr<TileKernel> kernel)

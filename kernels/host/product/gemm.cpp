@@ -54,14 +54,14 @@ void GemmPlan::pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t 
   });
 }
 
-/// Task: one chunk of one panel.
+/// Task: one k-block of one panel.
 void GemmPlan::pack_b_task(const Operands& o, const Part& part, int64_t task) const {
   const int64_t panel = task / part.chunks;
   const int64_t chunk = task % part.chunks;
   pack_b_chunk(o, packed_panel(o, panel, chunk), part.panel + panel, part.chunk + chunk);
 }
 
-/// Task: one chunk of one tile row.
+/// Task: one k-block of one tile row.
 void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) const {
   const int64_t block = task / part.chunks;
   const int64_t chunk = task % part.chunks;
@@ -74,14 +74,14 @@ void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) co
   });
 }
 
-/// f(bias of the operands, or null), a pointer to its type.
+/// Calls f(bias of the operands, or null) with a pointer to its type.
 template <class F>
 void GemmPlan::with_bias(const void* bias, const F& f) const {
   if (!shape_.bias) return f(static_cast<const float*>(nullptr));
   dispatch(shape_.bias_type, [&](auto* tag) { f(static_cast<const std::remove_pointer_t<decltype(tag)>*>(bias)); });
 }
 
-/// Bias and conversion of a finished piece of C.
+/// Adds the bias to a finished part of C and converts it.
 void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
                       int64_t columns) const {
   const char* bias = nullptr;
@@ -90,7 +90,7 @@ void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t
   store_tile({from, c_stride(), rows, columns, out, shape_.n, shape_.output, bias, shape_.bias_type});
 }
 
-/// The same where operands changed places: rows of the piece are columns of C, which is stored [n, m].
+/// The same for swapped operands: rows of the part are columns of C, which is stored [n, m].
 void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
                               int64_t columns) const {
   const int64_t stride = c_stride();
@@ -122,7 +122,7 @@ void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row,
   });
 }
 
-/// Tile row part.row + row times packed panels [panel, panel + panels).
+/// Multiplies tile row part.row + row by packed panels [panel, panel + panels).
 void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const {
   const int64_t block = part.row + row;
   const int64_t first_row = block * tile_rows_;
@@ -198,7 +198,7 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
       part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
       for (part.chunk = 0; part.chunk < chunks_; part.chunk += chunks_at_a_time_) {
         part.chunks = std::min(chunks_at_a_time_, chunks_ - part.chunk);
-        if (part.panel + part.chunk > 0) wait();  // what is packed is needed no more
+        if (part.panel + part.chunk > 0) wait();  // the previous packed operands are no longer needed
         member.share(share_b_ ? part.panels * part.chunks : 0, [&](int64_t i) { pack_b_task(o, part, i); });
         for (part.row = 0; part.row < row_blocks_; part.row += rows_at_a_time_) {
           part.rows = std::min(rows_at_a_time_, row_blocks_ - part.row);
@@ -215,7 +215,7 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
     if (!w.good) good = false;
     if (thread == 0) team.done(member);
   };
-  if (threads == 1) {  // a team of one would be made and freed each time
+  if (threads == 1) {  // a team of one would be created and freed each time
     work(0);
   } else {
 #pragma omp parallel num_threads(threads)
@@ -248,7 +248,8 @@ int64_t path_rows(const GemmShape& shape) { return shape.any_rows ? std::numeric
 }  // namespace
 
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
-  // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself keeps generated code per process.
+  // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself caches generated code per
+  // process.
   static thread_local std::unordered_map<PlanKey, std::unique_ptr<GemmPlan>, PlanHash> plans;
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");

@@ -13,18 +13,19 @@ namespace {
 
 constexpr int64_t max_tile_rows = 128;              ///< a B panel is read from far caches once per tile
 constexpr int64_t longest_chunk = 512;              ///< words along k in one micro-kernel call
-constexpr int64_t max_chunks = 8;                   ///< of a segment: what is packed at a time along k
+constexpr int64_t max_chunks = 8;                   ///< k-blocks per segment, which is packed at a time
 constexpr int64_t packed_limit = int64_t{8} << 20;  ///< bytes of packed A, and of packed B, at a time
-constexpr int64_t enough_tiles = 96;                ///< keeps tens of threads in balance
-constexpr int64_t max_panels = 8;                   ///< of a tile: its C stays in the second-level cache
+constexpr int64_t enough_tiles = 96;                ///< enough to balance tens of threads
+constexpr int64_t max_panels = 8;                   ///< per tile, so that its C stays in the second-level cache
 constexpr int64_t long_row_bytes = 4096;            ///< rows of A farther apart than a page are copied
-constexpr double small_product = 1 << 17;           ///< multiplications that are done before other threads wake up
-/// Bytes that kernels may want of each thread; room for them is planned before there are any.
+constexpr double small_product = 1 << 17;           ///< multiplications below which other threads are not woken
+/// Bytes per thread that kernels may need, planned before the kernels exist.
 constexpr int64_t micro_scratch = int64_t{64} << 10, primitive_scratch = int64_t{1} << 20;
 
-using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;  ///< by whether it is oneDNN's micro
+/// key: true for oneDNN's micro-kernels
+using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;
 
-/// Kernels belong to the calling thread, as plans do. Products that differ in their rows alone have the same ones but
+/// Kernels belong to the calling thread, like plans. Products that differ only in their rows share all kernels except
 /// for the last rows: a process that meets texts of every length keeps kernels for 128 borders, not for every length.
 Kernels& kernels_of_thread() {
   static thread_local Kernels kernels;
@@ -38,10 +39,10 @@ TileKernel* kernel_of(const TileShape& shape, bool micro) {
   return kernel.get();
 }
 
-/// Whether C^T = B^T A^T takes less copying: a large transposed B against few rows of A (the head, decoding) is read
-/// where it lies then, A is packed, and tiles of C are transposed as they are stored.
+/// True if C^T = B^T A^T needs less copying: a large transposed B with few rows of A (the head, decoding) is then read
+/// in place, A is packed, and tiles of C are transposed when stored.
 bool better_swapped(const GemmShape& s, DType panel_type) {
-  const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // of a packed row or column
+  const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // words of a packed row or column
   const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
   const bool one_segment = s.k <= longest_chunk * max_chunks * 4 / static_cast<int64_t>(size_of(panel_type));
   return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
@@ -131,7 +132,7 @@ int GemmPlan::thread_count() const {
 
 GemmPlan::Room GemmPlan::room() const {
   const auto pages = [](int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; };
-  const int64_t segment = chunks_at_a_time_ * panel_element_;  // bytes per element of a chunk
+  const int64_t segment = chunks_at_a_time_ * panel_element_;  // bytes per element of a k-block
   Room r{};
   if (pack_a_) r.packed_a = pages(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
   if (share_b_) r.packed_b = pages(panels_at_a_time_ * panel_width * chunk_ * segment);

@@ -1,5 +1,5 @@
 #pragma once
-// How a matrix product is cut into tiles (gemm_plan.cpp), and the product by such a plan (gemm.cpp).
+// Division of a matrix product into tiles (gemm_plan.cpp), and the product by such a plan (gemm.cpp).
 
 #include <algorithm>
 #include <array>
@@ -14,14 +14,14 @@ namespace llmtrain::host {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles, which are made
-/// when it runs first. Along k: segments (packed at a time) of chunks (one micro-kernel call). Along n: groups of
-/// panels; along m: bands of tile rows.
+/// Plan of a shape: its division, and the kernels of whole and border tiles, which are created in the first run. Along
+/// k: segments (packed at a time) of k-blocks (one micro-kernel call). Along n: groups of panels; along m: bands of
+/// tile rows.
 class GemmPlan {
  public:
   GemmPlan(const GemmShape& shape, const ProductKernels& kernels);
   void run(const void* a, const void* b, void* c, const void* bias);
-  /// Of workspace(), in a run by the threads that there are now. Needs no kernels.
+  /// Bytes of workspace() for a run with the current number of threads. Needs no kernels.
   int64_t workspace_bytes() const { return room().bytes(thread_count()); }
 
  private:
@@ -36,13 +36,14 @@ class GemmPlan {
     char* packed_b;
     float* wide_c;
   };
-  /// What is packed now: panels [panel, panel + panels), chunks [chunk, chunk + chunks), tile rows [row, row + rows).
+  /// Currently packed operands: panels [panel, panel + panels), k-blocks [chunk, chunk + chunks), tile rows [row, row +
+  /// rows).
   struct Part {
     int64_t panel, panels;
     int64_t chunk, chunks;
     int64_t row, rows;
   };
-  /// One thread's view while it takes tiles.
+  /// One thread's view while it processes tiles.
   struct Worker {
     int thread;
     float* c_tile;
@@ -51,13 +52,13 @@ class GemmPlan {
     const TileKernel* entered = nullptr;
     bool good = true;
   };
-  enum class Accumulator : uint8_t { direct, tile, shared };  ///< where fp32 sums grow: C, a thread's tile, wide_c
+  enum class Accumulator : uint8_t { direct, tile, shared };  ///< destination of fp32 sums: C, a thread's tile, wide_c
 
-  /// Bytes of what a run holds beside its operands, each part whole pages.
+  /// Bytes of a run's buffers beside its operands, each rounded to whole pages.
   struct Room {
     int64_t packed_a, packed_b, wide_c;
     int64_t c_tile, b_chunk;
-    int64_t own;  ///< of each thread: c_tile, b_chunk, and what kernels want
+    int64_t own;  ///< bytes per thread: c_tile, b_chunk, and scratch of kernels
     int64_t bytes(int threads) const { return packed_a + packed_b + wide_c + threads * own; }
   };
 
@@ -100,11 +101,11 @@ class GemmPlan {
   DType panel_type_;
   bool micro_;
   bool swapped_;               ///< the product is C^T = B^T A^T
-  GemmShape shape_;            ///< of the product as it is done
+  GemmShape shape_;            ///< shape of the product as computed
   int64_t panel_element_ = 4;  ///< bytes
   int64_t padded_k_ = 0;       ///< even for bf16 panels
   int64_t chunk_ = 0;          ///< elements
-  int64_t packed_row_ = 0;     ///< elements of a row of packed A: a chunk and a cache line, against aliasing
+  int64_t packed_row_ = 0;     ///< elements of a row of packed A: a k-block and a cache line, against aliasing
   int64_t chunks_ = 0;
   int64_t chunks_at_a_time_ = 0;
   int64_t tile_rows_ = 0;
@@ -114,8 +115,8 @@ class GemmPlan {
   int64_t panels_at_a_time_ = 0;
   int64_t panels_per_tile_ = 0;
   bool pack_a_ = false;
-  bool direct_b_ = false;  ///< B is read where it lies
-  bool share_b_ = true;    ///< false: one tile row; a panel is packed where it is used, and stays in cache
+  bool direct_b_ = false;  ///< B is read in place
+  bool share_b_ = true;    ///< false: one tile row; a panel is packed by its user, and stays in cache
   Accumulator accumulator_ = Accumulator::direct;
   int64_t scratch_bytes_ = 0;
   bool made_ = false;

@@ -49,7 +49,7 @@ void CheckpointConfig::visit(DeckKeys& keys) {
 
 namespace {
 
-/// `what` of `key` needs a best evaluation.
+/// Reports that the option of `key` needs a best evaluation.
 void check_best(DeckLoader& deck, const Config& config, std::string_view key, const std::string& what) {
   const EvaluationConfig& e = config.evaluation;
   deck.check(e.every_steps > 0 || e.at_end, {key, "evaluation.every_steps", "evaluation.at_end"},
@@ -63,7 +63,7 @@ void check_best(DeckLoader& deck, const Config& config, std::string_view key, co
 
 void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
   if (config.parallel.offload_optimizer == Offload::nvme && !deck.given("checkpoint.buffer")) {
-    buffer = 1 << 20;  // what is on a disk to spare memory is not to be copied to memory
+    buffer = 1 << 20;  // state on a disk must not be copied to memory
     deck.set("checkpoint.buffer", Origin::automatic, "parallel.offload_optimizer = nvme: no copy in memory");
   }
   if (config.evaluation.load_best_at_end) check_best(deck, config, "evaluation.load_best_at_end", "the best");

@@ -23,8 +23,8 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
     {"schedule.decay_steps", "schedule.decay_ratio"},
 }};
 
-/// Warm-up and decay that do not fit into the run are no error, which every schedule defines: a trial is shortened, a
-/// run goes on with fewer steps, and the deck that either was resolved to is a deck again.
+/// A warm-up and decay that do not fit into the run are valid, since every schedule is defined for them. A trial may
+/// then be shortened and a run resumed with fewer steps, and the resolved deck of either is a valid deck.
 void note_lengths(DeckLoader& deck, const Config& config) {
   const int64_t steps = config.run.max_steps;
   if (steps == 0 || config.schedule.name == ScheduleConfig::Name::constant) return;
@@ -37,7 +37,7 @@ void note_lengths(DeckLoader& deck, const Config& config) {
                         warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps));
 }
 
-/// Whether a task has a use for a key.
+/// True if a task uses a key.
 bool applies_to(RunConfig::Task task, const DeckKeys::Key& key) {
   if (task == RunConfig::Task::pretrain) return true;
   constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
@@ -71,7 +71,7 @@ bool applies_to(RunConfig::Task task, const DeckKeys::Key& key) {
   return key.section == "tokenizer";
 }
 
-/// Keys of other tasks are no mistake: one deck may serve several.
+/// Keys of other tasks are valid: one deck may serve several tasks.
 void mark_unused(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
     if (applies_to(task, key)) continue;
@@ -102,13 +102,12 @@ void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
   }
 }
 
-/// Reports what is wrong with the data files and what the user should know of them. Returns the vocabulary that they
-/// need, 0 = not known yet.
+/// Reports errors and notes about the data files. Returns the vocabulary that they need, 0 = not yet known.
 int64_t examine_files(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
-  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing
+  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing elsewhere
   const bool evaluates = config.run.task == RunConfig::Task::evaluate;
-  const bool alone = evaluates && !config.data.validation.empty();  // validation files take the place of training files
+  const bool alone = evaluates && !config.data.validation.empty();  // validation files replace training files
   const DataFacts facts = check_data_files(
       evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
         deck.fail(alone && key == "data.train" ? "data.validation" : key, error.what(), error.code());
@@ -119,7 +118,7 @@ int64_t examine_files(DeckLoader& deck, const Config& config) {
   return vocabulary;
 }
 
-/// A run that has checkpoints goes on from its own, whatever became of those of another.
+/// A run that has checkpoints resumes from its own, even if another run's checkpoint is gone.
 void check_resume(DeckLoader& deck, const Config& config) {
   const std::string path = config.checkpoint.resume_path();
   std::error_code ignored;
@@ -245,7 +244,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
 }
 
 std::string write_deck(const Config& config) {
-  Config copy = config;  // the listing wants fields it could write to
+  Config copy = config;  // the keys refer to non-const fields
   DeckKeys keys;
   copy.visit(keys);
   return write_deck(keys, config.provenance, "Resolved deck: every key, and behind it where its value comes from.");

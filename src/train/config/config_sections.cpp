@@ -1,4 +1,4 @@
-// The sections that belong to no part of the program but the run: [run], [evaluation], [log].
+// The sections of the run itself: [run], [evaluation], [log].
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 namespace llmtrain {
 namespace {
 
-/// auto, none or a duration, as seconds.
+/// Codec of "auto", "none" or a duration, as seconds.
 struct TimeLimitCodec {
   static int64_t parse(std::string_view text, const KeyInfo&) {
     if (text == "auto") return RunConfig::limit_of_job;
@@ -21,7 +21,7 @@ struct TimeLimitCodec {
   static std::string type() { return "auto / none / duration"; }
 };
 
-/// A name that can be a folder.
+/// Codec of a name that can be a folder.
 struct RunNameCodec {
   static std::string parse(std::string_view text, const KeyInfo&) {
     std::string name = parse_text(text);

@@ -49,7 +49,7 @@ void check_together(const CommandLine& line) {
 CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine line;
   CLI::App app;
-  app.set_help_flag();  // ours takes a topic
+  app.set_help_flag();  // replaced by a flag with a topic
   app.allow_extras();
   app.add_option("deck", line.deck);
   app.add_option("overrides", line.overrides);

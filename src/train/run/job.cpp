@@ -23,7 +23,7 @@ namespace llmtrain {
 
 namespace {
 
-/// A run's bits depend on the kind of processor.
+/// Identifies the kind of processor, on which a run's bits depend.
 void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
   const std::vector<std::string> all = communicator.gather_all(device_description());
   const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
@@ -34,23 +34,23 @@ void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
                   other - all.begin(), *other));
 }
 
-/// Ranks that compute on this rank's device, this one included. Collective.
+/// Number of ranks that use this rank's device, this one included. Collective.
 int64_t ranks_of_device(Communicator& communicator) {
   if (device_memory_is_host()) return communicator.node_size();
   const std::string mine = device_identity();
   return std::max<int64_t>(std::ranges::count(communicator.gather_all(mine), mine), 1);
 }
 
-/// Why training takes no library's attention, wherever there is one; null: it may.
+/// Returns why training does not use the library's attention, even if there is one; null: it does.
 const char* fallback_reason(const Config& config) {
   if (compute_dtype(config.precision) == DType::f32) return "in fp32";
   return config.model.attention_dropout > 0 ? "with dropout" : nullptr;
 }
 
-/// Other tasks do not ask for a library's.
+/// Tasks other than training do not use the library's attention.
 bool may_take_attention(const Config& config) { return config.run.task == RunConfig::Task::pretrain; }
 
-constexpr size_t max_hosts = 8;  ///< that a message names
+constexpr size_t max_hosts = 8;  ///< maximum named in a message
 
 }  // namespace
 
@@ -113,12 +113,12 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
   const int64_t ranks = ranks_of_device(communicator);
-  // On a GPU a profile does without where there is no room.
+  // On a GPU a profile is omitted if it does not fit.
   const bool profiles =
       device_memory_is_host() && config.log.profile > 0 && config.run.task == RunConfig::Task::pretrain;
   const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), ranks) : 0;
-  // The largest plan, the largest process and the smallest share decide, for all alike. Of what is available the
-  // process has its part already: apart from the share, no rank's process is held against another's.
+  // The largest plan, the largest process and the smallest share decide, for all ranks alike. Available memory already
+  // excludes what this process uses. Only a rank's own share, not the process of another rank, limits its plan.
   std::array<int64_t, 3> memory = {plan.bytes() + matmul_workspace_bytes() + profile, device_context_bytes(ranks),
                                    -(device_memory().available / ranks - device_reserve_bytes())};
   communicator.maximum(memory);
@@ -226,10 +226,10 @@ void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const int64_t context = device_context_bytes(ranks);
   std::array<int64_t, 3> memory = {plan.bytes(), -plan.bytes(), matmul_workspace_bytes() + context};
   communicator.maximum(memory);
-  // As check_plan() counts: with what the processes have by now.
+  // Counts the current memory of the processes, as check_plan() does.
   const int64_t available = device_memory().available + ranks * (context - device_reserve_bytes());
   const int64_t bytes = memory[0] + memory[2];
-  const std::string_view most = memory[0] == -memory[1] ? "" : " at most";  // plans differ
+  const std::string_view most = memory[0] == -memory[1] ? "" : " at most";  // if plans differ
   log.print(fmt::format("memory     {} per rank{}, {} on this {} of {} available", text(bytes), most,
                         text(bytes * ranks), device_memory_is_host() ? "node" : "GPU", text(available)));
 }

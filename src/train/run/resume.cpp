@@ -34,11 +34,11 @@ void refuse_other_deck(const std::vector<std::string>& breaking, const std::stri
                               path, fmt::join(breaking, "\n  ")));
 }
 
-/// What the deck has changed since, and what the configuration leaves to the checkpoint.
+/// Applies the deck's changes since the checkpoint, and sets values that the configuration takes from it.
 void reconcile(Config& config, ResumePoint& point) {
   const std::string name = point.path + "/manifest.json: deck";
   DeckChanges changes = changes_since(config, point.manifest.deck, name);
-  if (point.manifest.run.contents.empty()) {  // of an older version: the text is all there is to compare
+  if (point.manifest.run.contents.empty()) {  // an older version, which allows only a comparison of the text
     for (const auto& [key, text] : changes.named) changes.breaking.push_back(text);
   } else {
     point.named = std::move(changes.named);
@@ -59,7 +59,8 @@ void cut_file(const std::string& path, int64_t bytes) {
   }
 }
 
-/// The ledger begins with the lines that the checkpoint was saved with, and has no others.
+/// Truncates the ledger to the lines of the checkpoint. Returns false if these are not the lines that the checkpoint
+/// was saved with.
 bool cut_ledger(const std::string& path, const Manifest& manifest) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
@@ -68,14 +69,14 @@ bool cut_ledger(const std::string& path, const Manifest& manifest) {
   return digest_file(FileHandle::open_to_read(path), "ledger").hash == manifest.ledger_hash;
 }
 
-/// Those of one key.
+/// Entries of one key.
 std::vector<NamedContent> of_key(const std::vector<NamedContent>& all, std::string_view key) {
   std::vector<NamedContent> found;
   std::ranges::copy_if(all, std::back_inserter(found), [&](const NamedContent& c) { return c.key == key; });
   return found;
 }
 
-/// Describes the first difference; empty if there is none. Paths do not count.
+/// Describes the first difference; empty if there is none. Paths are ignored.
 std::string content_difference(const std::vector<NamedContent>& there, const std::vector<NamedContent>& here) {
   for (size_t i = 0; i < std::min(there.size(), here.size()); ++i) {
     const NamedContent &was = there[i], &is = here[i];
@@ -123,7 +124,7 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
     const std::vector<NamedContent> there = of_key(before, key), here = of_key(now, key);
     const auto text = from.named.find(key);
     if (key == std::string_view("model.path") &&
-        (here.empty() || there.empty())) {  // gone, or it was when this was saved
+        (here.empty() || there.empty())) {  // gone now, or already gone at the time of the save
       if (!there.empty()) {
         now.push_back(there.front());
         from.notes.push_back(

@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t piece_bytes = int64_t{8} << 20;
 
-/// Llama's shape, as many layers as the bytes allow.
+/// Llama's shape, with as many layers as fit the bytes.
 void make(const std::string& folder, double gigabytes, const std::string& type) {
   const double width = type == "bf16" ? 2 : 4, layer = 2048.0 * (2 * 2048 + 2 * 512 + 3 * 5632) * width;
   const int layers = std::max(1, static_cast<int>((gigabytes * 1e9 - 2 * 32000 * 2048 * width) / layer));

@@ -1,6 +1,6 @@
-// State on a local disk (parallel.offload_optimizer = nvme): how fast it moves by each way that there is, in turn, from
-// and to the same file: an update's pass (masters and moments read, these and bf16 weights written), a pass that reads
-// the masters, and weights of whole units read ahead. Nothing is computed in between but the sums.
+// State on a local disk (parallel.offload_optimizer = nvme): the speed of each method of transfer, in turn, from and to
+// the same file: an update's pass (masters and moments read, these and bf16 weights written), a pass that reads the
+// masters, and prefetching of whole units of weights. Only checksums are computed.
 //
 // usage: offload_bench FOLDER [million parameters (64)] [rounds (5)]
 
@@ -54,7 +54,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// The file, and memory for what moves.
+/// The file, and memory for the transfers.
 struct Bench {
   Bench(const std::string& folder, int64_t elements) : layout({4, 4, 4, 2}, piece_elements) {
     std::vector<std::string> names;
@@ -76,7 +76,7 @@ struct Bench {
     file = std::make_unique<OffloadFile>(layout, folder, names);
   }
 
-  /// Bytes that a task moves.
+  /// Bytes that a task transfers.
   int64_t bytes(size_t task) const {
     int64_t all = 0;
     for (const OffloadPiece& piece : layout.pieces()) {
@@ -87,7 +87,7 @@ struct Bench {
     return all;
   }
 
-  /// Of each task; `text` says how it was done.
+  /// Times of each task; `text` describes the method.
   std::array<Cost, 3> costs(const char* way, std::string& text) {
     setenv("LLMTRAIN_OFFLOAD_IO", way, 1);
     std::array<Cost, 3> all{};
@@ -121,7 +121,7 @@ struct Bench {
 void run(const std::string& folder, int64_t elements, int rounds) {
   Bench bench(folder, elements);
   std::string text;
-  bench.costs(ways[0], text);  // the file system has no blocks before
+  bench.costs(ways[0], text);  // the first pass allocates blocks of the file system
   std::array<std::array<std::vector<Cost>, tasks.size()>, ways.size()> costs;
   std::array<std::string, ways.size()> texts;
   for (int round = 0; round < rounds; ++round) {

@@ -1,5 +1,5 @@
-# Defines liburing::liburing, the interface of Linux' io_uring; the static library where there is one, so that compute nodes
-# need none.
+# Defines liburing::liburing, the interface of Linux' io_uring; the static library if there is one, so that compute
+# nodes need none.
 find_package(PkgConfig QUIET)
 if(PKG_CONFIG_FOUND)
   pkg_check_modules(liburing_PC QUIET liburing)

@@ -22,7 +22,7 @@ TEXT
 }
 
 limit=64 only='*' level=9 with_cuda=false host='' arguments=()
-value() { # option, its value: what follows it, which must be there
+value() { # value OPTION VALUE...: prints the value that follows the option, which is required
   [[ -n ${2:-} ]] || { echo "bundle.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
@@ -42,7 +42,7 @@ done
 [[ $limit =~ ^[0-9]{1,9}$ ]] || { echo "bundle.sh: --limit is '$limit': it must be a number of MiB" >&2 && exit 64; }
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 build=$(readlink -m "${arguments[0]}") output=$(readlink -m "${arguments[1]}")
-made_for() { # device, build folder
+made_for() { # made_for DEVICE FOLDER
   grep -q "^LLMTRAIN_DEVICE:.*=$1\$" "$2/CMakeCache.txt" 2>/dev/null ||
     { echo "bundle.sh: $2 was not made with the preset $1" >&2 && exit 66; }
 }
@@ -91,7 +91,7 @@ if [[ -n $launcher ]]; then
   done
 fi
 
-# Libraries of libraries too; the driver's never: they belong to the kernel of the machine with the GPU.
+# Includes indirect libraries, but never the driver's, which belong to the kernel of the machine with the GPU.
 driver='^(libcuda|libnvidia-.*|libnvcuvid)\.so'
 of_cuda='^(libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvJitLink)\.so'
 mapfile -t programs < <(find "$bundle" -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print)
@@ -108,9 +108,9 @@ while read -r name path; do
 done < <(ldd "${programs[@]}" 2>/dev/null |
   sed -nE 's/^\t(\S+) => (not found|\S+).*$/\1 \2/p; s/^\t(\/\S*\/(ld-\S+)) \(.*$/\2 \1/p' | sort -u)
 
-# What is opened later, which ldd does not see: cuDNN with what graphs of its need (its older interfaces have libraries of
-# their own), and NVRTC, which compiles for engines of cuDNN's and for cuBLASLt.
-folder_of() { # library: of all the places the first that has it
+# Libraries that are loaded at run time, which ldd does not list: cuDNN with the sublibraries of graphs (its older
+# interfaces have their own), and NVRTC, which compiles for engines of cuDNN's and for cuBLASLt.
+folder_of() { # folder_of LIBRARY: prints the first folder that has it
   local place
   for place in "${places[@]}"; do
     if [[ -e $place/$1 ]]; then echo "$place" && return; fi
@@ -118,7 +118,7 @@ folder_of() { # library: of all the places the first that has it
   echo "bundle.sh: $1 is not found beside the CUDA toolkit's libraries" >&2
   exit 66
 }
-major() { # what CMake found, by its name
+major() { # major NAME: major version that CMake found
   sed -nE "s/^FIND_PACKAGE_MESSAGE_DETAILS_$1:.*\[v([0-9]+)\..*/\1/p" "$build/CMakeCache.txt"
 }
 if $with_cuda; then

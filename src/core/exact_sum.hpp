@@ -79,7 +79,7 @@ LLMTRAIN_HOST_DEVICE inline void carry_exact(int64_t* integers) {
   }
 }
 
-/// ExactSum::value() of carried integers. For both devices.
+/// Carries the integers and returns ExactSum::value(). For both devices.
 LLMTRAIN_HOST_DEVICE inline double exact_value(int64_t* integers) {
   constexpr int bits = ExactSum::limb_bits, count = ExactSum::limb_count;
   constexpr int lowest_exponent = -1074;  // exponent of bit 0 of limb 0

@@ -20,7 +20,7 @@ struct Free {
   void operator()(char* p) const { std::free(p); }
 };
 
-/// 64-byte aligned and exactly as large as the plan, so that the address sanitizer sees every byte beyond it.
+/// 64-byte aligned and exactly as large as the plan, so that the address sanitizer detects any access beyond it.
 std::unique_ptr<char, Free> memory_for(const Arena& arena) {
   const auto bytes = static_cast<size_t>(std::max<int64_t>(arena.bytes(), 64));
   std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(64, bytes)));
@@ -49,7 +49,7 @@ TEST(Arena, PlansByCategory) {
   EXPECT_EQ(arena.bytes(), 448);
   EXPECT_EQ(arena.bytes(MemoryCategory::activations), 128);
 
-  arena.reserve_workspace(10);  // as scratch
+  arena.reserve_workspace(10);  // in the same way as scratch
   arena.reserve_workspace(200);
   EXPECT_EQ(arena.bytes(), 704);
   EXPECT_EQ(arena.bytes(MemoryCategory::workspace), 256);

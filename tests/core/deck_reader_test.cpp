@@ -53,7 +53,7 @@ TEST(DeckReader, ReadsKeysWithTheirLines) {
   EXPECT_THAT(keys_of("\xEF\xBB\xBF[a]\r\nx = 1\r\n"), ElementsAre("2 a.x=1"));  // byte order mark, DOS line ends
   EXPECT_THAT(keys_of("[a]\nx =\n"), ElementsAre("2 a.x="));
   EXPECT_THAT(keys_of("[a]\nx = b = c:d\n"), ElementsAre("2 a.x=b = c:d"));
-  EXPECT_THAT(keys_of("[a]\n  x = 1\n"), ElementsAre("2 a.x=1"));  // indented, but there is nothing to continue
+  EXPECT_THAT(keys_of("[a]\n  x = 1\n"), ElementsAre("2 a.x=1"));  // indented, but there is no key to continue
 }
 
 TEST(DeckReader, EndsValuesAtASemicolonAfterWhiteSpace) {
@@ -101,7 +101,7 @@ TEST(DeckReader, LimitsLinesAndFiles) {
   const std::string fits = "x = " + std::string(195, 'v');
   EXPECT_THAT(keys_of("[a]\n" + fits + "\n"), ElementsAre("2 a.x=" + std::string(195, 'v')));
   EXPECT_THAT(keys_of("[a]\n" + fits + "\ny = 1\n"),
-              ElementsAre("2 a.x=" + std::string(195, 'v'), "3 a.y=1"));  // nothing behind a full line is lost
+              ElementsAre("2 a.x=" + std::string(195, 'v'), "3 a.y=1"));  // nothing after a full line is lost
   EXPECT_THAT(keys_of("[a]\nx = 1,\n " + std::string(198, 'v') + "\ny = 1\n"),
               ElementsAre("2 a.x=1,|" + std::string(198, 'v'), "4 a.y=1"));
   EXPECT_THAT(keys_of("[a]\n" + fits + "\r\n"), ElementsAre("2 a.x=" + std::string(195, 'v')));

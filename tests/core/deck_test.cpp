@@ -96,7 +96,7 @@ TEST(DeckLoader, LetsTheCommandLineWin) {
   EXPECT_EQ(a.toy.size, 3);
   EXPECT_EQ(a.provenance.at("shape.size").origin, Origin::command_line);
   EXPECT_EQ(a.provenance.where("look.title"), "command line: look.title");
-  // what it replaces need not be right
+  // The replaced value need not be valid.
   EXPECT_EQ(load("[shape]\nsize = ${LLMTRAIN_TEST_UNSET}\n", {"shape.size=3"}).errors, "no error");
   EXPECT_EQ(load("", {"shape.size=3", "shape.size=4"}).errors, "command line: shape.size: is given already");
 }
@@ -196,7 +196,7 @@ TEST(WriteDeck, IsADeckOfTheSameValues) {
   }
 }
 
-/// "title =" could not be read again.
+/// "title =" cannot be read again.
 TEST(WriteDeck, LeavesOutATextThatIsEmpty) {
   Loaded a = load("[shape]\nsize = 2\n");
   a.provenance.set("shape.blocks", Origin::unused, "by size");

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What the error says, or "no error".
+/// Message of the error, or "no error".
 template <class F>
 std::string error_of(F parse) {
   try {

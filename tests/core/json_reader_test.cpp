@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The message of the refusal, or "accepted".
+/// Message of the refusal, or "accepted".
 std::string verdict(const std::string& text, const JsonLimits& limits = {}) {
   try {
     parse_json(text, "file.json", limits);

@@ -1,4 +1,4 @@
-// Each mistake ends at once, on every rank, with its exit code and one message that says what to do.
+// Each mistake ends the run at once, on every rank, with its exit code and one message that says what to do.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class Errors : public ::testing::Test {
     write_deck("", "");
   }
 
-  /// A sound deck, with one line replaced.
+  /// A valid deck with one line replaced.
   void write_deck(const std::string& from, const std::string& to) {
     std::string deck =
         "[run]\nmax_steps = 2\noutput = " + (folder / "runs").string() +
@@ -149,7 +149,7 @@ TEST_F(Errors, NothingToTrainOn) {
   const std::string masked = (folder / "rows.jsonl").string();
   expect_error(65, {"every label is -100"}, {"data.train=" + masked, "data.packing=none"});
 
-  // A validation whose first batches have nothing that counts would have the loss 0, the best for ever.
+  // A validation whose first batches have no token that counts would have the loss 0, the best for ever.
   const std::string later = (folder / "later.jsonl").string();
   write_file(later, rows + "{\"input_ids\": [1, 2, 3]}\n");
   expect_error(65, {"evaluation.batches", "every label is -100"},

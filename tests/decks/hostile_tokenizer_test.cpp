@@ -1,5 +1,5 @@
-// Hostile files of tokenizers, given to whole programs: each is refused by what is wrong with it, with the exit code of
-// bad content or missing input, in bounded memory; its sound twin is taken.
+// Hostile tokenizer files in whole programs: each is refused with the reason and the exit code of bad content or
+// missing input, in bounded memory; its valid twin is accepted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -18,8 +18,8 @@ using testing::HasSubstr;
 
 constexpr int64_t max_bytes = int64_t{256} << 20;
 
-/// Of the largest of all processes that have run so far; sanitizers have memory of their own. What this process has had
-/// counts, too, since the kernel passes it on to a child's first program: so large files are written in pieces.
+/// Peak memory over all child processes so far; sanitizers need memory of their own. The peak of this process counts
+/// too, since the kernel passes it on to a child's first program: so large files are written piece by piece.
 bool memory_is_bounded() {
   if (std::string_view(LLMTRAIN_SANITIZED) == "yes") return true;
   struct rusage usage {};
@@ -43,7 +43,7 @@ class HostileTokenizer : public testing::Test {
     write_file(folder_ / name, bytes);
     return path(name);
   }
-  /// `begin`, then `times` times `piece`, then `end`.
+  /// `begin`, then `piece` repeated `times` times, then `end`.
   std::string large_file(const std::string& name, const std::string& begin, const std::string& piece, int64_t times,
                          const std::string& end) const {
     std::ofstream out(folder_ / name, std::ios::binary);
@@ -52,7 +52,7 @@ class HostileTokenizer : public testing::Test {
     out << end;
     return path(name);
   }
-  /// The sound tokenizer with a change.
+  /// The valid tokenizer with a change.
   template <class Change>
   std::string changed(const Change& change) const {
     json all = good_;

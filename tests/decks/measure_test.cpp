@@ -1,4 +1,4 @@
-// --estimate --measure in whole programs: its form; benchmarks/measure.py compares it with runs.
+// --estimate --measure in whole programs: its format; benchmarks/measure.py compares it with runs.
 
 #include <gtest/gtest.h>
 

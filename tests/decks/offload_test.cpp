@@ -1,5 +1,5 @@
-// State on a local disk: the same bytes in the ledger wherever it lies, nothing left behind, and what goes wrong with
-// the disk ends the run with 73 or 74.
+// State on a local disk: the same bytes in the ledger for all settings, nothing left behind, and failures of the disk
+// end the run with 73 or 74.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -220,7 +220,7 @@ TEST_F(OffloadDeck, SettingsThatCannotBeAreErrors) {
   EXPECT_THAT(start("unused", 1, {"parallel.offload_path=/nowhere"}).output, HasSubstr("no effect without"));
 }
 
-/// Bytes of one rank by --estimate, and as a run measured them, libraries included.
+/// Bytes of one rank by --estimate, and as measured by a run, libraries included.
 struct Memory {
   double planned, measured;
 };

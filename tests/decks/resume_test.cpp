@@ -1,5 +1,5 @@
-// A run that was cut off goes on as if it never had been: not one byte of the ledger may show where, by what, or on how
-// many ranks.
+// An interrupted run resumes as if it had not been interrupted: not one byte of the ledger may depend on when, by what,
+// or on how many ranks.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -107,7 +107,7 @@ TEST_F(Resume, AndDiffersWhereTheStateDiffers) {
     EXPECT_NE(ledger("cut"), expected) << change;
     EXPECT_EQ(ledger("cut").substr(0, 300), expected.substr(0, 300)) << "what was before stays";
   }
-  // The state of another step under the name of this one: moments, parameters and position are all wrong.
+  // The state of a different step under the name of this one: moments, parameters and position are all wrong.
   cut_off("whole", "cut", 5);
   fs::remove_all(checkpoint("cut", 5));
   fs::copy(checkpoint("cut", 4), checkpoint("cut", 5), fs::copy_options::recursive);
@@ -155,7 +155,7 @@ TEST_F(Resume, TheSameDataGoOnWhereverTheyLie) {
   EXPECT_EQ(other.exit_code, 73) << other.output;
   EXPECT_THAT(other.output, HasSubstr("other.txt has other content than"));
   EXPECT_EQ(ledger("cut"), expected) << "nothing was touched";
-  // A finished run is finished under any name of its data, and only of them.
+  // A finished run counts as finished under any name of its data, and only for the same data.
   const Outcome finished = run("whole", 1, {train("link.txt")});
   EXPECT_EQ(finished.exit_code, 0) << finished.output;
   EXPECT_THAT(finished.output, HasSubstr("this run is finished"));
@@ -209,7 +209,7 @@ TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
   EXPECT_EQ(longer.exit_code, 0) << longer.output;
   EXPECT_THAT(longer.output, HasSubstr("run.max_steps: 12 there, 14 here"));
   EXPECT_THAT(ledger("whole"), HasSubstr("{\"step\":14,"));
-  // The mark without its checkpoint is not believed.
+  // The mark of the end is ignored without its checkpoint.
   const std::string expected = ledger("whole");
   fs::resize_file(checkpoint("whole", 14) / "manifest.json", 500);
   const Outcome repaired = run("whole", 1, {"run.max_steps=14"});
@@ -275,7 +275,7 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names.size(), 3u);
 }
 
-/// Another job's run is replaced, in whichever of its lives a job comes to that.
+/// Another job's run is replaced, also by a job that was requeued.
 TEST_F(Resume, ARequeuedJobDoesNotReplaceItsRun) {
   const auto run_as = [&](const std::string& name, int job, int restarts) {
     Outcome outcome = llmtrain({1, 1, arguments(name, {"run.overwrite=true"}), "",

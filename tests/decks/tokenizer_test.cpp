@@ -1,4 +1,4 @@
-// Tokenizers learnt by llmtrain, on several ranks, and by llmtool.
+// Tokenizers trained by llmtrain, on several ranks, and by llmtool.
 
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ TEST_F(LearntTokenizer, OfATaskIsTheOneOfLlmtoolOnAnyNumberOfRanks) {
       EXPECT_TRUE(read_file(result(ranks, file)) == read_file(made + "/" + file)) << ranks << " " << file;
     }
   }
-  // Again: finished. Another size: another deck, another tokenizer.
+  // Repeated: finished. A different size: a different deck, a different tokenizer.
   EXPECT_NE(run("learn.ini", 1).output.find("nothing is left to do"), std::string::npos);
   EXPECT_EQ(run("learn.ini", 1, {"data.vocab_size=400"}).exit_code, 73);
   ASSERT_EQ(run("learn.ini", 1, {"data.vocab_size=400", "run.overwrite=true"}).exit_code, 0);
@@ -67,7 +67,7 @@ TEST_F(LearntTokenizer, OfARunGivesTheSameLedgerOnAnyNumberOfRanks) {
   EXPECT_FALSE(read_file(result(1, "ledger.jsonl")) == first);
 }
 
-/// Its deck names no token that ends a text, and is still a deck.
+/// The resolved deck names no end-of-text token, and is still a valid deck.
 TEST_F(LearntTokenizer, TrainsARunThatIsFoundFinished) {
   ASSERT_EQ(run("learn.ini", 1).exit_code, 0);
   const std::string tokenizer = "data.tokenizer=" + result(1, "tokenizer.json").string();

@@ -41,7 +41,7 @@ class Watchdog : public RunFolder {
 };
 
 TEST_F(Watchdog, AStoppedRankEndsTheJob) {
-  for (const int at : {1, 25}) {  // before the first checkpoint, and behind it
+  for (const int at : {1, 25}) {  // before the first checkpoint, and after it
     const std::string name = "stopped" + std::to_string(at);
     const Outcome outcome =
         start_and(name, 3, lines_in_ledger(at), "kill -STOP $(pid 1); date +%s >$run/../since", "", slow_steps(50));

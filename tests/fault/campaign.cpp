@@ -153,7 +153,7 @@ double patience() {
 }
 
 int64_t last_step(const std::string& ledger) {
-  const size_t end = ledger.rfind('\n');  // half a line may follow
+  const size_t end = ledger.rfind('\n');  // an incomplete line may follow
   if (end == std::string::npos) return 0;
   const size_t at = ledger.rfind("\"step\":", end);
   return at == std::string::npos ? 0 : std::atoll(ledger.c_str() + at + 7);

@@ -29,7 +29,7 @@ void make_run(const Rig& rig, const std::string& name) {
   fs::remove(rig.folder_of(name) + "/finished.json");
 }
 
-/// What else can happen to a checkpoint.
+/// Kinds of damage to a checkpoint.
 void damage(const fs::path& newest, const fs::path& older, size_t way) {
   const fs::path first = newest / "shard-00000-of-00002.h5", second = newest / "shard-00001-of-00002.h5";
   switch (way % 6) {

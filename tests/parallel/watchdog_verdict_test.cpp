@@ -12,7 +12,7 @@ using Cause = Verdict::Cause;
 
 constexpr WatchdogLimits limits{120, 900, 1800};
 
-/// All wait in the same collective, and are well.
+/// All wait in the same collective, and none is at fault.
 std::vector<ObservedRank> waiting(int ranks, double seconds) {
   std::vector<ObservedRank> all;
   for (int r = 0; r < ranks; ++r) {
@@ -61,7 +61,7 @@ TEST(WatchdogVerdict, AStoppedProcessMayGoOn) {
 
 TEST(WatchdogVerdict, WhoWaitsForARankAtWorkIsPatient) {
   auto ranks = waiting(3, 100'000);
-  ranks[2].status->in_collective = false;  // has a deadline of its own, which it watches itself
+  ranks[2].status->in_collective = false;  // has its own deadline, which it watches itself
   EXPECT_FALSE(find_verdict(ranks, 0, limits));
 }
 

@@ -1,4 +1,4 @@
-// Ranks that would compute attention to other bits do not begin.
+// Ranks whose attention backends would give different bits do not start.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Whose attention the ranks of a job take, and took before.
+// Attention backend of a job's ranks, and of its earlier run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ TEST(CommandLine, RefusesWithTheNearestOption) {
   EXPECT_THAT(error_of({"a.ini", "--measure"}), HasSubstr("belongs to --estimate"));
   EXPECT_THAT(error_of({"a.ini", "--estimate", "--measure", "--ranks", "4"}), HasSubstr("times this job"));
   EXPECT_THAT(error_of({"a.ini", "--check", "--estimate"}), HasSubstr("exclude each other"));
-  EXPECT_EQ(error_of({"a.ini", "not.looked.into"}), "no error");  // the deck's business
+  EXPECT_EQ(error_of({"a.ini", "not.looked.into"}), "no error");  // the deck reader checks it
 }
 
 }  // namespace

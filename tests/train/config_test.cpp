@@ -162,7 +162,7 @@ TEST(Config, LayersAndScalingsResolveToThemselves) {
   EXPECT_THAT(errors_of({"model.family=llama", "model.rope_theta=1",
                          "model.rope_scaling=yarn,factor=2,original_max_position_embeddings=8"}),
               HasSubstr("rope_theta above 1"));
-  // Only dynamic scaling is made for sequences longer than the model's.
+  // Only dynamic scaling supports sequences longer than the model's.
   EXPECT_THAT(errors_of({"model.family=llama", "model.max_seq_len=16"}), HasSubstr("do not reach"));
   EXPECT_EQ(errors_of({"model.family=llama", "model.max_seq_len=16", "model.rope_scaling=dynamic,factor=2"}),
             "no error");
@@ -231,7 +231,7 @@ TEST(Config, FindsContradictions) {
   expect({"precision.compute=fp8"}, "command line: precision.compute", "fp16");
   expect({"run.name=a/b"}, "command line: run.name", "cannot name a folder");
   expect({"run.name=.."}, "command line: run.name", "cannot name a folder");
-  // controls: the nearest thing that is right
+  // controls: the nearest valid value
   EXPECT_EQ(errors_of({"model.positions=rope", "model.head_dim=8"}), "no error");
   EXPECT_EQ(errors_of({"model.positions=rope", "model.max_seq_len=32"}), "no error");
   EXPECT_EQ(
@@ -301,7 +301,7 @@ TEST(Config, LossScaleIsOfFp16) {
   const Config fixed = load({"precision.compute=fp16", "precision.loss_scale=8", "precision.min_loss_scale=2"});
   EXPECT_EQ(fixed.precision.loss_scale, 8);
   EXPECT_THAT(fixed.notes, ElementsAre("command line: precision.min_loss_scale: no effect with a fixed loss_scale"));
-  // A run may go on with other rules, not with another type.
+  // A run may resume with other rules, not with another type.
   const auto changes = [&](const std::string& argument) {
     return changes_since(load({"precision.compute=fp16", argument}), write_deck(c), "recorded");
   };
@@ -389,7 +389,7 @@ TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {
                           HasSubstr("model.attention_dropout"), HasSubstr("optimizer.max_grad_norm"),
                           HasSubstr("divergence.skip_steps")));
 
-  // Keys that break the run in sections whose others do not.
+  // Keys that break the run in sections whose other keys do not.
   const std::string half = write_deck(load({"precision.compute=fp16", "batch.global=4"}));
   EXPECT_THAT(changes_since(load({"precision.compute=fp16", "batch.global=4", "precision.initial_loss_scale=1024",
                                   "parallel.reduction_groups=2"}),

@@ -1,4 +1,4 @@
-// The numbers of --estimate, and the refusal of what does not fit.
+// The numbers of --estimate, and the refusal of plans that do not fit.
 
 #include "train/estimate.hpp"
 

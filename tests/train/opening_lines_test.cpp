@@ -1,4 +1,4 @@
-// The opening lines of a log, as far as they follow from the deck alone.
+// The opening lines of a log that follow from the deck alone.
 
 #include <gtest/gtest.h>
 

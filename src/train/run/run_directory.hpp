@@ -10,7 +10,7 @@ namespace llmtrain {
 class RunDirectory {
  public:
   /// resumable: there are checkpoints to resume from. A run that ended before its first checkpoint counts as empty.
-  enum class Found { empty, begun, finished };
+  enum class Found { empty, resumable, finished };
 
   /// Creates or examines the directory, and locks it. UserError(cannot_create): another job owns it (the message names
   /// host, pid and job), it holds a run of another deck and run.overwrite is false; or it holds files of these names

@@ -37,8 +37,7 @@ function(llmtrain_look_for_micro_kernels)
     message(STATUS "Found oneDNN ${dnnl_VERSION} with micro-kernels")
     target_compile_definitions(llmtrain_onednn INTERFACE LLMTRAIN_ONEDNN_UKERNELS)
   elseif(LLMTRAIN_X86)
-    message(WARNING "oneDNN ${dnnl_VERSION} (${dnnl_DIR}) has no micro-kernels: the program will be right, several times "
-      "slower, and will choose fp32. To get them build oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON: Debian's packages "
+    message(WARNING "oneDNN ${dnnl_VERSION} (${dnnl_DIR}) has no micro-kernels: the program will be correct, but several times slower, and will choose fp32. To get them build oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON: Debian's packages "
       "(cmake/install_dependencies.sh) and this repository's spack.yaml do.")
   endif()
 endfunction()

@@ -18,7 +18,7 @@ function(llmtrain_require_network name repository)
   if(NOT LLMTRAIN_REACHED_${name})
     message(FATAL_ERROR "${name} is not installed and ${repository} cannot be reached.\n"
       "Install it: cmake/install_dependencies.sh on Debian, spack.yaml or your site's modules elsewhere; "
-      "a copy in another place is found with -D${name}_ROOT=<prefix>.")
+      "give another location with -D${name}_ROOT=<prefix>.")
   endif()
 endfunction()
 
@@ -43,7 +43,7 @@ function(llmtrain_fetch name)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
     llmtrain_require_network(${name} ${repository})
   endif()
-  message(STATUS "${name} is not installed: building release ${version} along")
+  message(STATUS "${name} is not installed: building release ${version} from source")
   # A nonexistent folder: FetchContent provides the sources, and add_subdirectory below builds them.
   FetchContent_Declare(${name} GIT_REPOSITORY ${repository} GIT_TAG ${commit} GIT_PROGRESS ON SOURCE_SUBDIR none)
   # Warnings in their code are disabled, and nothing of theirs is installed.
@@ -60,5 +60,5 @@ function(llmtrain_fetch name)
     target_include_directories(inih SYSTEM PUBLIC ${inih_SOURCE_DIR})
     add_library(inih::inih ALIAS inih)
   endif()
-  set(LLMTRAIN_FETCHED_${name} ON CACHE INTERNAL "Built along, not installed")
+  set(LLMTRAIN_FETCHED_${name} ON CACHE INTERNAL "Built from source, not installed")
 endfunction()

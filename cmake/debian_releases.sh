@@ -112,7 +112,7 @@ know_release() {
   write_added
   apt_get update || true # a foreign source may be what fails
   if apt-cache policy | grep ",n=$1," >/dev/null; then return 0; fi
-  say "the mirror does not give Debian $1"
+  say "the mirror does not serve Debian $1"
   forget_release "$1"
   return 1
 }

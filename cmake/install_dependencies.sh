@@ -162,7 +162,7 @@ install: Debian does not support going back to the older ones.
 TEXT
   if $assume_yes || [[ ! -t 0 ]]; then return 0; fi
   local answer
-  read -r -p "install: go on? [y/N] " answer
+  read -r -p "install? [y/N] " answer
   if [[ ! $answer =~ ^[Yy] ]]; then fail 1 "nothing was changed"; fi
 }
 
@@ -219,7 +219,7 @@ install_by_any_way() {
   done
   [[ -n ${built_by_cmake[$1]:-} ]] || return 1
   left_to_cmake+=("$1")
-  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it along"
+  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it"
 }
 
 install_from() { # install_from RELEASE PACKAGE RANGE
@@ -329,7 +329,7 @@ main() {
     say "missing: ${missing[*]}"
     install_missing
     find_missing
-    ((${#missing[@]} <= ${#left_to_cmake[@]})) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
+    ((${#missing[@]} <= ${#left_to_cmake[@]})) || fail 74 "apt-get succeeded, but these packages are absent or too old: ${missing[*]} (its output: $log)"
   fi
   absent_archives | while read -r archive; do
     say "writing the empty archive $archive, which Kokkos' CMake files name"

@@ -23,7 +23,7 @@ struct StepDecision {
 
 /// The decision in a tensor fp64 [2]; null for an empty one.
 inline StepDecision* decision_in(const Tensor& tensor) {
-  LLMTRAIN_CHECK(tensor.empty() || (tensor.dtype == DType::f64 && tensor.numel() == 2), "shape of a decision");
+  LLMTRAIN_CHECK(tensor.empty() || (tensor.dtype == DType::f64 && tensor.numel() == 2), "a decision is fp64 [2]");
   return static_cast<StepDecision*>(tensor.data);
 }
 

@@ -47,7 +47,8 @@ void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });
   const int64_t n = master.numel();
-  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
+  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n,
+                 "the tensors of an update must have equal sizes");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   const AdamwFactors factors(step);
   if (weights.empty()) return update<void>(factors, master, m, v, gradient, nullptr);

@@ -150,7 +150,7 @@ bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool back
   if (!plan_of(all, false) || !plan_of(part, true) || (all % part != 0 && !plan_of(all % part, true))) {
     refuse_missing_cudnn(choice(), "the library has no engine for sequences of " + std::to_string(shape.longest) +
                                        " tokens, heads of " + std::to_string(shape.head_dim) +
-                                       " elements and this GPU. Try another version of it");
+                                       " elements on this GPU. Try another version of it");
     return false;
   }
   const auto base = reinterpret_cast<uintptr_t>(workspace.data);
@@ -166,7 +166,7 @@ bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool back
   for (int64_t first = 0; first < all; first += at_once) {
     const Plan& plan = plan_of(std::min(at_once, all - first), backward);
     LLMTRAIN_CHECK(own + plan.workspace() <= static_cast<char*>(workspace.data) + workspace.bytes(),
-                   "cuDNN's attention wants more workspace than was planned: set LLMTRAIN_ATTENTION=own");
+                   "cuDNN's attention needs more workspace than was planned: set LLMTRAIN_ATTENTION=own");
     plan.run(plans().handle_on(stream), addresses, own);
     addresses.advance(at_once);
   }
@@ -200,12 +200,12 @@ int64_t wanted_bytes(const AttentionShape& shape, int64_t rows) {
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   if (shape.longest == 0 || !is_chosen()) return 0;
   if (!cudnn_suits(shape)) {
-    refuse_missing_cudnn(choice(),
-                         "its graphs have no such attention: they take sequences of a multiple of 64 tokens (here " +
-                             std::to_string(shape.longest) + "), heads of up to 128 elements, a multiple of 8 (here " +
-                             std::to_string(shape.head_dim) +
-                             "), at most 2^31 scores of one sequence over all its heads, no cap of the scores and no "
-                             "window. Change these keys of the deck");
+    refuse_missing_cudnn(
+        choice(), "its graphs do not support this attention: they need sequences of a multiple of 64 tokens (here " +
+                      std::to_string(shape.longest) + "), heads of up to 128 elements, a multiple of 8 (here " +
+                      std::to_string(shape.head_dim) +
+                      "), at most 2^31 scores of one sequence over all its heads, no softcap and no sliding window. "
+                      "Change these keys of the deck");
     return 0;
   }
   return wanted_bytes(shape, rows);
@@ -247,11 +247,11 @@ std::string attention_assumption(const AttentionShape& shape, int64_t rows) {
   if (bytes == 0) return {};
   const std::string workspace = "workspace (" + bytes_text(static_cast<double>(bytes)) + ")";
   if (const std::string library = attention_library(); !library.empty()) {
-    return "attention: the " + workspace + " of " + library + ", which was found here, is counted";
+    return "attention: the " + workspace + " of " + library + ", which was found here, is included";
   }
   if (cuda::choice() != cuda::AttentionChoice::automatic || !cuda::cudnn_is_faster(cuda::capability())) return {};
-  return "attention: no cuDNN that can be taken was found here; a run on Hopper that finds one wants its " + workspace +
-         ", which is not counted";
+  return "attention: no usable cuDNN was found here; a run on Hopper that finds one needs its " + workspace +
+         ", which is not included";
 }
 
 }  // namespace llmtrain

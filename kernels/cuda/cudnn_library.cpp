@@ -61,7 +61,7 @@ const CudnnLibrary* find_cudnn(std::string* why) {
 }
 
 const CudnnLibrary& cudnn() {
-  LLMTRAIN_CHECK(find_cudnn() != nullptr, "cuDNN is called, but is not there");
+  LLMTRAIN_CHECK(find_cudnn() != nullptr, "cuDNN is called, but is not installed");
   return *find_cudnn();
 }
 
@@ -71,8 +71,8 @@ void cudnn_check(cudnnStatus_t status, const char* call) {
   cudnn().last_error(detail, sizeof detail);
   const std::string text = std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")";
   if (is_broken_installation(status)) {
-    throw UserError(ExitCode::missing_input, "cuDNN is there on " + host_name() +
-                                                 ", but parts of it, or NVRTC, are not: " + text +
+    throw UserError(ExitCode::missing_input, "cuDNN is installed on " + host_name() +
+                                                 ", but some of its libraries, or NVRTC, cannot be loaded: " + text +
                                                  ". Install all of it, or set LLMTRAIN_ATTENTION=own");
   }
   throw CudnnError(status, text + device_fault());

@@ -148,7 +148,8 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
                        const Batch& batch, const Dropout& dropout, Stream& stream) {
   const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
   const int64_t rows = x.dim(0), channels = x.dim(1);
-  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
+  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows,
+                 "the table must have the width of the output, and the batch one token per row");
   dispatch(table, [&]<class T>(T* tokens) {
     const int64_t packs = packs_of(channels, wide<T>);
     for_each(

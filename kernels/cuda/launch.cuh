@@ -52,7 +52,7 @@ void allow_shared_memory(int bytes) {
   int& most = allowed.at(static_cast<size_t>(device));
   if (bytes <= most) return;
   check_launch(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "a kernel does not get its shared memory on this GPU");
+               "this GPU has too little shared memory for a kernel");
   most = bytes;
 }
 
@@ -224,7 +224,7 @@ void dispatch(const Tensor& t, const F& f) {
   } else if (t.dtype == DType::bf16) {
     f(static_cast<bf16*>(t.data));
   } else {
-    LLMTRAIN_CHECK(t.dtype == DType::f16, "this kernel works on fp32, bf16 and fp16");
+    LLMTRAIN_CHECK(t.dtype == DType::f16, "this kernel supports fp32, bf16 and fp16");
     f(static_cast<f16*>(t.data));
   }
 }
@@ -236,7 +236,7 @@ void dispatch(const Tensor& a, const Tensor& b, const F& f) {
       if constexpr (std::is_same_v<A, B> || std::is_same_v<A, float> || std::is_same_v<B, float>) {
         f(pa, pb);
       } else {
-        LLMTRAIN_CHECK(false, "bf16 and fp16 do not mix");
+        LLMTRAIN_CHECK(false, "bf16 and fp16 cannot be mixed");
       }
     });
   });

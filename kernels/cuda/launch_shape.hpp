@@ -45,7 +45,7 @@ constexpr Grid loop_grid(int64_t items, int64_t per_block) {
 constexpr bool is_empty(const Grid& g) { return g.x == 0 || g.y == 0 || g.z == 0; }
 inline void check_grid(const Grid& g) {
   LLMTRAIN_CHECK(g.x >= 0 && g.y >= 0 && g.z >= 0 && g.x <= max_grid_x && g.y <= max_grid_y && g.z <= max_grid_y,
-                 "a kernel wants more blocks than a grid can have: take a smaller micro-batch");
+                 "a kernel needs more blocks than a grid can have: use a smaller micro-batch");
 }
 
 }  // namespace llmtrain::cuda

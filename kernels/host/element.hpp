@@ -24,7 +24,7 @@ void dispatch(DType dtype, const F& f) {
   } else if (dtype == DType::bf16) {
     f(static_cast<bf16*>(nullptr));
   } else {
-    LLMTRAIN_CHECK(dtype == DType::f16, "this kernel works on fp32, bf16 and fp16");
+    LLMTRAIN_CHECK(dtype == DType::f16, "this kernel supports fp32, bf16 and fp16");
     f(static_cast<f16*>(nullptr));
   }
 }
@@ -39,7 +39,7 @@ void dispatch(const Tensor& a, const Tensor& b, const F& f) {
       if constexpr (std::is_same_v<A, B> || std::is_same_v<A, float> || std::is_same_v<B, float>) {
         f(static_cast<A*>(a.data), static_cast<B*>(b.data));
       } else {
-        LLMTRAIN_CHECK(false, "bf16 and fp16 do not mix");
+        LLMTRAIN_CHECK(false, "bf16 and fp16 cannot be mixed");
       }
     });
   });

@@ -37,7 +37,7 @@ int64_t bytes_of(DType dtype, std::initializer_list<int64_t> shape) {
 
 void Arena::add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
                 std::initializer_list<int64_t> shape, MemoryPlace place) {
-  LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} asked for after the plan was committed", name));
+  LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} was requested after the plan was committed", name));
   target = Tensor(nullptr, dtype, shape);
   const int64_t bytes = aligned(bytes_of(dtype, shape));
   int64_t& end = sizes_[static_cast<size_t>(place)];
@@ -51,7 +51,7 @@ void Arena::reserve_scratch(int64_t bytes) { reserve(scratch_bytes_, bytes); }
 void Arena::reserve_workspace(int64_t bytes) { reserve(workspace_bytes_, bytes); }
 
 void Arena::reserve(int64_t& largest, int64_t bytes) {
-  LLMTRAIN_CHECK(!committed(), "temporary memory reserved after the plan was committed");
+  LLMTRAIN_CHECK(!committed(), "temporary memory was reserved after the plan was committed");
   largest = std::max(largest, aligned(add_sizes(0, bytes)));
   add_sizes(add_sizes(sizes_[0] + sizes_[1], scratch_bytes_), workspace_bytes_);
 }
@@ -70,10 +70,10 @@ Tensor Arena::workspace() const {
 }
 
 void Arena::commit(void* shared, void* own) {
-  LLMTRAIN_CHECK(!committed(), "a plan is committed once");
+  LLMTRAIN_CHECK(!committed(), "the plan is already committed");
   for (const void* base : {shared, own}) {
     LLMTRAIN_CHECK(base != nullptr && reinterpret_cast<uintptr_t>(base) % 64 == 0,
-                   "the arena wants 64-byte aligned memory");
+                   "the arena needs 64-byte aligned memory");
   }
   own_ = static_cast<char*>(own);
   for (const Request& request : requests_) {
@@ -85,7 +85,7 @@ void Arena::commit(void* shared, void* own) {
 Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor t(nullptr, dtype, shape);
   const int64_t bytes = aligned(t.bytes());
-  LLMTRAIN_CHECK(arena_.committed(), "scratch used before the plan was committed");
+  LLMTRAIN_CHECK(arena_.committed(), "scratch was used before the plan was committed");
   LLMTRAIN_CHECK(arena_.scratch_used_ + bytes <= arena_.scratch_bytes_,
                  fmt::format("scratch of {} bytes is too small for {} more", arena_.scratch_bytes_, bytes));
   t.data = arena_.own_ + arena_.size(MemoryPlace::own) + arena_.scratch_used_;

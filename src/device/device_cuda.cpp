@@ -40,8 +40,8 @@ std::string advice(cudaError_t code) {
     return {};
   }
   return fmt::format(
-      "; GPU {} is faulty (nvidia-smi -q, Xid lines of dmesg): leave the node out; the same command goes on from the "
-      "newest checkpoint",
+      "; GPU {} is faulty (see nvidia-smi -q, and Xid lines in dmesg): exclude the node; the same command resumes from "
+      "the newest checkpoint",
       name_of_process_device);
 }
 
@@ -54,7 +54,7 @@ std::string advice(cudaError_t code) {
                         static_cast<double>(total) / 0x1p30);
   }
   throw UserError(ExitCode::deck,
-                  fmt::format("out of GPU memory: {}{}; take a smaller micro-batch or model, more recomputation, or a "
+                  fmt::format("out of GPU memory: {}{}; use a smaller micro-batch or model, more recomputation, or a "
                               "higher ZeRO stage",
                               what, there));
 }
@@ -64,7 +64,7 @@ void cuda_check(cudaError_t code, const char* call) {
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
     throw UserError(ExitCode::no_device, fmt::format("{}: there is no GPU: {}", call, cudaGetErrorString(code)));
   }
-  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} wants some", call));
+  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} needs some", call));
   throw Error(
       fmt::format("{} failed: {} ({}){}", call, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }
@@ -220,7 +220,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 }
 
 void Graph::record(Stream& stream, const std::function<void()>& work) {
-  LLMTRAIN_CHECK(!recorded(), "a graph is recorded once");
+  LLMTRAIN_CHECK(!recorded(), "the graph is already recorded");
   // Other threads may call CUDA meanwhile.
   cuda_check(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t graph = nullptr;
@@ -249,7 +249,7 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   use_device();
   const cudaError_t code = cudaMalloc(&data_, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
-    throw_out_of_memory(fmt::format("{:.2f} GiB wanted", static_cast<double>(bytes) / 0x1p30));
+    throw_out_of_memory(fmt::format("{:.2f} GiB are needed", static_cast<double>(bytes) / 0x1p30));
   }
   cuda_check(code, "cudaMalloc");
   bytes_ = bytes;
@@ -283,11 +283,9 @@ PinnedBuffer::PinnedBuffer(int64_t bytes) {
   const cudaError_t code = cudaMallocHost(&data, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // keeps the next call from returning this error
-    throw UserError(
-        ExitCode::deck,
-        fmt::format("out of host memory: the system did not lock {:.2f} GiB for transfers with the GPU; see "
-                    "ulimit -l and the memory of the job",
-                    static_cast<double>(bytes) / 0x1p30));
+    throw UserError(ExitCode::deck, fmt::format("out of host memory: the system did not lock {:.2f} GiB for transfers "
+                                                "with the GPU; raise ulimit -l, or the memory of the job",
+                                                static_cast<double>(bytes) / 0x1p30));
   }
   cuda_check(code, "cudaMallocHost");
   data_.reset(data);
@@ -375,11 +373,12 @@ void start_device() {
   const cudaError_t chosen = cudaSetDevice(device_of_process);
   const cudaError_t code = chosen == cudaSuccess ? cudaFree(nullptr) : chosen;
   if (code == cudaSuccess) return;
-  throw UserError(ExitCode::no_device,
-                  fmt::format("GPU {} does not start: {} ({}): another process may have it for itself (compute mode "
-                              "EXCLUSIVE_PROCESS wants one rank per GPU, or MPS) or fill its memory; see nvidia-smi, "
-                              "or leave the node out{}",
-                              name_of_process_device, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
+  throw UserError(
+      ExitCode::no_device,
+      fmt::format(
+          "GPU {} cannot be initialised: {} ({}): another process may use it exclusively (compute mode "
+          "EXCLUSIVE_PROCESS needs one rank per GPU, or MPS) or fill its memory; see nvidia-smi, or exclude the node{}",
+          name_of_process_device, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }
 
 }  // namespace
@@ -393,8 +392,8 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   if (code != cudaSuccess || count == 0) {
     throw UserError(ExitCode::no_device,
                     fmt::format("this build of llmtrain computes on NVIDIA GPUs and finds none on this machine "
-                                "({}: {}): start it where there is one (under Slurm: --gpus-per-task=1), check the "
-                                "driver with nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
+                                "({}: {}): run it on a machine with a GPU (under Slurm: --gpus-per-task=1), check the "
+                                "driver with nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host build",
                                 host_name(), code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
   }
   std::vector<int> devices;
@@ -406,8 +405,8 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   }
   if (devices.empty()) {
     throw UserError(ExitCode::no_device,
-                    fmt::format("the GPUs of {} are too old: llmtrain wants compute capability {}.0 or newer (NVIDIA "
-                                "Ampere, as A100), see nvidia-smi --query-gpu=name,compute_cap --format=csv; take "
+                    fmt::format("the GPUs of {} are too old: llmtrain needs compute capability {}.0 or newer (NVIDIA "
+                                "Ampere, as A100), see nvidia-smi --query-gpu=name,compute_cap --format=csv; use "
                                 "another node, or the host build",
                                 host_name(), oldest_capability));
   }

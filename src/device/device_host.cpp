@@ -97,12 +97,13 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   if (bytes == 0) return;
   const DeviceMemory memory = device_memory();
   if (bytes > memory.available) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("out of memory: {:.2f} GiB wanted, {:.2f} of {:.2f} GiB are available on this machine; "
-                                "take a smaller micro-batch or model, more recomputation, a higher ZeRO stage, or "
-                                "fewer ranks per node",
-                                static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
-                                static_cast<double>(memory.total) / 0x1p30));
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("out of memory: {:.2f} GiB are needed, {:.2f} of {:.2f} GiB are available on this machine; use a "
+                    "smaller micro-batch or model, more recomputation, a higher ZeRO stage, or "
+                    "fewer ranks per node",
+                    static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
+                    static_cast<double>(memory.total) / 0x1p30));
   }
   void* data = mmap(nullptr, static_cast<size_t>(whole_pages(bytes)), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

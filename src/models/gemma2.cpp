@@ -35,7 +35,7 @@ void shape(DecoderShape& s) {
 
 FamilyEntry family_gemma2() {
   return {
-      "rope, rmsnorm of 1 + weight before and after each branch, geglu_tanh, tied head, embedding_scale = "
+      "rope, rmsnorm with 1 + weight before and after each branch, geglu_tanh, tied head, embedding_scale = "
       "sqrt(d_model), softcaps 50 and 30, a window of 4096 in even layers",
       defaults,
       shape,

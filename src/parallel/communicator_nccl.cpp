@@ -228,7 +228,7 @@ void NcclSession::poll() {
 
 /// Aborts first, since kernels that wait for peers would block the release of device memory.
 void NcclSession::fail(ncclResult_t code, const std::string& what) {
-  const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more{}", what,
+  const std::string text = fmt::format("{} failed: {} ({}); set NCCL_DEBUG=INFO in the environment for details{}", what,
                                        ncclGetErrorString(code), ncclGetLastError(comm_), device_fault());
   abort();
   if (code == ncclRemoteError) throw UserError(ExitCode::peer_failed, text + "; another rank, or the network, is lost");

@@ -93,12 +93,12 @@ class PlanningCommunicator final : public ControlCommunicator {
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
   Transfer all_gather(const Tensor& /*buffer*/, std::span<const int64_t> /*borders*/, Stream& /*stream*/) override {
-    throw Error("a plan moves no tensors");
+    throw Error("a plan cannot move tensors");
   }
   Transfer exchange_shards(const Tensor& /*send*/, std::span<const int64_t> /*borders*/,
                            std::span<const Tensor> /*received*/, std::span<const uint8_t> /*contributes*/,
                            Stream& /*stream*/) override {
-    throw Error("a plan moves no tensors");
+    throw Error("a plan cannot move tensors");
   }
 };
 

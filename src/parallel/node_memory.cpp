@@ -107,8 +107,8 @@ std::string NodeMemory::refusal(int64_t bytes) {
   const int64_t available = -largest(-bytes_available());
   if (!boards_.empty() && all + left_for_others <= available) return {};
   return fmt::format(
-      "the ranks of a node send their gradients and weights to each other as messages, which is slower: "
-      "they would share {:.0f} MB in {}, where {:.0f} MB are free (containers: --shm-size)",
+      "the ranks of a node exchange gradients and weights as messages, which is slower: shared memory would need "
+      "{:.0f} MB in {}, where {:.0f} MB are free (in a container raise --shm-size)",
       static_cast<double>(all) / 1e6, backing_folder, static_cast<double>(available) / 1e6);
 }
 

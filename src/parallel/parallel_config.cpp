@@ -21,38 +21,43 @@ struct LossScaleCodec {
 }  // namespace
 
 void ParallelConfig::visit(DeckKeys& keys) {
-  keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.",
+  keys.section("parallel",
+               "Distribution of the work over ranks. Only reduction_groups and reduction_blocks affect the results.",
                Change::nothing);
   keys.key("zero", zero,
            {.range = between(0, 3),
-            .doc = "ZeRO stage: what the ranks divide among them. 0 nothing, 1 optimizer state, 2 and gradients, 3 and "
-                   "weights."});
+            .doc = "ZeRO stage, which selects what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 also "
+                   "gradients, 3 also weights."});
   keys.key("reduction_groups", reduction_groups,
            {.unit = "groups",
             .range = between(0, 1 << 20),
-            .doc = "Groups of consecutive micro-batches whose gradients are summed before they travel. Fewer: less "
-                   "communication, and no use for more ranks than groups; 0 = one micro-batch per group.",
+            .doc = "Number of groups of consecutive micro-batches; the gradients of a group are summed before they are "
+                   "exchanged. Fewer groups need less communication, but ranks beyond the number of groups compute "
+                   "nothing. 0 = one micro-batch per group.",
             .change = Change::breaks});
   keys.key("reduction_blocks", reduction_blocks,
            {.unit = "blocks",
             .range = between(1, 1 << 20),
-            .doc = "Blocks of groups that are summed inside a node before they cross the network; at most the groups.",
+            .doc = "Number of blocks of groups that are summed inside a node before they cross the network; not more "
+                   "than the groups.",
             .change = Change::breaks});
   keys.key("offload_optimizer", offload_optimizer,
-           {.doc = "Where master weights and moments lie between updates. none: with the device; cpu: in the memory of "
-                   "its host; nvme: on a local disk, from which every update streams them through a few buffers."});
-  keys.key("offload_parameters", offload_parameters,
-           {.doc = "Where a rank's part of the weights lies with zero = 3, to be gathered around each use. Those of "
-                   "bf16 are rounded from the masters, and lie apart only where offload_optimizer moves these."});
+           {.doc = "Location of master weights and moments between updates. none: device memory; cpu: host memory; "
+                   "nvme: a local disk, from which every update streams them through a few buffers. Checkpoints are "
+                   "independent of offload settings: a run can resume with any other, bit for bit."});
+  keys.key(
+      "offload_parameters", offload_parameters,
+      {.doc =
+           "Location of a rank's shard of the weights with zero = 3, which is gathered around each use. bf16 weights "
+           "are rounded from the masters, and are stored separately only if offload_optimizer moves the masters."});
   keys.key("offload_path", offload_path,
-           {.doc = "Folder for nvme, on a disk that each node has of its own: ${TMPDIR}, say, or ${SLURM_TMPDIR}. The "
-                   "files take their space at the start, have no names, and vanish with the job, however it ends."});
+           {.doc = "Folder for nvme, on a local disk of each node, for instance ${TMPDIR} or ${SLURM_TMPDIR}. The "
+                   "files reserve their space at the start, have no names, and vanish with the job, however it ends."});
   keys.key(
       "cuda_graphs", cuda_graphs,
-      {.doc = "On GPUs, passes without dropout are recorded once per shape of micro-batch and then launched as a "
-              "whole, to "
-              "the same bits: all of one rank with zero below 3, of several ranks those between the first and the last "
-              "of a reduction group. No effect elsewhere."});
+      {.doc = "On GPUs, record passes without dropout as CUDA graphs, once per shape of micro-batch, and launch them "
+              "as a whole, bit for bit. With zero below 3 this applies to all passes of a single rank, and on several "
+              "ranks to those between the first and the last of a reduction group. No effect elsewhere."});
 }
 
 namespace {
@@ -60,23 +65,23 @@ namespace {
 void check_offload(DeckLoader& deck, const ParallelConfig& config) {
   deck.check(config.offload_parameters == Offload::none || config.zero == 3,
              {"parallel.offload_parameters", "parallel.zero"},
-             fmt::format("{} needs parallel.zero = 3: at {} every rank computes with all weights where they lie",
+             fmt::format("{} needs parallel.zero = 3: at stage {} every rank keeps all weights",
                          name_of(config.offload_parameters), config.zero));
   if (config.uses_disk()) {
     deck.check(!config.offload_path.empty(),
                {"parallel.offload_path", "parallel.offload_optimizer", "parallel.offload_parameters"},
-               "is required with nvme: a folder on a disk that each node has of its own, such as ${TMPDIR}");
+               "is required with nvme: give a folder on a local disk of each node, such as ${TMPDIR}");
   } else {
     deck.unused("parallel.offload_path", "no effect without offload_optimizer or offload_parameters = nvme");
   }
   const Offload optimizer = config.offload_optimizer, parameters = config.offload_parameters;
   deck.check(optimizer == parameters || optimizer == Offload::none || parameters == Offload::none,
              {"parallel.offload_parameters", "parallel.offload_optimizer"},
-             fmt::format("{} does not go with offload_optimizer = {}: both to one place", name_of(parameters),
-                         name_of(optimizer)));
+             fmt::format("{} cannot be combined with offload_optimizer = {}: use the same value for both",
+                         name_of(parameters), name_of(optimizer)));
   const auto note_place = [&](std::string_view key, Offload place) {
     if (place != Offload::cpu || !device_memory_is_host()) return;
-    deck.note(key, "cpu changes nothing here: the device that computes is the host, where all state lies anyway");
+    deck.note(key, "cpu has no effect here: the host is the device, and all state is in its memory");
   };
   note_place("parallel.offload_optimizer", optimizer);
   note_place("parallel.offload_parameters", parameters);
@@ -101,30 +106,32 @@ void PrecisionConfig::visit(DeckKeys& keys) {
   keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
                Change::applies);
   keys.key("compute", compute,
-           {.doc = "Weights and activations of the passes. auto: bf16 where device and libraries are fast at it, else "
-                   "fp32. tf32: "
-                   "fp32 whose matrix products round what they multiply to 10 bits of mantissa, on a GPU; on a CPU it "
-                   "is fp32. fp16: with a scaled loss.",
+           {.doc = "Type of weights and activations in the passes. auto: bf16 if device and libraries are fast at it, "
+                   "else fp32. tf32: fp32 whose matrix products round operands to 10 bits of mantissa on a GPU; fp32 "
+                   "on a CPU. fp16: with loss scaling.",
             .change = Change::breaks});
   constexpr double most = 4294967296;  // 2^32
   keys.key<LossScaleCodec>("loss_scale", loss_scale,
                            {.range = between(1, most),
-                            .doc = "What the mean loss is multiplied by for the backward pass in fp16. dynamic: a step "
-                                   "whose gradients overflow is skipped, also by Adam's step count and the schedule, "
-                                   "and the scale is halved; after a time without overflow it doubles."});
+                            .doc = "Factor on the mean loss for the backward pass in fp16. dynamic: a step whose "
+                                   "gradients overflow is skipped, also by Adam's step count and the schedule, and "
+                                   "halves the scale; loss_scale_window steps without overflow double it."});
   keys.key("initial_loss_scale", initial_loss_scale,
            {.range = between(1, most),
-            .doc = "Of a dynamic scale; a power of 2 costs no rounding.",
+            .doc = "Initial value of a dynamic scale; a power of 2 causes no rounding.",
             .change = Change::breaks});
   keys.key("loss_scale_window", loss_scale_window,
-           {.unit = "steps", .range = at_least(1), .doc = "A dynamic scale doubles after so many without overflow."});
+           {.unit = "steps",
+            .range = at_least(1),
+            .doc = "Number of consecutive steps without overflow after which a dynamic scale doubles."});
   keys.key("loss_scale_hysteresis", loss_scale_hysteresis,
            {.unit = "steps",
             .range = at_least(1),
-            .doc = "A dynamic scale is halved by so many with overflow; afterwards by each, until it doubles."});
+            .doc = "Number of steps with overflow after which a dynamic scale is halved; each further one halves it "
+                   "again, until it doubles."});
   keys.key("min_loss_scale", min_loss_scale,
            {.range = between(1, most),
-            .doc = "A dynamic scale does not fall below it: gradients that overflow there are bad steps "
+            .doc = "Minimum of a dynamic scale; a step whose gradients overflow at the minimum is a bad step "
                    "(divergence.max_bad_steps)."});
 }
 
@@ -151,33 +158,34 @@ DType compute_dtype(const PrecisionConfig& precision) {
 }
 
 void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Memory of a rank. Nothing here touches the results.", Change::nothing);
-  keys.key("recompute", recompute,
-           {.doc = "Activations that the backward pass computes again instead of keeping them. none: results of norms, "
-                   "and in half precision the sum of the residual stream and attention; activation: and of activation "
-                   "functions; attention: and queries, keys, values and the output of attention; block: everything "
-                   "but the input of each block."});
+  keys.section("memory", "Memory of a rank. Nothing here affects the results.", Change::nothing);
+  keys.key(
+      "recompute", recompute,
+      {.doc = "Activations that the backward pass recomputes. none: outputs of norms, and in half precision the sum of "
+              "the residual stream and attention; activation: also outputs of activation functions; attention: also "
+              "queries, keys, values and the output of attention; block: everything except the input of each block."});
   keys.key("limit", limit,
            {.unit = "bytes",
             .range = at_least(0),
-            .doc = "A plan that exceeds it, together with the process (the total of --estimate), stops before the "
-                   "first step; 0 = the rank's share of the memory of its node or GPU."});
+            .doc = "Maximum memory of a rank. A run whose plan and process together (the total of --estimate) exceed "
+                   "it ends before the first step; 0 = the rank's share of the memory of its node or GPU."});
 }
 
 void WatchdogConfig::visit(DeckKeys& keys) {
-  keys.section("watchdog",
-               "Ends the job with exit code 76, and says where every rank is, instead of waiting for ever for a rank "
-               "that is lost or stuck.",
-               Change::nothing);
-  keys.key("enabled", enabled, {.doc = "false: a job whose rank is stopped or hangs stays until its time is up."});
+  keys.section(
+      "watchdog",
+      "Hang detection. If a rank is lost or stuck, the job prints the state of every rank and ends with exit code 76.",
+      Change::nothing);
+  keys.key("enabled", enabled,
+           {.doc = "Detect lost and stuck ranks. false: a job with such a rank hangs until its time limit."});
   keys.key("lost_after", lost_after,
-           {.doc = "A rank without a sign of life for so long is lost: killed, stopped, or its node gone. Longer than "
-                   "the file system takes to show one node's small files to another."});
+           {.doc = "Time without a heartbeat after which a rank is lost: killed, stopped, or on a failed node. It must "
+                   "exceed the time in which the file system shows one node's small files to another."});
   keys.key("stuck_after", stuck_after,
-           {.doc = "A rank that lives but gets nothing done for so long is stuck (or 10 times as long as its longest "
-                   "piece of work took); waiting for others does not count."});
+           {.doc = "Time without progress after which a living rank is stuck (or 10 times the duration of its longest "
+                   "work item); waiting for others does not count."});
   keys.key("io_stuck_after", io_stuck_after,
-           {.doc = "The same while it reads or writes files; also for ranks that all wait for each other."});
+           {.doc = "The same time while a rank reads or writes files, and for ranks that all wait for each other."});
 }
 
 void WatchdogConfig::resolve(DeckLoader& deck) const {
@@ -188,7 +196,8 @@ void WatchdogConfig::resolve(DeckLoader& deck) const {
     return;
   }
   const auto positive = [&](std::string_view key, const Duration& value) {
-    deck.check(value.seconds > 0, {key}, "must be longer than 0 s; watchdog.enabled = false switches it off");
+    deck.check(value.seconds > 0, {key},
+               "must be longer than 0 s: set watchdog.enabled = false to disable the watchdog");
   };
   positive("watchdog.lost_after", lost_after);
   positive("watchdog.stuck_after", stuck_after);

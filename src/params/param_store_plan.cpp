@@ -41,7 +41,7 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   const Offload optimizer = o.trained ? elsewhere(o.offload_optimizer) : Offload::none;
   const Offload weights = o.trained && o.zero_stage == 3 ? elsewhere(o.offload_parameters) : Offload::none;
   LLMTRAIN_CHECK(optimizer == weights || optimizer == Offload::none || weights == Offload::none,
-                 "what is offloaded goes to one place");
+                 "offload_optimizer and offload_parameters must be equal if both are set");
   const bool optimizer_goes = optimizer != Offload::none, weights_go = weights != Offload::none;
   own_master = o.compute == DType::f32;
   whole_state = o.zero_stage == 0 || alone;

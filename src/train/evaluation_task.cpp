@@ -228,8 +228,8 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
   print_report(*log, report);
   if (!std::isfinite(report.loss)) {
     throw UserError(ExitCode::diverged, config.model.path +
-                                            ": the loss is not finite: the weights, or products of "
-                                            "them in this precision.compute, overflow");
+                                            ": the loss is not finite: the weights, or products of them in this "
+                                            "precision.compute, overflow; try precision.compute = fp32");
   }
   throw_on_all_ranks(communicator, [&] {
     if (root) directory->write_file("evaluation.json", report_json(report, config));

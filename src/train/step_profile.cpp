@@ -87,7 +87,8 @@ std::string in_columns(std::span<const TableLine> lines) {
 }
 
 std::string limits_text(const MachineLimits& limits) {
-  if (limits.flops <= 0) return "no memory is left to measure what this GPU can do: there is no share of it";
+  if (limits.flops <= 0)
+    return "no memory is left to measure the limits of this GPU, so that shares of them are missing";
   return fmt::format("measured here: {:.0f} GFLOP/s in matrix products, {:.1f} GB/s", limits.flops * 1e-9,
                      limits.bytes * 1e-9);
 }
@@ -305,7 +306,7 @@ void StepProfile::report(Runtime& runtime, DType compute, const std::string& dir
     write_whole_file(directory + "/trace.json", trace);
     text += fmt::format("  {}/trace.json shows every span (https://ui.perfetto.dev, chrome://tracing)\n", directory);
   } catch (const UserError& error) {
-    lost = fmt::format("{}; the run goes on without the trace of its profile", error.what());
+    lost = fmt::format("{}; the run continues without the trace of its profile", error.what());
   }
   text.pop_back();  // the log appends the line end
   log.print(text);

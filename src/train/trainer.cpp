@@ -35,7 +35,7 @@ int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
 int64_t steps_of(const RunConfig& run, const DataStream& data) {
   if (run.max_steps > 0) return run.max_steps;
   const double steps = std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch()));
-  LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "the steps of run.epochs cannot be counted");
+  LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "run.epochs gives too many or no steps");
   return static_cast<int64_t>(steps);
 }
 
@@ -233,13 +233,13 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
   steps_done_ = completed;
   run.saver->finish();
   if (run.graphs.recorded() > 0) {
-    run.log.print(fmt::format("graphs     {} recorded; {} of {} passes were launches of them", run.graphs.recorded(),
+    run.log.print(fmt::format("graphs     {} recorded; {} of {} passes ran as graphs", run.graphs.recorded(),
                               run.graphs.launched(), run.graphs.all()));
   }
   if (stop != 0) {
     const std::string place = run.pending.evaluation ? " in an evaluation" : run.pending.samples ? " in sampling" : "";
     run.log.stop(fmt::format(
-        "stopped by {}{} after {} of {} steps; the same command {}goes on from {}", stop_reason(stop), place, completed,
+        "stopped by {}{} after {} of {} steps; the same command {}resumes from {}", stop_reason(stop), place, completed,
         total_steps_, config_.run.overwrite ? "with run.overwrite=false " : "",
         run.saved_step == completed ? "there" : fmt::format("step {}", std::max<int64_t>(run.saved_step, 0))));
     return Ended::stopped;

@@ -100,8 +100,8 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
     take(saved.counters, "data_fingerprint", data);
     if (communicator.rank() == 0 && static_cast<uint64_t>(data) != run.data) {
       throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: the run was trained on other data than data.train has now. Restore the data, or "
-                                  "start a new run with another run.name",
+                      fmt::format("{}: the run was trained on different data than data.train has now. Restore the old "
+                                  "data, or start a new run with another run.name",
                                   from.path));
     }
   });
@@ -116,10 +116,9 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   const uint64_t hash = hash_after(run, completed);
   throw_on_all_ranks(communicator, [&] {
     if (saved.parameters.empty() || saved.parameters == hash_text(hash)) return;
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the parameters have the hash {} instead of {}: the memory or disk of this machine "
-                                "is not reliable",
-                                from.path, hash_text(hash), saved.parameters));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: the hash of the parameters is {} instead of {}: the memory "
+                                                       "or disk of this machine is not reliable; exclude the node",
+                                                       from.path, hash_text(hash), saved.parameters));
   });
   const BestNames names(config_.checkpoint.best_metric);
   const bool same_metric = saved.values.contains(names.best);
@@ -247,7 +246,7 @@ int64_t Trainer::save_if_due(Run& run, int64_t& completed, int64_t stop) {
       return stop;
     }
     if (!finite) {  // a request does not cause a rollback, so that it does not change the run
-      run.log.warn(fmt::format("step {}: the parameters or moments are not finite; they are not saved", completed));
+      run.log.warn(fmt::format("step {}: the parameters or moments are not finite, and are not saved", completed));
     }
   }
   return end && !run.pending.samples ? 0 : stop;

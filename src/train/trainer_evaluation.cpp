@@ -16,9 +16,10 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tok
   std::vector<std::vector<int32_t>> prompts;
   if (config.log.samples_every_steps == 0) return prompts;
   if (tokenizer == nullptr) {
-    throw UserError(ExitCode::deck,
-                    config.provenance.where("log.samples_every_steps") +
-                        ": the data are token ids without a tokenizer, so samples cannot be text: set it to 0");
+    throw UserError(
+        ExitCode::deck,
+        config.provenance.where("log.samples_every_steps") +
+            ": the data are token ids without a tokenizer, so that samples cannot be text: set the key to 0");
   }
   for (const std::string& text : config.log.sample_prompts) {
     const std::string place = fmt::format("{}: '{}'", config.provenance.where("log.sample_prompts"), text);

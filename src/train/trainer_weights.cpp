@@ -54,8 +54,8 @@ struct Parameters : StoreState {
 void Trainer::load_best(Run& run, int64_t completed) {
   if (run.best_saved != run.best_step) {  // evaluated before the deck requested the best
     run.log.warn(fmt::format("the best evaluation, after step {}, has no checkpoint: {}", run.best_step,
-                             run.best_saved < 0 ? "the last weights take its place"
-                                                : fmt::format("that of step {} takes its place", run.best_saved)));
+                             run.best_saved < 0 ? "the last weights are used instead"
+                                                : fmt::format("that of step {} is used instead", run.best_saved)));
   }
   if (run.best_saved < 0 || run.best_saved == completed) return;
   const SectionScope section(Section::resuming);
@@ -72,7 +72,7 @@ void Trainer::load_best(Run& run, int64_t completed) {
     }
     throw UserError(error.code(),
                     fmt::format("the best checkpoint, of step {}, cannot be read:\n{}\nThe run itself is complete, and "
-                                "saved as {}. Restore that checkpoint, or take the last weights with "
+                                "saved as {}. Restore the best checkpoint, or use the last weights with "
                                 "checkpoint.export=last evaluation.load_best_at_end=false; then submit again",
                                 run.best_saved, error.what(), checkpoint_name(completed)));
   }

@@ -50,7 +50,7 @@ refused() { # refused MESSAGE OPTION...: expects exit code 66
   [[ $code == 66 && ! -e $work/refused.tar ]] || { cat "$work/refused.txt" && fail "exit code $code, not 66: $*"; }
   grep -q "$message" "$work/refused.txt" || { cat "$work/refused.txt" && fail "nothing says: $message"; }
 }
-refused 'was not made with the preset host' --host "$build"
+refused 'was not built with the preset host' --host "$build"
 mkdir "$work/no_benchmarks"
 printf 'LLMTRAIN_DEVICE:STRING=cuda\nLLMTRAIN_BENCHMARKS:BOOL=OFF\n' >"$work/no_benchmarks/CMakeCache.txt"
 build=$work/no_benchmarks refused 'has no gpu_kernels_bench' --only '*'

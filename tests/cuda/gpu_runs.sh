@@ -30,7 +30,7 @@ TEXT
 all_cases=(ledgers resume exchange offload too_large signal killed_rank stopped_rank)
 gpu='' host='' mpirun='mpirun --oversubscribe --bind-to none -n' work='' cases=()
 value() { # value OPTION VALUE...: checks that the option has a value
-  [[ -n ${2:-} ]] || { echo "gpu_runs.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+  [[ -n ${2:-} ]] || { echo "gpu_runs.sh: $1 needs a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
   case $1 in
@@ -142,7 +142,7 @@ cut_off() {
 }
 
 has_graphs() { # has_graphs RUN
-  grep '^graphs .* recorded; .* passes were launches' "$1.txt" || { cat "$1.txt" && fail "$1: no pass was launched as a graph"; }
+  grep '^graphs .* recorded; .* passes ran as graphs' "$1.txt" || { cat "$1.txt" && fail "$1: no pass was launched as a graph"; }
 }
 case_ledgers() {
   local ranks zero
@@ -326,7 +326,7 @@ case_killed_rank() {
 case_stopped_rank() {
   several_ranks
   local patient=$((5 * patience))
-  ends 76 1 "llmtrain: rank 1 is lost: no sign of life for" stopped 2 "${endless[@]}" "watchdog.lost_after=${patient}s" &
+  ends 76 1 "llmtrain: rank 1 is lost: no heartbeat for" stopped 2 "${endless[@]}" "watchdog.lost_after=${patient}s" &
   strike STOP stopped 1
   ended stopped 45
   grep -q 'the process is stopped' stopped.txt || { cat stopped.txt && fail "the report does not say that it is stopped"; }

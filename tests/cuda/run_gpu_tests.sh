@@ -20,7 +20,7 @@ TEXT
 
 only='*' ranks='1 2 4' sanitizer=true benchmarks=false results=results
 value() { # value OPTION VALUE...: checks that the option has a value
-  [[ -n ${2:-} ]] || { echo "run_gpu_tests.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+  [[ -n ${2:-} ]] || { echo "run_gpu_tests.sh: $1 needs a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
   case $1 in

@@ -189,8 +189,8 @@ TEST_F(Divergence, GivesUpAfterSoManyTimes) {
   const std::string faults = "loss step 6 0 nan;loss step 7 0 nan";  // independent of the data
   const Outcome given_up = run("run", faults, 2, {"divergence.max_rollbacks=2"});
   EXPECT_EQ(given_up.exit_code, 79) << given_up.output;
-  EXPECT_THAT(given_up.output, HasSubstr("2 times after the run had gone back"));
-  EXPECT_THAT(given_up.output, HasSubstr("the same command goes on from step 4"));
+  EXPECT_THAT(given_up.output, HasSubstr("2 times after the run had rolled back"));
+  EXPECT_THAT(given_up.output, HasSubstr("the same command resumes from step 4"));
   const std::string text = ledger("run");
   EXPECT_THAT(text, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[4,8]}"));
   EXPECT_THAT(text, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[8,12]}"));
@@ -201,7 +201,7 @@ TEST_F(Divergence, GivesUpAfterSoManyTimes) {
   const Outcome early = run("early", "loss step 1 0 nan;loss step 2 0 nan");
   EXPECT_EQ(early.exit_code, 79);
   EXPECT_THAT(early.output, HasSubstr("step 3: the loss is not finite, as one of 2 bad steps in a row"));
-  EXPECT_THAT(early.output, HasSubstr("no checkpoint to go back to"));
+  EXPECT_THAT(early.output, HasSubstr("no checkpoint to roll back to"));
   EXPECT_THAT(early.output, HasSubstr("schedule.learning_rate"));
   const Outcome never = run("never", faults, 1, {"divergence.max_rollbacks=0"});
   EXPECT_EQ(never.exit_code, 79);

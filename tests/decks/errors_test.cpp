@@ -58,7 +58,7 @@ TEST_F(Errors, NoneByMoreThreadsThanARankTakes) {
   }
   const Outcome outcome = llmtrain({1, 600, {deck}});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  for (const char* part : {"1 x 512 threads on 1 node", "OMP_NUM_THREADS=600 (a rank takes 512 at most"}) {
+  for (const char* part : {"1 x 512 threads on 1 node", "OMP_NUM_THREADS=600 (a rank uses at most 512"}) {
     EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
   }
 }
@@ -128,7 +128,7 @@ TEST_F(Errors, NotEnoughMemory) {
   expect_error(78, {"not enough memory"}, {"model.d_model=65536", "model.n_layers=64", "model.n_heads=512"});
 }
 TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {
-  expect_error(79, {"the update was not applied, and there is no checkpoint to go back to"},
+  expect_error(79, {"the update was not applied, and there is no checkpoint to roll back to"},
                {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0", "run.overwrite=true"});
 }
 TEST_F(Errors, ADivergedRunIsNotFinishedByItsEvaluation) {

@@ -151,7 +151,7 @@ TEST_F(OffloadDeck, WhatTheDiskChangesIsFound) {
   const Outcome outcome = start_and("hurt", 1, lines_in_ledger(3), until_it_ends, endless());
   EXPECT_EQ(outcome.exit_code, 74) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr(disk().string()));
-  EXPECT_THAT(outcome.output, HasSubstr("otherwise than it was written"));
+  EXPECT_THAT(outcome.output, HasSubstr("was corrupted on the disk"));
   EXPECT_TRUE(std::filesystem::is_empty(disk()));
 }
 
@@ -210,13 +210,13 @@ TEST_F(OffloadDeck, SettingsThatCannotBeAreErrors) {
   expect(78, {"parallel.offload_optimizer=disk"}, {"parallel.offload_optimizer", "nvme"});
   for (const char* option : {"log.every_steps=1", "--check"}) {
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=/nowhere/at/all", option},
-           {"parallel.offload_path: /nowhere/at/all: there is no such folder"});
+           {"parallel.offload_path: /nowhere/at/all: the folder does not exist"});
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=/proc", option},
            {"parallel.offload_path: /proc"});
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=" + (folder / "text.txt").string(), option},
-           {"text.txt: there is no such folder"});
+           {"text.txt: the folder does not exist"});
   }
-  EXPECT_THAT(start("cpu", 1, {"parallel.offload_optimizer=cpu"}).output, HasSubstr("cpu changes nothing here"));
+  EXPECT_THAT(start("cpu", 1, {"parallel.offload_optimizer=cpu"}).output, HasSubstr("cpu has no effect here"));
   EXPECT_THAT(start("unused", 1, {"parallel.offload_path=/nowhere"}).output, HasSubstr("no effect without"));
 }
 

@@ -162,7 +162,7 @@ TEST(Profiling, ATraceThatCannotBeWrittenEndsNoRun) {
                                           "LLMTRAIN_FAULT_PATH=trace.json LLMTRAIN_FAULT_" +
                                           fault});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_NE(outcome.output.find("the run goes on without the trace"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("the run continues without the trace"), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("ms/step"), std::string::npos) << outcome.output;
     EXPECT_FALSE(std::filesystem::exists(folder / "run/trace.json"));
     EXPECT_TRUE(std::filesystem::exists(folder / "run/finished.json"));

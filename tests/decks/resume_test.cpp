@@ -103,7 +103,7 @@ TEST_F(Resume, AndDiffersWhereTheStateDiffers) {
     const Outcome outcome = run("cut", 1, {change});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
     const std::string key = change.substr(0, change.find('='));
-    EXPECT_THAT(outcome.output, HasSubstr("takes effect from here on: " + key)) << "named";
+    EXPECT_THAT(outcome.output, HasSubstr("with effect from here on: " + key)) << "named";
     EXPECT_NE(ledger("cut"), expected) << change;
     EXPECT_EQ(ledger("cut").substr(0, 300), expected.substr(0, 300)) << "what was before stays";
   }
@@ -132,7 +132,7 @@ TEST_F(Resume, BreakingChangesAreListedAndRefused) {
   write_file(folder / "text.txt", read_file(folder / "text.txt") + "One more document.\n\n");
   const Outcome data = run("cut");
   EXPECT_EQ(data.exit_code, 65) << data.output;
-  EXPECT_THAT(data.output, HasSubstr("other data"));
+  EXPECT_THAT(data.output, HasSubstr("trained on different data"));
 }
 
 TEST_F(Resume, TheSameDataGoOnWhereverTheyLie) {
@@ -153,7 +153,7 @@ TEST_F(Resume, TheSameDataGoOnWhereverTheyLie) {
   }
   const Outcome other = run("cut", 2, {train("other.txt"), "run.max_steps=14"});
   EXPECT_EQ(other.exit_code, 73) << other.output;
-  EXPECT_THAT(other.output, HasSubstr("other.txt has other content than"));
+  EXPECT_THAT(other.output, HasSubstr("other.txt differs from that of"));
   EXPECT_EQ(ledger("cut"), expected) << "nothing was touched";
   // A finished run counts as finished under any name of its data, and only for the same data.
   const Outcome finished = run("whole", 1, {train("link.txt")});
@@ -184,7 +184,7 @@ TEST_F(Resume, DamageFallsBackAndIsNamed) {
   const Outcome outcome = run("cut", 3);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const int step : {9, 8, 7, 6})
-    EXPECT_THAT(outcome.output, HasSubstr("step " + std::to_string(step) + " is refused"));
+    EXPECT_THAT(outcome.output, HasSubstr("step " + std::to_string(step) + " cannot be used"));
   EXPECT_THAT(outcome.output, HasSubstr("step-00000005, step 5"));
   EXPECT_EQ(ledger("cut"), expected);
   cut_off("whole", "cut", 2);
@@ -204,7 +204,7 @@ TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
   for (const auto& entry : fs::recursive_directory_iterator(folder / "whole"))
     after[entry.path()] = fs::last_write_time(entry.path());
   EXPECT_EQ(before, after);
-  EXPECT_EQ(run("whole", 1, {"run.max_steps=8"}).exit_code, 0) << "nothing is left to do";
+  EXPECT_EQ(run("whole", 1, {"run.max_steps=8"}).exit_code, 0) << "the run is finished";
   const Outcome longer = run("whole", 3, {"run.max_steps=14"});
   EXPECT_EQ(longer.exit_code, 0) << longer.output;
   EXPECT_THAT(longer.output, HasSubstr("run.max_steps: 12 there, 14 here"));
@@ -214,7 +214,7 @@ TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
   fs::resize_file(checkpoint("whole", 14) / "manifest.json", 500);
   const Outcome repaired = run("whole", 1, {"run.max_steps=14"});
   EXPECT_EQ(repaired.exit_code, 0) << repaired.output;
-  EXPECT_THAT(repaired.output, HasSubstr("step 14 is refused"));
+  EXPECT_THAT(repaired.output, HasSubstr("step 14 cannot be used"));
   EXPECT_EQ(ledger("whole"), expected);
 }
 
@@ -299,7 +299,7 @@ TEST_F(Resume, ALostLedgerBeginsAgainAndSaysSo) {
   fs::remove(folder / "cut/ledger.jsonl");
   const Outcome outcome = run("cut");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("it begins again at step 9"));
+  EXPECT_THAT(outcome.output, HasSubstr("a new one begins at step 9"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("the old one")));
   EXPECT_TRUE(ledger("whole").ends_with(ledger("cut")));
 }

@@ -48,7 +48,7 @@ TEST_F(Watchdog, AStoppedRankEndsTheJob) {
     const Outcome seconds = shell("echo $(($(date +%s) - $(cat " + (folder / "since").string() + ")))");
     EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
     EXPECT_LE(std::stoi(seconds.output), 3 + 30) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is lost: no sign of life for "));
+    EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is lost: no heartbeat for "));
     EXPECT_THAT(outcome.output, HasSubstr("the process is stopped"));
     EXPECT_THAT(outcome.output, HasSubstr(" #")) << "the number of the last collective";
     EXPECT_EQ(outcome.output.find("is lost"), outcome.output.rfind("is lost")) << "said once\n" << outcome.output;

@@ -274,11 +274,11 @@ TEST_F(EmulatedRun, SeveralRanksHaveGraphsOfPassesInWhichNothingTravels) {
     plain.insert(plain.end(), {zero, "parallel.cuda_graphs=false"});
     const Outcome outcome = run(name, 2, graphs, two_gpus);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("graphs     1 recorded; 5 of 12 passes were launches"));
+    EXPECT_THAT(outcome.output, HasSubstr("graphs     1 recorded; 5 of 12 passes ran as graphs"));
     EXPECT_EQ(ledger(name), ledger_of(2, plain, two_gpus)) << "stage " << stage;
   }
   overrides.emplace_back("parallel.zero=3");
-  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output, HasSubstr("graphs     none: weights or gradients travel"));
+  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output, HasSubstr("graphs     none: the passes communicate weights or gradients"));
 }
 
 // The profile shows a transfer's time where it starts and where it is waited for.
@@ -286,7 +286,7 @@ TEST_F(EmulatedRun, IsProfiledWithoutMemoryToSpare) {
   const std::string small = "LLMTRAIN_EMULATOR_DEVICES=2 LLMTRAIN_EMULATOR_MEMORY=1000000000";
   const Outcome outcome = run("profile", 2, {"log.profile=1", "parallel.zero=3"}, small);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("no memory is left to measure what this GPU can do"));
+  EXPECT_THAT(outcome.output, HasSubstr("no memory is left to measure the limits of this GPU"));
   EXPECT_THAT(outcome.output, HasSubstr("all-gather"));
   EXPECT_EQ(ledger("profile"), ledger_of(1, {})) << "with a profile or without";
 }
@@ -363,14 +363,14 @@ TEST_F(EmulatedRun, WithoutAGpuTheErrorSaysWhatToDo) {
 TEST_F(EmulatedRun, AGpuTooOldIsAnError) {
   const Outcome outcome = run("old", 2, {}, "LLMTRAIN_EMULATOR_CAPABILITY=75");
   EXPECT_EQ(outcome.exit_code, 69);
-  EXPECT_THAT(outcome.output, HasSubstr("wants compute capability 8.0 or newer"));
+  EXPECT_THAT(outcome.output, HasSubstr("needs compute capability 8.0 or newer"));
 }
 
 TEST_F(EmulatedRun, AGpuTooSmallIsAnError) {
   const Outcome outcome = run("small", 1, {}, "LLMTRAIN_EMULATOR_MEMORY=100000");
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_THAT(outcome.output, HasSubstr("not enough memory: the run needs"));
-  EXPECT_THAT(outcome.output, HasSubstr("per rank, its share of the GPU is"));
+  EXPECT_THAT(outcome.output, HasSubstr("per rank, and a rank's share of the GPU is"));
 }
 
 TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {

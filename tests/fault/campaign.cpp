@@ -132,7 +132,7 @@ std::string Rig::expect_recovery(const std::string& name, int ranks, const std::
     score.fail(fmt::format("{}: the same command ends with exit code {}:\n{}", what, again.exit_code, again.output));
   } else if (ledger(name) != undisturbed(arguments, numbers)) {
     score.fail(what + ": another ledger than that of an undisturbed run");
-  } else if (contains(again.output, "is refused")) {
+  } else if (contains(again.output, "cannot be used:")) {
     score.fail(what + ": a published checkpoint was refused:\n" + again.output);
   }
   remove(name);

@@ -176,7 +176,7 @@ void two_owners(int64_t count, Score& score) {
         rig.command("hit", ranks, "", holds), (rig.folder / "first").string(), rig.folder_of("hit"),
         rig.command("hit", 1, "", {}), (rig.folder / "job").string()));
     score.count("pairs");
-    if (!contains(outcome.output, "second: 73") || !contains(outcome.output, "another job writes here (host ") ||
+    if (!contains(outcome.output, "second: 73") || !contains(outcome.output, "another job owns this run (host ") ||
         !contains(outcome.output, ", process ")) {
       score.fail(what + ":\n" + outcome.output);
     }

@@ -227,7 +227,7 @@ expect 'testing before sid' '0 5.1 3.7.2: forky' "$(install)"
 
 trixie
 echo 'no forky' >>"$world/broken"
-expect 'a release that the mirror does not give' '0 5.2.2 3.7.2: sid' "$(install)"
+expect 'a release that the mirror does not serve' '0 5.2.2 3.7.2: sid' "$(install)"
 
 trixie
 echo 'install libkokkos-dev=5.2.2' >>"$world/broken"

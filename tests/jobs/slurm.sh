@@ -150,7 +150,7 @@ case_stopped() {
   fast stopped
   kill -STOP "$(process_of stopped 1)"
   goes_on stopped
-  expect stopped 'rank 1 is lost: no sign of life'
+  expect stopped 'rank 1 is lost: no heartbeat'
   expect stopped 'exit code 76, requeued'
 }
 

@@ -96,12 +96,12 @@ TEST(WatchdogVerdict, TheReportHasALineForEachRank) {
   ranks[1].status->sequence = 49;
   ranks[2].status.reset();
   const std::string text = report(*find_verdict(ranks, 0, limits), ranks);
-  EXPECT_THAT(text, HasSubstr("llmtrain: rank 1 is lost: no sign of life for 131 s. Where the ranks are:\n"));
+  EXPECT_THAT(text, HasSubstr("llmtrain: rank 1 is lost: no heartbeat for 131 s. State of the ranks:\n"));
   EXPECT_THAT(text, HasSubstr("  rank 0 on n0, process 100: step 7, waits in exchange #50 (0 bytes) for 130 s; sign of "
                               "life 1.0 s ago\n"));
   EXPECT_THAT(text, HasSubstr("  rank 1 on n1, process 100: step 7, computing for 130 s; last collective exchange #49 "
-                              "(0 bytes); sign of life 131.0 s ago   <==\n"));
-  EXPECT_THAT(text, HasSubstr("  rank 2: nothing is known of it\n"));
+                              "(0 bytes); last heartbeat 131.0 s ago   <==\n"));
+  EXPECT_THAT(text, HasSubstr("  rank 2: its state is unknown\n"));
   EXPECT_THAT(text, HasSubstr("exit code 76"));
 }
 

@@ -101,8 +101,8 @@ TEST_F(RunDirectoryTest, TheResolvedDeckIsTheSameDeck) {
 TEST_F(RunDirectoryTest, FilesThatNoRunHasWrittenAreNotReplaced) {
   fs::create_directories(folder / "a");
   touch("deck.ini");
-  EXPECT_NE(refusal(config()).find("a run would replace deck.ini"), std::string::npos);
-  EXPECT_NE(refusal(config({"run.overwrite=true"})).find("a run would replace deck.ini"), std::string::npos);
+  EXPECT_NE(refusal(config()).find("the run would replace deck.ini"), std::string::npos);
+  EXPECT_NE(refusal(config({"run.overwrite=true"})).find("the run would replace deck.ini"), std::string::npos);
   EXPECT_TRUE(fs::exists(folder / "a/deck.ini"));
 }
 
@@ -111,14 +111,14 @@ TEST_F(RunDirectoryTest, AnUnfinishedRunIsNotOverwrittenSilently) {
     const RunDirectory directory(config());
     touch("ledger.jsonl");
   }
-  EXPECT_NE(refusal(config()).find("did not finish"), std::string::npos);
+  EXPECT_NE(refusal(config()).find("an unfinished run"), std::string::npos);
   EXPECT_TRUE(fs::exists(folder / "a/ledger.jsonl"));
 }
 
 TEST_F(RunDirectoryTest, TheSecondJobNamesTheFirst) {
   const RunDirectory first(config());
   const std::string message = refusal(config());
-  EXPECT_NE(message.find("another job writes here"), std::string::npos);
+  EXPECT_NE(message.find("another job owns this run"), std::string::npos);
   EXPECT_NE(message.find("process " + std::to_string(getpid())), std::string::npos) << message;
 }
 

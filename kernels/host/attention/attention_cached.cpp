@@ -59,7 +59,7 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
   for (int64_t row = 0; row < batch.tokens; ++row) {
     const int64_t sequence = batch.sequence_ids.as<int64_t>()[row], position = batch.positions.as<int32_t>()[row];
     LLMTRAIN_CHECK(sequence >= 0 && sequence < cache.dim(0) && position >= 0 && position < cache.dim(1),
-                   "a token lies outside of the cache");
+                   "a token is outside the cache");
     std::memcpy(static_cast<char*>(cache.data) + place_of(cache, batch, row) * bytes,
                 static_cast<const char*>(qkv.data) + row * row_bytes + queries, static_cast<size_t>(bytes));
   }

@@ -35,7 +35,7 @@ Kernels& kernels_of_thread() {
 TileKernel* kernel_of(const TileShape& shape, bool micro) {
   std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
   if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
-  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN refused a tile of a matrix product");
+  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN has no kernel for a tile of a matrix product");
   return kernel.get();
 }
 

@@ -90,13 +90,12 @@ bool bf16_products_are_fast() {
 
 std::string slow_products_note() {
   if (!processor_has(Instructions::avx2) || host::have_micro_kernels(DType::f32)) return {};
-  const char* why =
-      host::onednn_has_micro_kernels()
-          ? "the oneDNN that is loaded has other micro-kernels than the one that llmtrain was compiled with: "
-            "compile llmtrain again"
-          : "the oneDNN of this build has no micro-kernels: build it with -DDNNL_EXPERIMENTAL_UKERNEL=ON, "
-            "as Debian does, and llmtrain with it";
-  return std::string("matrix products and attention take their slowest path: ") + why;
+  const char* why = host::onednn_has_micro_kernels()
+                        ? "the loaded oneDNN has a different micro-kernel interface than the one that llmtrain was "
+                          "compiled with: compile llmtrain again"
+                        : "the oneDNN of this build has no micro-kernels: build it with "
+                          "-DDNNL_EXPERIMENTAL_UKERNEL=ON, as Debian does, then rebuild llmtrain";
+  return std::string("matrix products and attention use their slowest path: ") + why;
 }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role) {

@@ -134,16 +134,14 @@ std::string deck_manual(const DeckKeys& defaults) {
       "same.\n\n"
       "One `key = value` per line under a `[section]`. `#` or `;` at the start of a line, or `;` after white space, "
       "begin a\n"
-      "comment. Lists are separated by commas and may go on in indented lines. A backslash at the end of a line joins "
-      "the\n"
-      "indented next one to it without a break. Counts accept `_` between digits and K, M, G (powers of 1000), KiB, "
+      "comment. Commas separate the items of a list, which may continue in indented lines. A backslash at the end of a "
+      "line\njoins the next, indented line to it. Counts accept `_` between digits and K, M, G (powers of 1000), KiB, "
       "MiB,\n"
-      "GiB. Text is written without quotation marks; `\\n`, `\\t`, `\\s` (a space at an end), `\\,`, `\\\\` and "
-      "`\\xHH`\n"
-      "stand for characters that could not stand there. `${NAME}` is an environment variable. Relative paths are "
+      "GiB. Text is written without quotation marks, with the escapes `\\n`, `\\t`, `\\s` (a space at an end), `\\,`, "
+      "`\\\\` and\n`\\xHH`. `${NAME}` is an environment variable. Relative paths are "
       "relative\n"
-      "to the working directory of the job. On the command line `section.key=value` wins over the deck. Numbers that\n"
-      "are used in fp32 must be finite there, and 0 only if they are written so.\n";
+      "to the working directory of the job. `section.key=value` on the command line overrides the deck. Numbers "
+      "that\nare used in fp32 must be finite in fp32, and nonzero numbers must not round to 0.\n";
   for (const DeckKeys::Section& section : defaults.sections()) {
     out += fmt::format("\n## [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
                        section.name, section.doc);

@@ -96,8 +96,8 @@ class Reader {
   bool acceptable(std::string_view& line) {
     if (line.size() > max_deck_line) {
       return reject(
-          fmt::format("the line has {} bytes, more than {} (a list goes on in indented lines; so does a text after "
-                      "a backslash at the line's end)",
+          fmt::format("the line has {} bytes, and at most {} are allowed: continue a list in indented lines, and a "
+                      "text after a backslash at the end of the line",
                       line.size(), max_deck_line));
     }
     const bool control = std::any_of(line.begin(), line.end(), [](char c) {
@@ -127,12 +127,12 @@ class Reader {
     const size_t end = content.find(']');
     const std::string_view name = content.substr(1, end == std::string_view::npos ? end : end - 1);
     if (end == std::string_view::npos || trimmed(name) != name || name.empty() || name.find(';') != name.npos) {
-      return reject("a section is written [name]");
+      return reject("a section header must be [name]");
     }
     const std::string_view after = content.substr(end + 1);
     if (!without_comment(after).empty()) {
-      return reject(
-          fmt::format("'{}' after the section (inline comments begin with ';' after white space)", trimmed(after)));
+      return reject(fmt::format("'{}' follows the section header: inline comments begin with ';' after white space",
+                                trimmed(after)));
     }
     in_section_ = true;
     skip_section_ = false;
@@ -148,7 +148,7 @@ class Reader {
     if (equals == std::string_view::npos || !good_name) {
       return reject(fmt::format("'{}' is neither [section] nor key = value", without_comment(content)));
     }
-    if (!in_section_) return reject(fmt::format("{}: a key stands before the first [section]", name));
+    if (!in_section_) return reject(fmt::format("{}: the key is before the first [section]: move it below one", name));
     name_ = name;
     in_key_ = true;
     key_rejected_ = !acceptable_value(content.substr(equals + 1));
@@ -159,11 +159,10 @@ class Reader {
     const std::string_view plain = trimmed(without_comment(value));
     const size_t hash = find_hash(plain);
     if (hash == std::string_view::npos) return true;
-    errors_.add(
-        line_, section_ + "." + name_,
-        fmt::format("'{}' does not end after its value: inline comments begin with ';' after white space (for a # in "
-                    "a text write \\x23)",
-                    plain));
+    errors_.add(line_, section_ + "." + name_,
+                fmt::format("'{}' continues after its value: inline comments begin with ';' after white space (write "
+                            "\\x23 for a # in a text)",
+                            plain));
     return false;
   }
 
@@ -249,7 +248,8 @@ std::string expand_environment(std::string_view text) {
     const bool valid = !name.empty() && name.find_first_not_of(
                                             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                             "0123456789_") == std::string::npos;
-    if (!valid) throw UserError(ExitCode::deck, "'${' begins an environment variable: ${NAME} (\\x24 for a plain $)");
+    if (!valid)
+      throw UserError(ExitCode::deck, "'${' begins an environment variable: write ${NAME} (or \\x24 for a plain $)");
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
       throw UserError(ExitCode::deck, fmt::format("the environment variable {} is not set", name));
@@ -267,7 +267,7 @@ std::vector<RawKey> read_overrides(std::span<const std::string> arguments, DeckE
     const size_t equals = argument.find('=');
     const size_t dot = argument.find('.');
     if (equals == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 >= equals) {
-      errors.add(DeckErrors::command_line, argument, "an argument after the deck is written section.key=value");
+      errors.add(DeckErrors::command_line, argument, "an argument after the deck must be section.key=value");
       continue;
     }
     std::string text(trimmed(std::string_view(argument).substr(equals + 1)));

@@ -15,7 +15,7 @@ struct Fp32Number {
   static double parse(std::string_view text, const KeyInfo& info) {
     const double value = parse_number(text, info.range);
     const auto used = static_cast<float>(value);
-    if (!std::isfinite(used)) refuse(text, "too large for fp32, in which it is used: that ends at 3.4e38");
+    if (!std::isfinite(used)) refuse(text, "too large for fp32, in which it is used: the maximum is 3.4e38");
     if (used == 0 && value != 0) {
       refuse(text, "0 in fp32, in which it is used: write 0, or at least 1.4e-45");
     }

@@ -118,7 +118,8 @@ void FileHandle::read(int64_t offset, int64_t count, void* data) const {
 std::string FileHandle::read_text(int64_t most) const {
   const int64_t bytes = size();
   if (bytes > most) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: {} bytes; such a file has at most {}", path_, bytes, most));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the file has {} bytes, and at most {} are allowed", path_, bytes, most));
   }
   std::string text(static_cast<size_t>(bytes), '\0');
   read(0, bytes, text.data());

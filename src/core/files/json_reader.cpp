@@ -63,7 +63,7 @@ class DocumentBuilder final : public JsonHandler {
   bool on_key(std::string& name) override {
     const auto [place, is_new] = open_.back()->get_ref<nlohmann::json::object_t&>().try_emplace(name);
     next_ = &place->second;
-    return is_new || fail(fmt::format("key {} twice in one object", printable(name)));
+    return is_new || fail(fmt::format("the key {} appears twice in one object", printable(name)));
   }
   bool on_open(bool object) override {
     nlohmann::json* at = place();
@@ -91,17 +91,18 @@ class DocumentBuilder final : public JsonHandler {
 
 bool JsonHandler::parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
   constexpr int number_overflow = 406;  // of nlohmann::json::out_of_range
-  return fail(error.id == number_overflow ? "a number that no double holds" : "not valid JSON");
+  return fail(error.id == number_overflow ? "the number does not fit a double" : "not valid JSON");
 }
 
 bool JsonHandler::count() {
-  if (values_left_ == 0) return fail("more values than such a file can need");
+  if (values_left_ == 0) return fail("the document has too many values");
   --values_left_;
   return true;
 }
 
 bool JsonHandler::open(bool object) {
-  if (++depth_ > max_json_depth) return fail(fmt::format("nested deeper than {} levels", max_json_depth));
+  if (++depth_ > max_json_depth)
+    return fail(fmt::format("the document is nested deeper than {} levels", max_json_depth));
   return count() && on_open(object);
 }
 
@@ -119,8 +120,8 @@ void parse_json_events(std::string_view text, const std::string& source, JsonHan
 
 nlohmann::json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.bytes) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} bytes; such a file has at most {}", source, text.size(), limits.bytes));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: the file has {} bytes, and at most {} are allowed", source,
+                                                       text.size(), limits.bytes));
   }
   DocumentBuilder builder(limits.values);
   parse_json_events(text, source, builder);

@@ -266,7 +266,7 @@ void abort_with_report(int code, const std::string& text) {
 void set_abort_action(void (*action)()) { abort_action = action; }
 
 void abort_if_unwinding() {
-  if (std::uncaught_exceptions() > session.exceptions) fail_job("the program ended by an exception that nobody caught");
+  if (std::uncaught_exceptions() > session.exceptions) fail_job("the program ended with an uncaught exception");
 }
 
 }  // namespace llmtrain

@@ -141,7 +141,7 @@ ThreadChoice choose_threads(const ThreadFacts& facts) {
   }
   if (share > max_threads) {
     share = max_threads;
-    reason += fmt::format(" (a rank takes {} at most: start more ranks)", share);
+    reason += fmt::format(" (a rank uses at most {}: start more ranks)", share);
   }
   const int bound = std::max(1, facts.bound_cores);
   if (bound >= share) return {share, reason, false};

@@ -292,8 +292,8 @@ Watchdog::Watchdog(const WatchOptions& options, Communicator& communicator)
   if (s.with_files) {
     set_claim_file(options.folder + "/end");
   } else {
-    note_ =
-        fmt::format("{}: {} ranks cannot write there, so that lost ranks are not noticed", options.folder, blind[0]);
+    note_ = fmt::format("{}: {} ranks cannot write to this folder, so that lost ranks are not detected", options.folder,
+                        blind[0]);
   }
   const auto start = [&](void (State::*work)()) {
     ++s.threads;

@@ -28,9 +28,9 @@ std::string what_happened(const Verdict& verdict) {
   const std::string verb = verdict.ranks.size() == 1 ? "is" : "are";
   switch (verdict.cause) {
     case Verdict::Cause::gone:
-      return fmt::format("{} {} gone: the process ended without a word", who, verb);
+      return fmt::format("{} {} gone: the process ended without a message", who, verb);
     case Verdict::Cause::silent:
-      return fmt::format("{} {} lost: no sign of life for {:.0f} s", who, verb, verdict.seconds);
+      return fmt::format("{} {} lost: no heartbeat for {:.0f} s", who, verb, verdict.seconds);
     case Verdict::Cause::stuck:
       return fmt::format("{} {} stuck: no progress for {:.0f} s", who, verb, verdict.seconds);
     case Verdict::Cause::no_file_system:
@@ -38,17 +38,17 @@ std::string what_happened(const Verdict& verdict) {
     case Verdict::Cause::nobody_moves:
       break;
   }
-  return fmt::format("all ranks wait for each other for {:.0f} s, {} behind the others", verdict.seconds, who);
+  return fmt::format("all ranks have waited for each other for {:.0f} s, {} behind the others", verdict.seconds, who);
 }
 
 std::string line_of(size_t rank, const ObservedRank& seen, bool at_fault) {
   std::string text = fmt::format("  rank {}", rank);
   if (!seen.status) {
-    text += ": nothing is known of it";
+    text += ": its state is unknown";
   } else {
     text += fmt::format(" on {}, process {}: {}", seen.status->process.host, seen.status->process.pid,
                         describe(*seen.status));
-    text += fmt::format("; sign of life {:.1f} s ago", seen.silent);
+    text += fmt::format("; last heartbeat {:.1f} s ago", seen.silent);
   }
   if (seen.process == ProcessState::gone) text += "; the process is gone";
   if (seen.process == ProcessState::stopped) text += "; the process is stopped (SIGSTOP, or a debugger)";
@@ -100,7 +100,7 @@ std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int 
 }
 
 std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks) {
-  std::string text = fmt::format("llmtrain: {}. Where the ranks are:\n", what_happened(verdict));
+  std::string text = fmt::format("llmtrain: {}. State of the ranks:\n", what_happened(verdict));
   size_t lines = 0, left_out = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const bool at_fault = std::ranges::find(verdict.ranks, static_cast<int>(r)) != verdict.ranks.end();
@@ -110,8 +110,8 @@ std::string report(const Verdict& verdict, const std::vector<ObservedRank>& rank
     }
     text += line_of(r, ranks[r], at_fault);
   }
-  if (left_out > 0) text += fmt::format("  and {} more, of which nothing is wrong to see\n", left_out);
-  return text + "llmtrain: the job ends (exit code 76); the same command goes on from the newest checkpoint\n";
+  if (left_out > 0) text += fmt::format("  and {} more, without visible problems\n", left_out);
+  return text + "llmtrain: the job ends (exit code 76); the same command resumes from the newest checkpoint\n";
 }
 
 }  // namespace llmtrain

@@ -84,21 +84,20 @@ void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
     config.data.tokenizer = "bpe";
     deck.set("data.tokenizer", Origin::automatic, "run.task = tokenizer");
   }
-  deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer learns bpe");
+  deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer only trains bpe");
   config.data.validation.clear();
   config.data.resolve(deck, config.run.output);
 }
 
 void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
   if (!deck.given("model.path")) {
-    deck.fail("model.path", "is required with run.task = evaluate: the folder of the model");
+    deck.fail("model.path", "is required with run.task = evaluate: give the folder of the model");
   }
   if (!config.data.validation.empty()) {
     deck.set("data.train", Origin::unused, "data.validation is evaluated");
   } else if (!deck.given("data.train") && deck.sound({"data.validation"})) {
     deck.fail("data.validation",
-              "is required with run.task = evaluate (or data.train, of which the last "
-              "validation_fraction is evaluated)");
+              "is required with run.task = evaluate (or give data.train, whose last validation_fraction is evaluated)");
   }
 }
 
@@ -175,7 +174,7 @@ void Config::set_compute(PrecisionConfig::Compute compute) {
 std::string read_deck_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
-    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; some are in inputs/)",
+    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; inputs/ has examples)",
                                                          path, std::strerror(errno)));
   std::string text(max_deck_bytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -226,7 +225,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
-             "the run would lie in data.cache, the folder of token files: choose another name");
+             "the run's folder would be data.cache, the folder of token files: choose another name");
   if (config.run.task == RunConfig::Task::pretrain) {
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
@@ -247,7 +246,7 @@ std::string write_deck(const Config& config) {
   Config copy = config;  // the keys refer to non-const fields
   DeckKeys keys;
   copy.visit(keys);
-  return write_deck(keys, config.provenance, "Resolved deck: every key, and behind it where its value comes from.");
+  return write_deck(keys, config.provenance, "Resolved deck: every key, with the origin of its value.");
 }
 
 std::string help_text(std::string_view topic) {

@@ -44,37 +44,37 @@ std::string run_name_of(std::string_view deck_name) {
 }  // namespace
 
 void RunConfig::visit(DeckKeys& keys) {
-  keys.section("run", "What the job does, and where its results go.");
+  keys.section("run", "Task, name and length of the run.");
   keys.key<RunNameCodec>("name", name,
-                         {.doc = "Of the run: results lie in <output>/<name>/.",
+                         {.doc = "Name of the run, whose results are in <output>/<name>/.",
                           .automatic = "the deck's file name",
                           .change = Change::nothing});
-  keys.key(
-      "task", task,
-      {.doc =
-           "pretrain: learn to predict the next token of text; evaluate: how well model.path predicts the "
-           "validation data (loss, perplexity, bits per byte, token accuracy); tokenizer: learn data.tokenizer = bpe "
-           "from data.train, as tokenizer.json in the run's folder."});
+  keys.key("task", task,
+           {.doc = "pretrain: train a model to predict the next token; evaluate: score the validation data with "
+                   "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
+                   "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("output", output, {.doc = "Folder of run directories.", .change = Change::nothing});
   keys.key("seed", seed,
-           {.range = at_least(0), .doc = "Of all random numbers: initial weights, sample order, dropout."});
-  keys.key("overwrite", overwrite,
-           {.doc = "An existing run directory is replaced, instead of gone on with or refused; by a requeued job once.",
-            .change = Change::nothing});
+           {.range = at_least(0), .doc = "Seed of all random numbers: initial weights, sample order, dropout."});
+  keys.key(
+      "overwrite", overwrite,
+      {.doc =
+           "Replace an existing run directory instead of resuming or refusing it. A job that Slurm requeues resumes.",
+       .change = Change::nothing});
   keys.key("max_steps", max_steps,
            {.unit = "steps",
             .range = at_least(1),
-            .doc = "Optimizer steps of the run.",
+            .doc = "Number of optimizer steps.",
             .automatic = "by epochs",
             .change = Change::applies});
   keys.key("epochs", epochs,
            {.range = {.min = 0, .max = 1e6, .open_min = true},
-            .doc = "Instead of max_steps, one of which is required: passes over the training data, may be broken.",
+            .doc = "Passes over the training data (fractions allowed). Give either epochs or max_steps.",
             .automatic = "by max_steps",
             .change = Change::applies});
   keys.key<TimeLimitCodec>("time_limit", time_limit,
-                           {.doc = "The run stops in time to save a checkpoint, with exit code 75. auto: what Slurm "
-                                   "grants the job.",
+                           {.doc = "Time limit of the job: the run saves a checkpoint before it and ends with exit "
+                                   "code 75. auto: Slurm's limit.",
                             .change = Change::nothing});
 }
 
@@ -89,33 +89,34 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
   if (!steps) deck.unused("run.max_steps", "epochs is given");
   if (!passes) deck.unused("run.epochs", "max_steps is given");
-  if (!steps && !passes) deck.fail("run.max_steps", "is required, or run.epochs");
+  if (!steps && !passes) deck.fail("run.max_steps", "is required unless run.epochs is given");
 }
 
 void EvaluationConfig::visit(DeckKeys& keys) {
-  keys.section("evaluation", "The loss on validation data.", Change::nothing);
-  keys.key("every_steps", every_steps, {.unit = "steps", .range = at_least(0), .doc = "0 = never during the run."});
-  keys.key("at_start", at_start, {.doc = "Also before the first step."});
-  keys.key("at_end", at_end, {.doc = "Also after the last step."});
-  keys.key(
-      "batches", batches,
-      {.range = at_least(0), .doc = "Batches of batch.global sequences, in canonical order; 0 = all validation data."});
+  keys.section("evaluation", "Evaluation on validation data.", Change::nothing);
+  keys.key("every_steps", every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of evaluations; 0 = never during the run."});
+  keys.key("at_start", at_start, {.doc = "Evaluate before the first step too."});
+  keys.key("at_end", at_end, {.doc = "Evaluate after the last step too."});
+  keys.key("batches", batches,
+           {.range = at_least(0),
+            .doc = "Number of batches of batch.global sequences, in canonical order; 0 = all validation data."});
   keys.key("early_stopping_patience", early_stopping_patience,
            {.unit = "evaluations",
             .range = at_least(0),
-            .doc = "The run ends after this many evaluations in a row without a better one by checkpoint.best_metric; "
-                   "0 = off."});
+            .doc = "End the run after this many consecutive evaluations without an improvement of "
+                   "checkpoint.best_metric; 0 = off."});
   keys.key("early_stopping_threshold", early_stopping_threshold,
-           {.range = at_least(0), .doc = "Better is better by more than this (nats, or a share of tokens)."});
+           {.range = at_least(0), .doc = "Minimum improvement that counts (in nats, or as a fraction of tokens)."});
   keys.key("load_best_at_end", load_best_at_end,
-           {.doc = "The run ends with the weights of its best evaluation, by checkpoint.best_metric: what is exported "
-                   "are these. Every better evaluation is followed by a checkpoint."});
-  keys.key("stride", stride,
-           {.unit = "tokens",
-            .range = at_least(0),
-            .doc = "With run.task = evaluate and packing = wrap: windows of sequence_length tokens begin this far "
-                   "apart, and every token is scored once, with all of its window before it. 0 = windows do not "
-                   "overlap."});
+           {.doc = "End with the weights of the best evaluation by checkpoint.best_metric, which are then exported. A "
+                   "checkpoint follows every better evaluation."});
+  keys.key(
+      "stride", stride,
+      {.unit = "tokens",
+       .range = at_least(0),
+       .doc = "Distance between windows of sequence_length tokens, with run.task = evaluate and packing = wrap. Every "
+              "token is scored once, given all preceding tokens of its window. 0 = windows do not overlap."});
 }
 
 void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
@@ -125,7 +126,8 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
                "windows are cut from a stream of tokens: they need data.packing = wrap");
     const int64_t length = config.batch.sequence_length;
     deck.check(stride <= length, {"evaluation.stride", "batch.sequence_length"},
-               fmt::format("windows of batch.sequence_length = {} would leave tokens out between them", length));
+               fmt::format("windows of batch.sequence_length = {} would skip tokens between them: use a smaller stride",
+                           length));
     deck.check(stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
                "windows need batch.sequence_length = 2 or more: their last token is a target only");
     return;
@@ -139,37 +141,40 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
              "early stopping needs evaluation.every_steps above 0");
   deck.check(!data.validation.empty() || data.validation_fraction > 0,
              {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
-             "early stopping needs validation data: data.validation, or data.validation_fraction above 0");
+             "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
 }
 
 void LogConfig::visit(DeckKeys& keys) {
-  keys.section("log", "What is written while the run goes on, and how often.", Change::nothing);
+  keys.section("log", "Output during the run, and its intervals.", Change::nothing);
   keys.key("every_steps", every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "A line of progress; 0 = never."});
-  keys.key("sinks", sinks, {.doc = "Where metrics go besides the console: metrics.h5, metrics.jsonl."});
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
+  keys.key("sinks", sinks, {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl."});
   keys.key("samples_every_steps", samples_every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "The model continues the prompts; 0 = never."});
-  keys.key("sample_prompts", sample_prompts,
-           {.doc = "Texts to continue, \\, for a comma inside one; none: a document from its beginning."});
+           {.unit = "steps",
+            .range = at_least(0),
+            .doc = "Interval of samples, in which the model continues the prompts; 0 = never."});
   keys.key(
-      "sample_length", sample_length,
-      {.unit = "tokens", .range = between(1, 1 << 20), .doc = "New tokens of a sample, if it does not end before."});
+      "sample_prompts", sample_prompts,
+      {.doc =
+           "Texts to continue (\\, is a comma inside a text); an empty list: one sample that starts like a document."});
+  keys.key("sample_length", sample_length,
+           {.unit = "tokens", .range = between(1, 1 << 20), .doc = "Maximum number of new tokens of a sample."});
   keys.key("sample_temperature", sample_temperature,
-           {.range = at_least(0), .doc = "Logits are divided by it; 0 = always the most probable token."});
+           {.range = at_least(0), .doc = "Divisor of the logits; 0 = always the most probable token."});
   keys.key("sample_top_k", sample_top_k,
-           {.unit = "tokens", .range = at_least(0), .doc = "Only the k most probable tokens are drawn from; 0 = all."});
+           {.unit = "tokens", .range = at_least(0), .doc = "Sample only from the k most probable tokens; 0 = all."});
   keys.key("sample_top_p", sample_top_p,
            {.range = {.min = 0, .max = 1, .open_min = true},
-            .doc = "Only the most probable tokens that reach this probability together; 1 = all."});
-  keys.key("parameter_hash_every_steps", parameter_hash_every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "The ledger gets a hash of all parameters; 0 = never."});
+            .doc = "Sample only from the most probable tokens whose probabilities sum to this value; 1 = all."});
+  keys.key(
+      "parameter_hash_every_steps", parameter_hash_every_steps,
+      {.unit = "steps", .range = at_least(0), .doc = "Interval of hashes of all parameters in the ledger; 0 = never."});
   keys.key(
       "profile", profile,
       {.unit = "steps",
        .range = between(0, 1000),
-       .doc = "So many steps, after the first of a job where it has more, are taken apart: a table of where their time "
-              "goes, and trace.json in the run's folder for a trace viewer; fewer where a rank has 65,536 spans "
-              "before. 0 = off."});
+       .doc = "Profile this many steps (the first one is skipped): the log gets a table of their time, and the run's "
+              "folder gets trace.json for a trace viewer. Recording ends early if a rank has 65,536 spans. 0 = off."});
 }
 
 void LogConfig::resolve(DeckLoader& deck) const {

@@ -156,8 +156,8 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
     if (!facts.checkpoint.empty()) {
       if (!facts.gone && config.run.task != RunConfig::Task::evaluate) {
         throw UserError(ExitCode::deck, path +
-                                            ": is a run or a checkpoint. Go on from it with checkpoint.resume = PATH, "
-                                            "or make a folder of it that training can begin with: llmtool export");
+                                            ": is a run or a checkpoint. Resume from it with checkpoint.resume = PATH, "
+                                            "or export it to a folder for model.path with llmtool export");
       }
       return take_recorded(deck, config, facts);
     }

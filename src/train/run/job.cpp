@@ -29,8 +29,8 @@ void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
   const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
   if (other == all.end()) return;
   log.warn(
-      fmt::format("rank {} runs on another kind of device ({}): the last bits of the results depend on it, and "
-                  "differ from a job on equal nodes",
+      fmt::format("rank {} runs on a different kind of device ({}), so that the results differ in their last bits from "
+                  "a job on equal nodes",
                   other - all.begin(), *other));
 }
 
@@ -69,11 +69,12 @@ bool open_directory(std::optional<RunDirectory>& directory, const Config& config
   communicator.broadcast(&respelled, sizeof(respelled));
   if (respelled != 0) check();
   if (finished != 0 && root) {
-    std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
-                           "run.overwrite=true to run it again\n",
-                           RunDirectory::path_of(config))
-                   .c_str(),
-               stdout);
+    std::fputs(
+        fmt::format(
+            "{}: this run is finished. Give run.name=... to start another, or run.overwrite=true to run it again\n",
+            RunDirectory::path_of(config))
+            .c_str(),
+        stdout);
   }
   return finished != 0;
 }
@@ -94,10 +95,10 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {
-    config.notes.push_back(fmt::format(
-        "{}: {} has no tokenizer, so every character of the text is a token of its own (data.tokenizer = char): the "
-        "model has not learned these ids. Name the tokenizer that it was trained with",
-        config.provenance.where("data.tokenizer"), config.model.path));
+    config.notes.push_back(
+        fmt::format("{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
+                    "char), whose ids the model does not know. Name the tokenizer that it was trained with",
+                    config.provenance.where("data.tokenizer"), config.model.path));
   }
   if (!data.note.empty()) {
     config.notes.push_back(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
@@ -136,12 +137,11 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (most <= share) return;
     const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
-    throw UserError(
-        ExitCode::deck,
-        fmt::format("not enough memory: what is offloaded needs {} per rank in memory of the host, a rank's "
-                    "share of the node is {}. Take more ranks on more nodes, fewer ranks a node, or "
-                    "parallel.offload_optimizer = nvme (--estimate shows the parts)",
-                    text(most), text(share)));
+    throw UserError(ExitCode::deck,
+                    fmt::format("not enough memory: the offloaded state needs {} per rank in host memory, and a rank's "
+                                "share of the node is {}. Use more ranks on more nodes, fewer ranks per node, or "
+                                "parallel.offload_optimizer = nvme (--estimate prints the memory by category)",
+                                text(most), text(share)));
   });
 }
 
@@ -189,18 +189,19 @@ std::string attention_difference(std::span<const std::string> libraries, std::sp
     const size_t shown = std::min(names.size(), max_hosts);
     const std::string more = shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "";
     names.resize(shown);
-    parts.push_back(fmt::format("{} on {}{}", library.empty() ? "ours" : library, fmt::join(names, ", "), more));
+    parts.push_back(fmt::format("{} on {}{}", library.empty() ? "built-in" : library, fmt::join(names, ", "), more));
   }
   return fmt::format(
-      "the ranks take attention from different libraries, whose bits differ: {}. Install the same cuDNN on all nodes, "
-      "where LD_LIBRARY_PATH finds it, and take GPUs of one kind; or set LLMTRAIN_ATTENTION=own for all ranks",
+      "the ranks use different attention backends, whose results differ in bits: {}. Install the same cuDNN on all "
+      "nodes, where LD_LIBRARY_PATH finds it, and use GPUs of one kind; or set LLMTRAIN_ATTENTION=own for all ranks",
       fmt::join(parts, "; "));
 }
 
 std::string attention_text(const std::string& library, const Config& config) {
   if (library.empty() || !may_take_attention(config)) return {};
-  if (const char* why = fallback_reason(config)) return fmt::format("attention is ours: {} has none {}", library, why);
-  return "attention to whole sequences by " + library;
+  if (const char* why = fallback_reason(config))
+    return fmt::format("built-in attention: that of {} is not used {}", library, why);
+  return "attention by " + library;
 }
 
 void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
@@ -239,9 +240,9 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   if (counts.too_long > 0)
     parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
   if (counts.without_target > 0) {
-    parts.push_back(fmt::format("{} documents of one token left out", count_text(counts.without_target)));
+    parts.push_back(fmt::format("{} documents of one token skipped", count_text(counts.without_target)));
   }
-  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens left out", count_text(counts.unused_tokens)));
+  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens skipped", count_text(counts.unused_tokens)));
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
 }
 
@@ -256,8 +257,8 @@ void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& 
   communicator.sum(missing);
   if (missing[0] == 0) return;
   log.warn(
-      fmt::format("{} of {} samples have no target (every label is -100, or a document ends behind every token): they "
-                  "train nothing, and a step of such samples alone has no loss",
+      fmt::format("{} of {} samples have no target (every label is -100, or a document ends after every token): they "
+                  "do not train the model, and a step with only such samples has no loss",
                   count_text(missing[0]), count_text(samples)));
 }
 

@@ -54,7 +54,7 @@ void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) 
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
   config.run.overwrite = false;
-  config.notes.push_back("the job was requeued: run.overwrite is not heeded again");
+  config.notes.push_back("the job was requeued and resumes: run.overwrite is ignored");
 }
 
 /// Collects all errors of the deck and the files it names. Rank 0 examines the files and broadcasts the result. An
@@ -89,10 +89,9 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
     const std::string mine = first;
     communicator.broadcast(first);
     if (mine != first) {
-      throw UserError(ExitCode::deck,
-                      fmt::format("{}: the deck resolves differently on rank {}: it was started with other "
-                                  "arguments, or an environment variable that the deck names has another value there",
-                                  command.deck, communicator.rank()));
+      throw UserError(ExitCode::deck, fmt::format("{}: the deck resolves differently on rank {}: start all ranks with "
+                                                  "the same arguments and the same environment variables",
+                                                  command.deck, communicator.rank()));
     }
   });
   ignore_overwrite_after_requeue(config, communicator);
@@ -105,14 +104,14 @@ void settle_precision(Config& config, bool fast_bf16) {
   const bool wanted = config.precision.compute == Compute::tf32;
   if (!use_tf32(wanted) && wanted) {
     config.notes.push_back(config.provenance.where("precision.compute") +
-                           ": this device has no tf32: its products are those of fp32");
+                           ": this device has no tf32; products use fp32");
   }
   const ParallelConfig& parallel = config.parallel;
   if (parallel.offload_parameters != Offload::none && parallel.offload_optimizer == Offload::none &&
       compute_dtype(config.precision) != DType::f32) {
-    config.notes.push_back(config.provenance.where("parallel.offload_parameters") +
-                           ": no effect: weights are rounded from the masters, which stay where they are without "
-                           "parallel.offload_optimizer");
+    config.notes.push_back(
+        config.provenance.where("parallel.offload_parameters") +
+        ": no effect without parallel.offload_optimizer, since weights are rounded from the masters");
   }
 }
 
@@ -128,7 +127,7 @@ void print_sources(RunLog& log, const Config& config, const DataStream& stream, 
   const std::vector<SourceShare> sources = stream.sources();
   const double taken = static_cast<double>(steps) * static_cast<double>(config.batch.global);
   for (size_t s = 0; s < sources.size() && sources.size() > 1; ++s) {
-    log.print(fmt::format("source     {}: {:.4g} % of the samples; its own are {}, {:.2f} epochs of them",
+    log.print(fmt::format("source     {}: {:.4g} % of the samples; it has {}, used for {:.2f} epochs",
                           split_weight(config.data.train[s]).pattern, 100 * sources[s].share,
                           count_text(sources[s].samples),
                           taken * sources[s].share / static_cast<double>(sources[s].samples)));
@@ -152,12 +151,12 @@ void print_resume(RunLog& log, const ResumePoint& from) {
 void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pinned) {
   const ParallelConfig& parallel = config.parallel;
   if (pinned != 0) {
-    log.print(fmt::format("offload    {} per rank in memory of the host", bytes_text(static_cast<double>(pinned))));
+    log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
   }
   if (bytes == 0) return;
   log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), parallel.offload_path));
   if (is_in_memory(parallel.offload_path)) {
-    log.warn(fmt::format("{}: {} lies in memory (tmpfs): nothing is spared there. Name a folder on a disk",
+    log.warn(fmt::format("{}: {} lies in memory (tmpfs), so that offloading saves nothing: give a folder on a disk",
                          config.provenance.where("parallel.offload_path"), parallel.offload_path));
   }
 }
@@ -184,10 +183,10 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
   if (trainer.groups() < ranks) {
-    log.warn(fmt::format(
-        "{} of {} ranks have no reduction group: they own shards but compute nothing. A larger batch.global, "
-        "a smaller batch.micro or fewer ranks use all of them",
-        ranks - trainer.groups(), ranks));
+    log.warn(
+        fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
+                    "batch.global, a smaller batch.micro or fewer ranks",
+                    ranks - trainer.groups(), ranks));
   }
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, config, runtime);
@@ -407,10 +406,10 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const std::string where = config.provenance.where("parallel.offload_path");
   check_offload_folder(config.parallel.offload_path, bytes, where);
   if (known) return;
-  config.notes.push_back(fmt::format(
-      "{}: {} ({} bytes) of a node fit there; the embeddings come on top, whose vocabulary only the text tells "
-      "(--estimate reads it)",
-      where, bytes_text(static_cast<double>(bytes)), bytes));
+  config.notes.push_back(
+      fmt::format("{}: {} ({} bytes) per node fit there, without the embeddings, whose vocabulary follows from the "
+                  "text (--estimate reads it)",
+                  where, bytes_text(static_cast<double>(bytes)), bytes));
 }
 
 /// Examines everything but the text itself, since reading a large corpus takes long.

@@ -28,10 +28,11 @@ namespace fs = std::filesystem;
 
 void refuse_other_deck(const std::vector<std::string>& breaking, const std::string& path) {
   if (breaking.empty()) return;
-  throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: the run was begun with another deck, to which its state belongs. Choose another "
-                              "run.name, or give run.overwrite=true to start it anew. What differs:\n  {}",
-                              path, fmt::join(breaking, "\n  ")));
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: this run was started from a different deck, so its checkpoints cannot be used. Choose another "
+                  "run.name, or give run.overwrite=true to start it anew. Differences:\n  {}",
+                  path, fmt::join(breaking, "\n  ")));
 }
 
 /// Applies the deck's changes since the checkpoint, and sets values that the configuration takes from it.
@@ -45,7 +46,7 @@ void reconcile(Config& config, ResumePoint& point) {
   }
   refuse_other_deck(changes.breaking, point.path);
   for (const std::string& change : changes.applied) {
-    point.notes.push_back(fmt::format("changed since the checkpoint, takes effect from here on: {}", change));
+    point.notes.push_back(fmt::format("changed since the checkpoint, with effect from here on: {}", change));
   }
   if (config.precision.compute == PrecisionConfig::Compute::automatic) {
     config.set_compute(load_config(point.manifest.deck, name, {}, DeckFiles::recorded).precision.compute);
@@ -55,7 +56,7 @@ void reconcile(Config& config, ResumePoint& point) {
 void cut_file(const std::string& path, int64_t bytes) {
   if (::truncate(path.c_str(), bytes) != 0) {
     throw UserError(ExitCode::io,
-                    fmt::format("{}: cannot be cut back to {} bytes: {}", path, bytes, std::strerror(errno)));
+                    fmt::format("{}: cannot be truncated to {} bytes: {}", path, bytes, std::strerror(errno)));
   }
 }
 
@@ -81,14 +82,14 @@ std::string content_difference(const std::vector<NamedContent>& there, const std
   for (size_t i = 0; i < std::min(there.size(), here.size()); ++i) {
     const NamedContent &was = there[i], &is = here[i];
     if (was.hash != is.hash) {
-      return was.path == is.path ? fmt::format("{} has other content than it had", is.path)
-                                 : fmt::format("{} has other content than {} had", is.path, was.path);
+      return was.path == is.path ? fmt::format("the content of {} has changed", is.path)
+                                 : fmt::format("the content of {} differs from that of {}", is.path, was.path);
     }
     if (was.role != is.role) return fmt::format("{}: {} there, {} here", is.path, was.role, is.role);
   }
   if (there.size() == here.size()) return {};
   const bool more = here.size() > there.size();
-  return fmt::format("{} files there, {} here, of which {} is the first that {}", there.size(), here.size(),
+  return fmt::format("{} files there, {} here; {} is the first that {}", there.size(), here.size(),
                      more ? here[there.size()].path : there[here.size()].path, more ? "is new" : "is missing");
 }
 
@@ -128,8 +129,7 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
       if (!there.empty()) {
         now.push_back(there.front());
         from.notes.push_back(
-            fmt::format("model.path: {} is not there any more, and is not needed: the checkpoint holds "
-                        "the weights",
+            fmt::format("model.path: {} no longer exists; it is not needed, since the checkpoint has the weights",
                         there.front().path));
       }
       continue;
@@ -146,8 +146,8 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
   refuse_other_deck(other_deck, from.path);
   if (!other_content.empty()) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the run was trained on other data than the deck names now. Restore what it was, "
-                                "or start a new run with another run.name. What differs:\n  {}",
+                    fmt::format("{}: the run was trained on different data. Restore the old data, or start a new run "
+                                "with another run.name. Differences:\n  {}",
                                 from.path, fmt::join(other_content, "\n  ")));
   }
   if (moved.empty()) return;
@@ -168,7 +168,7 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
     point = ResumePoint{found->path, std::move(found->manifest), true, {}, {}, {}};
     for (const RefusedCheckpoint& refused : found->refused) {
       point->refused.insert(refused.step);
-      point->notes.push_back(fmt::format("step {} is refused: {}", refused.step, refused.reason));
+      point->notes.push_back(fmt::format("the checkpoint of step {} cannot be used: {}", refused.step, refused.reason));
     }
   } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
     point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}, {}};
@@ -179,11 +179,10 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
                                                            config.provenance.where("checkpoint.resume"), folder));
     }
     if (point && how == "never") {
-      throw UserError(
-          ExitCode::cannot_create,
-          fmt::format("{}: a run with checkpoints is here, and {} = never. Choose another run.name, or give "
-                      "run.overwrite=true to start it anew",
-                      folder, config.provenance.where("checkpoint.resume")));
+      throw UserError(ExitCode::cannot_create,
+                      fmt::format("{}: this run has checkpoints, and {} = never. Choose another run.name, or give "
+                                  "run.overwrite=true to start it anew",
+                                  folder, config.provenance.where("checkpoint.resume")));
     }
     if (point) reconcile(config, *point);
   });
@@ -193,11 +192,11 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
 void warn_if_backend_changed(ResumePoint& point, const std::string& attention) {
   const std::string& before = point.manifest.run.attention;
   if (before == attention) return;
-  const auto whose = [](const std::string& library) { return library.empty() ? std::string("ours") : library; };
+  const auto name = [](const std::string& library) { return library.empty() ? std::string("built-in") : library; };
   point.notes.push_back(
-      fmt::format("attention to whole sequences was {} up to the checkpoint and is {} from here on: bits differ from "
-                  "those of a run that goes on with the same one",
-                  whose(before), whose(attention)));
+      fmt::format("the attention backend was {} up to the checkpoint and is {} from here on: results differ in bits "
+                  "from a run with one backend",
+                  name(before), name(attention)));
 }
 
 void cut_metrics(const std::string& folder, const Manifest& manifest) {
@@ -231,8 +230,9 @@ std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& 
     std::error_code error;
     const std::string aside = ledger + ".damaged";
     fs::rename(ledger, aside, error);
-    notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
-                                ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
+    notes.push_back(
+        fmt::format("{}: this is not the ledger that the checkpoint was saved with; a new one begins at step {}{}",
+                    ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
   }
   if (from.own) cut_metrics(folder, from.manifest);
   return notes;

@@ -54,7 +54,7 @@ std::string owner_of_this_job() {
 [[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {
   throw UserError(
       ExitCode::cannot_create,
-      fmt::format("{}: another job writes here ({}). Wait for it, or choose another run.name", path, owner));
+      fmt::format("{}: another job owns this run ({}). Wait for its end, or choose another run.name", path, owner));
 }
 
 // An owner on another node whose status file is older than this is assumed dead; clocks of nodes may differ by less.
@@ -70,10 +70,9 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   const bool ours = fs::exists(path_ + "/lock", error);
   for (const char* name : own_names) {
     if (ours || !fs::exists(path_ + "/" + name, error)) continue;
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: a run would replace {}, which no run has written. Choose another run.name or "
-                                "run.output, or move it away",
-                                path_, name));
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: the run would replace {}, which was not written by a "
+                                                         "run. Choose another run.name or run.output, or move it away",
+                                                         path_, name));
   }
   if (!config.run.overwrite && is_finished(config)) {
     found_ = Found::finished;
@@ -90,7 +89,7 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   if (!published_steps(checkpoints()).empty()) {
     found_ = Found::resumable;
   } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
-    refuse_another_deck(config, "a run that did not finish and has no checkpoint");
+    refuse_another_deck(config, "an unfinished run without a checkpoint");
   }
 }
 
@@ -133,17 +132,16 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
   }
   if (changes.empty()) return;
   throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: {} of another deck is here. Choose another run.name or run.output, or give "
-                              "run.overwrite=true to replace it. What differs:{}",
+                  fmt::format("{}: the folder has {} of a different deck. Choose another run.name or run.output, or "
+                              "give run.overwrite=true to replace it. Differences:{}",
                               path_, what, changes));
 }
 
 void RunDirectory::refuse_respelled() const {
-  throw UserError(
-      ExitCode::cannot_create,
-      fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or give "
-                  "run.overwrite=true to replace it. What differs:\n  {}",
-                  path_, fmt::join(respelled_, "\n  ")));
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: the folder has a finished run of a different deck. Choose another run.name or "
+                              "run.output, or give run.overwrite=true to replace it. Differences:\n  {}",
+                              path_, fmt::join(respelled_, "\n  ")));
 }
 
 bool RunDirectory::started_by_this_job(const Config& config) {
@@ -194,7 +192,7 @@ void RunDirectory::lock() {
   try {
     // EWOULDBLOCK: the lock is held. Other errors: this file system has no locks, or not across nodes.
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      refuse_owner(path_, length > 0 ? earlier.data() : "its name is not readable");
+      refuse_owner(path_, length > 0 ? earlier.data() : "its name cannot be read");
     }
     if (length > 0) refuse_living_owner(earlier.data());
   } catch (const UserError&) {

@@ -226,7 +226,7 @@ void Bench::reduce_scatter(int64_t bytes) {
       Transfer transfer = communicator_.exchange_shards(send, cuts, received, all, stream_);
       transfer.wait(stream_);
       for (size_t r = 0; r < all.size(); ++r) {
-        const void* direct = transfer.piece(static_cast<int>(r));
+        const void* direct = transfer.contribution(static_cast<int>(r));
         pieces[r] = r == me             ? send.rows(cuts[me], own)
                     : direct != nullptr ? Tensor(const_cast<void*>(direct), DType::f32, {own})
                                         : received[r];

@@ -14,7 +14,7 @@ struct TiledGradient {
   const float *lse, *delta;
 
   /// Gradient of a head's output.
-  __device__ HeadRows<H> outputs(const TilePlace& place, int head) const {
+  __device__ HeadRows<H> outputs(const TilePosition& place, int head) const {
     const int n = batch.rows.head_dim, width = batch.rows.heads * n;
     return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
@@ -29,7 +29,7 @@ struct TiledGradient {
   /// q . k. Invisible elements are undefined. sums_of(i, e): statistics of the query of element [i][e]; kept(dropout):
   /// their dropout bits, called only with dropout.
   template <int tiles, class Sums, class Kept>
-  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const TilePlace& place, int head,
+  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const TilePosition& place, int head,
                                 const Sums& sums_of, const Kept& kept) const {
     if (batch.drops()) {
       const SegmentDropout dropout = batch.dropout(place, head);
@@ -72,7 +72,7 @@ struct TiledBackwardKey {
 
   __device__ void operator()() const {
     const Rows<H>& rows = gradient.batch.rows;
-    TilePlace place{};
+    TilePosition place{};
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, false)) return;
     const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
@@ -165,7 +165,7 @@ struct TiledBackwardQuery {
 
   __device__ void operator()() const {
     const Rows<H>& rows = gradient.batch.rows;
-    TilePlace place{};
+    TilePosition place{};
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;

@@ -51,7 +51,7 @@ struct CountTiles {
 };
 
 /// Tile of a block: rows [begin + first, ...) of the batch, in a segment of `length` rows from `begin` on.
-struct TilePlace {
+struct TilePosition {
   int64_t begin;
   int length, first;
 
@@ -155,20 +155,20 @@ struct TiledBatch {
   Rows<H> rows;
   const int32_t* tiles;  ///< output of CountTiles
 
-  __device__ HeadRows<H> rows_from(const H* first, const TilePlace& place) const {
+  __device__ HeadRows<H> rows_from(const H* first, const TilePosition& place) const {
     return {first, static_cast<int>(rows.width()), place.length, rows.head_dim};
   }
-  __device__ HeadRows<H> queries(const TilePlace& place, int head) const {
+  __device__ HeadRows<H> queries(const TilePosition& place, int head) const {
     return rows_from(rows.query(place.begin, head), place);
   }
-  __device__ HeadRows<H> keys(const TilePlace& place, int kv) const {
+  __device__ HeadRows<H> keys(const TilePosition& place, int kv) const {
     return rows_from(rows.key(place.begin, kv), place);
   }
-  __device__ HeadRows<H> values(const TilePlace& place, int kv) const {
+  __device__ HeadRows<H> values(const TilePosition& place, int kv) const {
     return rows_from(rows.value(place.begin, kv), place);
   }
   __device__ bool drops() const { return rows.sequences != nullptr; }
-  __device__ SegmentDropout dropout(const TilePlace& place, int head) const {
+  __device__ SegmentDropout dropout(const TilePosition& place, int head) const {
     return {rows.dropout, static_cast<uint64_t>(rows.sequences[place.begin]), head, rows.offsets[place.begin]};
   }
   __device__ bool visible(int query, int key, int length) const {
@@ -198,7 +198,7 @@ struct TiledForward {
 
   __device__ void operator()() const {
     const Rows<H>& rows = batch.rows;
-    TilePlace place{};
+    TilePosition place{};
     if (!place.find(rows.segments, batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;

@@ -18,7 +18,7 @@ using host::Float8;
 using host::load8;
 
 /// Number of elements whose exponentials are added in fp32 lanes before the lanes are folded in double.
-constexpr int64_t chunk = 2048;
+constexpr int64_t lane_block = 2048;
 constexpr int64_t width = 16;  ///< lanes, two vectors
 
 /// Lower limit of differences of logits: the exponential is below 1e-37, and 0 * -inf does not arise.
@@ -67,8 +67,8 @@ struct RowSums {
 template <bool with_moment>
 RowSums row_sums(const float* x, int64_t count, float maximum) {
   RowSums sums;
-  for (int64_t begin = 0; begin < count; begin += chunk) {
-    const int64_t end = std::min(count, begin + chunk);
+  for (int64_t begin = 0; begin < count; begin += lane_block) {
+    const int64_t end = std::min(count, begin + lane_block);
     host::LaneSum weight;
     host::LaneSum moment;
     const auto add = [&](Float8 low, Float8 high) {

@@ -36,12 +36,12 @@ int64_t bytes_of(DType dtype, std::initializer_list<int64_t> shape) {
 }  // namespace
 
 void Arena::add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
-                std::initializer_list<int64_t> shape, MemoryPlace place) {
+                std::initializer_list<int64_t> shape, MemoryScope scope) {
   LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} was requested after the plan was committed", name));
   target = Tensor(nullptr, dtype, shape);
   const int64_t bytes = aligned(bytes_of(dtype, shape));
-  int64_t& end = sizes_[static_cast<size_t>(place)];
-  requests_.push_back({&target, category, std::move(name), place, end, bytes});
+  int64_t& end = sizes_[static_cast<size_t>(scope)];
+  requests_.push_back({&target, category, std::move(name), scope, end, bytes});
   by_category_[static_cast<size_t>(category)] += bytes;
   end = add_sizes(end, bytes);
   add_sizes(sizes_[0], sizes_[1]);
@@ -65,7 +65,7 @@ int64_t Arena::bytes(MemoryCategory category) const {
 }
 
 Tensor Arena::workspace() const {
-  char* data = committed() ? own_ + size(MemoryPlace::own) + scratch_bytes_ : nullptr;
+  char* data = committed() ? own_ + size(MemoryScope::own) + scratch_bytes_ : nullptr;
   return {data, DType::u8, {workspace_bytes_}};
 }
 
@@ -77,7 +77,7 @@ void Arena::commit(void* shared, void* own) {
   }
   own_ = static_cast<char*>(own);
   for (const Request& request : requests_) {
-    char* base = request.place == MemoryPlace::shared ? static_cast<char*>(shared) : own_;
+    char* base = request.scope == MemoryScope::shared ? static_cast<char*>(shared) : own_;
     request.target->data = base + request.offset;
   }
 }
@@ -88,7 +88,7 @@ Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {
   LLMTRAIN_CHECK(arena_.committed(), "scratch was used before the plan was committed");
   LLMTRAIN_CHECK(arena_.scratch_used_ + bytes <= arena_.scratch_bytes_,
                  fmt::format("scratch of {} bytes is too small for {} more", arena_.scratch_bytes_, bytes));
-  t.data = arena_.own_ + arena_.size(MemoryPlace::own) + arena_.scratch_used_;
+  t.data = arena_.own_ + arena_.size(MemoryScope::own) + arena_.scratch_used_;
   arena_.scratch_used_ += bytes;
   arena_.scratch_peak_ = std::max(arena_.scratch_peak_, arena_.scratch_used_);
   return t;

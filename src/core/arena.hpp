@@ -17,7 +17,7 @@ inline constexpr int memory_category_count = 7;
 std::string_view name_of(MemoryCategory category);
 
 /// Memory of this process alone, or memory that other ranks of the node read directly.
-enum class MemoryPlace : uint8_t { own, shared };
+enum class MemoryScope : uint8_t { own, shared };
 
 class Arena {
  public:
@@ -25,14 +25,14 @@ class Arena {
     Tensor* target;  ///< filled by commit(); its address must not change until then
     MemoryCategory category;
     std::string name;
-    MemoryPlace place;
+    MemoryScope scope;
     int64_t offset;  ///< bytes from the start of its memory, 64-byte aligned
     int64_t bytes;
   };
 
   /// Registers `target`: sets dtype and shape now, the pointer at commit. Throws Error after commit.
   void add(Tensor& target, MemoryCategory category, std::string name, DType dtype, std::initializer_list<int64_t> shape,
-           MemoryPlace place = MemoryPlace::own);
+           MemoryScope scope = MemoryScope::own);
   /// Reserves at least `bytes` for the stack of temporaries (the maximum over all calls, not the sum).
   void reserve_scratch(int64_t bytes);
   /// Reserves at least `bytes` of workspace for kernels (the maximum over all calls).
@@ -40,7 +40,7 @@ class Arena {
 
   int64_t bytes() const;  ///< total planned bytes, including scratch and workspace
   int64_t bytes(MemoryCategory category) const;
-  int64_t shared_bytes() const { return size(MemoryPlace::shared); }  ///< bytes that other ranks read
+  int64_t shared_bytes() const { return size(MemoryScope::shared); }  ///< bytes that other ranks read
   const std::vector<Request>& requests() const { return requests_; }
 
   /// Points every target into `base`, which has bytes() bytes, 64-byte aligned, zero-filled. Any later add() is an
@@ -72,11 +72,11 @@ class Arena {
 
  private:
   void reserve(int64_t& largest, int64_t bytes);
-  int64_t size(MemoryPlace place) const { return sizes_[static_cast<size_t>(place)]; }
+  int64_t size(MemoryScope scope) const { return sizes_[static_cast<size_t>(scope)]; }
 
   std::vector<Request> requests_;
   std::array<int64_t, memory_category_count> by_category_{};
-  std::array<int64_t, 2> sizes_{};  ///< by MemoryPlace, without scratch
+  std::array<int64_t, 2> sizes_{};  ///< by MemoryScope, without scratch
   int64_t scratch_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   int64_t scratch_used_ = 0;

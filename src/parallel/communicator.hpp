@@ -30,7 +30,7 @@ class Transfer {
   bool pending() const;  ///< true if wait() would wait
   /// Valid after the wait() of an exchange, until release(): this rank's range of the contribution of `rank`, in that
   /// rank's memory; null where it was received into the caller's tensor.
-  const void* piece(int rank) const;
+  const void* contribution(int rank) const;
   void release();
   void finish(Stream& stream, const Meanwhile& meanwhile = {});
   bool is_read() const;  ///< true if finish() would wait after a release()
@@ -65,7 +65,7 @@ class Communicator {
   /// Collective, after sharing_refusal() returned empty. The memory is like that of a DeviceBuffer and lives until the
   /// last copy of the pointer is gone. While there is any, exchange_shards() accepts no other buffers.
   virtual std::shared_ptr<void> allocate_shared(int64_t bytes) = 0;
-  /// True if this rank reads the contributions of `rank` directly, see Transfer::piece().
+  /// True if this rank reads the contributions of `rank` directly, see Transfer::contribution().
   virtual bool reads_directly(int /*rank*/) const { return false; }
 
   // Data communication.

@@ -149,7 +149,7 @@ void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
 
 bool Transfer::pending() const { return state_ && !state_->taken && !state_->arrived(); }
 
-const void* Transfer::piece(int rank) const {
+const void* Transfer::contribution(int rank) const {
   if (!state_) return nullptr;
   for (const State::Read& read : state_->reads) {
     if (read.rank == rank) return read.from + read.offset;

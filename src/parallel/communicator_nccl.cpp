@@ -338,7 +338,7 @@ bool Transfer::pending() const {
   return staged == nullptr || !staged->transport.arrived(staged->ticket);
 }
 
-const void* Transfer::piece(int /*rank*/) const { return nullptr; }
+const void* Transfer::contribution(int /*rank*/) const { return nullptr; }
 void Transfer::release() {}
 void Transfer::finish(Stream& stream, const Meanwhile& meanwhile) { wait(stream, meanwhile); }
 bool Transfer::is_read() const { return false; }

@@ -40,8 +40,8 @@ class NodeMemory {
   bool in_use() const;                    ///< true if some of it is allocated
   bool holds(const void* address) const;  ///< true if the address lies in allocated memory
 
-  // The board. Numbers grow by one with every transfer; those of the last `places` may be in use.
-  static constexpr uint64_t places = 64;
+  // The board. Numbers grow by one with every transfer; those of the last `slots` may be in use.
+  static constexpr uint64_t slots = 64;
   uint64_t next_number() { return ++number_; }
   /// True if the board entry of transfer `number` is free again, on this rank.
   bool can_offer(uint64_t number) const;
@@ -63,14 +63,14 @@ class NodeMemory {
   };
   /// Variables that one rank writes and the others read.
   struct Board {
-    std::array<Offer, places>* offers;
-    std::array<Number, places>* done;  ///< for the offers of each member
+    std::array<Offer, slots>* offers;
+    std::array<Number, slots>* done;  ///< for the offers of each member
   };
 
   struct Window {
     MPI_Win handle = MPI_WIN_NULL;
-    std::vector<char*> parts;  ///< address for each member, page-aligned
-    int64_t bytes = 0;         ///< size of this rank's segment
+    std::vector<char*> segments;  ///< address for each member, page-aligned
+    int64_t bytes = 0;            ///< size of this rank's segment
     bool handed_out = false;
   };
 

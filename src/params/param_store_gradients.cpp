@@ -89,7 +89,7 @@ void ParamStore::State::lay_out_exchange(const UnitState& u, int64_t of_round, s
     received[i] = part_of(staging[buffer], pieces * u.shard_elements(), (pieces + 1) * u.shard_elements());
     ++pieces;
   }
-  LLMTRAIN_CHECK(pieces <= policy.received_pieces, "more gradients arrive than were planned");
+  LLMTRAIN_CHECK(pieces <= policy.received_shards, "more gradients arrive than were planned");
 }
 
 void ParamStore::State::start_exchange(int unit) {
@@ -117,7 +117,7 @@ void ParamStore::State::add(GradientExchange& exchange) {
   for (int r = 0; r < options.size; ++r) {
     const size_t i = static_cast<size_t>(r);
     if (contributes[i] == 0 || u.shard_elements() == 0) continue;
-    const void* direct = exchange.transfer.piece(r);
+    const void* direct = exchange.transfer.contribution(r);
     if (r == options.rank) {
       in_order.push_back(part_of(whole_gradient(u), u.begin, u.end));
     } else if (direct != nullptr) {
@@ -155,7 +155,7 @@ void ParamStore::State::complete_arrived() {
 }
 
 /// Computes total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in
-/// place. Gradients belong to consecutive groups, of which `group` is the first.
+/// target. Gradients belong to consecutive groups, of which `group` is the first.
 void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gradients) {
   UnitState& u = at(unit);
   while (!gradients.empty()) {
@@ -163,19 +163,19 @@ void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gr
     size_t count = 1;
     while (count < gradients.size() && block_of(group + static_cast<int64_t>(count)) == block) ++count;
     const std::span<const Tensor> of_block = gradients.first(count);
-    const FoldPlace place = place_of(group, static_cast<int64_t>(count));
-    if (place.to_total) {
+    const FoldTarget target = target_of(group, static_cast<int64_t>(count));
+    if (target.to_total) {
       add_in_order(u.total, of_block, group == 0, *stream);
     } else {
-      add_in_order(u.block, of_block, place.begins, *stream);
-      if (place.ends) add_into(u.total, u.block, false, *stream);
+      add_in_order(u.block, of_block, target.begins, *stream);
+      if (target.ends) add_into(u.total, u.block, false, *stream);
     }
     gradients = gradients.subspan(count);
     group += static_cast<int64_t>(count);
   }
 }
 
-ParamStore::State::FoldPlace ParamStore::State::place_of(int64_t group, int64_t count) const {
+ParamStore::State::FoldTarget ParamStore::State::target_of(int64_t group, int64_t count) const {
   const int64_t block = block_of(group), next = group + count;
   const bool begins = group == 0 || block_of(group - 1) != block;
   const bool ends = next == groups || block_of(next) != block;
@@ -258,9 +258,9 @@ uint64_t ParamStore::pass_key() const {
   const uint64_t key = (s.first ? 1u : 0u) | (s.last ? 2u : 0u);
   if (!s.last || s.policy.gradient_is_sum) return key;
   const int64_t group = s.group_of(s.round);
-  const State::FoldPlace place = s.place_of(group, 1);
-  return key | (group == 0 ? 4u : 0u) | (place.to_total ? 8u : 0u) | (place.begins ? 16u : 0u) |
-         (place.ends ? 32u : 0u);
+  const State::FoldTarget target = s.target_of(group, 1);
+  return key | (group == 0 ? 4u : 0u) | (target.to_total ? 8u : 0u) | (target.begins ? 16u : 0u) |
+         (target.ends ? 32u : 0u);
 }
 
 void ParamStore::mark_passes_done() {

@@ -20,7 +20,7 @@ bool any_later_block_has_several_groups(int64_t groups, int64_t blocks) {
 
 /// Maximum number of groups of one round whose gradients come from ranks of other nodes, over all rounds and numbers of
 /// groups.
-int64_t max_received_pieces(const ParamStoreOptions& o) {
+int64_t max_received_shards(const ParamStoreOptions& o) {
   const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
   return std::min<int64_t>(others, o.size - o.node_size);
 }
@@ -55,8 +55,8 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   // On one rank a reduction completes at once, so that the ring costs nothing at any stage.
   gradient_ring = !gradient_is_sum && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
   block_accumulator = any_later_block_has_several_groups(o.groups, o.blocks);
-  exchanged = o.node_size > 1 ? MemoryPlace::shared : MemoryPlace::own;
-  received_pieces = alone ? 0 : max_received_pieces(o);
+  exchanged = o.node_size > 1 ? MemoryScope::shared : MemoryScope::own;
+  received_shards = alone ? 0 : max_received_shards(o);
 }
 
 void ParamStore::State::plan_weights(Arena& arena) {
@@ -118,12 +118,12 @@ void ParamStore::State::plan_gradients(Arena& arena) {
 }
 
 void ParamStore::State::plan_staging(Arena& arena) {
-  if (policy.received_pieces == 0) return;
+  if (policy.received_shards == 0) return;
   int64_t largest = 0;
   for (const UnitState& u : units) largest = std::max(largest, u.shard_elements());
   for (size_t i = 0; i < staging.size(); ++i) {
     arena.add(staging[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
-              {policy.received_pieces * largest});
+              {policy.received_shards * largest});
   }
 }
 
@@ -153,7 +153,7 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
   int64_t largest = 0;  // elements sent and received
   for (UnitState& u : units) {
     u.borders = u.layout.borders(options.size);
-    largest = std::max(largest, u.layout.elements() + policy.received_pieces * u.shard_elements());
+    largest = std::max(largest, u.layout.elements() + policy.received_shards * u.shard_elements());
     if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
     LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),
                    "the parameter store starts after its memory is committed");

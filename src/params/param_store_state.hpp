@@ -28,13 +28,13 @@ struct ParamPolicy {
   bool gradient_is_sum;    ///< one rank and one group: no accumulator
   bool gather_sums;        ///< stage 0 on several ranks: the sums go to everybody
   bool block_accumulator;  ///< some reduction block after the first has several groups
-  MemoryPlace exchanged;   ///< memory of gradients and weights that other ranks read
+  MemoryScope exchanged;   ///< memory of gradients and weights that other ranks read
   std::array<bool, offload_kinds> offloaded;  ///< by kind
   bool on_disk;                               ///< offloaded kinds lie on a disk, else in host memory
   /// this rank's shard of gathered weights is stored separately from the master
   bool rounded_shard;
   /// maximum number of shards that arrive from ranks of other nodes in one exchange
-  int64_t received_pieces;
+  int64_t received_shards;
 };
 
 /// A gradient that is sent to the owners of its shards.
@@ -201,11 +201,11 @@ struct ParamStore::State {
   void gather_sums();
   void fold(int unit, int64_t group, std::span<const Tensor> gradients);
   /// Destination of `count` groups of one block, from `group` on.
-  struct FoldPlace {
+  struct FoldTarget {
     bool to_total;      ///< true: the total; false: the block's sum
     bool begins, ends;  ///< the groups begin or end the block
   };
-  FoldPlace place_of(int64_t group, int64_t count) const;
+  FoldTarget target_of(int64_t group, int64_t count) const;
   int64_t block_of(int64_t group) const;
   Tensor whole_gradient(const UnitState& u) const;
 };

@@ -42,7 +42,7 @@ void ParamStore::State::await(Transfer& gather) {
 /// Gathers each unit's buffer to all ranks; finish_gathers() must precede any change of it. On the host, whose ranks
 /// move the data themselves, the gathers complete here.
 void ParamStore::State::gather_all(Tensor UnitState::*buffer) {
-  constexpr size_t at_once = 16;  // far fewer than NodeMemory::places
+  constexpr size_t at_once = 16;  // far fewer than NodeMemory::slots
   finish_gathers();
   for (size_t i = 0; i < units.size(); ++i) {
     if (i >= at_once && device_memory_is_host()) gathers[i - at_once].finish(*stream);

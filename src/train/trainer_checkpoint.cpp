@@ -125,7 +125,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   if (from.own) take(saved.values, names.best, run.best);
   take(saved.values, names.reference, run.reference);
   if (same_metric) take(saved.counters, "without_improvement", run.without_improvement);
-  run.pending = {owes(saved, owed_evaluation), owes(saved, owed_samples)};
+  run.pending = {is_pending(saved, pending_evaluation), is_pending(saved, pending_samples)};
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
   run.guard.restore(saved, from.own);
@@ -184,8 +184,8 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   request.run.parameters = hash_text(hash);
   request.run.contents = contents_;
   request.run.attention = attention_backend(attention_library(), config_);
-  if (run.pending.evaluation) request.run.counters[owed_evaluation] = 1;
-  if (run.pending.samples) request.run.counters[owed_samples] = 1;
+  if (run.pending.evaluation) request.run.counters[pending_evaluation] = 1;
+  if (run.pending.samples) request.run.counters[pending_samples] = 1;
   run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
   run.guard.save(request.run);
   if (run.scaler.active()) {

@@ -116,8 +116,8 @@ TEST(Arena, WhatIsSharedLiesApart) {
   Tensor a, b, c;
   for (Arena* plan : {&together, &arena}) {
     plan->add(a, MemoryCategory::weights, "a", DType::f32, {10});
-    plan->add(b, MemoryCategory::gradients, "b", DType::f32, {20}, MemoryPlace::shared);
-    plan->add(c, MemoryCategory::gradients, "c", DType::f32, {4}, MemoryPlace::shared);
+    plan->add(b, MemoryCategory::gradients, "b", DType::f32, {20}, MemoryScope::shared);
+    plan->add(c, MemoryCategory::gradients, "c", DType::f32, {4}, MemoryScope::shared);
     plan->reserve_scratch(64);
     EXPECT_EQ(plan->shared_bytes(), 128 + 64);
     EXPECT_EQ(plan->bytes(), 64 + 128 + 64 + 64);

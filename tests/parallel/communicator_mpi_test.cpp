@@ -229,7 +229,7 @@ TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
     for (int r = 0; r < c.size(); ++r) {
       const auto i = static_cast<size_t>(r);
       if (contributes[i] == 0 || i == me) continue;
-      const void* piece = transfer.piece(r);
+      const void* piece = transfer.contribution(r);
       EXPECT_EQ(piece != nullptr, c.reads_directly(r));
       if (own == 0) continue;
       const auto* values = static_cast<const float*>(piece != nullptr ? piece : received.tensors[i].data);

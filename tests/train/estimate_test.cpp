@@ -20,7 +20,7 @@ class EstimateTest : public ::testing::Test {
  protected:
   EstimateTest() {
     plan_.add(weights_, MemoryCategory::weights, "weights", DType::bf16, {32000});
-    plan_.add(shared_, MemoryCategory::gradients, "gradients", DType::f32, {32000}, MemoryPlace::shared);
+    plan_.add(shared_, MemoryCategory::gradients, "gradients", DType::f32, {32000}, MemoryScope::shared);
     plan_.reserve_scratch(6400);
     plan_.reserve_workspace(3200);
     estimate_ = {.plan = &plan_,
@@ -157,8 +157,7 @@ TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
   EXPECT_EQ(refusal(mib, 0, mib), "") << "no limit";
   EXPECT_THAT(refusal(2 * mib, mib, 3 * mib),
               HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, and the limit is 1.00 MiB."));
-  const std::string share =
-      device_memory_is_host() ? "share of the node is 1.00 MiB" : "share of the GPU is 1.00 MiB";
+  const std::string share = device_memory_is_host() ? "share of the node is 1.00 MiB" : "share of the GPU is 1.00 MiB";
   EXPECT_THAT(refusal(2 * mib, 0, mib), HasSubstr("not enough memory: the run needs 2.00 MiB per rank, " + share));
   EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr(share)) << "a limit is no promise";
 }

@@ -183,7 +183,7 @@ class BackwardPass {
         more_query_gradient_(BlockProduct::get({dtype_of<P>, padded_, block, block, true})) {}
 
   int units() const { return layout_.kv_heads; }
-  int blocks_per_chunk() const { return key_blocks_per_item; }
+  int blocks_per_strip() const { return key_blocks_per_item; }
 
   /// delta = sum(dout * out) per row and head (Dao et al. 2022, eq. 4); also resets the counts of contributions to dQ.
   void prepare() const {
@@ -215,7 +215,7 @@ class BackwardPass {
     }
     Carver carver(memory);
     const BackwardBuffers<P> b(carver, layout_.head_dim);
-    const int first = item.chunk * key_blocks_per_item;
+    const int first = item.strip * key_blocks_per_item;
     const int count = std::min(key_blocks_per_item, segment.blocks() - first);
     for (int k = 0; k < count; ++k) load_keys(b, b.keys[k], segment, item.unit, first + k);
 
@@ -232,7 +232,7 @@ class BackwardPass {
           started = true;
           ++visited;
         }
-        add_query_gradient(b, segment, h, i, item.chunk);
+        add_query_gradient(b, segment, h, i, item.strip);
       }
     }
     for (int k = 0; k < count; ++k) store_keys(b.keys[k], segment, item.unit, first + k);
@@ -310,9 +310,9 @@ class BackwardPass {
   }
 
   /// Adds b.dquery to the contributions of the items of later keys; the last item stores the sum.
-  void add_query_gradient(const BackwardBuffers<P>& b, const Segment& segment, int head, int i, int chunk) const {
-    const int turn = i / key_blocks_per_item - chunk;
-    const bool last = chunk == window_.first_key_block(i) / key_blocks_per_item;
+  void add_query_gradient(const BackwardBuffers<P>& b, const Segment& segment, int head, int i, int strip) const {
+    const int turn = i / key_blocks_per_item - strip;
+    const bool last = strip == window_.first_key_block(i) / key_blocks_per_item;
     const int64_t row = first_row(segment, i);
     const int rows = segment.rows_of(i);
     const std::atomic_ref<int32_t> turns(workspace_.turns[head * batch_.tokens + row]);
@@ -377,7 +377,7 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
   host::dispatch_operands(args.qkv.dtype, [&]<class S, class P>(S*, P*) {
     const host::BackwardPass<S, P> pass(args, batch, shape, dropout, w);
     pass.prepare();
-    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_chunk()), pass);
+    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_strip()), pass);
   });
 }
 

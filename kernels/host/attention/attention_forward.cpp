@@ -157,7 +157,7 @@ class ForwardPass {
         more_output_(BlockProduct::get({dtype_of<P>, padded_, block, block, true})) {}
 
   int units() const { return layout_.kv_heads * pairs_.units_per_group; }
-  int blocks_per_chunk() const { return pairs_.blocks; }
+  int blocks_per_strip() const { return pairs_.blocks; }
 
   void expect(const ItemList::Item& item) const {
     if (takes_short(item)) short_segment(item).expect(qkv_, first_head(item), heads(item));
@@ -173,7 +173,7 @@ class ForwardPass {
     }
     Carver carver(memory);
     const ForwardBuffers<P> buffers(carver, layout_.head_dim);
-    const int first_block = item.chunk * pairs_.blocks;
+    const int first_block = item.strip * pairs_.blocks;
     const int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
 
     for (int p = 0; p < heads * blocks; ++p)
@@ -301,7 +301,7 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
   const auto w = host::AttentionWorkspace::open(workspace, shape, batch.tokens);
   host::dispatch_operands(qkv.dtype, [&]<class S, class P>(S*, P*) {
     const host::ForwardPass<S, P> pass(out, lse, qkv, batch, shape, dropout);
-    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_chunk()), pass);
+    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_strip()), pass);
   });
 }
 

@@ -26,9 +26,9 @@ class Carver {
   explicit Carver(void* base = nullptr) : base_(static_cast<char*>(base)) {}
   template <class T>
   T* take(int64_t count) {
-    char* piece = base_ == nullptr ? nullptr : base_ + used_;
+    char* share = base_ == nullptr ? nullptr : base_ + used_;
     used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(piece);
+    return reinterpret_cast<T*>(share);
   }
   int64_t used() const { return used_; }
 

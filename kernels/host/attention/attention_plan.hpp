@@ -59,19 +59,19 @@ struct AttentionCounters {
   int64_t visited_blocks;  ///< tiles of scores that were computed, all heads together
 };
 
-/// Work items of a pass: (segment, unit, group of blocks), groups of one unit in descending order. Items are claimed in
+/// Work items of a pass: (segment, unit, strip of blocks), strips of one unit in descending order. Items are claimed in
 /// this order, so that one may wait for an earlier one.
 struct ItemList {
   const int32_t* segments;     ///< cumulative rows [count + 1]
   int64_t count;               ///< number of segments
   const int64_t* items_begin;  ///< [count + 1], first item of a segment
   int units;                   ///< heads, or groups of heads, per segment
-  int blocks_per_chunk;
+  int blocks_per_strip;
 
   struct Item {
     Segment segment;
     int unit;
-    int chunk;
+    int strip;
   };
   int64_t size() const { return items_begin[count]; }
   Item operator[](int64_t index) const;
@@ -116,9 +116,9 @@ struct AttentionWorkspace {
   float* delta = nullptr;          ///< [H, N], sum(dout * out) of a row
   int32_t* turns = nullptr;        ///< [H, N], at the first row of a query block: number of contributions to its dQ
   float* dq = nullptr;             ///< per head and query block [D, rows], partial dQ, transposed
-  char* pieces = nullptr;
+  char* shares = nullptr;
   int64_t shared_bytes = 0;  ///< bytes before the shares
-  int64_t piece_bytes = 0;
+  int64_t share_bytes = 0;
   int workers = 0;
 
   /// Lays out the arrays from `base`; with a null base only the sizes are computed.
@@ -126,7 +126,7 @@ struct AttentionWorkspace {
   /// Plans for as many workers as there are threads and shares. Error if there is not even one share.
   static AttentionWorkspace open(const Tensor& workspace, const AttentionShape& shape, int64_t rows);
 
-  void* piece(int64_t worker) const { return pieces + worker * piece_bytes; }
+  void* share(int64_t worker) const { return shares + worker * share_bytes; }
 };
 
 /// Bytes of one worker in either pass.
@@ -137,6 +137,6 @@ int64_t backward_piece_bytes(int head_dim);
 double product_flops(const Batch& batch, const AttentionShape& shape);
 
 /// Checks shape, batch and tensors against each other and writes the item list into the workspace.
-ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_chunk);
+ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_strip);
 
 }  // namespace llmtrain::host

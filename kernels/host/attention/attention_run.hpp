@@ -39,7 +39,7 @@ void run_items(const AttentionWorkspace& workspace, const ItemList& items, const
     int64_t blocks = 0;
     for (int64_t index = next.fetch_add(1); index < items.size(); index = next.fetch_add(1)) {
       if (index + workspace.workers < items.size()) pass.expect(items[index + workspace.workers]);
-      blocks += pass.run(items[index], workspace.piece(worker));
+      blocks += pass.run(items[index], workspace.share(worker));
     }
     visited.fetch_add(blocks);
     leave_micro_kernels();

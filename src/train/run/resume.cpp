@@ -155,7 +155,7 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
 }
 
 LogState log_state(const Manifest& manifest) {
-  return {manifest.run.counters, manifest.run.values, owes(manifest.run, owed_evaluation)};
+  return {manifest.run.counters, manifest.run.values, is_pending(manifest.run, pending_evaluation)};
 }
 
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
@@ -210,7 +210,7 @@ void cut_metrics(const std::string& folder, const Manifest& manifest) {
     if (json.is_discarded()) break;
     if (const auto found = json.is_object() ? json.find("step") : json.end();
         found != json.end() && found->is_number()) {
-      const bool evaluated = json.contains("validation_loss") && owes(manifest.run, owed_evaluation);
+      const bool evaluated = json.contains("validation_loss") && is_pending(manifest.run, pending_evaluation);
       if (evaluated ? *found >= step : *found > step) break;
     }
     keep += static_cast<int64_t>(line.size()) + 1;

@@ -15,9 +15,9 @@
 namespace llmtrain {
 
 /// Names of counters in a checkpoint that was saved before its step's evaluation or samples were complete.
-inline constexpr const char* owed_evaluation = "owed_evaluation";
-inline constexpr const char* owed_samples = "owed_samples";
-inline bool owes(const RunState& state, const char* what) { return state.counters.contains(what); }
+inline constexpr const char* pending_evaluation = "owed_evaluation";
+inline constexpr const char* pending_samples = "owed_samples";
+inline bool is_pending(const RunState& state, const char* what) { return state.counters.contains(what); }
 
 /// A verified checkpoint.
 struct ResumePoint {

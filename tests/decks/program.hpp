@@ -15,6 +15,7 @@ extern const std::string llmtrain, llmtool;
 extern const std::string faulty;         ///< llmtrain with injected numerical faults
 extern const std::string counted;        ///< llmtrain, counting allocations
 extern const std::string fault_library;  ///< preloaded library that injects faults of the disk
+extern const std::string span_tool;      ///< a tool that receives spans, as profilers do
 extern const std::string mpirun;         ///< with its options; the number of ranks follows
 extern const std::string host_build;     ///< the folder of the host's programs, for builds of other devices
 }  // namespace programs

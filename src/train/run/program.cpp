@@ -54,7 +54,7 @@ void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) 
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
   config.run.overwrite = false;
-  config.notes.push_back("the job was requeued and resumes: run.overwrite is ignored");
+  config.notes.push_back("the job was requeued: run.overwrite is ignored, and the run resumes");
 }
 
 /// Collects all errors of the deck and the files it names. Rank 0 examines the files and broadcasts the result. An

@@ -162,7 +162,7 @@ constexpr int64_t piece = int64_t{4} << 20;
 
 /// Method of writing a plain file of one rank.
 enum class Through : uint8_t { disk, cache, cache_with_hints };
-/// Whether the file is read back, and from where.
+/// Reading back of the file: none, from the page cache, or from the disk.
 enum class ReadBack : uint8_t { no, cache, disk };
 
 void read_plain(const FileHandle& file, int64_t bytes, char* buffer, bool hints) {

@@ -42,16 +42,15 @@ struct Post {
   int64_t time;
 };
 
-/// Passes spans on to a tool that the core does not know: see device/profile_tools.hpp.
+/// Passes spans to a tool outside of the core, see device/profile_tools.hpp.
 struct SpanListener {
   void (*begin)(SpanKind kind, const char* name);
-  void (*end)();  ///< the innermost span of the calling thread ends
+  void (*end)();  ///< ends the innermost span of the calling thread
 };
-/// `listener` lasts as long as the process. A span that is open meanwhile ends at the listener at which it began.
-/// Null: none.
+/// `listener` must live as long as the process. An open span ends at the listener at which it began. Null: none.
 void set_span_listener(const SpanListener* listener);
 
-/// Counts recorders at work and the listener.
+/// Number of active recorders and listeners.
 inline constinit std::atomic<int> span_observers = 0;
 
 /// Records the spans of the thread that calls start(), until stop().

@@ -356,7 +356,7 @@ bool Trainer::device_decides(const Run& run) const {
   return !decision_.empty() && run.runtime.communicator().sums_on_device();
 }
 
-/// Whether the update of a step takes place, and the factor that clips its gradients, depend on sums over all ranks. If
+/// Sums over all ranks determine whether the update of a step takes place, and the factor that clips its gradients. If
 /// the device adds them and decides, the host queues the update, and the next step's passes, in advance: the device
 /// never waits for the host. The host reads, checks and logs the values of a step after it has queued the passes of the
 /// next one. If they cause a rollback, that next step is discarded.

@@ -165,7 +165,7 @@ TEST_P(FileQueueWay, EveryPartMovesOnce) {
   }
 }
 
-/// Of a file, how many the system keeps in memory.
+/// Number of a file's pages in the page cache.
 int64_t cached_pages(const std::string& path, int64_t bytes) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, descriptor, 0);
@@ -360,7 +360,7 @@ TEST(FileQueue, SaysWhichWayItTakes) {
   }
 }
 
-/// Whether bytes go to a file and come back.
+/// True if bytes written to a file can be read back.
 bool works(FileQueue& queue, const FileHandle& file, const Pages& memory) {
   memory.fill(8);
   const std::vector<FilePart> parts = {{page, page, memory.data()}, {0, page, memory.data() + page}};

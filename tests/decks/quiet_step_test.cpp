@@ -36,7 +36,7 @@ Counts median_step(const std::string& text) {
   return {median(all[0]), median(all[1]), median(all[2]), median(all[3])};
 }
 
-/// Of every rank.
+/// Counts of every rank.
 std::vector<Counts> counted(const Launch& layout, const std::string& does) {
   const TemporaryFolder folder;
   Launch launch = layout;

@@ -279,7 +279,8 @@ TEST_F(EmulatedRun, SeveralRanksHaveGraphsOfPassesInWhichNothingTravels) {
     EXPECT_EQ(ledger(name), ledger_of(2, plain, two_gpus)) << "stage " << stage;
   }
   overrides.emplace_back("parallel.zero=3");
-  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output, HasSubstr("graphs     none: the passes communicate weights or gradients"));
+  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output,
+              HasSubstr("graphs     none: the passes communicate weights or gradients"));
 }
 
 // The profile shows a transfer's time where it starts and where it is waited for.
@@ -306,7 +307,7 @@ TEST_F(EmulatedRun, ShowsItsSpansAsRangesOfNvtx) {
 }
 
 TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {
-  // Of 1.5 MB of state, a part comes from a copy, the rest from the state itself while the next step computes.
+  // A part of 1.5 MB of state comes from a copy, the rest from the state itself while the next step computes.
   std::vector<std::string> overrides = {"checkpoint.every_steps=1", "model.d_model=72"};
   const std::string expected = ledger_of(1, overrides);
   overrides.push_back("checkpoint.buffer=1048576");

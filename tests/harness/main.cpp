@@ -19,7 +19,7 @@ namespace {
 
 using llmtrain::test::Process;
 
-/// Of ranks other than 0: prints failures only.
+/// Listener of ranks other than 0: prints failures only.
 class FailurePrinter : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}

@@ -26,8 +26,8 @@ struct LayerCase {
   int64_t vocabulary = 11;  ///< of ids and targets
 };
 
-/// Of one tensor: |slope by differences - slope by the backward pass| along random directions over the gradient's L2
-/// norm, which is the size of such a slope; the largest.
+/// Errors of one tensor: |slope by differences - slope by the backward pass| along random directions over the
+/// gradient's L2 norm, which is the size of such a slope; the maximum.
 struct LayerErrors {
   std::map<std::string, double> errors;    ///< "x" and the parameters' names
   std::map<std::string, double> too_long;  ///< control: the same if the gradient were 1 % longer

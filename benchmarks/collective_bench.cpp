@@ -339,7 +339,7 @@ int main(int argc, char** argv) {
   return runtime.guard([&] {
     runtime.start_device();
     const int64_t ranks = runtime.communicator().size();
-    if (ranks == 1) throw UserError(ExitCode::command_line, "collective_bench wants several ranks: mpirun -n 2");
+    if (ranks == 1) throw UserError(ExitCode::command_line, "collective_bench needs several ranks: mpirun -n 2");
     Bench bench(largest, rounds, runtime);
     if (runtime.communicator().rank() == 0) {
       fmt::print("{}, {} ranks on {} nodes, {} threads each\n\n", mpi_library(), ranks,

@@ -40,7 +40,7 @@ class LossScale : public RunFolder {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return ledger(name);
   }
-  /// Loss scales of steps.
+  /// Lines of the ledger that belong to steps.
   static Lines steps_of(const std::string& ledger) {
     Lines all;
     std::istringstream text(ledger);

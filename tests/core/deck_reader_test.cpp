@@ -75,9 +75,8 @@ TEST(DeckReader, KeepsLongNamesWhole) {  // inih cuts both at 50 bytes
 }
 
 TEST(DeckReader, SaysHowCommentsBegin) {
-  EXPECT_THAT(errors_of("[a]\nx = 7 # note\n"),
-              HasSubstr("d.ini:2: a.x: '7 # note' continues after its value: inline "
-                        "comments begin with ';'"));
+  EXPECT_THAT(errors_of("[a]\nx = 7 # note\n"), HasSubstr("d.ini:2: a.x: '7 # note' continues after its value: inline "
+                                                          "comments begin with ';'"));
   EXPECT_THAT(errors_of("[a]\nx = # note\n"), HasSubstr("d.ini:2: a.x: '# note'"));
   EXPECT_THAT(errors_of("[a]\nx = 1,\n  2 # note\n"), HasSubstr("d.ini:3: a.x: '2 # note'"));
   EXPECT_THAT(errors_of("[a] # note\n"), HasSubstr("d.ini:1: '# note' follows the section header"));

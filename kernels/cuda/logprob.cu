@@ -20,7 +20,7 @@ constexpr float slack = 2.0f;
 constexpr int row_threads = 512;  ///< one block per row
 constexpr int row_warps = row_threads / warp_lanes;
 
-/// NaN stays NaN.
+/// Propagates NaN.
 __device__ float at_least(float x, float bound) { return x < bound ? bound : x; }
 __device__ float at_most(float x, float bound) { return x > bound ? bound : x; }
 

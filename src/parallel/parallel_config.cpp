@@ -7,19 +7,6 @@
 
 namespace llmtrain {
 
-namespace {
-
-/// Codec of "dynamic" or a number.
-struct LossScaleCodec {
-  static double parse(std::string_view text, const KeyInfo& info) {
-    return text == "dynamic" ? PrecisionConfig::dynamic : parse_number(text, info.range);
-  }
-  static std::string print(double scale) { return scale == PrecisionConfig::dynamic ? "dynamic" : print_number(scale); }
-  static std::string type() { return "dynamic / number"; }
-};
-
-}  // namespace
-
 void ParallelConfig::visit(DeckKeys& keys) {
   keys.section("parallel",
                "Distribution of the work over ranks. Only reduction_groups and reduction_blocks affect the results.",
@@ -100,108 +87,6 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
               "batch.gradient_accumulation_steps"},
              fmt::format("{} is more than the {} reduction groups of a step", reduction_blocks, groups));
   check_offload(deck, *this);
-}
-
-void PrecisionConfig::visit(DeckKeys& keys) {
-  keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
-               Change::applies);
-  keys.key("compute", compute,
-           {.doc = "Type of weights and activations in the passes. auto: bf16 if device and libraries are fast at it, "
-                   "else fp32. tf32: fp32 whose matrix products round operands to 10 bits of mantissa on a GPU; fp32 "
-                   "on a CPU. fp16: with loss scaling.",
-            .change = Change::breaks});
-  constexpr double most = 4294967296;  // 2^32
-  keys.key<LossScaleCodec>("loss_scale", loss_scale,
-                           {.range = between(1, most),
-                            .doc = "Factor on the mean loss for the backward pass in fp16. dynamic: a step whose "
-                                   "gradients overflow is skipped, also by Adam's step count and the schedule, and "
-                                   "halves the scale; loss_scale_window steps without overflow double it."});
-  keys.key("initial_loss_scale", initial_loss_scale,
-           {.range = between(1, most),
-            .doc = "Initial value of a dynamic scale; a power of 2 causes no rounding.",
-            .change = Change::breaks});
-  keys.key("loss_scale_window", loss_scale_window,
-           {.unit = "steps",
-            .range = at_least(1),
-            .doc = "Number of consecutive steps without overflow after which a dynamic scale doubles."});
-  keys.key("loss_scale_hysteresis", loss_scale_hysteresis,
-           {.unit = "steps",
-            .range = at_least(1),
-            .doc = "Number of steps with overflow after which a dynamic scale is halved; each further one halves it "
-                   "again, until it doubles."});
-  keys.key("min_loss_scale", min_loss_scale,
-           {.range = between(1, most),
-            .doc = "Minimum of a dynamic scale; a step whose gradients overflow at the minimum is a bad step "
-                   "(divergence.max_bad_steps)."});
-}
-
-void PrecisionConfig::resolve(DeckLoader& deck) const {
-  const bool scaled = compute == Compute::fp16;
-  constexpr const char* other_type = "no effect without compute = fp16";
-  if (!scaled) deck.unused("precision.loss_scale", other_type);
-  if (!scaled || loss_scale != dynamic) {
-    for (const char* key : {"precision.initial_loss_scale", "precision.loss_scale_window",
-                            "precision.loss_scale_hysteresis", "precision.min_loss_scale"}) {
-      deck.unused(key, scaled ? "no effect with a fixed loss_scale" : other_type);
-    }
-    return;
-  }
-  deck.check(initial_loss_scale >= min_loss_scale, {"precision.min_loss_scale", "precision.initial_loss_scale"},
-             fmt::format("{} is above initial_loss_scale = {}", min_loss_scale, initial_loss_scale));
-}
-
-DType compute_dtype(const PrecisionConfig& precision) {
-  using Compute = PrecisionConfig::Compute;
-  LLMTRAIN_CHECK(precision.compute != Compute::automatic, "precision.compute is not resolved");
-  if (precision.compute == Compute::fp16) return DType::f16;
-  return precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
-}
-
-void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Memory of a rank. Nothing here affects the results.", Change::nothing);
-  keys.key(
-      "recompute", recompute,
-      {.doc = "Activations that the backward pass recomputes. none: outputs of norms, and in half precision the sum of "
-              "the residual stream and attention; activation: also outputs of activation functions; attention: also "
-              "queries, keys, values and the output of attention; block: everything except the input of each block."});
-  keys.key("limit", limit,
-           {.unit = "bytes",
-            .range = at_least(0),
-            .doc = "Maximum memory of a rank. A run whose plan and process together (the total of --estimate) exceed "
-                   "it ends before the first step; 0 = the rank's share of the memory of its node or GPU."});
-}
-
-void WatchdogConfig::visit(DeckKeys& keys) {
-  keys.section(
-      "watchdog",
-      "Hang detection. If a rank is lost or stuck, the job prints the state of every rank and ends with exit code 76.",
-      Change::nothing);
-  keys.key("enabled", enabled,
-           {.doc = "Detect lost and stuck ranks. false: a job with such a rank hangs until its time limit."});
-  keys.key("lost_after", lost_after,
-           {.doc = "Time without a heartbeat after which a rank is lost: killed, stopped, or on a failed node. It must "
-                   "exceed the time in which the file system shows one node's small files to another."});
-  keys.key("stuck_after", stuck_after,
-           {.doc = "Time without progress after which a living rank is stuck (or 10 times the duration of its longest "
-                   "work item); waiting for others does not count."});
-  keys.key("io_stuck_after", io_stuck_after,
-           {.doc = "The same time while a rank reads or writes files, and for ranks that all wait for each other."});
-}
-
-void WatchdogConfig::resolve(DeckLoader& deck) const {
-  if (!enabled) {
-    for (const char* key : {"watchdog.lost_after", "watchdog.stuck_after", "watchdog.io_stuck_after"}) {
-      deck.unused(key, "no effect with enabled = false");
-    }
-    return;
-  }
-  const auto positive = [&](std::string_view key, const Duration& value) {
-    deck.check(value.seconds > 0, {key},
-               "must be longer than 0 s: set watchdog.enabled = false to disable the watchdog");
-  };
-  positive("watchdog.lost_after", lost_after);
-  positive("watchdog.stuck_after", stuck_after);
-  positive("watchdog.io_stuck_after", io_stuck_after);
 }
 
 }  // namespace llmtrain

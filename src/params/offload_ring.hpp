@@ -8,7 +8,6 @@
 #include <exception>
 #include <mutex>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,7 +17,7 @@ namespace llmtrain {
 
 class OffloadRing {
  public:
-  static constexpr size_t slots = 4;  ///< one in use, three in transfer: enough requests to keep a disk busy
+  static constexpr size_t slots = 4;  ///< one in use, three being transferred: enough to keep a disk busy
 
   /// Each buffer holds the largest piece, aligned to OffloadLayout::alignment. Starts a thread per slot.
   OffloadRing(OffloadFile& file, const std::array<char*, slots>& buffers);
@@ -39,14 +38,11 @@ class OffloadRing {
   char* data() const { return slots_[piece() % slots].buffer; }
   /// Ends a pass early.
   void abandon();
-  /// Method of transfer, for people; if slots differ, the slowest.
-  std::string way() const;
 
  private:
   /// Next work of a slot's thread; read and write may both be absent.
   struct Slot {
     char* buffer = nullptr;
-    FileQueue queue;
     int64_t write = -1, read = -1;  ///< pieces
     bool busy = false;
     std::exception_ptr error;

@@ -33,8 +33,7 @@
 #include "core/params.hpp"
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/offload.hpp"
-#include "parallel/state_kind.hpp"
+#include "parallel/parallel_config.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {
@@ -68,8 +67,6 @@ class ParamStore {
   int64_t offloaded_bytes() const;
   /// Creates the file on the disk, if any; start() does so if this was not called. UserError when space is missing.
   void reserve_disk();
-  /// Method of transfer between disk and memory after start(), for people. Empty without a disk.
-  std::string offload_way() const;
   /// Bytes of this rank in pinned host memory beside the plan; only for a GPU.
   int64_t pinned_bytes() const;
   /// Starts communication; called after the arena is committed. communicator.size() must be options.size.

@@ -1,10 +1,9 @@
 // memory.recompute in numbers: bytes that each level keeps, compared with formulas written here.
 
-#include "core/recompute.hpp"
-
 #include <gtest/gtest.h>
 
 #include "models/models.hpp"
+#include "params/memory_config.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -18,7 +18,7 @@ inline constexpr int short_group = 8;  ///< queries per group
 struct ShortForward {
   int rows;
   int channels;
-  float scale;                  ///< from products to scores in powers of two
+  float scale;                  ///< factor from products to scores in powers of two
   const float* query;           ///< [64, D]
   const float* key_transposed;  ///< [D, 64]
   const float* value;           ///< [64, D]

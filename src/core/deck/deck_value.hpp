@@ -90,6 +90,12 @@ struct DeckValue<double> {
   static std::string type() { return "number"; }
 };
 
+/// The codec of a number that kernels use in fp32: both the value and its fp32 rounding must be in the key's range; the
+/// rounding must be finite, and 0 only if the value is 0.
+struct Fp32Number : DeckValue<double> {
+  static double parse(std::string_view text, const KeyInfo& info);
+};
+
 template <>
 struct DeckValue<bool> {
   static bool parse(std::string_view text, const KeyInfo&) { return parse_bool(text); }

@@ -5,6 +5,8 @@
 
 namespace llmtrain {
 
+class Communicator;
+
 /// Sets defaults of Open MPI and UCX in the environment, before MPI_Init, where the user has not set them.
 void set_mpi_defaults();
 /// Makes a crash end the process at once, so that the launcher sees the signal; called after MPI_Init. The handlers of
@@ -32,5 +34,9 @@ struct ThreadChoice {
 
 ThreadChoice choose_threads(const ThreadFacts& facts);
 ThreadFacts find_thread_facts(int ranks_on_node);
+
+/// Number of threads of this rank for work beside kernels, such as reading files: as many as kernels use, up to a
+/// limit.
+int worker_threads(const Communicator& communicator);
 
 }  // namespace llmtrain

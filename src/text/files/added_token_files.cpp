@@ -11,8 +11,8 @@
 #include <unordered_set>
 
 #include "core/error.hpp"
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
 
 namespace llmtrain {
 namespace {

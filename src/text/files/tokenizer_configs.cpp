@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
 #include "text/files/tokenizer_rebuild.hpp"
 #include "text/unicode/characters.hpp"
 

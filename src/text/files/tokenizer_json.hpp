@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
 #include "text/pipeline/pipeline_tokenizer.hpp"
 
 namespace llmtrain {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "text/files/json_node.hpp"
+#include "core/files/json_node.hpp"
 #include "text/files/tokenizer_class.hpp"
 
 namespace llmtrain {

@@ -1,0 +1,61 @@
+#include "train/config/evaluation_config.hpp"
+
+#include <fmt/format.h>
+
+#include "train/config/config.hpp"
+
+namespace llmtrain {
+
+void EvaluationConfig::visit(DeckKeys& keys) {
+  keys.section("evaluation", "Evaluation on validation data.", Change::nothing);
+  keys.key("every_steps", every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of evaluations; 0 = never during the run."});
+  keys.key("at_start", at_start, {.doc = "Evaluate before the first step too."});
+  keys.key("at_end", at_end, {.doc = "Evaluate after the last step too."});
+  keys.key("batches", batches,
+           {.range = at_least(0),
+            .doc = "Number of batches of batch.global sequences, in canonical order; 0 = all validation data."});
+  keys.key("early_stopping_patience", early_stopping_patience,
+           {.unit = "evaluations",
+            .range = at_least(0),
+            .doc = "End the run after this many consecutive evaluations without an improvement of "
+                   "checkpoint.best_metric; 0 = off."});
+  keys.key("early_stopping_threshold", early_stopping_threshold,
+           {.range = at_least(0), .doc = "Minimum improvement that counts (in nats, or as a fraction of tokens)."});
+  keys.key("load_best_at_end", load_best_at_end,
+           {.doc = "End with the weights of the best evaluation by checkpoint.best_metric, which are then exported. A "
+                   "checkpoint follows every better evaluation."});
+  keys.key(
+      "stride", stride,
+      {.unit = "tokens",
+       .range = at_least(0),
+       .doc = "Distance between windows of sequence_length tokens, with run.task = evaluate and packing = wrap. Every "
+              "token is scored once, given all preceding tokens of its window. 0 = windows do not overlap."});
+}
+
+void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
+  const DataConfig& data = config.data;
+  if (config.run.task == RunConfig::Task::evaluate) {
+    deck.check(stride == 0 || data.packing == DataConfig::Packing::wrap, {"evaluation.stride", "data.packing"},
+               "windows are cut from a stream of tokens: they need data.packing = wrap");
+    const int64_t length = config.batch.sequence_length;
+    deck.check(stride <= length, {"evaluation.stride", "batch.sequence_length"},
+               fmt::format("windows of batch.sequence_length = {} would skip tokens between them: use a smaller stride",
+                           length));
+    deck.check(stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
+               "windows need batch.sequence_length = 2 or more: their last token is a target only");
+    return;
+  }
+  deck.unused("evaluation.stride", "only for run.task = evaluate");
+  if (early_stopping_patience == 0) {
+    deck.unused("evaluation.early_stopping_threshold", "no effect with early_stopping_patience = 0");
+    return;
+  }
+  deck.check(every_steps > 0, {"evaluation.early_stopping_patience", "evaluation.every_steps"},
+             "early stopping needs evaluation.every_steps above 0");
+  deck.check(!data.validation.empty() || data.validation_fraction > 0,
+             {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
+             "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
+}
+
+}  // namespace llmtrain

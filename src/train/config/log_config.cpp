@@ -1,0 +1,48 @@
+#include "train/config/log_config.hpp"
+
+#include "core/deck/deck.hpp"
+
+namespace llmtrain {
+
+void LogConfig::visit(DeckKeys& keys) {
+  keys.section("log", "Output during the run, and its intervals.", Change::nothing);
+  keys.key("every_steps", every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
+  keys.key("sinks", sinks, {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl."});
+  keys.key("samples_every_steps", samples_every_steps,
+           {.unit = "steps",
+            .range = at_least(0),
+            .doc = "Interval of samples, in which the model continues the prompts; 0 = never."});
+  keys.key(
+      "sample_prompts", sample_prompts,
+      {.doc =
+           "Texts to continue (\\, is a comma inside a text); an empty list: one sample that starts like a document."});
+  keys.key("sample_length", sample_length,
+           {.unit = "tokens", .range = between(1, 1 << 20), .doc = "Maximum number of new tokens of a sample."});
+  keys.key("sample_temperature", sample_temperature,
+           {.range = at_least(0), .doc = "Divisor of the logits; 0 = always the most probable token."});
+  keys.key("sample_top_k", sample_top_k,
+           {.unit = "tokens", .range = at_least(0), .doc = "Sample only from the k most probable tokens; 0 = all."});
+  keys.key("sample_top_p", sample_top_p,
+           {.range = {.min = 0, .max = 1, .open_min = true},
+            .doc = "Sample only from the most probable tokens whose probabilities sum to this value; 1 = all."});
+  keys.key(
+      "parameter_hash_every_steps", parameter_hash_every_steps,
+      {.unit = "steps", .range = at_least(0), .doc = "Interval of hashes of all parameters in the ledger; 0 = never."});
+  keys.key(
+      "profile", profile,
+      {.unit = "steps",
+       .range = between(0, 1000),
+       .doc = "Profile this many steps (the first one is skipped): the log gets a table of their time, and the run's "
+              "folder gets trace.json for a trace viewer. Recording ends early if a rank has 65,536 spans. 0 = off."});
+}
+
+void LogConfig::resolve(DeckLoader& deck) const {
+  if (samples_every_steps > 0) return;
+  for (const char* key :
+       {"log.sample_prompts", "log.sample_length", "log.sample_temperature", "log.sample_top_k", "log.sample_top_p"}) {
+    deck.unused(key, "no effect with samples_every_steps = 0");
+  }
+}
+
+}  // namespace llmtrain

@@ -1,5 +1,5 @@
 #pragma once
-// What a model says about its parameters, before any memory exists, and the state that each of their elements has.
+// Description of a model's parameters, before any memory exists, and of the state of each of their elements.
 
 #include <array>
 #include <cstdint>

@@ -30,7 +30,7 @@ struct ScheduleConfig {
   double warmup_ratio = 0;  ///< fraction of the total steps; if not 0, it replaces warmup_steps
   double num_cycles = 0.5;
   double power = 1;
-  double lr_end = 1e-7;      ///< of polynomial
+  double lr_end = 1e-7;      ///< final rate of polynomial
   int64_t timescale = 0;     ///< for inverse_sqrt; 0 = the warm-up steps, or 10,000 without warm-up
   int64_t decay_steps = 0;   ///< for warmup_stable_decay
   double decay_ratio = 0.1;  ///< fraction of the total steps; used when decay_steps is 0

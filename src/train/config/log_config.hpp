@@ -23,7 +23,7 @@ struct LogConfig {
   int64_t sample_top_k = 0;                 ///< 0 = off
   double sample_top_p = 1;                  ///< 1 = off
   int64_t parameter_hash_every_steps = 0;
-  int64_t profile = 0;  ///< steps
+  int64_t profile = 0;  ///< number of steps to profile
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck) const;  ///< checks only

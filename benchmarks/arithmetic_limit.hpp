@@ -1,6 +1,6 @@
 #pragma once
-// The most that this processor can multiply and add, measured: independent instructions on registers, nothing loaded
-// and no result waited for. No program can be faster.
+// Measures the peak rate of multiplications and additions of this processor: independent instructions on registers,
+// without loads or dependencies. No program can be faster.
 
 #include <fmt/core.h>
 
@@ -23,8 +23,8 @@ namespace llmtrain {
 
 #if defined(__x86_64__)
 
-// So many sums that none waits for itself: 4 to 8 cycles of latency, two instructions a cycle at most. They begin
-// apart, or the compiler would keep one of them.
+// The number of independent sums covers the latency: 4 to 8 cycles, at most two instructions per cycle. They have
+// different initial values, or the compiler would merge them.
 
 inline __attribute__((target("avx2,fma"))) float multiply_add_avx2(int64_t rounds) {
   __m256 sums[12];
@@ -63,7 +63,7 @@ inline __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) float dot
   return _mm512_cvtss_f32(sums[0]);
 }
 
-/// oneDNN has asked the system for the tiles.
+/// oneDNN has requested the tiles from the system.
 inline __attribute__((target("amx-tile,amx-bf16"))) float dot_product_amx(int64_t rounds) {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -97,15 +97,15 @@ inline __attribute__((target("amx-tile,amx-bf16"))) float dot_product_amx(int64_
 
 #endif
 
-/// Instructions that multiply and add.
+/// Instruction set for multiplications and additions.
 struct Arithmetic {
   const char* name;
   DType operands;
-  double flops;  ///< of a round
+  double flops;  ///< per round
   float (*run)(int64_t rounds);
 };
 
-/// The widest of each type of operands; none where this program knows none.
+/// The widest instructions for each type of operands; absent if this program has none.
 inline std::vector<Arithmetic> arithmetic_here() {
   std::vector<Arithmetic> all;
 #if defined(__x86_64__)
@@ -124,7 +124,7 @@ inline std::vector<Arithmetic> arithmetic_here() {
   return all;
 }
 
-/// GFLOP/s of all threads together, of the fastest try.
+/// GFLOP/s of all threads together, in the fastest attempt.
 inline double rate_of(const Arithmetic& arithmetic, int threads) {
   constexpr double least_seconds = 0.02;
   constexpr int tries = 10;
@@ -150,12 +150,12 @@ inline double rate_of(const Arithmetic& arithmetic, int threads) {
   return best;
 }
 
-/// By instruction and number of threads; measured and printed.
+/// Measured and printed by instruction and number of threads.
 class Limits {
  public:
   void measure(const std::vector<int>& threads, const std::vector<DType>& types) {
     for (const Arithmetic& arithmetic : arithmetic_here()) {
-      // Of bf16 operands all are of use.
+      // For bf16 operands all instructions count.
       const bool wanted = std::ranges::any_of(
           types, [&](DType type) { return type == DType::bf16 || arithmetic.operands == DType::f32; });
       for (const int t : threads) {
@@ -167,7 +167,7 @@ class Limits {
     }
     std::fflush(stdout);
   }
-  /// GFLOP/s; 0: not known.
+  /// GFLOP/s; 0: unknown.
   double of(DType operands, int threads) const {
     double limit = 0;
     for (const Measured& m : measured_) {

@@ -39,7 +39,7 @@ case $precision in
 esac
 read -ra deck_options <<<"${DECK_OPTIONS:-}"
 read -ra mpirun <<<"${MPIRUN:-mpirun}"
-# As in training.py: memory that is given back and touched again costs PyTorch time.
+# As in training.py: freeing and touching memory again costs PyTorch time.
 peer_memory=(THP_MEM_ALLOC_ENABLE=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=$((2 ** 40)))
 library=
 if [[ ${TCMALLOC:-} != none ]]; then
@@ -53,7 +53,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 
-# timed LOG COMMAND...: seconds from start to exit on stdout; the command's output goes to LOG and is shown if it fails.
+# timed LOG COMMAND...: prints the seconds from start to exit on stdout; the command's output goes to LOG and is shown
+# if it fails.
 timed() {
   local log=$1 begin end
   shift
@@ -67,7 +68,7 @@ timed() {
   awk -v a="$begin" -v b="$end" 'BEGIN { printf "%.3f", b - a }'
 }
 
-# peer ROUND NAME OPTION...: a run of PyTorch.
+# peer ROUND NAME OPTION...: runs PyTorch.
 peer() {
   local seconds
   seconds=$(timed "$work/a.log" env "${peer_memory[@]}" "$python" "$here/peers/nanogpt_char.py" "$text" \

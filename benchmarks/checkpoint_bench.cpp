@@ -60,7 +60,7 @@ Schema llama_70b_twin() {
   return make_schema(units);
 }
 
-/// Numbers that depend on their place.
+/// Values that depend on their position.
 constexpr int64_t period = 8191;
 int64_t phase_of(int64_t unit, StateKind kind, int64_t element) {
   return (unit * 7 + static_cast<int64_t>(kind) * 3 + element) % period;
@@ -71,7 +71,7 @@ float value_at(int64_t unit, StateKind kind, int64_t element) {
 
 class Numbers : public StateSource {
  public:
-  /// For buffers of so many elements: values are copied, as those of a store are.
+  /// Buffer of this many elements: values are copied, as from a store.
   Numbers(Schema schema, size_t most) : schema_(std::move(schema)), values_(most + static_cast<size_t>(period)) {
     for (size_t i = 0; i < values_.size(); ++i) values_[i] = value_at(0, StateKind::master, static_cast<int64_t>(i));
   }
@@ -85,7 +85,7 @@ class Numbers : public StateSource {
   std::vector<float> values_;
 };
 
-/// One rank of `size`; counts numbers that are not at their place.
+/// One rank of `size`; counts values at a wrong position.
 class Reader : public StateTarget {
  public:
   Reader(Schema schema, int64_t rank, int64_t size) : schema_(std::move(schema)), rank_(rank), size_(size) {}
@@ -160,9 +160,9 @@ int layout(const std::string& folder, int64_t shards, Communicator& communicator
 
 constexpr int64_t piece = int64_t{4} << 20;
 
-/// A plain file of one rank. Where it is written.
+/// Method of writing a plain file of one rank.
 enum class Through : uint8_t { disk, cache, cache_with_hints };
-/// Whether it is read back, and from where.
+/// Reading back of the file: none, from the page cache, or from the disk.
 enum class ReadBack : uint8_t { no, cache, disk };
 
 void read_plain(const FileHandle& file, int64_t bytes, char* buffer, bool hints) {
@@ -181,7 +181,7 @@ void bypass_cache(const FileHandle& file) {
   file.bypass_cache();
 }
 
-/// Writes `bytes` to a new file in pieces and syncs it and its folder.
+/// Writes `bytes` to a new file piece by piece and syncs it and its folder.
 void write_plain(const std::string& path, int64_t bytes, char* buffer, Through through, ReadBack back) {
   const FileHandle file = FileHandle::create(path);
   const bool hints = through == Through::cache_with_hints;
@@ -197,14 +197,14 @@ void write_plain(const std::string& path, int64_t bytes, char* buffer, Through t
   if (back != ReadBack::no) read_plain(file, bytes, buffer, hints);
 }
 
-/// The page cache gets memory that was touched: a hypervisor that hands idle memory back may need longer for it than
-/// the disk for the bytes, and the way that comes first would be the slowest. Nothing of this goes to the disk.
+/// Touches memory for the page cache: a hypervisor that reclaims idle memory may need longer for it than the disk for
+/// the bytes, so that the first method would be the slowest. Nothing of this goes to the disk.
 void touch_cache(const std::string& folder, int64_t bytes, const char* buffer) {
   const FileHandle file = FileHandle::create_unnamed(folder);
   for (int64_t done = 0; done < bytes; done += piece) file.write(done, piece, buffer);
 }
 
-/// Seconds that the slowest rank takes.
+/// Seconds of the slowest rank.
 double timed(Communicator& communicator, const std::function<void()>& work) {
   communicator.barrier();
   const double begin = now();
@@ -221,14 +221,14 @@ std::string plain_path(const std::string& folder, const Communicator& communicat
   return folder + fmt::format("/plain-{}", communicator.rank());
 }
 
-/// Something to write, once a round.
+/// A method of writing, run once per round.
 struct Way {
   const char* name;
   std::function<void()> work;
   std::vector<double> speeds = {};  ///< GB/s of all ranks, by round; 0: it failed
 };
 
-/// Median, least and most of what is not 0.
+/// Median, minimum and maximum of the nonzero values.
 std::string spread(std::vector<double> values) {
   std::erase(values, 0.0);
   if (values.empty()) return "failed";
@@ -287,7 +287,7 @@ int rate(const std::string& folder, int64_t megabytes, int rounds, Communicator&
   LLMTRAIN_CHECK(buffer != nullptr, "no memory");
   for (int64_t i = 0; i < piece; ++i) buffer.get()[i] = static_cast<char>(i * 2654435761 >> 13);
   fs::create_directories(folder);
-  ::unlink(plain_path(folder, communicator).c_str());  // of a run that was killed
+  ::unlink(plain_path(folder, communicator).c_str());  // left by a killed run
   const Schema schema = make_schema({{"unit", {matrix("weight", bytes * ranks / 12 / 1024, 1024)}}});
   std::vector<float> staging(size_t{1} << 18);
   const Numbers numbers(schema, staging.size());

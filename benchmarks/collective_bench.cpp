@@ -46,7 +46,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Memory for the largest size, of every way.
+/// Memory for the largest size, for each method.
 class Buffers {
  public:
   Buffers(int64_t bytes, Communicator& communicator) : other_(bytes), result_(bytes) {
@@ -66,7 +66,7 @@ class Buffers {
   DeviceBuffer own_, other_, result_;
 };
 
-/// A cache line that ranks 0 and 1 send to and fro, where they read each other's memory.
+/// A cache line that ranks 0 and 1 send back and forth, if they read each other's memory.
 class Meetings {
  public:
   /// Collective.
@@ -77,7 +77,7 @@ class Meetings {
     const bool takes_part = of_one_node != 0 && communicator.rank() < 2;
     check(MPI_Comm_split(MPI_COMM_WORLD, takes_part ? 0 : MPI_UNDEFINED, communicator.rank(), &pair));
     if (!takes_part) return;
-    constexpr MPI_Aint page = 4096;  // the line lies alone in the middle of it
+    constexpr MPI_Aint page = 4096;  // the line lies in the middle of its own page
     char* own = nullptr;
     check(MPI_Win_allocate_shared(communicator.rank() == 0 ? page : 0, 1, MPI_INFO_NULL, pair, static_cast<void*>(&own),
                                   &window_));
@@ -98,8 +98,8 @@ class Meetings {
   Meetings(const Meetings&) = delete;
   Meetings& operator=(const Meetings&) = delete;
 
-  /// Collective: seconds of one way, the least of some tries, as other work only adds to it; 0 where there is none.
-  /// `looks`: at the line, before the core is offered to others.
+  /// Collective: seconds of a one-way transfer, the minimum of several attempts, since other work only adds time; 0 if
+  /// there is no shared memory. `looks`: number of polls before the core is yielded.
   double seconds(int looks) {
     constexpr int tries = 11, trips = 100;
     std::vector<double> ways(tries, 0.0);
@@ -150,11 +150,11 @@ class Bench {
         meetings_(communicator_) {}
 
   void run(int64_t bytes, DType dtype);
-  /// What lies below the table.
+  /// The methods below the table.
   void print_meetings() const;
 
  private:
-  /// Seconds of one of `repetitions_`, of the slowest rank.
+  /// Seconds of one of `repetitions_` calls on the slowest rank.
   double timed(const std::function<void()>& work) {
     communicator_.barrier();
     const double begin = now();
@@ -163,7 +163,7 @@ class Bench {
     check(MPI_Allreduce(MPI_IN_PLACE, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
     return seconds;
   }
-  /// What bounds the transfers of this round.
+  /// Bounds of this round's transfers.
   void measure_bounds(int64_t bytes);
   void reduce_scatter(int64_t bytes);
   void check_gather(const Tensor& buffer, std::span<const int64_t> cuts);
@@ -183,13 +183,13 @@ class Bench {
   Meetings meetings_;
   int64_t repetitions_ = 1;
   // By round:
-  std::vector<double> rates_;  ///< of the triad, bytes per second of a rank, all at once
-  std::vector<double> ways_;   ///< of a cache line, seconds
+  std::vector<double> rates_;  ///< rate of the triad, bytes per second of a rank, all at once
+  std::vector<double> ways_;   ///< one-way time of a cache line, seconds
   // By round, of the whole table:
   std::vector<double> all_ways_, all_ways_with_yields_;
 };
 
-/// a = b + s c over thirds of what a rank has, and a way of a cache line.
+/// a = b + s c over thirds of a rank's memory, and a one-way transfer of a cache line.
 void Bench::measure_bounds(int64_t bytes) {
   const int64_t n = bytes / 4;
   auto* a = static_cast<float*>(buffers_.result());
@@ -199,7 +199,7 @@ void Bench::measure_bounds(int64_t bytes) {
     for (int64_t i = 0; i < n; ++i) a[i] = b[i] + 0.5F * c[i];
   });
   rates_.push_back(3.0 * static_cast<double>(bytes) / seconds);
-  constexpr int many = 4096;  // a core that both ranks share is left in the end
+  constexpr int many = 4096;  // after this many polls, a shared core is yielded
   ways_.push_back(meetings_.seconds(many));
   all_ways_.push_back(ways_.back());
   all_ways_with_yields_.push_back(meetings_.seconds(1));
@@ -226,7 +226,7 @@ void Bench::reduce_scatter(int64_t bytes) {
       Transfer transfer = communicator_.exchange_shards(send, cuts, received, all, stream_);
       transfer.wait(stream_);
       for (size_t r = 0; r < all.size(); ++r) {
-        const void* direct = transfer.piece(static_cast<int>(r));
+        const void* direct = transfer.contribution(static_cast<int>(r));
         pieces[r] = r == me             ? send.rows(cuts[me], own)
                     : direct != nullptr ? Tensor(const_cast<void*>(direct), DType::f32, {own})
                                         : received[r];
@@ -234,7 +234,7 @@ void Bench::reduce_scatter(int64_t bytes) {
       add_in_order(sum, pieces, true, stream_);
       transfer.finish(stream_);
     }));
-    const double expected = communicator_.size();  // of ones
+    const double expected = communicator_.size();  // sum of ones
     LLMTRAIN_CHECK(own == 0 || sum.as<float>()[own - 1] == static_cast<float>(expected), "the sum is wrong");
     mpi.push_back(timed([&] {
       check(MPI_Reduce_scatter_block(send.data, sum.data, static_cast<int>(elements / communicator_.size()), MPI_FLOAT,
@@ -245,7 +245,7 @@ void Bench::reduce_scatter(int64_t bytes) {
   print("reduce-scatter", bytes, DType::f32, ours, mpi, part * (communicator_.size() + 1));
 }
 
-/// Once, ahead of the clock: every rank's part arrives.
+/// Once, before timing: checks that every rank's part arrives.
 void Bench::check_gather(const Tensor& buffer, std::span<const int64_t> cuts) {
   auto* data = static_cast<unsigned char*>(buffer.data);
   const auto begin = [&](int rank) {
@@ -339,7 +339,7 @@ int main(int argc, char** argv) {
   return runtime.guard([&] {
     runtime.start_device();
     const int64_t ranks = runtime.communicator().size();
-    if (ranks == 1) throw UserError(ExitCode::command_line, "collective_bench wants several ranks: mpirun -n 2");
+    if (ranks == 1) throw UserError(ExitCode::command_line, "collective_bench needs several ranks: mpirun -n 2");
     Bench bench(largest, rounds, runtime);
     if (runtime.communicator().rank() == 0) {
       fmt::print("{}, {} ranks on {} nodes, {} threads each\n\n", mpi_library(), ranks,

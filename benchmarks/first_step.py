@@ -31,7 +31,7 @@ def main():
             "PyTorch": lambda: training.run_peer(args, work, args.peer, tokens),
         }
         results = {name: [] for name in ways}
-        for way in ways.values():  # the files are in the page cache, the tokens in llmtrain's
+        for way in ways.values():  # the files are in the page cache, the tokens in llmtrain's cache
             way()
         for _ in range(args.rounds):
             for name, way in ways.items():

@@ -69,7 +69,7 @@ def head(torch, case):
 
 
 def adamw(torch, case):
-    # 124M and more in one tensor: what a fused optimizer likes best.
+    # 124M and more elements in one tensor: the best case of a fused optimizer.
     p = torch.randn(case["parameters"], device="cuda", requires_grad=True)
     p.grad = torch.randn_like(p)
     optimizer = torch.optim.AdamW([p], lr=1e-4, weight_decay=0.1, fused=True)

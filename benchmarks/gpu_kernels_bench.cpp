@@ -1,8 +1,8 @@
-// Kernels alone on a GPU, beside what its memory can do: attention, the head with its loss, AdamW, and what fixed
-// orders of summation cost (the norm of the gradients, the embedding's backward pass). Prints one JSON object a line;
-// gpu_kernels.py runs it in turn with PyTorch and prints the ratios.
+// Single kernels on a GPU, compared with its memory bandwidth: attention, the head with its loss, AdamW, and the cost
+// of fixed orders of summation (the norm of the gradients, the embedding's backward pass). Prints one JSON object per
+// line; gpu_kernels.py runs it alternately with PyTorch and prints the ratios.
 //
-// usage: gpu_kernels_bench [small] [attention] [head] [adamw] [order]     (all; small: sizes of tests)
+// usage: gpu_kernels_bench [small] [attention] [head] [adamw] [order]     (default: all; small: sizes of tests)
 
 #include <fmt/core.h>
 
@@ -28,9 +28,9 @@ namespace {
 constexpr int rounds = 7;
 
 struct Sizes {
-  int64_t tokens = 16384, width = 2048;  ///< of attention
+  int64_t tokens = 16384, width = 2048;  ///< sizes of attention
   std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
-  int64_t rows = 8192, channels = 1024;  ///< of the head
+  int64_t rows = 8192, channels = 1024;  ///< sizes of the head
   std::vector<int64_t> vocabularies{50304, 128256};
   std::vector<int64_t> parameters{124'000'000, 1'558'000'000};
   int64_t embedded_rows = 65536, embedded_vocabulary = 50304, embedded_channels = 768;
@@ -47,7 +47,7 @@ struct Buffers {
     t.data = owned.back().data();
     return t;
   }
-  /// Zeros run faster than numbers.
+  /// Zeros would run faster than random numbers.
   Tensor random(DType dtype, std::initializer_list<int64_t> dims, double std = 1) {
     const Tensor t = make(dtype, dims);
     if (dtype == DType::f32) {
@@ -70,7 +70,7 @@ struct Buffers {
   }
 };
 
-/// Median over the rounds of the mean of so many calls that their launches do not count.
+/// Median over the rounds of the mean of enough calls that the launch time does not matter.
 double seconds(Stream& stream, const std::function<void()>& call) {
   using Clock = std::chrono::steady_clock;
   const auto timed = [&](int calls) {
@@ -187,7 +187,7 @@ void norm(Stream& stream, int64_t parameters) {
   fmt::print("{{\"what\": \"norm\", \"parameters\": {}, \"seconds\": {:.6e}}}\n", parameters, exact);
 }
 
-/// Gradients of rows that are added in order. Ids are as frequent as words are: of rank k in proportion to 1 / k.
+/// Gradients of rows that are added in order. Ids have the frequencies of words: rank k in proportion to 1 / k.
 void embedding(Stream& stream, const Sizes& sizes) {
   const int64_t rows = sizes.embedded_rows, vocabulary = sizes.embedded_vocabulary, channels = sizes.embedded_channels;
   Buffers buffers{stream, {}};
@@ -219,7 +219,8 @@ void run(int argc, char** argv) {
       for (const int64_t length : sizes.lengths) {
         try {
           attention(stream, sizes, head_dim, length);
-        } catch (const UserError& error) {  // LLMTRAIN_ATTENTION=cudnn, which is not there or takes no such sequences
+          // LLMTRAIN_ATTENTION=cudnn, which is not installed or does not support such sequences
+        } catch (const UserError& error) {
           if (error.code() != ExitCode::missing_input) throw;
           fmt::print(stderr, "attention, heads of {}, {} tokens: {}\n", head_dim, length, error.what());
         }

@@ -34,9 +34,9 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t piece_bytes = int64_t{8} << 20;
+constexpr int64_t share_bytes = int64_t{8} << 20;
 
-/// Llama's shape, as many layers as the bytes allow.
+/// Llama's shape, with as many layers as fit the bytes.
 void make(const std::string& folder, double gigabytes, const std::string& type) {
   const double width = type == "bf16" ? 2 : 4, layer = 2048.0 * (2 * 2048 + 2 * 512 + 3 * 5632) * width;
   const int layers = std::max(1, static_cast<int>((gigabytes * 1e9 - 2 * 32000 * 2048 * width) / layer));
@@ -132,8 +132,8 @@ class Bench {
     for (const FileHandle& file : files_) {
       const int64_t ranks = communicator_.size(), rank = communicator_.rank(), size = file.size();
       const int64_t last = size * (rank + 1) / ranks;
-      for (int64_t at = size * rank / ranks; at < last; at += piece_bytes) {
-        pieces.push_back({&file, at, std::min(at + piece_bytes, last), nullptr});
+      for (int64_t at = size * rank / ranks; at < last; at += share_bytes) {
+        pieces.push_back({&file, at, std::min(at + share_bytes, last), nullptr});
       }
     }
     int64_t next = 0;
@@ -142,7 +142,7 @@ class Bench {
       next += piece.end - piece.begin;
     }
     parallel_for(pieces.size(), threads_, [&](size_t i) {
-      thread_local std::vector<char> buffer(static_cast<size_t>(piece_bytes));
+      thread_local std::vector<char> buffer(static_cast<size_t>(share_bytes));
       const Piece& piece = pieces[i];
       piece.file->read(piece.begin, piece.end - piece.begin, keep ? piece.place : buffer.data());
     });

@@ -65,7 +65,7 @@ constexpr Case cases[] = {
     {"decode 8x2304x768", Form::forward, 8, 2304, 768},
 };
 
-/// One side of the comparison: seconds of a call.
+/// One side of the comparison: seconds per call.
 template <class F>
 double seconds(const F& call) {
   const auto begin = Clock::now();
@@ -73,7 +73,7 @@ double seconds(const F& call) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// GFLOP/s, by medians; 0: oneDNN has no such product here (of bf16 with AVX2).
+/// GFLOP/s, by medians; 0: oneDNN has no such product here (bf16 with AVX2).
 struct Rates {
   double own, other;
 };
@@ -129,7 +129,7 @@ Rates run_case(const Case& c, DType dtype, double limit, Stream& stream) {
   };
   ours();
   if (stock.exists()) stock.run();
-  if (dtype == DType::bf16) {  // kernels are made in the first call
+  if (dtype == DType::bf16) {  // the first call creates the kernels
     for (const auto path : {host::ProductPath::native, host::ProductPath::wide}) {
       const host::ForcedProductPath forced(path);
       ours();
@@ -165,7 +165,7 @@ Rates run_case(const Case& c, DType dtype, double limit, Stream& stream) {
   return rates;
 }
 
-/// What the arguments ask for.
+/// The selection in the arguments.
 struct Choice {
   std::vector<int> threads;
   std::vector<DType> types;

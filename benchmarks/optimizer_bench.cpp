@@ -1,11 +1,11 @@
-// The optimizer's step (norm of the gradients, then AdamW with clipping and the rounding to weights) beside what the
-// memory can do: the triad of STREAM over arrays of the same size, in turn. The norm is the only sum of a step over all
-// parameters that is exact, so that no order of threads and ranks shows; a plain sum beside it says what that costs.
+// The optimizer's step (norm of the gradients, then AdamW with clipping and rounding to weights) compared with the
+// memory bandwidth: the triad of STREAM over arrays of the same size, in turn. The norm is the only exact sum of a step
+// over all parameters, independent of the order of threads and ranks; a plain sum beside it shows the cost.
 //
 // usage: optimizer_bench [million parameters (124)] [rounds (7)]
 //
-// Bytes of a step: 4 of a parameter for the norm; 12 read and written as master and moments, 4 of the gradient read and
-// 2 of the bf16 weight (none with fp32 weights, which are the master) written.
+// Bytes of a step per parameter: 4 for the norm; 12 read and written as master and moments, 4 of the gradient read and
+// 2 of the bf16 weight written (none with fp32 weights, which are the master).
 
 #include <fmt/core.h>
 #include <omp.h>
@@ -34,7 +34,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// fp32 [n] of normal numbers, times scale.
+/// fp32 [n] of normal random numbers, times scale.
 void fill(const Tensor& t, double scale, uint64_t seed, Stream& stream) {
   fill_normal(t, scale, random_key(seed, RandomPurpose::initialization, 0), 0, stream);
 }
@@ -52,7 +52,7 @@ void run(int64_t n, int rounds) {
   std::fill_n(v.as<float>(), n, 1e-6F);
   AdamwStep step{.learning_rate = 1e-4, .weight_decay = 0.1};
 
-  const auto triad = [&] {  // as the step does, it reads and writes what is there
+  const auto triad = [&] {  // like the step, it reads and writes existing values
     float* a = m.as<float>();
     const float *b = master.as<float>(), *c = gradient.as<float>();
 #pragma omp parallel for simd schedule(static)
@@ -63,7 +63,7 @@ void run(int64_t n, int rounds) {
     sum_of_squares(squares, gradient, stream);
     LLMTRAIN_CHECK(squares.value() > 0, "the norm is wrong");
   };
-  const auto plain_norm = [&] {  // in the order that the threads bring about
+  const auto plain_norm = [&] {  // the order of additions depends on the threads
     double squares = 0;
     const float* g = gradient.as<float>();
 #pragma omp parallel for simd schedule(static) reduction(+ : squares)

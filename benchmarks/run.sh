@@ -38,7 +38,7 @@ trap 'rm -rf -- "$own"' EXIT
 missing=$own/missing
 work=${SCRATCH:-$own}
 
-# table TITLE COMMAND...: the command's output as text that keeps its columns.
+# table TITLE COMMAND...: prints the command's output as preformatted text.
 table() {
   printf '\n%s\n\n' "$1"
   shift
@@ -47,7 +47,7 @@ table() {
 of_one_rank() { env OMP_NUM_THREADS="$(nproc)" "$@"; }
 of_ranks() { "${mpirun[@]}" env OMP_NUM_THREADS=1 "$@"; }
 
-# row OPTION...: the row of one case; what training.py says on the way goes to stderr.
+# row OPTION...: prints the row of one case; training.py's progress goes to stderr.
 row() {
   "$python" "$here/training.py" "$program" --rounds "$rounds" --markdown "$@" | tee /dev/stderr | tail -n 1
 }
@@ -64,7 +64,7 @@ pytorch() {
 recompute() {
   table "Memory against time:" "$python" "$here/recompute.py" "$program" --rounds "$rounds"
 }
-# A short run of the 124M deck whose last lines are the table of log.profile.
+# A short run of the 124M deck, whose last lines are the table of log.profile.
 profiled() {
   "$@" "$here/../inputs/medium.ini" run.output="$work/runs" run.name=profile run.overwrite=true run.max_steps=8 \
     batch.micro=1 batch.global="$ranks" log.profile=4 evaluation.every_steps=0 evaluation.at_end=false \
@@ -119,7 +119,8 @@ tokenizers() {
   done
 }
 
-# What each section needs beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so on.
+# Requirements of each section beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so
+# on.
 all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint offload
   load prediction tokenizers)
 declare -A needs=(
@@ -139,7 +140,7 @@ declare -A needs=(
   [tokenizers]='tokenizer_bench llmtool import:tokenizers import:sentencepiece import:tiktoken TEXT LLMTRAIN_DATA'
 )
 
-# problem NEED: what is wrong with it, or nothing.
+# problem NEED: prints why it is not met, or nothing.
 problem() {
   case $1 in
     import:*) "$python" -c "import ${1#import:}" >/dev/null 2>&1 || echo "$python cannot import ${1#import:} (PYTHON)" ;;

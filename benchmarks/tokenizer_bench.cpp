@@ -1,5 +1,5 @@
-// Encoding a text's documents of about 64 KiB, as often as asked; of each pass the seconds, the seconds of processor
-// time, and the tokens.
+// Encoding of a text's documents of about 64 KiB, in several passes; prints seconds, seconds of processor time and
+// tokens of each pass.
 //
 // usage: tokenizer_bench TOKENIZER TEXT [passes [threads]]   (benchmarks/peers/tokenizers_encode.py runs it beside its
 // peers)
@@ -22,7 +22,7 @@
 namespace llmtrain {
 namespace {
 
-/// Cut behind the first line end after each 64 KiB, as the peer does.
+/// Cuts after the first line end that follows each 64 KiB, as the peer does.
 std::vector<std::string_view> documents_of(std::string_view text) {
   constexpr size_t document_bytes = size_t{1} << 16;
   std::vector<std::string_view> documents;

@@ -35,9 +35,9 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peers", "train_decoder.py")
 PYTHON = os.environ.get("PYTHON", sys.executable)
-WARM = 2  # steps that are not timed: kernels, plans, compilation
-FIRST_STEP = re.compile(r"step +1\b")  # what both print when it is done
-BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}  # of a loss, relative to the peer's
+WARM = 2  # untimed steps: kernels, plans, compilation
+FIRST_STEP = re.compile(r"step +1\b")  # the line that both programs print at the end of the step
+BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}  # limits of a loss's distance, relative to the peer's
 
 
 def processor():
@@ -151,7 +151,7 @@ def run_peer(args, work, peer, tokens):
     command += ["--compile"] * ("compile" in options)
     for attention in ("flash", "cudnn"):
         command += ["--attention", attention] * (attention in options)
-    # Memory that is given back and touched again costs PyTorch up to half its speed: the best settings known.
+    # Freeing and touching memory again costs PyTorch up to half its speed: these are the best settings known.
     environment = dict(os.environ, THP_MEM_ALLOC_ENABLE="1", MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40))
     if allocator():
         environment["LD_PRELOAD"] = allocator()
@@ -284,7 +284,7 @@ def main():
                 print(f"{number:<6} {name:<18} {r['speed']:10.1f} {r['peak'] / 2**30:9.2f}   "
                       f"{r['losses'][0]:.5f} {r['losses'][-1]:.5f}", flush=True)
             if number == 1:
-                # Weights and moments in bf16 round their updates away: only the first losses can be equal then.
+                # Weights and moments in bf16 lose small updates to rounding: only the first losses can then be equal.
                 for name in peers:
                     count = 1 if name.endswith("bf16") else None
                     check_losses(results["llmtrain"][0]["losses"][:count], results[name][0]["losses"][:count],
@@ -293,7 +293,7 @@ def main():
                 fastest = max(peers, key=lambda name: results[name][0]["speed"])
                 same_state = [p for p in peers if not p.endswith("bf16")]
                 smallest = min(same_state, key=lambda name: results[name][0]["peak"], default=fastest)
-                near = 0.9 * results[fastest][0]["speed"]  # one round does not tell which of two near ones is the faster
+                near = 0.9 * results[fastest][0]["speed"]  # one round does not tell which of two similar ones is faster
                 peers = [p for p in peers if p == smallest or results[p][0]["speed"] > near]
                 results = {name: results[name] for name in peers + ["llmtrain"]}
 

@@ -1,5 +1,5 @@
-# One set of flags for every target: the same floating-point rules everywhere, so that a number never
-# depends on which file computed it.
+# One set of flags for every target: the same floating-point rules everywhere, so that a number never depends on the
+# file that computes it.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -7,7 +7,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1") # assertions of the standard library stay cheap, traces stay readable
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1") # keeps assertions of the standard library cheap and traces readable
 
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 include(CheckPIESupported)
@@ -16,16 +16,16 @@ check_pie_supported(LANGUAGES CXX) # links programs with -pie
 add_library(llmtrain_settings INTERFACE)
 target_include_directories(llmtrain_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(llmtrain_settings INTERFACE LLMTRAIN_VERSION="${PROJECT_VERSION}")
-# Warnings and floating-point rules: no -ffast-math, one contraction rule. A test reads the machine code of GPUs.
+# Warnings and floating-point rules: no -ffast-math, one contraction rule. A test checks the machine code for GPUs.
 target_compile_options(llmtrain_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=fast -fno-math-errno -fno-trapping-math>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -lineinfo --no-compress>)
-# GCC 12 sees overlapping copies and overflows inside the standard library and fmt that are not there (its bugs 105329, 105651).
+# GCC 12 wrongly reports overlapping copies and overflows inside the standard library and fmt (its bugs 105329, 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(llmtrain_settings INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds>)
 endif()
-# GCC 13 and 14 take every reference returned by a function of a temporary for one to it.
+# GCC 13 and 14 wrongly treat every reference returned by a function of a temporary as a reference to it.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
 endif()
@@ -34,12 +34,13 @@ if(LLMTRAIN_WERROR)
     $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 
-# The instruction set. Files named x_avx512.cpp hold what needs more than the rest of the program; they are called
-# only after a look at the processor.
+# Instruction set. Files named x_avx512.cpp need more than the rest of the program; they are called only after a check
+# of the processor.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(LLMTRAIN_X86 ON)
   set(LLMTRAIN_AVX512_FLAGS -march=x86-64-v4 -mavx512bf16)
-  # The frames that detect_stack_use_after_return moves to the heap are not aligned to vectors of 64 bytes (GCC bug 110027).
+  # Stack frames that detect_stack_use_after_return moves to the heap are not aligned to vectors of 64 bytes (GCC bug
+  # 110027).
   if(LLMTRAIN_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     list(APPEND LLMTRAIN_AVX512_FLAGS --param=asan-use-after-return=0)
   endif()
@@ -67,10 +68,10 @@ if(LLMTRAIN_SANITIZE)
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()
   if(LLMTRAIN_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>) # of fences, which Kokkos' headers have
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>) # for fences in Kokkos' headers
   endif()
   add_link_options(-fsanitize=${LLMTRAIN_SANITIZE})
-elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug") # needs the optimizer, and hides errors from the sanitizers
+elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug") # needs the optimizer, and would hide errors from the sanitizers
   target_compile_options(llmtrain_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>)
 endif()
 
@@ -78,11 +79,12 @@ if(LLMTRAIN_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# No absolute path of this tree enters an object file, and ccache does not ask for the build folder: the builds of one tree
-# and of its clones share what they compile alike.
+# No absolute path of this tree enters an object file, and ccache ignores the build folder: builds of one tree and of
+# its clones share identical objects.
 target_compile_options(llmtrain_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>) # else ccache passes over precompiled headers
+  # without it ccache skips precompiled headers
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>)
 find_program(CCACHE ccache)
 if(CCACHE)
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1

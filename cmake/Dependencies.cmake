@@ -1,5 +1,5 @@
-# Every dependency comes from find_package; cmake/install_dependencies.sh installs the Debian packages.
-# GoogleTest, inih and Kokkos are small enough to be built along where they are missing (LLMTRAIN_FETCH).
+# Every dependency comes from find_package; cmake/install_dependencies.sh installs the Debian packages. If GoogleTest,
+# inih and Kokkos, which are small, are missing, they are built from source (LLMTRAIN_FETCH).
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 include(${CMAKE_CURRENT_LIST_DIR}/Fetch.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/CudaArchitectures.cmake)
@@ -15,14 +15,14 @@ find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
 find_package(PCRE2 REQUIRED)
 
-# Made here: FindHDF5 of CMake 4.3 ends with an error of its own where it would make it for Debian's libhdf5_serial.
+# Defined here, since FindHDF5 of CMake 4.3 fails when it defines the target for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)
 find_package(HDF5 1.10 REQUIRED COMPONENTS C)
 target_include_directories(hdf5::hdf5 INTERFACE ${HDF5_INCLUDE_DIRS})
 target_link_libraries(hdf5::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
 
-# oneDNN's micro-kernels are an experimental option of its build, without which products take the slowest path. Looked for at
-# every configuration, as the library may have been replaced.
+# oneDNN's micro-kernels are an experimental option of its build, without which products use the slowest path. The check
+# runs at every configuration, as the library may have been replaced.
 function(llmtrain_look_for_micro_kernels)
   include(CheckCXXSourceCompiles)
   add_library(llmtrain_onednn INTERFACE)
@@ -36,19 +36,18 @@ function(llmtrain_look_for_micro_kernels)
     message(STATUS "Found oneDNN ${dnnl_VERSION} with micro-kernels")
     target_compile_definitions(llmtrain_onednn INTERFACE LLMTRAIN_ONEDNN_UKERNELS)
   elseif(LLMTRAIN_X86)
-    message(WARNING "oneDNN ${dnnl_VERSION} (${dnnl_DIR}) has no micro-kernels: the program will be right, several times "
-      "slower, and will choose fp32. To get them build oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON: Debian's packages "
+    message(WARNING "oneDNN ${dnnl_VERSION} (${dnnl_DIR}) has no micro-kernels: the program will be correct, but several times slower, and will choose fp32. To get them build oneDNN with -DDNNL_EXPERIMENTAL_UKERNEL=ON: Debian's packages "
       "(cmake/install_dependencies.sh) and this repository's spack.yaml do.")
   endif()
 endfunction()
 
-# What device and kernels stand on; nothing above them knows it.
+# Libraries of device and kernels; no higher layer uses them directly.
 if(LLMTRAIN_DEVICE STREQUAL "host")
   llmtrain_find_or_fetch(Kokkos 4.6...<6)
   find_package(dnnl 3.6 REQUIRED)
   llmtrain_look_for_micro_kernels()
   set(LLMTRAIN_DEVICE_LIBRARIES Kokkos::kokkos llmtrain_onednn OpenMP::OpenMP_CXX)
-elseif(LLMTRAIN_DEVICE STREQUAL "emulated") # the libraries of a GPU are the tests' own
+elseif(LLMTRAIN_DEVICE STREQUAL "emulated") # the tests emulate the libraries of a GPU
   file(GLOB emulator_sources CONFIGURE_DEPENDS tests/emulator/*.cpp)
   add_library(llmtrain_emulator STATIC ${emulator_sources})
   target_link_libraries(llmtrain_emulator PUBLIC llmtrain_settings PRIVATE fmt::fmt MPI::MPI_CXX OpenMP::OpenMP_CXX)
@@ -73,7 +72,7 @@ else()
     endif()
   endif()
   enable_language(CUDA)
-  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25.1, Debian 12's, does not know it yet
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # missing in CMake 3.25.1 of Debian 12
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
@@ -81,13 +80,15 @@ else()
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   if(choose_architectures)
     llmtrain_default_architectures(architectures ${CMAKE_CUDA_COMPILER_VERSION})
-    # In the cache: enable_language has left its own choice there, which the next configuration would take for the user's.
+    # In the cache, since enable_language has stored its own choice there, which the next configuration would take for
+    # the user's.
     set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures" FORCE)
   endif()
   find_package(CUDAToolkit 12 REQUIRED)
   find_package(NCCL REQUIRED)
-  set(LLMTRAIN_DEVICE_LIBRARIES CUDA::cudart CUDA::cublasLt OpenMP::OpenMP_CXX ${CMAKE_DL_LIBS}) # NVTX and cuDNN load theirs
-  find_package(CUDNN 9.8) # without its headers attention is always ours
+  # NVTX and cuDNN load their libraries
+  set(LLMTRAIN_DEVICE_LIBRARIES CUDA::cudart CUDA::cublasLt OpenMP::OpenMP_CXX ${CMAKE_DL_LIBS})
+  find_package(CUDNN 9.8) # without its headers the built-in attention is always used
   if(CUDNN_FOUND)
     list(APPEND LLMTRAIN_DEVICE_LIBRARIES CUDNN::headers)
   endif()

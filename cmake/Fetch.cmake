@@ -1,11 +1,11 @@
-# llmtrain_find_or_fetch(NAME [VERSION] [PACKAGE name]): find_package and, where that finds nothing and the machine has
-# the network, the pinned release below, built along. The commit, not the tag, names what is built.
+# llmtrain_find_or_fetch(NAME [VERSION] [PACKAGE name]): calls find_package and, if that fails and the machine has a
+# network, builds the pinned release below from source. The commit, not the tag, identifies it.
 include(FetchContent)
 set(LLMTRAIN_RELEASE_GTest "https://github.com/google/googletest;52eb8108c5bdec04579160ae17225d66034bd723;1.17.0")
 set(LLMTRAIN_RELEASE_inih "https://github.com/benhoyt/inih;26254ee9de7681f8825433415443e7116ff24b98;62")
 set(LLMTRAIN_RELEASE_Kokkos "https://github.com/kokkos/kokkos;1b1383c6001f3bfe9fe309ca923c2d786600cc79;4.6.01")
 
-# The probe runs once per build folder: a machine without the network must not wait for it at every configure.
+# The probe runs once per build folder: a machine without a network must not wait for it at every configuration.
 function(llmtrain_require_network name repository)
   find_package(Git QUIET)
   if(GIT_FOUND AND NOT LLMTRAIN_REACHED_${name})
@@ -18,7 +18,7 @@ function(llmtrain_require_network name repository)
   if(NOT LLMTRAIN_REACHED_${name})
     message(FATAL_ERROR "${name} is not installed and ${repository} cannot be reached.\n"
       "Install it: cmake/install_dependencies.sh on Debian, spack.yaml or your site's modules elsewhere; "
-      "a copy in another place is found with -D${name}_ROOT=<prefix>.")
+      "give another location with -D${name}_ROOT=<prefix>.")
   endif()
 endfunction()
 
@@ -43,10 +43,10 @@ function(llmtrain_fetch name)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
     llmtrain_require_network(${name} ${repository})
   endif()
-  message(STATUS "${name} is not installed: building release ${version} along")
-  # A folder that is not there: the sources are made available, and added below.
+  message(STATUS "${name} is not installed: building release ${version} from source")
+  # A nonexistent folder: FetchContent provides the sources, and add_subdirectory below builds them.
   FetchContent_Declare(${name} GIT_REPOSITORY ${repository} GIT_TAG ${commit} GIT_PROGRESS ON SOURCE_SUBDIR none)
-  # Their code is not ours to warn about, and nothing of theirs is installed with the programs.
+  # Warnings in their code are disabled, and nothing of theirs is installed.
   set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)
   set(BUILD_SHARED_LIBS OFF)
   set(INSTALL_GTEST OFF)
@@ -60,5 +60,5 @@ function(llmtrain_fetch name)
     target_include_directories(inih SYSTEM PUBLIC ${inih_SOURCE_DIR})
     add_library(inih::inih ALIAS inih)
   endif()
-  set(LLMTRAIN_FETCHED_${name} ON CACHE INTERNAL "Built along, not installed")
+  set(LLMTRAIN_FETCHED_${name} ON CACHE INTERNAL "Built from source, not installed")
 endfunction()

@@ -1,5 +1,4 @@
-# Defines CUDNN::headers of cuDNN 9, which often lie beside the CUDA toolkit. The library itself is found when the program
-# runs.
+# Defines CUDNN::headers of cuDNN 9, which are often beside the CUDA toolkit. The library itself is loaded at run time.
 find_path(CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH PATH_SUFFIXES include)
 if(CUDNN_INCLUDE_DIR AND EXISTS ${CUDNN_INCLUDE_DIR}/cudnn_version.h)
   file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h CUDNN_VERSION REGEX "#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) [0-9]+")

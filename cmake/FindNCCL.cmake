@@ -1,4 +1,4 @@
-# Defines NCCL::NCCL, collectives between GPUs; it often lies beside the CUDA toolkit.
+# Defines NCCL::NCCL, collectives between GPUs, often installed beside the CUDA toolkit.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_DIR}/../lib)
 include(FindPackageHandleStandardArgs)

@@ -4,9 +4,9 @@ else()
   set(LLMTRAIN_KERNELS cuda)
 endif()
 
-# llmtrain_join(VARIABLE NAME source...): files that include up to eight sources each, in place of these: headers and templates
-# that the sources share are compiled once (a third of the time of a build from nothing). For layers without arithmetic of
-# the model: there the compiler must not inline from file to file, which could contract other sums and products.
+# llmtrain_join(VARIABLE NAME source...): replaces the sources by files that include up to eight of them each, so that
+# shared headers and templates are compiled once (a third of the time of a full build). Only for layers without
+# arithmetic of the model: there inlining across files could contract other sums and products.
 function(llmtrain_join variable name)
   set(joined "")
   set(includes "")
@@ -21,21 +21,21 @@ function(llmtrain_join variable name)
     if(in_batch EQUAL 0)
       list(APPEND joined ${file})
     endif()
-    file(CONFIGURE OUTPUT ${file} CONTENT "${includes}" @ONLY) # leaves the file alone where nothing changed
+    file(CONFIGURE OUTPUT ${file} CONTENT "${includes}" @ONLY) # unchanged contents leave the file's time alone
     math(EXPR in_batch "${count} % 8")
     if(in_batch EQUAL 0)
       set(includes "")
     endif()
   endforeach()
   set_source_files_properties(${joined} PROPERTIES COMPILE_OPTIONS
-    "-Wno-shadow;-Wno-subobject-linkage") # of constants and types of a file that is none of its own here
+    "-Wno-shadow;-Wno-subobject-linkage") # for constants and types of a file that is included here
   set(${variable} ${joined} PARENT_SCOPE)
 endfunction()
 
-# llmtrain_layer(NAME DEPENDS target...): the static library llmtrain::NAME of a folder with its subfolders, src/NAME or,
-# for kernels, kernels/<device>. Files named x_host.cpp / x_cuda.cpp and x_mpi.cpp / x_nccl.cpp are twins: the device picks one. An
-# operation of kernels/*.hpp that lacks a device's implementation fails when the programs and tests are linked. The device
-# `emulated` has the sources of `cuda`, all compiled as C++.
+# llmtrain_layer(NAME DEPENDS target...): the static library llmtrain::NAME of a folder with its subfolders, src/NAME
+# or, for kernels, kernels/<device>. Of the files named x_host.cpp / x_cuda.cpp and x_mpi.cpp / x_nccl.cpp only those of
+# the device are used. An operation of kernels/*.hpp without an implementation for the device fails when programs and
+# tests are linked. The device `emulated` has the sources of `cuda`, all compiled as C++.
 function(llmtrain_layer name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   if(name STREQUAL "kernels")

@@ -22,8 +22,8 @@ TEXT
 }
 
 limit=64 only='*' level=9 with_cuda=false host='' arguments=()
-value() { # option, its value: what follows it, which must be there
-  [[ -n ${2:-} ]] || { echo "bundle.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+value() { # value OPTION VALUE...: prints the value that follows the option, which is required
+  [[ -n ${2:-} ]] || { echo "bundle.sh: $1 needs a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
   case $1 in
@@ -39,19 +39,19 @@ while (($# > 0)); do
   shift
 done
 ((${#arguments[@]} == 2)) || { usage >&2 && exit 64; }
-[[ $limit =~ ^[0-9]{1,9}$ ]] || { echo "bundle.sh: --limit is '$limit': it must be a number of MiB" >&2 && exit 64; }
+[[ $limit =~ ^[0-9]{1,9}$ ]] || { echo "bundle.sh: --limit is '$limit': give a number of MiB" >&2 && exit 64; }
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 build=$(readlink -m "${arguments[0]}") output=$(readlink -m "${arguments[1]}")
-made_for() { # device, build folder
+made_for() { # made_for DEVICE FOLDER
   grep -q "^LLMTRAIN_DEVICE:.*=$1\$" "$2/CMakeCache.txt" 2>/dev/null ||
-    { echo "bundle.sh: $2 was not made with the preset $1" >&2 && exit 66; }
+    { echo "bundle.sh: $2 was not built with the preset $1" >&2 && exit 66; }
 }
 made_for cuda "$build"
 # shellcheck disable=SC2053 # a pattern
 if [[ gpu_kernels_bench == $only && ! (-x $build/benchmarks/gpu_kernels_bench &&
   $(grep '^LLMTRAIN_BENCHMARKS:' "$build/CMakeCache.txt") =~ =(ON|1|TRUE|YES)$) ]]; then
   echo "bundle.sh: $build has no gpu_kernels_bench, which run_gpu_tests.sh --benchmarks runs: build with LLMTRAIN_BENCHMARKS=ON," \
-    "as the preset cuda does, or leave it out by --only" >&2
+    "as the preset cuda does, or omit it with --only" >&2
   exit 66
 fi
 [[ -d $(dirname "$output") ]] || { echo "bundle.sh: there is no folder for $output" >&2 && exit 73; }
@@ -91,7 +91,7 @@ if [[ -n $launcher ]]; then
   done
 fi
 
-# Libraries of libraries too; the driver's never: they belong to the kernel of the machine with the GPU.
+# Includes indirect libraries, but never the driver's, which belong to the kernel of the machine with the GPU.
 driver='^(libcuda|libnvidia-.*|libnvcuvid)\.so'
 of_cuda='^(libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvJitLink)\.so'
 mapfile -t programs < <(find "$bundle" -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print)
@@ -108,9 +108,9 @@ while read -r name path; do
 done < <(ldd "${programs[@]}" 2>/dev/null |
   sed -nE 's/^\t(\S+) => (not found|\S+).*$/\1 \2/p; s/^\t(\/\S*\/(ld-\S+)) \(.*$/\2 \1/p' | sort -u)
 
-# What is opened later, which ldd does not see: cuDNN with what graphs of its need (its older interfaces have libraries of
-# their own), and NVRTC, which compiles for engines of cuDNN's and for cuBLASLt.
-folder_of() { # library: of all the places the first that has it
+# Libraries that are loaded at run time, which ldd does not list: cuDNN with the sublibraries of graphs (its older
+# interfaces have their own), and NVRTC, which compiles for engines of cuDNN's and for cuBLASLt.
+folder_of() { # folder_of LIBRARY: prints the first folder that has it
   local place
   for place in "${places[@]}"; do
     if [[ -e $place/$1 ]]; then echo "$place" && return; fi
@@ -118,7 +118,7 @@ folder_of() { # library: of all the places the first that has it
   echo "bundle.sh: $1 is not found beside the CUDA toolkit's libraries" >&2
   exit 66
 }
-major() { # what CMake found, by its name
+major() { # major NAME: major version that CMake found
   sed -nE "s/^FIND_PACKAGE_MESSAGE_DETAILS_$1:.*\[v([0-9]+)\..*/\1/p" "$build/CMakeCache.txt"
 }
 if $with_cuda; then
@@ -130,7 +130,7 @@ if $with_cuda; then
     place=$(folder_of "libcudnn.so.$cudnn")
     opened+=("$place/libcudnn"{,_graph,_heuristic,_engines_precompiled,_engines_runtime_compiled}".so.$cudnn")
   else
-    echo "bundle.sh: the build has no cuDNN, nor has the bundle: attention is llmtrain's own" >&2
+    echo "bundle.sh: neither the build nor the bundle has cuDNN: attention is llmtrain's own" >&2
   fi
   for path in "${opened[@]}"; do
     [[ -r $path ]] || { echo "bundle.sh: $path is not found" >&2 && exit 66; }
@@ -154,7 +154,7 @@ tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -cf - llmtrain-gp
 size=$(($(stat -c %s "$output.part") / 1048576 + 1))
 if ((limit > 0 && size > limit)); then
   rm "$output.part"
-  echo "bundle.sh: the bundle has $size MiB, the limit is $limit: --limit 0 lifts it" >&2
+  echo "bundle.sh: the bundle has $size MiB, and the limit is $limit: --limit 0 removes it" >&2
   exit 73
 fi
 mv "$output.part" "$output"

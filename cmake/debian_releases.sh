@@ -6,8 +6,8 @@
 sources_file() { printf '%s\n' "$apt_folder/sources.list.d/llmtrain.list"; }
 pins_file() { printf '%s\n' "$apt_folder/preferences.d/llmtrain"; }
 
-# Prints "options URI" of every source of packages in the machine's configuration that serves release $1 itself (not its
-# updates or security), in one-line form: from *.list the words as they are, from *.sources the fields that matter.
+# Prints "options URI" of every package source in the machine's configuration that serves release $1 itself (not its
+# updates or security), in one-line form: the words of *.list, the relevant fields of *.sources.
 mirrors_of() {
   local file
   for file in "$apt_folder"/sources.list "$apt_folder"/sources.list.d/*.list; do
@@ -42,7 +42,7 @@ mirrors_of() {
   done
 }
 
-# The name that apt's configuration has for this release of Debian: its code name or an alias.
+# Prints the name of this Debian release in apt's configuration: its code name or an alias.
 own_suite() {
   local suite
   for suite in "$codename" stable oldstable testing unstable sid; do
@@ -54,7 +54,7 @@ own_suite() {
   return 1
 }
 
-# The first mirror that apt itself uses for this release of Debian, with a key.
+# Prints the first mirror that apt itself uses for this Debian release, with a key.
 mirror=
 find_mirror() {
   local suite
@@ -69,9 +69,9 @@ find_mirror() {
 }
 
 added=()           # releases of llmtrain.list, oldest first
-declare -A served  # those of them that packages came from
-declare -A told    # releases that the machine has of its own, once they were told
-with_sources=false # whether source packages are listed, too
+declare -A served  # those that provided packages
+declare -A told    # releases of the machine's own configuration that have been reported
+with_sources=false # true if source packages are listed too
 
 read_added() {
   mapfile -t added < <(sed -n -E 's/^deb .* ([a-z]+) main$/\1/p' "$(sources_file)" 2>/dev/null)
@@ -79,7 +79,7 @@ read_added() {
   for release in "${added[@]}"; do served[$release]=before; done
 }
 
-# Writes the releases in `added` with their pins; the pins first: no moment in which a release is known and not pinned.
+# Writes the releases in `added` with their pins; the pins first, so that a release is never known without its pin.
 write_added() {
   local release priority kind
   for release in "${added[@]}"; do
@@ -98,8 +98,8 @@ write_added() {
 
 is_added() { [[ " ${added[*]} " == *" $1 "* ]]; }
 
-# Makes apt know release $1: adds it pinned low, unless the machine has it already (then its own pins hold). False where the
-# mirror does not give it; it is then not left in the configuration, which every later apt-get update would trip over.
+# Adds release $1 to apt, pinned low, unless the machine has it already (then its own pins hold). Returns false if the
+# mirror does not serve it; the configuration is then restored, since later calls of apt-get update would fail.
 know_release() {
   if is_added "$1"; then return 0; fi
   if [[ -n $(mirrors_of "$1") ]]; then
@@ -110,9 +110,9 @@ know_release() {
   say "adding Debian $1 pinned low, in $(sources_file) and $(pins_file)"
   added+=("$1")
   write_added
-  apt_get update || true # a source of someone else may be what fails
+  apt_get update || true # a foreign source may be what fails
   if apt-cache policy | grep ",n=$1," >/dev/null; then return 0; fi
-  say "the mirror does not give Debian $1"
+  say "the mirror does not serve Debian $1"
   forget_release "$1"
   return 1
 }
@@ -126,7 +126,7 @@ forget_release() {
   write_added
 }
 
-# Releases that were added and gave nothing go again, and so do lists of source packages.
+# Removes added releases that provided nothing, and lists of source packages.
 tidy_added() {
   local release before="${added[*]} $with_sources"
   with_sources=false

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what llmtrain is built from: Debian packages, from the mirrors that this machine's apt already uses.
+# Installs the dependencies of llmtrain: Debian packages, from the mirrors in this machine's apt configuration.
 set -euo pipefail
 # shellcheck source=cmake/debian_releases.sh
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/debian_releases.sh"
@@ -29,7 +29,7 @@ on, 74 apt failed (its output is shown), 77 neither root nor sudo.
 TEXT
 }
 
-apt_folder=/etc/apt # tests put their own here, and
+apt_folder=/etc/apt # tests replace it, and
 os_release=/etc/os-release
 assume_yes=false
 gpu_only=false
@@ -58,7 +58,7 @@ fail() {
   exit "$code"
 }
 
-# ---- what is needed, and what of it is there -------------------------------------------------------------------------
+# ---- requirements, and their state -----------------------------------------------------------------------------------
 
 # Packages from the release that the machine runs.
 common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev libfmt-dev nlohmann-json3-dev
@@ -66,22 +66,22 @@ common=(g++ cmake ninja-build ccache git ca-certificates pkg-config libinih-dev 
   binutils procps)
 # clang-tidy reads the omp.h of its own compiler
 developer_only=(clang-format clang-tidy libomp-dev shellcheck python3-h5py environment-modules g++-aarch64-linux-gnu)
-# package=oldest version that will do, and where there is one :the first that will not (cmake/Dependencies.cmake)
+# package=oldest supported version, optionally :the first unsupported one (cmake/Dependencies.cmake)
 runtime=(libopenmpi-dev=5.0 openmpi-bin=5.0 libhdf5-dev=1.14 hdf5-tools=1.14)
-from_any_release=(libkokkos-dev=4.6:6 libdnnl-dev=3.6:4) # of those that may come from a newer release
+from_any_release=(libkokkos-dev=4.6:6 libdnnl-dev=3.6:4) # those that may come from a newer release
 declare -A source_package=([libkokkos-dev]=kokkos [libdnnl-dev]=onednn)
 declare -A built_by_cmake=([libkokkos-dev]=Kokkos)
-# release=newer ones to look in, in this order; `other` is one that this script does not know
+# release=newer releases to search, in this order; `other` is one that this script does not know
 declare -A newer_releases=([bookworm]="trixie forky sid" [trixie]="forky sid" [forky]=sid [sid]="" [other]=sid)
 
-# Whether version $1 is in the range $2 (oldest[:first too new]).
+# Returns whether version $1 is in the range $2 (oldest[:first too new]).
 in_range() {
   local oldest=${2%%:*} too_new=${2#*:}
   dpkg --compare-versions "$1" ge "$oldest" &&
     { [[ $too_new == "$2" ]] || dpkg --compare-versions "$1" lt "$too_new~"; }
 }
 
-# Fills the array `missing` with the packages that are absent or too old: one call of dpkg for all.
+# Fills the array `missing` with packages that are absent or too old, in one call of dpkg.
 find_missing() {
   local -A installed=()
   local name version status
@@ -109,7 +109,7 @@ is_missing() {
 }
 
 # Debian's Kokkos names libkokkosalgorithms.a and libkokkossimd.a in its CMake files but does not contain them: both are
-# libraries of headers. Empty archives satisfy CMake. Prints those that are absent.
+# header-only libraries. Empty archives satisfy CMake. Prints the absent ones.
 absent_archives() {
   local targets archive prefix
   targets=$(dpkg-query -L libkokkos-dev 2>/dev/null | grep -E '/KokkosTargets-.*\.cmake$' || true)
@@ -136,7 +136,7 @@ become_root() {
   log=$(mktemp "${TMPDIR:-/tmp}/llmtrain-install.XXXXXX.log")
 }
 
-# Runs apt-get quietly; its output is kept and, when it fails, shown.
+# Runs apt-get quietly; shows its output if it fails.
 apt_get() {
   say "apt-get $*"
   if ! "${run_as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
@@ -151,7 +151,7 @@ apt_failed() {
 }
 apt_install() { apt_get install --no-install-recommends "$@" || apt_failed install; }
 
-# Whether this machine's C library is older than what Debian 13's and sid's packages stand on.
+# Returns whether this machine's C library is older than Debian 13's and sid's packages require.
 libc_is_old() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}\n' libc6 | head -n 1)" lt 2.38; }
 
 ask_for_newer_libc() {
@@ -162,7 +162,7 @@ install: Debian does not support going back to the older ones.
 TEXT
   if $assume_yes || [[ ! -t 0 ]]; then return 0; fi
   local answer
-  read -r -p "install: go on? [y/N] " answer
+  read -r -p "install? [y/N] " answer
   if [[ ! $answer =~ ^[Yy] ]]; then fail 1 "nothing was changed"; fi
 }
 
@@ -170,13 +170,14 @@ install_missing() {
   local package packages=() wanted
   if [[ $codename == bookworm ]] && libc_is_old; then ask_for_newer_libc; fi
 
-  # This release's own packages first, so that none of them comes from another; the keyring signs the newer releases.
+  # Installs this release's own packages first, so that none of them comes from another; the keyring signs the newer
+  # releases.
   apt_get update || apt_failed update
   for package in "${common[@]}"; do
     if is_missing "$package"; then packages+=("$package"); fi
   done
   if [[ $codename == bookworm ]]; then
-    packages+=(gfortran) # else Open MPI of Debian 13 brings that release's compiler
+    packages+=(gfortran) # else Open MPI of Debian 13 pulls in that release's compiler
   fi
   apt_install debian-archive-keyring "${packages[@]}"
 
@@ -195,7 +196,7 @@ install_missing() {
     apt_install "${packages[@]}"
   fi
 
-  packages=() # that no way led to
+  packages=() # packages without a source
   for wanted in "${from_any_release[@]}"; do
     if is_missing "${wanted%%=*}"; then
       install_by_any_way "${wanted%%=*}" "${wanted#*=}" || packages+=("${wanted%%=*}")
@@ -205,8 +206,8 @@ install_missing() {
   if ((${#packages[@]} > 0)); then apt_failed "install ${packages[*]}"; fi
 }
 
-# Package $1 in the range $2: from this release, from a newer one, from its source, or left to CMake. A way that fails leads
-# to the next one.
+# Installs package $1 in the range $2: from this release, from a newer one, from its source, or leaves it to CMake. Each
+# failure leads to the next way.
 install_by_any_way() {
   local release
   if install_from "$(own_suite)" "$@"; then return 0; fi
@@ -218,10 +219,10 @@ install_by_any_way() {
   done
   [[ -n ${built_by_cmake[$1]:-} ]] || return 1
   left_to_cmake+=("$1")
-  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it along"
+  say "no Debian package of $1 can be installed here: CMake fetches ${built_by_cmake[$1]} and builds it"
 }
 
-install_from() { # release, package, range
+install_from() { # install_from RELEASE PACKAGE RANGE
   local version names
   version=$(version_in "$2" "$1" "$3" Packages)
   [[ -n $version ]] || return 1
@@ -246,7 +247,7 @@ build_from() {
   [[ -n $version ]] || return 1
   say "building $2 from the source package $source $version of Debian $1: minutes, oneDNN up to an hour"
   folder=$(mktemp -d "${TMPDIR:-/tmp}/llmtrain-source.XXXXXX")
-  # The C library of Debian 13 that a Debian 12 has by now wants that release's tools.
+  # The C library of Debian 13, which this Debian 12 may have by now, requires that release's tools.
   if [[ $codename == bookworm ]]; then apt_get install --no-install-recommends {dpkg-dev,libdpkg-perl}/trixie || true; fi
   if apt_get build-dep -P nocheck,nodoc "$source=$version" && build_package "$folder" "$source=$version" &&
     apt_get install --no-install-recommends "$folder"/*.deb; then
@@ -258,7 +259,7 @@ build_from() {
   $built
 }
 
-build_package() ( # folder, source=version: leaves the packages to install there
+build_package() ( # build_package FOLDER SOURCE=VERSION: leaves the packages to install there
   cd "$1"
   apt_get source "$2" || exit 1
   cd ./*/
@@ -269,7 +270,7 @@ build_package() ( # folder, source=version: leaves the packages to install there
 
 # ---- main ------------------------------------------------------------------------------------------------------------
 
-# The code name of this Debian, empty on another system, and the releases to look in beside it.
+# Code name of this Debian (empty on another system), and the other releases to search.
 codename=
 newer=
 find_codename() {
@@ -278,7 +279,7 @@ find_codename() {
   # shellcheck disable=SC1090
   read -r codename number < <(. "$os_release" &&
     if [[ ${ID:-} == debian ]]; then echo "${VERSION_CODENAME:-sid} ${VERSION_ID:-}"; fi) || return 0
-  # The newer C library brings base-files along: a Debian 12 that this script has served calls itself 13.
+  # The newer C library installs base-files too, so that a Debian 12 that this script has changed reports itself as 13.
   if grep -qs 'on Debian bookworm' "$(sources_file)"; then codename=bookworm; fi
   newer=${newer_releases[$codename]-unknown}
   if [[ $newer == unknown ]]; then
@@ -328,7 +329,7 @@ main() {
     say "missing: ${missing[*]}"
     install_missing
     find_missing
-    ((${#missing[@]} <= ${#left_to_cmake[@]})) || fail 74 "apt-get ended well, yet absent or too old: ${missing[*]} (its output: $log)"
+    ((${#missing[@]} <= ${#left_to_cmake[@]})) || fail 74 "apt-get succeeded, but these packages are absent or too old: ${missing[*]} (its output: $log)"
   fi
   absent_archives | while read -r archive; do
     say "writing the empty archive $archive, which Kokkos' CMake files name"

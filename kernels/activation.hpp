@@ -13,13 +13,13 @@ constexpr bool is_gated(Activation a) {
 }
 
 /// Plain: y[N, F] = f(h[N, F]). Gated: h is [N, 2F], gate then up, y[N, F] = f(gate) * up. One dtype, computed in fp32.
-/// On return h holds the derivative of y by each of its elements: what f costs is paid once, not again backward.
+/// On return h holds the derivative of y by each of its elements, so that the backward pass need not evaluate f again.
 void activation_forward(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);
 
-/// The same y; h stays as it is.
+/// Computes the same y and leaves h unchanged.
 void activation_value(Activation activation, const Tensor& y, const Tensor& h, Stream& stream);
 
-/// dh = dy[N, F] times the derivatives that the forward pass left ([N, F], gated [N, 2F]). dh may be them.
+/// dh = dy[N, F] times the derivatives from the forward pass ([N, F], gated [N, 2F]). dh may alias them.
 void activation_backward(const Tensor& dh, const Tensor& dy, const Tensor& slope, Stream& stream);
 
 }  // namespace llmtrain

@@ -11,19 +11,19 @@ struct AdamwStep {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;    ///< of this range; 0 for vectors
+  double weight_decay = 0;    ///< for this range; 0 for vectors
   int64_t step = 1;           ///< t of the bias corrections 1 - beta^t, from 1
   double gradient_scale = 1;  ///< clipping factor (and 1 / token count), applied to the gradient first
-  /// A StepDecision on the device (fp64 [2]), whose factor is the gradient's scale then; a step that it does not apply
-  /// changes nothing. Empty: none. Not for adamw_update_on_host() of a GPU's program.
+  /// A StepDecision on the device (fp64 [2]), whose factor replaces gradient_scale; if the decision is not to apply the
+  /// step, nothing changes. Empty: none. Not for adamw_update_on_host() in a GPU build.
   Tensor decision = {};
 };
 
-/// Updates master, m, v (fp32 [n]) from gradient (fp32 [n]) in one pass and, where weights is not empty, writes the
-/// master rounded to its dtype. Elements are independent: any cut gives the same bits.
+/// Updates master, m, v (fp32 [n]) from gradient (fp32 [n]) in one pass and, if weights is not empty, writes the master
+/// rounded to its dtype. Elements are independent: any division gives the same bits.
 void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient, const Tensor& weights,
                   const AdamwStep& step, Stream& stream);
-/// The same by the processors of the host, on tensors in its memory, in the same bits.
+/// Runs the same update on the host's processors, on tensors in host memory, with the same bits.
 void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,
                           const Tensor& weights, const AdamwStep& step);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The arithmetic of adamw_update, shared by both devices, which give the same bits.
+// Arithmetic of adamw_update, shared by both devices, so that they give the same bits.
 
 #include <cmath>
 
@@ -8,18 +8,18 @@
 
 namespace llmtrain {
 
-/// Rounded before it goes on: some compilers would fuse it with the subtraction that follows, others not.
+/// Rounds the product, which some compilers would otherwise fuse with the following subtraction.
 LLMTRAIN_HOST_DEVICE inline float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
-#elif !defined(__CUDACC__) && __has_builtin(__builtin_assoc_barrier)  // GCC; nvcc reads this too, and has it not
+#elif !defined(__CUDACC__) && __has_builtin(__builtin_assoc_barrier)  // GCC; nvcc also parses this, but lacks it
   return __builtin_assoc_barrier(a * b);
 #else
   return a * b;
 #endif
 }
 
-/// What an element needs of a step, in the precision and order in which PyTorch's single-tensor AdamW uses it.
+/// Constants of a step, in the precision and order in which PyTorch's single-tensor AdamW uses them.
 struct AdamwFactors {
   explicit AdamwFactors(const AdamwStep& s)
       : decay(static_cast<float>(1.0 - s.learning_rate * s.weight_decay)),
@@ -32,7 +32,7 @@ struct AdamwFactors {
         scale(static_cast<float>(s.gradient_scale)) {}
   float decay, beta2, rest1, rest2, minus_size, root2, epsilon, scale;
 
-  /// Of one element. Products that are added are written as fma, so that every element has the same arithmetic.
+  /// Updates one element. Sums of products are written as fma, so that every element has the same arithmetic.
   LLMTRAIN_HOST_DEVICE void update(float& p, float& m, float& v, float g) const {
     const float gradient = rounded_product(g, scale);
     m = std::fma(rest1, gradient - m, m);

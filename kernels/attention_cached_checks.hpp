@@ -1,5 +1,5 @@
 #pragma once
-// What a call of attention to a cache must bring, the same on every device.
+// Checks of the arguments of cached attention, the same on every device.
 
 #include "kernels/attention_cached.hpp"
 

@@ -1,11 +1,11 @@
 #pragma once
-// What a call of attention must bring, the same on every device.
+// Checks of the arguments of attention, the same on every device.
 
 #include "kernels/attention.hpp"
 
 namespace llmtrain {
 
-inline constexpr int64_t max_heads = 65535;  ///< a GPU's grid has no more in its second dimension
+inline constexpr int64_t max_heads = 65535;  ///< limit of a GPU's grid in its second dimension
 
 inline void check_attention_shape(const AttentionShape& s) {
   LLMTRAIN_CHECK(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");

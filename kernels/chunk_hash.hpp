@@ -1,5 +1,5 @@
 #pragma once
-// The arithmetic of chunked_hash, shared by both devices.
+// Arithmetic of chunked_hash, shared by both devices.
 
 #include <cstdint>
 
@@ -14,12 +14,13 @@ LLMTRAIN_HOST_DEVICE constexpr uint64_t mix_bits(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// Part of a chunk's hash from its 64-bit word `index` (zero bytes after the end of the tensor); parts are added.
+/// Contribution of the 64-bit word `index` to a chunk's hash (zero bytes after the end of the tensor); contributions
+/// are added.
 LLMTRAIN_HOST_DEVICE constexpr uint64_t word_hash(uint64_t word, uint64_t index) {
   return mix_bits(word + (index + 1) * 0x9E3779B97F4A7C15u);
 }
 
-/// Part of the tensor's hash from its chunk `index`; parts are added.
+/// Contribution of the chunk `index` to the tensor's hash; contributions are added.
 LLMTRAIN_HOST_DEVICE constexpr uint64_t chunk_hash(uint64_t sum_of_words, uint64_t index) {
   return mix_bits(sum_of_words ^ mix_bits(index + 1));
 }

@@ -7,11 +7,11 @@
 
 namespace llmtrain {
 
-/// out = in + dropout(delta): the residual stream. out, in fp32 [N, C] (may be the same), delta compute dtype.
+/// out = in + dropout(delta): the residual stream. out and in fp32 [N, C] (may alias), delta compute dtype.
 void residual_add(const Tensor& out, const Tensor& in, const Tensor& delta, const Batch& batch, const Dropout& dropout,
                   Stream& stream);
 
-/// ddelta = dropout'(dout): the gradient that enters a branch. dout fp32 [N, C], ddelta compute dtype.
+/// ddelta = dropout'(dout): the gradient of a branch's output. dout fp32 [N, C], ddelta compute dtype.
 void residual_add_backward(const Tensor& ddelta, const Tensor& dout, const Batch& batch, const Dropout& dropout,
                            Stream& stream);
 

@@ -10,7 +10,7 @@ struct HeadNormShape {
   int64_t kv_heads = 1;
   int64_t head_dim = 1;
   float epsilon = 1e-6f;
-  float weight_offset = 0;  ///< 1 where weights are stored as their distance from 1
+  float weight_offset = 0;  ///< 1 if weights are stored as their distance from 1
 };
 
 /// RMSNorm of every head's query and key (Qwen3): x -> x rstd (offset + weight), each over its D elements, in place in
@@ -25,8 +25,8 @@ struct HeadNormForward {
 };
 void head_norm_forward(const HeadNormForward& args, const HeadNormShape& shape, Stream& stream);
 
-/// dqkv in place: the gradient behind the norms on entry, before them on return. Those of the weights, fp32 [D], = or
-/// += (accumulate), are summed over rows and heads in fixed blocks.
+/// Updates dqkv in place: the gradient of the norms' outputs on entry, of their inputs on return. Gradients of the
+/// weights, fp32 [D], = or += (accumulate), are summed over rows and heads in fixed blocks.
 struct HeadNormBackward {
   Tensor dqkv;
   Tensor dquery_weight;

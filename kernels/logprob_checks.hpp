@@ -1,5 +1,5 @@
 #pragma once
-// What a call of the token statistics must bring, the same on every device.
+// Checks of the arguments of token statistics, the same on every device.
 
 #include "kernels/logprob.hpp"
 
@@ -33,10 +33,9 @@ inline void check_logits_gradient(const Tensor& dlogits, const Tensor& logits, c
   for (const Tensor* t : {&cotangents.logp, &cotangents.lse, &cotangents.entropy}) check_per_row(*t, rows, DType::f32);
   LLMTRAIN_CHECK(dlogits.rank == 2 && dlogits.dim(0) == rows && dlogits.dim(1) == logits.dim(1),
                  "dlogits must have the shape of logits");
-  LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data,
-                 "dlogits of 16 bits want memory of their own");
-  LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass wants lse");
-  LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient wants the entropy");
+  LLMTRAIN_CHECK(dlogits.dtype == DType::f32 || dlogits.data != logits.data, "16-bit dlogits need memory of their own");
+  LLMTRAIN_CHECK(!statistics.lse.empty(), "the backward pass needs lse");
+  LLMTRAIN_CHECK(cotangents.entropy.empty() || !statistics.entropy.empty(), "the entropy's gradient needs the entropy");
 }
 
 }  // namespace llmtrain

@@ -1,5 +1,5 @@
 #pragma once
-// What a call of a matrix product must bring, the same on every device.
+// Checks of the arguments of a matrix product, the same on every device.
 
 #include "kernels/matmul.hpp"
 
@@ -9,7 +9,7 @@ inline bool is_matrix(const Tensor& t, int64_t rows, int64_t columns) {
   return t.rank == 2 && t.dim(0) == rows && t.dim(1) == columns;
 }
 
-/// Rows may be padded_columns long, where `padded` allows it.
+/// Rows may have padded_columns elements if `padded` allows it.
 inline bool is_outputs(const Tensor& t, int64_t rows, int64_t columns, bool padded) {
   return is_matrix(t, rows, columns) || (padded && is_matrix(t, rows, padded_columns(columns)));
 }

@@ -10,8 +10,8 @@ enum class NormKind : uint8_t { layernorm, rmsnorm };
 
 /// y = (x - mean) * rstd * (weight_offset + weight) + bias per row. LayerNorm: Ba et al. 2016; RMSNorm: Zhang &
 /// Sennrich 2019 (mean = 0, no bias). x fp32 [N, C] (the residual stream), y compute dtype [N, C], weight and bias [C]
-/// in the compute dtype (an empty bias is none), mean and rstd fp32 [N] are kept for the backward pass (RMSNorm leaves
-/// mean alone, it may be empty). Statistics in fp32 or wider.
+/// in the compute dtype (an empty bias means none), mean and rstd fp32 [N] are kept for the backward pass (RMSNorm does
+/// not use mean, which may be empty). Statistics in fp32 or wider.
 struct NormForward {
   NormKind kind;
   Tensor y;
@@ -21,18 +21,19 @@ struct NormForward {
   Tensor weight;
   Tensor bias;
   float epsilon;
-  float weight_offset = 0;  ///< 1 where weights are stored as their distance from 1 (Gemma)
-  bool again = false;       ///< mean and rstd are those of x already: a kernel need not compute them
+  float weight_offset = 0;  ///< 1 if weights are stored as their distance from 1 (Gemma)
+  bool again = false;       ///< mean and rstd already hold the statistics of x, and need not be computed
 };
 void norm_forward(const NormForward& args, Stream& stream);
 
-/// Of a branch of the residual stream that is added just before a norm.
+/// A branch of the residual stream that is added just before a norm.
 struct ResidualBranch {
   Tensor delta;  ///< fp32 or compute dtype [N, C]; in the backward pass its gradient
   const Batch& batch;
   Dropout dropout;
 };
-/// residual_add(args.x, in, branch) and norm_forward, to their bits. On a GPU the sum is not read back from memory.
+/// Computes residual_add(args.x, in, branch), then norm_forward, bit for bit. On a GPU the sum is not read back from
+/// memory.
 void residual_norm_forward(const NormForward& args, const Tensor& in, const ResidualBranch& branch, Stream& stream);
 
 struct NormBackward {
@@ -49,9 +50,10 @@ struct NormBackward {
   bool accumulate_dx = false;
   bool accumulate_params = false;
 };
-/// dweight and dbias are summed over rows in fixed blocks.
+/// Sums dweight and dbias over rows in fixed blocks.
 void norm_backward(const NormBackward& args, Stream& stream);
-/// norm_backward and residual_add_backward(branch, args.dx), to their bits. On a GPU dx is not read back from memory.
+/// Computes norm_backward, then residual_add_backward(branch, args.dx), bit for bit. On a GPU dx is not read back from
+/// memory.
 void residual_norm_backward(const NormBackward& args, const ResidualBranch& branch, Stream& stream);
 
 }  // namespace llmtrain

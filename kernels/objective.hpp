@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 /// Cross-entropy, the sum of -weight * logp, times the scale: dlogp = -scale * weight. fp32 [N]; scale fp32 [1] on the
-/// device, where a recorded pass finds that of its step, or empty for 1.
+/// device, from which a recorded pass reads the scale of the current step, or empty for 1.
 void cross_entropy_cotangents(const Tensor& dlogp, const Tensor& loss_weights, const Tensor& scale, Stream& stream);
 
 }  // namespace llmtrain

@@ -1,6 +1,6 @@
 #pragma once
-// Standard normal numbers: Box & Muller 1958 in double, over Philox. Every product that is added is a named fma and no
-// function of a library is called, so that all processors and compilers, vectors or not, give the same bits.
+// Standard normal numbers: Box & Muller 1958 in double, over Philox. Every sum of a product is an explicit fma and no
+// library function is called, so that all processors and compilers, with or without vectors, give the same bits.
 
 #include <bit>
 #include <cmath>
@@ -38,7 +38,7 @@ LLMTRAIN_HOST_DEVICE inline double log_of_uniform(double u) {
 
 /// Cosine (even) and sine (odd) of quarters * pi / 2, 0 <= quarters < 2^20: Taylor series to 1e-16 within pi / 4.
 LLMTRAIN_HOST_DEVICE inline NormalPair direction(double quarters) {
-  constexpr double rounding = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
+  constexpr double rounding = 0x1.8p52;  // when added, leaves the nearest integer in the low bits
   const double shifted = quarters + rounding;
   const auto quadrant = std::bit_cast<uint64_t>(shifted);
   const double y = (quarters - (shifted - rounding)) * 1.5707963267948966, square = y * y;
@@ -66,7 +66,7 @@ LLMTRAIN_HOST_DEVICE inline NormalPair direction(double quarters) {
           std::bit_cast<double>(sine ^ swapped ^ ((quadrant & 2) << 62))};
 }
 
-/// From 53 bits, the upper ones of high and low, and 32 bits of the angle.
+/// Normal number from 53 bits, the upper ones of high and low, and 32 bits of the angle.
 LLMTRAIN_HOST_DEVICE inline NormalPair normal_pair(uint32_t high, uint32_t low, uint32_t angle) {
   const auto wide = [](uint32_t x) { return std::bit_cast<double>(x | 0x4330000000000000u) - 0x1p52; };
   const double radius_uniform = (std::fma(wide(high), 0x1p21, wide(low >> 11)) + 0.5) * 0x1p-53;  // in (0, 1]

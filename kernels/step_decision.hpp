@@ -1,5 +1,5 @@
 #pragma once
-// Whether and by how much a step's gradients are applied, decided where its sums are: the host need not be asked.
+// Decision whether and by what factor a step's gradients are applied, made where its sums are, without the host.
 
 #include <cmath>
 
@@ -17,27 +17,28 @@ LLMTRAIN_HOST_DEVICE inline double clip_factor(double norm, double maximum) {
 }
 
 struct StepDecision {
-  double applies;  ///< 1, or 0 where loss or norm is not finite
-  double factor;   ///< on the sums of gradients: clipping over the divisor
+  double applies;  ///< 1, or 0 if loss or norm is not finite
+  double factor;   ///< factor on the sums of gradients: clipping factor divided by the divisor
 };
 
-/// In a tensor fp64 [2]; null in an empty one.
+/// The decision in a tensor fp64 [2]; null for an empty one.
 inline StepDecision* decision_in(const Tensor& tensor) {
-  LLMTRAIN_CHECK(tensor.empty() || (tensor.dtype == DType::f64 && tensor.numel() == 2), "shape of a decision");
+  LLMTRAIN_CHECK(tensor.empty() || (tensor.dtype == DType::f64 && tensor.numel() == 2), "a decision is fp64 [2]");
   return static_cast<StepDecision*>(tensor.data);
 }
 
-/// Of integers that have been added over all ranks; they are carried.
+/// Decides from integers that have been summed over all ranks; carries them.
 LLMTRAIN_HOST_DEVICE inline StepDecision decision_of(int64_t* loss, int64_t* squares, double divisor, double maximum) {
   const double norm = std::sqrt(exact_value(squares)) / divisor;
   const bool finite = std::isfinite(exact_value(loss)) && std::isfinite(norm);
   return {finite ? 1.0 : 0.0, clip_factor(norm, maximum) / divisor};
 }
 
-/// Before those of several ranks are added: sums int64 [n, ExactSum::integer_count].
+/// Carries the integers before the sums of several ranks are added: sums int64 [n, ExactSum::integer_count].
 void carry_sums(const Tensor& sums, Stream& stream);
 /// decision: fp64 [2], a StepDecision. sums: int64 [2, ExactSum::integer_count], of the loss and of squared gradients,
-/// over all ranks; they are carried. divisor: of the sums of gradients; maximum: of their norm, 0 = none.
+/// over all ranks, carried by this function. divisor: that of the gradient sums; maximum: the limit of their norm, 0 =
+/// none.
 void decide_step(const Tensor& decision, const Tensor& sums, double divisor, double maximum, Stream& stream);
 
 }  // namespace llmtrain

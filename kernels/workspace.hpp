@@ -1,34 +1,34 @@
 #pragma once
-// Memory that kernels hold beside their operands: packed panels of matrix products, partial sums over rows. Where
-// nothing is lent, or too little, they allocate what they need and keep it.
+// Memory that kernels use beside their operands: packed panels of matrix products, partial sums over rows. If none is
+// lent, or too little, they allocate what they need and keep it.
 
 #include "core/tensor.hpp"
 
 namespace llmtrain {
 
-/// Products of a linear layer.
+/// Shape of a linear layer's products.
 struct LinearPass {
   int64_t in;
   int64_t out;
   bool bias;
   DType compute;
-  DType output;  ///< of the forward pass
+  DType output;  ///< dtype of the forward product's output
   bool forward;
   bool backward;
 };
 
-/// Bytes that it takes with 1 to `rows` rows, by as many threads as there are now. 0 on devices whose kernels keep
-/// theirs elsewhere.
+/// Bytes for 1 to `rows` rows with the current number of threads. 0 on devices whose kernels keep their memory
+/// elsewhere.
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows);
-/// Of gradients that are summed over the rows of a matrix: `columns` of all together.
+/// Bytes for gradients that are summed over the rows of a matrix: `columns` of all together.
 int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
 
-/// From here on the calling thread's kernels use `memory` (u8); an empty one ends that.
+/// Lends `memory` (u8) to the calling thread's kernels; an empty one ends the loan.
 void lend_workspace(const Tensor& memory);
-/// The most bytes that they have asked for since then.
+/// Maximum bytes that they have requested since then.
 int64_t workspace_peak();
 
-/// Lends it as long as this lives.
+/// Lends memory during its lifetime.
 class WorkspaceScope {
  public:
   explicit WorkspaceScope(const Tensor& memory) { lend_workspace(memory); }

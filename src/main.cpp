@@ -1,4 +1,4 @@
-// llmtrain: one deck in, one SPMD job, results on disk.
+// llmtrain: an SPMD program that runs one deck and writes its results to disk.
 
 #include <csignal>
 #include <cstdio>
@@ -15,8 +15,8 @@
 using namespace llmtrain;
 
 int main(int argc, char** argv) {
-  install_signal_handlers();      // until the deck says whether they are to be deadly
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, with a message
+  install_signal_handlers();      // recorded until the deck says whether signals end the task at once
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file size limit becomes an error of the write, with a message
   CommandLine command;
   try {
     command = parse_command_line(argc, argv);

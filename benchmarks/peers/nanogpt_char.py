@@ -128,7 +128,7 @@ def main():
           f"{torch.get_num_threads()} threads, {'bf16' if args.bf16 else 'fp32'}, "
           f"{'compiled' if args.compile else 'eager'}, torch {torch.__version__}")
 
-    warm = min(10, args.steps // 2)  # steps not timed: allocation, compilation
+    warm = min(10, args.steps // 2)  # untimed steps: allocation, compilation
     begin = time.perf_counter()
     for step in range(args.steps):
         if step == warm:

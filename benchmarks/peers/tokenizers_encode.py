@@ -65,7 +65,7 @@ def encoder(package, path, threads):
 def encode(package, path, text, passes, threads):
     """What tokenizer_bench prints: seconds, seconds of processor time, tokens of each pass."""
     count, documents = encoder(package, path, threads), documents_of(text)
-    some = 16 * threads  # documents at once: results of a whole text would be most of the memory
+    some = 16 * threads  # documents per batch: results of a whole text would use most of the memory
     for _ in range(passes):
         begin, worked = time.perf_counter(), time.process_time()
         tokens = sum(count(documents[i:i + some]) for i in range(0, len(documents), some))

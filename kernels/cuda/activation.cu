@@ -17,7 +17,7 @@ __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 struct Gelu {
   __device__ static ValueAndSlope at(float x) {
-    // 1 + erf would lose small values.
+    // 1 + erf would lose small values to cancellation.
     const float distribution = 0.5f * erfcf(-0.707106781f * x), density = 0.398942280f * expf(-0.5f * x * x);
     return {x * distribution, fmaf(x, density, distribution)};
   }
@@ -32,7 +32,7 @@ struct GeluTanh {
   }
 };
 
-struct Relu {  // NaN passes
+struct Relu {  // propagates NaN
   __device__ static ValueAndSlope at(float x) { return {x <= 0.0f ? 0.0f : x, x <= 0.0f ? 0.0f : 1.0f}; }
 };
 
@@ -43,8 +43,8 @@ struct Silu {
   }
 };
 
-/// Rows of y and of h or its derivatives, in 16 bytes at a time. Without a gate borders of rows mean nothing: all is
-/// one row.
+/// Rows of y and of h or its derivatives, accessed 16 bytes at a time. Without a gate there are no row borders:
+/// everything is one row.
 struct Rows {
   bool gated;
   int64_t rows, width;
@@ -57,7 +57,7 @@ struct Rows {
   }
 };
 
-/// Slopes: whether h becomes the derivatives.
+/// Slopes: true if h is overwritten by the derivatives.
 template <class F, bool slopes, class T>
 struct ForwardPack {
   Rows of;

@@ -44,7 +44,8 @@ void adamw_update(const Tensor& master, const Tensor& m, const Tensor& v, const 
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });
   const int64_t n = master.numel();
-  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
+  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n,
+                 "the tensors of an update must have equal sizes");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   dispatch(weights, [&]<class W>(W* out) {
     for_each((n + Pack::size - 1) / Pack::size, stream,

@@ -1,4 +1,4 @@
-// The update of state that a GPU has offloaded, by the host's processors.
+// AdamW update on the host's processors, for state that a GPU offloads.
 
 #include <algorithm>
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t block = 16384;  ///< elements: what a thread takes at a time
+constexpr int64_t block = 16384;  ///< elements per work item of a thread
 
 template <class W>
 void update_range(const AdamwFactors& f, float* p, float* m, float* v, const float* g, W* weights, int64_t n) {
@@ -47,7 +47,8 @@ void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v
     return traffic({&master, &master, &m, &m, &v, &v, &gradient, &weights});
   });
   const int64_t n = master.numel();
-  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
+  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n,
+                 "the tensors of an update must have equal sizes");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   const AdamwFactors factors(step);
   if (weights.empty()) return update<void>(factors, master, m, v, gradient, nullptr);

@@ -3,10 +3,10 @@
 #include "kernels/cuda/attention_backward_tiles.cuh"
 #include "kernels/cuda/cudnn_attention.hpp"
 
-// bf16 and fp16 heads of up to 128 elements: attention_tiles.cuh and attention_backward_tiles.cuh. Here: any head
-// dimension, in fp32. A warp has one row, of queries or of keys, and takes the rows of the other side 32 at a time, one
-// per lane, then 32 elements of the head per lane's register. Every sum has one order; nothing is added by several
-// warps.
+// Attention for any head dimension, in fp32. (bf16 and fp16 heads of up to 128 elements: attention_tiles.cuh and
+// attention_backward_tiles.cuh.) A warp has one row, of queries or of keys, and processes the rows of the other side 32
+// at a time, one per lane, then 32 elements of the head per lane's register. Every sum has a fixed order; no sum is
+// shared among warps.
 
 namespace llmtrain {
 
@@ -14,7 +14,7 @@ namespace {
 
 using namespace cuda;
 
-/// row . other, row in shared memory; four sums, so that rounding errors stay small.
+/// Dot product of row and other, row in shared memory; four partial sums keep rounding errors small.
 template <class T>
 __device__ float dot(const float* row, const T* other, int n) {
   float sums[Pack::size] = {};
@@ -57,7 +57,7 @@ __device__ inline float* own_shared(int floats) {
   return dynamic_shared<float>() + (threadIdx.x / warp_lanes) * floats;
 }
 
-/// A warp per (query row, head); blockIdx.y is the head.
+/// One warp per (query row, head); blockIdx.y is the head.
 template <class T, int registers>
 struct Forward {
   static constexpr int threads = row_warps * warp_lanes;
@@ -77,7 +77,7 @@ struct Forward {
     rows.segment_of(row, begin, end);
     if (rows.window > 0 && row - rows.window + 1 > begin) begin = row - rows.window + 1;
     float acc[registers] = {};
-    float highest = -INFINITY, sum = 0;  // sum: of this lane's keys
+    float highest = -INFINITY, sum = 0;  // sum over this lane's keys
     for (int64_t first = begin; first <= row; first += warp_lanes) {
       const int64_t key = first + lane();
       const int keys = static_cast<int>(row - first + 1 < warp_lanes ? row - first + 1 : warp_lanes);
@@ -100,8 +100,8 @@ struct Forward {
   }
 };
 
-/// delta[head, row] = dout . out. A warp has several heads, `lanes` lanes for each; the order of a sum depends on the
-/// head's dimension and type alone.
+/// delta[head, row] = dout . out. A warp has several heads, with `lanes` lanes for each; the order of a sum depends
+/// only on the head's dimension and type.
 template <class T>
 struct Delta {
   static constexpr int64_t size = wide<T>;
@@ -122,7 +122,7 @@ struct Delta {
 
   __device__ void operator()(int64_t warp) const {
     const int first = lane() & (lanes - 1);
-    const int64_t i = warp * (warp_lanes / lanes) + lane() / lanes;  // row, head
+    const int64_t i = warp * (warp_lanes / lanes) + lane() / lanes;  // index of (row, head)
     const bool is_there = i < rows * heads;
     float sum = 0;
     for (int64_t d = first * size; is_there && d < head_dim; d += lanes * size) {
@@ -136,7 +136,7 @@ struct Delta {
   }
 };
 
-/// What both halves of the backward pass have.
+/// Operands of both halves of the backward pass.
 template <class T>
 struct Gradient {
   Rows<T> rows;
@@ -145,7 +145,7 @@ struct Gradient {
   const float *lse, *delta;
 
   __device__ const T* output(int64_t row, int head) const { return dout + (row * rows.heads + head) * rows.head_dim; }
-  /// From q . k and dout . v: the probability that meets the value, and the derivative by q . k.
+  /// Computes, from q . k and dout . v, the probability that multiplies the value, and the derivative by q . k.
   __device__ void pair(int64_t query, int head, int64_t key, float product, float dp, float& kept, float& ds) const {
     float slope = 0;
     const int64_t at = head * rows.count + query;
@@ -155,7 +155,7 @@ struct Gradient {
   }
 };
 
-/// dq: a warp per (query row, head).
+/// dq: one warp per (query row, head).
 template <class T, int registers>
 struct BackwardQuery {
   static constexpr int threads = row_warps * warp_lanes;
@@ -191,7 +191,7 @@ struct BackwardQuery {
   }
 };
 
-/// dk and dv: a warp per (key row, key head), over the query heads of its group and their rows in order.
+/// dk and dv: one warp per (key row, key head), over the query heads of its group and their rows in order.
 template <class T, int registers>
 struct BackwardKey {
   static constexpr int threads = row_warps * warp_lanes;
@@ -234,7 +234,7 @@ struct BackwardKey {
   }
 };
 
-/// f(std::integral_constant of the registers that a lane needs for a row of the head).
+/// Calls f(std::integral_constant of the registers that a lane needs for a row of the head).
 template <class F>
 void with_registers(int64_t head_dim, const F& f) {
   switch (row_registers(head_dim)) {
@@ -250,7 +250,7 @@ void with_registers(int64_t head_dim, const F& f) {
       return f(std::integral_constant<int, 32>{});
   }
 }
-/// f(std::integral_constant of the columns of a tile).
+/// Calls f(std::integral_constant of the columns of a tile).
 template <class F>
 void with_columns(int64_t head_dim, const F& f) {
   switch (tile_columns(head_dim)) {
@@ -265,14 +265,14 @@ void with_columns(int64_t head_dim, const F& f) {
   }
 }
 
-/// Whether tensor cores do it.
+/// True if tensor cores are used.
 bool is_tiled(const Tensor& qkv, const AttentionShape& s) { return qkv.dtype != DType::f32 && s.head_dim <= max_tiled; }
-/// f(pointer of the element type), of 16 bits.
+/// Calls f(pointer of the 16-bit element type).
 template <class F>
 void with_half(const Tensor& qkv, const F& f) {
   qkv.dtype == DType::bf16 ? f(static_cast<bf16*>(qkv.data)) : f(static_cast<f16*>(qkv.data));
 }
-/// The workspace: delta [H, N], then the tiles before each segment.
+/// Workspace: delta [H, N], then the number of tiles before each segment.
 template <class H>
 TiledBatch<H> plan_tiles(const Tensor& qkv, const Batch& batch, const AttentionShape& shape, const Dropout& dropout,
                          const Tensor& workspace, Stream& stream) {

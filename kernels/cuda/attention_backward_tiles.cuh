@@ -1,6 +1,6 @@
 #pragma once
 // The backward pass of attention on tensor cores, one kernel for keys and values and one for queries: every sum belongs
-// to one warp and has one order, at the price of computing scores twice.
+// to one warp and has a fixed order; the cost is that scores are computed twice.
 
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -13,23 +13,23 @@ struct TiledGradient {
   const H* dout;
   const float *lse, *delta;
 
-  /// The gradient of a head's output.
-  __device__ HeadRows<H> outputs(const TilePlace& place, int head) const {
+  /// Gradient of a head's output.
+  __device__ HeadRows<H> outputs(const TilePosition& place, int head) const {
     const int n = batch.rows.head_dim, width = batch.rows.heads * n;
     return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
-  /// Of a row of queries: log2(sum(exp(score))), and delta as it meets what is scaled.
+  /// Statistics of a query row: log2(sum(exp(score))), and delta with the factor of the scaled term.
   struct RowSums {
     float lse, delta;
   };
   __device__ RowSums sums(float row_lse, float row_delta) const {
     return {row_lse * log2_e, row_delta * batch.rows.scale};
   }
-  /// Products q . k and dout . v of a tile become the probabilities that meet the values and the derivatives by q . k.
-  /// What is not visible has no meaning yet. sums_of(i, e): of the query of element [i][e]; kept(dropout): their bits,
-  /// asked for where there is dropout.
+  /// Turns products q . k and dout . v of a tile into the probabilities that multiply the values and the derivatives by
+  /// q . k. Invisible elements are undefined. sums_of(i, e): statistics of the query of element [i][e]; kept(dropout):
+  /// their dropout bits, called only with dropout.
   template <int tiles, class Sums, class Kept>
-  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const TilePlace& place, int head,
+  __device__ void differentiate(float (&products)[tiles][4], float (&dp)[tiles][4], const TilePosition& place, int head,
                                 const Sums& sums_of, const Kept& kept) const {
     if (batch.drops()) {
       const SegmentDropout dropout = batch.dropout(place, head);
@@ -72,7 +72,7 @@ struct TiledBackwardKey {
 
   __device__ void operator()() const {
     const Rows<H>& rows = gradient.batch.rows;
-    TilePlace place{};
+    TilePosition place{};
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, false)) return;
     const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
@@ -80,7 +80,7 @@ struct TiledBackwardKey {
     auto* statistics = reinterpret_cast<float*>(others.row(stages * 2 * other_rows));
     const auto queries_of = [&](int stage) { return Tile<D, H>{others.row(2 * stage * other_rows)}; };
     const auto outputs_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * other_rows)}; };
-    const auto lse_of = [&](int stage) { return statistics + 2 * stage * other_rows; };  // delta behind it
+    const auto lse_of = [&](int stage) { return statistics + 2 * stage * other_rows; };  // followed by delta
     const auto fetch = [&](int stage, int head, int first) {
       fill_tile<other_rows>(queries_of(stage), gradient.batch.queries(place, head), first);
       fill_tile<other_rows>(outputs_of(stage), gradient.outputs(place, head), first);
@@ -94,7 +94,7 @@ struct TiledBackwardKey {
 
     fill_tile<tile_rows>(keys, gradient.batch.keys(place, kv), place.first);
     fill_tile<tile_rows>(values, gradient.batch.values(place, kv), place.first);
-    int end = place.length;  // of the queries that see a key of the tile
+    int end = place.length;  // end of the queries that see a key of the tile
     if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
       end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
     }
@@ -104,7 +104,7 @@ struct TiledBackwardKey {
     for (int head = kv * group; head < (kv + 1) * group; ++head) {
       for (int first = place.first; first < end; first += other_rows, stage ^= 1) {
         wait_for_copies();
-        __syncthreads();  // this stage is there, and nobody reads the other one any more
+        __syncthreads();  // this stage has arrived, and no thread reads the other one
         const bool goes_on = first + other_rows < end;
         const int next_head = goes_on ? head : head + 1, next_first = goes_on ? first + other_rows : place.first;
         if (next_head < (kv + 1) * group) fetch(stage ^ 1, next_head, next_first);
@@ -165,7 +165,7 @@ struct TiledBackwardQuery {
 
   __device__ void operator()() const {
     const Rows<H>& rows = gradient.batch.rows;
-    TilePlace place{};
+    TilePosition place{};
     if (!place.find(rows.segments, gradient.batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
@@ -204,7 +204,7 @@ struct TiledBackwardQuery {
     fetch(stage, first_tile);
     for (int first = first_tile; first < end; first += other_rows, stage ^= 1) {
       wait_for_copies();
-      __syncthreads();  // this stage is there, and nobody reads the other one any more
+      __syncthreads();  // this stage has arrived, and no thread reads the other one
       if (first + other_rows < end) fetch(stage ^ 1, first + other_rows);
       const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
       float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};

@@ -9,11 +9,11 @@ namespace {
 
 using namespace cuda;
 
-/// Keys that one warp attends to. Fixed: the order of summation depends on the positions alone, and few long sequences
-/// fill a GPU as well as many.
+/// Keys per warp. The number is fixed, so that the order of summation depends only on the positions, and so that a few
+/// long sequences fill a GPU as well as many short ones.
 constexpr int64_t keys_per_split = 256;
 
-/// The cache's rows that a query sees.
+/// Visible rows of the cache for a query.
 struct Places {
   const int64_t* sequences;
   const int32_t* positions;
@@ -25,7 +25,7 @@ struct Places {
         rows(cache.dim(0)),
         capacity(cache.dim(1)),
         window(s.window) {}
-  /// A token that has no place in the cache is not stored and attends to nothing: its output is NaN.
+  /// A token without a cache entry is not stored and attends to nothing: its output is NaN.
   __device__ bool inside(int64_t row) const {
     return sequences[row] >= 0 && sequences[row] < rows && positions[row] >= 0 && positions[row] < capacity;
   }
@@ -57,8 +57,8 @@ struct StoreKeysValues {
   }
 };
 
-/// One warp per row, key head, split and query head of the group; the last is the fastest, so that the warps of a block
-/// read the same keys.
+/// One warp per row, key head, split and query head of the group; the query head varies fastest, so that the warps of a
+/// block read the same keys.
 template <class T, int packs>
 struct AttendSplit {
   static constexpr int keys_at_once = packs <= 2 ? 4 : 1;
@@ -89,7 +89,7 @@ struct AttendSplit {
     float highest = -INFINITY, total = 0;
     for (int64_t j = begin; j < end; j += keys_at_once) {
       Pack key[keys_at_once][packs], value[keys_at_once][packs];
-      for (int u = 0; u < keys_at_once; ++u) {  // after the end the last key again, with weight 0
+      for (int u = 0; u < keys_at_once; ++u) {  // past the end, the last key is repeated with weight 0
         const int64_t at = std::min(j + u, end - 1) * stride;
         load_vector(keys + at, key[u]);
         load_vector(values + at, value[u]);
@@ -130,7 +130,7 @@ struct AttendSplit {
   __device__ static int64_t element(int pack) { return (pack * warp_lanes + lane()) * Pack::size; }
 };
 
-/// One warp per row and head: the splits in order.
+/// One warp per row and head; it adds the splits in order.
 template <class T>
 struct FoldSplits {
   T* out;
@@ -183,7 +183,7 @@ void attention_cached(const Tensor& out, const Tensor& qkv, const Tensor& cache,
     const auto attend = [&]<int packs>() {
       for_each_warp(items * splits, stream, AttendSplit<T, packs>{rows, cache.as<T>(), places, s, partial});
     };
-    constexpr int64_t of_packs = warp_lanes * Pack::size;  // elements of one pack per lane
+    constexpr int64_t of_packs = warp_lanes * Pack::size;  // elements, one pack per lane
     if (s.head_dim <= of_packs) {
       attend.template operator()<1>();
     } else if (s.head_dim <= 2 * of_packs) {

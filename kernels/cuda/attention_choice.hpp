@@ -1,20 +1,20 @@
 #pragma once
-// Whose attention a run asks for.
+// The attention backend that a run requests.
 
 #include <cstdint>
 #include <string>
 
 namespace llmtrain::cuda {
 
-/// LLMTRAIN_ATTENTION: auto (also when unset), own, or cudnn: on GPUs too where ours is thought to be faster, and an
-/// error where it cannot be.
+/// Values of LLMTRAIN_ATTENTION: auto (also when unset), own, or cudnn. cudnn uses the library also on GPUs where the
+/// built-in attention is expected to be faster, and is an error if the library cannot be used.
 enum class AttentionChoice : uint8_t { automatic, own, cudnn };
-/// UserError(command_line): another word.
+/// Parses a value. UserError(command_line) for any other word.
 AttentionChoice attention_choice(const char* text);
-/// Of the environment.
+/// Value of the environment variable.
 AttentionChoice attention_choice();
 
-/// Where cuDNN's attention is asked for, UserError(missing_input) that says why it cannot be; else nothing.
+/// If cuDNN's attention is required, throws UserError(missing_input) with the reason why it cannot be used.
 void refuse_missing_cudnn(AttentionChoice choice, const std::string& why);
 
 }  // namespace llmtrain::cuda

@@ -1,18 +1,18 @@
 #pragma once
-// Which of a warp's scores dropout keeps. Four keys have an evaluation of Philox in common; where the offsets of a
-// segment's rows begin at a multiple of 4, lanes that have the same four keys share it.
+// Dropout of a warp's attention scores. Four keys share an evaluation of Philox; if the offsets of a segment's rows
+// begin at a multiple of 4, lanes with the same four keys share it.
 
 #include "kernels/cuda/dropout_row.cuh"
 
 namespace llmtrain::cuda {
 
-/// Rows are those of a segment. Results: bit 4 i + e is of scores[i][e] (mma.cuh: C).
+/// Row numbers are those in a segment. Results: bit 4 i + e belongs to scores[i][e] (mma.cuh: C).
 struct SegmentDropout {
   KernelDropout dropout;
   uint64_t sequence;
-  int head, offset;  ///< of the first row; the offsets of the others count on
+  int head, offset;  ///< offset of the first row; the others are consecutive
 
-  /// Of scores [16 queries, 8 tiles keys].
+  /// Bits for scores [16 queries, 8 tiles keys].
   template <int tiles>
   __device__ uint32_t kept_keys(int query, int key) const {
     const int g = lane() / 4, t = lane() % 4;
@@ -24,7 +24,7 @@ struct SegmentDropout {
       }
       return kept;
     }
-    const int half = t % 2;  // two lanes have the same keys with two queries
+    const int half = t % 2;  // two lanes share their keys, with two queries
     uint32_t own = 0;
     LLMTRAIN_UNROLL_BY(2)
     for (int i = 0; i < tiles; ++i) own |= kept_of_four(query + g + 8 * half, key + 8 * i + t / 2 * 4) << 4 * i;
@@ -35,7 +35,7 @@ struct SegmentDropout {
     }
     return kept;
   }
-  /// Of scores [16 keys, 8 tiles queries].
+  /// Bits for scores [16 keys, 8 tiles queries].
   template <int tiles>
   __device__ uint32_t kept_queries(int query, int key) const {
     const int g = lane() / 4, t = lane() % 4;
@@ -47,7 +47,7 @@ struct SegmentDropout {
       }
       return kept;
     }
-    const int which = g % 4;  // four lanes have two times four keys with two queries
+    const int which = g % 4;  // four lanes share two groups of four keys, with two queries
     uint32_t own = 0;
     LLMTRAIN_UNROLL_BY(2)
     for (int i = 0; i < tiles; ++i) {
@@ -60,7 +60,7 @@ struct SegmentDropout {
     }
     return kept;
   }
-  /// Of the element whose bit it is.
+  /// Bit of one element.
   __device__ float factor(uint32_t kept, int bit) const { return (kept >> bit & 1) != 0 ? dropout.scale : 0.0f; }
 
  private:
@@ -70,7 +70,7 @@ struct SegmentDropout {
   __device__ uint32_t keeps(int query, int key) const {
     return dropout.keeps(dropout.word(sequence, element(query, key))) ? 1 : 0;
   }
-  /// The first key's offset is a multiple of 4.
+  /// For a first key whose offset is a multiple of 4.
   __device__ uint32_t kept_of_four(int query, int key) const {
     const Philox4 words = philox4x32(dropout.key, sequence, element(query, key) >> 2);
     uint32_t kept = 0;

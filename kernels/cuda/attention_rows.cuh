@@ -1,12 +1,12 @@
 #pragma once
-// Where heads, keys and segments lie, and what a score is, for all kernels of attention.
+// Layout of heads, keys and segments, and the definition of a score, for all attention kernels.
 
 #include "kernels/attention.hpp"
 #include "kernels/cuda/dropout_row.cuh"
 
 namespace llmtrain::cuda {
 
-/// What a kernel needs of qkv and the batch.
+/// Arguments of a kernel from qkv and the batch.
 template <class T>
 struct Rows {
   const T* qkv;
@@ -39,7 +39,7 @@ struct Rows {
   __device__ const T* key(int64_t row, int kv) const { return query(row, heads + kv); }
   __device__ const T* value(int64_t row, int kv) const { return query(row, heads + kv_heads + kv); }
 
-  /// [begin, end) of the segment that the row is in.
+  /// [begin, end) of the segment that contains the row.
   __device__ void segment_of(int64_t row, int64_t& begin, int64_t& end) const {
     int64_t low = 0, high = segment_count;  // segments[low] <= row < segments[high]
     while (high - low > 1) {
@@ -55,7 +55,7 @@ struct Rows {
         attention_element(head, static_cast<uint32_t>(offsets[query_row]), static_cast<uint32_t>(offsets[key_row]));
     return dropout.factor(static_cast<uint64_t>(sequences[query_row]), element);
   }
-  /// Of the kernels in fp32: the score of a product of query and key, and its derivative by the product.
+  /// For fp32 kernels: the score from a product of query and key, and its derivative by the product.
   __device__ float score(float product, float& slope) const {
     const float s = product * scale;
     slope = scale;

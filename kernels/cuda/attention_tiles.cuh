@@ -1,8 +1,8 @@
 #pragma once
 // Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 and fp16 heads of up to 128 elements. Tiles are
-// counted from the start of a segment, so that its bits do not depend on what else is in the batch; tiles outside the
-// causal or window mask are not visited. While a tile of the other side is worked on, the next one is on its way to
-// shared memory. The backward pass: attention_backward_tiles.cuh.
+// counted from the start of a segment, so that its bits do not depend on the rest of the batch; tiles outside the
+// causal or window mask are skipped. While a tile of the other side is processed, the next one is loaded into shared
+// memory. The backward pass: attention_backward_tiles.cuh.
 
 #include <cmath>
 #include <limits>
@@ -28,7 +28,7 @@ __device__ inline float exp2_approx(float x) {
 #endif
 }
 
-/// begin[s]: tiles of the segments before s; [segments + 1]. One warp.
+/// begin[s]: number of tiles before segment s; [segments + 1]. One warp.
 struct CountTiles {
   const int32_t* segments;
   int32_t* begin;
@@ -38,7 +38,7 @@ struct CountTiles {
     for (int64_t first = 0; first < count; first += warp_lanes) {
       const int64_t s = first + lane();
       const int own = s < count ? (segments[s + 1] - segments[s] + tile_rows - 1) / tile_rows : 0;
-      int sum = own;  // of the lanes up to this one
+      int sum = own;  // prefix sum over the lanes up to this one
       for (int distance = 1; distance < warp_lanes; distance *= 2) {
         const int other = __shfl_sync(0xFFFFFFFFu, sum, lane() >= distance ? lane() - distance : 0);
         if (lane() >= distance) sum += other;
@@ -50,12 +50,12 @@ struct CountTiles {
   }
 };
 
-/// A block's tile: rows [begin + first, ...) of the batch, of a segment of `length` rows from `begin` on.
-struct TilePlace {
+/// Tile of a block: rows [begin + first, ...) of the batch, in a segment of `length` rows from `begin` on.
+struct TilePosition {
   int64_t begin;
   int length, first;
 
-  /// The longest work first. False: there are fewer tiles.
+  /// Finds the tile of this block, the longest work first. Returns false if there are fewer tiles.
   __device__ bool find(const int32_t* segments, const int32_t* tiles, int64_t count, bool last_first) {
     const int total = tiles[count];
     if (static_cast<int>(blockIdx.x) >= total) return false;
@@ -72,27 +72,27 @@ struct TilePlace {
   }
 };
 
-/// A head in the rows of a segment.
+/// The rows of one head in a segment.
 template <class H>
 struct HeadRows {
-  const H* data;         ///< of the first row
+  const H* data;         ///< data of the first row
   int stride;            ///< elements to the next row
-  int length, head_dim;  ///< rows and elements that there are
+  int length, head_dim;  ///< number of rows and elements
 
-  /// Whether every eight elements lie at a multiple of 16 bytes. Rows are made of whole heads.
+  /// True if all groups of eight elements are aligned to 16 bytes. Rows consist of whole heads.
   __device__ bool in_packs() const {
     return head_dim % 8 == 0 && reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
   }
 };
 
-/// Starts to bring rows [first, first + count) of a head to a tile, zeros beyond the segment and the head; they are
-/// there after wait_for_copies() and __syncthreads(). Each thread has packs of eight elements at fixed distances.
+/// Starts to load rows [first, first + count) of a head into a tile, zeros beyond the segment and the head; they have
+/// arrived after wait_for_copies() and __syncthreads(). Each thread loads packs of eight elements at fixed distances.
 template <int count, int columns, class H>
 __device__ void fill_tile(const Tile<columns, H>& tile, const HeadRows<H>& head, int first) {
-  constexpr int packs = columns / 8, across = packs & -packs, down = tile_threads / across;  // a power of two each
+  constexpr int packs = columns / 8, across = packs & -packs, down = tile_threads / across;  // powers of two
   static_assert(count % down == 0);
   const int r = static_cast<int>(threadIdx.x) / across, c = static_cast<int>(threadIdx.x) % across * 8;
-  const int rows = head.length - first - r;  // that there are from the thread's first one on
+  const int rows = head.length - first - r;  // remaining rows from the thread's first one on
   const H* from = head.data + int64_t{first + r} * head.stride + c;
   const Tile<columns, H> to{tile.row(r) + c};
   if (head.in_packs()) {
@@ -121,7 +121,8 @@ __device__ void fill_tile(const Tile<columns, H>& tile, const HeadRows<H>& head,
   }
 }
 
-/// Rows [first, first + 16) of the segment from a product's result, times factor(half); half 0 is row g, 1 is g + 8.
+/// Stores rows [first, first + 16) of the segment from a product's result, times factor(half); half 0 is row g, 1 is g
+/// + 8.
 template <int tiles, class Row, class Factor>
 __device__ void store_rows(const float (&c)[tiles][4], int first, int length, int head_dim, const Row& row,
                            const Factor& factor) {
@@ -139,7 +140,7 @@ __device__ void store_rows(const float (&c)[tiles][4], int first, int length, in
   }
 }
 
-/// Sum or maximum over the four lanes that share a row.
+/// Sum or maximum over the four lanes of a row.
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
@@ -152,28 +153,28 @@ __device__ inline float quad_maximum(float x) {
 template <class H>
 struct TiledBatch {
   Rows<H> rows;
-  const int32_t* tiles;  ///< of CountTiles
+  const int32_t* tiles;  ///< output of CountTiles
 
-  __device__ HeadRows<H> rows_from(const H* first, const TilePlace& place) const {
+  __device__ HeadRows<H> rows_from(const H* first, const TilePosition& place) const {
     return {first, static_cast<int>(rows.width()), place.length, rows.head_dim};
   }
-  __device__ HeadRows<H> queries(const TilePlace& place, int head) const {
+  __device__ HeadRows<H> queries(const TilePosition& place, int head) const {
     return rows_from(rows.query(place.begin, head), place);
   }
-  __device__ HeadRows<H> keys(const TilePlace& place, int kv) const {
+  __device__ HeadRows<H> keys(const TilePosition& place, int kv) const {
     return rows_from(rows.key(place.begin, kv), place);
   }
-  __device__ HeadRows<H> values(const TilePlace& place, int kv) const {
+  __device__ HeadRows<H> values(const TilePosition& place, int kv) const {
     return rows_from(rows.value(place.begin, kv), place);
   }
   __device__ bool drops() const { return rows.sequences != nullptr; }
-  __device__ SegmentDropout dropout(const TilePlace& place, int head) const {
+  __device__ SegmentDropout dropout(const TilePosition& place, int head) const {
     return {rows.dropout, static_cast<uint64_t>(rows.sequences[place.begin]), head, rows.offsets[place.begin]};
   }
   __device__ bool visible(int query, int key, int length) const {
     return key <= query && query < length && (rows.window == 0 || key > query - rows.window);
   }
-  /// Whether all `keys` keys from `key` on are visible to all `queries` queries from `query` on.
+  /// True if all `keys` keys from `key` on are visible to all `queries` queries from `query` on.
   __device__ bool all_visible(int query, int queries, int key, int keys, int length) const {
     return key + keys - 1 <= query && query + queries <= length &&
            (rows.window == 0 || key > query + queries - 1 - rows.window);
@@ -181,7 +182,7 @@ struct TiledBatch {
   __device__ int first_key(int query) const {
     return rows.window == 0 || query < rows.window ? 0 : query - static_cast<int>(rows.window) + 1;
   }
-  /// exp(score) is 2^(unit() product) or, of capped scores, 2^(unit() cap(product)).
+  /// exp(score) is 2^(unit() product) or, for capped scores, 2^(unit() cap(product)).
   __device__ bool is_capped() const { return rows.softcap > 0; }
   __device__ float unit() const { return (is_capped() ? rows.softcap : rows.scale) * log2_e; }
   __device__ float cap(float product) const { return tanhf(product * (rows.scale / rows.softcap)); }
@@ -197,7 +198,7 @@ struct TiledForward {
 
   __device__ void operator()() const {
     const Rows<H>& rows = batch.rows;
-    TilePlace place{};
+    TilePosition place{};
     if (!place.find(rows.segments, batch.tiles, rows.segment_count, true)) return;
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
@@ -221,11 +222,11 @@ struct TiledForward {
     for (int k = 0; k < D / 16; ++k) queries.a(query[k], warp_row, 16 * k);
 
     const float unit = batch.unit();
-    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // highest: in powers of 2
+    float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // highest: base-2 exponents
     int stage = 0;
     for (int first = first_tile; first <= place.first; first += tile_rows, stage ^= 1) {
       wait_for_copies();
-      __syncthreads();  // this stage is there, and nobody reads the other one any more
+      __syncthreads();  // this stage has arrived, and no thread reads the other one
       if (first < place.first) fetch(stage ^ 1, first + tile_rows);
       const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
       float scores[tile_rows / 8][4] = {};
@@ -240,7 +241,7 @@ struct TiledForward {
           for (int e = 0; e < 4; ++e) scores[i][e] = batch.cap(scores[i][e]);
         }
       }
-      // Of the tiles of a long segment only those at the mask's borders ask about every score.
+      // In a long segment only the tiles at the mask's borders test every score.
       if (!batch.all_visible(place.first, tile_rows, first, tile_rows, place.length)) {
         LLMTRAIN_UNROLL
         for (int i = 0; i < tile_rows / 8; ++i) {
@@ -261,7 +262,7 @@ struct TiledForward {
       LLMTRAIN_UNROLL
       for (int half = 0; half < 2; ++half) {
         const float now = fmaxf(highest[half], quad_maximum(tile_highest[half]) * unit);
-        base[half] = now == -INFINITY ? 0.0f : now;  // a row without keys so far
+        base[half] = now == -INFINITY ? 0.0f : now;  // a row without visible keys so far
         shrink[half] = exp2_approx(highest[half] - base[half]);
         highest[half] = now;
         sum[half] *= shrink[half];

@@ -1,6 +1,6 @@
 #pragma once
-// Sums over the rows of a matrix in an order that depends on its shape alone, and without atomics: blocks of 32 rows
-// are summed in fp32, then groups of 32 blocks and at last the groups in order, in double.
+// Sums over the rows of a matrix in an order that depends only on its shape, without atomics: blocks of 32 rows are
+// summed in fp32, then groups of 32 blocks and at last the groups in order, in double.
 
 #include "kernels/cuda/launch.cuh"
 
@@ -19,13 +19,13 @@ struct PartialColumnSums {
     const int64_t block = i / columns, column = i % columns;
     float sums[results] = {};
     const int64_t end = std::min(rows, (block + 1) * rows_per_block);
-    LLMTRAIN_UNROLL_BY(8)  // sums wait for each other, loads need not
+    LLMTRAIN_UNROLL_BY(8)  // sums depend on each other, loads do not
     for (int64_t row = block * rows_per_block; row < end; ++row) f(row, column, sums);
     for (int r = 0; r < results; ++r) partial[(block * results + r) * columns + column] = sums[r];
   }
 };
 
-/// Sums of a group of blocks, which so many threads form at once that the whole GPU has work.
+/// Sums of a group of blocks. There are enough threads to fill the whole GPU.
 struct GroupColumnSums {
   int64_t blocks, width;  ///< results times columns
   const float* partial;
@@ -48,7 +48,7 @@ struct FoldColumnSums {
   bool accumulate;
   __device__ void operator()(int64_t i) const {
     float* to = nullptr;
-    LLMTRAIN_UNROLL  // an array that is indexed lies in local memory
+    LLMTRAIN_UNROLL  // a dynamically indexed array would lie in local memory
         for (int r = 0; r < results; ++r) {
       if (i / columns == r && out[r] != nullptr) to = out[r] + i % columns;
     }
@@ -63,17 +63,17 @@ struct FoldColumnSums {
 constexpr int64_t groups_of_rows(int64_t rows) {
   return blocks_for(blocks_for(rows, rows_per_block), blocks_per_group);
 }
-/// Of memory for sums of so many columns, those of all results together.
+/// Number of floats for this many columns, those of all results together.
 constexpr int64_t column_sum_bytes(int64_t rows, int64_t width) {
   return width * (groups_of_rows(rows) * static_cast<int64_t>(sizeof(double)) +
                   blocks_for(rows, rows_per_block) * static_cast<int64_t>(sizeof(float)));
 }
 
-/// Where the sums of blocks go, [block][result][column].
+/// Destination of the sums of blocks, [block][result][column].
 inline float* partial_column_sums(void* memory, int64_t rows, int64_t width) {
   return reinterpret_cast<float*>(static_cast<double*>(memory) + groups_of_rows(rows) * width);
 }
-/// The rest, once they are there.
+/// Reduces the block sums, once they are complete.
 template <int results>
 void fold_column_sums(void* memory, int64_t rows, int64_t columns, float* const (&out)[results], bool accumulate,
                       Stream& stream) {

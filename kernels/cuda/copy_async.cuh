@@ -1,5 +1,5 @@
 #pragma once
-// Copies from global to shared memory that run beside the threads (PTX ISA, "cp.async").
+// Asynchronous copies from global to shared memory (PTX ISA, "cp.async").
 
 #include <array>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace llmtrain::cuda {
 
 #if defined(__CUDACC__)
 
-/// 4 or 16 bytes at such an alignment; not wanted: zeros.
+/// Copies 4 or 16 bytes with that alignment, or writes zeros if `wanted` is false.
 template <int bytes>
 __device__ void copy_async(void* shared, const void* global, bool wanted = true) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -22,13 +22,13 @@ __device__ void copy_async(void* shared, const void* global, bool wanted = true)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global), "r"(from) : "memory");
   }
 }
-/// Until those of this thread are there; __syncthreads() then says it of all.
+/// Waits for this thread's copies; a following __syncthreads() extends this to all threads.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #else
 
-/// As late as possible, and until then there are NaNs: a thread that does not wait, or that still reads what was there,
-/// has wrong numbers.
+/// The emulator delays copies as long as possible and fills the destination with NaNs meanwhile, so that a missing
+/// wait, or a late read of the old contents, gives wrong numbers.
 struct CopyUnderWay {
   void* to;
   const void* from;

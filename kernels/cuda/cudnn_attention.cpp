@@ -22,13 +22,13 @@ constexpr int64_t alignment = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-/// Of the GPU that is in use; where there is none (--estimate), one that cuDNN is taken on.
+/// Compute capability of the current GPU; without one (--estimate), that of a GPU for which cuDNN is used.
 int capability() {
   int device = 0, major = 9, minor = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    cudaGetLastError();  // not an error of the next call
+    cudaGetLastError();  // keeps the next call from returning this error
     return 90;
   }
   return 10 * major + minor;
@@ -39,7 +39,7 @@ AttentionChoice choice() {
   return of_run;
 }
 
-/// UserError where it must be, and is not there.
+/// True if the library is available. UserError if it is required and not available.
 bool is_there() {
   static const bool there = [] {
     if (choice() == AttentionChoice::own) return false;
@@ -50,10 +50,10 @@ bool is_there() {
   }();
   return there;
 }
-/// Asked before a GPU is chosen, too, which may be another one than the first.
+/// Also called before a GPU is selected, which may differ from the first.
 bool is_chosen() { return is_there() && (choice() == AttentionChoice::cudnn || cudnn_is_faster(capability())); }
 
-/// Sequences that a call takes: all, or as many as have scores enough. cudnn_suits: at least one.
+/// Sequences per call: all, or as many as the limit on scores allows. cudnn_suits ensures at least one.
 int64_t sequences_at_once(const AttentionShape& s, int64_t rows) {
   return std::min(rows / s.longest, max_cudnn_scores / s.heads / s.longest / s.longest);
 }
@@ -64,7 +64,7 @@ int64_t delta_bytes(const AttentionShape& s, int64_t rows) {
   return aligned(s.heads * rows * static_cast<int64_t>(sizeof(float)));
 }
 
-/// Addresses by id, and how far it is from there to the next sequence.
+/// Addresses by id, and their distance to the next sequence.
 struct Addresses {
   std::vector<int64_t> ids, strides;
   std::vector<void*> pointers;
@@ -78,7 +78,7 @@ struct Addresses {
   }
 };
 
-/// A graph that has become kernels.
+/// A graph that has been compiled to kernels.
 class Plan {
  public:
   Plan(cudnnHandle_t handle, const CudnnAttention& a) {
@@ -90,7 +90,7 @@ class Plan {
     workspace_ = plan_workspace_bytes(*plan);
     plan_.emplace(std::move(*plan));
   }
-  /// False: the library has no engine for it.
+  /// False if the library has no engine for it.
   explicit operator bool() const { return plan_.has_value(); }
   int64_t workspace() const { return workspace_; }
 
@@ -110,7 +110,7 @@ class Plan {
   int64_t workspace_ = 0;
 };
 
-/// The process's plans, one a shape.
+/// Plans of the process, one per shape.
 class Plans {
  public:
   Plans() { cudnn_check(cudnn().create(&handle_), "cudnnCreate"); }
@@ -128,7 +128,7 @@ class Plans {
   std::map<CudnnAttention, Plan> plans_;
 };
 Plans& plans() {
-  static auto* all = new Plans();  // stays: at exit the driver may be gone before it
+  static auto* all = new Plans();  // never destroyed: at exit the driver may be unloaded first
   return *all;
 }
 
@@ -137,20 +137,20 @@ bool is_taken(const Tensor& qkv, const Batch& batch, const AttentionShape& shape
          is_uniform(batch, shape) && reinterpret_cast<uintptr_t>(qkv.data) % 16 == 0;
 }
 
-/// Runs the pass, delta at the head of the workspace and the library's behind it. False: there is no engine for one of
-/// the two passes; our own backward pass could not read the library's lse.
+/// Runs the pass. The workspace has delta first, then the library's memory. Returns false if there is no engine for one
+/// of the two passes, since the built-in backward pass could not read the library's lse.
 bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool backward, Addresses addresses,
          const Tensor& workspace, const Stream& stream) {
   const int64_t all = batch.tokens / shape.longest;
   const int64_t part = sequences_at_once(shape, batch.tokens);
-  const int64_t at_once = backward ? part : all;  // forward no scores are kept
+  const int64_t at_once = backward ? part : all;  // the forward pass stores no scores
   const auto plan_of = [&](int64_t sequences, bool of_backward) -> const Plan& {
     return plans().of(problem_of(shape, sequences, dtype, of_backward));
   };
   if (!plan_of(all, false) || !plan_of(part, true) || (all % part != 0 && !plan_of(all % part, true))) {
     refuse_missing_cudnn(choice(), "the library has no engine for sequences of " + std::to_string(shape.longest) +
                                        " tokens, heads of " + std::to_string(shape.head_dim) +
-                                       " elements and this GPU. Try another version of it");
+                                       " elements on this GPU. Try another version of it");
     return false;
   }
   const auto base = reinterpret_cast<uintptr_t>(workspace.data);
@@ -166,14 +166,14 @@ bool run(const AttentionShape& shape, const Batch& batch, DType dtype, bool back
   for (int64_t first = 0; first < all; first += at_once) {
     const Plan& plan = plan_of(std::min(at_once, all - first), backward);
     LLMTRAIN_CHECK(own + plan.workspace() <= static_cast<char*>(workspace.data) + workspace.bytes(),
-                   "cuDNN's attention wants more workspace than was planned: set LLMTRAIN_ATTENTION=own");
+                   "cuDNN's attention needs more workspace than was planned: set LLMTRAIN_ATTENTION=own");
     plan.run(plans().handle_on(stream), addresses, own);
     addresses.advance(at_once);
   }
   return true;
 }
 
-/// Queries, keys and values of qkv, or of its gradient.
+/// Queries, keys and values in qkv, or in its gradient.
 void add_parts(Addresses& addresses, const Tensor& qkv, const AttentionShape& s, int64_t query, int64_t key,
                int64_t value) {
   constexpr int64_t element = 2;
@@ -183,11 +183,11 @@ void add_parts(Addresses& addresses, const Tensor& qkv, const AttentionShape& s,
   addresses.add(key, base + s.heads * head, stride);
   addresses.add(value, base + (s.heads + s.kv_heads) * head, stride);
 }
-/// Of out and its gradient, and of lse.
+/// Strides of out and its gradient, and of lse.
 int64_t output_stride(const AttentionShape& s) { return s.longest * s.heads * s.head_dim * 2; }
 int64_t lse_stride(const AttentionShape& s) { return s.heads * s.longest * static_cast<int64_t>(sizeof(float)); }
 
-/// Of a shape that suits, where the library is there; 0: too few rows.
+/// Bytes for a suitable shape, if the library is available; 0 if there are too few rows.
 int64_t wanted_bytes(const AttentionShape& shape, int64_t rows) {
   if (rows < shape.longest) return 0;
   const int64_t at_once = sequences_at_once(shape, rows);
@@ -200,12 +200,12 @@ int64_t wanted_bytes(const AttentionShape& shape, int64_t rows) {
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   if (shape.longest == 0 || !is_chosen()) return 0;
   if (!cudnn_suits(shape)) {
-    refuse_missing_cudnn(choice(),
-                         "its graphs have no such attention: they take sequences of a multiple of 64 tokens (here " +
-                             std::to_string(shape.longest) + "), heads of up to 128 elements, a multiple of 8 (here " +
-                             std::to_string(shape.head_dim) +
-                             "), at most 2^31 scores of one sequence over all its heads, no cap of the scores and no "
-                             "window. Change these keys of the deck");
+    refuse_missing_cudnn(
+        choice(), "its graphs do not support this attention: they need sequences of a multiple of 64 tokens (here " +
+                      std::to_string(shape.longest) + "), heads of up to 128 elements, a multiple of 8 (here " +
+                      std::to_string(shape.head_dim) +
+                      "), at most 2^31 scores of one sequence over all its heads, no softcap and no sliding window. "
+                      "Change these keys of the deck");
     return 0;
   }
   return wanted_bytes(shape, rows);
@@ -247,11 +247,11 @@ std::string attention_assumption(const AttentionShape& shape, int64_t rows) {
   if (bytes == 0) return {};
   const std::string workspace = "workspace (" + bytes_text(static_cast<double>(bytes)) + ")";
   if (const std::string library = attention_library(); !library.empty()) {
-    return "attention: the " + workspace + " of " + library + ", which was found here, is counted";
+    return "attention: the " + workspace + " of " + library + ", which was found here, is included";
   }
   if (cuda::choice() != cuda::AttentionChoice::automatic || !cuda::cudnn_is_faster(cuda::capability())) return {};
-  return "attention: no cuDNN that can be taken was found here; a run on Hopper that finds one wants its " + workspace +
-         ", which is not counted";
+  return "attention: no usable cuDNN was found here; a run on Hopper that finds one needs its " + workspace +
+         ", which is not included";
 }
 
 }  // namespace llmtrain

@@ -1,34 +1,34 @@
 #pragma once
-// cuDNN's attention in place of ours, where it is there, can do what is asked, and is expected to be faster. Which of
-// the two a call takes is a function of its shapes, the GPU's kind, the library and LLMTRAIN_ATTENTION, never of
-// timing.
+// cuDNN's attention, which replaces the built-in one if it is installed, supports the problem, and is expected to be
+// faster. The choice is a function of the shapes, the kind of GPU, the library and LLMTRAIN_ATTENTION, never of timing.
 
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention_choice.hpp"
 
 namespace llmtrain::cuda {
 
-/// Hopper: the library has kernels of its own for its tensor cores, ours are made for Ampere's. Expected, on neither
-/// measured. On Blackwell the library's backward pass is not known to repeat its bits.
+/// True for Hopper: the library has kernels for its tensor cores, while the built-in ones target Ampere's. This is
+/// expected, not measured on either. On Blackwell the library's backward pass is not known to be deterministic.
 constexpr bool cudnn_is_faster(int capability) { return capability == 90; }
 
-/// The scores of the sequences of a call are kept in the backward pass: up to 4 GiB of them. (Tests lower it.)
+/// Maximum number of scores per call. The backward pass stores the scores of a call's sequences: up to 4 GiB. (Tests
+/// lower it.)
 inline int64_t max_cudnn_scores = int64_t{1} << 31;
-/// Whether a graph of sequences of shape.longest tokens says what the shape says.
+/// True if a graph of sequences of shape.longest tokens can express the shape.
 inline bool cudnn_suits(const AttentionShape& s) {
   return s.longest > 0 && s.longest % 64 == 0 && s.longest <= max_cudnn_scores / s.heads / s.longest &&
          s.head_dim % 8 == 0 && s.head_dim <= 128 && s.softcap == 0 && (s.window == 0 || s.window >= s.longest);
 }
-/// Whether all segments of the batch are as long as they can be.
+/// True if all segments of the batch have the maximum length.
 inline bool is_uniform(const Batch& batch, const AttentionShape& s) {
   return batch.longest_segment == s.longest && batch.segment_count * s.longest == batch.tokens;
 }
 
-/// What cuDNN's attention would want for so many rows; 0 where it is not taken. UserError(missing_input): it was asked
-/// for, and is not there or cannot do it.
+/// Bytes of workspace of cuDNN's attention for this many rows; 0 if it is not used. UserError(missing_input) if it is
+/// required but not installed or not supported.
 int64_t cudnn_workspace_bytes(const AttentionShape& shape, int64_t rows);
 
-/// False: not taken, for neither pass of such a batch. lse is the library's own, [B, H, T].
+/// Returns false if cuDNN is not used, for both passes of such a batch. lse is in the library's order, [B, H, T].
 bool cudnn_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const Batch& batch,
                              const AttentionShape& shape, const Dropout& dropout, const Tensor& workspace,
                              Stream& stream);

@@ -4,7 +4,7 @@ namespace llmtrain::cuda {
 
 namespace {
 
-/// Dimensions and strides of what lies in memory or has the form of scores.
+/// Dimensions and strides of tensors in memory and of scores.
 class Shapes {
  public:
   explicit Shapes(const CudnnAttention& a)
@@ -16,10 +16,10 @@ class Shapes {
   CudnnDims scores() const { return {a_.batch, a_.heads, a_.length, a_.length}; }
   CudnnDims rows() const { return {a_.batch, a_.heads, a_.length, 1}; }
 
-  /// In qkv [B T, (H + 2 G) D].
+  /// Layout in qkv [B T, (H + 2 G) D].
   CudnnDims in_qkv() const { return {a_.length * row_, a_.head_dim, row_, 1}; }
   CudnnDims in_qkv_transposed() const { return {a_.length * row_, a_.head_dim, 1, row_}; }
-  /// In out [B T, H D].
+  /// Layout in out [B T, H D].
   CudnnDims in_out() const { return {a_.length * out_row_, a_.head_dim, out_row_, 1}; }
   CudnnDims scores_transposed() const {
     return {a_.heads * a_.length * a_.length, a_.length * a_.length, 1, a_.length};
@@ -60,7 +60,7 @@ class Builder {
     const CudnnValue products = g_.passing(CUDNN_DATA_FLOAT, s_.queries()), sum = row();
     g_.apply(CUDNN_POINTWISE_MUL, dout, out, products);
     g_.reduce(CUDNN_REDUCE_TENSOR_ADD, products, sum);
-    g_.apply(CUDNN_POINTWISE_MUL, sum, g_.number(id_one), delta);  // the library looks for a scale here
+    g_.apply(CUDNN_POINTWISE_MUL, sum, g_.number(id_one), delta);  // the library expects a scale here
 
     const CudnnValue q = query(), kt = key_transposed();
     const CudnnValue seen = visible_scores(q, kt), difference = scores(), probability = scores();
@@ -87,7 +87,7 @@ class Builder {
   CudnnValue query() { return g_.stored(id_query, a_.type, s_.queries(), s_.in_qkv()); }
   CudnnValue key_transposed() { return g_.stored(id_key, a_.type, s_.keys_transposed(), s_.in_qkv_transposed()); }
 
-  /// Scaled; where the key comes after the query, id_lowest.
+  /// Scaled scores; id_lowest where the key comes after the query.
   CudnnValue visible_scores(const CudnnValue& q, const CudnnValue& kt) {
     const CudnnValue product = scores(), scaled = scores(), seen = scores();
     const CudnnValue query_index = g_.passing(CUDNN_DATA_INT32, s_.scores());
@@ -102,7 +102,7 @@ class Builder {
     return seen;
   }
 
-  /// weights^T rows, of query heads; then the sum over those of a key head.
+  /// weights^T rows, for query heads; then the sum over those of a key head.
   void to_keys(const CudnnValue& weights, const CudnnValue& rows, int64_t id) {
     const CudnnValue transposed = g_.passing(a_.type, s_.scores(), s_.scores_transposed());
     g_.reshape(weights, transposed);

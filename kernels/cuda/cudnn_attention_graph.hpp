@@ -1,7 +1,7 @@
 #pragma once
 // Causal attention of B sequences of T tokens each as graphs of cuDNN ("Fused Flash Attention fprop / bprop" in its
-// developer guide). The matrices are those of attention.hpp, their rows sequence by sequence, but for lse: [B, H, T],
-// as engines before 9.26 read it packed so whatever its strides are.
+// developer guide). The matrices are those of attention.hpp, their rows sequence by sequence, except for lse: [B, H,
+// T], since engines before 9.26 assume it packed whatever its strides are.
 
 #include <compare>
 
@@ -10,7 +10,7 @@
 
 namespace llmtrain::cuda {
 
-/// Of bf16 or fp16.
+/// Attention problem in bf16 or fp16.
 constexpr cudnnDataType_t cudnn_type(DType dtype) {
   return dtype == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
@@ -22,7 +22,7 @@ struct CudnnAttention {
   auto operator<=>(const CudnnAttention&) const = default;
 };
 
-/// What execution names.
+/// Ids of tensors for execution.
 enum CudnnAttentionId : int64_t {
   id_query = 1,
   id_key,
@@ -30,7 +30,7 @@ enum CudnnAttentionId : int64_t {
   id_out,
   id_lse,
   id_scale,
-  id_lowest,  ///< a score of what is not seen
+  id_lowest,  ///< score of an invisible key
   id_one,
   id_dout,
   id_dquery,
@@ -41,8 +41,8 @@ enum CudnnAttentionId : int64_t {
 
 void build_attention(CudnnGraph& graph, const CudnnAttention& a);
 
-/// Enough for the workspace of the backward pass, which has the derivative of every score, in tiles, and with fewer key
-/// heads the gradients of each query head's. Delta is not in it.
+/// Sufficient bytes for the workspace of the backward pass: the derivative of every score, in tiles, and, with fewer
+/// key heads, the gradients of each query head. Delta is not included.
 int64_t max_cudnn_workspace_bytes(const CudnnAttention& a);
 
 }  // namespace llmtrain::cuda

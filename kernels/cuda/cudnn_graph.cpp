@@ -139,7 +139,8 @@ bool is_deterministic(const CudnnDescriptor& config) {
          notes.begin() + count;
 }
 
-/// Whether another rank, or the next run, may be luckier with the same engine; another one would have other bits.
+/// True if another rank, or the next run, may succeed with the same engine, so that a fallback to another engine would
+/// change the bits.
 bool is_of_the_moment(cudnnStatus_t status) {
   return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
          status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED || status >= CUDNN_STATUS_EXECUTION_FAILED;

@@ -1,5 +1,5 @@
 #pragma once
-// Graphs of operations that cuDNN makes one kernel of.
+// Graphs of operations that cuDNN fuses into one kernel.
 
 #include <array>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace llmtrain::cuda {
 
-/// Owns a descriptor of the library.
+/// Owner of a descriptor of the library.
 class CudnnDescriptor {
  public:
   explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -28,11 +28,11 @@ class CudnnDescriptor {
   void set(cudnnBackendAttributeName_t name, T value) {
     set(name, &value, 1);
   }
-  /// A descriptor is a void*, as an address is.
+  /// A descriptor is a void*, like an address.
   void set_addresses(cudnnBackendAttributeName_t name, void* const* values, size_t count) {
     set_bytes(name, CUDNN_TYPE_VOID_PTR, static_cast<int64_t>(count), values);
   }
-  /// Of the values that there are, at most `count`, to `values`; how many there are.
+  /// Copies at most `count` of the attribute's values to `values`; returns how many there are.
   template <class T>
   int64_t get(cudnnBackendAttributeName_t name, T* values, size_t count) const {
     return get_bytes(name, type_of(T{}), static_cast<int64_t>(count), values);
@@ -69,27 +69,27 @@ struct CudnnValue {
 
 class CudnnGraph {
  public:
-  /// In memory, at the address that execution names under the id.
+  /// A tensor in memory, whose address execution binds to the id.
   CudnnValue stored(int64_t id, cudnnDataType_t type, const CudnnDims& dims, const CudnnDims& strides);
-  /// A number of fp32 that execution names under the id, on the host.
+  /// An fp32 number on the host, which execution binds to the id.
   CudnnValue number(int64_t id);
-  /// Between operations only.
+  /// An intermediate tensor.
   CudnnValue passing(cudnnDataType_t type, const CudnnDims& dims, const CudnnDims& strides);
   CudnnValue passing(cudnnDataType_t type, const CudnnDims& dims) { return passing(type, dims, packed_strides(dims)); }
 
-  // What they write comes last. All compute in fp32.
+  // Operations; the output is the last argument. All compute in fp32.
   void matmul(const CudnnValue& a, const CudnnValue& b, const CudnnValue& c);
   void apply(cudnnPointwiseMode_t mode, const CudnnValue& x, const CudnnValue& y);
   void apply(cudnnPointwiseMode_t mode, const CudnnValue& x, const CudnnValue& b, const CudnnValue& y);
   void compare(cudnnPointwiseMode_t mode, const CudnnValue& x, const CudnnValue& b, const CudnnValue& y);
   /// y = condition ? x : b
   void select(const CudnnValue& condition, const CudnnValue& x, const CudnnValue& b, const CudnnValue& y);
-  /// The place of each element along an axis, int32.
+  /// The index of each element along an axis, int32.
   void index(int64_t axis, const CudnnValue& shaped_like, const CudnnValue& y);
   void reduce(cudnnReduceTensorOp_t operation, const CudnnValue& x, const CudnnValue& y);
   void reshape(const CudnnValue& x, const CudnnValue& y);
 
-  /// The whole, for a device of this process, or without a handle for one that is only described.
+  /// The complete graph, for a device of this process, or without a handle for a described device.
   CudnnDescriptor finish(cudnnHandle_t handle) const;
   size_t operations() const { return operations_.size(); }
 
@@ -101,17 +101,17 @@ class CudnnGraph {
   void add_pointwise(cudnnBackendDescriptor_t how, const CudnnValue& x, const CudnnValue* b,
                      const CudnnValue* condition, const CudnnValue& y);
 
-  int64_t next_id_ = 1000;  ///< of values that nobody names
+  int64_t next_id_ = 1000;  ///< for intermediate tensors
   std::vector<CudnnDescriptor> parts_, operations_;
 };
 
-/// The engines that give the same bits each time, the library's first choice first.
-/// `device` describes a device that is not there; null: that of the graph's handle.
+/// The deterministic engines, in the library's order of preference. `device` describes a device that is not present;
+/// null: that of the graph's handle.
 std::vector<CudnnDescriptor> find_engines(const CudnnDescriptor& graph, const CudnnDescriptor* device);
 int64_t workspace_bytes(const CudnnDescriptor& engine);
-/// What the first of the engines that can makes of its graph, ready to run with at most so many bytes of workspace;
-/// none: no engine can. For the handle's device or, where that is null, the one described. CudnnError where it is not
-/// the engine that fails but memory or the driver.
+/// Execution plan of the first engine that supports its graph within the workspace limit; nullopt if none does. It is
+/// for the handle's device or, if that is null, the described one. CudnnError if the cause is not the engine but memory
+/// or the driver.
 std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t max_workspace_bytes,
                                          cudnnHandle_t handle, const CudnnDescriptor* device = nullptr);
 int64_t plan_workspace_bytes(const CudnnDescriptor& plan);

@@ -9,11 +9,11 @@ namespace llmtrain::cuda {
 
 namespace {
 
-/// Before 9.15.1 graphs that are replayed may read past their memory at lengths that are no multiple of 128;
-/// before 9.12 the forward pass stores lse as it likes, whatever its strides are.
+/// Before 9.15.1 replayed graphs may read out of bounds at lengths that are not multiples of 128; before 9.12 the
+/// forward pass ignores the strides of lse.
 constexpr size_t oldest_version = 91501;
 
-/// Of a library whose parts are not all there, or not of one version: another rank's may be whole, and its bits others.
+/// Error for a library with missing or mixed sublibraries: another rank's may be complete, and its bits would differ.
 bool is_broken_installation(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH || status == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED ||
          status == CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING ||
@@ -26,14 +26,14 @@ bool find(void* library, const char* name, F& function) {
   return function != nullptr;
 }
 
-/// The library; or why there is none.
+/// The library, or the reason why it cannot be used.
 struct Found {
   const CudnnLibrary* library;
   std::string why_not;
 };
 Found load() {
   const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open
+  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
   if (library == nullptr) {
     const char* error = dlerror();
     return {nullptr, std::string(error != nullptr ? error : name) + ". Name its folder in LD_LIBRARY_PATH"};
@@ -61,7 +61,7 @@ const CudnnLibrary* find_cudnn(std::string* why) {
 }
 
 const CudnnLibrary& cudnn() {
-  LLMTRAIN_CHECK(find_cudnn() != nullptr, "cuDNN is called, but is not there");
+  LLMTRAIN_CHECK(find_cudnn() != nullptr, "cuDNN is called, but is not installed");
   return *find_cudnn();
 }
 
@@ -71,8 +71,8 @@ void cudnn_check(cudnnStatus_t status, const char* call) {
   cudnn().last_error(detail, sizeof detail);
   const std::string text = std::string(call) + " failed: " + cudnn().error_text(status) + " (" + detail + ")";
   if (is_broken_installation(status)) {
-    throw UserError(ExitCode::missing_input, "cuDNN is there on " + host_name() +
-                                                 ", but parts of it, or NVRTC, are not: " + text +
+    throw UserError(ExitCode::missing_input, "cuDNN is installed on " + host_name() +
+                                                 ", but some of its libraries, or NVRTC, cannot be loaded: " + text +
                                                  ". Install all of it, or set LLMTRAIN_ATTENTION=own");
   }
   throw CudnnError(status, text + device_fault());

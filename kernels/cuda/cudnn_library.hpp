@@ -1,5 +1,5 @@
 #pragma once
-// cuDNN, found when the program runs: it starts and works without.
+// cuDNN, loaded at run time: the program also works without it.
 
 #include <cudnn.h>
 
@@ -9,7 +9,7 @@
 
 namespace llmtrain::cuda {
 
-/// The functions that are called, all of the C interface of graphs ("backend").
+/// The functions that are used, all of the graph C API ("backend").
 struct CudnnLibrary {
   decltype(&cudnnGetVersion) version;
   decltype(&cudnnGetErrorString) error_text;
@@ -24,12 +24,13 @@ struct CudnnLibrary {
   decltype(&cudnnBackendExecute) execute;
 };
 
-/// Null where no cuDNN of this major version is, or one that is too old for the graphs here; then `why` says so.
+/// Returns null if no cuDNN of this major version is found, or one that is too old for the graphs here; `why` then
+/// receives the reason.
 const CudnnLibrary* find_cudnn(std::string* why = nullptr);
-/// The same; there must be one.
+/// Returns the library, which must exist.
 const CudnnLibrary& cudnn();
 
-/// What the library refused.
+/// Error of a call of the library.
 class CudnnError : public Error {
  public:
   CudnnError(cudnnStatus_t status, const std::string& message) : Error(message), status_(status) {}
@@ -38,7 +39,7 @@ class CudnnError : public Error {
  private:
   cudnnStatus_t status_;
 };
-/// CudnnError; UserError(missing_input) where the installation is at fault.
+/// Throws CudnnError, or UserError(missing_input) if the installation is at fault.
 void cudnn_check(cudnnStatus_t status, const char* call);
 
 }  // namespace llmtrain::cuda

@@ -5,18 +5,18 @@
 
 namespace llmtrain::cuda {
 
-/// Dropout as kernels ask for it: words are compared as integers, which decides as Dropout::scale does.
+/// Dropout in kernels: words are compared as integers, with the same result as Dropout::scale.
 struct KernelDropout {
   uint64_t key;
   uint32_t threshold;
-  float scale;  ///< of what is kept
+  float scale;  ///< scale of kept elements
 
   explicit KernelDropout(const Dropout& d)
       : key(d.key), threshold(d.threshold()), scale(1.0f / (1.0f - d.probability)) {}
 
   __device__ bool keeps(uint32_t word) const { return word >= threshold; }
   __device__ float factor(uint32_t word) const { return keeps(word) ? scale : 0.0f; }
-  /// random_bits(), whose word is indexed; what is indexed lies in local memory here.
+  /// One word of random_bits(); an indexed array would lie in local memory here.
   __device__ uint32_t word(uint64_t sequence, uint64_t element) const {
     const auto words = philox4x32(key, sequence, element >> 2);
     const uint32_t even = (element & 2) != 0 ? words.v[2] : words.v[0],
@@ -26,7 +26,7 @@ struct KernelDropout {
   __device__ float factor(uint64_t sequence, uint64_t element) const { return factor(word(sequence, element)); }
 };
 
-/// Of a score of attention.
+/// Scale of an attention score.
 __device__ inline uint64_t attention_element(int head, uint32_t query_offset, uint32_t key_offset) {
   return (((static_cast<uint64_t>(head) << 24) + query_offset) << 24) + key_offset;
 }
@@ -48,7 +48,7 @@ struct RowDropout {
     if (sequences == nullptr) return 1.0f;
     return dropout.factor(static_cast<uint64_t>(sequences[row]), element(row, channel));
   }
-  /// Of neighbours in a row, also beyond its end: the row is asked for once, and a block of four random words.
+  /// Scales of neighbours in a row, also past its end: one call per row, and per block of four random words.
   template <int64_t size>
   __device__ PackOf<size> scales(int64_t row, int64_t channel) const {
     static_assert(size % 4 == 0);
@@ -70,7 +70,7 @@ struct RowDropout {
     }
     return factors;
   }
-  /// Of neighbours among `elements`, from i = row * C + channel on; they may go on in the next row.
+  /// Scales of neighbours among `elements`, from i = row * C + channel on; they may extend into the next row.
   template <int64_t size>
   __device__ PackOf<size> scales_at(int64_t i, int64_t elements) const {
     if (sequences == nullptr) return scales<size>(0, 0);
@@ -79,7 +79,7 @@ struct RowDropout {
     PackOf<size> factors;
     LLMTRAIN_UNROLL
     for (int k = 0; k < size; ++k) {
-      const int64_t at = i + k < elements ? i + k : i;  // beyond the end there is no row to ask for
+      const int64_t at = i + k < elements ? i + k : i;  // past the end there is no row to look up
       factors.v[k] = scale(at / width, at % width);
     }
     return factors;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace cuda;
 
-// A thread has several neighbours: what one thread asks for at a time decides about the memory's speed.
+// Elements per thread: memory bandwidth depends on the bytes that one thread requests at a time.
 constexpr int64_t neighbours = 8;
 using Some = PackOf<neighbours>;
 

@@ -31,12 +31,12 @@ struct Gather {
   }
 };
 
-/// A key and its row in one number: no two are equal, so there is one order.
+/// Key and row in one integer, so that all are distinct and the order is unique.
 using KeyedRow = uint64_t;
 __device__ inline int32_t key_of(KeyedRow k) { return static_cast<int32_t>(k >> 32); }
 __device__ inline int64_t row_of(KeyedRow k) { return static_cast<int64_t>(k & 0xFFFFFFFFu); }
 
-/// Runs of sorted rows: a block counts for each of its own how many come before it.
+/// Creates sorted runs of rows: a block counts, for each of its rows, the rows that precede it.
 struct SortRuns {
   static constexpr int threads = 512;
   const int32_t* keys;
@@ -58,8 +58,8 @@ struct SortRuns {
   }
 };
 
-/// Of two runs of `length` rows each one of twice as many: a row's place is the number of rows before it in both, found
-/// by bisection in the other one.
+/// Merges runs of `length` rows into runs of twice the length: a row's position is the number of rows before it in both
+/// runs, found by bisection in the other one.
 struct MergeRuns {
   const KeyedRow* from;
   KeyedRow* to;
@@ -89,8 +89,8 @@ const KeyedRow* sorted_rows(const int32_t* keys, int64_t rows, Stream& stream) {
   return from;
 }
 
-/// Table row key += the gradients of the key's rows in order, four columns a thread; threads that are not at a key's
-/// first row have no work.
+/// Adds the gradients of each key's rows, in order, to table row key; four columns per thread. Threads that are not at
+/// a key's first row have no work.
 template <bool drops>
 struct ScatterKey {
   float* table;
@@ -107,7 +107,7 @@ struct ScatterKey {
     if (place > 0 && key_of(sorted[place - 1]) == key) return;
     float* to = table + key * channels;
     Pack sum = load_pack(to, at, channels);
-    constexpr int ahead = 8;  // sums wait for each other, loads need not
+    constexpr int ahead = 8;  // sums depend on each other, loads do not
     bool more = true;
     for (int64_t first = place; more; first += ahead) {
       KeyedRow keyed[ahead];
@@ -148,7 +148,8 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
                        const Batch& batch, const Dropout& dropout, Stream& stream) {
   const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
   const int64_t rows = x.dim(0), channels = x.dim(1);
-  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
+  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows,
+                 "the table must have the width of the output, and the batch one token per row");
   dispatch(table, [&]<class T>(T* tokens) {
     const int64_t packs = packs_of(channels, wide<T>);
     for_each(

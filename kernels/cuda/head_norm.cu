@@ -23,7 +23,7 @@ struct Heads {
   __device__ const W* weight(int64_t i) const { return i % normed() < shape.heads ? query_weight : key_weight; }
 };
 
-/// Sums of a head in fp32: it is short, and a warp holds it in registers.
+/// Sums over a head in fp32: it is short, and a warp holds it in registers.
 template <class T, class W, int held>
 struct ForwardHead {
   Heads<T, W> of;
@@ -50,7 +50,7 @@ struct ForwardHead {
   }
 };
 
-/// With g = dy (offset + weight) and h = x rstd: dx = rstd (g - h mean(g h)) in place of dy.
+/// With g = dy (offset + weight) and h = x rstd: overwrites dy by dx = rstd (g - h mean(g h)).
 template <class T, class W, int held>
 struct BackwardHead {
   Heads<T, W> of;
@@ -81,7 +81,7 @@ struct BackwardHead {
   }
 };
 
-/// dweight += dy h, of every head apart: columns are those of raw.
+/// Computes dweight += dy h for every head separately: columns are those of raw.
 template <class T, class W>
 struct AddWeights {
   Heads<T, W> of;
@@ -110,7 +110,7 @@ struct FoldHeads {
   }
 };
 
-/// f(std::integral_constant of the packs that a lane holds of a head).
+/// Calls f(std::integral_constant of the packs that a lane holds of a head).
 template <class F>
 void with_held(int64_t head_dim, const F& f) {
   const int64_t packs = (head_dim + warp_lanes * Pack::size - 1) / (warp_lanes * Pack::size);
@@ -152,7 +152,7 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
     const int64_t bytes = column_sum_bytes(rows, columns);
     auto* memory = static_cast<char*>(scratch(bytes + columns * static_cast<int64_t>(sizeof(float))));
     auto* by_head = reinterpret_cast<float*>(memory + bytes);
-    // First what reads dy: dx takes its place.
+    // The kernel that reads dy runs first, since dx overwrites it.
     column_sums(memory, rows, columns, {by_head}, false, stream, AddWeights<T, W>{of});
     for_each(2 * s.head_dim, stream,
              FoldHeads{s, by_head, a.dquery_weight.as<float>(), a.dkey_weight.as<float>(), a.accumulate});

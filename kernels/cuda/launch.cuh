@@ -1,9 +1,9 @@
 #pragma once
-// How kernels start, on the device or, in tests, in the emulator. A kernel is a struct with its arguments and
+// Launch of kernels on the device or, in tests, in the emulator. A kernel is a struct with its arguments and
 //   __device__ void operator()() const
-// that finds its place in threadIdx and blockIdx, as ever.
+// that uses threadIdx and blockIdx as usual.
 
-#include <cuda_runtime.h>  // the tests' own where there is no GPU: tests/emulator
+#include <cuda_runtime.h>  // without a GPU, the header of tests/emulator
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include <mutex>
 #include <string>
 
-/// Before a loop over elements of an array that is to lie in registers; BY: some rounds at once.
+/// Prefix of a loop over elements of an array that must lie in registers; BY: unroll factor.
 #if defined(__CUDACC__)
 #define LLMTRAIN_PRAGMA(text) _Pragma(#text)
 #define LLMTRAIN_UNROLL LLMTRAIN_PRAGMA(unroll)
@@ -31,7 +31,7 @@ namespace llmtrain::cuda {
 inline void check_launch(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
   const std::string fault = device_fault();
-  cudaGetLastError();  // not an error of the next call
+  cudaGetLastError();  // keeps the next call from returning this error
   throw Error(std::string(what) + ": " + cudaGetErrorString(code) + fault);
 }
 
@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(Kernel::threads) run(const Kernel kernel) {
   kernel();
 }
 
-/// Shared memory beyond what is granted is asked for once, in a kernel's first launches on a device: those that are
-/// recorded into graphs come later.
+/// Shared memory beyond the default limit is requested once, in a kernel's first launches on a device, which precede
+/// those recorded into graphs.
 template <class Kernel>
 void allow_shared_memory(int bytes) {
   static std::mutex mutex;
@@ -52,11 +52,12 @@ void allow_shared_memory(int bytes) {
   int& most = allowed.at(static_cast<size_t>(device));
   if (bytes <= most) return;
   check_launch(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "a kernel does not get its shared memory on this GPU");
+               "this GPU has too little shared memory for a kernel");
   most = bytes;
 }
 
-/// Kernel::threads threads a block. Errors that show at once are thrown; later ones at the stream's synchronization.
+/// Launches Kernel::threads threads per block. Immediate errors are thrown here; later ones at the stream's
+/// synchronization.
 template <class Kernel>
 void launch(const Grid& grid, Stream& stream, const Kernel& kernel, int shared_bytes = 0) {
   check_grid(grid);
@@ -80,7 +81,7 @@ __device__ T* dynamic_shared() {
 #endif
 }
 
-/// f(i) for i in [0, count).
+/// Calls f(i) for i in [0, count).
 template <class F>
 struct ForEach {
   static constexpr int threads = 256;
@@ -96,7 +97,7 @@ void for_each(int64_t count, Stream& stream, const F& f) {
   launch(loop_grid(count, ForEach<F>::threads), stream, ForEach<F>{count, f});
 }
 
-/// f(i) for i in [0, count), each by one whole warp.
+/// Calls f(i) for i in [0, count), each by a whole warp.
 template <class F, int warps_of_block>
 struct ForEachWarp {
   static constexpr int warps = warps_of_block;
@@ -116,7 +117,7 @@ void for_each_warp(int64_t count, Stream& stream, const F& f, int shared_bytes =
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % warp_lanes); }
 
-/// The same in all lanes; lanes are added as a tree, 16 apart, then 8, 4, 2, 1.
+/// Sum over a warp, the same in all lanes, added as a tree: 16 apart, then 8, 4, 2, 1.
 template <class T>
 __device__ T warp_sum(T x) {
   for (int distance = warp_lanes / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, distance);
@@ -135,7 +136,7 @@ __device__ inline float load(const float* p) { return *p; }
 __device__ inline float load(const bf16* p) { return static_cast<float>(*p); }
 __device__ inline float load(const f16* p) { return static_cast<float>(*p); }
 __device__ inline void store(float* p, float value) { *p = value; }
-/// bf16's own conversion is of integers; here it is one instruction.
+/// bf16's own conversion uses integers; here it is one instruction.
 __device__ inline void store(bf16* p, float value) {
 #if defined(__CUDACC__)
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(p->bits) : "f"(value));
@@ -145,7 +146,7 @@ __device__ inline void store(bf16* p, float value) {
 }
 __device__ inline void store(f16* p, float value) { *p = f16(value); }
 
-/// Neighbours as floats.
+/// Converts neighbours to floats.
 template <int64_t count>
 struct PackOf {
   static constexpr int64_t size = count;
@@ -155,21 +156,21 @@ using Pack = PackOf<4>;
 /// Elements in 16 bytes, the largest access.
 template <class T>
 inline constexpr int64_t wide = 16 / sizeof(T);
-/// In one access, where it is aligned. (For the host GCC 12 makes one of load_pack's two branches, and keeps the
-/// alignment of this one.)
+/// Loads in one access, if aligned. (For the host GCC 12 merges load_pack's two branches, and keeps the alignment of
+/// this one.)
 #if defined(__CUDACC__)
 #define LLMTRAIN_ONE_ACCESS(bytes) alignas(bytes)
 #else
 #define LLMTRAIN_ONE_ACCESS(bytes)
 #endif
 template <class T, int64_t count>
-inline constexpr size_t access_bytes = std::min<size_t>(sizeof(T) * count, 16);  ///< longer packs take several
+inline constexpr size_t access_bytes = std::min<size_t>(sizeof(T) * count, 16);  ///< longer packs need several accesses
 template <class T, int64_t count>
 struct LLMTRAIN_ONE_ACCESS((access_bytes<T, count>)) RawPack {
   T v[count];
 };
-/// Elements i .. i + size - 1 of a row of n; beyond its end zeros. In accesses of up to 16 bytes where the row's start
-/// and i allow it.
+/// Loads elements i .. i + size - 1 of a row of n, with zeros past its end. Uses accesses of up to 16 bytes where the
+/// row's start and i allow it.
 template <int64_t size = Pack::size, class T>
 __device__ PackOf<size> load_pack(const T* row, int64_t i, int64_t n) {
   using Raw = RawPack<T, size>;
@@ -198,14 +199,14 @@ __device__ void store_pack(T* row, int64_t i, int64_t n, const PackOf<size>& pac
   }
 }
 
-/// f(i) for every fourth element i of a row of n, divided among the lanes of a warp.
+/// Calls f(i) for every fourth element i of a row of n, divided among the lanes of a warp.
 template <class F>
 __device__ void for_packs(int64_t n, const F& f) {
   for (int64_t i = lane() * Pack::size; i < n; i += warp_lanes * Pack::size) f(i);
 }
 
-/// f(k, i) for the k-th of a lane's packs, of rows of up to `held` packs a lane: what it keeps of them in an array of
-/// so many lies in registers.
+/// Calls f(k, i) for the k-th pack of a lane, in rows of up to `held` packs per lane, so that arrays of this size lie
+/// in registers.
 template <int held, class F>
 __device__ void for_held_packs(int64_t n, const F& f) {
   LLMTRAIN_UNROLL
@@ -215,7 +216,7 @@ __device__ void for_held_packs(int64_t n, const F& f) {
   }
 }
 
-/// f(pointer of the tensor's element type).
+/// Calls f(pointer of the tensor's element type).
 template <class F>
 void dispatch(const Tensor& t, const F& f) {
   if (t.dtype == DType::f32) {
@@ -223,11 +224,11 @@ void dispatch(const Tensor& t, const F& f) {
   } else if (t.dtype == DType::bf16) {
     f(static_cast<bf16*>(t.data));
   } else {
-    LLMTRAIN_CHECK(t.dtype == DType::f16, "this kernel works on fp32, bf16 and fp16");
+    LLMTRAIN_CHECK(t.dtype == DType::f16, "this kernel supports fp32, bf16 and fp16");
     f(static_cast<f16*>(t.data));
   }
 }
-/// Of two types one is fp32.
+/// One of the two types must be fp32.
 template <class F>
 void dispatch(const Tensor& a, const Tensor& b, const F& f) {
   dispatch(a, [&]<class A>(A* pa) {
@@ -235,14 +236,14 @@ void dispatch(const Tensor& a, const Tensor& b, const F& f) {
       if constexpr (std::is_same_v<A, B> || std::is_same_v<A, float> || std::is_same_v<B, float>) {
         f(pa, pb);
       } else {
-        LLMTRAIN_CHECK(false, "bf16 and fp16 do not mix");
+        LLMTRAIN_CHECK(false, "bf16 and fp16 cannot be mixed");
       }
     });
   });
 }
 
-/// At least so many bytes for kernels of one call, good until the next call asks; grows while shapes are new, which a
-/// graph must not record. One stream at a time.
+/// Scratch memory of at least `bytes` for the kernels of one call, valid until the next request. It grows only for new
+/// shapes, which a graph must not record. One stream at a time.
 void* scratch(int64_t bytes);
 
 }  // namespace llmtrain::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// What a launch may ask for: plain arithmetic, which tests hold on the host.
+// Limits of a launch: plain arithmetic, tested on the host.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,11 +15,11 @@ struct Grid {
 };
 // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 inline constexpr int64_t max_grid_x = 2147483647;
-inline constexpr int64_t max_grid_y = 65535;           ///< and z
-inline constexpr int shared_bytes_granted = 48 << 10;  ///< of dynamic shared memory, without asking
+inline constexpr int64_t max_grid_y = 65535;           ///< also for z
+inline constexpr int shared_bytes_granted = 48 << 10;  ///< dynamic shared memory without a request
 inline constexpr int64_t registers_of_block = 65536;
 
-/// Shared memory that a block can get by asking, in bytes; capability 90 is 9.0.
+/// Shared memory that a block can request, in bytes; capability 90 is 9.0.
 constexpr int64_t shared_bytes_of_block(int capability) {
   switch (capability) {
     case 80:
@@ -30,13 +30,13 @@ constexpr int64_t shared_bytes_of_block(int capability) {
     case 103:
       return 227 << 10;
     default:
-      return 99 << 10;  // the chips for graphics
+      return 99 << 10;  // consumer GPUs
   }
 }
 
 constexpr int64_t blocks_for(int64_t items, int64_t per_block) { return (items + per_block - 1) / per_block; }
 
-/// Blocks of a loop over items, whose threads go on by the whole grid.
+/// Number of blocks of a grid-stride loop over items.
 inline constexpr int64_t max_loop_grid = 1 << 16;
 constexpr Grid loop_grid(int64_t items, int64_t per_block) {
   return {std::min(max_loop_grid, blocks_for(items, per_block))};
@@ -45,7 +45,7 @@ constexpr Grid loop_grid(int64_t items, int64_t per_block) {
 constexpr bool is_empty(const Grid& g) { return g.x == 0 || g.y == 0 || g.z == 0; }
 inline void check_grid(const Grid& g) {
   LLMTRAIN_CHECK(g.x >= 0 && g.y >= 0 && g.z >= 0 && g.x <= max_grid_x && g.y <= max_grid_y && g.z <= max_grid_y,
-                 "a kernel wants more blocks than a grid can have: take a smaller micro-batch");
+                 "a kernel needs more blocks than a grid can have: use a smaller micro-batch");
 }
 
 }  // namespace llmtrain::cuda

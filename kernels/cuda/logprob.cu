@@ -12,15 +12,15 @@ namespace {
 
 using namespace cuda;
 
-/// Differences of logits below this count as this: their exponential is below 1e-37, and 0 * -inf does not arise.
+/// Lower limit of differences of logits: the exponential is below 1e-37, and 0 * -inf does not arise.
 constexpr float lowest_difference = -87.0f;
-/// How far a logit may stand above what it is compared with: sums are seldom scaled anew, and entropies stay exact.
+/// Maximum distance of a logit above the reference: sums are seldom rescaled, and entropies stay exact.
 constexpr float slack = 2.0f;
 
 constexpr int row_threads = 512;  ///< one block per row
 constexpr int row_warps = row_threads / warp_lanes;
 
-/// NaN stays NaN.
+/// Propagates NaN.
 __device__ float at_least(float x, float bound) { return x < bound ? bound : x; }
 __device__ float at_most(float x, float bound) { return x > bound ? bound : x; }
 
@@ -35,7 +35,7 @@ struct Softcap {
   }
 };
 
-/// f(running result, result of a warp) over the warps in order; the same in all threads.
+/// Folds f(running result, result of a warp) over the warps in order; the same in all threads.
 template <class T, class F>
 __device__ T fold_warps(T of_warp, const F& f) {
   __shared__ T of_warps[row_warps];
@@ -55,7 +55,7 @@ __device__ T row_maximum(T x) {
   return fold_warps(warp_maximum(x), [](T a, T b) { return b > a ? b : a; });
 }
 
-/// Sums over logits of e = exp(x - reference) and of e (x - reference). Starts without any.
+/// Sums over logits of e = exp(x - reference) and of e (x - reference). Initially empty.
 template <bool with_moment>
 struct RowSums {
   float reference = -FLT_MAX;
@@ -86,15 +86,16 @@ struct RowSums {
   }
 };
 
-/// The highest logit and its place in one integer: ordered by the logit, then lowest index first.
+/// The highest logit and its index in one integer: ordered by the logit, then lowest index first.
 __device__ uint64_t ordered_key(float x, int index) {
-  const auto bits = std::bit_cast<uint32_t>(x + 0.0f);  // one zero
+  const auto bits = std::bit_cast<uint32_t>(x + 0.0f);  // merges both zeros
   const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
   return uint64_t{ordered} << 32 | static_cast<uint32_t>(INT32_MAX - index);
 }
 __device__ int index_of(uint64_t key) { return INT32_MAX - static_cast<int>(key & 0xFFFFFFFFu); }
 
-/// What nobody asks for is not computed: whether a row's memory or its exponentials take longer was not measured.
+/// Statistics that are not requested are not computed: whether a row's memory or its exponentials take longer was not
+/// measured.
 template <bool with_entropy, bool with_argmax>
 struct ForwardRow {
   static constexpr int threads = row_threads;
@@ -109,7 +110,7 @@ struct ForwardRow {
     const float* x = logits + row * stride;
     RowSums<with_entropy> sums;
     [[maybe_unused]] float best = -INFINITY;
-    [[maybe_unused]] int best_index = 0;  // of a row of NaN
+    [[maybe_unused]] int best_index = 0;  // for a row of NaN
     for (int64_t i = threadIdx.x * Pack::size; i < vocabulary; i += threads * Pack::size) {
       Pack p = load_pack(x, i, vocabulary);
       if (i + Pack::size > vocabulary) {
@@ -140,13 +141,13 @@ struct ForwardRow {
     if constexpr (with_entropy) entropy[row] = static_cast<float>(log(weight) - moment / weight);
     if (logp != nullptr) {
       const int32_t t = targets[row];
-      const bool known = t >= 0 && t < vocabulary;  // the host does not look: the row's loss says it
+      const bool known = t >= 0 && t < vocabulary;  // the host cannot check: the row's loss shows it
       logp[row] = t == ignore_target ? 0.0f : known ? static_cast<float>(double{x[t]} - log_sum) : NAN;
     }
   }
 };
 
-/// p = exp(x - lse); with H the entropy, log p + H = x - lse + H. d may be x.
+/// p = exp(x - lse); with H the entropy, log p + H = x - lse + H. d may alias x.
 template <class T>
 struct BackwardRow {
   static constexpr int threads = row_threads;
@@ -181,7 +182,7 @@ struct BackwardRow {
     }
   }
 
-  /// p - 1 of a well predicted target is small: formed in double.
+  /// p - 1 of a well predicted target is small and is computed in double.
   __device__ float at_target(float x, float center, float constant, float from_entropy, float from_logp) const {
     const double difference = double{x} - double{center};
     const double log_p = difference < lowest_difference ? lowest_difference : difference;

@@ -10,9 +10,9 @@
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/matmul_checks.hpp"
 
-// cuBLASLt is column-major: a row-major matrix [R, C] is its C x R one with leading dimension C. Of every shape the
-// library's first choice is kept, so that a shape has one order of summation. A batch-invariant product takes the
-// choice for a fixed number of rows.
+// cuBLASLt is column-major: a row-major matrix [R, C] is its C x R matrix with leading dimension C. The library's first
+// choice for a shape is kept, so that a shape has one order of summation. A batch-invariant product uses the choice for
+// a fixed number of rows.
 
 namespace llmtrain {
 
@@ -33,17 +33,17 @@ struct Product {
   bool a_transposed = false, b_transposed = false;
   DType input = DType::f32, output = DType::f32;
   bool accumulate = false, bias = false, tf32 = false;
-  int64_t b_stride = 0, d_stride = 0;  ///< leading dimensions; 0: as long as columns are
-  int alignment = 16;                  ///< of A, B and D, in bytes: part of what the library chooses by
-  int64_t chosen_for = 0;              ///< columns of B and D that the algorithm is for, at least n; 0: n
+  int64_t b_stride = 0, d_stride = 0;  ///< leading dimensions; 0: dense columns
+  int alignment = 16;                  ///< alignment of A, B and D, in bytes: an input of the library's choice
+  int64_t chosen_for = 0;              ///< columns of B and D for which the algorithm is chosen, at least n; 0: n
   auto operator<=>(const Product&) const = default;
 };
 
-/// The power of 2, at most 16, that divides all of them.
+/// The largest power of 2, at most 16, that divides all of them.
 int alignment_of(std::initializer_list<uintptr_t> offsets) {
   uintptr_t bits = 16;
   for (const uintptr_t offset : offsets) bits |= offset;
-  return static_cast<int>(bits & (~bits + 1));  // the lowest bit that is set
+  return static_cast<int>(bits & (~bits + 1));  // lowest set bit
 }
 int alignment_of(std::initializer_list<const void*> pointers) {
   uintptr_t bits = 16;
@@ -56,8 +56,8 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/// Descriptions and the algorithm of a product; made once. The library's choice depends on how its bias is aligned, as
-/// it is told before: each has to lie at a multiple of 16 bytes.
+/// Descriptors and algorithm of a product, created once. The library's choice depends on the alignment of the bias,
+/// which it is told in advance: each must be aligned to 16 bytes.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p, const void* bias) {
@@ -111,7 +111,7 @@ class Plan {
             "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // An inner dimension that is divided is summed in fp32, in order: not in the result's type, not by atomics.
+    // A split inner dimension is summed in fp32, in order: not in the result's type, not by atomics.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -127,7 +127,7 @@ class Plan {
     LLMTRAIN_CHECK(count == 1, "cuBLASLt has no algorithm for a product");
     algorithm_ = found.algo;
   }
-  /// Returns whether the library takes the algorithm for the layouts that there are now.
+  /// True if the library supports the algorithm for the current layouts.
   bool suits(cublasLtHandle_t handle) {
     cublasLtMatmulHeuristicResult_t found{};
     return cublasLtMatmulAlgoCheck(handle, operation_, a_, b_, d_, d_, &algorithm_, &found) == CUBLAS_STATUS_SUCCESS &&
@@ -167,7 +167,7 @@ class Library {
 };
 
 Library& library() {
-  static auto* one = new Library();  // stays: at exit the driver may be gone before it
+  static auto* one = new Library();  // never destroyed: at exit the driver may be unloaded first
   return *one;
 }
 
@@ -180,7 +180,7 @@ void multiply(Product p, const void* a, const void* b, void* d, Stream& stream, 
   library().run(p, a, b, d, bias, stream);
 }
 
-/// Rows of a batch-invariant product that are taken at a time, by an algorithm that was chosen for as many.
+/// Rows per call of a batch-invariant product; the algorithm is chosen for this number.
 int64_t rows_at_a_time(ProductRole role, int64_t rows) {
   switch (role) {
     case ProductRole::training:
@@ -236,7 +236,7 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
     const Tensor from = x.rows(first, rows), to = y.rows(first, rows);
     Product p{.m = m, .n = rows, .k = k, .a_transposed = true, .input = x.dtype, .output = y.dtype};
     p.d_stride = y.dim(1);
-    if (role != ProductRole::training) {  // rows may begin anywhere
+    if (role != ProductRole::training) {  // rows may have any alignment
       p.chosen_for = at_a_time;
       p.alignment =
           alignment_of({static_cast<uintptr_t>(x.rows(0, 1).bytes()), static_cast<uintptr_t>(y.rows(0, 1).bytes())});

@@ -1,9 +1,10 @@
 #pragma once
-// Products of small matrices by a warp on tensor cores (PTX ISA, "mma.m16n8k16", "ldmatrix"), bf16 or fp16 in, fp32
-// added. With g = lane / 4 and t = lane % 4 a lane holds
-//   of A [16, 16]: rows g and g + 8, columns 2 t, 2 t + 1 and 8 more: registers (g, 2t), (g + 8, 2t), (g, 2t + 8), (g +
-//   8, 2t + 8) of B [16, 8]:  column g, rows 2 t, 2 t + 1 and 8 more of C [16, 8]:  (g, 2t), (g, 2t + 1), (g + 8, 2t),
-//   (g + 8, 2t + 1)
+// Products of small matrices by a warp on tensor cores (PTX ISA, "mma.m16n8k16", "ldmatrix"), bf16 or fp16 inputs, fp32
+// accumulation. With g = lane / 4 and t = lane % 4 a lane holds
+//   of A [16, 16]: rows g and g + 8, columns 2 t, 2 t + 1 and 8 more:
+//                  registers (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
+//   of B [16, 8]:  column g, rows 2 t, 2 t + 1 and 8 more
+//   of C [16, 8]:  (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
 
 #include "kernels/cuda/attention_shape.hpp"
 #include "kernels/cuda/launch.cuh"
@@ -19,7 +20,7 @@ template <class H>
 __device__ Pair pair_of(float low, float high) {
   Pair pair;
   if constexpr (dtype_of<H> == DType::bf16) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));  // the first goes to the upper half
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));  // the first operand is the upper half
   } else {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   }
@@ -44,8 +45,8 @@ __device__ void multiply_add(float (&c)[4], const Pair (&a)[4], const Pair (&b)[
   }
 }
 
-/// Four 8 x 8 matrices from shared memory: lane l names row l % 8 of matrix l / 8, 8 elements at a multiple of 16
-/// bytes. A lane gets elements (g, 2 t) and (g, 2 t + 1) of each; transposed: (2 t, g) and (2 t + 1, g).
+/// Loads four 8 x 8 matrices from shared memory: lane l names row l % 8 of matrix l / 8, 8 elements aligned to 16
+/// bytes. A lane receives elements (g, 2 t) and (g, 2 t + 1) of each; transposed: (2 t, g) and (2 t + 1, g).
 template <bool transposed, class H>
 __device__ void load_matrices(Pair (&m)[4], const H* row) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -124,15 +125,15 @@ struct Tile {
   H* data;
   __device__ H* row(int r) const { return data + r * stride; }
 
-  /// Rows [r0, r0 + 16) and columns [c0, c0 + 16) as A.
+  /// Loads rows [r0, r0 + 16) and columns [c0, c0 + 16) as A.
   __device__ void a(Pair (&m)[4], int r0, int c0) const {
     load_matrices<false>(m, row(r0 + lane() % 16) + c0 + lane() / 16 * 8);
   }
-  /// The transposed matrix as B: columns are rows n0 .. n0 + 15 here (two B's), rows are columns k0 .. k0 + 15.
+  /// Loads the transposed matrix as B: columns are rows n0 .. n0 + 15 here (two B's), rows are columns k0 .. k0 + 15.
   __device__ void b_transposed(Pair (&m)[4], int n0, int k0) const {
     load_matrices<false>(m, row(n0 + lane() % 8 + lane() / 16 * 8) + k0 + lane() / 8 % 2 * 8);
   }
-  /// Rows k0 .. k0 + 15 and columns n0 .. n0 + 15 as two B's.
+  /// Loads rows k0 .. k0 + 15 and columns n0 .. n0 + 15 as two B's.
   __device__ void b(Pair (&m)[4], int k0, int n0) const {
     load_matrices<true>(m, row(k0 + lane() % 16) + n0 + lane() / 16 * 8);
   }
@@ -152,7 +153,7 @@ __device__ void multiply_row(float (&c)[tiles][4], const Pair (&a)[4], const B& 
   }
 }
 
-/// c [16, 8 tiles], rounded, as A's of its columns [16 i, 16 i + 16).
+/// Converts c [16, 8 tiles], rounded, to A's of its columns [16 i, 16 i + 16).
 template <class H, int tiles>
 __device__ void as_operand(Pair (&a)[4], const float (&c)[tiles][4], int i) {
   a[0] = pair_of<H>(c[2 * i][0], c[2 * i][1]);

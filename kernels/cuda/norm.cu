@@ -3,10 +3,10 @@
 #include "kernels/cuda/dropout_row.cuh"
 #include "kernels/norm.hpp"
 
-// Rows come from memory once. Forward, a warp keeps its row in registers or, a longer one, in shared memory. Backward,
-// a block takes the rows of a partial column sum, one for each warp at a time: first its warps form what a row's
-// gradient needs of the whole row, then its threads, each with columns of its own, all gradients; what is read twice
-// comes from a cache the second time. No atomics.
+// Rows are read from memory once. In the forward pass, a warp keeps its row in registers or, if it is longer, in shared
+// memory. In the backward pass, a block processes the rows of a partial column sum, one per warp at a time: first its
+// warps compute the reductions over each row, then its threads, each with columns of its own, all gradients; the second
+// read comes from a cache. There are no atomics.
 
 namespace llmtrain {
 
@@ -14,17 +14,17 @@ namespace {
 
 using namespace cuda;
 
-/// A row that a warp goes over several times: packs of every lane in registers, or in shared memory, where lanes read
-/// only what they have written, or in memory.
+/// A row that a warp traverses several times: packs of every lane in registers, or in shared memory, where lanes read
+/// only what they have written, or in global memory.
 template <bool held>
 struct WarpRow {
   static constexpr int max_packs = 8;
   int64_t n;
   const float* memory;
-  float* shared;  ///< null: too long a row
+  float* shared;  ///< null if the row is too long
   Pack packs[held ? max_packs : 1];
 
-  /// f(i) gives the elements from i on, and sees to it that they are in memory.
+  /// Stores f(i), the elements from i on; f must also write them to memory.
   template <class F>
   __device__ void load(const F& f) {
     if constexpr (held) {
@@ -37,7 +37,7 @@ struct WarpRow {
       });
     }
   }
-  /// f(i, elements from i on)
+  /// Calls f(i, elements from i on).
   template <class F>
   __device__ void each(const F& f) const {
     if constexpr (held) {
@@ -55,10 +55,10 @@ struct WarpRow {
   __device__ static int64_t at(int k) { return (k * warp_lanes + lane()) * Pack::size; }
 };
 inline constexpr int64_t max_held_row = WarpRow<true>::max_packs * warp_lanes * Pack::size;
-/// Blocks of few warps, so that every GPU has the shared memory for long rows.
+/// Blocks have few warps, so that every GPU has enough shared memory for long rows.
 inline constexpr int warps_of_long_rows = 4;
 constexpr int64_t shared_row_floats(int64_t n) { return blocks_for(n, Pack::size) * Pack::size; }
-/// Of a block; 0 where that is too much.
+/// Bytes per block; 0 if that is too much.
 constexpr int shared_bytes_of_rows(int64_t n) {
   const int64_t bytes = warps_of_long_rows * shared_row_floats(n) * static_cast<int64_t>(sizeof(float));
   return static_cast<int>(bytes <= shared_bytes_of_block(0) ? bytes : 0);
@@ -154,7 +154,7 @@ void forward(const NormForward& a, const X& source, Stream& stream) {
   });
 }
 
-/// The branch's gradient, of dx.
+/// The branch's gradient from dx.
 struct Kept {
   __device__ void store(int64_t, int64_t, int64_t, const Pack&) const {}
 };
@@ -184,7 +184,7 @@ struct BackwardRows {
   int64_t rows, channels;
   bool accumulate;
 
-  /// Of a row what all its columns need.
+  /// Reductions of a row that all its columns need.
   struct OfRow {
     float center, scale, g_mean, gh_mean;
   };
@@ -195,7 +195,7 @@ struct BackwardRows {
     for_packs(channels, [&](int64_t i) {
       const Pack w = load_pack(weight, i, channels), d = load_pack(dy + row * channels, i, channels),
                  in = load_pack(x + row * channels, i, channels);
-      for (int k = 0; k < Pack::size; ++k) {  // beyond the row d is 0
+      for (int k = 0; k < Pack::size; ++k) {  // past the end of the row d is 0
         const float g = d.v[k] * (offset + w.v[k]);
         g_sum += g;
         gh_sum += double{g} * ((in.v[k] - r.center) * r.scale);
@@ -223,8 +223,8 @@ struct BackwardRows {
     }
   }
 
-  /// Rows begin to end of the block: their gradients, added to the block's sums. What was read last is still near: from
-  /// the rows' ends back.
+  /// Gradients of rows begin to end of the block, added to the block's sums. Rows are traversed backwards, since the
+  /// last ones read are still in a cache.
   __device__ void add_rows(const OfRow* of_rows, int64_t first, int begin, int end) const {
     float* sums = partial + int64_t{blockIdx.x} * 2 * channels;
     constexpr int64_t stride = threads * Pack::size;
@@ -242,10 +242,10 @@ struct BackwardRows {
     }
   }
 
-  /// dx may be the memory of x: rows are read before they are written.
+  /// dx may alias x: rows are read before they are written.
   __device__ void columns(const OfRow* of_rows, int64_t first, int begin, int end, int64_t i, Pack& dweight,
                           Pack& dbias) const {
-    constexpr int ahead = 4;  // loads need not wait for stores, which might be to their memory
+    constexpr int ahead = 4;  // loads are issued before stores, which may alias them
     const Pack w = load_pack(weight, i, channels);
     for (; begin < end; begin += ahead) {
       Pack gradients[ahead], inputs[ahead], sums[ahead];

@@ -12,10 +12,10 @@ namespace {
 
 using namespace cuda;
 
-/// Sums of a block, integers of which every thread that adds has its own: no atomics. They fill the shared memory that
-/// needs no request.
+/// Integer sums of a block; every thread that adds has its own, without atomics. They fill the default limit of shared
+/// memory.
 constexpr int sums_of_block = 64;
-constexpr int64_t max_blocks = 132 * 6;  ///< of an H200, six blocks each
+constexpr int64_t max_blocks = 132 * 6;  ///< for an H200, six blocks per multiprocessor
 
 struct BlockSums {
   int64_t (*integers)[sums_of_block];
@@ -61,14 +61,15 @@ struct FoldBlocks {
   }
 };
 
-/// Terms of some blocks' work, and where they are added. Integers have no order of summation: any grid gives the same.
+/// Terms of some blocks' work, and the sum they are added to. Integer sums do not depend on the order: any grid gives
+/// the same.
 template <class Terms>
 struct TermsToAdd {
   int64_t work;
   Terms terms;
 
   int64_t blocks() const { return std::min(max_blocks, work); }
-  /// `partial`: room for as many sums as there are blocks.
+  /// `partial`: room for one sum per block.
   void add_to(int64_t* sum, int64_t* partial, Stream& stream) const {
     launch({blocks()}, stream, SumTerms<Terms>{terms, partial});
     for_each_warp(ExactSum::integer_count, stream, FoldBlocks{blocks(), partial, sum});
@@ -97,7 +98,7 @@ void add_terms(ExactSum& sum, const TermsToAdd<Terms>& terms, Stream& stream) {
 }
 
 /// Sums of squares of 256 numbers, in double, where squares are exact. Element i goes to lane i mod 16, as on the host;
-/// four threads have four lanes each.
+/// each of four threads has four lanes.
 struct Squares {
   static constexpr int threads_of_chunk = 4;
   static constexpr int threads = sums_of_block * threads_of_chunk;
@@ -115,7 +116,7 @@ struct Squares {
     }
   }
 
-  /// The same in the four threads.
+  /// The reduction, the same in the four threads.
   __device__ double of_chunk(const float* in, int64_t count, int place) const {
     constexpr int64_t step = threads_of_chunk * Pack::size;
     double lanes[Pack::size] = {};
@@ -123,7 +124,7 @@ struct Squares {
       for (int k = 0; k < Pack::size; ++k) lanes[k] = fma(double{v[k]}, double{v[k]}, lanes[k]);
     };
     using Raw = RawPack<float, Pack::size>;
-    if (count >= chunk_elements && reinterpret_cast<uintptr_t>(in) % sizeof(Raw) == 0) {  // loads that wait for nothing
+    if (count >= chunk_elements && reinterpret_cast<uintptr_t>(in) % sizeof(Raw) == 0) {  // independent loads
       for (int64_t i = 0; i < chunk_elements; i += step) add(reinterpret_cast<const Raw*>(in + place + i)->v);
     } else {
       const int64_t end = count < chunk_elements ? count : chunk_elements;
@@ -162,7 +163,7 @@ struct HashChunks {
   struct alignas(access) Words {
     uint64_t v[2];
   };
-  /// Zero bytes after the end.
+  /// Zero bytes past the end.
   __device__ static Words load_words(const unsigned char* at, int64_t count) {
     if (count >= access && reinterpret_cast<uintptr_t>(at) % access == 0) return *reinterpret_cast<const Words*>(at);
     Words words{};

@@ -33,7 +33,7 @@ struct FillTableByLength {
   const int32_t *segments, *positions;
   int64_t segment_count;
 
-  /// The length of the segment of a row, by bisection.
+  /// Length of the segment that contains a row, by bisection.
   __device__ int64_t length(int64_t row) const {
     int64_t segment = 0, beyond = segment_count;  // segments[segment] <= row < segments[beyond]
     while (beyond - segment > 1) {
@@ -54,7 +54,7 @@ struct FillTableByLength {
   }
 };
 
-/// Heads that one thread turns with the same cosines and sines.
+/// Heads that one thread rotates with the same cosines and sines.
 constexpr int64_t heads_at_once = 4;
 
 template <class T>
@@ -101,7 +101,7 @@ void rope_table(const Tensor& table, const double* inverse_frequencies, double f
 
 void rope_table_by_length(const Tensor& table, const RopeByLength& f, const Batch& batch, Stream& stream) {
   const int64_t half = table.dim(1) / 2, bytes = half * static_cast<int64_t>(sizeof(double));
-  LLMTRAIN_CHECK(table.dim(0) >= batch.tokens, "shape of a table of rope");
+  LLMTRAIN_CHECK(table.dim(0) >= batch.tokens, "the table of rope must have a row per token");
   auto* frequencies = static_cast<double*>(scratch(2 * bytes));
   copy_to_device(frequencies, f.short_frequencies, bytes, stream);
   copy_to_device(frequencies + half, f.long_frequencies, bytes, stream);
@@ -114,8 +114,9 @@ void rope_apply(const Tensor& qkv, const Tensor& table, const Tensor& positions,
                 int64_t head_dim, bool inverse, Stream& stream) {
   const ProfileSpan span("rope_apply", [&] { return traffic({&qkv, &qkv}); });
   const int64_t rows = qkv.dim(0), width = qkv.dim(1), rotated = table.dim(1);
-  LLMTRAIN_CHECK(rotated % 2 == 0 && rotated <= head_dim && rotated_heads * head_dim <= width, "shapes of rope");
-  LLMTRAIN_CHECK(positions.empty() ? table.dim(0) >= rows : positions.numel() == rows, "rows of rope");
+  LLMTRAIN_CHECK(rotated % 2 == 0 && rotated <= head_dim && rotated_heads * head_dim <= width,
+                 "rotated heads must fit a row, and rotated elements a head, in pairs");
+  LLMTRAIN_CHECK(positions.empty() ? table.dim(0) >= rows : positions.numel() == rows, "rope needs a position per row");
   dispatch(qkv, [&]<class T>(T* values) {
     const Rotate<T> rotate{values,        table.as<float>(),     positions.empty() ? nullptr : positions.as<int32_t>(),
                            width,         rotated / 2,           head_dim,

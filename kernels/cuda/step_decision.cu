@@ -26,7 +26,7 @@ void carry_sums(const Tensor& sums, Stream& stream) {
 }
 
 void decide_step(const Tensor& decision, const Tensor& sums, double divisor, double maximum, Stream& stream) {
-  LLMTRAIN_CHECK(!decision.empty(), "a place for the decision");
+  LLMTRAIN_CHECK(!decision.empty(), "the decision needs a tensor");
   LLMTRAIN_CHECK(sums.dtype == DType::i64 && sums.numel() == 2 * ExactSum::integer_count, "a loss and a norm");
   cuda::for_each(1, stream, Decide{sums.as<int64_t>(), decision_in(decision), divisor, maximum});
 }

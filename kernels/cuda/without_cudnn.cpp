@@ -1,4 +1,4 @@
-// Where cuDNN's headers were not found: attention is ours.
+// Build without cuDNN's headers: only the built-in attention.
 
 #include "kernels/cuda/cudnn_attention.hpp"
 

@@ -21,12 +21,12 @@ ForwardLoop forward_loop() {
   return ActivationLoops<Float8>::forward;
 }
 
-/// Elements [begin, ...) of memory of elements of the dtype.
+/// Pointer to element `begin` in memory of the dtype.
 void* from(const Tensor& t, int64_t begin) {
   return static_cast<char*>(t.data) + begin * static_cast<int64_t>(size_of(t.dtype));
 }
 
-/// out[n] = a[n] * b[n]; out may be b.
+/// out[n] = a[n] * b[n]; out may alias b.
 template <class T>
 void multiply(T* out, const T* a, const T* b, int64_t n) {
   for (int64_t i = 0; i < n; i += 8) {
@@ -34,7 +34,7 @@ void multiply(T* out, const T* a, const T* b, int64_t n) {
   }
 }
 
-/// Slopes: whether h becomes the derivatives.
+/// Slopes: true if h is overwritten by the derivatives.
 void forward(Activation activation, bool slopes, const Tensor& y, const Tensor& h) {
   const bool gated = is_gated(activation);
   LLMTRAIN_CHECK(is_compute_type(y.dtype) && y.dtype == h.dtype && y.rank == 2 && h.rank == 2 && y.dim(0) == h.dim(0) &&

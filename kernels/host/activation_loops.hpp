@@ -1,7 +1,7 @@
 #pragma once
-// The loops of activation.cpp for vectors V of floats. activation_avx512.cpp compiles them for wider ones, with
-// instructions that the rest of the program must not contain: so they take raw pointers, and call nothing that is not a
-// template over V or inlined.
+// Loops of activation.cpp for vectors V of floats. activation_avx512.cpp compiles them for wider vectors, with
+// instructions that the rest of the program must not contain: so they take raw pointers, and call only templates over V
+// and inlined functions.
 
 #include "kernels/activation.hpp"
 #include "kernels/host/special_functions.hpp"
@@ -33,7 +33,7 @@ struct GeluTanh {
   }
 };
 
-struct Relu {  // NaN passes
+struct Relu {  // propagates NaN
   template <class V>
   static ValueAndSlope<V> at(V x) {
     return {x <= V{} ? V{} : x, x <= V{} ? V{} : V{} + 1.0f};
@@ -51,8 +51,8 @@ struct Silu {
 template <class V>
 class ActivationLoops {
  public:
-  /// y[n] = f(h[n]), or f(h) * up where up is given. With slopes h and up become the derivatives of y by them; y has
-  /// the same bits either way.
+  /// y[n] = f(h[n]), or f(h) * up if up is given. With slopes h and up are overwritten by the derivatives of y by them;
+  /// y has the same bits either way.
   static void forward(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n) {
     switch (activation) {
       case Activation::gelu:
@@ -113,7 +113,7 @@ class ActivationLoops {
   }
 };
 
-/// ActivationLoops<Float16>::forward; for processors with AVX-512.
+/// ActivationLoops<Float16>::forward, for processors with AVX-512.
 void activation_loop_avx512(Activation activation, DType dtype, bool slopes, void* y, void* h, void* up, int64_t n);
 
 }  // namespace llmtrain::host

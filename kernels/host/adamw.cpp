@@ -41,7 +41,8 @@ void adamw_update_on_host(const Tensor& master, const Tensor& m, const Tensor& v
   });
   const int64_t n = master.numel();
   LLMTRAIN_CHECK(step.decision.empty(), "an update on the host knows its factor");
-  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n, "shapes of an update");
+  LLMTRAIN_CHECK(m.numel() == n && v.numel() == n && gradient.numel() == n,
+                 "the tensors of an update must have equal sizes");
   LLMTRAIN_CHECK(weights.empty() || weights.numel() == n, "one weight per element");
   float *p = master.as<float>(), *m1 = m.as<float>(), *m2 = v.as<float>();
   const float* g = gradient.as<float>();

@@ -6,10 +6,10 @@
 
 namespace llmtrain::host {
 
-/// Page-aligned temporary memory that only grows: after the largest request nothing is allocated.
+/// Page-aligned temporary memory that only grows: no allocation after the largest request.
 class Buffer {
  public:
-  /// At least `bytes`; what was there is lost when it grows.
+  /// Returns at least `bytes`; the contents are lost when it grows.
   char* reserve(int64_t bytes) {
     if (bytes > bytes_) {
       constexpr int64_t page = 4096;

@@ -1,6 +1,6 @@
 #pragma once
-// Sums over the rows of a matrix in an order that depends on its shape alone: blocks of 32 rows are summed in fp32,
-// then the blocks are folded in order, in double.
+// Sums over the rows of a matrix in an order that depends only on its shape: blocks of 32 rows are summed in fp32, then
+// the blocks are folded in order, in double.
 
 #include <algorithm>
 #include <array>
@@ -15,22 +15,22 @@ inline constexpr int64_t rows_per_block = 32;
 struct ColumnSumShape {
   int64_t rows;
   int64_t columns;
-  int results;              ///< 1 or 2 vectors of `columns` elements
-  bool whole_rows = false;  ///< add_rows wants all columns at once
+  int results;              ///< number of result vectors of `columns` elements: 1 or 2
+  bool whole_rows = false;  ///< add_rows needs all columns at once
 };
 
-/// Of scratch(), in a sum over so many rows; columns of all results together.
+/// Floats of scratch() for a sum over this many rows; columns of all results together.
 constexpr int64_t column_sum_floats(int64_t rows, int64_t columns) {
   return std::max<int64_t>(1, (rows + rows_per_block - 1) / rows_per_block * columns);
 }
 
 /// out[i][c] = or += the sum over rows. add_rows(sums, begin, end, first, last) adds rows [begin, end) of columns
-/// [first, last) to sums[c], and to sums[columns + c] where there are two results. Null results are dropped. Uses
+/// [first, last) to sums[c], and to sums[columns + c] if there are two results. Null results are dropped. Uses
 /// scratch().
 template <class AddRows>
 void column_sums(const ColumnSumShape& shape, const AddRows& add_rows, std::array<float*, 2> out, bool accumulate) {
   const int64_t columns = shape.columns;
-  const int64_t strip = shape.whole_rows ? columns : 256;  // columns of one task
+  const int64_t strip = shape.whole_rows ? columns : 256;  // columns per task
   const int64_t blocks = (shape.rows + rows_per_block - 1) / rows_per_block;
   const int64_t strips = (columns + strip - 1) / strip;
   const int64_t stride = columns * shape.results;

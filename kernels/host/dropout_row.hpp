@@ -1,6 +1,6 @@
 #pragma once
-// Dropout factors of consecutive elements, eight Philox evaluations of four elements each at a time; the same bits as
-// Dropout::scale.
+// Dropout factors of consecutive elements, from eight Philox evaluations of four elements each at a time; the same bits
+// as Dropout::scale.
 
 #include <algorithm>
 #include <bit>
@@ -49,12 +49,12 @@ class DropoutRow {
 
   uint64_t key_;
   uint32_t threshold_;
-  uint32_t kept_;  ///< bits of the factor
+  uint32_t kept_;  ///< bits of the factor for kept elements
   alignas(32) float buffer_[longest + 32];
 };
 
-/// body(first, count, scale) over channels [begin, end) of a row in pieces of at most DropoutRow::longest; `scale` is
-/// null without dropout. The row is sequence_ids[r], sequence_offsets[r] of the batch; `width` is C.
+/// Calls body(first, count, scale) over channels [begin, end) of a row in runs of at most DropoutRow::longest; `scale`
+/// is null without dropout. The row is sequence_ids[r], sequence_offsets[r] of the batch; `width` is C.
 template <class Body>
 void with_dropout(const Dropout& dropout, const Batch& batch, int64_t row, int64_t width, int64_t begin, int64_t end,
                   const Body& body) {

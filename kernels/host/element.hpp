@@ -1,5 +1,5 @@
 #pragma once
-// Loads and stores of fp32, bf16 and fp16 elements as fp32, and the choice of a typed loop by dtype.
+// Loads and stores of fp32, bf16 and fp16 elements as fp32, and the selection of a typed loop by dtype.
 
 #include <cstdint>
 #include <type_traits>
@@ -24,12 +24,12 @@ void dispatch(DType dtype, const F& f) {
   } else if (dtype == DType::bf16) {
     f(static_cast<bf16*>(nullptr));
   } else {
-    LLMTRAIN_CHECK(dtype == DType::f16, "this kernel works on fp32, bf16 and fp16");
+    LLMTRAIN_CHECK(dtype == DType::f16, "this kernel supports fp32, bf16 and fp16");
     f(static_cast<f16*>(nullptr));
   }
 }
 
-/// f(pointer of a's element type, pointer of b's element type). Of two types one is fp32.
+/// Calls f(pointer of a's element type, pointer of b's element type). One of the two types must be fp32.
 template <class F>
 void dispatch(const Tensor& a, const Tensor& b, const F& f) {
   dispatch(a.dtype, [&](auto* ta) {
@@ -39,7 +39,7 @@ void dispatch(const Tensor& a, const Tensor& b, const F& f) {
       if constexpr (std::is_same_v<A, B> || std::is_same_v<A, float> || std::is_same_v<B, float>) {
         f(static_cast<A*>(a.data), static_cast<B*>(b.data));
       } else {
-        LLMTRAIN_CHECK(false, "bf16 and fp16 do not mix");
+        LLMTRAIN_CHECK(false, "bf16 and fp16 cannot be mixed");
       }
     });
   });

@@ -140,7 +140,7 @@ void fill(const Tensor& out, float value, Stream&) {
 
 namespace {
 
-/// Elements 2 pair ... 2 pair + 15 of the stream, times std.
+/// Computes elements 2 pair ... 2 pair + 15 of the stream, times std.
 void sixteen_normals(uint64_t key, uint64_t pair, double std, float* out) {
   const host::Philox8 random = host::philox8(key, host::consecutive_counters(0, pair));
   std::array<uint32_t, 8> words[3];

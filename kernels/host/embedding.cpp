@@ -14,7 +14,7 @@ namespace {
 using namespace host;
 
 constexpr int64_t rows_per_task = 16;
-constexpr int64_t columns_per_task = 64;  // a multiple of every cache line: threads share no line of the tables
+constexpr int64_t columns_per_task = 64;  // a multiple of every cache line, so that threads share no line of the tables
 
 }  // namespace
 
@@ -22,7 +22,8 @@ void embedding_forward(const Tensor& x, const Tensor& table, const Tensor& posit
                        const Batch& batch, const Dropout& dropout, Stream& /*stream*/) {
   const ProfileSpan span("embedding_forward", [&] { return traffic({&x, &x}); });
   const int64_t rows = x.dim(0), channels = x.dim(1);
-  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows, "shapes of an embedding");
+  LLMTRAIN_CHECK(table.dim(1) == channels && batch.tokens == rows,
+                 "the table must have the width of the output, and the batch one token per row");
   float* out = x.as<float>();
   const int32_t* ids = batch.ids.as<int32_t>();
   const int32_t* positions = batch.positions.as<int32_t>();

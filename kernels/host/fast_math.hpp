@@ -1,6 +1,6 @@
 #pragma once
 // Exponentials without branches, tables or library calls, of a float or of a vector of them. Loops over floats
-// vectorise too, but the compiler may thread the clamps as branches through what follows: hot loops use vectors.
+// vectorise too, but the compiler may turn the clamps into branches: hot loops use vectors.
 
 #include <bit>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace llmtrain::host {
 
-/// NaN stays NaN.
+/// Propagates NaN.
 template <class V>
 inline V at_least(V x, float bound) {
   const V b = V{} + bound;
@@ -22,7 +22,7 @@ inline V at_most(V x, float bound) {
   return x > b ? b : x;
 }
 
-/// Adding it rounds |x| < 2^22 to the nearest integer, which then stands in the low bits.
+/// Constant that, when added, rounds |x| < 2^22 to the nearest integer, which is then in the low bits.
 inline constexpr float rounding_magic = 12582912.0f;  // 1.5 * 2^23
 
 /// 2^min(x, 0) for softmax, relative error below 1e-7 (minimax polynomial of degree 6 on [-1/2, 1/2]); 2^-126 below
@@ -60,7 +60,7 @@ inline V fast_exp(V x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
 #if defined(__AVX512F__)
-  if constexpr (lanes_of<V> == 16) return _mm512_maskz_scalef_ps(0xFFFF, p, n);  // rounds as the product below
+  if constexpr (lanes_of<V> == 16) return _mm512_maskz_scalef_ps(0xFFFF, p, n);  // rounds like the product below
 #endif
   // 2^n in two factors: n reaches 128 and -151, outside the exponents of normal numbers.
   const Integer k = std::bit_cast<Integer>(shifted) - std::bit_cast<int32_t>(rounding_magic);
@@ -108,7 +108,7 @@ void store_lanes(f16* p, V v) {
 #endif
   for (int64_t i = 0; i < lanes_of<V>; ++i) p[i] = f16(v[i]);
 }
-/// The first `count` lanes, of lanes_of<V> at most.
+/// Mask of the first `count` lanes, at most lanes_of<V>.
 template <class V, class T>
 void store_up_to(T* p, V v, int64_t count) {
   if (count >= lanes_of<V>) return store_lanes(p, v);

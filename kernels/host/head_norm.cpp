@@ -39,7 +39,7 @@ float normalize_head(T* x, T* raw, const W* weight, const HeadNormShape& s) {
   return rstd;
 }
 
-/// With g = dy (offset + weight) and h = x rstd: dx = rstd (g - h mean(g h)) in place of dy; dweight += dy h.
+/// With g = dy (offset + weight) and h = x rstd: overwrites dy by dx = rstd (g - h mean(g h)); dweight += dy h.
 template <class T, class W>
 void head_gradient(T* dy, float* dweight, const T* raw, float rstd, const W* weight, const HeadNormShape& s) {
   const double sum = lane_sum(s.head_dim, [&](int64_t i, int64_t n) {

@@ -1,6 +1,6 @@
 #pragma once
 // Sums in a fixed lane structure: element i goes to lane i mod 16, lanes are folded pairwise in double. The bits depend
-// on the data alone, whatever the compiler vectorises.
+// only on the data, whatever the compiler vectorises.
 
 #include <bit>
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace llmtrain::host {
 
 using Float8 [[gnu::vector_size(32)]] = float;
-using Float16 [[gnu::vector_size(64)]] = float;  ///< for files x_avx512.cpp
+using Float16 [[gnu::vector_size(64)]] = float;  ///< only for files x_avx512.cpp
 template <class V>
 inline constexpr int64_t lanes_of = sizeof(V) / sizeof(float);
 
@@ -68,7 +68,7 @@ V load_lanes(const float* p) {
 }
 template <class V>
 V load_lanes(const bf16* p) {
-#if defined(__AVX2__)  // the generic form below takes more instructions with GCC
+#if defined(__AVX2__)  // with GCC the generic form below takes more instructions
   if constexpr (lanes_of<V> == 8) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
@@ -92,7 +92,8 @@ V load_lanes(const f16* p) {
 #if defined(__F16C__)
   if constexpr (lanes_of<V> == 8) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #endif
-#if defined(__AVX512F__)  // maskz: GCC's headers leave an operand of the plain form uninitialised, and warn of it
+// maskz: GCC's headers leave an operand of the plain form uninitialised, which causes a warning
+#if defined(__AVX512F__)
   if constexpr (lanes_of<V> == 16)
     return _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #endif
@@ -100,7 +101,7 @@ V load_lanes(const f16* p) {
   for (int64_t i = 0; i < lanes_of<V>; ++i) v[i] = static_cast<float>(p[i]);
   return v;
 }
-/// Elements [0, count) of at most lanes_of<V>, the rest `rest`.
+/// Loads elements [0, count), at most lanes_of<V>; the others are `rest`.
 template <class V, class T>
 V load_lanes(const T* p, int64_t count, float rest = 0.0f) {
   V v = V{} + rest;
@@ -125,7 +126,7 @@ Float8 load_up_to(const T* p, int64_t count) {
   return load_up_to<Float8>(p, count);
 }
 
-/// term(i, n) gives elements i .. i + 7 as a Float8, of which only the first n exist (zero beyond).
+/// term(i, n) returns elements i .. i + 7 as a Float8, of which only the first n exist (zero past the end).
 template <class Term>
 double lane_sum(int64_t count, const Term& term) {
   LaneSum sum;

@@ -17,14 +17,14 @@ namespace {
 using host::Float8;
 using host::load8;
 
-/// Elements whose exponentials are added in fp32 lanes before the lanes go into double.
-constexpr int64_t chunk = 2048;
+/// Number of elements whose exponentials are added in fp32 lanes before the lanes are folded in double.
+constexpr int64_t lane_block = 2048;
 constexpr int64_t width = 16;  ///< lanes, two vectors
 
-/// Differences of logits below this count as this: their exponential is below 1e-37, and 0 * -inf does not arise.
+/// Lower limit of differences of logits: the exponential is below 1e-37, and 0 * -inf does not arise.
 constexpr float lowest_difference = -87.0f;
 
-/// e^min(x, 0). The argument's rounding costs |x| 2^-24 of relative error, where the result is small anyway.
+/// e^min(x, 0). Rounding the argument costs |x| 2^-24 of relative error, where the result is small anyway.
 Float8 exp_capped(Float8 x) { return host::fast_exp2_capped(x * std::numbers::log2e_v<float>); }
 
 float largest(const float* x, int64_t count) {
@@ -43,7 +43,7 @@ float largest(const float* x, int64_t count) {
   return highest;
 }
 
-/// First index of `value`, 0 where it is not found (a row of NaN).
+/// First index of `value`; 0 if it is not found (a row of NaN).
 int32_t index_of(const float* x, int64_t count, float value) {
   int64_t i = 0;
   for (; i + 64 <= count; i += 64) {
@@ -63,12 +63,12 @@ struct RowSums {
   double moment = 0;
 };
 
-/// Lanes of fp32 inside a chunk, folded in double; chunks in order.
+/// Sums in fp32 lanes inside a block, folded in double; blocks in order.
 template <bool with_moment>
 RowSums row_sums(const float* x, int64_t count, float maximum) {
   RowSums sums;
-  for (int64_t begin = 0; begin < count; begin += chunk) {
-    const int64_t end = std::min(count, begin + chunk);
+  for (int64_t begin = 0; begin < count; begin += lane_block) {
+    const int64_t end = std::min(count, begin + lane_block);
     host::LaneSum weight;
     host::LaneSum moment;
     const auto add = [&](Float8 low, Float8 high) {
@@ -81,7 +81,7 @@ RowSums row_sums(const float* x, int64_t count, float maximum) {
     };
     int64_t i = begin;
     for (; i + width <= end; i += width) add(load8(x + i), load8(x + i + 8));
-    if (i < end) {  // missing elements count as far below
+    if (i < end) {  // missing elements get the lower limit
       float rest[width];
       std::fill(rest, rest + width, -std::numeric_limits<float>::max());
       std::copy(x + i, x + end, rest);
@@ -158,7 +158,7 @@ struct RowGradient {
   float inverse_cap;  ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
 };
 
-/// d may be x.
+/// d may alias x.
 template <bool with_entropy, bool capped, class T>
 void row_backward(T* d, const float* x, int64_t count, int64_t stride, const RowGradient& g) {
   const auto gradient = [&g](Float8 v) {
@@ -207,7 +207,7 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
                           inverse_cap};
       const float* x = x0 + r * stride;
       auto* d = d0 + r * stride;
-      // p - 1 of a well predicted target is small: formed in double, before x is overwritten
+      // p - 1 of a well predicted target is small and is computed in double, before x is overwritten
       float at_target = 0;
       if (from_logp != 0) {
         const double log_p = std::max(double{x[t]} - double{g.lse}, double{lowest_difference});

@@ -30,7 +30,7 @@ void forward_rows(const NormForwardRows& rows) {
   NormRows<Float8>::forward(rows);
 }
 
-/// The backward pass of a row. With g = dy (offset + weight) and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g
+/// Backward pass of a row. With g = dy (offset + weight) and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g
 /// h)); RMSNorm has no mean(g).
 template <class D, class W>
 struct RowGradient {
@@ -106,7 +106,7 @@ void norm_forward(const NormForward& a, Stream& /*stream*/) {
                  "shapes of a norm");
   LLMTRAIN_CHECK(a.kind == NormKind::rmsnorm || a.mean.numel() >= rows, "LayerNorm keeps its means");
   LLMTRAIN_CHECK(a.bias.empty() || (a.bias.numel() == channels && a.bias.dtype == a.weight.dtype), "bias of a norm");
-  dispatch(a.y, a.weight, [](auto*, auto*) {});  // refuses types that there is no loop for
+  dispatch(a.y, a.weight, [](auto*, auto*) {});  // rejects types without a loop
   const bool centered = a.kind == NormKind::layernorm;
   const int64_t y_row = channels * static_cast<int64_t>(size_of(a.y.dtype));
   parallel_blocks(rows, rows_per_task, [&](int64_t begin, int64_t end) {

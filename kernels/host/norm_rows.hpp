@@ -1,6 +1,6 @@
 #pragma once
 // Rows of a norm's forward pass. norm_rows_avx512.cpp compiles this for wider vectors, with instructions that the rest
-// of the program must not contain: it calls nothing that is not a template over V.
+// of the program must not contain: it calls only templates over V.
 
 #include "core/dtype.hpp"
 #include "kernels/host/special_functions.hpp"
@@ -9,14 +9,14 @@ namespace llmtrain::host {
 
 struct NormForwardRows {
   bool centered;
-  bool again;  ///< mean and rstd are known
+  bool again;  ///< mean and rstd are given
   int64_t rows;
   int64_t channels;
   const float* x;  ///< [rows, channels]
   void* y;         ///< [rows, channels]
   DType y_type;
   float* mean;  ///< [rows], where centered
-  float* rstd;  ///< [rows]
+  float* rstd;  ///< [rows], if centered
   const void* weight;
   const void* bias;  ///< or null
   DType weight_type;
@@ -24,7 +24,7 @@ struct NormForwardRows {
   float epsilon;
 };
 
-/// Sums have the order of lanes.hpp, whatever V.
+/// Sums have the order of lanes.hpp for every V.
 template <class V>
 class NormRows {
  public:
@@ -45,7 +45,7 @@ class NormRows {
 
   template <class Y, class W>
   static void rows(const NormForwardRows& a) {
-    if (!a.again) {  // of all rows first: their chains of sums run side by side
+    if (!a.again) {  // all rows first, so that their chains of sums run in parallel
       for (int64_t r = 0; r < a.rows; ++r) statistics(a, a.x + r * a.channels, r);
     }
     for (int64_t r = 0; r < a.rows; ++r) {
@@ -101,7 +101,7 @@ class NormRows {
   }
 };
 
-/// NormRows<Float16>::forward; for processors with AVX-512.
+/// NormRows<Float16>::forward, for processors with AVX-512.
 void norm_rows_avx512(const NormForwardRows& rows);
 
 }  // namespace llmtrain::host

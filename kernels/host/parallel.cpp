@@ -12,10 +12,10 @@ namespace llmtrain::host {
 
 namespace {
 
-/// Kokkos instances must be gone before Kokkos ends, so no plain static holds one.
+/// Kokkos instances must be destroyed before Kokkos is finalized, so no plain static holds one.
 struct Spaces {
-  std::optional<Kokkos::OpenMP> usual;  ///< with the threads that Kokkos was started with
-  std::optional<Kokkos::OpenMP> other;  ///< with another number
+  std::optional<Kokkos::OpenMP> usual;  ///< with the number of threads at Kokkos' start
+  std::optional<Kokkos::OpenMP> other;  ///< with a different number
 };
 Spaces& spaces() {
   static Spaces both;

@@ -18,12 +18,12 @@ struct Philox8 {
   Words8 v[4];
 };
 
-/// Of evaluations first .. first + 7 of a sequence: philox4x32(key, sequence, first + lane).
+/// Output of evaluations first .. first + 7 of a sequence: philox4x32(key, sequence, first + lane).
 inline Philox8 consecutive_counters(uint64_t sequence, uint64_t first) {
   const Words8 zero{};
   const auto low = static_cast<uint32_t>(first);
   const Words8 counter_low = Words8{0, 1, 2, 3, 4, 5, 6, 7} + low;
-  const auto carried = std::bit_cast<Words8>(counter_low < low);  // all bits, that is -1, or none
+  const auto carried = std::bit_cast<Words8>(counter_low < low);  // all bits (that is, -1) or none
   return {{counter_low, zero + static_cast<uint32_t>(first >> 32) - carried, zero + static_cast<uint32_t>(sequence),
            zero + static_cast<uint32_t>(sequence >> 32)}};
 }
@@ -34,7 +34,7 @@ struct Product8 {
 };
 
 inline Product8 multiply_wide(Words8 x, uint32_t factor) {
-#if defined(__AVX2__)  // even and odd lanes apart; GCC does not find this
+#if defined(__AVX2__)  // even and odd lanes separately; GCC does not find this form
   const __m256i f = _mm256_set1_epi64x(factor);
   const auto bits = reinterpret_cast<__m256i>(x);
   const __m256i even = _mm256_mul_epu32(bits, f);

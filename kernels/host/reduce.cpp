@@ -31,8 +31,8 @@ double chunk_of_squares(const float* x) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/// One partial result of type T per range of [0, count), as many ranges as threads: fill(partial, begin, end). The
-/// partial results must combine to the same whatever the ranges.
+/// Computes one partial result of type T per range of [0, count), with as many ranges as threads: fill(partial, begin,
+/// end). The combination of the partial results must not depend on the ranges.
 template <class T, class Fill>
 const std::vector<T>& partial_results(int64_t count, const Fill& fill) {
   static thread_local std::vector<T> storage;

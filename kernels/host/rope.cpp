@@ -36,7 +36,8 @@ void rope_table(const Tensor& table, const double* inverse_frequencies, double f
 void rope_table_by_length(const Tensor& table, const RopeByLength& f, const Batch& batch, Stream& /*stream*/) {
   const ProfileSpan span("rope_table_by_length", [&] { return traffic({&table}); });
   const int64_t width = table.dim(1), half = width / 2;
-  LLMTRAIN_CHECK(table.dim(0) >= batch.tokens && half <= max_rope_frequencies, "shape of a table of rope");
+  LLMTRAIN_CHECK(table.dim(0) >= batch.tokens && half <= max_rope_frequencies,
+                 "the table of rope must have a row per token");
   const int32_t* segments = batch.segments.as<int32_t>();
   const int32_t* positions = batch.positions.as<int32_t>();
   float* out = table.as<float>();
@@ -63,8 +64,9 @@ void rope_apply(const Tensor& qkv, const Tensor& table, const Tensor& positions,
                 int64_t head_dim, bool inverse, Stream& /*stream*/) {
   const ProfileSpan span("rope_apply", [&] { return traffic({&qkv, &qkv}); });
   const int64_t rows = qkv.dim(0), width = qkv.dim(1), rotated = table.dim(1), half = rotated / 2;
-  LLMTRAIN_CHECK(rotated % 2 == 0 && rotated <= head_dim && rotated_heads * head_dim <= width, "shapes of rope");
-  LLMTRAIN_CHECK(positions.empty() ? table.dim(0) >= rows : positions.numel() == rows, "rows of rope");
+  LLMTRAIN_CHECK(rotated % 2 == 0 && rotated <= head_dim && rotated_heads * head_dim <= width,
+                 "rotated heads must fit a row, and rotated elements a head, in pairs");
+  LLMTRAIN_CHECK(positions.empty() ? table.dim(0) >= rows : positions.numel() == rows, "rope needs a position per row");
   const float* cos_sin = table.as<float>();
   const int32_t* place = positions.empty() ? nullptr : positions.as<int32_t>();
   const float sign = inverse ? -1.0f : 1.0f;

@@ -50,8 +50,8 @@ V fast_sigmoid(V x) {
   return numerator / (one + e);
 }
 
-/// erfc(a) for a >= 0.95 as two factors: exp(-a^2), of any a, and t P(t), t = 1 / (1 + 0.4 a). What is added to their
-/// product is fused by name: left to the compiler, one float and eight at once may differ in the last bit.
+/// erfc(a) for a >= 0.95 as two factors: exp(-a^2), for any a, and t P(t), t = 1 / (1 + 0.4 a). The addition to their
+/// product is an explicit fma: if the compiler decided, one float and a vector of eight could differ in the last bit.
 template <class V>
 struct ErfcTail {
   V exponential;
@@ -69,12 +69,12 @@ ErfcTail<V> fast_erfc_tail(V magnitude) {
   p = fused(p, t, 0.226680725812912f);
   p = fused(p, t, 0.22562779486179352f);
   const V square = a * a;
-  const V rest = fused(a, a, -square);  // what rounding took from a^2
+  const V rest = fused(a, a, -square);  // rounding error of a^2
   const V rounded = fast_exp(-square);
   return {fused(-rest, rounded, rounded), p * t};
 }
 
-/// erf(x) for |x| <= 1: x + x P(x^2); adding x last keeps the rounding of the largest coefficient out.
+/// erf(x) for |x| <= 1: x + x P(x^2); adding x last avoids the rounding error of the largest coefficient.
 template <class V>
 V fast_erf_core(V x) {
   const V s = x * x;

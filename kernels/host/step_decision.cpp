@@ -7,7 +7,7 @@ void carry_sums(const Tensor& sums, Stream& /*stream*/) {
 }
 
 void decide_step(const Tensor& decision, const Tensor& sums, double divisor, double maximum, Stream& /*stream*/) {
-  LLMTRAIN_CHECK(!decision.empty(), "a place for the decision");
+  LLMTRAIN_CHECK(!decision.empty(), "the decision needs a tensor");
   LLMTRAIN_CHECK(sums.dtype == DType::i64 && sums.numel() == 2 * ExactSum::integer_count, "a loss and a norm");
   auto* integers = sums.as<int64_t>();
   *decision_in(decision) = decision_of(integers, integers + ExactSum::integer_count, divisor, maximum);

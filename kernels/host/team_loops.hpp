@@ -1,7 +1,7 @@
 #pragma once
-// Loops that the threads of a team share out. Every thread takes a contiguous range of its own first, as parallel_for()
-// gives out ranges, so that it finds in its cache what it wrote in the loop before; then what others have left, so that
-// the team is as fast as all of its threads together, whatever else the machine does.
+// Loops that the threads of a team divide dynamically. Every thread first runs a contiguous range of its own, assigned
+// as in parallel_for(), so that its cache holds what it wrote in the previous loop; then it takes tasks from the ranges
+// of others, so that the team uses all of its threads, whatever else the machine does.
 
 #include <atomic>
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace llmtrain::host {
 
 class TeamLoops {
  public:
-  /// One thread's place in the sequence of loops, which is the same for all threads of a team.
+  /// One thread's position in the sequence of loops, which is the same for all threads of a team.
   class Member {
    public:
     Member(TeamLoops& team, int thread) : team_(&team), thread_(thread), loop_(team.loop_) {}
-    /// f(i) for i in [0, count), less than 2^24 for each thread, by the whole team. Ends when all are taken; others may
-    /// not be done.
+    /// Calls f(i) for i in [0, count), less than 2^24 per thread, by the whole team. Returns when all tasks are taken;
+    /// other threads may still be running theirs.
     template <class F>
     void share(int64_t count, const F& f) {
       ++loop_;
@@ -35,19 +35,20 @@ class TeamLoops {
     uint64_t loop_;
   };
 
-  /// Before the first loop of a team, by one thread.
+  /// Called before the first loop of a team, by one thread.
   void prepare(int threads) {
     if (threads == threads_ && loop_ < max_loops) return;
     counters_ = std::make_unique<Counter[]>(static_cast<size_t>(threads));
     threads_ = threads;
     loop_ = 0;
   }
-  /// After the last one, by one thread.
+  /// Called after the last loop, by one thread.
   void done(const Member& any) { loop_ = any.loop_; }
 
  private:
-  /// The number of a loop, and in the lowest bits how many of a thread's range are taken in it. Of an earlier loop:
-  /// none of the range is. Of a later one: all are, since a thread goes on when it has seen that.
+  /// The number of a loop and, in the lowest bits, the number of taken tasks of a thread's range. A lower loop number
+  /// means that no task is taken; a higher one means that all are, since a thread continues only after it has seen
+  /// that.
   struct alignas(128) Counter {
     std::atomic<uint64_t> value{0};
   };
@@ -66,10 +67,11 @@ class TeamLoops {
 
   static constexpr int task_bits = 24;
   static constexpr uint64_t max_tasks = (uint64_t{1} << task_bits) - 1;
-  static constexpr uint64_t max_loops = uint64_t{1} << 39;  ///< before a team, whose own then fit in 40 bits
+  /// limit at the start of a team, so that numbers fit in 40 bits
+  static constexpr uint64_t max_loops = uint64_t{1} << 39;
 
   int threads_ = 0;
-  uint64_t loop_ = 0;  ///< the last one
+  uint64_t loop_ = 0;  ///< number of the last loop
   std::unique_ptr<Counter[]> counters_;
 };
 

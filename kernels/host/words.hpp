@@ -1,5 +1,5 @@
 #pragma once
-// Vectors of eight 32-bit words: random bits, or elements that are moved as they are.
+// Vectors of eight 32-bit words: random bits, or elements that are moved unchanged.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@ namespace llmtrain::host {
 
 using Words8 [[gnu::vector_size(32)]] = uint32_t;
 
-/// r becomes its transpose: 8 x 8 words, by unpacking words, then pairs, then halves.
+/// Transposes r: 8 x 8 words, by unpacking words, then pairs, then halves.
 inline void transpose(Words8 (&r)[8]) {
   Words8 s[8];
   for (int i = 0; i < 8; i += 2) {

@@ -19,7 +19,7 @@ int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
   const auto product = [&](const host::GemmShape& shape) {
     bytes = std::max(bytes, host::workspace_alignment + host::gemm_workspace_bytes(shape));
   };
-  // Fewer rows may be cut into other tiles, which now and then take more; cuts change at multiples of 64.
+  // Fewer rows may be divided into other tiles, which sometimes need more; the division changes at multiples of 64.
   for (int64_t n = rows; n > 0; n = (n - 1 - n / 256) / 64 * 64) {
     const ProductShape shape{n, out, in};
     if (forward) product(host::forward_shape(shape, compute, output));

@@ -1,7 +1,7 @@
 #pragma once
-// What this process is doing, as others may want to know when it does nothing any more: a record in memory that the
-// code marks on its way, cheaply (a few relaxed atomic operations, no lock, no system call but the clock's), and that a
-// watching thread reads. State of the process, as its threads are.
+// The current activity of this process, for the watchdog: a record in memory that the code updates as it goes, cheaply
+// (a few relaxed atomic operations, no lock, no system call but the clock's), and that a watching thread reads. The
+// record is process-wide.
 
 #include <array>
 #include <atomic>
@@ -12,38 +12,38 @@
 
 namespace llmtrain {
 
-/// Where in the program. Of the training thread and of the thread that writes checkpoints each.
+/// Section of the program. The training thread and the thread that writes checkpoints have one each.
 enum class Section : uint8_t { starting, resuming, data, step, evaluation, sampling, saving, exporting, ending };
 template <>
 inline constexpr auto enum_names<Section> = name_list("starting", "resuming", "reading data", "step", "evaluation",
                                                       "sampling", "saving", "exporting", "ending");
 
-/// Threads whose progress is watched apart. Helpers that a thread starts count as the training thread's.
+/// Threads whose progress is watched separately. Helper threads count as the training thread.
 enum class Lane : uint8_t { main, writer };
 
 struct LaneActivity {
-  std::atomic<uint64_t> ticks{0};  ///< grows with every piece of work that is done
+  std::atomic<uint64_t> ticks{0};  ///< count of completed work items
   std::atomic<Section> section{Section::starting};
-  std::atomic<int> file_calls{0};  ///< inside the file system now
+  std::atomic<int> file_calls{0};  ///< calls of the file system in progress
   std::atomic<bool> active{false};
-  std::atomic<bool> waits_for_device{false};  ///< for some time already
+  std::atomic<bool> waits_for_device{false};  ///< true once the wait has lasted some time
 };
 
 /// The last collective operation that this rank entered.
 struct CollectiveActivity {
-  std::atomic<const char*> operation{"none"};  ///< a literal
-  std::atomic<uint64_t> sequence{0};           ///< its number among all; the same on every rank
+  std::atomic<const char*> operation{"none"};  ///< string literal
+  std::atomic<uint64_t> sequence{0};           ///< number of the operation, the same on every rank
   std::atomic<int64_t> bytes{0};
   std::atomic<bool> inside{false};
-  std::atomic<int64_t> since{0};  ///< nanoseconds of the steady clock: entered, or left when not inside
+  std::atomic<int64_t> since{0};  ///< time of entry, or of exit when not inside; nanoseconds of the steady clock
 };
 
 struct Activity {
   std::array<LaneActivity, 2> lanes;
   CollectiveActivity collective;
-  std::atomic<uint64_t> collectives{0};  ///< begun so far
+  std::atomic<uint64_t> collectives{0};  ///< number of collectives started
   std::atomic<int64_t> step{0};
-  std::atomic<bool> waits_for_writer{false};  ///< the training thread
+  std::atomic<bool> waits_for_writer{false};  ///< true while the training thread waits
 
   LaneActivity& lane(Lane which) { return lanes[static_cast<size_t>(which)]; }
   const LaneActivity& lane(Lane which) const { return lanes[static_cast<size_t>(which)]; }
@@ -51,10 +51,10 @@ struct Activity {
 
 Activity& activity();
 
-/// The calling thread has done a piece of work.
+/// Records progress of the calling thread.
 void note_progress();
 
-/// From here to the end of the scope the calling thread is in `section`.
+/// Assigns the calling thread to `section` until the end of the scope.
 class SectionScope {
  public:
   explicit SectionScope(Section section);
@@ -66,7 +66,7 @@ class SectionScope {
   Section before_;
 };
 
-/// The calling thread writes a checkpoint until the end of the scope.
+/// Marks the calling thread as the writer of a checkpoint until the end of the scope.
 class WriterScope {
  public:
   WriterScope();
@@ -78,7 +78,7 @@ class WriterScope {
   Lane before_;
 };
 
-/// The training thread waits for the thread that writes checkpoints.
+/// Marks the training thread as waiting for the thread that writes checkpoints.
 class WriterWait {
  public:
   WriterWait();
@@ -87,7 +87,7 @@ class WriterWait {
   WriterWait& operator=(const WriterWait&) = delete;
 };
 
-/// The calling thread waits for the device.
+/// Marks the calling thread as waiting for the device.
 class DeviceWait {
  public:
   DeviceWait();
@@ -99,7 +99,7 @@ class DeviceWait {
   LaneActivity& lane_;
 };
 
-/// Around a call of the file system that may take long.
+/// Marks a call of the file system that may take long.
 class FileCall {
  public:
   FileCall();
@@ -111,10 +111,10 @@ class FileCall {
   LaneActivity& lane_;
 };
 
-/// The number of a collective that is begun here and waited for later.
+/// Returns the number of a collective that starts here and is waited for later.
 uint64_t begin_collective();
 
-/// Inside a collective operation, where this rank waits for others; as the watchdog sees it.
+/// Marks a collective operation, in which this rank waits for others, for the watchdog.
 class CollectiveMark {
  public:
   CollectiveMark(const char* operation, int64_t bytes, uint64_t sequence);
@@ -123,7 +123,7 @@ class CollectiveMark {
   CollectiveMark& operator=(const CollectiveMark&) = delete;
 };
 
-/// The same as a profile sees it, too.
+/// Marks the same for the profiler too.
 class CollectiveScope {
  public:
   CollectiveScope(const char* operation, int64_t bytes) : CollectiveScope(operation, bytes, begin_collective()) {}

@@ -15,7 +15,7 @@ std::string_view name_of(MemoryCategory category) {
 
 namespace {
 
-/// a + b of sizes; a plan beyond 2^62 bytes is the deck's error, so that something may be added to a plan.
+/// Returns a + b. A plan beyond 2^62 bytes is an error of the deck; the limit leaves room to add to a plan.
 int64_t add_sizes(int64_t a, int64_t b) {
   int64_t sum = 0;
   if (b < 0 || __builtin_add_overflow(a, b, &sum) || sum > INT64_MAX / 2) {
@@ -36,12 +36,12 @@ int64_t bytes_of(DType dtype, std::initializer_list<int64_t> shape) {
 }  // namespace
 
 void Arena::add(Tensor& target, MemoryCategory category, std::string name, DType dtype,
-                std::initializer_list<int64_t> shape, MemoryPlace place) {
-  LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} asked for after the plan was committed", name));
+                std::initializer_list<int64_t> shape, MemoryScope scope) {
+  LLMTRAIN_CHECK(!committed(), fmt::format("memory for {} was requested after the plan was committed", name));
   target = Tensor(nullptr, dtype, shape);
   const int64_t bytes = aligned(bytes_of(dtype, shape));
-  int64_t& end = sizes_[static_cast<size_t>(place)];
-  requests_.push_back({&target, category, std::move(name), place, end, bytes});
+  int64_t& end = sizes_[static_cast<size_t>(scope)];
+  requests_.push_back({&target, category, std::move(name), scope, end, bytes});
   by_category_[static_cast<size_t>(category)] += bytes;
   end = add_sizes(end, bytes);
   add_sizes(sizes_[0], sizes_[1]);
@@ -51,7 +51,7 @@ void Arena::reserve_scratch(int64_t bytes) { reserve(scratch_bytes_, bytes); }
 void Arena::reserve_workspace(int64_t bytes) { reserve(workspace_bytes_, bytes); }
 
 void Arena::reserve(int64_t& largest, int64_t bytes) {
-  LLMTRAIN_CHECK(!committed(), "temporary memory reserved after the plan was committed");
+  LLMTRAIN_CHECK(!committed(), "temporary memory was reserved after the plan was committed");
   largest = std::max(largest, aligned(add_sizes(0, bytes)));
   add_sizes(add_sizes(sizes_[0] + sizes_[1], scratch_bytes_), workspace_bytes_);
 }
@@ -65,19 +65,19 @@ int64_t Arena::bytes(MemoryCategory category) const {
 }
 
 Tensor Arena::workspace() const {
-  char* data = committed() ? own_ + size(MemoryPlace::own) + scratch_bytes_ : nullptr;
+  char* data = committed() ? own_ + size(MemoryScope::own) + scratch_bytes_ : nullptr;
   return {data, DType::u8, {workspace_bytes_}};
 }
 
 void Arena::commit(void* shared, void* own) {
-  LLMTRAIN_CHECK(!committed(), "a plan is committed once");
+  LLMTRAIN_CHECK(!committed(), "the plan is already committed");
   for (const void* base : {shared, own}) {
     LLMTRAIN_CHECK(base != nullptr && reinterpret_cast<uintptr_t>(base) % 64 == 0,
-                   "the arena wants 64-byte aligned memory");
+                   "the arena needs 64-byte aligned memory");
   }
   own_ = static_cast<char*>(own);
   for (const Request& request : requests_) {
-    char* base = request.place == MemoryPlace::shared ? static_cast<char*>(shared) : own_;
+    char* base = request.scope == MemoryScope::shared ? static_cast<char*>(shared) : own_;
     request.target->data = base + request.offset;
   }
 }
@@ -85,10 +85,10 @@ void Arena::commit(void* shared, void* own) {
 Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor t(nullptr, dtype, shape);
   const int64_t bytes = aligned(t.bytes());
-  LLMTRAIN_CHECK(arena_.committed(), "scratch used before the plan was committed");
+  LLMTRAIN_CHECK(arena_.committed(), "scratch was used before the plan was committed");
   LLMTRAIN_CHECK(arena_.scratch_used_ + bytes <= arena_.scratch_bytes_,
                  fmt::format("scratch of {} bytes is too small for {} more", arena_.scratch_bytes_, bytes));
-  t.data = arena_.own_ + arena_.size(MemoryPlace::own) + arena_.scratch_used_;
+  t.data = arena_.own_ + arena_.size(MemoryScope::own) + arena_.scratch_used_;
   arena_.scratch_used_ += bytes;
   arena_.scratch_peak_ = std::max(arena_.scratch_peak_, arena_.scratch_used_);
   return t;

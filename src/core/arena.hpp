@@ -1,5 +1,5 @@
 #pragma once
-// All memory of a run: planned first, allocated once, then frozen. The plan is what --estimate prints.
+// The arena holds all memory of a run: planned first, allocated once, then frozen. --estimate prints the plan.
 
 #include <array>
 #include <cstdint>
@@ -16,50 +16,50 @@ enum class MemoryCategory : uint8_t { weights, gradients, optimizer, activations
 inline constexpr int memory_category_count = 7;
 std::string_view name_of(MemoryCategory category);
 
-/// Whose: of this process alone, or read by other ranks of the node where it lies.
-enum class MemoryPlace : uint8_t { own, shared };
+/// Memory of this process alone, or memory that other ranks of the node read directly.
+enum class MemoryScope : uint8_t { own, shared };
 
 class Arena {
  public:
   struct Request {
-    Tensor* target;  ///< filled by commit(); must stay at its address until then
+    Tensor* target;  ///< filled by commit(); its address must not change until then
     MemoryCategory category;
     std::string name;
-    MemoryPlace place;
-    int64_t offset;  ///< bytes in its place, 64-byte aligned
+    MemoryScope scope;
+    int64_t offset;  ///< bytes from the start of its memory, 64-byte aligned
     int64_t bytes;
   };
 
-  /// Registers `target` (dtype and shape are set now, the pointer at commit). Error after commit.
+  /// Registers `target`: sets dtype and shape now, the pointer at commit. Throws Error after commit.
   void add(Tensor& target, MemoryCategory category, std::string name, DType dtype, std::initializer_list<int64_t> shape,
-           MemoryPlace place = MemoryPlace::own);
-  /// The stack of temporaries holds at least `bytes` (the maximum of all calls counts, not the sum).
+           MemoryScope scope = MemoryScope::own);
+  /// Reserves at least `bytes` for the stack of temporaries (the maximum over all calls, not the sum).
   void reserve_scratch(int64_t bytes);
-  /// Kernels find at least `bytes` for what they hold beside their operands (the maximum of all calls counts).
+  /// Reserves at least `bytes` of workspace for kernels (the maximum over all calls).
   void reserve_workspace(int64_t bytes);
 
-  int64_t bytes() const;  ///< planned in all, scratch and workspace included
+  int64_t bytes() const;  ///< total planned bytes, including scratch and workspace
   int64_t bytes(MemoryCategory category) const;
-  int64_t shared_bytes() const { return size(MemoryPlace::shared); }  ///< of bytes(): what others read
+  int64_t shared_bytes() const { return size(MemoryScope::shared); }  ///< bytes that other ranks read
   const std::vector<Request>& requests() const { return requests_; }
 
-  /// Points every target into `base`, which has bytes() bytes, 64-byte aligned, zero-filled; afterwards add() is an
+  /// Points every target into `base`, which has bytes() bytes, 64-byte aligned, zero-filled. Any later add() is an
   /// error.
   void commit(void* base) { commit(base, static_cast<char*>(base) + shared_bytes()); }
-  /// The same where the shared_bytes() lie apart from the rest.
+  /// Does the same with the shared_bytes() in a separate allocation.
   void commit(void* shared, void* own);
   bool committed() const { return own_ != nullptr; }
-  /// What reserve_workspace() asked for, u8; its memory is there after commit().
+  /// The reserved workspace, u8; its memory exists after commit().
   Tensor workspace() const;
 
-  /// Stack of temporaries inside a step: what a Frame took is free again when it ends.
+  /// A frame on the stack of temporaries; its destructor frees all that it allocated.
   class Frame {
    public:
     explicit Frame(Arena& arena) : arena_(arena), mark_(arena.scratch_used_) {}
     ~Frame() { arena_.scratch_used_ = mark_; }
     Frame(const Frame&) = delete;
     Frame& operator=(const Frame&) = delete;
-    /// 64-byte aligned, contents undefined; Error when the planned scratch does not suffice.
+    /// Allocates a tensor, 64-byte aligned, contents undefined. Throws Error when the planned scratch is too small.
     Tensor take(DType dtype, std::initializer_list<int64_t> shape);
 
    private:
@@ -72,11 +72,11 @@ class Arena {
 
  private:
   void reserve(int64_t& largest, int64_t bytes);
-  int64_t size(MemoryPlace place) const { return sizes_[static_cast<size_t>(place)]; }
+  int64_t size(MemoryScope scope) const { return sizes_[static_cast<size_t>(scope)]; }
 
   std::vector<Request> requests_;
   std::array<int64_t, memory_category_count> by_category_{};
-  std::array<int64_t, 2> sizes_{};  ///< by place, without scratch
+  std::array<int64_t, 2> sizes_{};  ///< by MemoryScope, without scratch
   int64_t scratch_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   int64_t scratch_used_ = 0;

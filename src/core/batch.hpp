@@ -5,11 +5,11 @@
 
 namespace llmtrain {
 
-/// Target of a token that is not trained on (the field's "ignore index").
+/// Target of a token that is excluded from training (the field's "ignore index").
 inline constexpr int32_t ignore_target = -100;
 
 /// One micro-batch: documents concatenated without padding, N tokens in all. Packing, padding-free fine-tuning and
-/// preference pairs are all this one type; there is no separate mask. Attention never crosses a border of `segments`.
+/// preference pairs all use this one type; there is no separate mask. Attention never crosses a border of `segments`.
 /// All tensors lie on the device.
 struct Batch {
   int64_t tokens = 0;         ///< N, rows of everything below
@@ -17,11 +17,11 @@ struct Batch {
   int64_t longest_segment = 0;
   Tensor ids;               ///< int32 [N]
   Tensor positions;         ///< int32 [N], restart at 0 in every segment
-  Tensor targets;           ///< int32 [N], ignore_target where not trained on
-  Tensor loss_weights;      ///< fp32 [N], 0 where not trained on
+  Tensor targets;           ///< int32 [N], ignore_target for tokens excluded from training
+  Tensor loss_weights;      ///< fp32 [N], 0 for tokens excluded from training
   Tensor segments;          ///< int32 [S + 1], cumulative lengths: segment s is rows [segments[s], segments[s + 1])
-  Tensor sequence_ids;      ///< int64 [N], canonical id of the sample a row belongs to (keys of random numbers)
-  Tensor sequence_offsets;  ///< int32 [N], row inside that sample; a segment has neighbours, in order
+  Tensor sequence_ids;      ///< int64 [N], canonical id of the sample that contains the row (key of random numbers)
+  Tensor sequence_offsets;  ///< int32 [N], index of the row in its sample; rows of a segment are consecutive
 };
 
 }  // namespace llmtrain

@@ -3,7 +3,7 @@
 
 namespace llmtrain {
 
-/// Seconds of a clock that never jumps; only differences mean something.
+/// Seconds of a monotonic clock; only differences are meaningful.
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -62,7 +62,7 @@ struct f16 {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
     const uint32_t u = std::bit_cast<uint32_t>(value), magnitude = u & 0x7FFFFFFFu;
-    // Below 2^-14 a multiple of 2^-24, which is the unit in the last place of what the sum with 1/2 gives.
+    // Below 2^-14 the result is a multiple of 2^-24, which is the unit in the last place of the sum with 1/2.
     const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
     const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + (magnitude >> 13 & 1u)) >> 13;
     const uint32_t payload = magnitude >> 13 & 0x3FFu;
@@ -79,7 +79,7 @@ struct f16 {
     return value;
 #else
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFFu) << 13;
-    const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, of subnormal numbers too
+    const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, also for subnormal numbers
     const uint32_t special = magnitude >= 0x0F800000u ? 0x7F800000u : 0u;
     return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special |
                                 static_cast<uint32_t>(bits & 0x8000u) << 16);
@@ -88,18 +88,18 @@ struct f16 {
 };
 static_assert(sizeof(f16) == 2);
 
-/// Whether weights and activations can be of this type.
+/// True if weights and activations can have this type.
 constexpr bool is_compute_type(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-/// The number that is stored for `value`.
+/// Rounds `value` to `dtype`.
 inline float rounded_to(DType dtype, float value) {
   if (dtype == DType::bf16) return static_cast<float>(bf16(value));
   return dtype == DType::f16 ? static_cast<float>(f16(value)) : value;
 }
 
-/// Of the element types listed below; any other does not compile.
+/// DType of the element type T; a type without one does not compile.
 template <class T>
 inline constexpr DType dtype_of = T::is_no_element_type;
 template <>

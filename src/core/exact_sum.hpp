@@ -18,19 +18,19 @@ class ExactSum {
   static constexpr int limb_bits = 32;
   /// Bits 2^-1074 .. 2^1023 plus room for carries.
   static constexpr int limb_count = 68;
-  /// The limbs and after them the counts of NaN, +inf, -inf.
+  /// Limbs, then the counts of NaN, +inf, -inf.
   static constexpr int integer_count = limb_count + 3;
-  /// At most 2^30 additions between two calls of carry(), which add(ExactSum) and an all-reduce do.
+  /// Limit: 2^30 additions between two calls of carry(), which add(ExactSum) and an all-reduce call.
   void add(double value);
   void add(const ExactSum& other);
-  /// Correctly rounded (to nearest, ties to even). NaN if any NaN, or infinities of both signs, were added.
+  /// Correctly rounded value (to nearest, ties to even). NaN if any NaN, or infinities of both signs, were added.
   double value() const;
-  /// Moves what does not fit a limb's payload to the next: the value stays, limbs of 2^30 sums may be added, and equal
-  /// values have equal limbs.
+  /// Carries the overflow of each limb to the next: the value stays, limbs of 2^30 sums may be added, and equal values
+  /// have equal limbs.
   void carry();
   void clear() { *this = ExactSum(); }
 
-  /// integer_count integers: what an all-reduce sums.
+  /// The integer_count integers that an all-reduce sums.
   std::span<int64_t> limbs() { return limbs_; }
   std::span<const int64_t> limbs() const { return limbs_; }
 
@@ -38,7 +38,7 @@ class ExactSum {
   std::array<int64_t, integer_count> limbs_{};
 };
 
-/// What adding a double adds to an ExactSum's integers, from number `first` on. For both devices.
+/// The integers that a double adds to those of an ExactSum, from number `first` on. For both devices.
 struct ExactTerm {
   int first;
   int count;
@@ -56,7 +56,8 @@ struct ExactTerm {
       return;
     }
     if (biased != 0) mantissa |= uint64_t{1} << 52;
-    const int position = biased == 0 ? 0 : biased - 1;  // of the mantissa's lowest bit; subnormals share exponent 1
+    // position of the mantissa's lowest bit; subnormals share exponent 1
+    const int position = biased == 0 ? 0 : biased - 1;
     const int shift = position % ExactSum::limb_bits;
     const uint64_t low = (mantissa & 0xFFFFFFFFu) << shift;
     const uint64_t high = (mantissa >> ExactSum::limb_bits) << shift;  // at most 21 + 31 bits
@@ -69,29 +70,29 @@ struct ExactTerm {
   }
 };
 
-/// What does not fit the payload of an ExactSum's limb moves to the next, see ExactSum::carry(). For both devices.
+/// Carries in place, see ExactSum::carry(). For both devices.
 LLMTRAIN_HOST_DEVICE inline void carry_exact(int64_t* integers) {
   for (int i = 0; i + 1 < ExactSum::limb_count; ++i) {
-    const int64_t up = integers[i] >> ExactSum::limb_bits;  // rounds down: what remains is never negative
+    const int64_t up = integers[i] >> ExactSum::limb_bits;  // rounds down, so that the remainder is never negative
     integers[i] -= up * (int64_t{1} << ExactSum::limb_bits);
     integers[i + 1] += up;
   }
 }
 
-/// ExactSum::value() of its integers, which are carried. For both devices.
+/// Carries the integers and returns ExactSum::value(). For both devices.
 LLMTRAIN_HOST_DEVICE inline double exact_value(int64_t* integers) {
   constexpr int bits = ExactSum::limb_bits, count = ExactSum::limb_count;
-  constexpr int lowest_exponent = -1074;  // of bit 0 of limb 0
+  constexpr int lowest_exponent = -1074;  // exponent of bit 0 of limb 0
   const bool up = integers[count + 1] != 0, down = integers[count + 2] != 0;
   if (integers[count] != 0 || (up && down)) return std::bit_cast<double>(uint64_t{0x7FF8000000000000});
   if (up || down) return std::bit_cast<double>(uint64_t{up ? 0x7FF0000000000000 : 0xFFF0000000000000});
 
   carry_exact(integers);
   const bool negative = integers[count - 1] < 0;
-  int least = 0;  // limb that is not zero
+  int least = 0;  // lowest limb that is not zero
   while (least < count && integers[least] == 0) ++least;
   if (least == count) return 0;
-  // Limbs of the magnitude: of a negative number those of its two's complement.
+  // Limbs of the magnitude; a negative number is negated by two's complement.
   const auto limb = [&](int i) {
     if (i < least) return uint64_t{0};
     const auto payload = static_cast<uint64_t>(integers[i]) & 0xFFFFFFFFu;

@@ -3,9 +3,9 @@
 
 namespace llmtrain {
 
-/// As the network calls this machine. Others may be called alike.
+/// Network name of this machine. It need not be unique.
 std::string host_name();
-/// Of this machine since it was started, and of no other; empty where the system does not tell.
+/// Unique id of this machine since its boot; empty where the system has none.
 std::string boot_id();
 
 }  // namespace llmtrain

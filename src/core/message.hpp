@@ -1,5 +1,5 @@
 #pragma once
-// Arrays and texts that ranks tell each other, as one string of bytes.
+// Serialization of arrays and texts that ranks send each other, as one string of bytes.
 
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace llmtrain {
 
-/// Taken out in the order they were put in.
+/// Reads values in the order of writing.
 class Message {
  public:
   explicit Message(std::string bytes = {}) : bytes_(std::move(bytes)) {}

@@ -1,11 +1,11 @@
 #pragma once
-// Numbers for people.
+// Numbers formatted for people.
 
 #include <string>
 
 namespace llmtrain {
 
-/// With so many decimals; numbers that would be long have an exponent, and nan has no sign.
+/// Formats with this many decimals; long numbers get an exponent, and nan has no sign.
 std::string number_text(double value, int decimals);
 std::string with_unit(double value, const std::string& unit);  ///< 1234567 -> "1.23 M"
 std::string duration(double seconds);                          ///< "1 h 02 min"

@@ -1,5 +1,5 @@
 #pragma once
-// What a model says about its parameters, before any memory exists, and the state that each of their elements has.
+// Description of a model's parameters, before any memory exists, and of the state of each of their elements.
 
 #include <array>
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace llmtrain {
 
-/// Sums and hashes over parameters are formed by chunks of this many elements; every tensor starts at a multiple of it
-/// and shard borders are multiples of it, so that no border shows in a bit.
+/// Chunk size. Sums and hashes over parameters are formed by chunks of this many elements; every tensor starts at a
+/// multiple of it and shard borders are multiples of it, so that no border affects a bit.
 inline constexpr int64_t chunk_elements = 256;
 
-/// Kinds of state that every element has, fp32. Weights are not among them: they are the rounded master.
+/// Kinds of state that every element has, in fp32. Weights are not among them: they are the rounded master.
 enum class StateKind : uint8_t { master, m, v };
 inline constexpr std::array state_kinds{StateKind::master, StateKind::m, StateKind::v};
-inline constexpr int64_t state_bytes = 4;  ///< of one element of one kind
+inline constexpr int64_t state_bytes = 4;  ///< bytes per element and kind
 
-/// How a parameter starts. Normal values are a function of (seed, slice name, element), not of the layout.
+/// Initialisation of a parameter. Normal values are a function of (seed, slice name, element), not of the layout.
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal };
   Kind kind = Kind::zeros;
@@ -28,12 +28,12 @@ struct Initializer {
   static Initializer normal(double std) { return {Kind::normal, std}; }
 };
 
-/// Rows [first_row, first_row + rows) of a parameter under the name the outer world knows (Hugging Face).
+/// Rows [first_row, first_row + rows) of a parameter under its external (Hugging Face) name.
 struct ParamSlice {
   std::string name;
   int64_t first_row;
   int64_t rows;
-  bool transposed = false;  ///< the outer world stores it as [columns, rows] (GPT-2's Conv1D)
+  bool transposed = false;  ///< stored externally as [columns, rows] (GPT-2's Conv1D)
 };
 
 /// One tensor of a unit. Matrices are [out, in], row-major; products that share an input (q, k, v; gate, up) are one
@@ -52,7 +52,8 @@ struct ParamSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParamSpec> params;
-  /// Used at both ends of the backward pass (a tied embedding): its gradient buffer lives through the whole pass.
+  /// True if used at both ends of the backward pass (a tied embedding): its gradient buffer lives through the whole
+  /// pass.
   bool spans_backward = false;
 };
 

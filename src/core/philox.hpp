@@ -1,6 +1,6 @@
 #pragma once
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011). A number is a pure function of what it is for,
-// never of who asks or in which order.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011). A number is a pure function of its key and
+// index, never of the caller or the order of calls.
 
 #include <array>
 #include <cstdint>
@@ -32,7 +32,7 @@ LLMTRAIN_HOST_DEVICE inline Philox4 philox4x32(uint64_t key, uint64_t counter_hi
   return {{c0, c1, c2, c3}};
 }
 
-/// What a stream of random numbers is for; part of every key, so that streams never meet.
+/// Purpose of a stream of random numbers; part of every key, so that streams are disjoint.
 enum class RandomPurpose : uint32_t {
   initialization = 1,
   embedding_dropout,
@@ -55,7 +55,7 @@ LLMTRAIN_HOST_DEVICE inline uint32_t random_bits(uint64_t key, uint64_t sequence
   return philox4x32(key, sequence, element >> 2).v[element & 3];
 }
 
-/// Uniform in (0, 1), never an end point.
+/// Uniform number in (0, 1), end points excluded.
 LLMTRAIN_HOST_DEVICE inline double random_uniform(uint32_t bits) { return (bits + 0.5) * (1.0 / 4294967296.0); }
 
 }  // namespace llmtrain

@@ -1,6 +1,6 @@
 #pragma once
-// What a thread spends its time on, as nested spans. Code marks spans where they happen; while nobody observes them, a
-// mark is one branch. A Recorder observes the spans of its thread, a SpanListener those of all threads.
+// Profiler: the time of a thread, as nested spans. Code marks spans where they happen; without an observer, a mark is
+// one branch. A Recorder observes the spans of its thread, a SpanListener those of all threads.
 
 #include <atomic>
 #include <cstdint>
@@ -18,40 +18,39 @@ enum class SpanKind : uint8_t { phase, kernel, communication };
 template <>
 inline constexpr auto enum_names<SpanKind> = name_list("phase", "kernel", "communication");
 
-/// What a kernel has to do at least: arithmetic, and bytes between processor and memory.
+/// Minimum work of a kernel: arithmetic, and bytes between processor and memory.
 struct Work {
   double flops = 0;
   double bytes = 0;
 };
-/// Of tensors that are each read or written once.
+/// Bytes of tensors that are each read or written once.
 Work traffic(std::initializer_list<const Tensor*> tensors, double flops = 0);
 
 struct Span {
-  const char* name = "";  ///< a literal
+  const char* name = "";  ///< string literal
   SpanKind kind = SpanKind::phase;
-  int32_t parent = -1;  ///< index of the span around it
+  int32_t parent = -1;  ///< index of the enclosing span
   int64_t begin = 0;    ///< nanoseconds of the steady clock
   int64_t end = 0;
   Work work;
-  uint64_t sequence = 0;  ///< of a collective: its number, the same on every rank
+  uint64_t sequence = 0;  ///< number of a collective, the same on every rank
 };
 
-/// When this rank had given its part of a collective.
+/// Time at which this rank had contributed to a collective.
 struct Post {
   uint64_t sequence;
   int64_t time;
 };
 
-/// Passes spans on to a tool that the core does not know: see device/profile_tools.hpp.
+/// Passes spans to a tool outside of the core, see device/profile_tools.hpp.
 struct SpanListener {
   void (*begin)(SpanKind kind, const char* name);
-  void (*end)();  ///< the innermost span of the calling thread ends
+  void (*end)();  ///< ends the innermost span of the calling thread
 };
-/// `listener` lasts as long as the process. A span that is open meanwhile ends at the listener at which it began.
-/// Null: none.
+/// `listener` must live as long as the process. An open span ends at the listener at which it began. Null: none.
 void set_span_listener(const SpanListener* listener);
 
-/// Counts recorders at work and the listener.
+/// Number of active recorders and listeners.
 inline constinit std::atomic<int> span_observers = 0;
 
 /// Records the spans of the thread that calls start(), until stop().
@@ -62,11 +61,11 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// settle is called before a time is taken: it waits for the work that a device does in the background, so that every
-  /// span ends with its own.
+  /// `settle` is called before each time stamp: it waits for background work of the device, so that every span ends
+  /// with its own work.
   void start(std::function<void()> settle = {});
   void stop();
-  /// Of the calling thread, or null.
+  /// Recorder of the calling thread, or null.
   static Recorder* current() { return current_; }
   static int64_t now();  ///< nanoseconds of the steady clock
 
@@ -74,10 +73,10 @@ class Recorder {
   void close(size_t index);
   void post(uint64_t sequence);
 
-  /// What a profile of some steps has; room for as many is made at the start.
+  /// Capacity for spans, allocated at the start.
   static constexpr size_t max_spans = size_t{1} << 16;
 
-  std::vector<Span> spans;  ///< in the order of their beginnings
+  std::vector<Span> spans;  ///< in the order of their start
   std::vector<Post> posts;
 
  private:
@@ -88,13 +87,13 @@ class Recorder {
   int32_t innermost_ = -1;
 };
 
-/// A span from here to the end of the scope.
+/// Opens a span until the end of the scope.
 class ProfileSpan {
  public:
   ProfileSpan(SpanKind kind, const char* name) {
     if (span_observers.load(std::memory_order_relaxed) != 0) begin(kind, name);
   }
-  /// A kernel; work() is asked only while somebody records.
+  /// Span of a kernel; work() is called only while a recorder is active.
   template <class F>
   ProfileSpan(const char* name, const F& work) : ProfileSpan(SpanKind::kernel, name) {
     if (recorder_ != nullptr) recorder_->spans[index_].work = work();
@@ -105,7 +104,7 @@ class ProfileSpan {
   ProfileSpan(const ProfileSpan&) = delete;
   ProfileSpan& operator=(const ProfileSpan&) = delete;
 
-  /// Ends here, and a phase begins.
+  /// Ends the phase and starts the next one.
   void next(const char* phase) {
     if (!observed_) return;
     end();

@@ -1,5 +1,5 @@
 #pragma once
-// Names of things: what an unknown one was probably meant to be.
+// Suggestions for unknown names.
 
 #include <algorithm>
 #include <cctype>
@@ -11,8 +11,8 @@
 
 namespace llmtrain {
 
-/// Fewest insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string alignment),
-/// letters of either case being equal.
+/// Edit distance between a and b: insertions, deletions, substitutions and swaps of neighbours (optimal string
+/// alignment), ignoring case.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) {
     return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
@@ -34,7 +34,7 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-/// The candidate closest to `name`, or empty when none resembles it. A whole part counts as close: heads -> n_heads.
+/// The candidate closest to `name`, or empty when none resembles it. A complete word counts as close: heads -> n_heads.
 inline std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates) {
   const auto contains = [](std::string_view whole, std::string_view part) {
     return part.size() >= 3 && whole.find(part) != std::string_view::npos;

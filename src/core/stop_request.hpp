@@ -1,5 +1,5 @@
 #pragma once
-// The wish of somebody outside that this process stops, as long loops ask for it between two pieces of work.
+// External requests that this process stop; long loops check them between two work items.
 
 #include <cstdint>
 #include <functional>
@@ -7,17 +7,17 @@
 
 namespace llmtrain {
 
-/// What can ask, as numbers that ranks agree on by their maximum: signals are theirs, 0 is nobody.
+/// Codes of stop requests, on which ranks agree by their maximum: a signal is its number, 0 is none.
 enum StopCode : int { stop_by_file = 1000, stop_by_time = 1001 };
 
-/// For handlers of signals.
+/// Records a signal; for signal handlers.
 void request_stop(int code);
-/// What asked, or 0. Any thread.
+/// Code of the request, or 0. Any thread.
 int requested_stop();
 
-/// What else may ask; gives a code or 0. Empty: nothing.
+/// An additional source of requests, which returns a code or 0. Empty: none.
 void set_stop_source(std::function<int()> source);
-/// The same as requested_stop() and of that source. On the thread that set it.
+/// Returns the code of requested_stop() or of that source. Only on the thread that set the source.
 int look_for_stop();
 
 /// "SIGTERM", "the file STOP"

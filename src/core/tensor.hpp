@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-/// Non-owning, contiguous, row-major view of at most four dimensions. A POD: copy it freely.
+/// Non-owning, contiguous, row-major view of at most four dimensions. It is a POD and may be copied freely.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -31,7 +31,7 @@ struct Tensor {
   int64_t bytes() const { return numel() * static_cast<int64_t>(size_of(dtype)); }
   bool empty() const { return data == nullptr; }
 
-  /// Typed access; the element type must be the tensor's own.
+  /// Typed access; the element type must be that of the tensor.
   template <class T>
   T* as() const {
     LLMTRAIN_CHECK(dtype_of<std::remove_const_t<T>> == dtype, "tensor accessed as another dtype");
@@ -47,7 +47,7 @@ struct Tensor {
     t.shape[0] = count;
     return t;
   }
-  /// The same elements under another shape.
+  /// Reshapes to the same number of elements.
   Tensor reshaped(std::initializer_list<int64_t> dims) const {
     Tensor t(data, dtype, dims);
     LLMTRAIN_CHECK(t.numel() == numel(), "reshape changes the number of elements");

@@ -24,16 +24,16 @@ namespace llmtrain {
 
 namespace {
 
-/// The GPU of this process. CUDA gives every new thread the node's first one, and many calls make a context on the GPU
-/// of their thread: each that allocates, copies or asks calls use_device() before.
+/// The GPU of this process. CUDA gives every new thread the node's first GPU, and many calls create a context on the
+/// GPU of their thread: each function that allocates, copies or queries calls use_device() first.
 int device_of_process = 0;
-/// "0000:3B:00.0 of node17", known at the start: a GPU that is broken does not tell any more.
+/// "0000:3B:00.0 of node17", read at the start, since a broken GPU does not answer.
 std::string name_of_process_device;
-/// Of its memory, when this process had its context there and nothing else.
+/// Free memory of the GPU when this process had only its context there.
 int64_t available_at_start = 0;
-std::atomic<int64_t> allocated = 0;  ///< what DeviceBuffers have
+std::atomic<int64_t> allocated = 0;  ///< bytes held by DeviceBuffers
 
-/// Of errors that are the machine's rather than the program's.
+/// Tells errors of the machine from errors of the program.
 std::string advice(cudaError_t code) {
   constexpr int contained = 226;  // cudaErrorContained of CUDA 12.4 and newer
   if (code != cudaErrorECCUncorrectable && code != cudaErrorNvlinkUncorrectable &&
@@ -41,21 +41,21 @@ std::string advice(cudaError_t code) {
     return {};
   }
   return fmt::format(
-      "; GPU {} is faulty (nvidia-smi -q, Xid lines of dmesg): leave the node out; the same command goes on from the "
-      "newest checkpoint",
+      "; GPU {} is faulty (see nvidia-smi -q, and Xid lines in dmesg): exclude the node; the same command resumes from "
+      "the newest checkpoint",
       name_of_process_device);
 }
 
 [[noreturn]] void throw_out_of_memory(const std::string& what) {
-  cudaGetLastError();  // not an error of the next call
+  cudaGetLastError();  // keeps the next call from returning this error
   size_t available = 0, total = 0;
-  std::string there;  // not where even the question takes memory that there is not
+  std::string there;  // empty where the query itself runs out of memory
   if (cudaMemGetInfo(&available, &total) == cudaSuccess) {
     there = fmt::format("; {:.2f} of {:.2f} GiB are available", static_cast<double>(available) / 0x1p30,
                         static_cast<double>(total) / 0x1p30);
   }
   throw UserError(ExitCode::deck,
-                  fmt::format("out of GPU memory: {}{}; take a smaller micro-batch or model, more recomputation, or a "
+                  fmt::format("out of GPU memory: {}{}; use a smaller micro-batch or model, more recomputation, or a "
                               "higher ZeRO stage",
                               what, there));
 }
@@ -65,7 +65,7 @@ void cuda_check(cudaError_t code, const char* call) {
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
     throw UserError(ExitCode::no_device, fmt::format("{}: there is no GPU: {}", call, cudaGetErrorString(code)));
   }
-  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} wants some", call));
+  if (code == cudaErrorMemoryAllocation) throw_out_of_memory(fmt::format("{} needs some", call));
   throw Error(
       fmt::format("{} failed: {} ({}){}", call, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }
@@ -81,7 +81,7 @@ cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream
 
 thread_local WaitObserver* observer = nullptr;
 
-/// A wait that takes long, as the watchdog and the observer see it.
+/// A long wait, reported to the watchdog and the observer.
 class LongWait {
  public:
   LongWait() = default;
@@ -95,7 +95,7 @@ class LongWait {
   DeviceWait mark_;
 };
 
-/// Until `code()` is not cudaErrorNotReady. The library's own waits never come back from a kernel that hangs.
+/// Polls until `code()` is not cudaErrorNotReady. The library's own waits never return from a kernel that hangs.
 template <class F>
 void wait_for(const F& code, const char* what) {
   using Clock = std::chrono::steady_clock;
@@ -104,7 +104,7 @@ void wait_for(const F& code, const char* what) {
   Clock::time_point look = Clock::now() + between_looks;
   cudaError_t state = cudaSuccess;
   while ((state = code()) == cudaErrorNotReady) {
-    cudaGetLastError();  // the runtime keeps it like an error; libraries that ask after their launches would see it
+    cudaGetLastError();  // the runtime keeps it like an error; libraries that check after their launches would see it
     if (Clock::now() >= look) {
       if (!wait) wait.emplace();
       if (observer != nullptr) observer->waiting();
@@ -121,8 +121,8 @@ std::string address_of(int device) {
   return bus.data();
 }
 
-/// Freeing waits for the device, which may wait for other ranks. While an exception leaves the program, memory stays to
-/// the end of the process.
+/// Freeing waits for the device, which may wait for other ranks. While an exception unwinds the program, memory is kept
+/// until the end of the process.
 bool may_wait() { return std::uncaught_exceptions() == 0; }
 
 cudaDeviceProp current_properties() {
@@ -133,7 +133,7 @@ cudaDeviceProp current_properties() {
   return properties;
 }
 
-// The kind follows from the addresses.
+// CUDA infers the kind from the addresses.
 void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
   if (bytes <= 0) return;
   use_device();
@@ -141,7 +141,7 @@ void copy(void* to, const void* from, int64_t bytes, Stream& stream) {
 }
 
 bool is_pageable(const void* host) {
-  use_device();  // else the question alone would make a context on the node's first GPU
+  use_device();  // else the query would create a context on the node's first GPU
   cudaPointerAttributes attributes{};
   cuda_check(cudaPointerGetAttributes(&attributes, host), "cudaPointerGetAttributes");
   return attributes.type == cudaMemoryTypeUnregistered;
@@ -159,14 +159,15 @@ std::string device_description() {
 
 std::string device_libraries() {
   int runtime = 0;
-  cudaRuntimeGetVersion(&runtime);  // answers without a driver
+  cudaRuntimeGetVersion(&runtime);  // works without a driver
   return fmt::format("CUDA {}.{}", runtime / 1000, runtime / 10 % 100);
 }
 
 bool device_fast_bf16() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return true;  // the build is for such ones
-  return current_properties().major >= 8;                                    // tensor cores take bf16 from Ampere on
+  // without a device, assume one that the build targets
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return true;
+  return current_properties().major >= 8;  // tensor cores support bf16 from Ampere on
 }
 
 Stream::Stream() {
@@ -220,15 +221,15 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 }
 
 void Graph::record(Stream& stream, const std::function<void()>& work) {
-  LLMTRAIN_CHECK(!recorded(), "a graph is recorded once");
-  // Other threads may go on with CUDA meanwhile.
+  LLMTRAIN_CHECK(!recorded(), "the graph is already recorded");
+  // Other threads may call CUDA meanwhile.
   cuda_check(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t graph = nullptr;
   try {
     work();
   } catch (...) {
     if (cudaStreamEndCapture(raw(stream), &graph) == cudaSuccess) cudaGraphDestroy(graph);
-    cudaGetLastError();  // of the recording that came to nothing
+    cudaGetLastError();  // error of the failed recording
     throw;
   }
   cuda_check(cudaStreamEndCapture(raw(stream), &graph), "cudaStreamEndCapture");
@@ -249,12 +250,12 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   use_device();
   const cudaError_t code = cudaMalloc(&data_, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
-    throw_out_of_memory(fmt::format("{:.2f} GiB wanted", static_cast<double>(bytes) / 0x1p30));
+    throw_out_of_memory(fmt::format("{:.2f} GiB are needed", static_cast<double>(bytes) / 0x1p30));
   }
   cuda_check(code, "cudaMalloc");
   bytes_ = bytes;
   allocated += bytes;
-  // On a stream of its own: what other streams hold may wait for other ranks.
+  // A separate stream, since work in other streams may wait for other ranks.
   Stream stream;
   fill_zero(data_, bytes, stream);
   stream.synchronize();
@@ -282,12 +283,10 @@ PinnedBuffer::PinnedBuffer(int64_t bytes) {
   void* data = nullptr;
   const cudaError_t code = cudaMallocHost(&data, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not an error of the next call
-    throw UserError(
-        ExitCode::deck,
-        fmt::format("out of host memory: the system did not lock {:.2f} GiB for transfers with the GPU; see "
-                    "ulimit -l and the memory of the job",
-                    static_cast<double>(bytes) / 0x1p30));
+    cudaGetLastError();  // keeps the next call from returning this error
+    throw UserError(ExitCode::deck, fmt::format("out of host memory: the system did not lock {:.2f} GiB for transfers "
+                                                "with the GPU; raise ulimit -l, or the memory of the job",
+                                                static_cast<double>(bytes) / 0x1p30));
   }
   cuda_check(code, "cudaMallocHost");
   data_.reset(data);
@@ -304,7 +303,7 @@ void copy_to_device(void* device, const void* host, int64_t bytes, Stream& strea
   copy(device, host, bytes, stream);
 }
 void copy_to_host(void* host, const void* device, int64_t bytes, Stream& stream) {
-  // There the library's copy waits for the stream where nobody sees it, and never comes back from a kernel that hangs.
+  // The library's own copy waits for the stream unobserved, and never returns from a kernel that hangs.
   if (bytes > 0 && is_pageable(host)) stream.synchronize();
   copy(host, device, bytes, stream);
 }
@@ -322,13 +321,14 @@ DeviceMemory device_memory() {
   return {static_cast<int64_t>(available), static_cast<int64_t>(total)};
 }
 
-// Of a process with modules loaded lazily, on GPUs of 80 GiB and more; other drivers and GPUs differ by some 100 MiB.
+// Measured for a process with lazily loaded modules, on GPUs of 80 GiB and more; other drivers and GPUs differ by some
+// 100 MiB.
 int64_t device_context_bytes(int64_t /*processes*/) { return int64_t{512} << 20; }
 
 int64_t device_process_bytes(int64_t processes) {
   const int64_t own = allocated;
   const int64_t gone = processes > 1 ? own : available_at_start - device_memory().available;
-  return device_context_bytes(processes) + std::max(own, gone);  // others may have given some back
+  return device_context_bytes(processes) + std::max(own, gone);  // others may have freed some
 }
 
 int64_t device_reserve_bytes() { return int64_t{256} << 20; }
@@ -346,12 +346,12 @@ std::string device_identity() {
   return text;
 }
 
-// What a kernel broke, the next call of whatever library tells, in its own words.
+// An error of a kernel surfaces in the next call of any library, in that library's words.
 std::string device_fault() {
   const cudaError_t last = cudaPeekAtLastError();
   if (last != cudaSuccess) return advice(last);
   const cudaError_t state = cudaStreamQuery(nullptr);
-  if (state == cudaErrorNotReady) cudaGetLastError();  // not an error of the next call
+  if (state == cudaErrorNotReady) cudaGetLastError();  // keeps the next call from returning this error
   return advice(state);
 }
 
@@ -359,32 +359,33 @@ void use_threads(int threads) { omp_set_num_threads(threads); }
 
 namespace {
 
-/// Of the architectures that kernels may be built for (CMakeLists.txt): they copy asynchronously and multiply bf16.
+/// Supported architectures (CMakeLists.txt): kernels use asynchronous copies and bf16 products.
 constexpr int oldest_capability = 8;
 
-/// A workstation may have an old one for its screen.
+/// A workstation may have an old GPU for its screen.
 bool runs_our_kernels(int device) {
   int major = 0;
   cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   return major >= oldest_capability;
 }
 
-/// Makes the context, so that an error has one place.
+/// Creates the context, so that an error surfaces here.
 void start_device() {
   const cudaError_t chosen = cudaSetDevice(device_of_process);
   const cudaError_t code = chosen == cudaSuccess ? cudaFree(nullptr) : chosen;
   if (code == cudaSuccess) return;
-  throw UserError(ExitCode::no_device,
-                  fmt::format("GPU {} does not start: {} ({}): another process may have it for itself (compute mode "
-                              "EXCLUSIVE_PROCESS wants one rank per GPU, or MPS) or fill its memory; see nvidia-smi, "
-                              "or leave the node out{}",
-                              name_of_process_device, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
+  throw UserError(
+      ExitCode::no_device,
+      fmt::format(
+          "GPU {} cannot be initialised: {} ({}): another process may use it exclusively (compute mode "
+          "EXCLUSIVE_PROCESS needs one rank per GPU, or MPS) or fill its memory; see nvidia-smi, or exclude the node{}",
+          name_of_process_device, cudaGetErrorString(code), cudaGetErrorName(code), advice(code)));
 }
 
 }  // namespace
 
 DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
-  // Of updates that the host makes (offloading): else every rank takes all cores that it may run on.
+  // Threads for updates on the host (offloading); without a limit every rank takes all cores that it may run on.
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
   int count = 0;
@@ -392,8 +393,8 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   if (code != cudaSuccess || count == 0) {
     throw UserError(ExitCode::no_device,
                     fmt::format("this build of llmtrain computes on NVIDIA GPUs and finds none on this machine "
-                                "({}: {}): start it where there is one (under Slurm: --gpus-per-task=1), check the "
-                                "driver with nvidia-smi and CUDA_VISIBLE_DEVICES, or take the host build",
+                                "({}: {}): run it on a machine with a GPU (under Slurm: --gpus-per-task=1), check the "
+                                "driver with nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host build",
                                 host_name(), code != cudaSuccess ? cudaGetErrorString(code) : "no device is visible"));
   }
   std::vector<int> devices;
@@ -405,8 +406,8 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   }
   if (devices.empty()) {
     throw UserError(ExitCode::no_device,
-                    fmt::format("the GPUs of {} are too old: llmtrain wants compute capability {}.0 or newer (NVIDIA "
-                                "Ampere, as A100), see nvidia-smi --query-gpu=name,compute_cap --format=csv; take "
+                    fmt::format("the GPUs of {} are too old: llmtrain needs compute capability {}.0 or newer (NVIDIA "
+                                "Ampere, as A100), see nvidia-smi --query-gpu=name,compute_cap --format=csv; use "
                                 "another node, or the host build",
                                 host_name(), oldest_capability));
   }

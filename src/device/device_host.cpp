@@ -61,8 +61,8 @@ std::string device_libraries() {
 }
 
 bool device_fast_bf16() {
-  // Intel's AVX-512 has half as many ports for bf16 dot products as for fp32 fused multiply-adds: without tiles bf16 is
-  // the slower one there (0.55 x measured). AMD's has as many.
+  // Intel's AVX-512 has half as many ports for bf16 dot products as for fp32 fused multiply-adds: without tiles, bf16
+  // is slower there (0.55 x measured). AMD's has as many.
 #if defined(__x86_64__)
   return processor_has(Instructions::amx) || (processor_has(Instructions::avx512_bf16) && __builtin_cpu_is("amd") != 0);
 #else
@@ -98,12 +98,13 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   if (bytes == 0) return;
   const DeviceMemory memory = device_memory();
   if (bytes > memory.available) {
-    throw UserError(ExitCode::deck,
-                    fmt::format("out of memory: {:.2f} GiB wanted, {:.2f} of {:.2f} GiB are available on this machine; "
-                                "take a smaller micro-batch or model, more recomputation, a higher ZeRO stage, or "
-                                "fewer ranks per node",
-                                static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
-                                static_cast<double>(memory.total) / 0x1p30));
+    throw UserError(
+        ExitCode::deck,
+        fmt::format("out of memory: {:.2f} GiB are needed, {:.2f} of {:.2f} GiB are available on this machine; use a "
+                    "smaller micro-batch or model, more recomputation, a higher ZeRO stage, or "
+                    "fewer ranks per node",
+                    static_cast<double>(bytes) / 0x1p30, static_cast<double>(memory.available) / 0x1p30,
+                    static_cast<double>(memory.total) / 0x1p30));
   }
   void* data = mmap(nullptr, static_cast<size_t>(whole_pages(bytes)), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -113,8 +114,8 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   }
   data_ = data;
   bytes_ = bytes;
-  // What is larger stays in small pages: under a hypervisor that hands idle memory back, the first touch of gigabytes
-  // in huge pages can take seconds.
+  // Larger blocks stay in small pages: under a hypervisor that reclaims idle memory, the first touch of gigabytes in
+  // huge pages can take seconds.
   if (bytes <= max_in_huge_pages) madvise(data, static_cast<size_t>(whole_pages(bytes)), MADV_HUGEPAGE);
   volatile char* touched = static_cast<char*>(data);
   const int64_t page = page_size();
@@ -144,12 +145,12 @@ void PinnedBuffer::Free::operator()(void* data) const { std::free(data); }
 
 namespace {
 
-/// copy(offset, count) over all bytes, in parallel where that pays.
+/// Calls copy(offset, count) over all bytes, in parallel where that pays.
 template <class F>
 void in_parallel(int64_t bytes, const F& body) {
   constexpr int64_t block = int64_t{1} << 18;
   if (bytes <= 0) return;
-  // A team of one thread would be made and freed each time.
+  // A team of one thread would be created and freed each time.
   if (bytes <= 4 * block || omp_get_max_threads() == 1) return body(0, bytes);
 #pragma omp parallel for schedule(static)
   for (int64_t offset = 0; offset < bytes; offset += block) body(offset, std::min(block, bytes - offset));
@@ -188,7 +189,7 @@ int64_t device_process_bytes(int64_t /*processes*/) {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string key; file >> key;) {
     int64_t kib = 0;
-    if (key == "Pss:" && file >> kib) return kib * 1024;  // proportional: the ranks of a node add up
+    if (key == "Pss:" && file >> kib) return kib * 1024;  // proportional set size: the values of a node's ranks add up
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return 0;
@@ -203,8 +204,8 @@ void use_threads(int threads) { omp_set_num_threads(threads); }
 
 DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads, int /*ranks_of_node*/) {
   LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");
-  // The table in which Kokkos keeps its threads, in all releases that cmake/Dependencies.cmake accepts; it checks
-  // nothing.
+  // The table in which Kokkos keeps its threads, in all releases that cmake/Dependencies.cmake accepts; Kokkos does not
+  // check its bounds.
   constexpr int max_threads = 512;
   LLMTRAIN_CHECK(threads <= max_threads, "more threads than Kokkos has room for");
   omp_set_dynamic(0);

@@ -26,7 +26,7 @@ std::optional<int64_t> read_number(const fs::path& file) {
   return in >> word ? parse_number(word) : std::nullopt;
 }
 
-/// Value of the line that starts with `key` (kB as in proc/meminfo, or plain as in memory.stat).
+/// Value of the line that starts with `key` (kB as in proc/meminfo, or bytes as in memory.stat).
 std::optional<int64_t> read_field(const fs::path& file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -40,7 +40,7 @@ std::optional<int64_t> read_field(const fs::path& file, const std::string& key) 
 struct ControlGroupFiles {
   const char* limit;
   const char* usage;
-  const char* cache;  ///< field of memory.stat: file pages that are given back when memory is short
+  const char* cache;  ///< field of memory.stat: file pages that the kernel reclaims when memory is short
 };
 constexpr ControlGroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr ControlGroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
@@ -55,7 +55,7 @@ void narrow(DeviceMemory& memory, const fs::path& group, const ControlGroupFiles
 }
 
 /// Limits of the group at `path` under `mount` and of all groups above it. Inside a container the group's own path may
-/// not be visible; the mount itself then is the container's group.
+/// be invisible; the mount itself is then the container's group.
 void narrow_upwards(DeviceMemory& memory, const fs::path& mount, const std::string& path,
                     const ControlGroupFiles& files) {
   fs::path relative = fs::path(path).relative_path().lexically_normal();
@@ -66,7 +66,7 @@ void narrow_upwards(DeviceMemory& memory, const fs::path& mount, const std::stri
   narrow(memory, mount, files);
 }
 
-/// Whether `name` is an entry of a comma-separated list.
+/// True if `name` is an entry of a comma-separated list.
 bool lists(const std::string& list, const std::string& name) {
   std::istringstream entries(list);
   for (std::string entry; std::getline(entries, entry, ',');) {

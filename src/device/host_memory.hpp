@@ -5,7 +5,7 @@
 
 namespace llmtrain {
 
-/// Memory of this machine as the process may use it: MemTotal and MemAvailable of proc/meminfo, narrowed by the limits
+/// Memory of this machine that the process may use: MemTotal and MemAvailable of proc/meminfo, narrowed by the limits
 /// of the process's control groups (version 1 or 2), from its own group up to the root. `root` is "/" except in tests.
 DeviceMemory host_memory(const std::filesystem::path& root);
 

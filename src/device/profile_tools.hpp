@@ -1,11 +1,11 @@
 #pragma once
-// Makes the spans of core/profile.hpp visible to tools outside of this program: regions of Kokkos Tools on the host
+// Passes the spans of core/profile.hpp to external profilers: regions of Kokkos Tools on the host
 // (profile_tools_host.cpp), NVTX ranges of the domain "llmtrain" on a GPU (profile_tools_cuda.cpp).
 
 namespace llmtrain {
 
-/// Installs the listener for spans if a tool watches this process, which then has been loaded; else spans stay as cheap
-/// as they are without one. DeviceRuntime attaches and detaches.
+/// Installs a span listener if a profiler is attached to this process, and is then loaded; without one, spans keep
+/// their low cost. DeviceRuntime attaches and detaches.
 void attach_profile_tools();
 void detach_profile_tools();
 

@@ -1,6 +1,6 @@
 #include "device/profile_tools.hpp"
 
-#if __has_include(<nvtx3/nvToolsExt.h>)  // a part of the CUDA Toolkit that can be left out
+#if __has_include(<nvtx3/nvToolsExt.h>)  // an optional part of the CUDA Toolkit
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -41,7 +41,7 @@ void attach_profile_tools() {
   set_span_listener(&nvtx_ranges);
 }
 
-// The domain stays: a span of another thread may still be open.
+// The domain is never destroyed: a span of another thread may still be open.
 void detach_profile_tools() { set_span_listener(nullptr); }
 
 }  // namespace llmtrain

@@ -7,7 +7,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Tools keep one stack of regions for the whole process, so only the thread that runs Kokkos has regions.
+/// Tools keep one stack of regions per process, so that only the thread that runs Kokkos has regions.
 constinit thread_local bool has_regions = false;
 
 constexpr SpanListener kokkos_regions = {[](SpanKind /*kind*/, const char* name) {

@@ -53,7 +53,7 @@ void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x,
                      ctx.stream);
   } else {
     AttentionShape own = shape;
-    if (ctx.role != ProductRole::training) own.longest = 0;  // cuDNN's choices depend on the number of sequences
+    if (ctx.role != ProductRole::training) own.longest = 0;  // cuDNN selects a plan by the number of sequences
     Arena::Frame frame(ctx.arena);
     const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(own, n)});
     attention_forward(first_rows(saved.out, n), lse_of(saved, shape, n), rows, batch, own, probability_dropout(ctx),

@@ -11,7 +11,7 @@ namespace llmtrain {
 
 struct AttentionSaved {
   Tensor qkv;   ///< compute dtype [N, (H + 2 G) D], after norms and rope
-  Tensor raw;   ///< with norms: compute dtype [N, (H + G) D], queries and keys before them
+  Tensor raw;   ///< with norms: compute dtype [N, (H + G) D], queries and keys before the norms
   Tensor rstd;  ///< with norms: fp32 [N, H + G]
   Tensor out;   ///< compute dtype [N, H D]
   Tensor lse;   ///< fp32 [H, N]
@@ -41,13 +41,13 @@ struct Attention {
     f(s.out, {part, ".out", compute, rows, projection.in, again});
     f(s.lse, {part, ".lse", DType::f32, shape.heads, rows, again});
   }
-  /// Scratch of forward and backward together.
+  /// Scratch bytes for forward and backward.
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 
-  /// x [N, C] -> y [N, C], x in the compute dtype, y too or fp32.
+  /// x [N, C] -> y [N, C]; x has the compute dtype, y the compute dtype or fp32.
   void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
                const AttentionSaved& saved) const;
-  /// forward up to the output projection, which reads saved.out.
+  /// Runs forward() up to the output projection, which reads saved.out.
   void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
                      const AttentionSaved& saved) const;
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x, const Rope& rope,

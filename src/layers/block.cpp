@@ -12,7 +12,7 @@ int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const
   const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
   const int64_t parts = std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
   return dropped_bytes<BlockSaved>(*this, compute, rows, level) + branches + (pre_norm ? 0 : residual) +
-         (sandwich ? std::max(parts, residual) : parts);  // the norms' and the parts' in turn
+         (sandwich ? std::max(parts, residual) : parts);  // used in turn by the norms and by the branches
 }
 
 int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
@@ -24,7 +24,7 @@ int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const
   for (const Linear* l : {&attention.projection, &mlp.down}) {
     bytes = std::max(bytes, l->workspace_bytes(compute, branch, rows, training));
   }
-  // Gradients of weight and bias, or of both heads' norms.
+  // Gradients of a norm's weight and bias, or of the query and key norms of all heads.
   const int64_t norms = 2 * std::max(channels, attention.query_norm.exists() ? attention.shape.head_dim : 0);
   return training ? std::max(bytes, row_sum_workspace_bytes(rows, norms)) : bytes;
 }
@@ -66,7 +66,7 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
 }
 
-/// delta [N, C]: what attention adds to the residual stream, before dropout.
+/// delta [N, C]: output of the attention branch, before dropout.
 void Block::project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.attention_output, n) : delta;
@@ -81,7 +81,7 @@ void Block::project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
 }
 
-/// ddelta: gradient behind the norm on entry, before it on return.
+/// ddelta: gradient of the norm's output on entry, of its input on return.
 void Block::backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                               const NormSaved& saved) const {
   const int64_t n = ddelta.dim(0);
@@ -102,7 +102,7 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor room = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
 
-  // Where nothing lies between a branch and the residual stream, the branch's gradient is the stream's.
+  // Without an operation between a branch and the residual stream, the branch's gradient is the stream's.
   const bool apart = room.dtype != dx.dtype || residual_dropout(ctx, 0).active() || sandwich;
   const Tensor& ddelta = apart ? room : dx;
   if (apart) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);

@@ -9,10 +9,10 @@ namespace llmtrain {
 
 /// Activations of one block, kept from the forward to the backward pass.
 struct BlockSaved {
-  Tensor input;            ///< fp32 [N, C], the residual stream that enters
+  Tensor input;            ///< fp32 [N, C], the residual stream at the input
   Tensor attention_input;  ///< compute dtype [N, C]
   AttentionSaved attention;
-  Tensor delta;      ///< compute dtype [N, C], what attention adds to the stream; where it is kept, `middle` is not
+  Tensor delta;      ///< compute dtype [N, C], output of the attention branch; if it is kept, `middle` is not
   Tensor middle;     ///< fp32 [N, C], the residual stream between attention and MLP (post-norm: before norm 1)
   Tensor mlp_input;  ///< compute dtype [N, C]
   MlpSaved mlp;
@@ -46,13 +46,13 @@ struct Block {
     const auto residual = [&](Tensor& t, const char* what) {
       f(t, SavedSpec{"", what, DType::f32, rows, channels, Recompute::block});
     };
-    const auto branch = [&](Tensor& t, const char* what) {  // one pass over the stream gives it back
+    const auto branch = [&](Tensor& t, const char* what) {  // recomputed by one pass over the stream
       f(t, SavedSpec{"", what, compute, rows, channels, Recompute::none});
     };
     f(s.input, SavedSpec{"", ".input", DType::f32, rows, channels});
     branch(s.attention_input, ".attention_input");
     attention.visit_saved(s.attention, compute, rows, f, ".attention");
-    if (pre_norm && size_of(compute) < 4) {  // half the bytes, and one pass over the stream gives the sum back
+    if (pre_norm && size_of(compute) < 4) {  // half the bytes, and one pass over the stream recomputes the sum
       f(s.delta, SavedSpec{"", ".delta", compute, rows, channels, Recompute::block});
       f(s.middle, SavedSpec{"", ".middle", DType::f32, rows, channels, Recompute::none});
     } else {
@@ -72,15 +72,15 @@ struct Block {
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
-  /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, is what plan_kept has left.
+  /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, holds the tensors that plan_kept registered.
   void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved) const;
   /// dx fp32 [N, C]: gradient of the output on entry, of the input on return.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved) const;
 
  private:
   Dropout residual_dropout(const Context& ctx, int branch) const;
-  /// One pass forward: `all` has every tensor, `kept` those that outlive the pass. An empty output says that this is
-  /// the second pass, which only fills what `kept` lacks.
+  /// Runs one forward pass: `all` has every tensor, `kept` those that outlive the pass. An empty output marks the
+  /// recomputation, which only fills the tensors that `kept` lacks.
   struct ForwardPass {
     const BlockSaved& kept;
     const BlockSaved& all;

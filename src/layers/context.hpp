@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-/// What every layer needs to run. Dropout is active when training.
+/// Context of a pass for every layer. Dropout is active when training.
 struct Context {
   ParamStore& params;
   Arena& arena;
@@ -21,12 +21,12 @@ struct Context {
   uint64_t seed = 0;
   int64_t step = 0;
   bool training = false;
-  const KvCache* cache = nullptr;  ///< of a pass that generates
-  /// Of all products. Other than training, a row's bits do not depend on the rows beside it.
+  const KvCache* cache = nullptr;  ///< null except in generation
+  /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
 };
 
-/// A parameter of a layer, or none.
+/// A parameter of a layer; may be absent.
 struct ParamRef {
   int unit = -1;
   int param = -1;
@@ -59,7 +59,7 @@ class UnitBuilder {
   int unit_;
 };
 
-/// The first n rows of a buffer planned for more.
+/// The first n rows of a buffer planned for more rows.
 inline Tensor first_rows(const Tensor& t, int64_t n) { return t.empty() ? t : t.rows(0, n); }
 
 }  // namespace llmtrain

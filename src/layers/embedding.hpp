@@ -9,12 +9,12 @@ namespace llmtrain {
 struct Embedding {
   ParamRef table;      ///< [V, C]
   ParamRef positions;  ///< [P, C] or none
-  float scale = 1;     ///< of what the table gives, not of positions
+  float scale = 1;     ///< factor on token embeddings, not on positions
   double dropout = 0;
 
   /// x fp32 [N, C].
   void forward(Context& ctx, const Batch& batch, const Tensor& x) const;
-  /// Adds to the table's gradient when the head has already written it (tied), else to zeros.
+  /// Adds to the table's gradient if the head has already written it (tied), else overwrites it.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t row_granule = 128;
 
-/// All rows, or as many whole granules as fit, at least one.
+/// Number of rows that fit: all, or a multiple of the granule, at least one.
 int64_t fitting_rows(int64_t rows, int64_t bytes, int64_t bytes_of_row) {
   return std::min(rows, std::max(bytes / bytes_of_row / row_granule * row_granule, row_granule));
 }
@@ -32,7 +32,8 @@ int64_t Head::scratch_bytes(DType compute, int64_t rows) const {
   const int64_t logits = Arena::aligned(block_rows(rows) * columns() * 4);
   const int64_t gradients =
       Arena::aligned(group_rows(compute, rows) * columns() * static_cast<int64_t>(size_of(compute)));
-  return compute == DType::f32 ? std::max(logits, gradients) : logits + gradients;  // fp32 logits become gradients
+  // fp32 logits are overwritten by their gradients
+  return compute == DType::f32 ? std::max(logits, gradients) : logits + gradients;
 }
 
 int64_t Head::workspace_bytes(DType compute, int64_t rows, bool training) const {

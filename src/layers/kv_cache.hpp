@@ -6,9 +6,9 @@
 
 namespace llmtrain {
 
-/// Keys and values of the tokens so far, by layer, for sequences that grow token by token. A forward pass with a cache
-/// stores those of its rows at (sequence_ids, positions). While `decoding`, rows attend to the cache (one or more new
-/// tokens of sequences that are there); otherwise the batch holds whole beginnings as segments and attends to itself.
+/// Keys and values of the previous tokens, by layer, for generation. A forward pass with a cache stores those of its
+/// rows at (sequence_ids, positions). While `decoding`, rows attend to the cache (one or more new tokens of cached
+/// sequences); otherwise the batch holds whole prompts as segments and attends to itself.
 struct KvCache {
   std::vector<Tensor> layers;  ///< compute dtype [S, P, 2 G D]
   bool decoding = false;

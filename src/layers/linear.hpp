@@ -5,15 +5,15 @@
 
 namespace llmtrain {
 
-/// Rows of a fused matrix under their outer names, e.g. {"...q_proj", 64}, {"...k_proj", 16}, {"...v_proj", 16}. The
-/// suffixes .weight and .bias are added.
+/// Rows of a fused matrix under their external names, e.g. {"...q_proj", 64}, {"...k_proj", 16}, {"...v_proj", 16}. The
+/// suffixes .weight and .bias are appended.
 struct LinearPart {
   std::string name;
   int64_t rows;
-  bool transposed = false;  ///< in files
+  bool transposed = false;  ///< true if files store the transpose
 };
 
-/// y = x W^T + b. Several projections of one input are one Linear of several parts.
+/// y = x W^T + b. Several projections of one input are one Linear with several slices.
 struct Linear {
   ParamRef weight;
   ParamRef bias;
@@ -22,11 +22,11 @@ struct Linear {
 
   static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std);
 
-  /// What kernels take of the arena's workspace; `output` is y's dtype.
+  /// Bytes of workspace that the kernels need; `output` is y's dtype.
   int64_t workspace_bytes(DType compute, DType output, int64_t rows, bool training) const;
   /// x [N, in] -> y [N, out].
   void forward(Context& ctx, const Tensor& y, const Tensor& x) const;
-  /// Gradients of weight and bias, and dx [N, in].
+  /// Computes gradients of weight and bias, and dx [N, in].
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
 };
 

@@ -26,8 +26,8 @@ struct Mlp {
   int64_t scratch_bytes(DType compute, int64_t rows) const;
 
   void forward(Context& ctx, const Tensor& y, const Tensor& x, const MlpSaved& saved) const;
-  /// forward up to `down`, which reads saved.activated. What `kept` lacks will be computed again before the backward
-  /// pass (`again`), which has what is in `kept` already.
+  /// Runs forward() up to `down`, which reads saved.activated. Tensors that `kept` lacks are recomputed before the
+  /// backward pass (with `again`), which then has the tensors of `kept`.
   void forward_hidden(Context& ctx, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept, bool again) const;
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const MlpSaved& saved) const;
 };

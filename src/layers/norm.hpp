@@ -13,7 +13,7 @@ struct NormSaved {
   Tensor rstd;
 };
 
-/// What the norms of a model have in common.
+/// Properties that all norms of a model share.
 struct NormShape {
   NormKind kind = NormKind::layernorm;
   double epsilon = 1e-5;
@@ -39,15 +39,15 @@ struct Norm {
 
   static Norm declare(UnitBuilder& unit, const std::string& name, const NormShape& shape);
 
-  /// x fp32 [N, C] -> y [N, C] in y's dtype. again: `saved` has the statistics of x already.
+  /// x fp32 [N, C] -> y [N, C] in y's dtype. again: `saved` already holds the statistics of x.
   void forward(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, bool again = false) const;
-  /// dx fp32 = or += the gradient; dy in any dtype.
+  /// Sets or adds the gradient to dx (fp32); dy in any dtype.
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                 bool accumulate_dx) const;
-  /// x = in + branch, and forward.
+  /// Computes x = in + branch, then forward.
   void forward_sum(Context& ctx, const Tensor& y, const Tensor& x, const NormSaved& saved, const Tensor& in,
                    const ResidualBranch& branch, bool again = false) const;
-  /// Backward, and then from dx the branch's gradient.
+  /// Computes backward, then the branch's gradient from dx.
   void backward_sum(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const NormSaved& saved,
                     bool accumulate_dx, const ResidualBranch& branch) const;
 

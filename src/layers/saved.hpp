@@ -13,12 +13,12 @@
 namespace llmtrain {
 
 struct SavedSpec {
-  const char* part;  ///< which of the layers inside, such as ".norm1", or ""
+  const char* part;  ///< name of the inner layer, such as ".norm1", or ""
   const char* name;
   DType dtype;
   int64_t rows;
   int64_t columns;                           ///< 0: a vector
-  std::optional<Recompute> dropped_by = {};  ///< and by the levels above it
+  std::optional<Recompute> dropped_by = {};  ///< lowest level that drops it; higher levels drop it too
 
   bool kept(Recompute level) const { return !dropped_by || level < *dropped_by; }
   int64_t bytes() const {
@@ -26,7 +26,7 @@ struct SavedSpec {
   }
 };
 
-/// Registers what `level` keeps; the rest stays empty.
+/// Registers the tensors that `level` keeps; the others stay empty.
 template <class Layer, class Saved>
 void plan_kept(Arena& arena, const Layer& layer, Saved& saved, DType compute, int64_t rows, Recompute level,
                const std::string& name) {
@@ -41,7 +41,7 @@ void plan_kept(Arena& arena, const Layer& layer, Saved& saved, DType compute, in
   });
 }
 
-/// Scratch that with_room takes.
+/// Scratch bytes that with_room allocates.
 template <class Saved, class Layer>
 int64_t dropped_bytes(const Layer& layer, DType compute, int64_t rows, Recompute level) {
   int64_t bytes = 0;
@@ -50,7 +50,7 @@ int64_t dropped_bytes(const Layer& layer, DType compute, int64_t rows, Recompute
   return bytes;
 }
 
-/// The kept tensors, and scratch in the place of the others.
+/// Returns the kept tensors, with scratch for the others.
 template <class Layer, class Saved>
 Saved with_room(Arena::Frame& frame, const Layer& layer, const Saved& kept, DType compute, int64_t rows) {
   Saved all = kept;

@@ -213,7 +213,8 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
     ctx.params.acquire(block_unit(layer));
     if (!last) ctx.params.prefetch(block_unit(layer + 1));
     if (batch != nullptr) {
-      // With one slot of activations (evaluation) the output goes aside first, since it is the next block's input.
+      // With one slot of activations (evaluation), the output is first written to a separate buffer, since it is the
+      // next block's input.
       const Tensor output = first_rows(last || saved_.size() == 1 ? output_ : saved(layer + 1).input, batch->tokens);
       blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_, saved(layer));
       if (!last && saved_.size() == 1) cast(first_rows(saved(0).input, batch->tokens), output, ctx.stream);
@@ -242,7 +243,7 @@ void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const To
   ctx.params.acquire(head_unit_);
   ctx.params.prefetch(block_unit(static_cast<int>(blocks_.size()) - 1));
   if (batch != nullptr) {
-    // The gradient of a block of rows replaces the rows: nothing reads them again.
+    // The gradient of a block of rows overwrites the rows, which are not read again.
     const Tensor hidden = first_rows(hidden_, batch->tokens);
     head_.forward_backward(ctx, hidden, hidden, batch->targets, statistics, cotangents);
   }
@@ -263,11 +264,11 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   if (final_unit_ >= 0) ctx.params.reduce(final_unit_);
   for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
     ctx.params.acquire(block_unit(layer));
-    if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));  // of the last block; else it is under way
+    if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));  // prefetched here except for the last block
     if (batch != nullptr) blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer));
     ctx.params.release(block_unit(layer));
-    // The next block waits for these weights, nothing soon for the sums: transfers run in the order of their
-    // beginnings.
+    // The next block waits for these weights, but nothing waits for the sums soon: transfers run in the order of their
+    // start.
     if (layer > 1) ctx.params.prefetch(block_unit(layer - 2));
     ctx.params.reduce(block_unit(layer));
   }
@@ -275,8 +276,8 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   ctx.params.reduce(0);
 }
 
-/// The hidden states of these rows, one after the other. Moving them to the front overwrites none that is still to
-/// move.
+/// Gathers the hidden states of these rows. Rows move to the front in ascending order, so that no move overwrites a
+/// later source.
 Tensor Decoder::gather(std::span<const int64_t> rows, Stream& stream) const {
   const auto count = static_cast<int64_t>(rows.size());
   if (rows.back() - rows.front() + 1 == count) return hidden_.rows(rows.front(), count);
@@ -301,7 +302,7 @@ double Decoder::flops_per_token(int64_t sequence_length) const {
       matrices += static_cast<double>(l->in) * static_cast<double>(l->out);
     }
   }
-  double visible = 0;  // keys of a query, over all layers
+  double visible = 0;  // visible keys per query, over all layers
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const int64_t window = c.window_of_layer(layer);
     visible += static_cast<double>(window > 0 ? std::min(window, sequence_length) : sequence_length);

@@ -1,5 +1,5 @@
 #pragma once
-// The one decoder-only transformer. Families differ by its shape and by the names of their tensors.
+// The decoder-only transformer of all families, which differ by its shape and by the names of their tensors.
 
 #include <string>
 #include <vector>
@@ -11,22 +11,22 @@
 
 namespace llmtrain {
 
-/// Outer (Hugging Face) names of a family's tensors, without ".weight"; {} stands for the layer.
+/// External (Hugging Face) names of a family's tensors, without ".weight"; {} stands for the layer.
 struct DecoderNames {
   std::string embedding, positions, norm1, norm2, projection, up, down, final_norm, head;
   std::vector<std::string> qkv;           ///< one fused matrix or three
-  std::string gate;                       ///< of gated activations; empty: `up` is both, gate first
-  std::string query_norm, key_norm;       ///< of qk_norm
-  std::string post_attention, post_mlp;   ///< of sandwich_norm
+  std::string gate;                       ///< for gated activations; empty: `up` is both, gate first
+  std::string query_norm, key_norm;       ///< for qk_norm
+  std::string post_attention, post_mlp;   ///< for sandwich_norm
   bool transposed_linear_layers = false;  ///< files hold [in, out] (GPT-2's Conv1D)
 };
 
-/// Everything that makes a decoder.
+/// Complete description of a decoder.
 struct DecoderShape {
   ModelConfig config;
   int64_t tokens = 0;            ///< real vocabulary; config.vocab_size may add padding rows
-  bool final_norm = true;        ///< post-norm models end with a norm already
-  double projection_std = 0.02;  ///< initialisation of what writes to the residual stream
+  bool final_norm = true;        ///< false for post-norm models, which already end with a norm
+  double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
 };
 
@@ -70,7 +70,7 @@ class Decoder : public Model {
   std::vector<BlockSaved> saved_;
   Rope rope_;
   Tensor output_;    ///< fp32 [N, C], residual stream after the last block
-  Tensor gradient_;  ///< fp32 [N, C], of the residual stream, while it runs backward
+  Tensor gradient_;  ///< fp32 [N, C], gradient of the residual stream, during the backward pass
   Tensor hidden_;    ///< compute dtype [N, C], input of the head; in the backward pass its gradient
   NormSaved final_saved_;
 };

@@ -1,4 +1,4 @@
 #pragma once
-// The list of model families: a name here, and src/models/<name>.cpp that says what the family is.
+// The list of model families: add a name here, and src/models/<name>.cpp with its FamilyEntry.
 
 #define LLMTRAIN_FAMILIES(X) X(gpt2) X(llama) X(mistral) X(qwen2) X(qwen3) X(gemma2) X(phi3)

@@ -1,5 +1,6 @@
-// Gemma 2 (Gemma team 2024): Llama with a norm before and after attention and MLP, capped scores and logits, a window
-// in every other layer, gated tanh-GELU, a scaled and tied embedding, and norm weights stored as their distance from 1.
+// Gemma 2 (Gemma team 2024): Llama with a norm before and after attention and MLP, capped scores and logits, sliding
+// windows in every other layer, gated tanh-GELU, a scaled and tied embedding, and norm weights stored as their distance
+// from 1.
 
 #include <cmath>
 
@@ -34,7 +35,7 @@ void shape(DecoderShape& s) {
 
 FamilyEntry family_gemma2() {
   return {
-      "rope, rmsnorm of 1 + weight before and after each branch, geglu_tanh, tied head, embedding_scale = "
+      "rope, rmsnorm with 1 + weight before and after each branch, geglu_tanh, tied head, embedding_scale = "
       "sqrt(d_model), softcaps 50 and 30, a window of 4096 in even layers",
       defaults,
       shape,

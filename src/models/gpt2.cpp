@@ -19,7 +19,7 @@ void defaults(ModelConfig& c) {
 }
 
 void shape(DecoderShape& s) {
-  // What writes to the residual stream starts smaller, by the number of such writes.
+  // Matrices that write to the residual stream start smaller, by the number of such matrices.
   s.projection_std = s.config.initializer_std / std::sqrt(2.0 * static_cast<double>(s.config.n_layers));
   DecoderNames& n = s.names;
   n.embedding = "transformer.wte";

@@ -36,7 +36,7 @@ void llama_defaults(ModelConfig& c) {
 }
 
 FamilyEntry family_llama() {
-  return {"rmsnorm, swiglu, rope, no biases, own head, d_ff = 8/3 d_model rounded up to a multiple of 64",
+  return {"rmsnorm, swiglu, rope, no biases, untied head, d_ff = 8/3 d_model rounded up to a multiple of 64",
           llama_defaults,
           [](DecoderShape& shape) { shape.names = llama_names(); },
           {.architecture = "LlamaForCausalLM", .attention_bias = true, .mlp_bias = true}};

@@ -10,17 +10,17 @@
 
 namespace llmtrain {
 
-/// What a model's activations must be enough for.
+/// Limits for which a model's activations are planned.
 struct PassPlan {
   DType compute;
   int64_t max_rows;  ///< tokens of a batch
-  bool training;     ///< false: one block's activations serve all
+  bool training;     ///< false: all blocks share one set of activations
   Recompute recompute = Recompute::none;
-  int64_t longest = 0;  ///< tokens of a document that fills its sample; 0: not known
+  int64_t longest = 0;  ///< tokens of a document that fills its sample; 0: unknown
 };
 
-/// A language model: parameters by unit, and the chain of its passes over one batch. Where weights are sharded every
-/// rank must run the same passes; a null batch is an idle pass, which only takes part in gathers and reductions.
+/// A language model: parameters by unit, and the sequence of its passes over one batch. With sharded weights every rank
+/// must run the same passes; a null batch is an idle pass, which only takes part in gathers and reductions.
 ///
 ///   forward(batch); score(...)                         evaluation
 ///   forward(batch); score_and_differentiate(...); backward(batch)   training
@@ -28,28 +28,28 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual std::vector<UnitSpec> units() const = 0;
-  /// Registers activations.
+  /// Registers activations in the arena.
   virtual void plan(Arena& arena, const PassPlan& passes) = 0;
-  /// Fills constant tables once the arena is committed.
+  /// Fills constant tables; called once the arena is committed.
   virtual void start(Stream& stream) = 0;
 
   virtual void forward(Context& ctx, const Batch* batch) = 0;
-  /// Token statistics of the last forward pass.
+  /// Computes token statistics of the last forward pass.
   virtual void score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) = 0;
-  /// The same, and the gradient of the head for cotangents known in advance; backward() continues from it.
+  /// Computes the same, and the gradient of the head for given cotangents; backward() continues from it.
   virtual void score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                        const TokenCotangents& cotangents) = 0;
   virtual void backward(Context& ctx, const Batch* batch) = 0;
-  /// Registers a cache for `sequences` of at most `positions` tokens.
+  /// Registers a KV cache for `sequences` sequences of at most `positions` tokens.
   virtual void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const = 0;
-  /// False where earlier keys change as the text grows (rope whose frequencies depend on the length).
+  /// False if earlier keys change as the text grows (rope whose frequencies depend on the length).
   virtual bool can_cache() const = 0;
-  /// logits fp32 [R, V] of R rows of the last forward pass, in ascending order, as one product. Rows that do not follow
-  /// each other are moved together: then the pass is used up.
+  /// Computes logits fp32 [R, V] of R rows of the last forward pass, in ascending order, as one product. Rows that are
+  /// not consecutive are moved together, which invalidates the hidden states of the pass.
   virtual void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) = 0;
 
-  /// Matrix products of one token's forward and backward pass, 6 N; and attention's share at sequence length T by the
-  /// convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Backward included, recomputation not.
+  /// FLOPs of one token's forward and backward pass: 6 N for matrix products, and attention's share at sequence length
+  /// T by the convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Recomputation is not counted.
   virtual double flops_per_token(int64_t sequence_length) const = 0;
 };
 

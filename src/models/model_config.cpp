@@ -12,7 +12,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Layers as numbers and ranges: `0, 2, 8-11`.
+/// Codec of layers as numbers and ranges: `0, 2, 8-11`.
 struct LayersCodec {
   static std::vector<int64_t> parse(std::string_view text, const KeyInfo&) {
     std::vector<int64_t> layers;
@@ -63,21 +63,18 @@ int64_t ModelConfig::window_of_layer(int64_t layer) const {
 }
 
 void ModelConfig::visit(DeckKeys& keys) {
-  keys.section("model", "Shape and parts of the decoder; the family sets what is not given.");
+  keys.section("model", "Shape and components of the decoder; the family sets the keys that are not given.");
   keys.key("family", family, {.doc = family_docs()});
-  keys.key(
-      "path", path,
-      {.doc = "Hugging Face folder to start from (config.json, safetensors). Every other key of this section but the "
-              "dropouts is then the model's, and may only be given the same.",
-       .automatic = "new weights"});
-  keys.key(
-      "vocab_size", vocab_size,
-      {.unit = "tokens",
-       .range = between(1, 1 << 30),
-       .doc =
-           "Rows of the embedding. More than the tokenizer has adds padding that is never sampled; fewer is an error, "
-           "with `path` only where the data have a token without a row.",
-       .automatic = "the tokenizer's"});
+  keys.key("path", path,
+           {.doc = "Hugging Face folder of the initial weights (config.json, safetensors). Every other key of this "
+                   "section except the dropouts is then read from the model, and may only be given the same value.",
+            .automatic = "new weights"});
+  keys.key("vocab_size", vocab_size,
+           {.unit = "tokens",
+            .range = between(1, 1 << 30),
+            .doc = "Rows of the embedding. Rows beyond the tokenizer's tokens are padding, which is never sampled; "
+                   "fewer rows are an error (with `path` only if the data have a token without a row).",
+            .automatic = "the tokenizer's"});
   keys.key("d_model", d_model,
            {.unit = "elements",
             .range = between(1, 1 << 18),
@@ -104,8 +101,8 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("max_seq_len", max_seq_len,
            {.unit = "tokens",
             .range = between(1, 1 << 24),
-            .doc = "Longest sequence the model is made for: the rows of the table of learned positions; what dynamic "
-                   "rope_scaling refers to.",
+            .doc = "Maximum sequence length of the model: the rows of the table of learned positions, and the base "
+                   "length of dynamic rope_scaling.",
             .automatic = "batch.sequence_length"});
   keys.key("norm", norm, {.doc = "Normalisation.", .automatic = "the family's"});
   keys.key<Fp32Number>("norm_epsilon", norm_epsilon, {.range = above(0), .doc = "Added to the variance."});
@@ -113,12 +110,11 @@ void ModelConfig::visit(DeckKeys& keys) {
            {.doc = "Norms multiply by 1 + weight, and weights start at 0.", .automatic = "the family's"});
   keys.key("pre_norm", pre_norm, {.doc = "Norms before attention and MLP; false: after the residual sum."});
   keys.key("sandwich_norm", sandwich_norm,
-           {.doc = "With pre_norm: one more norm on what attention and MLP add to the residual stream.",
-            .automatic = "the family's"});
+           {.doc = "With pre_norm: one more norm on the outputs of attention and MLP.", .automatic = "the family's"});
   keys.key("qk_norm", qk_norm,
            {.doc = "An RMSNorm over each head's query and key, before rope.", .automatic = "the family's"});
   keys.key("activation", activation,
-           {.doc = "Of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection.",
+           {.doc = "Activation function of the MLP; swiglu, geglu and geglu_tanh multiply it with a second projection.",
             .automatic = "the family's"});
   keys.key(
       "positions", positions,
@@ -127,18 +123,19 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key("rope_scaling", rope_scaling,
            {.doc = "Stretches rope's wavelengths, under the names of Hugging Face, as in: llama3, factor 8, "
                    "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192."});
-  keys.key("partial_rotary_factor", partial_rotary_factor,
-           {.range = {.min = 0, .max = 1, .open_min = true}, .doc = "Share of a head's elements that rope turns."});
+  keys.key(
+      "partial_rotary_factor", partial_rotary_factor,
+      {.range = {.min = 0, .max = 1, .open_min = true}, .doc = "Fraction of a head's elements that rope rotates."});
   keys.key("bias", bias, {.doc = "Biases in linear layers and layernorms.", .automatic = "the family's"});
   keys.key("qkv_bias", qkv_bias, {.doc = "Biases of queries, keys and values.", .automatic = "bias, or the family's"});
   keys.key("attention_output_bias", attention_output_bias,
-           {.doc = "Bias of the projection behind attention.", .automatic = "bias, or the family's"});
+           {.doc = "Bias of the output projection of attention.", .automatic = "bias, or the family's"});
   keys.key("mlp_bias", mlp_bias, {.doc = "Biases in the MLP.", .automatic = "bias, or the family's"});
   keys.key("tie_embeddings", tie_embeddings,
            {.doc = "The head uses the matrix of the embedding.", .automatic = "the family's"});
   keys.key<Fp32Number>("embedding_scale", embedding_scale,
                        {.range = above(0),
-                        .doc = "What leaves the embedding is multiplied by it, rounded to the compute dtype.",
+                        .doc = "Factor on the embedding's output, rounded to the compute dtype.",
                         .automatic = "the family's"});
   keys.key<Fp32Number>(
       "query_pre_attn_scalar", query_pre_attn_scalar,
@@ -151,26 +148,28 @@ void ModelConfig::visit(DeckKeys& keys) {
       {.range = at_least(0), .doc = "Logits x become c tanh(x / c); 0 = off.", .automatic = "the family's"});
   keys.key<Fp32Number>("dropout", dropout,
                        {.range = from_below(0, 1),
-                        .doc = "Probability after the embedding and on each residual branch.",
+                        .doc = "Dropout probability after the embedding and on each residual branch.",
                         .change = Change::applies});
   keys.key<Fp32Number>(
       "attention_dropout", attention_dropout,
-      {.range = from_below(0, 1), .doc = "Probability on the attention weights.", .change = Change::applies});
+      {.range = from_below(0, 1), .doc = "Dropout probability on the attention weights.", .change = Change::applies});
   keys.key<Fp32Number>("initializer_std", initializer_std,
                        {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
   keys.key("sliding_window", sliding_window,
            {.unit = "tokens",
             .range = between(0, 1 << 24),
-            .doc = "A token attends to itself and the window - 1 tokens before it; 0 = to all before it.",
+            .doc = "Length of the attention window: a token attends to itself and the window - 1 tokens before it; 0 = "
+                   "all tokens before it.",
             .automatic = "the family's"});
-  keys.key<LayersCodec>("sliding_window_layers", sliding_window_layers,
-                        {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; none named = all.",
-                         .automatic = "the family's"});
+  keys.key<LayersCodec>(
+      "sliding_window_layers", sliding_window_layers,
+      {.doc = "Layers with the window, counted from 0, as in 0, 2, 8-11; an empty list means all layers.",
+       .automatic = "the family's"});
 }
 
 namespace {
 
-/// Sets the parts the deck leaves to the family.
+/// Sets the keys that the deck leaves to the family.
 class FamilyDefaults {
  public:
   explicit FamilyDefaults(DeckLoader& deck) : deck_(deck) {}
@@ -226,7 +225,7 @@ void ModelConfig::resolve(DeckLoader& deck, int64_t sequence_length, const Model
     mark_unused(deck);
     return check(deck, sequence_length);
   }
-  if (deck.given("model.path")) return;  // it could not be read, which is said
+  if (deck.given("model.path")) return;  // the error of the folder has been reported
   deck.set("model.path", Origin::unused, "new weights");
   for (const char* key : {"model.d_model", "model.n_layers", "model.n_heads"}) {
     if (!deck.given(key) && deck.sound({key})) deck.fail(key, "is required, unless model.path is given");
@@ -289,18 +288,18 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
     deck.check(
         rotary_dim() % 2 == 0 && rotary_dim() > 0,
         {blamed, "model.n_heads", "model.d_model", "model.head_dim", "model.positions", "model.partial_rotary_factor"},
-        fmt::format("rope turns pairs of elements, and {} of a head are odd or none", rotary_dim()));
+        fmt::format("rope rotates pairs of elements, and {} elements of a head cannot be paired", rotary_dim()));
     const std::string problem = rope_scaling.problem(rotary_dim() / 2);
     deck.check(problem.empty(), {"model.rope_scaling"}, problem);
     deck.check(rope_scaling.kind != RopeScaling::Kind::yarn || rope_theta > 1,
-               {"model.rope_theta", "model.rope_scaling"}, "yarn wants a rope_theta above 1");
+               {"model.rope_theta", "model.rope_scaling"}, "yarn needs a rope_theta above 1");
   }
   const bool stretches = positions == Positions::rope && rope_scaling.kind == RopeScaling::Kind::dynamic;
   deck.check(sequence_length <= max_seq_len || stretches, {"model.max_seq_len", "batch.sequence_length"},
-             fmt::format("{} positions do not reach over batch.sequence_length = {}", max_seq_len, sequence_length));
+             fmt::format("{} positions are fewer than batch.sequence_length = {}", max_seq_len, sequence_length));
   deck.check(head_dim <= max_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
-             fmt::format("heads of {} elements are wider than {}: use more of them", head_dim, max_head_dim));
-  deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "wants pre_norm = true");
+             fmt::format("heads of {} elements are wider than {}: use more heads", head_dim, max_head_dim));
+  deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "needs pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},
              fmt::format("names layer {} of {}, counted from 0",

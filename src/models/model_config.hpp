@@ -14,8 +14,8 @@ namespace llmtrain {
 class DeckKeys;
 class DeckLoader;
 
-/// [model]: shape and parts of a decoder. After load_config every value is the resolved one (what the deck leaves out
-/// is set by the family or from other keys), except vocab_size, which is 0 until the tokenizer is known.
+/// [model]: shape and components of a decoder. After load_config every value is resolved (the family or other keys set
+/// what the deck omits), except vocab_size, which is 0 until the tokenizer is known.
 struct ModelConfig {
 #define LLMTRAIN_FAMILY_NAME(name) name,
   enum class Family : uint8_t { LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_NAME) };
@@ -25,53 +25,54 @@ struct ModelConfig {
   enum class Positions : uint8_t { learned, rope };
 
   Family family = Family::gpt2;
-  std::string path;        ///< Hugging Face folder that the weights come from; empty: new weights
+  std::string path;        ///< Hugging Face folder of the weights; empty: new weights
   int64_t vocab_size = 0;  ///< rows of the embedding; those beyond the tokenizer's are padding, never sampled
   int64_t d_model = 0;
   int64_t n_layers = 0;
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;   ///< divides n_heads
   int64_t head_dim = 0;     ///< elements; n_heads * head_dim need not be d_model
-  int64_t d_ff = 0;         ///< width inside the MLP; gated activations have two matrices of it
-  int64_t max_seq_len = 0;  ///< tokens; rows of the table of learned positions, reference of rope's scaling
+  int64_t d_ff = 0;         ///< width of the MLP; gated activations have two matrices of it
+  int64_t max_seq_len = 0;  ///< tokens; rows of the table of learned positions, base length of rope scaling
   Norm norm = Norm::layernorm;
   double norm_epsilon = 1e-5;
   Activation activation = Activation::gelu_tanh;
   Positions positions = Positions::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double partial_rotary_factor = 1;  ///< of a head's elements, the first ones, that rope turns
-  bool bias = true;                  ///< of layernorms, and unless said otherwise of linear layers
+  double partial_rotary_factor = 1;  ///< fraction of a head's elements, the first ones, that rope rotates
+  bool bias = true;                  ///< default for layernorms and linear layers
   bool qkv_bias = true;
   bool attention_output_bias = true;
   bool mlp_bias = true;
   bool tie_embeddings = true;
-  double dropout = 0;            ///< after the embedding and on each residual branch
-  double attention_dropout = 0;  ///< on attention probabilities
+  double dropout = 0;            ///< probability, after the embedding and on each residual branch
+  double attention_dropout = 0;  ///< probability, on attention weights
   bool pre_norm = true;
-  bool sandwich_norm = false;        ///< pre-norm, and one more norm on what attention and MLP add (Gemma 2)
+  bool sandwich_norm = false;        ///< pre-norm, and one more norm on the outputs of attention and MLP (Gemma 2)
   bool zero_centered_norm = false;   ///< norms multiply by 1 + weight (Gemma)
   bool qk_norm = false;              ///< RMSNorm over each head's query and key, before rope (Qwen3)
-  double embedding_scale = 1;        ///< what leaves the embedding is multiplied by it, rounded to the compute dtype
+  double embedding_scale = 1;        ///< factor on the embedding's output, rounded to the compute dtype
   double query_pre_attn_scalar = 0;  ///< scores are divided by its square root; head_dim unless given
   double attention_softcap = 0;      ///< scores s become c tanh(s / c); 0 = off
-  double final_softcap = 0;          ///< the same of logits
+  double final_softcap = 0;          ///< the same for logits
   double initializer_std = 0.02;
-  int64_t sliding_window = 0;                  ///< a token sees itself and the window - 1 tokens before it; 0 = all
-  std::vector<int64_t> sliding_window_layers;  ///< that have the window, ascending; empty = all
+  /// a token attends to itself and the window - 1 tokens before it; 0 = all
+  int64_t sliding_window = 0;
+  std::vector<int64_t> sliding_window_layers;  ///< layers with the window, ascending; empty = all
 
   bool gated() const {
     return activation == Activation::swiglu || activation == Activation::geglu || activation == Activation::geglu_tanh;
   }
-  /// Tokens of the longest sequence that the model gives sense to: rope that is scaled reaches further than
-  /// max_seq_len where that is the length before scaling,
-  /// dynamic rope as far as memory does.
+  /// Maximum length of a sequence in tokens. Scaled rope reaches further than max_seq_len where that is the length
+  /// before scaling; dynamic rope is unlimited.
   int64_t longest_sequence() const;
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   int64_t window_of_layer(int64_t layer) const;
   void visit(DeckKeys& keys);
-  /// Sets what the deck leaves to the family or to other keys, then checks the keys against each other. With `loaded`,
-  /// the model in `path`, every key but the dropouts is that model's, and the deck may only agree.
+  /// Sets the keys that the deck leaves to the family or to other keys, then checks the keys against each other. With
+  /// `loaded`, the model in `path`, every key but the dropouts is that model's, and the deck may only repeat its
+  /// values.
   void resolve(DeckLoader& deck, int64_t sequence_length, const ModelConfig* loaded = nullptr);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// What a model family is. A new one is a name in families.hpp and a file of that name with its FamilyEntry.
+// Description of a model family. To add one, add a name to families.hpp and a file of that name with its FamilyEntry.
 
 #include <memory>
 #include <string_view>
@@ -13,16 +13,16 @@ DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens);
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens);
 
-/// Rotation of a config with rope.
+/// Rope of a resolved config.
 Rope make_rope(const ModelConfig& config);
 
-/// What Transformers calls the family, and what its configuration class says where config.json says nothing.
+/// Transformers' name of the family, and the defaults of its configuration class for keys that config.json omits.
 struct HuggingFaceFamily {
   enum class Windows : uint8_t {
     none,
-    all_layers,   ///< a key without a value: none; no key: `window`
+    all_layers,   ///< a key without a value: no window; no key: `window`
     even_layers,  ///< the same
-    last_layers,  ///< from max_window_layers on, with use_sliding_window
+    last_layers,  ///< layers from max_window_layers on, with use_sliding_window
   };
   std::string_view architecture;  ///< "LlamaForCausalLM"
   int64_t max_seq_len = 2048;
@@ -32,27 +32,27 @@ struct HuggingFaceFamily {
   bool tie_embeddings = false;
   Windows windows = Windows::none;
   int64_t window = 4096;
-  bool attention_bias = false;  ///< there is such a key
-  bool mlp_bias = false;        ///< likewise
+  bool attention_bias = false;  ///< config.json has this key
+  bool mlp_bias = false;        ///< config.json has this key
 };
 
 struct FamilyEntry {
-  std::string_view doc;                   ///< what it is, for --help
+  std::string_view doc;                   ///< description, for --help
   void (*defaults)(ModelConfig& config);  ///< sets every field that a deck may leave to the family; sizes are known
-  void (*shape)(DecoderShape& shape);     ///< names, and what follows from the config alone
+  void (*shape)(DecoderShape& shape);     ///< sets names, and properties that follow from the config alone
   HuggingFaceFamily hugging_face;
 };
 
 const FamilyEntry& family_entry(ModelConfig::Family family);
 
-// One function per family, each in the file of its name.
+// One function per family, each in the family's file.
 #define LLMTRAIN_FAMILY_ENTRY(name) FamilyEntry family_##name();
 LLMTRAIN_FAMILIES(LLMTRAIN_FAMILY_ENTRY)
 #undef LLMTRAIN_FAMILY_ENTRY
 
-/// Names of the tensors of Llama, which most families keep.
+/// Tensor names of Llama, which most families share.
 DecoderNames llama_names();
-/// Llama's parts and widths; families that descend from it change what differs.
+/// Components and widths of Llama; descendant families override the differences.
 void llama_defaults(ModelConfig& config);
 
 }  // namespace llmtrain

@@ -1,4 +1,4 @@
-// Inverse frequencies of rope: theta^(-2i/R), and how each kind of scaling changes them.
+// Inverse frequencies of rope: theta^(-2i/R), and each kind of scaling.
 
 #include <algorithm>
 #include <cmath>
@@ -23,15 +23,15 @@ std::vector<double> plain_frequencies(double theta, int64_t rotary_dim) {
 void scale_llama3(std::vector<double>& inverse, const RopeScaling& s) {
   const auto original = static_cast<double>(s.original_max_position_embeddings);
   for (double& f : inverse) {
-    const double turns = original * f / (2 * std::numbers::pi);  // over the original length
+    const double turns = original * f / (2 * std::numbers::pi);  // rotations over the original length
     const double kept = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
     const double share = std::clamp(kept, 0.0, 1.0);
     f = (1 - share) * f / s.factor + share * f;
   }
 }
 
-/// Yarn (Peng et al. 2023, section 3.2): a ramp over the index of the frequency, between those that turn beta_fast and
-/// beta_slow times over the original length.
+/// YaRN (Peng et al. 2023, section 3.2): a ramp over the index of the frequency, between those that make beta_fast and
+/// beta_slow rotations over the original length.
 void scale_yarn(std::vector<double>& inverse, const RopeScaling& s, double factor, double theta) {
   const double dims = 2 * static_cast<double>(inverse.size());
   const auto original = static_cast<double>(s.original_max_position_embeddings);

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = RopeScaling::Kind;
 
-/// Calls f(name, field, kinds that know it) for every parameter, in the order they are printed.
+/// Calls f(name, field, kinds that use it) for every parameter, in the order of printing.
 template <class Scaling, class F>
 void for_each_parameter(Scaling& s, F&& f) {
   const auto in = [kind = s.kind](std::initializer_list<Kind> kinds) {
@@ -55,7 +55,7 @@ std::string print_field(const std::vector<double>& field) {
   return text;
 }
 
-/// "name value" or "name = value" into the parameter of that name.
+/// Parses "name value" or "name = value" into the parameter of that name.
 void parse_parameter(RopeScaling& scaling, std::string_view item) {
   const size_t name_end = std::min(item.find_first_of(" \t\n="), item.size());
   const size_t value_begin = item.find_first_not_of(" \t\n=", name_end);
@@ -72,9 +72,9 @@ void parse_parameter(RopeScaling& scaling, std::string_view item) {
     parse_into(field, value);
   });
   if (found) return;
-  if (known.empty()) throw UserError(ExitCode::deck, fmt::format("'{}': none has no parameters", item));
-  throw UserError(ExitCode::deck, fmt::format("'{}' is no parameter of {}; it has {}{}", name, name_of(scaling.kind),
-                                              joined(known), did_you_mean(name, known)));
+  if (known.empty()) throw UserError(ExitCode::deck, fmt::format("'{}': the kind none has no parameters", item));
+  throw UserError(ExitCode::deck, fmt::format("'{}' is not a parameter of {}, which has {}{}", name,
+                                              name_of(scaling.kind), joined(known), did_you_mean(name, known)));
 }
 
 }  // namespace
@@ -108,16 +108,16 @@ std::string RopeScaling::problem(int64_t frequencies) const {
   if (kind == Kind::none) return "";
   const bool has_original = original_max_position_embeddings > 0;
   const bool wants_original = kind == Kind::llama3 || kind == Kind::yarn || kind == Kind::longrope;
-  if (wants_original && !has_original) return fmt::format("{} wants original_max_position_embeddings", name_of(kind));
+  if (wants_original && !has_original) return fmt::format("{} needs original_max_position_embeddings", name_of(kind));
   if (kind != Kind::longrope && kind != Kind::yarn && factor == 0)
-    return fmt::format("{} wants a factor", name_of(kind));
+    return fmt::format("{} needs a factor", name_of(kind));
   if (kind == Kind::llama3 && high_freq_factor <= low_freq_factor) {
     return fmt::format("high_freq_factor {} must be above low_freq_factor {}", high_freq_factor, low_freq_factor);
   }
   if (kind == Kind::yarn && beta_fast < beta_slow) {
     return fmt::format("beta_fast {} must not be below beta_slow {}", beta_fast, beta_slow);
   }
-  if (kind == Kind::dynamic && frequencies < 2) return "dynamic wants at least two frequencies";
+  if (kind == Kind::dynamic && frequencies < 2) return "dynamic needs at least two frequencies";
   if (kind == Kind::longrope) {
     for (const auto& [name, list] :
          {std::pair("short_factor", &short_factor), std::pair("long_factor", &long_factor)}) {

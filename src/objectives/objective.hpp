@@ -7,14 +7,13 @@
 
 namespace llmtrain {
 
-/// Turns token statistics into the derivatives of what is minimised. It never sees logits.
+/// A training objective: computes derivatives of the loss from token statistics. It never sees logits.
 class Objective {
  public:
   virtual ~Objective() = default;
-  /// Whether cotangents() needs no statistics, so that one pass over the head gives loss and gradient.
+  /// True if cotangents() needs no statistics, so that one pass over the head computes loss and gradient.
   virtual bool cotangents_known() const = 0;
-  /// Fills the tensors of `out` that are not empty, fp32 [N]: the derivatives times `scale`, fp32 [1], or 1 where it
-  /// is empty.
+  /// Fills the non-empty tensors of `out`, fp32 [N]: the derivatives times `scale`, fp32 [1], or 1 if it is empty.
   virtual void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                           const Tensor& scale, Stream& stream) const = 0;
 };

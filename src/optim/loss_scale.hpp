@@ -1,7 +1,7 @@
 #pragma once
-// Scaling of the loss, so that gradients of fp16 activations neither vanish nor overflow (Micikevicius et al. 2018).
-// The scaled loss is the mean over the step's tokens times the scale. Bookkeeping without communication: it is told a
-// verdict that is exact, and so the same on all ranks.
+// Loss scaling, so that gradients of fp16 activations neither vanish nor overflow (Micikevicius et al. 2018). The
+// scaled loss is the mean over the step's tokens times the scale. The class does not communicate: its inputs are exact,
+// and so the same on all ranks.
 
 #include <cstdint>
 
@@ -9,37 +9,37 @@
 
 namespace llmtrain {
 
-/// What checkpoints hold.
+/// State in checkpoints.
 struct LossScaleState {
   double scale = 1;
-  int64_t clean_steps = 0;     ///< in a row, since the scale changed or a gradient overflowed
-  int64_t overflows_left = 1;  ///< until the scale falls
-  int64_t skipped_steps = 0;   ///< in the history of the state
+  int64_t clean_steps = 0;     ///< consecutive steps without overflow, since the scale changed
+  int64_t overflows_left = 1;  ///< number until the scale falls
+  int64_t skipped_steps = 0;   ///< total since the start of the run
 };
 
-/// torch.amp.GradScaler's rules, with the hysteresis and the least scale of DeepSpeed and Megatron-LM: after
-/// loss_scale_window steps in a row without overflow the scale doubles and the hysteresis is whole again; the overflow
+/// Rules of torch.amp.GradScaler, with the hysteresis and the minimum scale of DeepSpeed and Megatron-LM: after
+/// loss_scale_window consecutive steps without overflow the scale doubles and the hysteresis is reset; the overflow
 /// that uses it up, and each one after it, halves the scale.
 class LossScaler {
  public:
   explicit LossScaler(const PrecisionConfig& config);
 
-  /// Whether there is anything to scale: with fp16.
+  /// True if loss scaling is on: with fp16.
   bool active() const { return active_; }
-  /// Of the step that comes.
+  /// Scale of the next step.
   double scale() const { return state_.scale; }
-  /// Factor on the derivative of a token's loss in a step of so many trained tokens.
+  /// Factor on the derivative of a token's loss in a step of this many trained tokens.
   float cotangent(double tokens) const;
-  /// What sums of gradients are divided by to be those of the mean loss.
+  /// Divisor that turns sums of gradients into those of the mean loss.
   double divisor(double tokens) const;
 
-  /// Counts a step. Gives whether it is to be skipped and the run goes on with a scale that may fit: false of clean
-  /// steps, and where the scale cannot fall.
+  /// Counts a step. Returns true if the step is skipped and the run continues with a smaller scale; false for steps
+  /// without overflow, and if the scale cannot fall.
   bool update(bool overflow);
   int64_t skipped_steps() const { return state_.skipped_steps; }
 
   const LossScaleState& state() const { return state_; }
-  /// As far as the configuration has not decided otherwise.
+  /// Restores the state, except for what the configuration now fixes.
   void restore(const LossScaleState& state);
 
  private:

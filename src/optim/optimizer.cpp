@@ -47,7 +47,8 @@ class AdamW : public Optimizer {
   }
 
   OptimizerConfig config_;
-  // Of the update that is under way; in members so that the work holds one pointer, for which nothing is allocated.
+  // Arguments of the update in progress; they are members so that the callback holds one pointer and needs no
+  // allocation.
   AdamwStep step_;
   ParamStore* params_ = nullptr;
   Stream* stream_ = nullptr;

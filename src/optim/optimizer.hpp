@@ -7,16 +7,16 @@
 
 namespace llmtrain {
 
-/// What one update is told. Everything else is in the shards.
+/// Arguments of one update. All other inputs are in the shards.
 struct UpdateArgs {
   int64_t step = 1;  ///< t, from 1
   double learning_rate = 0;
   double gradient_scale = 1;  ///< 1 / trained tokens x clipping factor
-  Tensor decision = {};       ///< in place of it, see AdamwStep
+  Tensor decision = {};       ///< replaces gradient_scale, see AdamwStep
 };
 
-/// Updates this rank's shards from their gradient sums; the weights follow. The optimizer outlives what is left of
-/// the update (ParamStore::update).
+/// Updates this rank's shards from their gradient sums, then the weights. The optimizer must outlive a deferred update
+/// (ParamStore::update).
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -25,8 +25,8 @@ class Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
 
-/// sum (as in kernels/reduce.hpp) += squares of the gradient sums that this rank counts. Exact: over all ranks the sum
-/// is independent of ranks and threads.
+/// Adds the squares of the gradient sums that this rank counts to `sum` (as in kernels/reduce.hpp). Exact: over all
+/// ranks the sum does not depend on the number of ranks and threads.
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream);
 
 }  // namespace llmtrain

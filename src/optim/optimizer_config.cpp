@@ -5,16 +5,18 @@
 namespace llmtrain {
 
 void OptimizerConfig::visit(DeckKeys& keys) {
-  keys.section("optimizer", "How gradients change the weights.", Change::applies);
+  keys.section("optimizer", "The update of the weights.", Change::applies);
   keys.key("name", name, {.doc = "AdamW in torch's order of operations.", .change = Change::breaks});
   keys.key<Fp32Number>("beta1", beta1, {.range = from_below(0, 1), .doc = "Decay of the first moment."});
   keys.key<Fp32Number>("beta2", beta2, {.range = from_below(0, 1), .doc = "Decay of the second moment."});
   keys.key<Fp32Number>("epsilon", epsilon, {.range = above(0), .doc = "Added to the root of the second moment."});
-  keys.key<Fp32Number>(
-      "weight_decay", weight_decay,
-      {.range = at_least(0), .doc = "Times the learning rate, off matrices and embeddings; never biases and norms."});
+  keys.key<Fp32Number>("weight_decay", weight_decay,
+                       {.range = at_least(0),
+                        .doc = "Decoupled weight decay, multiplied by the learning rate; for matrices and embeddings "
+                               "only, never for biases and norms."});
   keys.key<Fp32Number>("max_grad_norm", max_grad_norm,
-                       {.range = at_least(0), .doc = "Gradients are scaled down to this global norm; 0 = off."});
+                       {.range = at_least(0),
+                        .doc = "Maximum global norm of the gradients, which are scaled down to it; 0 = no clipping."});
 }
 
 }  // namespace llmtrain

@@ -8,7 +8,7 @@ namespace llmtrain {
 
 namespace {
 
-/// dynamic or a number.
+/// Codec of "dynamic" or a number.
 struct LossScaleCodec {
   static double parse(std::string_view text, const KeyInfo& info) {
     return text == "dynamic" ? PrecisionConfig::dynamic : parse_number(text, info.range);
@@ -23,30 +23,32 @@ void PrecisionConfig::visit(DeckKeys& keys) {
   keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
                Change::applies);
   keys.key("compute", compute,
-           {.doc = "Weights and activations of the passes. auto: bf16 where device and libraries are fast at it, else "
-                   "fp32. tf32: "
-                   "fp32 whose matrix products round what they multiply to 10 bits of mantissa, on a GPU; on a CPU it "
-                   "is fp32. fp16: with a scaled loss.",
+           {.doc = "Type of weights and activations in the passes. auto: bf16 if device and libraries are fast at it, "
+                   "else fp32. tf32: fp32 whose matrix products round operands to 10 bits of mantissa on a GPU; fp32 "
+                   "on a CPU. fp16: with loss scaling.",
             .change = Change::breaks});
   constexpr double most = 4294967296;  // 2^32
   keys.key<LossScaleCodec>("loss_scale", loss_scale,
                            {.range = between(1, most),
-                            .doc = "What the mean loss is multiplied by for the backward pass in fp16. dynamic: a step "
-                                   "whose gradients overflow is skipped, also by Adam's step count and the schedule, "
-                                   "and the scale is halved; after a time without overflow it doubles."});
+                            .doc = "Factor on the mean loss for the backward pass in fp16. dynamic: a step whose "
+                                   "gradients overflow is skipped, also by Adam's step count and the schedule, and "
+                                   "halves the scale; loss_scale_window steps without overflow double it."});
   keys.key("initial_loss_scale", initial_loss_scale,
            {.range = between(1, most),
-            .doc = "Of a dynamic scale; a power of 2 costs no rounding.",
+            .doc = "Initial value of a dynamic scale; a power of 2 causes no rounding.",
             .change = Change::breaks});
   keys.key("loss_scale_window", loss_scale_window,
-           {.unit = "steps", .range = at_least(1), .doc = "A dynamic scale doubles after so many without overflow."});
+           {.unit = "steps",
+            .range = at_least(1),
+            .doc = "Number of consecutive steps without overflow after which a dynamic scale doubles."});
   keys.key("loss_scale_hysteresis", loss_scale_hysteresis,
            {.unit = "steps",
             .range = at_least(1),
-            .doc = "A dynamic scale is halved by so many with overflow; afterwards by each, until it doubles."});
+            .doc = "Number of steps with overflow after which a dynamic scale is halved; each further one halves it "
+                   "again, until it doubles."});
   keys.key("min_loss_scale", min_loss_scale,
            {.range = between(1, most),
-            .doc = "A dynamic scale does not fall below it: gradients that overflow there are bad steps "
+            .doc = "Minimum of a dynamic scale; a step whose gradients overflow at the minimum is a bad step "
                    "(divergence.max_bad_steps)."});
 }
 

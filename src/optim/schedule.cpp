@@ -13,7 +13,7 @@ double ratio(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
-/// Half a wave of a cosine per 0.5 cycles, from 1 down to 0.
+/// Cosine with a half wave per 0.5 cycles, from 1 down to 0.
 double cosine_wave(double progress, double cycles) {
   return std::max(0.0, 0.5 * (1 + std::cos(2 * std::numbers::pi * cycles * progress)));
 }
@@ -24,7 +24,7 @@ double inverse_sqrt(const ScheduleConfig& schedule, int64_t after_warmup, int64_
   return 1 / std::sqrt(static_cast<double>(after_warmup + timescale) / static_cast<double>(timescale));
 }
 
-/// 1, then the decay over the last steps, then 0. A decay longer than what the warm-up leaves is cut to that.
+/// Factor 1, then the decay over the last steps, then 0. The decay is at most as long as the steps after the warm-up.
 double stable_then_decay(const ScheduleConfig& schedule, int64_t step, int64_t warmup, int64_t total) {
   int64_t decay = schedule.decay_steps;
   if (decay == 0) decay = static_cast<int64_t>(std::ceil(schedule.decay_ratio * static_cast<double>(total)));
@@ -68,7 +68,7 @@ double shape(const ScheduleConfig& schedule, int64_t step, int64_t warmup, int64
   return 1;
 }
 
-/// What the shape 0 stands for, as a part of the peak.
+/// Value of the shape 0, as a fraction of the peak.
 double floor_factor(const ScheduleConfig& schedule) {
   if (schedule.learning_rate == 0) return 0;
   if (schedule.name == Name::polynomial) return schedule.lr_end / schedule.learning_rate;
@@ -89,7 +89,7 @@ double learning_rate(const ScheduleConfig& schedule, int64_t step, int64_t total
   const double low = floor_factor(schedule);
   if (step < warmup) {
     const double rise = ratio(step, warmup);
-    // warmup_stable_decay alone begins at its floor, as it does in Transformers.
+    // warmup_stable_decay alone begins at its floor, as in Transformers.
     return schedule.learning_rate * (schedule.name == Name::warmup_stable_decay ? rise * (1 - low) + low : rise);
   }
   return schedule.learning_rate * (shape(schedule, step, warmup, total_steps) * (1 - low) + low);

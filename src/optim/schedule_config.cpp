@@ -9,32 +9,38 @@ namespace llmtrain {
 void ScheduleConfig::visit(DeckKeys& keys) {
   keys.section("schedule", "The learning rate as a function of the step.", Change::applies);
   keys.key("name", name, {.doc = "Shape after the warm-up; constant has no warm-up."});
-  keys.key<Fp32Number>("learning_rate", learning_rate, {.range = at_least(0), .doc = "The peak."});
+  keys.key<Fp32Number>("learning_rate", learning_rate, {.range = at_least(0), .doc = "Peak learning rate."});
   keys.key<Fp32Number>("min_learning_rate", min_learning_rate,
                        {.range = at_least(0),
-                        .doc = "Where cosine_with_min_lr and warmup_stable_decay end.",
+                        .doc = "Final rate of cosine_with_min_lr and warmup_stable_decay.",
                         .automatic = "learning_rate / 10; 0 for warmup_stable_decay"});
   keys.key("warmup_steps", warmup_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "Linear rise from 0, which is the rate of the first step."});
+           {.unit = "steps",
+            .range = at_least(0),
+            .doc = "Length of the linear warm-up from 0, which is the rate of the first step."});
   keys.key("warmup_ratio", warmup_ratio,
-           {.range = between(0, 1), .doc = "Instead of warmup_steps: part of all steps, rounded up."});
+           {.range = between(0, 1),
+            .doc = "Length of the warm-up as a fraction of all steps, rounded up; replaces warmup_steps."});
   keys.key("num_cycles", num_cycles,
            {.range = above(0),
-            .doc = "Waves of the cosine: 0.5 falls once to the end. Of cosine_with_restarts: the number of falls.",
+            .doc = "Number of waves of the cosine: 0.5 decays once until the end. For cosine_with_restarts: the number "
+                   "of decays.",
             .automatic = "0.5; 1 for cosine_with_restarts"});
-  keys.key("power", power, {.range = above(0), .doc = "Of polynomial."});
-  keys.key<Fp32Number>("lr_end", lr_end, {.range = at_least(0), .doc = "Where polynomial ends; below learning_rate."});
+  keys.key("power", power, {.range = above(0), .doc = "Exponent of polynomial."});
+  keys.key<Fp32Number>("lr_end", lr_end,
+                       {.range = at_least(0), .doc = "Final rate of polynomial; must be below learning_rate."});
   keys.key("timescale", timescale,
            {.unit = "steps",
             .range = at_least(0),
-            .doc = "Of inverse_sqrt; 0 = the warm-up steps, or 10,000 without warm-up."});
+            .doc = "Time scale of inverse_sqrt; 0 = the warm-up steps, or 10,000 without warm-up."});
   keys.key("decay_steps", decay_steps,
            {.unit = "steps",
             .range = at_least(1),
-            .doc = "The last steps of warmup_stable_decay.",
+            .doc = "Length of the decay at the end of warmup_stable_decay.",
             .automatic = "by decay_ratio"});
   keys.key("decay_ratio", decay_ratio,
-           {.range = between(0, 1), .doc = "Instead of decay_steps: part of all steps, rounded up."});
+           {.range = between(0, 1),
+            .doc = "Length of the decay as a fraction of all steps, rounded up; replaces decay_steps."});
   keys.key("decay_type", decay_type, {.doc = "Shape of the decay of warmup_stable_decay."});
 }
 

@@ -27,13 +27,13 @@ struct ScheduleConfig {
   double learning_rate = 1e-3;   ///< the peak
   double min_learning_rate = 0;  ///< floor of cosine_with_min_lr and warmup_stable_decay
   int64_t warmup_steps = 0;
-  double warmup_ratio = 0;  ///< of the total steps; used when not 0, then warmup_steps is 0
+  double warmup_ratio = 0;  ///< fraction of the total steps; if not 0, it replaces warmup_steps
   double num_cycles = 0.5;
   double power = 1;
-  double lr_end = 1e-7;      ///< of polynomial
-  int64_t timescale = 0;     ///< of inverse_sqrt; 0 = the warm-up steps, or 10,000 without warm-up
-  int64_t decay_steps = 0;   ///< of warmup_stable_decay
-  double decay_ratio = 0.1;  ///< of the total steps; used when decay_steps is 0
+  double lr_end = 1e-7;      ///< final rate of polynomial
+  int64_t timescale = 0;     ///< for inverse_sqrt; 0 = the warm-up steps, or 10,000 without warm-up
+  int64_t decay_steps = 0;   ///< for warmup_stable_decay
+  double decay_ratio = 0.1;  ///< fraction of the total steps; used when decay_steps is 0
   DecayType decay_type = DecayType::cosine;
 
   void visit(DeckKeys& keys);

@@ -1,6 +1,6 @@
 #pragma once
-// Messages between ranks. The device plane moves tensors (MPI on the host, NCCL on GPUs: communicator_mpi.cpp,
-// communicator_nccl.cpp); the host plane moves small facts and is always MPI. Every call is collective.
+// Communication between ranks. Data communication moves tensors (MPI on the host, NCCL on GPUs: communicator_mpi.cpp,
+// communicator_nccl.cpp); control communication moves small values and always uses MPI. Every call is collective.
 
 #include <cstdint>
 #include <functional>
@@ -15,11 +15,11 @@
 
 namespace llmtrain {
 
-/// A transfer under way. Movable. wait() before what it brings is used, finish() before what it took is changed; both
-/// may be called again.
+/// A transfer in progress. Movable. Call wait() before you use the received data, and finish() before you change the
+/// sent data; both may be called again.
 class Transfer {
  public:
-  /// Done again and again by a rank that waits for others, who may wait for it.
+  /// Function that a waiting rank calls repeatedly, since others may wait for it.
   using Meanwhile = std::function<void()>;
 
   Transfer();
@@ -27,13 +27,13 @@ class Transfer {
   Transfer(Transfer&&) noexcept;
   Transfer& operator=(Transfer&&) noexcept;
   void wait(Stream& stream, const Meanwhile& meanwhile = {});
-  bool pending() const;  ///< whether wait() would wait
-  /// After the wait() of an exchange, until release(): this rank's range of what `rank` contributed, in that rank's
-  /// memory; null where it was received into its place.
-  const void* piece(int rank) const;
+  bool pending() const;  ///< true if wait() would wait
+  /// Valid after the wait() of an exchange, until release(): this rank's range of the contribution of `rank`, in that
+  /// rank's memory; null where it was received into the caller's tensor.
+  const void* contribution(int rank) const;
   void release();
   void finish(Stream& stream, const Meanwhile& meanwhile = {});
-  bool is_read() const;  ///< whether finish() would wait after a release()
+  bool is_read() const;  ///< true if finish() would wait after a release()
 
   struct State;
   explicit Transfer(std::unique_ptr<State> state);
@@ -51,47 +51,47 @@ class Communicator {
   int node_size() const { return node_size_; }
   int node_count() const { return node_count_; }
 
-  /// What the user should know of how tensors travel; mostly empty. The same on every rank.
+  /// Note for the user on how tensors travel; usually empty. The same on every rank.
   virtual std::string note() const { return {}; }
-  /// The largest transfer that will come takes so many bytes on either end: what a transfer needs besides is allocated
-  /// here, not in a step.
+  /// Announces the largest transfer in bytes on either end, so that its buffers are allocated here, not in a step.
   virtual void reserve(int64_t /*bytes*/) {}
 
-  // Memory of the node: where it is allocated, transfers between ranks of a node are reads of each other's buffers.
-  /// Ranks of this node, this one included, that could read each other's memory.
+  // Memory of the node. Ranks of a node transfer between buffers allocated here by reading each other's buffers
+  // directly.
+  /// Number of ranks of this node, this one included, that could read each other's memory.
   virtual int sharing_ranks() const { return 1; }
-  /// Collective: why a node's ranks cannot share `bytes` each; the same on every rank, empty where they can.
+  /// Collective. Returns why a node's ranks cannot share `bytes` each; the same on every rank, empty where they can.
   virtual std::string sharing_refusal(int64_t bytes) = 0;
-  /// Collective, after sharing_refusal() had nothing to say: like a DeviceBuffer, until the last copy of the pointer is
-  /// gone. While there is any, exchange_shards() takes no other buffers.
+  /// Collective, after sharing_refusal() returned empty. The memory is like that of a DeviceBuffer and lives until the
+  /// last copy of the pointer is gone. While there is any, exchange_shards() accepts no other buffers.
   virtual std::shared_ptr<void> allocate_shared(int64_t bytes) = 0;
-  /// Whether this rank reads that one's contributions where they lie, see Transfer::piece().
+  /// True if this rank reads the contributions of `rank` directly, see Transfer::contribution().
   virtual bool reads_directly(int /*rank*/) const { return false; }
 
-  // Device plane.
-  /// In place: rank r's elements [borders[r], borders[r + 1]) of `buffer` go to everybody. borders has size() + 1
-  /// entries.
+  // Data communication.
+  /// All-gather in place: sends rank r's elements [borders[r], borders[r + 1]) of `buffer` to every rank. borders has
+  /// size() + 1 entries.
   virtual Transfer all_gather(const Tensor& buffer, std::span<const int64_t> borders, Stream& stream) = 0;
   /// All-to-all of shards: sends elements [borders[j], borders[j + 1]) of `send` to each rank j (when this rank
-  /// contributes) and receives this rank's own range from every contributing rank c into received[c] (one tensor per
-  /// rank, of the own range's length; empty for the own rank, read `send` instead, and where reads_directly(c)).
-  /// contributes[c] is the same on every rank.
+  /// contributes) and receives this rank's own range from every contributing rank c into received[c]. `received` has
+  /// one tensor per rank, of the own range's length; it is empty for the own rank (read `send` instead) and where
+  /// reads_directly(c). contributes[c] is the same on every rank.
   virtual Transfer exchange_shards(const Tensor& send, std::span<const int64_t> borders,
                                    std::span<const Tensor> received, std::span<const uint8_t> contributes,
                                    Stream& stream) = 0;
-  /// Whether integers are added over the ranks without the host's help; the same on every rank.
+  /// True if integers are summed over the ranks without the host; the same on every rank.
   virtual bool sums_on_device() const { return size_ == 1; }
-  /// In place, modulo 2^64: the sum of every rank's `integers` (i64). Where sums_on_device().
+  /// All-reduce in place, modulo 2^64: the sum of every rank's `integers` (i64). Only where sums_on_device().
   virtual Transfer sum_on_device(const Tensor& /*integers*/, Stream& /*stream*/) { return {}; }
 
-  // Host plane.
+  // Control communication.
   virtual void broadcast(void* data, int64_t bytes, int root = 0) = 0;
   virtual void broadcast(std::string& text, int root = 0) = 0;
   virtual void sum(std::span<int64_t> values) = 0;
   virtual void sum(std::span<uint64_t> values) = 0;  ///< modulo 2^64
   virtual void maximum(std::span<int64_t> values) = 0;
   virtual void sum(ExactSum& value) = 0;
-  /// Every rank's bytes, in rank order (lengths may differ), on every rank.
+  /// Gathers every rank's bytes, in rank order (lengths may differ), on every rank.
   virtual std::vector<std::string> gather_all(const std::string& mine) = 0;
   virtual void barrier() = 0;
 
@@ -102,7 +102,7 @@ class Communicator {
 /// The communicator of this build over all ranks of the job.
 std::unique_ptr<Communicator> make_communicator();
 
-/// What moves tensors between GPUs, with its version: "NCCL 2.28.9"; empty where that is MPI. Needs no device.
+/// Library that moves tensors between GPUs, with its version: "NCCL 2.28.9"; empty where that is MPI. Needs no device.
 std::string transfer_library();
 
 }  // namespace llmtrain

@@ -1,5 +1,5 @@
-// The device plane over MPI. Ranks of a node read each other's buffers where these lie in shared memory; between nodes,
-// and where buffers lie elsewhere, nonblocking point-to-point messages go over a communicator of its own.
+// Data communication over MPI. Ranks of a node read each other's buffers directly where these lie in shared memory;
+// between nodes, and for other buffers, nonblocking point-to-point messages use a separate communicator.
 
 #include <algorithm>
 #include <optional>
@@ -21,12 +21,12 @@ struct Transfer::State {
     int rank;
     int member;
     int64_t offset, bytes;
-    void* to;  ///< null: they are used where they lie
+    void* to;  ///< null: the data is used in the peer's memory
     const char* from = nullptr;
   };
 
-  /// Those of transfers that are over, to be used again: a step allocates none. It outlives all transfers, as the
-  /// node's memory does.
+  /// States of completed transfers, for reuse: a step allocates none. This object outlives all transfers, as does the
+  /// node's memory.
   struct Idle {
     std::vector<std::unique_ptr<State>> states;
     size_t made = 0;
@@ -35,19 +35,19 @@ struct Transfer::State {
   State(MPI_Comm comm, NodeMemory& node_memory, Idle& idle_states)
       : requests(comm), node(node_memory), idle(idle_states) {}
 
-  /// Dropped without having been waited for: the others need not wait for this rank.
+  /// Drops a transfer that was not waited for: the others need not wait for this rank.
   ~State() { release(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   void begin(const char* name, int64_t buffer_bytes);
-  /// The end of a transfer.
+  /// Ends the transfer.
   static void retire(std::unique_ptr<State> state) noexcept;
 
   bool arrived();
   void take(Stream& stream);
   void release();
-  /// Until condition(); seen by the watchdog.
+  /// Polls until condition(); visible to the watchdog.
   template <class Condition>
   void wait_until(const Condition& condition, const Meanwhile& meanwhile) const;
 
@@ -57,7 +57,7 @@ struct Transfer::State {
   const char* operation = "";
   int64_t bytes = 0;  ///< of the whole buffer
   uint64_t sequence = 0;
-  uint64_t number = 0;  ///< on the board; 0: not in shared memory
+  uint64_t number = 0;  ///< number of the transfer on the board; 0: not in shared memory
   std::vector<Read> reads;
   bool taken = false, released = false;
 };
@@ -74,9 +74,9 @@ void Transfer::State::begin(const char* name, int64_t buffer_bytes) {
 void Transfer::State::retire(std::unique_ptr<State> state) noexcept {
   if (!state) return;
   state->release();
-  if (!state->requests.empty()) return;  // messages that nobody has waited for
+  if (!state->requests.empty()) return;  // the transfer was not waited for
   std::vector<std::unique_ptr<State>>& others = state->idle.states;
-  others.push_back(std::move(state));  // there is room, see MpiCommunicator::begin()
+  others.push_back(std::move(state));  // never allocates, see MpiCommunicator::begin()
 }
 
 bool Transfer::State::arrived() {
@@ -86,7 +86,7 @@ bool Transfer::State::arrived() {
   return requests.test() && std::all_of(reads.begin(), reads.end(), [](const Read& r) { return r.from != nullptr; });
 }
 
-/// Copies what has its place here; such offers are not needed any more.
+/// Copies the offers that have a destination, and releases them.
 void Transfer::State::take(Stream& stream) {
   taken = true;
   bool copied = !reads.empty();
@@ -105,7 +105,8 @@ void Transfer::State::release() {
 
 template <class Condition>
 void Transfer::State::wait_until(const Condition& condition, const Meanwhile& meanwhile) const {
-  constexpr int looks = 200;  // for a peer that is about to answer; a yield takes longer than its answer
+  // spins briefly for a peer that is about to answer, since a yield takes longer than the answer
+  constexpr int looks = 200;
   for (int looked = 0; !condition(); looked = std::min(looked + 1, looks)) {
     if (meanwhile) meanwhile();
     if (looked == looks) std::this_thread::yield();
@@ -114,7 +115,7 @@ void Transfer::State::wait_until(const Condition& condition, const Meanwhile& me
 
 namespace {
 
-/// What is waited for inside of another wait is not a collective of its own to the watchdog.
+/// Marks a wait as a collective for the watchdog, unless it happens inside another one.
 class WaitScope {
  public:
   explicit WaitScope(const Transfer::State& transfer) {
@@ -148,7 +149,7 @@ void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
 
 bool Transfer::pending() const { return state_ && !state_->taken && !state_->arrived(); }
 
-const void* Transfer::piece(int rank) const {
+const void* Transfer::contribution(int rank) const {
   if (!state_) return nullptr;
   for (const State::Read& read : state_->reads) {
     if (read.rank == rank) return read.from + read.offset;
@@ -247,7 +248,7 @@ class MpiCommunicator final : public ControlCommunicator {
     state->begin(operation, bytes);
     return state;
   }
-  /// Numbers the transfer, on every rank, and says where `data` lies, if this rank has some.
+  /// Numbers the transfer, on every rank, and offers the address of `data` if this rank has some.
   void offer(Transfer::State& state, const void* data) {
     state.number = node_.next_number();
     if (!node_.can_offer(state.number)) {

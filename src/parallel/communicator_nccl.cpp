@@ -1,14 +1,15 @@
-// The device plane of GPUs: NCCL, bootstrapped by the MPI host plane, where each rank has a GPU of its own; else, as in
-// tests, staged_transport.hpp.
+// Data communication of GPUs: NCCL, bootstrapped by the MPI control communicator, where each rank has a GPU of its own;
+// else, as in tests, staged_transport.hpp.
 //
-// All NCCL transfers run on one stream of their own, in the order of the calls, each behind what the caller's stream
-// held then (`ready`), so that they overlap with its later work; who needs a transfer makes its stream wait for `done`.
-// One communicator and one stream, because kernels of two communicators wait for peers side by side and may take each
-// other's place on the GPU, differently on each rank: NCCL promises nothing there. A gather is not stuck behind the
-// reduction that is begun at the same time, since the model begins the gather first (Decoder::backward).
+// All NCCL transfers run on one separate stream, in the order of the calls, each after the work that the caller's
+// stream held at that time (`ready`), so that they overlap with its later work; a user of a transfer makes its stream
+// wait for `done`. There is one communicator and one stream, because kernels of two communicators wait for peers
+// concurrently and may take each other's multiprocessors, differently on each rank: NCCL does not support that. A
+// gather does not wait for the reduction that starts at the same time, since the model starts the gather first
+// (Decoder::backward).
 //
-// NCCL never adds floating-point numbers here: it moves bytes, and the sums are ours, in the order of groups. It adds
-// integers, whose sums have no order.
+// NCCL never adds floating-point numbers here: it moves bytes, and this program adds them, in the order of groups. NCCL
+// adds integers, whose sums do not depend on the order.
 
 #include <fmt/format.h>
 #include <nccl.h>
@@ -43,8 +44,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto start_limit = std::chrono::minutes(10);
 constexpr auto end_limit = std::chrono::seconds(10);
 constexpr auto lock_limit = std::chrono::seconds(1);
-// So that the host waits here, where it sees errors, rather than in a call of CUDA whose queue is full. More than a
-// model has units, mostly: the weights of all are on their way at once.
+// Limit of transfers in flight, so that the host waits here, where it sees errors, rather than in a call of CUDA whose
+// queue is full. It exceeds the number of units of most models, since the weights of all may be in flight at once.
 constexpr size_t max_in_flight = 64;
 
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
@@ -56,8 +57,8 @@ struct Flight {
   uint64_t sequence = 0;
 };
 
-/// NCCL's communicator and what is in flight on it. Calls do not block (blocking = 0): NCCL connects and launches on
-/// threads of its own, and while this rank waits for that it can hear of errors, and be aborted.
+/// NCCL's communicator and the transfers in flight. Calls do not block (blocking = 0): NCCL connects and launches on
+/// its own threads, so that a waiting rank can see errors and abort.
 class NcclSession final : public WaitObserver {
  public:
   NcclSession(int size, int rank, const ncclUniqueId& id);
@@ -65,7 +66,7 @@ class NcclSession final : public WaitObserver {
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
 
-  /// Runs calls of NCCL on the own stream as one group, behind everything that `stream` holds now.
+  /// Runs NCCL calls on the separate stream as one group, after all current work of `stream`.
   template <class Calls>
   std::shared_ptr<Flight> enqueue(const char* operation, int64_t bytes, Stream& stream, const Calls& calls) {
     std::shared_ptr<Flight> flight = take(operation, bytes);
@@ -78,16 +79,16 @@ class NcclSession final : public WaitObserver {
     return flight;
   }
 
-  /// Throws the error that NCCL met behind our back, if there is one.
+  /// Throws an asynchronous error of NCCL, if there is one.
   void poll();
-  /// From any thread: kernels and calls that wait for peers come to an end. Nothing can be transferred any more.
+  /// Ends kernels and calls that wait for peers; callable from any thread. No transfer is possible afterwards.
   void abort();
 
   void waiting() override;
   void waited() noexcept override { scope_.reset(); }
 
  private:
-  /// Calls as one group; comes back when NCCL has launched them.
+  /// Submits the calls as one group and returns when NCCL has launched them.
   template <class Calls>
   void start(const char* operation, const Calls& calls, Clock::time_point until = Clock::time_point::max()) {
     ncclResult_t code = ncclSuccess;
@@ -95,27 +96,27 @@ class NcclSession final : public WaitObserver {
       const std::unique_lock lock = usable();
       ncclGroupStart();
       calls(comm_, native(stream_));
-      code = ncclGroupEnd();  // tells of the calls' errors as well
+      code = ncclGroupEnd();  // returns the calls' errors as well
     }
     settle(code, operation, until);
   }
   void connect(int size, int rank, Clock::time_point until);
   std::shared_ptr<Flight> take(const char* operation, int64_t bytes);
   void forget_arrived();
-  /// The calling thread waits until NCCL has done what a call began.
+  /// Waits until NCCL has completed a nonblocking call.
   void settle(ncclResult_t code, const char* what, Clock::time_point until = Clock::time_point::max());
   ncclResult_t state();
   [[noreturn]] void fail(ncclResult_t code, const std::string& what);
-  /// The lock of a communicator that is there.
+  /// Locks the communicator once it exists.
   std::unique_lock<std::timed_mutex> usable();
   bool ends_quietly();
 
-  std::timed_mutex mutex_;     ///< of comm_ and NCCL's calls
-  ncclComm_t comm_ = nullptr;  ///< null once aborted
+  std::timed_mutex mutex_;     ///< guards comm_ and NCCL's calls
+  ncclComm_t comm_ = nullptr;  ///< null after abort()
   Stream stream_;
-  std::vector<std::shared_ptr<Flight>> flights_;  ///< all that were made; those that nobody else holds are free
+  std::vector<std::shared_ptr<Flight>> flights_;  ///< all flights ever created; those without another owner are free
   std::deque<std::shared_ptr<Flight>> in_flight_;
-  std::optional<CollectiveMark> scope_;  ///< no span: a recorder waits for the stream where one begins, and so here
+  std::optional<CollectiveMark> scope_;  ///< no profiler span: a recorder would synchronize the stream at its start
 };
 
 std::atomic<NcclSession*> session_of_process = nullptr;
@@ -137,9 +138,9 @@ NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id) {
   set_wait_observer(this);
 }
 
-/// NCCL connects to a peer, and allocates what that takes, at the first transfer of a kind, of an algorithm (which the
-/// size decides) and between two ranks. All that will come is done once here, so that it is there before anybody asks
-/// how much memory is left, and loads NCCL's kernels.
+/// Connects all peers. NCCL connects to a peer, and allocates buffers, at the first transfer of a kind, of an algorithm
+/// (which the size decides) and between two ranks. All kinds run once here, so that their memory is allocated before
+/// free memory is measured, and NCCL's kernels are loaded.
 void NcclSession::connect(int size, int rank, Clock::time_point until) {
   constexpr size_t largest = size_t{32} << 20, small = 1024;
   const auto ranks = static_cast<size_t>(size), mine = static_cast<size_t>(rank);
@@ -183,11 +184,11 @@ NcclSession::~NcclSession() {
   if (std::uncaught_exceptions() == 0 && ends_quietly()) {
     ncclCommDestroy(comm_);
   } else {
-    ncclCommAbort(comm_);  // destroying would wait for peers that may never come
+    ncclCommAbort(comm_);  // ncclCommDestroy would wait for lost peers
   }
 }
 
-/// Whether all transfers and the peers' goodbyes arrive soon.
+/// True if all transfers complete, and all peers finalize, soon.
 bool NcclSession::ends_quietly() {
   try {
     const Clock::time_point until = Clock::now() + end_limit;
@@ -225,27 +226,27 @@ void NcclSession::poll() {
   if (code != ncclSuccess && code != ncclInProgress) fail(code, "a transfer between GPUs");
 }
 
-/// Kernels that wait for peers must end first: what is freed on the way out waits for the device.
+/// Aborts first, since kernels that wait for peers would block the release of device memory.
 void NcclSession::fail(ncclResult_t code, const std::string& what) {
-  const std::string text = fmt::format("{} failed: {} ({}); NCCL_DEBUG=INFO in the environment says more{}", what,
+  const std::string text = fmt::format("{} failed: {} ({}); set NCCL_DEBUG=INFO in the environment for details{}", what,
                                        ncclGetErrorString(code), ncclGetLastError(comm_), device_fault());
   abort();
   if (code == ncclRemoteError) throw UserError(ExitCode::peer_failed, text + "; another rank, or the network, is lost");
-  if (code == ncclInProgress) {  // for too long
+  if (code == ncclInProgress) {  // the time limit has passed
     throw UserError(ExitCode::peer_failed, text + "; another rank, the network or this GPU does not answer");
   }
   throw Error(text);
 }
 
 void NcclSession::abort() {
-  // A thread that is stuck inside of NCCL keeps the lock; aborting is what frees it.
+  // A thread that is blocked inside NCCL keeps the lock; only the abort frees it.
   std::unique_lock lock(mutex_, lock_limit);
   if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
 }
 
 std::unique_lock<std::timed_mutex> NcclSession::usable() {
   std::unique_lock lock(mutex_);
-  while (comm_ == nullptr) {  // another thread ends the job: an error here would be in its way
+  while (comm_ == nullptr) {  // another thread ends the job: an error here would hide its message
     lock.unlock();
     std::this_thread::sleep_for(lock_limit);
     lock.lock();
@@ -274,8 +275,8 @@ std::shared_ptr<Flight> NcclSession::take(const char* operation, int64_t bytes) 
   return *free;
 }
 
-/// The host waits for the device. When a transfer has begun there, it is the peers that this rank waits for; else its
-/// own kernels, which is work that may be stuck.
+/// Reports a wait for the device. If a transfer has started on the device, this rank waits for peers; else for its own
+/// kernels, which may be stuck.
 void NcclSession::waiting() {
   poll();
   forget_arrived();
@@ -319,8 +320,8 @@ void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   if (!state_) return;
   if (const auto* nccl = std::get_if<State::ByNccl>(&state_->way)) {
     const Flight& flight = *nccl->flight;
-    ProfileSpan span(SpanKind::communication, flight.operation);  // ends when the stream has come past the transfer
-    span.set_collective(flight.sequence, 0);                      // whose bytes are counted where it began
+    ProfileSpan span(SpanKind::communication, flight.operation);  // ends when the stream has passed the transfer
+    span.set_collective(flight.sequence, 0);                      // its bytes are counted where it started
     nccl->flight->done.wait(stream);
   } else {
     const auto& staged = std::get<State::Staged>(state_->way);
@@ -329,15 +330,15 @@ void Transfer::wait(Stream& stream, const Meanwhile& meanwhile) {
   state_.reset();
 }
 
-// By NCCL the host never waits, and whether the stream would depends on the moment: as nobody asks, the work of a step
-// is the same sequence in every run.
+// With NCCL the host never waits, and whether the stream would wait depends on timing. The answer is always true, so
+// that the work of a step is the same sequence in every run.
 bool Transfer::pending() const {
   if (!state_) return false;
   const auto* staged = std::get_if<State::Staged>(&state_->way);
   return staged == nullptr || !staged->transport.arrived(staged->ticket);
 }
 
-const void* Transfer::piece(int /*rank*/) const { return nullptr; }
+const void* Transfer::contribution(int /*rank*/) const { return nullptr; }
 void Transfer::release() {}
 void Transfer::finish(Stream& stream, const Meanwhile& meanwhile) { wait(stream, meanwhile); }
 bool Transfer::is_read() const { return false; }
@@ -381,7 +382,7 @@ class GpuCommunicator final : public ControlCommunicator {
         ncclAllGather(mine.data, all, static_cast<size_t>(mine.bytes), ncclUint8, comm, on);
         return;
       }
-      for (int owner = 0; owner < size(); ++owner) {  // one broadcast from each owner, in place
+      for (int owner = 0; owner < size(); ++owner) {  // one in-place broadcast from each owner
         const ShardRange shard = shard_range(buffer, borders, owner);
         if (shard.bytes == 0) continue;
         ncclBroadcast(shard.data, shard.data, static_cast<size_t>(shard.bytes), ncclUint8, owner, comm, on);

@@ -46,7 +46,7 @@ std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm) 
 
   std::vector<std::string> all(static_cast<size_t>(size));
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  if (total > mpi_piece_bytes) {  // beyond int displacements
+  if (total > mpi_piece_bytes) {  // displacements do not fit an int
     for (int r = 0; r < size; ++r) {
       std::string& text = all[static_cast<size_t>(r)];
       if (r == rank) {
@@ -93,12 +93,12 @@ class PlanningCommunicator final : public ControlCommunicator {
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
   Transfer all_gather(const Tensor& /*buffer*/, std::span<const int64_t> /*borders*/, Stream& /*stream*/) override {
-    throw Error("a plan moves no tensors");
+    throw Error("a plan cannot move tensors");
   }
   Transfer exchange_shards(const Tensor& /*send*/, std::span<const int64_t> /*borders*/,
                            std::span<const Tensor> /*received*/, std::span<const uint8_t> /*contributes*/,
                            Stream& /*stream*/) override {
-    throw Error("a plan moves no tensors");
+    throw Error("a plan cannot move tensors");
   }
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// The host plane, which is MPI in every build: small facts, agreement, and who lives on which node.
+// Control communication, over MPI in every build: small values, agreement, and the assignment of ranks to nodes.
 
 #include <mpi.h>
 
@@ -29,21 +29,21 @@ class ControlCommunicator : public Communicator {
   MPI_Comm host_ = MPI_COMM_NULL;
 };
 
-/// Over all ranks of the job, for plans: it has no device plane, so that it needs no device.
+/// All ranks of the job, for plans: without data communication, so that it needs no device.
 std::unique_ptr<Communicator> make_control_communicator();
 
-/// Number of this rank among the ranks of its node, how many these are, and its number among all.
+/// Index of this rank among the ranks of its node, their number, and its index in the job.
 struct NodePlace {
   int rank;
   int size;
   int world_rank;
 };
 NodePlace find_node_place(MPI_Comm comm);
-/// The ranks of this node, to be freed by the caller. Tests cut a machine into several nodes: of as many consecutive
+/// The ranks of this node, to be freed by the caller. Tests split a machine into several nodes of as many consecutive
 /// ranks as the environment variable LLMTRAIN_RANKS_PER_NODE says.
 MPI_Comm node_communicator(MPI_Comm comm);
 
-/// Every rank's bytes, in rank order, on every rank.
+/// Gathers every rank's bytes, in rank order, on every rank.
 std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm);
 
 }  // namespace llmtrain

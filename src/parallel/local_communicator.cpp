@@ -3,7 +3,7 @@
 namespace llmtrain {
 namespace {
 
-/// Everything is already where it belongs.
+/// A transfer with nothing to move.
 class LocalCommunicator final : public Communicator {
  public:
   std::string sharing_refusal(int64_t) override { return {}; }

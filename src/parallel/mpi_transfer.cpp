@@ -11,7 +11,7 @@ namespace llmtrain {
 
 namespace {
 
-/// body(offset, count) for [0, total) in pieces.
+/// Calls body(offset, count) for [0, total) in pieces.
 template <class Body>
 void for_pieces(int64_t total, int64_t piece, const Body& body) {
   for (int64_t begin = 0; begin < total; begin += piece) {

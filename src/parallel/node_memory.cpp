@@ -16,8 +16,8 @@ namespace llmtrain {
 
 namespace {
 
-constexpr const char* backing_folder = "/dev/shm";      // of MPI's shared windows
-constexpr int64_t left_for_others = int64_t{32} << 20;  // MPI's own segments
+constexpr const char* backing_folder = "/dev/shm";      // file system behind MPI's shared windows
+constexpr int64_t left_for_others = int64_t{32} << 20;  // reserve for MPI's own segments
 
 int64_t page_size() {
   static const int64_t size = sysconf(_SC_PAGESIZE);
@@ -45,11 +45,11 @@ NodeMemory::NodeMemory(MPI_Comm node) : node_(node) {
   members_.assign(static_cast<size_t>(ranks), -1);
   for (size_t m = 0; m < of_node.size(); ++m) members_[static_cast<size_t>(of_node[m])] = static_cast<int>(m);
   if (size_ == 1 || largest(bytes_available() < left_for_others ? 1 : 0) != 0) return;
-  using Offers = std::array<Offer, places>;
-  using Done = std::array<Number, places>;
+  using Offers = std::array<Offer, slots>;
+  using Done = std::array<Number, slots>;
   board_window_ = make_window(static_cast<int64_t>(sizeof(Offers) + of_node.size() * sizeof(Done)));
   if (!board_window_) return;
-  for (char* part : board_window_->parts) {
+  for (char* part : board_window_->segments) {
     boards_.push_back({reinterpret_cast<Offers*>(part), reinterpret_cast<Done*>(part + sizeof(Offers))});
   }
   const Board& own = boards_[static_cast<size_t>(me_)];
@@ -71,13 +71,14 @@ int64_t NodeMemory::largest(int64_t value) {
   return value;
 }
 
-/// Null on every rank when MPI has none for some rank.
+/// Null on every rank if MPI fails on some rank.
 std::shared_ptr<NodeMemory::Window> NodeMemory::make_window(int64_t bytes) {
   auto window = std::make_shared<Window>();
   MPI_Info info = MPI_INFO_NULL;
   mpi_check(MPI_Info_create(&info), "MPI_Info_create");
-  mpi_check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");  // each rank's part in pages apart
-  // The parts begin anywhere in a page, the same for every process.
+  // separate pages for each rank's segment
+  mpi_check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
+  // The segments begin anywhere in a page, at the same offset for every process.
   const int64_t page = page_size(), asked = whole_pages(bytes) + page;
   void* own = nullptr;
   const int code = MPI_Win_allocate_shared(asked, 1, info, node_, static_cast<void*>(&own), &window->handle);
@@ -93,7 +94,7 @@ std::shared_ptr<NodeMemory::Window> NodeMemory::make_window(int64_t bytes) {
     mpi_check(MPI_Win_shared_query(window->handle, m, &part_bytes, &unit, static_cast<void*>(&part)),
               "MPI_Win_shared_query");
     const int64_t to_page = (page - reinterpret_cast<intptr_t>(part) % page) % page;
-    window->parts.push_back(static_cast<char*>(part) + to_page);
+    window->segments.push_back(static_cast<char*>(part) + to_page);
   }
   window->bytes = bytes;
   return window;
@@ -106,14 +107,14 @@ std::string NodeMemory::refusal(int64_t bytes) {
   const int64_t available = -largest(-bytes_available());
   if (!boards_.empty() && all + left_for_others <= available) return {};
   return fmt::format(
-      "the ranks of a node send their gradients and weights to each other as messages, which is slower: "
-      "they would share {:.0f} MB in {}, where {:.0f} MB are free (containers: --shm-size)",
+      "the ranks of a node exchange gradients and weights as messages, which is slower: shared memory would need "
+      "{:.0f} MB in {}, where {:.0f} MB are free (in a container raise --shm-size)",
       static_cast<double>(all) / 1e6, backing_folder, static_cast<double>(available) / 1e6);
 }
 
 std::shared_ptr<void> NodeMemory::allocate(int64_t bytes) {
   LLMTRAIN_CHECK(!boards_.empty(), "this node has no shared memory");
-  // Of the node: the numbers of collectives of the job stay what they are.
+  // A collective of the node's communicator, so that the numbers of the job's collectives do not change.
   const CollectiveScope scope("sharing of memory", bytes, activity().collectives.load());
   std::shared_ptr<Window> window;
   for (const auto& known : windows_) {
@@ -129,7 +130,7 @@ std::shared_ptr<void> NodeMemory::allocate(int64_t bytes) {
     windows_.push_back(window);
   }
   window->handed_out = true;
-  char* own = window->parts[static_cast<size_t>(me_)];
+  char* own = window->segments[static_cast<size_t>(me_)];
   Stream stream;
   fill_zero(own, bytes, stream);
   stream.synchronize();
@@ -142,19 +143,19 @@ bool NodeMemory::in_use() const {
 
 bool NodeMemory::holds(const void* address) const {
   return std::any_of(windows_.begin(), windows_.end(), [&](const auto& w) {
-    const char* own = w->parts[static_cast<size_t>(me_)];
+    const char* own = w->segments[static_cast<size_t>(me_)];
     return w->handed_out && address >= own && address < own + w->bytes;
   });
 }
 
-bool NodeMemory::can_offer(uint64_t number) const { return number <= places || !is_read(number - places); }
+bool NodeMemory::can_offer(uint64_t number) const { return number <= slots || !is_read(number - slots); }
 
 void NodeMemory::offer(uint64_t number, const void* data) {
   for (size_t w = 0; w < windows_.size(); ++w) {
-    const char* own = windows_[w]->parts[static_cast<size_t>(me_)];
+    const char* own = windows_[w]->segments[static_cast<size_t>(me_)];
     const auto* at = static_cast<const char*>(data);
     if (!windows_[w]->handed_out || at < own || at >= own + windows_[w]->bytes) continue;
-    Offer& place = (*boards_[static_cast<size_t>(me_)].offers)[number % places];
+    Offer& place = (*boards_[static_cast<size_t>(me_)].offers)[number % slots];
     place.window = w;
     place.offset = static_cast<uint64_t>(at - own);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -165,20 +166,20 @@ void NodeMemory::offer(uint64_t number, const void* data) {
 }
 
 const char* NodeMemory::offered(uint64_t number, int member) const {
-  const Offer& place = (*boards_[static_cast<size_t>(member)].offers)[number % places];
+  const Offer& place = (*boards_[static_cast<size_t>(member)].offers)[number % slots];
   if (place.number.load(std::memory_order_acquire) != number) return nullptr;
-  return windows_[place.window]->parts[static_cast<size_t>(member)] + place.offset;
+  return windows_[place.window]->segments[static_cast<size_t>(member)] + place.offset;
 }
 
 void NodeMemory::release(uint64_t number, int member) {
-  boards_[static_cast<size_t>(me_)].done[member][number % places].store(number, std::memory_order_release);
+  boards_[static_cast<size_t>(me_)].done[member][number % slots].store(number, std::memory_order_release);
 }
 
 bool NodeMemory::is_read(uint64_t number) const {
   const Board& own = boards_[static_cast<size_t>(me_)];
-  if ((*own.offers)[number % places].number.load(std::memory_order_relaxed) != number) return false;
+  if ((*own.offers)[number % slots].number.load(std::memory_order_relaxed) != number) return false;
   for (int m = 0; m < size_; ++m) {
-    const Number& done = boards_[static_cast<size_t>(m)].done[me_][number % places];
+    const Number& done = boards_[static_cast<size_t>(m)].done[me_][number % slots];
     if (m != me_ && done.load(std::memory_order_acquire) < number) return true;
   }
   return false;

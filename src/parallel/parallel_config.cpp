@@ -8,38 +8,43 @@
 namespace llmtrain {
 
 void ParallelConfig::visit(DeckKeys& keys) {
-  keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.",
+  keys.section("parallel",
+               "Distribution of the work over ranks. Only reduction_groups and reduction_blocks affect the results.",
                Change::nothing);
   keys.key("zero", zero,
            {.range = between(0, 3),
-            .doc = "ZeRO stage: what the ranks divide among them. 0 nothing, 1 optimizer state, 2 and gradients, 3 and "
-                   "weights."});
+            .doc = "ZeRO stage, which selects what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 also "
+                   "gradients, 3 also weights."});
   keys.key("reduction_groups", reduction_groups,
            {.unit = "groups",
             .range = between(0, 1 << 20),
-            .doc = "Groups of consecutive micro-batches whose gradients are summed before they travel. Fewer: less "
-                   "communication, and no use for more ranks than groups; 0 = one micro-batch per group.",
+            .doc = "Number of groups of consecutive micro-batches; the gradients of a group are summed before they are "
+                   "exchanged. Fewer groups need less communication, but ranks beyond the number of groups compute "
+                   "nothing. 0 = one micro-batch per group.",
             .change = Change::breaks});
   keys.key("reduction_blocks", reduction_blocks,
            {.unit = "blocks",
             .range = between(1, 1 << 20),
-            .doc = "Blocks of groups that are summed inside a node before they cross the network; at most the groups.",
+            .doc = "Number of blocks of groups that are summed inside a node before they cross the network; not more "
+                   "than the groups.",
             .change = Change::breaks});
   keys.key("offload_optimizer", offload_optimizer,
-           {.doc = "Where master weights and moments lie between updates. none: with the device; cpu: in the memory of "
-                   "its host; nvme: on a local disk, from which every update streams them through a few buffers."});
-  keys.key("offload_parameters", offload_parameters,
-           {.doc = "Where a rank's part of the weights lies with zero = 3, to be gathered around each use. Those of "
-                   "bf16 are rounded from the masters, and lie apart only where offload_optimizer moves these."});
+           {.doc = "Location of master weights and moments between updates. none: device memory; cpu: host memory; "
+                   "nvme: a local disk, from which every update streams them through a few buffers. Checkpoints are "
+                   "independent of offload settings: a run can resume with any other, bit for bit."});
+  keys.key(
+      "offload_parameters", offload_parameters,
+      {.doc =
+           "Location of a rank's shard of the weights with zero = 3, which is gathered around each use. bf16 weights "
+           "are rounded from the masters, and are stored separately only if offload_optimizer moves the masters."});
   keys.key("offload_path", offload_path,
-           {.doc = "Folder for nvme, on a disk that each node has of its own: ${TMPDIR}, say, or ${SLURM_TMPDIR}. The "
-                   "files take their space at the start, have no names, and vanish with the job, however it ends."});
+           {.doc = "Folder for nvme, on a local disk of each node, for instance ${TMPDIR} or ${SLURM_TMPDIR}. The "
+                   "files reserve their space at the start, have no names, and vanish with the job, however it ends."});
   keys.key(
       "cuda_graphs", cuda_graphs,
-      {.doc = "On GPUs, passes without dropout are recorded once per shape of micro-batch and then launched as a "
-              "whole, to "
-              "the same bits: all of one rank with zero below 3, of several ranks those between the first and the last "
-              "of a reduction group. No effect elsewhere."});
+      {.doc = "On GPUs, record passes without dropout as CUDA graphs, once per shape of micro-batch, and launch them "
+              "as a whole, bit for bit. With zero below 3 this applies to all passes of a single rank, and on several "
+              "ranks to those between the first and the last of a reduction group. No effect elsewhere."});
 }
 
 namespace {
@@ -47,23 +52,23 @@ namespace {
 void check_offload(DeckLoader& deck, const ParallelConfig& config) {
   deck.check(config.offload_parameters == Offload::none || config.zero == 3,
              {"parallel.offload_parameters", "parallel.zero"},
-             fmt::format("{} needs parallel.zero = 3: at {} every rank computes with all weights where they lie",
+             fmt::format("{} needs parallel.zero = 3: at stage {} every rank keeps all weights",
                          name_of(config.offload_parameters), config.zero));
   if (config.uses_disk()) {
     deck.check(!config.offload_path.empty(),
                {"parallel.offload_path", "parallel.offload_optimizer", "parallel.offload_parameters"},
-               "is required with nvme: a folder on a disk that each node has of its own, such as ${TMPDIR}");
+               "is required with nvme: give a folder on a local disk of each node, such as ${TMPDIR}");
   } else {
     deck.unused("parallel.offload_path", "no effect without offload_optimizer or offload_parameters = nvme");
   }
   const Offload optimizer = config.offload_optimizer, parameters = config.offload_parameters;
   deck.check(optimizer == parameters || optimizer == Offload::none || parameters == Offload::none,
              {"parallel.offload_parameters", "parallel.offload_optimizer"},
-             fmt::format("{} does not go with offload_optimizer = {}: both to one place", name_of(parameters),
-                         name_of(optimizer)));
+             fmt::format("{} cannot be combined with offload_optimizer = {}: use the same value for both",
+                         name_of(parameters), name_of(optimizer)));
   const auto note_place = [&](std::string_view key, Offload place) {
     if (place != Offload::cpu || !device_memory_is_host()) return;
-    deck.note(key, "cpu changes nothing here: the device that computes is the host, where all state lies anyway");
+    deck.note(key, "cpu has no effect here: the host is the device, and all state is in its memory");
   };
   note_place("parallel.offload_optimizer", optimizer);
   note_place("parallel.offload_parameters", parameters);

@@ -9,7 +9,8 @@ constexpr int gather_tag = 1;
 constexpr int exchange_tag = 2;
 }  // namespace
 
-// Receives first, so that messages find their place; each rank starts with another peer, so that none is swamped.
+// Receives are posted first, so that arriving messages have a buffer; each rank starts with a different peer, so that
+// none is flooded.
 
 void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const int64_t> borders, int rank,
                   const ByMessage& by_message) {

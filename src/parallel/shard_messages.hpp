@@ -1,5 +1,5 @@
 #pragma once
-// The messages of the device plane where tensors travel between ranks by MPI: which ranges go where.
+// Messages of data communication over MPI: which ranges go to which rank.
 
 #include <functional>
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace llmtrain {
 
-/// Whether messages go between this rank and that one.
+/// True if messages travel between this rank and the other.
 using ByMessage = std::function<bool(int rank)>;
 
-/// Begins the messages of an all-gather in place: see Communicator::all_gather().
+/// Starts the messages of an all-gather in place: see Communicator::all_gather().
 void begin_gather(MpiRequests& requests, const Tensor& buffer, std::span<const int64_t> borders, int rank,
                   const ByMessage& by_message);
 
-/// Begins those of an exchange: see Communicator::exchange_shards().
+/// Starts the messages of an exchange: see Communicator::exchange_shards().
 void begin_exchange(MpiRequests& requests, const Tensor& send, std::span<const int64_t> borders,
                     std::span<const Tensor> received, std::span<const uint8_t> contributes, int rank,
                     const ByMessage& by_message);

@@ -1,5 +1,5 @@
 #pragma once
-// What both device planes check and compute before they hand bytes to MPI or NCCL.
+// Checks and ranges that data communication over MPI and NCCL share.
 
 #include <cstdint>
 #include <span>
@@ -15,10 +15,11 @@ struct ShardRange {
 };
 ShardRange shard_range(const Tensor& buffer, std::span<const int64_t> borders, int rank);
 
-/// borders: one more than ranks, ascending, within the buffer.
+/// Checks borders: one more than ranks, ascending, within the buffer.
 void check_borders(const Tensor& buffer, std::span<const int64_t> borders, int size);
 
-/// One flag per rank, and a place of the own range's length for every other rank that contributes.
+/// Checks that there is one flag per rank, and a tensor of the own range's length for every other rank that
+/// contributes.
 void check_exchange(std::span<const int64_t> borders, std::span<const Tensor> received,
                     std::span<const uint8_t> contributes, int rank, DType dtype);
 

@@ -14,13 +14,14 @@ namespace llmtrain {
 
 namespace {
 
-constexpr size_t slot_count = 4;  // two gathers and two exchanges of a step; more wait for the oldest
+constexpr size_t slot_count = 4;  // two gathers and two exchanges of a step; further ones wait for the oldest
 
 }  // namespace
 
-/// Used in turn. The same order of transfers on every rank makes it the same transfer that a slot waits for everywhere.
+/// Slots are used in turn. Since the order of transfers is the same on every rank, a slot waits for the same transfer
+/// everywhere.
 struct StagedTransport::Slot {
-  /// From the pinned memory to the device.
+  /// A copy from the pinned memory to the device.
   struct Arrival {
     void* device;
     const void* host;
@@ -33,7 +34,7 @@ struct StagedTransport::Slot {
   PinnedBuffer memory;
   MpiRequests requests;
   std::vector<Arrival> arrivals;
-  Event passed;  ///< of copies out of or into the memory
+  Event passed;  ///< end of copies out of or into the memory
   Stream* stream = nullptr;
   bool travels = false;
   const char* operation = "";
@@ -51,12 +52,13 @@ StagedTransport::StagedTransport(MPI_Comm comm) : comm_(mpi_duplicate(comm)) {
 
 StagedTransport::~StagedTransport() {
   for (auto& slot : slots_) {
-    if (slot->travels && !ends_soon(*slot)) static_cast<void>(slot.release());  // what may still come has its place
+    // leaked, because messages may still arrive in its memory
+    if (slot->travels && !ends_soon(*slot)) static_cast<void>(slot.release());
   }
   MPI_Comm_free(&comm_);
 }
 
-/// Of a transfer that nobody waited for.
+/// Ends a transfer that was not waited for.
 bool StagedTransport::ends_soon(Slot& slot) {
   if (std::uncaught_exceptions() > 0) return false;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -157,7 +159,7 @@ void StagedTransport::land(Slot& slot, const Transfer::Meanwhile& meanwhile) {
     if (meanwhile) meanwhile();
     std::this_thread::yield();
   }
-  if (!slot.travels) return;  // landed meanwhile
+  if (!slot.travels) return;  // it has already arrived
   slot.travels = false;
   for (const Slot::Arrival& a : slot.arrivals) copy_to_device(a.device, a.host, a.bytes, *slot.stream);
   slot.passed.record(*slot.stream);

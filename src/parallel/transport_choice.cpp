@@ -12,10 +12,9 @@ TransportChoice choose_transport(std::span<const std::string> addresses, std::sp
     size_t first = 0;
     while (addresses[first] != addresses[r] || machines[first] != machines[r]) ++first;
     if (first == r) continue;
-    return {true,
-            fmt::format("ranks {} and {} share {}: tensors travel between all ranks through host memory and MPI, "
-                        "which is slow; with one rank per GPU (under Slurm: --gpus-per-task=1) they travel by NCCL",
-                        first, r, addresses[r])};
+    return {true, fmt::format("ranks {} and {} share {}: tensors travel between all ranks through host memory and MPI, "
+                              "which is slow. Start one rank per GPU (under Slurm: --gpus-per-task=1) to use NCCL",
+                              first, r, addresses[r])};
   }
   return {};
 }

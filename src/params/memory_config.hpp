@@ -8,11 +8,11 @@ namespace llmtrain {
 class DeckKeys;
 class DeckLoader;
 
-/// What the forward pass drops and the backward pass computes again, with the same kernels from the same numbers, so
-/// to the same bits. Each level drops what those before it drop.
+/// Activations that the forward pass drops and the backward pass recomputes with the same kernels from the same
+/// numbers, so that they are bit-identical. Each level drops what those before it drop.
 enum class Recompute : uint8_t {
-  none,        ///< results of norms: one pass over the residual stream gives them back
-  activation,  ///< results of the activation function
+  none,        ///< outputs of norms: one pass over the residual stream restores them
+  activation,  ///< outputs of the activation function
   attention,   ///< queries, keys and values, and the output of attention
   block        ///< everything but the input of each block
 };

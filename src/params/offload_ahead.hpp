@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-/// Reads one kind of whole units from a file, on a thread, before they are asked for.
+/// Prefetches one kind of state from a file, by whole units, on a thread.
 class OffloadAhead {
  public:
   /// `memory`: bytes(), aligned to OffloadLayout::alignment.
@@ -18,14 +18,14 @@ class OffloadAhead {
   OffloadAhead(const OffloadAhead&) = delete;
   OffloadAhead& operator=(const OffloadAhead&) = delete;
 
-  /// Of the unit that takes most.
+  /// Size of the largest unit.
   static int64_t bytes(const OffloadLayout& layout, size_t kind);
 
-  /// Begins to read a unit; what was read before is gone. Nothing where there is no such unit.
+  /// Starts to read a unit; the previously read one becomes invalid. Does nothing if the unit does not exist.
   void begin(int unit);
-  /// The kind of the unit's pieces one behind the other, as in the file, until the next call. Waits.
+  /// Waits, and returns the kind of the unit's pieces, contiguous as in the file; valid until the next call.
   const char* take(int unit);
-  /// Before the file changes: nothing is being read any more, nor kept.
+  /// Called before the file changes: waits for reads and discards their data.
   void forget();
 
  private:
@@ -36,7 +36,7 @@ class OffloadAhead {
   char* const memory_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int unit_ = -1;  ///< that the memory holds, or that is being read
+  int unit_ = -1;  ///< unit in memory, or being read
   bool busy_ = false, stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;

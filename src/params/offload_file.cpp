@@ -21,14 +21,14 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* advice =
-    "parallel.offload_path must be a folder that every node has on a disk of its own, such as ${TMPDIR} or "
+    "parallel.offload_path must be a folder on a local disk of every node, such as ${TMPDIR} or "
     "${SLURM_TMPDIR}";
 
 std::string size_text(int64_t bytes) {
   return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
 }
 
-/// Bytes that this user may still write there, or -1 where nobody knows.
+/// Bytes that this user can still write to the file system, or -1 if unknown.
 int64_t free_bytes(const std::string& folder) {
   struct statvfs space {};
   if (statvfs(folder.c_str(), &space) != 0 || space.f_blocks == 0) return -1;
@@ -37,8 +37,8 @@ int64_t free_bytes(const std::string& folder) {
 
 [[noreturn]] void fail_full(const std::string& place, int64_t bytes, int64_t available) {
   throw UserError(ExitCode::io,
-                  fmt::format("{}: the disk is full: the offloaded state needs {}, {} are free. Make room, use another "
-                              "folder, or more nodes with a parallel.zero above 0",
+                  fmt::format("{}: the disk is full: the offloaded state needs {}, {} are free. Free some space, use "
+                              "another folder, or use more nodes with parallel.zero above 0",
                               place, size_text(bytes), size_text(available)));
 }
 
@@ -48,7 +48,7 @@ OffloadFile::OffloadFile(const OffloadLayout& layout, const std::string& folder,
     : layout_(layout), units_(std::move(units)) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: there is no such folder: {}", folder, advice));
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: the folder does not exist: {}", folder, advice));
   }
   file_ = FileHandle::create_unnamed(folder);
   reserve(folder);
@@ -60,14 +60,14 @@ void OffloadFile::reserve(const std::string& folder) {
   const int64_t bytes = layout_.bytes();
   if (!file_.reserve(bytes)) fail_full(folder, bytes, free_bytes(folder));
   if (file_.size() >= bytes) return;
-  // A file system that cannot reserve: what is written is taken.
+  // The file system cannot reserve space, so that zeros are written instead.
   constexpr int64_t at_once = int64_t{1} << 20;
   const std::vector<char> zeros(static_cast<size_t>(std::min(bytes, at_once)));
   for (int64_t at = 0; at < bytes; at += at_once) file_.write(at, std::min(at_once, bytes - at), zeros.data());
   file_.sync();
 }
 
-/// The sums of zeros.
+/// Sets the checksums to those of zeros.
 void OffloadFile::forget_contents() {
   sums_.resize(layout_.pieces().size());
   const std::vector<char> zeros(static_cast<size_t>(layout_.max_part()));
@@ -88,10 +88,9 @@ void OffloadFile::check(size_t piece, size_t kind, const char* data) const {
   const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
   if (XXH3_64bits(data, bytes) == sums_[piece][kind]) return;
   throw UserError(ExitCode::io,
-                  fmt::format("{}: the offloaded state of {}, elements {} to {}, was read from the disk otherwise "
-                              "than it was written: the disk or memory of this node is not reliable. Leave the "
-                              "node out, or use another parallel.offload_path; the same command goes on from the "
-                              "last checkpoint",
+                  fmt::format("{}: the offloaded state of {}, elements {} to {}, was corrupted on the disk: the disk "
+                              "or memory of this node is not reliable. Exclude the node, or use another "
+                              "parallel.offload_path; the same command resumes from the newest checkpoint",
                               file_.path(), units_[static_cast<size_t>(p.unit)], p.begin, p.end));
 }
 
@@ -120,7 +119,8 @@ void OffloadFile::read_unit(int unit, size_t kind, char* data) const {
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
-    throw UserError(ExitCode::cannot_create, fmt::format("{}: {}: there is no such folder: {}", where, folder, advice));
+    throw UserError(ExitCode::cannot_create,
+                    fmt::format("{}: {}: the folder does not exist: {}", where, folder, advice));
   }
   try {
     FileHandle::create_unnamed(folder);

@@ -13,17 +13,17 @@ namespace llmtrain {
 
 class OffloadFile {
  public:
-  /// All zeros. The space is taken now: UserError(io) when the disk has not so much. `units`: their names, for
-  /// messages.
+  /// Creates the file, all zeros, and reserves its space: UserError(io) when the disk has too little. `units`: their
+  /// names, for messages.
   OffloadFile(const OffloadLayout& layout, const std::string& folder, std::vector<std::string> units);
 
   const OffloadLayout& layout() const { return layout_; }
-  /// Kinds [first, last) of a piece, one behind the other as in the layout, from or to memory that is aligned to
-  /// OffloadLayout::alignment. Threads may do this at once with different pieces, and read one together. What is read
-  /// and is not what was written is a UserError(io).
+  /// Reads or writes kinds [first, last) of a piece, contiguous as in the layout; memory is aligned to
+  /// OffloadLayout::alignment. Threads may do this concurrently with different pieces, and may read the same piece. A
+  /// checksum that does not match is a UserError(io).
   void read(size_t piece, size_t first, size_t last, char* data) const;
   void write(size_t piece, size_t first, size_t last, const char* data);
-  /// One kind of all pieces of a unit, one behind the other.
+  /// Reads one kind of all pieces of a unit, contiguous.
   void read_unit(int unit, size_t kind, char* data) const;
 
  private:
@@ -37,11 +37,11 @@ class OffloadFile {
   std::vector<std::array<uint64_t, offload_kinds>> sums_;  ///< XXH3 of each piece's kinds, padding included
 };
 
-/// Throws UserError unless files of `bytes` in all can be made in the folder (cannot_create: it is not there or cannot
-/// be written; io: too little space). `where` names the key that names it.
+/// Throws UserError unless files of `bytes` in all can be created in the folder (cannot_create: it does not exist or
+/// cannot be written; io: too little space). `where` names the folder's key.
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where);
 
-/// The folder lies in memory, so that nothing is gained by it.
+/// True if the folder lies in memory, so that offloading to it saves nothing.
 bool is_in_memory(const std::string& folder);
 
 }  // namespace llmtrain

@@ -1,6 +1,6 @@
 #pragma once
-// The pieces of an OffloadFile in turn through a few buffers in memory: while one piece is worked on, those behind it
-// are read and those before it are written.
+// Streams the pieces of an OffloadFile through a ring of buffers: while one piece is in use, the next ones are read and
+// the previous ones written.
 
 #include <array>
 #include <condition_variable>
@@ -19,28 +19,28 @@ class OffloadRing {
  public:
   static constexpr size_t slots = 4;  ///< one in use, three being transferred: enough to keep a disk busy
 
-  /// Each buffer takes the largest piece, aligned to OffloadLayout::alignment. Starts a thread per slot.
+  /// Each buffer holds the largest piece, aligned to OffloadLayout::alignment. Starts a thread per slot.
   OffloadRing(OffloadFile& file, const std::array<char*, slots>& buffers);
   ~OffloadRing();
   OffloadRing(const OffloadRing&) = delete;
   OffloadRing& operator=(const OffloadRing&) = delete;
 
-  /// Kinds of every piece that a pass reads, then writes: ranges [first, last), empty where first = last.
+  /// Kinds of every piece that a pass reads, then writes: ranges [first, last), empty if first = last.
   struct Kinds {
     size_t read_first, read_last, write_first, write_last;
   };
-  /// One thread makes passes, one after the other.
+  /// Starts a pass. All passes run on one thread, one after the other.
   void begin(const Kinds& kinds);
-  /// Waits for the next piece. False at the end, when everything is on the disk.
+  /// Waits for the next piece. Returns false at the end, when all pieces are on the disk.
   bool next();
   size_t piece() const { return static_cast<size_t>(current_); }
-  /// Its memory, as all its kinds lie in the file.
+  /// Memory of the current piece, with all its kinds as in the file.
   char* data() const { return slots_[piece() % slots].buffer; }
-  /// Ends a pass wherever it is.
+  /// Ends a pass early.
   void abandon();
 
  private:
-  /// What the slot's thread does next: both may be none.
+  /// Next work of a slot's thread; read and write may both be absent.
   struct Slot {
     char* buffer = nullptr;
     int64_t write = -1, read = -1;  ///< pieces

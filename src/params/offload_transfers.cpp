@@ -4,7 +4,7 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t parts = 3;  ///< of a slot: gradient, master and weights, each with room for fp32
+constexpr int64_t parts = 3;  ///< buffers of a slot: gradient, master and weights, each with room for fp32
 
 Tensor at(char* data, const Tensor& like) { return {data, like.dtype, {like.numel()}}; }
 

@@ -26,7 +26,7 @@ void check_spec(const UnitSpec& unit) {
   }
 }
 
-/// 64-bit FNV-1a: a parameter's random numbers belong to its name.
+/// 64-bit FNV-1a: a parameter's random numbers depend on its name.
 uint64_t hash_of(const std::string& name) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
@@ -95,7 +95,7 @@ Communicator& ParamStore::State::comm() const {
 
 ParamStore::ParamStore(std::vector<UnitSpec> units, const ParamStoreOptions& options)
     : state_(std::make_unique<State>(std::move(units), options)) {}
-ParamStore::~ParamStore() { state_->late_update.reset(); }  // whose pass knows this store
+ParamStore::~ParamStore() { state_->late_update.reset(); }  // its pass refers to this store
 
 int ParamStore::unit_count() const { return static_cast<int>(state_->units.size()); }
 const UnitSpec& ParamStore::spec(int unit) const { return state_->at(unit).spec; }

@@ -1,5 +1,5 @@
-// Gradients from the backward pass to the sums over groups. Sums are formed by the owner of a shard in the order of
-// groups, whatever arrives first.
+// Gradients, from the backward pass to the sums over groups. The owner of a shard adds in the order of groups, whatever
+// arrives first.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Kernels write tensors only; a buffer that held another unit has its values between them.
+/// Zeroes the padding between tensors, since kernels write tensors only and the buffer may have held another unit.
 void zero_padding(const UnitState& u, const Tensor& flat, Stream& stream) {
   for (size_t p = 0; p < u.spec.params.size(); ++p) {
     const int64_t end = u.layout.offset(static_cast<int>(p)) + u.spec.params[p].numel();
@@ -25,11 +25,11 @@ void zero_padding(const UnitState& u, const Tensor& flat, Stream& stream) {
 
 }  // namespace
 
-/// Blocks are consecutive runs of groups, as equal as they can be, of a full step: a short step leaves out the last
-/// groups, no group changes its block.
+/// Blocks are consecutive runs of groups of a full step, as equal as possible: a short step omits the last groups, and
+/// no group changes its block.
 int64_t ParamStore::State::block_of(int64_t group) const { return group * options.blocks / options.groups; }
 
-/// The group that this rank computes in a round, or -1.
+/// Returns the group that this rank computes in a round, or -1.
 int64_t ParamStore::State::group_of(int64_t of_round) const {
   const int64_t group = of_round * options.size + options.rank;
   return group < groups ? group : -1;
@@ -78,7 +78,7 @@ void ParamStore::State::free_gradient(UnitState& u) {
   u.gradient_slot = -1;
 }
 
-/// Fills `contributes` and `received`: the pieces of a unit's exchange one behind the other in a staging buffer.
+/// Fills `contributes` and `received`: the received shards of a unit's exchange, contiguous in a staging buffer.
 void ParamStore::State::lay_out_exchange(const UnitState& u, int64_t of_round, size_t buffer) {
   int64_t pieces = 0;
   for (int r = 0; r < options.size; ++r) {
@@ -89,7 +89,7 @@ void ParamStore::State::lay_out_exchange(const UnitState& u, int64_t of_round, s
     received[i] = part_of(staging[buffer], pieces * u.shard_elements(), (pieces + 1) * u.shard_elements());
     ++pieces;
   }
-  LLMTRAIN_CHECK(pieces <= policy.received_pieces, "more gradients arrive than were planned");
+  LLMTRAIN_CHECK(pieces <= policy.received_shards, "more gradients arrive than were planned");
 }
 
 void ParamStore::State::start_exchange(int unit) {
@@ -108,7 +108,7 @@ void ParamStore::State::start_exchange(int unit) {
   next_staging = (next_staging + 1) % staging.size();
 }
 
-/// Adds what has arrived to the sums.
+/// Adds received gradients to the sums.
 void ParamStore::State::add(GradientExchange& exchange) {
   UnitState& u = at(exchange.unit);
   exchange.transfer.wait(*stream);
@@ -117,7 +117,7 @@ void ParamStore::State::add(GradientExchange& exchange) {
   for (int r = 0; r < options.size; ++r) {
     const size_t i = static_cast<size_t>(r);
     if (contributes[i] == 0 || u.shard_elements() == 0) continue;
-    const void* direct = exchange.transfer.piece(r);
+    const void* direct = exchange.transfer.contribution(r);
     if (r == options.rank) {
       in_order.push_back(part_of(whole_gradient(u), u.begin, u.end));
     } else if (direct != nullptr) {
@@ -131,7 +131,7 @@ void ParamStore::State::add(GradientExchange& exchange) {
   exchange.added = true;
 }
 
-/// In the order of the exchanges: a unit may be in two of them.
+/// Adds in the order of the exchanges, since a unit may be in two of them.
 void ParamStore::State::add_arrived() {
   for (GradientExchange& exchange : in_flight) {
     if (exchange.added) continue;
@@ -148,14 +148,14 @@ void ParamStore::State::complete_oldest() {
   in_flight.erase(in_flight.begin());
 }
 
-/// Gives MPI a chance to move data, and buffers free as early as possible.
+/// Lets MPI make progress, and frees buffers as early as possible.
 void ParamStore::State::complete_arrived() {
   add_arrived();
   while (!in_flight.empty() && in_flight.front().added && !in_flight.front().transfer.is_read()) complete_oldest();
 }
 
-/// total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in place.
-/// Gradients are those of consecutive groups, of which `group` is the first.
+/// Computes total = sum over blocks of (sum over the block's groups), each from the left. The first block is formed in
+/// target. Gradients belong to consecutive groups, of which `group` is the first.
 void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gradients) {
   UnitState& u = at(unit);
   while (!gradients.empty()) {
@@ -163,19 +163,19 @@ void ParamStore::State::fold(int unit, int64_t group, std::span<const Tensor> gr
     size_t count = 1;
     while (count < gradients.size() && block_of(group + static_cast<int64_t>(count)) == block) ++count;
     const std::span<const Tensor> of_block = gradients.first(count);
-    const FoldPlace place = place_of(group, static_cast<int64_t>(count));
-    if (place.to_total) {
+    const FoldTarget target = target_of(group, static_cast<int64_t>(count));
+    if (target.to_total) {
       add_in_order(u.total, of_block, group == 0, *stream);
     } else {
-      add_in_order(u.block, of_block, place.begins, *stream);
-      if (place.ends) add_into(u.total, u.block, false, *stream);
+      add_in_order(u.block, of_block, target.begins, *stream);
+      if (target.ends) add_into(u.total, u.block, false, *stream);
     }
     gradients = gradients.subspan(count);
     group += static_cast<int64_t>(count);
   }
 }
 
-ParamStore::State::FoldPlace ParamStore::State::place_of(int64_t group, int64_t count) const {
+ParamStore::State::FoldTarget ParamStore::State::target_of(int64_t group, int64_t count) const {
   const int64_t block = block_of(group), next = group + count;
   const bool begins = group == 0 || block_of(group - 1) != block;
   const bool ends = next == groups || block_of(next) != block;
@@ -221,7 +221,7 @@ void ParamStore::begin_micro_batch(bool first, bool last) {
 bool ParamStore::accumulate() const { return !state_->first; }
 
 Tensor ParamStore::gradient(int unit, int param) {
-  finish_update();  // which reads the last step's
+  finish_update();  // it reads the last step's gradient
   UnitState& u = state_->at(unit);
   if (!u.open) state_->open_gradient(unit);
   return parameter_view(u, state_->whole_gradient(u), param);
@@ -238,16 +238,16 @@ void ParamStore::reduce(int unit) {
   ++u.reduced;
   s.start_exchange(unit);
   u.open = false;
-  s.complete_arrived();  // the last rank to come has everything at once
+  s.complete_arrived();  // the last rank to arrive has all data at once
 }
 
 bool ParamStore::passes_repeat() const {
-  // Buffers of a ring go round in every pass alike where nothing is on its way to other ranks.
+  // Buffers of a ring rotate alike in every pass if no transfer to other ranks is in flight.
   return state_->policy.whole_weights && (state_->options.size == 1 || state_->options.micro_batches_per_group > 2);
 }
 
-/// The first one of a group waits for the weights, and for what is left of the round before; the last one begins to
-/// reduce. Into the first one of a step may come what is left of the update.
+/// The first micro-batch of a group waits for the weights, and for exchanges of the previous round; the last one starts
+/// the reduction. The first one of a step may contain a deferred update.
 bool ParamStore::pass_is_replayable() const {
   const State& s = *state_;
   return passes_repeat() && !s.late_update && (s.options.size == 1 || (!s.first && !s.last && s.in_flight.empty()));
@@ -258,9 +258,9 @@ uint64_t ParamStore::pass_key() const {
   const uint64_t key = (s.first ? 1u : 0u) | (s.last ? 2u : 0u);
   if (!s.last || s.policy.gradient_is_sum) return key;
   const int64_t group = s.group_of(s.round);
-  const State::FoldPlace place = s.place_of(group, 1);
-  return key | (group == 0 ? 4u : 0u) | (place.to_total ? 8u : 0u) | (place.begins ? 16u : 0u) |
-         (place.ends ? 32u : 0u);
+  const State::FoldTarget target = s.target_of(group, 1);
+  return key | (group == 0 ? 4u : 0u) | (target.to_total ? 8u : 0u) | (target.begins ? 16u : 0u) |
+         (target.ends ? 32u : 0u);
 }
 
 void ParamStore::mark_passes_done() {

@@ -1,4 +1,4 @@
-// Offloaded state: passes over it piece by piece, and parts of it wherever they lie.
+// Offloaded state: passes over it piece by piece, and access to element ranges of it.
 
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ void ParamStore::State::reserve_disk() {
   file = std::make_unique<OffloadFile>(offloaded, options.offload_path, std::move(names));
 }
 
-/// In memory of the host: pieces on their way from and to a disk, weights of a unit, and one kind of a piece.
+/// Bytes of host memory: pieces in transfer, weights of a unit, and one kind of a piece.
 int64_t ParamStore::State::ring_bytes() const {
   if (!policy.on_disk) return 0;
   const int64_t weights = reads_weights_ahead() ? OffloadAhead::bytes(offloaded, weights_kind()) : 0;
@@ -39,7 +39,7 @@ int64_t ParamStore::State::ring_bytes() const {
          OffloadLayout::alignment;
 }
 
-/// What gathered weights are taken from.
+/// Kind from which gathered weights are taken.
 size_t ParamStore::State::weights_kind() const { return policy.rounded_shard ? offloaded_weights : 0; }
 
 bool ParamStore::State::reads_weights_ahead() const {
@@ -61,7 +61,7 @@ void ParamStore::State::start_offload() {
     memory = pinned.data();
     if (updates_on_host()) transfers = std::make_unique<OffloadTransfers>(options.offload_piece);
   }
-  host_memory = policy.on_disk ? aligned(memory) : static_cast<char*>(memory);  // only the ring has room to be shifted
+  host_memory = policy.on_disk ? aligned(memory) : static_cast<char*>(memory);  // only the ring has room for alignment
   if (!policy.on_disk) return;
   std::array<char*, OffloadRing::slots> buffers{};
   for (char*& buffer : buffers) {
@@ -79,7 +79,7 @@ bool ParamStore::State::needs_offloaded(Access access) const {
   return policy.offloaded[0] || (access != Access::masters && policy.offloaded[1]);
 }
 
-/// On a GPU; elsewhere there is no other.
+/// True for a GPU with offloaded moments; elsewhere there is no separate host update.
 bool ParamStore::State::updates_on_host() const { return policy.offloaded[1] && !device_memory_is_host(); }
 
 int64_t ParamStore::State::element_bytes(size_t kind) const {
@@ -93,7 +93,7 @@ ParamStore::Shard ParamStore::State::shard_of(const UnitState& u) const {
   return {u.update_begin, u.update_end, u.master, u.m, u.v, sums, weights};
 }
 
-/// What is not offloaded.
+/// Tensors of the piece that are not offloaded.
 ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) const {
   const UnitState& u = at(piece.unit);
   Shard shard = shard_of(u);
@@ -105,7 +105,7 @@ ParamStore::Shard ParamStore::State::resident_part(const OffloadPiece& piece) co
   return shard;
 }
 
-/// With what is offloaded at `memory`, as in the layout.
+/// Adds the offloaded tensors, which lie at `memory` as in the layout.
 void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, char* memory) const {
   const std::array<Tensor*, offload_kinds> tensors = {&shard.master, &shard.m, &shard.v, &shard.weights};
   for (size_t kind = 0; kind < offload_kinds; ++kind) {
@@ -115,13 +115,13 @@ void ParamStore::State::add_offloaded(Shard& shard, const OffloadPiece& piece, c
   }
 }
 
-/// Where the host has the piece that the pass is at; without a disk any piece.
+/// Host memory of the pass's current piece; without a disk, of any piece.
 char* ParamStore::State::memory_of(const OffloadPiece& piece) const {
   return ring != nullptr ? ring->data() : host_memory + piece.offset;
 }
 
-/// visit(host memory, bytes from `begin` on, bytes) for what each piece has of elements [begin, begin + count) of a
-/// kind; what it changes is kept where `changes`.
+/// Calls visit(host memory, offset in bytes from `begin`, bytes) for the range of each piece that overlaps elements
+/// [begin, begin + count) of a kind. Changes are stored if `changes`.
 template <class Visit>
 void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t count, bool changes,
                                   const Visit& visit) const {
@@ -143,7 +143,7 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
   }
 }
 
-/// Of gathered weights, rounded to the compute dtype.
+/// Copies this rank's shard of gathered weights, rounded to the compute dtype.
 void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
   const UnitState& u = at(unit);
   if (!policy.offloaded[weights_kind()]) return cast(out, policy.rounded_shard ? u.rounded : u.master, *stream);
@@ -154,7 +154,7 @@ void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
             });
 }
 
-/// Units come in order, forwards and then backwards: after one the next is read.
+/// Units are taken in order, forwards and then backwards: the next one is prefetched.
 void ParamStore::State::take_ahead(int unit, const Tensor& out) {
   const ProfileSpan span(SpanKind::kernel, "wait for offloaded weights");
   const char* from = ahead->take(unit);
@@ -166,7 +166,7 @@ void ParamStore::State::take_ahead(int unit, const Tensor& out) {
     to += bytes;
     from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
   }
-  stream->synchronize();  // the memory is wanted again
+  stream->synchronize();  // the memory is reused
   ahead->begin(unit < last_taken ? unit - 1 : unit + 1);
   last_taken = unit;
 }
@@ -176,7 +176,7 @@ int64_t ParamStore::pinned_bytes() const { return state_->pinned_bytes(); }
 void ParamStore::reserve_disk() { state_->reserve_disk(); }
 bool ParamStore::is_offloaded(StateKind kind) const { return state_->policy.offloaded[static_cast<size_t>(kind)]; }
 
-/// Where the shard has a kind that is not offloaded.
+/// True if the shard has a kind that is not offloaded.
 Tensor ParamStore::State::resident(int unit, StateKind kind, int64_t begin, int64_t count) const {
   const Shard shard = shard_of(at(unit));
   const Tensor& all = kind == StateKind::master ? shard.master : kind == StateKind::m ? shard.m : shard.v;
@@ -210,7 +210,7 @@ void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t co
         });
   }
   const Tensor to = state_->resident(unit, kind, begin, count);
-  if (state_->policy.whole_weights) state_->finish_gathers();  // which may take from there
+  if (state_->policy.whole_weights) state_->finish_gathers();  // gathers may read from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();
 }
@@ -224,7 +224,7 @@ void ParamStore::round_masters() {
   }
 }
 
-/// Of a unit whose offloaded masters every rank keeps whole: each has written the part that it owns.
+/// Gathers offloaded masters that every rank keeps whole; each has written the part that it owns.
 void ParamStore::share_masters(int unit) {
   const State& s = *state_;
   const UnitState& u = s.at(unit);

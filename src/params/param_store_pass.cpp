@@ -1,9 +1,9 @@
-// Passes over the state of all units: whole where it lies with the device, else piece by piece.
+// Passes over the state of all units: whole if it lies with the device, else piece by piece.
 //
-// On the host a piece is worked on where it was read. On a GPU kernels work on a copy of it; but where the moments are
-// offloaded, the host makes the update, on its own copy, while gradients and weights of other pieces travel, and while
-// the device makes the next forward pass with the units that are updated. (Not during the backward pass before: by how
-// much gradients are clipped, and whether anything is to change at all, is known when the last one is.)
+// On the host a piece is processed in the buffer it was read to. On a GPU kernels work on a copy of it; but if the
+// moments are offloaded, the host makes the update, on its own copy, while gradients and weights of other pieces
+// travel, and while the device makes the next forward pass with the units that are updated. (Not during the backward
+// pass before: the clipping factor, and whether the update takes place at all, are known only after its end.)
 
 #include <utility>
 
@@ -31,7 +31,7 @@ void ParamStore::State::begin_pass(Access access) {
   }
 }
 
-/// The next piece, or false at the end.
+/// Moves to the next piece; returns false at the end.
 bool ParamStore::State::next_piece(Shard& shard) {
   const std::vector<OffloadPiece>& pieces = offloaded.pieces();
   if (pass.piece >= 0) leave_piece();
@@ -54,7 +54,7 @@ bool ParamStore::State::next_piece(Shard& shard) {
   return true;
 }
 
-/// What was changed of it goes to where it belongs.
+/// Stores the changes of the current piece.
 void ParamStore::State::leave_piece() {
   const std::vector<OffloadPiece>& pieces = offloaded.pieces();
   const auto index = static_cast<size_t>(pass.piece);
@@ -71,13 +71,14 @@ void ParamStore::State::leave_piece() {
   }
 }
 
-/// Weights that are read ahead from the file are all of before the update or all of after it.
+/// True if updates are deferred. Weights that are prefetched from the file must be all from before the update or all
+/// from after it.
 bool ParamStore::State::updates_late() const { return updates_on_host() && !reads_weights_ahead(); }
 
-/// Units up to this one, whose weights then are on their way to whoever uses them.
+/// Updates all units up to this one, and starts the transfer of their weights.
 void ParamStore::State::update_through(int unit) {
   while (late_update && late_update->updated <= unit) {
-    const bool more = late_update->pass.next();  // what was worked on before is on its way to the device
+    const bool more = late_update->pass.next();  // the previous piece is in transfer to the device
     const int updated = more ? late_update->pass.unit() : static_cast<int>(units.size());
     if (transfers != nullptr) transfers->hand_over(*stream);
     for (int u = late_update->updated; u < updated && policy.whole_weights && !policy.whole_state; ++u) {

@@ -1,4 +1,4 @@
-// Which buffers each stage has, and how many bytes they take.
+// Buffers of each stage, and their sizes in bytes.
 
 #include <fmt/format.h>
 
@@ -18,13 +18,14 @@ bool any_later_block_has_several_groups(int64_t groups, int64_t blocks) {
   return false;
 }
 
-/// Groups of one round whose gradients come from ranks of other nodes, at most over all rounds and numbers of groups.
-int64_t max_received_pieces(const ParamStoreOptions& o) {
+/// Maximum number of groups of one round whose gradients come from ranks of other nodes, over all rounds and numbers of
+/// groups.
+int64_t max_received_shards(const ParamStoreOptions& o) {
   const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
   return std::min<int64_t>(others, o.size - o.node_size);
 }
 
-/// The host's memory is no other place to the host.
+/// On the host, offloading to host memory means no offloading.
 Offload elsewhere(Offload place) { return place == Offload::cpu && device_memory_is_host() ? Offload::none : place; }
 
 }  // namespace
@@ -40,7 +41,7 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   const Offload optimizer = o.trained ? elsewhere(o.offload_optimizer) : Offload::none;
   const Offload weights = o.trained && o.zero_stage == 3 ? elsewhere(o.offload_parameters) : Offload::none;
   LLMTRAIN_CHECK(optimizer == weights || optimizer == Offload::none || weights == Offload::none,
-                 "what is offloaded goes to one place");
+                 "offload_optimizer and offload_parameters must be equal if both are set");
   const bool optimizer_goes = optimizer != Offload::none, weights_go = weights != Offload::none;
   own_master = o.compute == DType::f32;
   whole_state = o.zero_stage == 0 || alone;
@@ -51,11 +52,11 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   on_disk = (master_goes || optimizer_goes) && (optimizer == Offload::nvme || weights == Offload::nvme);
   gather_sums = o.zero_stage == 0 && !alone;
   gradient_is_sum = alone && o.groups == 1;
-  // On one rank a reduction is done at once, so that the ring costs nothing at any stage.
+  // On one rank a reduction completes at once, so that the ring costs nothing at any stage.
   gradient_ring = !gradient_is_sum && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
   block_accumulator = any_later_block_has_several_groups(o.groups, o.blocks);
-  exchanged = o.node_size > 1 ? MemoryPlace::shared : MemoryPlace::own;
-  received_pieces = alone ? 0 : max_received_pieces(o);
+  exchanged = o.node_size > 1 ? MemoryScope::shared : MemoryScope::own;
+  received_shards = alone ? 0 : max_received_shards(o);
 }
 
 void ParamStore::State::plan_weights(Arena& arena) {
@@ -80,7 +81,7 @@ void ParamStore::State::plan_optimizer(Arena& arena) {
       u.master = Tensor(nullptr, DType::f32, {n});
     } else if (!policy.own_master) {
       arena.add(u.master, MemoryCategory::optimizer, "master of " + u.spec.name, DType::f32, {n});
-    } else if (!policy.whole_weights) {  // the stored weights themselves
+    } else if (!policy.whole_weights) {  // the stored weights are exchanged
       arena.add(u.master, MemoryCategory::weights, "weight shard of " + u.spec.name, DType::f32, {n});
     }
     if (policy.rounded_shard && !policy.offloaded[offloaded_weights]) {
@@ -117,12 +118,12 @@ void ParamStore::State::plan_gradients(Arena& arena) {
 }
 
 void ParamStore::State::plan_staging(Arena& arena) {
-  if (policy.received_pieces == 0) return;
+  if (policy.received_shards == 0) return;
   int64_t largest = 0;
   for (const UnitState& u : units) largest = std::max(largest, u.shard_elements());
   for (size_t i = 0; i < staging.size(); ++i) {
     arena.add(staging[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
-              {policy.received_pieces * largest});
+              {policy.received_shards * largest});
   }
 }
 
@@ -149,10 +150,10 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
                  "the parameter store was planned for another rank or number of ranks");
   communicator = &given_communicator;
   stream = &given_stream;
-  int64_t largest = 0;  // elements that leave and come
+  int64_t largest = 0;  // elements sent and received
   for (UnitState& u : units) {
     u.borders = u.layout.borders(options.size);
-    largest = std::max(largest, u.layout.elements() + policy.received_pieces * u.shard_elements());
+    largest = std::max(largest, u.layout.elements() + policy.received_shards * u.shard_elements());
     if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
     LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),
                    "the parameter store starts after its memory is committed");

@@ -1,5 +1,5 @@
 #pragma once
-// Inside of ParamStore: what the stages and the rank count decide, and the buffers that follow.
+// Private state of ParamStore: the policy of stage and rank count, and the resulting buffers.
 
 #include <array>
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace llmtrain {
 
-/// The stage as answers to questions.
+/// The ZeRO stage as a set of decisions.
 struct ParamPolicy {
   explicit ParamPolicy(const ParamStoreOptions& options);
 
@@ -28,42 +28,44 @@ struct ParamPolicy {
   bool gradient_is_sum;    ///< one rank and one group: no accumulator
   bool gather_sums;        ///< stage 0 on several ranks: the sums go to everybody
   bool block_accumulator;  ///< some reduction block after the first has several groups
-  MemoryPlace exchanged;   ///< where gradients and weights lie that other ranks take
+  MemoryScope exchanged;   ///< memory of gradients and weights that other ranks read
   std::array<bool, offload_kinds> offloaded;  ///< by kind
-  bool on_disk;                               ///< they lie there, else in memory of the host
-  bool rounded_shard;                         ///< the own part of gathered weights is kept apart from the master
-  int64_t received_pieces;                    ///< shards of ranks of other nodes that arrive in one exchange at most
+  bool on_disk;                               ///< offloaded kinds lie on a disk, else in host memory
+  /// this rank's shard of gathered weights is stored separately from the master
+  bool rounded_shard;
+  /// maximum number of shards that arrive from ranks of other nodes in one exchange
+  int64_t received_shards;
 };
 
-/// A gradient on its way to the owners of its shards.
+/// A gradient that is sent to the owners of its shards.
 struct GradientExchange {
   int unit;
   int64_t round;
   size_t staging;
   Transfer transfer;
-  bool added = false;  ///< to the sums; others may still read this rank's part
+  bool added = false;  ///< added to the sums; others may still read this rank's part
 };
 
 struct UnitState {
   UnitSpec spec;
   UnitLayout layout;
-  std::vector<int64_t> borders;              ///< between the shards of all ranks, after start()
+  std::vector<int64_t> borders;              ///< borders between the shards of all ranks, valid after start()
   int64_t begin = 0, end = 0;                ///< this rank's shard
-  int64_t update_begin = 0, update_end = 0;  ///< what this rank updates: its shard or everything
-  // Empty where the policy has no such buffer.
-  Tensor weights;       ///< compute dtype, whole; in a weight ring only of units with a buffer of their own
-  Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data where they are offloaded
+  int64_t update_begin = 0, update_end = 0;  ///< range that this rank updates: its shard or everything
+  // Buffers; empty if the policy has no such buffer.
+  Tensor weights;       ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
+  Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data if they are offloaded
   Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard)
   Tensor gradient;      ///< fp32, whole
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
   // Weights.
-  int holders = 0;        ///< acquire() without release()
+  int holders = 0;        ///< number of acquire() calls without release()
   int weight_slot = -1;   ///< ring slot that holds or receives them
-  bool gathered = false;  ///< the own buffer holds or receives them
+  bool gathered = false;  ///< the unit's own buffer holds or receives them
   // Gradients.
-  bool open = false;  ///< gradient() was called, reduce() not yet
+  bool open = false;  ///< gradient() was called, reduce() was not
   int gradient_slot = -1;
-  int64_t reduced = 0;  ///< rounds
+  int64_t reduced = 0;  ///< number of completed rounds
 
   explicit UnitState(UnitSpec s) : spec(std::move(s)), layout(spec) {}
   int64_t shard_elements() const { return end - begin; }
@@ -72,13 +74,13 @@ struct UnitState {
 struct WeightSlot {
   Tensor buffer;
   int unit = -1;
-  bool reserved = false;  ///< prefetched and not yet acquired
+  bool reserved = false;  ///< prefetched, not yet acquired
   int64_t last_use = 0;
 };
 
 struct GradientSlot {
   Tensor buffer;
-  int unit = -1;      ///< whose padding is zero in it
+  int unit = -1;      ///< unit whose padding is zero in the buffer
   bool busy = false;  ///< open or in flight
 };
 
@@ -91,11 +93,11 @@ struct ParamStore::State {
   RingPlan weight_ring, gradient_ring;
   std::array<WeightSlot, 2> weight_slots;
   std::array<GradientSlot, 2> gradient_slots;
-  std::vector<Transfer> gathers;  ///< of each unit
-  std::vector<Tensor> received;   ///< one per rank, of the exchange being started or completed
+  std::vector<Transfer> gathers;  ///< one per unit
+  std::vector<Tensor> received;   ///< one per rank, for the exchange being started or completed
   std::vector<uint8_t> contributes;
-  std::vector<Tensor> in_order;             ///< of the exchange being completed, in the order of groups
-  std::array<Tensor, 2> staging;            ///< fp32, received pieces of one exchange
+  std::vector<Tensor> in_order;             ///< gradients of the exchange being completed, in the order of groups
+  std::array<Tensor, 2> staging;            ///< fp32, received shards of one exchange
   std::vector<GradientExchange> in_flight;  ///< at most one per staging buffer, oldest first
   size_t next_staging = 0;
   int64_t clock = 0;
@@ -103,33 +105,33 @@ struct ParamStore::State {
   Stream* stream = nullptr;
 
   OffloadLayout offloaded;
-  Tensor ring_memory;           ///< where device memory is the host's
-  PinnedBuffer pinned;          ///< elsewhere
+  Tensor ring_memory;           ///< used if device memory is the host's
+  PinnedBuffer pinned;          ///< used otherwise
   char* host_memory = nullptr;  ///< one kind of a piece from a disk, or all pieces
   mutable std::mutex part_mutex;
   Tensor device_piece;  ///< a copy of a piece for kernels
   std::unique_ptr<OffloadTransfers> transfers;
   std::unique_ptr<OffloadFile> file;
-  std::unique_ptr<OffloadRing> ring;    ///< after the file, whose threads it ends
-  std::unique_ptr<OffloadAhead> ahead;  ///< of weights; likewise
-  int last_taken = -1;                  ///< unit
+  std::unique_ptr<OffloadRing> ring;    ///< destroyed before the file, which its threads use
+  std::unique_ptr<OffloadAhead> ahead;  ///< prefetches weights; destroyed before the file
+  int last_taken = -1;                  ///< last unit taken from `ahead`
   struct Pass {
     Access access = Access::all;
     int64_t piece = -1;
   } pass;
 
-  /// An update whose units are worked on as they are wanted.
+  /// An update whose units are processed on demand.
   struct LateUpdate {
     LateUpdate(ParamStore& store, ShardWork given) : pass(store, Access::update), work(std::move(given)) {}
     StatePass pass;
     ShardWork work;
-    int updated = 0;  ///< units
+    int updated = 0;  ///< number of updated units
   };
   std::optional<LateUpdate> late_update;
 
-  int64_t groups = 0;  ///< of the current step
+  int64_t groups = 0;  ///< number in the current step
   int64_t round = -1;
-  bool first = true, last = true;  ///< micro-batch of the group
+  bool first = true, last = true;  ///< position of the micro-batch in its group
 
   UnitState& at(int unit);
   const UnitState& at(int unit) const;
@@ -197,12 +199,12 @@ struct ParamStore::State {
   void add(GradientExchange& exchange);
   void gather_sums();
   void fold(int unit, int64_t group, std::span<const Tensor> gradients);
-  /// Where groups are added: `count` ones of one block, from `group` on.
-  struct FoldPlace {
-    bool to_total;      ///< else to the block's sum
-    bool begins, ends;  ///< the block
+  /// Destination of `count` groups of one block, from `group` on.
+  struct FoldTarget {
+    bool to_total;      ///< true: the total; false: the block's sum
+    bool begins, ends;  ///< the groups begin or end the block
   };
-  FoldPlace place_of(int64_t group, int64_t count) const;
+  FoldTarget target_of(int64_t group, int64_t count) const;
   int64_t block_of(int64_t group) const;
   Tensor whole_gradient(const UnitState& u) const;
 };
@@ -210,13 +212,13 @@ struct ParamStore::State {
 /// Elements [begin, end) of a flat tensor.
 inline Tensor part_of(const Tensor& flat, int64_t begin, int64_t end) { return flat.rows(begin, end - begin); }
 
-/// One tensor of a flat unit, as its kernels see it.
+/// View of one tensor in a flat unit, in the shape that kernels expect.
 inline Tensor parameter_view(const UnitState& u, const Tensor& flat, int param) {
   LLMTRAIN_CHECK(param >= 0 && static_cast<size_t>(param) < u.spec.params.size(),
                  "no such parameter in unit " + u.spec.name);
   const ParamSpec& spec = u.spec.params[static_cast<size_t>(param)];
   const Tensor part = flat.rows(u.layout.offset(param), spec.numel());
-  const bool vector = spec.columns == 1 && !spec.decay;  // a matrix may have one column, too
+  const bool vector = spec.columns == 1 && !spec.decay;  // a matrix may also have one column
   return vector ? part : part.reshaped({spec.rows, spec.columns});
 }
 

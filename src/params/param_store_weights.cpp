@@ -1,5 +1,5 @@
-// Weights around their use: stored whole, or gathered into a ring of two buffers. Which buffer a unit gets depends on
-// the order of calls alone, so that every rank gathers in the same order.
+// Weights around their use: stored whole, or gathered into a ring of two buffers. The choice of buffer depends only on
+// the order of calls, so that every rank gathers in the same order.
 
 #include <fmt/format.h>
 
@@ -9,15 +9,15 @@
 
 namespace llmtrain {
 
-/// The own shard, rounded to the compute dtype, then everybody else's.
+/// Copies this rank's shard, rounded to the compute dtype, and gathers the others'.
 void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
   UnitState& u = at(unit);
   if (u.master.numel() > 0) take_own_weights(unit, part_of(buffer, u.update_begin, u.update_end));
   if (options.size > 1) gathers[static_cast<size_t>(unit)] = comm().all_gather(buffer, u.borders, *stream);
 }
 
-/// The free slot that suits best: not one that holds a prefetched unit (those only with `evict`), then the smallest
-/// that fits, then the one whose unit was used longest ago. -1 if none is free.
+/// Chooses the best free slot: not one that holds a prefetched unit (those only with `evict`), then the smallest that
+/// fits, then the least recently used. Returns -1 if none is free.
 int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const {
   const auto better = [](const WeightSlot& a, const WeightSlot& b) {
     if (a.reserved != b.reserved) return !a.reserved;
@@ -34,15 +34,15 @@ int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const 
   return best;
 }
 
-/// Others may wait for sums of this rank while it waits for their weights.
+/// Other ranks may wait for sums of this rank while it waits for their weights.
 void ParamStore::State::await(Transfer& gather) {
   gather.wait(*stream, [this] { add_arrived(); });
 }
 
-/// The own part of each unit's buffer goes to everybody; finish_gathers() comes before any of it is changed. On the
-/// host, whose ranks are the ones that move the data, they have all of it at once.
+/// Gathers each unit's buffer to all ranks; finish_gathers() must precede any change of it. On the host, whose ranks
+/// move the data themselves, the gathers complete here.
 void ParamStore::State::gather_all(Tensor UnitState::*buffer) {
-  constexpr size_t at_once = 16;  // far fewer than NodeMemory::places
+  constexpr size_t at_once = 16;  // far fewer than NodeMemory::slots
   finish_gathers();
   for (size_t i = 0; i < units.size(); ++i) {
     if (i >= at_once && device_memory_is_host()) gathers[i - at_once].finish(*stream);
@@ -63,7 +63,7 @@ void ParamStore::State::empty_weight_slot(WeightSlot& slot) {
   slot.reserved = false;
 }
 
-/// The unit's weights are there or on their way, unless no slot is free.
+/// Starts the gather of a unit's weights unless it has started; returns false if no slot is free.
 bool ParamStore::State::start_gather(int unit, bool evict) {
   UnitState& u = at(unit);
   if (u.gathered || u.weight_slot >= 0) return true;

@@ -9,8 +9,9 @@
 
 namespace llmtrain {
 
-/// The memory of a plan, its workspace lent to the kernels of the thread that makes this. What ranks of a node read of
-/// each other is shared where the plan has any and the communicator can; see Communicator::sharing_refusal().
+/// Allocated memory of a plan; its workspace is lent to kernels of the creating thread. Buffers that ranks of a node
+/// read from each other are shared memory if the plan has any and the communicator supports it; see
+/// Communicator::sharing_refusal().
 class PlannedMemory {
  public:
   /// Collective; commits the plan.

@@ -12,10 +12,10 @@ namespace {
 
 int64_t whole_chunks(int64_t elements) { return (elements + chunk_elements - 1) / chunk_elements * chunk_elements; }
 
-/// rows * columns; shapes come from decks and files, so that a product may not be trusted to fit.
+/// Returns rows * columns. Shapes come from decks and files, so that the product may overflow.
 int64_t checked_numel(const UnitSpec& unit, const ParamSpec& param) {
   constexpr int64_t most =
-      std::numeric_limits<int64_t>::max() / 64;  // bytes of any dtype, and sums of a few, still fit
+      std::numeric_limits<int64_t>::max() / 64;  // bytes of any dtype, and sums of a few, stay below the limit
   LLMTRAIN_CHECK(
       param.rows > 0 && param.columns > 0 && param.rows <= most / param.columns,
       fmt::format("parameter {} of unit {} cannot be {} x {}", param.name, unit.name, param.rows, param.columns));
@@ -40,7 +40,7 @@ ShardBorders borders_of_shard(int64_t elements, int64_t rank, int64_t size) {
   LLMTRAIN_CHECK(size > 0 && rank >= 0 && rank < size, "a unit is divided among at least one rank");
   const int64_t chunks = elements / chunk_elements;
   const int64_t each = chunks / size, rest = chunks % size;
-  // chunks * r / size without a product that could overflow.
+  // Returns chunks * r / size without overflow.
   const auto border = [&](int64_t r) { return chunk_elements * (each * r + rest * r / size); };
   return {border(rank), border(rank + 1)};
 }

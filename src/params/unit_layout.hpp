@@ -1,5 +1,5 @@
 #pragma once
-// Where each parameter of a unit lies in its flat buffer, and which elements each rank owns. Pure arithmetic.
+// Offsets of each parameter in a unit's flat buffer, and the elements that each rank owns. Pure arithmetic.
 
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace llmtrain {
 
-/// A run of elements with one treatment.
+/// A range of elements with the same treatment.
 struct UnitRange {
   int64_t begin;
   int64_t end;
@@ -16,7 +16,7 @@ struct UnitRange {
 };
 
 /// Elements [begin, end) of a flat buffer that one of `size` ranks owns: whole chunks, as equal as chunks allow.
-/// Checkpoints keep to it, too: another rule would be another version of their format.
+/// Checkpoints use it too: a different rule requires a new version of their format.
 struct ShardBorders {
   int64_t begin;
   int64_t end;

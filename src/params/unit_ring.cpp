@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 namespace {
-constexpr int64_t small_fraction = 32;  // own buffers of units below 1/32 of the largest cost next to nothing
+constexpr int64_t small_fraction = 32;  // separate buffers of units below 1/32 of the largest cost almost nothing
 }
 
 RingPlan plan_ring(std::span<const int64_t> elements, std::span<const uint8_t> apart) {
@@ -15,7 +15,7 @@ RingPlan plan_ring(std::span<const int64_t> elements, std::span<const uint8_t> a
   RingPlan plan;
   plan.own.resize(elements.size());
   const int64_t largest = elements.empty() ? 0 : *std::max_element(elements.begin(), elements.end());
-  int64_t previous = 0;  // the unit before this one in the ring
+  int64_t previous = 0;  // the preceding unit in the ring
   for (size_t u = 0; u < elements.size(); ++u) {
     plan.own[u] = apart[u] != 0 || elements[u] <= largest / small_fraction;
     if (plan.own[u] != 0) continue;

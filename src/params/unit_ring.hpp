@@ -1,6 +1,6 @@
 #pragma once
-// Which units share two buffers in turn (gathered weights, gradients before their reduction) and how large these must
-// be. Pure arithmetic.
+// Assignment of units to two alternating buffers (gathered weights, gradients before their reduction), and the sizes of
+// these. Pure arithmetic.
 
 #include <array>
 #include <cstdint>
@@ -10,13 +10,13 @@
 namespace llmtrain {
 
 struct RingPlan {
-  std::vector<uint8_t> own;        ///< the unit has a buffer of its own, outside the ring
+  std::vector<uint8_t> own;        ///< true if the unit has a separate buffer outside the ring
   std::array<int64_t, 2> slots{};  ///< elements: the first slot takes any unit, the second at most the first's size
 };
 
-/// elements[u] is the size of unit u; apart[u] != 0 asks for an own buffer. Units far smaller than the largest have one
-/// as well, so that a lone norm never holds the slot that an embedding needs. Of two consecutive units of the ring both
-/// fit at once: the second slot is as large as the larger of the smaller ones of all neighbours.
+/// elements[u] is the size of unit u; apart[u] != 0 requests a separate buffer. Units far smaller than the largest have
+/// one as well, so that a lone norm never occupies the slot that an embedding needs. Any two consecutive units of the
+/// ring fit at the same time: the second slot has the maximum, over all neighbours, of the smaller one's size.
 RingPlan plan_ring(std::span<const int64_t> elements, std::span<const uint8_t> apart);
 
 }  // namespace llmtrain

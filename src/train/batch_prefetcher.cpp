@@ -18,7 +18,7 @@ BatchPrefetcher::~BatchPrefetcher() {
 void BatchPrefetcher::request(const MicroBatchPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
-    LLMTRAIN_CHECK(!asked_ && !loaded_, "a micro-batch is already on its way");
+    LLMTRAIN_CHECK(!asked_ && !loaded_, "a micro-batch is already loading");
     wanted_ = plan;
     asked_ = true;
   }
@@ -27,7 +27,7 @@ void BatchPrefetcher::request(const MicroBatchPlan& plan) {
 
 const HostBatch& BatchPrefetcher::take() {
   std::unique_lock lock(mutex_);
-  LLMTRAIN_CHECK(asked_ || loaded_, "no micro-batch was asked for");
+  LLMTRAIN_CHECK(asked_ || loaded_, "no micro-batch was requested");
   changed_.wait(lock, [this] { return loaded_; });
   loaded_ = false;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));

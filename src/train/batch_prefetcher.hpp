@@ -8,7 +8,7 @@
 
 namespace llmtrain {
 
-/// Loads micro-batches one ahead of their use, on a thread of its own.
+/// Loads micro-batches one ahead of their use, on a separate thread.
 class BatchPrefetcher {
  public:
   explicit BatchPrefetcher(const DataStream& data);
@@ -16,9 +16,10 @@ class BatchPrefetcher {
   BatchPrefetcher(const BatchPrefetcher&) = delete;
   BatchPrefetcher& operator=(const BatchPrefetcher&) = delete;
 
-  /// Starts loading; at most one is under way or waiting.
+  /// Starts to load a micro-batch; at most one is loading or waiting.
   void request(const MicroBatchPlan& plan);
-  /// The batch of the last request; valid until the next call of take. Rethrows what loading threw.
+  /// Returns the batch of the last request; valid until the next call of take. Rethrows exceptions of the loading
+  /// thread.
   const HostBatch& take();
 
  private:
@@ -27,7 +28,7 @@ class BatchPrefetcher {
   const DataStream& data_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  MicroBatchPlan wanted_;  ///< of the last request; the loading thread's own from asked_ to loaded_
+  MicroBatchPlan wanted_;  ///< the last request; owned by the loading thread between asked_ and loaded_
   bool asked_ = false;
   bool loaded_ = false;
   bool stop_ = false;

@@ -1,5 +1,5 @@
 #pragma once
-// A checkpoint as a model to run.
+// A checkpoint as a model for evaluation or generation.
 
 #include <map>
 #include <memory>
@@ -15,18 +15,19 @@ namespace llmtrain {
 
 class CheckpointModel {
  public:
-  /// The folder itself, the newest checkpoint of a run directory, or "" when it is neither. Nothing is verified.
+  /// Resolves a path: the folder itself, the newest checkpoint of a run directory, or "" if it is neither. Verifies
+  /// nothing.
   static std::string find(const std::string& folder);
-  /// config.json and generation_config.json of the folder that the run began with, as the checkpoint keeps them.
+  /// config.json and generation_config.json of the model that the run started from, as stored in the checkpoint.
   static std::map<std::string, std::string> texts(const std::string& folder);
 
-  /// Verifies every byte; UserError(bad_content). Takes the tokenizer out, if it has one.
+  /// Verifies every byte; UserError(bad_content). Extracts the tokenizer, if there is one.
   CheckpointModel(const std::string& folder, Communicator& communicator, std::unique_ptr<Tokenizer>& tokenizer);
 
   const HfConfig& config() const { return config_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
-  /// Rows of the embedding that are tokens. (A model that was published has no others.)
+  /// Number of embedding rows that are tokens. (A published model has no padding rows.)
   int64_t tokens() const { return tokens_; }
   void load(ParamStore& params, Communicator& communicator, Stream& stream) const;
 

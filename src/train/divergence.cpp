@@ -42,7 +42,7 @@ std::string DivergenceGuard::check(int64_t n, std::optional<double> loss, double
     bad_ = "the loss is not finite";
   } else if (!std::isfinite(grad_norm)) {
     bad_ = "the gradient norm is not finite";
-    if (loss_scale > 0) bad_ += fmt::format(" at a loss scale of {:g}, which cannot fall", loss_scale);
+    if (loss_scale > 0) bad_ += fmt::format(" at the minimum loss scale of {:g}", loss_scale);
   } else if (const auto z = loss ? z_score(*loss) : std::nullopt; z && *z > config_.spike_z_score) {
     bad_ = fmt::format("the loss {:.4f} is {:.1f} standard deviations above the mean of {} steps", *loss, *z,
                        losses_.size());

@@ -1,7 +1,7 @@
 #pragma once
-// What a run does about numbers that go wrong: which steps are bad, so that their updates are left out; when it goes
-// back to a checkpoint; which data it then leaves out. Bookkeeping without communication: it is told values that are
-// bit-identical on all ranks, so all decide alike in the same step. It is part of the state that checkpoints hold.
+// Divergence handling: which steps are bad, so that their updates are skipped; when the run rolls back to a checkpoint;
+// which data it then skips. The guard does not communicate: its inputs are bit-identical on all ranks, so that all
+// decide alike in the same step. Its state is stored in checkpoints.
 
 #include <cstdint>
 #include <deque>
@@ -19,60 +19,61 @@ class DivergenceGuard {
  public:
   explicit DivergenceGuard(const DivergenceConfig& config) : config_(config) {}
 
-  /// The step of the data stream that optimizer step n (both from 0) takes: those left out do not count.
+  /// Step of the data stream for optimizer step n (both from 0): skipped data steps do not count.
   int64_t data_step(int64_t n) const;
 
-  /// Says what is wrong with optimizer step n, empty if nothing; counted either way. loss_scale: 0 = none. A step
-  /// without a target has no loss: it is bad by its gradients alone, and does not end a row of bad steps.
+  /// Checks optimizer step n: returns what is wrong with it, empty if nothing; counts it either way. loss_scale: 0 =
+  /// none. A step without a target has no loss: only its gradients are checked, and it does not end a series of bad
+  /// steps.
   std::string check(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale = 0);
-  /// The state after n steps is found to be of no use, whatever its steps were.
+  /// Declares the state after n steps unusable, even if its steps were good.
   void lose(int64_t n, const std::string& why);
 
   int64_t bad_in_row() const { return bad_in_row_; }
-  /// Updates that made the state: what Adam's bias correction counts.
+  /// Number of updates in the state, for Adam's bias correction.
   int64_t updates(int64_t steps) const { return steps - bad_steps_; }
   bool must_roll_back() const { return !lost_.empty() || bad_in_row_ >= config_.max_bad_steps; }
-  /// Whether a checkpoint may be one to go back to.
+  /// True if a checkpoint of the current state may be a rollback target.
   bool sound() const { return lost_.empty() && bad_in_row_ == 0; }
-  /// Why it must go back.
+  /// Reason for the rollback.
   std::string reason() const;
 
-  /// A sound state is being saved. `scheduled`: as it is in every run of the deck, whatever interrupts it. `best`: the
-  /// checkpoint that is the best so far, or -1.
+  /// Records the save of a sound state. `scheduled`: true if every run of the deck has this checkpoint, whatever
+  /// interrupts it. `best`: the step of the best checkpoint so far, or -1.
   void saved(int64_t step, bool scheduled, int64_t best = -1);
-  /// The checkpoint to go back to: the last scheduled one, so that interruptions do not change what follows; before the
-  /// first of these the last of any kind; -1 if there is none.
+  /// Step of the checkpoint to roll back to: the last scheduled one, so that interruptions do not change the result;
+  /// before the first of these the last of any kind; -1 if there is none.
   int64_t target() const { return target_; }
   int64_t best_of_target() const { return best_of_target_; }
 
   struct Range {
     int64_t first, last;  ///< steps of the data [first, last)
   };
-  /// After restore() from the checkpoint of `step`, with the guard as it was `before`; `best` as in saved(). What is
-  /// left out reaches at least over the last bad step: with the same data everything would come again.
+  /// Updates the guard after restore() from the checkpoint of `step`; `before` is the guard before the rollback; `best`
+  /// as in saved(). The skipped range includes the last bad step, since the same data would give the same result.
   Range roll_back(const DivergenceGuard& before, int64_t step, int64_t best = -1);
-  /// Without a new checkpoint between them.
+  /// Number of rollbacks since the last new checkpoint.
   int64_t rollbacks() const { return rollbacks_; }
   bool may_roll_back() const { return rollbacks_ < config_.max_rollbacks; }
 
   void save(RunState& state) const;
-  /// `own`: the checkpoints that the state speaks of are those of this run.
+  /// `own`: true if the state's checkpoints are those of this run.
   void restore(const RunState& state, bool own);
 
  private:
   std::optional<double> z_score(double loss) const;
 
   DivergenceConfig config_;
-  std::vector<std::pair<int64_t, int64_t>> skipped_;  ///< of the data, in order
-  std::deque<double> losses_;                         ///< of the last good steps, where the rule for spikes is on
-  int64_t bad_steps_ = 0;                             ///< in the history of the state
+  std::vector<std::pair<int64_t, int64_t>> skipped_;  ///< skipped ranges of the data, in order
+  std::deque<double> losses_;                         ///< losses of the last good steps, if spike detection is on
+  int64_t bad_steps_ = 0;                             ///< total in the history of the state
   int64_t bad_in_row_ = 0;
-  int64_t bad_data_end_ = 0;  ///< behind the data of the last bad step
+  int64_t bad_data_end_ = 0;  ///< end of the data of the last bad step
   int64_t rollbacks_ = 0;
   int64_t target_ = -1;
   int64_t best_of_target_ = -1;
   bool target_scheduled_ = false;
-  std::string bad_, lost_;  ///< what was wrong, for messages
+  std::string bad_, lost_;  ///< reasons, for messages
 };
 
 }  // namespace llmtrain

@@ -13,18 +13,19 @@ namespace llmtrain {
 namespace {
 
 std::string time_text(const Prediction& t) {
-  std::string text = fmt::format("time by {} steps on this machine\n", t.measured);
-  text += fmt::format("  {:<14} {:>16.4g} s      {:>10}\n", "of a step", t.step,
+  std::string text = fmt::format("time, measured from {} steps on this machine\n", t.measured);
+  text += fmt::format("  {:<14} {:>16.4g} s      {:>10}\n", "per step", t.step,
                       with_unit(t.tokens_per_step / t.step, "tok/s"));
   if (t.evaluations > 0) {
-    text += fmt::format("  {:<14} {:>16.4g} s      {:>10}  (of {})\n", "an evaluation", t.evaluation,
+    text += fmt::format("  {:<14} {:>16.4g} s      {:>10}  ({} evaluations)\n", "per evaluation", t.evaluation,
                         duration(t.evaluation), t.evaluations);
   }
-  return text + fmt::format("  {:<14} {:>16.4g} s      {:>10}  ({} steps; without start-up, checkpoints, samples)\n",
-                            "of the run", t.run(), duration(t.run()), t.steps);
+  return text +
+         fmt::format("  {:<14} {:>16.4g} s      {:>10}  ({} steps; start-up, checkpoints and samples excluded)\n",
+                     "whole run", t.run(), duration(t.run()), t.steps);
 }
 
-/// Of `ranks` together.
+/// Bytes of `ranks` ranks together.
 int64_t times(int64_t bytes, int64_t ranks) {
   int64_t all = 0;
   if (__builtin_mul_overflow(bytes, ranks, &all)) {
@@ -37,14 +38,14 @@ int64_t times(int64_t bytes, int64_t ranks) {
 
 int64_t bytes_of(const Estimate& e) { return e.plan->bytes() + e.library_bytes; }
 
-/// By which the largest rank is above memory.limit, so that the run would be refused; 0 = it would not.
+/// Bytes by which the largest rank exceeds memory.limit, so that the run would be refused; 0 = it fits.
 int64_t beyond_limit(const Estimate& e) {
   if (e.limit == 0) return 0;
   const int64_t largest = std::max(bytes_of(e), e.last_node ? e.last_node->rank_bytes : 0) - e.spared_bytes;
   return largest > e.limit + between_starts ? largest - e.limit : 0;
 }
 
-/// Of a rank: see(name, bytes) for each part, and for all.
+/// Calls see(name, bytes) for each part of a rank's memory, and for the total.
 template <class See>
 void each_part(const Estimate& e, const See& see) {
   for (int c = 0; c < memory_category_count; ++c) {
@@ -69,20 +70,20 @@ std::string estimate_text(const Estimate& e) {
                     beyond, bytes_text(static_cast<double>(beyond)), bytes_text(static_cast<double>(e.limit)));
   }
   const int64_t node = times(bytes_of(e), e.ranks_per_node), disk = e.state_bytes;
-  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "of a node", node, bytes_text(static_cast<double>(node)));
+  text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", "per node", node, bytes_text(static_cast<double>(node)));
   if (e.last_node) {
     const int64_t last = times(e.last_node->rank_bytes, e.last_node->ranks);
-    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (the rest of the ranks: {})\n", "last node", last,
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (the remaining {} ranks)\n", "last node", last,
                         bytes_text(static_cast<double>(last)), e.last_node->ranks);
   }
   if (e.pinned_bytes != 0) {
-    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (offloaded to the host; {} of a node)\n", "host memory",
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (offloaded to the host; {} per node)\n", "host memory",
                         e.pinned_bytes, bytes_text(static_cast<double>(e.pinned_bytes)),
                         bytes_text(static_cast<double>(times(e.pinned_bytes, e.ranks_per_node))));
   }
   const int64_t offloaded = e.offloaded_bytes;
   if (offloaded != 0) {
-    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (in parallel.offload_path; {} of a node)\n", "offloaded",
+    text += fmt::format("  {:<14} {:>16} bytes  {:>10}  (in parallel.offload_path; {} per node)\n", "offloaded",
                         offloaded, bytes_text(static_cast<double>(offloaded)),
                         bytes_text(static_cast<double>(times(offloaded, e.ranks_per_node))));
   }
@@ -128,14 +129,14 @@ void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string
   const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
   const std::string remedy =
       "Use memory.recompute = block, more ranks with a higher parallel.zero, a smaller batch.micro or "
-      "batch.sequence_length, or a smaller model (--estimate shows the parts)";
+      "batch.sequence_length, or a smaller model (--estimate prints the memory by category)";
   if (limit > 0 && bytes > limit + between_starts) {
-    throw UserError(ExitCode::deck, fmt::format("{}: the run needs {} per rank, the limit is {}. {}", where,
+    throw UserError(ExitCode::deck, fmt::format("{}: the run needs {} per rank, and the limit is {}. {}", where,
                                                 text(bytes), text(limit), remedy));
   }
   if (bytes > share) {
     throw UserError(ExitCode::deck,
-                    fmt::format("not enough memory: the run needs {} per rank, its share of the {} is {}. {}",
+                    fmt::format("not enough memory: the run needs {} per rank, and a rank's share of the {} is {}. {}",
                                 text(bytes), device_memory_is_host() ? "node" : "GPU", text(share), remedy));
   }
 }

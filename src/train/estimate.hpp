@@ -6,48 +6,48 @@
 
 namespace llmtrain {
 
-/// What --measure adds, seconds. Start-up, checkpoints and samples are not in it.
+/// Predicted times in seconds from --measure. Start-up, checkpoints and samples are excluded.
 struct Prediction {
   double step = 0;
-  int64_t measured = 0;  ///< steps
+  int64_t measured = 0;  ///< number of measured steps
   double evaluation = 0;
-  int64_t steps = 0, evaluations = 0;  ///< of the run
+  int64_t steps = 0, evaluations = 0;  ///< numbers in the run
   double tokens_per_step = 0;
 
   double run() const { return step * static_cast<double>(steps) + evaluation * static_cast<double>(evaluations); }
 };
 
-/// What --estimate says: bytes of one rank by category, and of a node that is full.
+/// Result of --estimate: bytes of one rank by category, and of a full node.
 struct Estimate {
-  /// A node that has the ranks that are left.
+  /// The last node, which has the remaining ranks.
   struct LastNode {
     int64_t ranks;
-    int64_t rank_bytes;  ///< the plan and library_bytes
+    int64_t rank_bytes;  ///< sum of the plan and library_bytes
   };
 
   const Arena* plan = nullptr;
   int64_t parameters = 0;
-  int64_t state_bytes = 0;      ///< of a checkpoint, all ranks
-  int64_t offloaded_bytes = 0;  ///< of a rank, in parallel.offload_path
-  int64_t pinned_bytes = 0;     ///< of a rank, in memory of the host beside the plan, which is of a GPU's then
+  int64_t state_bytes = 0;      ///< size of a checkpoint, over all ranks
+  int64_t offloaded_bytes = 0;  ///< per rank, in parallel.offload_path
+  int64_t pinned_bytes = 0;     ///< per rank, pinned host memory beside the plan, which then counts GPU memory
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
-  int64_t library_bytes = 0;  ///< of a rank, beside the plan: the process and what libraries take for themselves
-  int64_t spared_bytes = 0;   ///< of those: a run goes without them where there is no room
-  int64_t limit = 0;          ///< memory.limit; 0 = none
-  std::optional<LastNode> last_node = {};  ///< where the ranks do not fill it
+  int64_t library_bytes = 0;               ///< per rank, beside the plan: memory of the process and its libraries
+  int64_t spared_bytes = 0;                ///< part of library_bytes that a run can do without
+  int64_t limit = 0;                       ///< memory.limit; 0 = none
+  std::optional<LastNode> last_node = {};  ///< set if the ranks do not fill the last node
   std::optional<Prediction> time = {};
 };
 
-/// UserError(deck) when a node's bytes cannot be counted, which is for rank 0 to tell the others.
+/// Throws UserError(deck) when a node's bytes overflow; rank 0 must tell the others.
 std::string estimate_text(const Estimate& estimate);
 std::string estimate_json(const Estimate& estimate);
 
-/// By as much the memory of the process itself may differ from one start to the next: a limit that --estimate has just
-/// told as the total suffices.
+/// Tolerance for the memory of the process itself, which may vary between starts: a limit equal to the total of
+/// --estimate is then sufficient.
 inline constexpr int64_t between_starts = int64_t{512} << 10;
-/// Throws UserError(deck) before anything is allocated when `bytes` of a rank exceed `limit` (0: none) by more or the
-/// rank's `share` of its node or GPU. `where` names the key of the limit.
+/// Throws UserError(deck) before anything is allocated when `bytes` of a rank exceed `limit` (0: none) by more than the
+/// tolerance, or the rank's `share` of its node or GPU. `where` names the key of the limit.
 void check_memory(int64_t bytes, int64_t limit, int64_t share, const std::string& where);
 
 }  // namespace llmtrain

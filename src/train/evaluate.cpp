@@ -46,11 +46,10 @@ void require_trained_tokens(const DataStream& data, int64_t steps) {
   for (int64_t step = 0; step < steps; ++step) {
     if (data.plan(step).trained_tokens > 0) return;
   }
-  throw UserError(
-      ExitCode::bad_content,
-      "evaluation.batches: no token of the first " + std::to_string(steps) +
-          " batches of data.validation counts (every label is -100, or the mask is 0), so that they have no "
-          "loss. Raise it, or set it to 0 for all batches");
+  throw UserError(ExitCode::bad_content,
+                  "evaluation.batches: no token of the first " + std::to_string(steps) +
+                      " batches of data.validation counts (every label is -100, or the mask is 0), so that the loss is "
+                      "undefined. Raise the key, or set it to 0 for all batches");
 }
 
 std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
@@ -59,8 +58,8 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
   EvaluationResult result;
   ExactSum sum;
   HostBatch host;
-  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches
-  const auto run_pending = [&] {        // true: all of them
+  std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per rank
+  const auto run_pending = [&] {        // returns true if all have run
     for (size_t first = 0; first < pending.size(); first += static_cast<size_t>(communicator.size())) {
       const size_t mine = first + static_cast<size_t>(communicator.rank());
       if (interrupted()) return false;

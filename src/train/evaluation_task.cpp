@@ -34,7 +34,8 @@ double EvaluationReport::bits_per_byte() const {
 
 int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch) {
   int64_t bytes = 0;
-  std::vector<int32_t> run;  // consecutive scored tokens behind the one before them: some decoders drop a first space
+  // consecutive scored tokens after the preceding token, since some decoders drop a first space
+  std::vector<int32_t> run;
   const auto close = [&] {
     if (run.empty()) return;
     const size_t before = tokenizer.decode(std::span(run).first(1)).size();
@@ -66,7 +67,7 @@ ParamStoreOptions store_options(const Config& config, int rank, int size) {
   return options;
 }
 
-/// Nothing of the text is left out, and with evaluation.stride windows overlap.
+/// No text is skipped, and with evaluation.stride windows overlap.
 DataStream evaluation_stream(const Config& config, const Dataset& data) {
   DataConfig rules = config.data;
   rules.keep_rest = true;
@@ -227,8 +228,8 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
   print_report(*log, report);
   if (!std::isfinite(report.loss)) {
     throw UserError(ExitCode::diverged, config.model.path +
-                                            ": the loss is not finite: the weights, or products of "
-                                            "them in this precision.compute, overflow");
+                                            ": the loss is not finite: the weights, or products of them in this "
+                                            "precision.compute, overflow; try precision.compute = fp32");
   }
   throw_on_all_ranks(communicator, [&] {
     if (root) directory->write_file("evaluation.json", report_json(report, config));

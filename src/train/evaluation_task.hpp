@@ -14,22 +14,22 @@
 
 namespace llmtrain {
 
-/// How well a model predicts a text.
+/// Result of scoring a text.
 struct EvaluationReport {
   double loss = 0;      ///< mean negative log-likelihood, nats per token
-  int64_t tokens = 0;   ///< scored
-  int64_t correct = 0;  ///< of them those that the model found most probable
-  int64_t bytes = 0;    ///< of text that the scored tokens stand for; 0 = unknown (token ids without a tokenizer)
+  int64_t tokens = 0;   ///< number of scored tokens
+  int64_t correct = 0;  ///< those that the model ranked first
+  int64_t bytes = 0;    ///< bytes of the text of scored tokens; 0 = unknown (token ids without a tokenizer)
 
   double perplexity() const;
   double token_accuracy() const;
   double bits_per_byte() const;  ///< 0 = unknown
 };
 
-/// Bytes of text that the scored targets of a batch stand for. Special tokens have none.
+/// Bytes of the text of a batch's scored targets. Special tokens have none.
 int64_t scored_bytes(const Tokenizer& tokenizer, const HostBatch& batch);
 
-/// run.task = evaluate: planned for any number of ranks, then run once.
+/// run.task = evaluate. It is planned for any number of ranks, then run once.
 class EvaluationTask {
  public:
   /// The deck must be resolved, with a model.path.
@@ -44,10 +44,10 @@ class EvaluationTask {
   EvaluationReport run(Runtime& runtime, RunLog& log);
 
  private:
-  std::string path_, checkpoint_;  ///< the model's folder; or the checkpoint, where it is of a run
+  std::string path_, checkpoint_;  ///< the model's folder; the checkpoint, if the weights are a run's
   std::shared_ptr<const Tokenizer> tokenizer_;
   DataStream data_;
-  int64_t steps_;  ///< of batch.global samples
+  int64_t steps_;  ///< steps of batch.global samples
   DecoderShape shape_;
   std::unique_ptr<Model> model_;
   ParamStore params_;
@@ -59,8 +59,8 @@ class EvaluationTask {
 /// evaluated_data() of the deck. Collective.
 Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
 
-/// The whole job, in the run directory: deck.ini, log.txt, ledger and metrics, and evaluation.json. `examine` reports
-/// what is wrong with the files that the deck names. Collective.
+/// Runs the whole job in the run directory: deck.ini, log.txt, ledger and metrics, and evaluation.json. `examine`
+/// reports errors of the files that the deck names. Collective.
 int run_evaluation_task(Config& config, Runtime& runtime, const std::function<void()>& examine);
 
 }  // namespace llmtrain

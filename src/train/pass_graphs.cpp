@@ -9,19 +9,19 @@ namespace llmtrain {
 
 std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const ParamStore& params) {
   if (!wanted) return "parallel.cuda_graphs is off";
-  if (!params.passes_repeat()) return "weights or gradients travel inside the passes";
+  if (!params.passes_repeat()) return "the passes communicate weights or gradients";
   // The step is an argument of kernels that draw random numbers.
-  if (model.dropout > 0 || model.attention_dropout > 0) return "dropout draws other numbers in every step";
-  // Their frequencies are copied from the host in every pass.
+  if (model.dropout > 0 || model.attention_dropout > 0) return "dropout draws different numbers in every step";
+  // The host copies rope's frequencies in every pass.
   if (model.positions == ModelConfig::Positions::rope && make_rope(model).by_length()) {
-    return "the angles of rope follow the lengths";
+    return "the frequencies of rope depend on the lengths";
   }
   return {};
 }
 
 Graph* PassGraphs::find(const Batch& batch) {
   if (!used_ || !params_.pass_is_replayable()) return nullptr;
-  if (Recorder::current() != nullptr) return nullptr;  // a profile wants every kernel by itself
+  if (Recorder::current() != nullptr) return nullptr;  // a profile needs every kernel separately
   const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, params_.pass_key()};
   const auto found = graphs_.find(shape);
   if (found != graphs_.end()) return &found->second;
@@ -33,7 +33,8 @@ void PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()
   try {
     graph.record(stream, passes);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}, as passes were recorded (parallel.cuda_graphs = false does without)", error.what()));
+    throw Error(fmt::format("{}, while passes were recorded; set parallel.cuda_graphs = false to run without graphs",
+                            error.what()));
   }
   ++recorded_;
 }

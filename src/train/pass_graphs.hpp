@@ -13,17 +13,17 @@
 namespace llmtrain {
 
 /// Forward and backward passes of micro-batches as graphs of the device: hundreds of kernels in one launch. Passes of
-/// equal shapes are the same work at the same addresses; what differs from step to step is not among their arguments,
-/// but in the batch's buffers. Whatever does not fit that is done plainly, which is the same work and the same bits.
+/// equal shapes do the same work at the same addresses; values that change from step to step are not kernel arguments,
+/// but lie in the batch's buffers. All other passes run without a graph, with the same work and the same bits.
 class PassGraphs {
  public:
-  /// Why passes cannot be graphs here; empty if they can.
+  /// Returns why passes cannot be graphs here; empty if they can.
   static std::string refusal(bool wanted, const ModelConfig& model, const ParamStore& params);
 
   PassGraphs(bool used, ParamStore& params) : used_(used), params_(params) {}
 
-  /// Does the passes: plainly the first time that a shape comes, when kernels are chosen and buffers grow; recorded the
-  /// second time; from then on by a launch.
+  /// Runs the passes: without a graph for the first pass of a shape, when kernels are selected and buffers grow;
+  /// recorded for the second; by a graph launch from then on.
   template <class F>
   void run(const Batch& batch, Stream& stream, const F& passes) {
     ++all_;
@@ -38,9 +38,9 @@ class PassGraphs {
     ++launched_;
   }
 
-  int64_t recorded() const { return recorded_; }  ///< graphs
-  int64_t launched() const { return launched_; }  ///< passes that one has done
-  int64_t all() const { return all_; }            ///< passes
+  int64_t recorded() const { return recorded_; }  ///< number of graphs
+  int64_t launched() const { return launched_; }  ///< number of passes that a graph ran
+  int64_t all() const { return all_; }            ///< number of passes
 
  private:
   struct Shape {
@@ -48,15 +48,16 @@ class PassGraphs {
     uint64_t place;                                  ///< ParamStore::pass_key()
     auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr): of what the compiler writes
   };
-  static constexpr size_t max_shapes = 64;  ///< later ones stay plain: each graph takes memory of the device's driver
+  /// further shapes run without a graph, since each graph needs memory of the device's driver
+  static constexpr size_t max_shapes = 64;
 
-  /// The one of this shape, recorded or to be recorded now; null where the passes are to be done plainly.
+  /// Returns the graph of this shape, recorded or to be recorded now; null if the passes run without one.
   Graph* find(const Batch& batch);
   void record(Graph& graph, Stream& stream, const std::function<void()>& passes);
 
   bool used_;
   ParamStore& params_;
-  std::map<Shape, Graph> graphs_;  ///< not recorded: of shapes that came once
+  std::map<Shape, Graph> graphs_;  ///< shapes that occurred once have an unrecorded graph
   int64_t recorded_ = 0, launched_ = 0, all_ = 0;
 };
 

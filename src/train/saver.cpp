@@ -18,10 +18,10 @@
 namespace llmtrain {
 namespace {
 
-// Below what copies on the host share out to threads: the writer must not start a team of its own.
+// Below the size that copies on the host divide among threads: the writer must not start its own team.
 constexpr int64_t staging_elements = int64_t{1} << 18;
 
-/// The number of each rank's node, in the order of their first ranks.
+/// Index of each rank's node, in the order of their first ranks.
 std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {
   std::map<std::string, int64_t> numbers;
   std::vector<int64_t> nodes;
@@ -31,7 +31,7 @@ std::vector<int64_t> nodes_of_ranks(Communicator& communicator) {
   return nodes;
 }
 
-/// A second is long for a wait.
+/// Formats a wait: in milliseconds below one second.
 std::string time_text(double seconds) {
   return seconds < 0.9995 ? fmt::format("{:.3g} ms", 1e3 * seconds) : duration(seconds);
 }
@@ -134,7 +134,7 @@ int64_t Saver::bytes_of_all() {
 void Saver::begin(const SaveRequest& request, double since) {
   const double prepared = now() - since;
   if (under_way()) finish();
-  began_ = now() - prepared;  // the wait for the save before is counted as that one's
+  began_ = now() - prepared;  // the wait for the previous save counts as part of that save
   held_ = 0;
   request_ = request;
   request_.file_of_rank = file_of_rank_;
@@ -220,7 +220,7 @@ void Saver::publish() {
   begin_removal();
 }
 
-/// A file system may take as long to give back a file's space as to write it.
+/// A file system may take as long to free a file's space as to write it.
 void Saver::begin_removal() {
   removing_ = true;
   if (communicator_.rank() != 0) return;

@@ -1,6 +1,6 @@
 #pragma once
-// Checkpoints while the training goes on: the state is copied to memory, a thread writes it, the ranks publish it
-// together at the end of a later step, and a thread removes the older ones that need not be kept.
+// Asynchronous checkpoints: the state is copied to memory, a thread writes it, the ranks publish it together at the end
+// of a later step, and a thread removes older checkpoints.
 
 #include <atomic>
 #include <condition_variable>
@@ -22,27 +22,27 @@
 
 namespace llmtrain {
 
-/// The state of one step as the writer reads it: the end of this rank's elements (in the order of writing) from a copy,
-/// what the copy has no room for from the parameters themselves, which must not change before
-/// wait_for_live() has returned.
+/// The state of one step for the writer: the last elements of this rank (in the order of writing) come from a copy;
+/// those that do not fit the copy come from the parameters themselves, which must not change before wait_for_live() has
+/// returned.
 class Snapshot : public StateSource {
  public:
   /// `copy`: host memory of elements() or fewer.
   Snapshot(ParamStore& store, Stream& main, std::span<float> copy);
 
-  /// fp32 numbers that this rank saves. Known as soon as the store is made.
+  /// Number of fp32 values that this rank saves; known once the store exists.
   static int64_t elements(const ParamStore& store);
 
   int64_t bytes() const { return total_ * state_bytes; }
-  /// Main thread, no writer active.
+  /// Copies the state. Main thread, no writer active.
   void take();
 
   Schema schema() const override { return schema_; }
   /// Writer thread.
   void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override;
-  /// The writer reads no more of the parameters, because it has them or because it failed.
+  /// Declares that the writer no longer reads the parameters, because it has finished or failed.
   void release() const;
-  /// Waits until then. Any thread.
+  /// Waits for release(). Any thread.
   void wait_for_live() const;
 
  private:
@@ -51,7 +51,7 @@ class Snapshot : public StateSource {
   ParamStore& store_;
   Stream& main_;
   mutable Stream writer_;
-  Event taken_;  ///< in `main`: the update before, which the writer must not overtake
+  Event taken_;  ///< in `main`: end of the previous update, for which the writer must wait
   Schema schema_;
   std::vector<int64_t> first_;  ///< position of each kind and unit's first element, plus the total
   int64_t total_ = 0;
@@ -62,43 +62,43 @@ class Snapshot : public StateSource {
   mutable bool live_read_ = true;
 };
 
-/// One save at a time. All calls but hold_update and written are collective.
+/// Writer of checkpoints, one save at a time. All calls but hold_update and written are collective.
 class Saver {
  public:
-  /// What a node writes at least, in bytes a second.
+  /// Assumed minimum write speed of a node, in bytes per second.
   static constexpr double slow_disk = 100e6;
 
-  /// `from`: where the run goes on, or null. `buffer`: see Snapshot.
+  /// `from`: the checkpoint that the run resumes, or null. `buffer`: see Snapshot.
   Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream, std::span<float> buffer,
         Communicator& communicator, RunLog& log, const ResumePoint* from);
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Begins to save; first ends a save under way. `since`: when the caller began to work for this save
-  /// (core/clock.hpp), for which training waited.
+  /// Starts a save, after the end of a save in progress. `since`: time (core/clock.hpp) at which the caller began to
+  /// work for this save, while training waited.
   void begin(const SaveRequest& request, double since);
-  /// Before the parameters change.
+  /// Waits until the parameters may change.
   void hold_update();
   bool under_way() const { return save_ != nullptr || removing_; }
-  /// This rank has done its part in the background, or there is none to do.
+  /// True if this rank has no background work.
   bool written() const { return done_.load(); }
-  /// Writing failed on this rank: there is no use in waiting for the others.
+  /// True if writing failed on this rank; waiting for the others is then useless.
   bool failed() const { return save_ != nullptr && written() && save_->failed(); }
-  /// When all ranks are through with what they do in the background: what comes next, at last the end.
+  /// Starts the next stage of a save, or ends it; called when all ranks have done their background work.
   void advance();
-  /// Waits for the writers, publishes, waits until what need not be kept is removed. UserError on all ranks if it
+  /// Waits for the writers, publishes, waits until outdated checkpoints are removed. UserError on all ranks if it
   /// failed.
   void finish();
 
-  /// Of the newest save; before the first what one may take on a slow disk.
+  /// Duration of the newest save; before the first, an estimate for a slow disk.
   double seconds() const { return seconds_; }
-  /// Checkpoints that stay; -1: none. The best; the one that the run would go back to, and what was the best there.
+  /// Checkpoints to keep; -1: none. The best one; the rollback target, and the best one at that time.
   struct Pinned {
     int64_t best = -1, target = -1, best_of_target = -1;
   };
   void set_pinned(const Pinned& pinned) { pinned_ = pinned; }
-  /// Removes checkpoints of later steps: the run has gone back to this one. Collective, while no save is under way.
+  /// Removes checkpoints of later steps after a rollback to this one. Collective, while no save is in progress.
   void forget_after(int64_t step);
 
  private:
@@ -119,7 +119,7 @@ class Saver {
   std::unique_ptr<CheckpointSave> save_;
   std::thread writer_;
   std::atomic<bool> done_ = true;
-  bool removing_ = false;             ///< on every rank; the first one does it
+  bool removing_ = false;             ///< same on every rank; the first rank removes
   std::exception_ptr removal_error_;  ///< set before done_
   SaveRequest request_;
   std::set<int64_t> verified_, refused_;

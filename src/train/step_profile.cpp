@@ -18,9 +18,9 @@ namespace llmtrain {
 
 namespace {
 
-constexpr size_t traced_ranks = 16;  ///< of a larger job: the trace stays a file that a browser opens
+constexpr size_t traced_ranks = 16;  ///< limit for larger jobs, so that a browser can open the trace
 
-/// The shortest of some calls, in seconds.
+/// Shortest time of several calls, in seconds.
 template <class F>
 double shortest(const F& call) {
   constexpr int calls = 6;
@@ -34,8 +34,8 @@ double shortest(const F& call) {
 }
 
 struct Exclusive {
-  std::vector<int64_t> time;          ///< without the spans inside
-  std::vector<const char*> phase_of;  ///< the innermost phase around, or the span itself
+  std::vector<int64_t> time;          ///< excluding inner spans
+  std::vector<const char*> phase_of;  ///< the innermost enclosing phase, or the span itself
 };
 
 Exclusive exclusive(std::span<const Span> spans) {
@@ -61,7 +61,7 @@ std::vector<T> values_of(const std::string& bytes) {
   return values;
 }
 
-/// Of a kernel: bytes of a collective mostly travel while other things are done.
+/// Speed of a kernel; empty for a collective, whose bytes mostly travel while other work runs.
 std::string speed_text(const ProfileRow& row, double amount, double seconds) {
   return row.kind == SpanKind::kernel && amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds * 1e-9)
                                                                    : "";
@@ -69,7 +69,7 @@ std::string speed_text(const ProfileRow& row, double amount, double seconds) {
 
 using TableLine = std::array<std::string, 8>;
 
-/// Columns as wide as their widest cell, the first two flush left.
+/// Columns as wide as their widest cell, the first two left-aligned.
 std::string in_columns(std::span<const TableLine> lines) {
   std::array<size_t, 8> widths = {14, 24, 7, 10, 7, 9, 7, 8};
   for (const TableLine& line : lines) {
@@ -87,7 +87,8 @@ std::string in_columns(std::span<const TableLine> lines) {
 }
 
 std::string limits_text(const MachineLimits& limits) {
-  if (limits.flops <= 0) return "no memory is left to measure what this GPU can do: there is no share of it";
+  if (limits.flops <= 0)
+    return "no memory is left to measure the limits of this GPU, so that shares of them are missing";
   return fmt::format("measured here: {:.0f} GFLOP/s in matrix products, {:.1f} GB/s", limits.flops * 1e-9,
                      limits.bytes * 1e-9);
 }
@@ -98,9 +99,8 @@ std::string limit_text(const ProfileRow& row, double seconds, const MachineLimit
   return least > 0 ? fmt::format("{:.0f} %", 100 * least / seconds) : "";
 }
 
-/// What the machine is measured with: a product y[n, 4 n] = x[n, n] w[4 n, n]^T, and two fp32 arrays. A GPU is full
-/// with larger ones. Two arrays of 128 MiB for all ranks of a node, or of 256 MiB on each GPU: far more than caches
-/// hold.
+/// Benchmark of the machine: a product y[n, 4 n] = x[n, n] w[4 n, n]^T, and two fp32 arrays. A GPU needs larger ones.
+/// The two arrays have 128 MiB for all ranks of a node, or 256 MiB on each GPU: far more than caches hold.
 struct Yardstick {
   int64_t n, elements;
   explicit Yardstick(int64_t ranks_of_node)
@@ -117,7 +117,7 @@ MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) 
   const int64_t long_side = 4 * n;
   const auto element = static_cast<int64_t>(size_of(compute));
   MachineLimits limits;
-  // One allocation for all: where it fails there is nothing yet that would have to be given back.
+  // One allocation for all, so that a failure leaves nothing to free.
   const DeviceBuffer memory(yardstick_bytes(Yardstick(ranks_of_node), compute));
   auto* begin = static_cast<char*>(memory.data());
   {
@@ -149,8 +149,8 @@ int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node) {
 
 MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream) {
   if (device_memory_is_host()) return measured_limits(compute, ranks_of_node, stream);
-  // Beside a run that fills its GPU there may be no room: then there are no limits to compare with. Ranks that share a
-  // GPU ask at the same moment, so that in the end only the allocation tells.
+  // Beside a run that fills its GPU there may be no room; the table then has no limits. Ranks that share a GPU allocate
+  // at the same time, so that only the allocation itself is decisive.
   if (device_memory().available < limits_memory_bytes(compute, ranks_of_node)) return {};
   try {
     return measured_limits(compute, ranks_of_node, stream);
@@ -262,11 +262,11 @@ void StepProfile::end_step() {
 void StepProfile::report(Runtime& runtime, DType compute, const std::string& directory, RunLog& log) {
   reported_ = true;
   Communicator& communicator = runtime.communicator();
-  communicator.barrier();  // all ranks of a node measure at once, as they compute at once
+  communicator.barrier();  // all ranks of a node measure at the same time, as they compute at the same time
   const MachineLimits limits = measure_limits(compute, communicator.node_size(), runtime.stream());
   communicator.barrier();
   const int64_t meeting = Recorder::now();
-  // Clocks of nodes differ: times travel as distances from the moment at which all ranks left the barrier.
+  // Clocks of nodes differ: times are sent relative to the moment at which all ranks left the barrier.
   std::vector<Post> mine = recorder_.posts;
   for (Post& p : mine) p.time -= meeting;
   std::vector<Post> posts;
@@ -306,9 +306,9 @@ void StepProfile::report(Runtime& runtime, DType compute, const std::string& dir
     write_whole_file(directory + "/trace.json", trace);
     text += fmt::format("  {}/trace.json shows every span (https://ui.perfetto.dev, chrome://tracing)\n", directory);
   } catch (const UserError& error) {
-    lost = fmt::format("{}; the run goes on without the trace of its profile", error.what());
+    lost = fmt::format("{}; the run continues without the trace of its profile", error.what());
   }
-  text.pop_back();  // the log ends its lines itself
+  text.pop_back();  // the log appends the line end
   log.print(text);
   if (!lost.empty()) log.warn(lost);
 }

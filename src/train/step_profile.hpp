@@ -1,5 +1,5 @@
 #pragma once
-// log.profile: where the time of some steps goes, as a table and as a trace file.
+// log.profile: the time of some steps, as a table and as a trace file.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace llmtrain {
 
-/// What this rank reaches while the others of its node do the same: the yardstick of the table.
+/// Speed of this rank while the other ranks of its node run the same benchmark: the reference of the table.
 struct MachineLimits {
-  double flops = 0;  ///< a second, of a matrix product in the compute dtype
-  double bytes = 0;  ///< a second, from and to memory
+  double flops = 0;  ///< per second, for a matrix product in the compute dtype
+  double bytes = 0;  ///< per second, from and to memory
 };
 MachineLimits measure_limits(DType compute, int ranks_of_node, Stream& stream);
-/// Of the device, while it measures.
+/// Device memory during the benchmark.
 int64_t limits_memory_bytes(DType compute, int64_t ranks_of_node);
 
-/// Equal parts of equal phases together, without the time of the spans inside them. The rows add up to the outermost
-/// spans. Phases in the order of their beginnings, the longest part first.
+/// Spans with equal phase and part, merged, excluding the time of inner spans. The rows add up to the outermost spans.
+/// Phases are in the order of their start, parts by descending time.
 struct ProfileRow {
   std::string phase;
   std::string part;  ///< a kernel or collective, or "other"
@@ -33,22 +33,23 @@ struct ProfileRow {
   Work work;
 };
 std::vector<ProfileRow> profile_rows(std::span<const Span> spans);
-/// These rows as text, times and calls of one of `steps` steps. A kernel's share of its limit: the least time that its
-/// arithmetic or its bytes would take, of the time that it took.
+/// The rows as text, with times and calls per step (of `steps` steps). A kernel's share of its limit is the minimum
+/// time for its arithmetic or its bytes divided by its actual time.
 std::string profile_table(std::span<const Span> spans, int64_t steps, const MachineLimits& limits);
 
-/// Of one rank, in nanoseconds.
+/// Times of one rank, in nanoseconds.
 struct CommunicationTime {
-  int64_t exposed = 0;  ///< inside collectives, when nothing else was done
-  int64_t waiting = 0;  ///< of that: until the last rank had given its part
+  int64_t exposed = 0;  ///< inside collectives, without other work
+  int64_t waiting = 0;  ///< part of it: until the last rank had contributed
 };
-/// posts: of all ranks on this rank's clock.
+/// posts: of all ranks, in this rank's clock.
 CommunicationTime communication_time(std::span<const Span> spans, std::span<const Post> posts);
 
-/// Chrome's trace events, comma-separated, one a span; times in microseconds after `origin`.
+/// Chrome's trace events, comma-separated, one per span; times in microseconds after `origin`.
 std::string trace_events(std::span<const Span> spans, int rank, int64_t origin);
 
-/// Records `wanted` steps: the first of a job is left out where there are others, since it makes kernels and plans.
+/// Records `wanted` steps. The first step of a job is skipped if there are others, since it includes the selection of
+/// kernels and plans.
 class StepProfile {
  public:
   StepProfile(int64_t wanted, int64_t steps_to_come)
@@ -56,21 +57,21 @@ class StepProfile {
 
   void begin_step(int64_t step, Stream& stream);
   void end_step();
-  /// No further step is recorded once a rank has as many spans as a trace may show: every rank is told so.
+  /// No further step is recorded once a rank has as many spans as a trace may show; the caller tells every rank.
   bool recording() const { return recorded_ > 0 && recorded_ < wanted_; }
   bool crowded() const { return recorder_.spans.size() >= Recorder::max_spans; }
   void end_here() { wanted_ = recorded_; }
-  /// All wanted steps are recorded, or as many as there were before `the_end`, and the report is due. The same on every
-  /// rank.
+  /// True if the report is due: all wanted steps are recorded, or as many as there were before `the_end`. The same on
+  /// every rank.
   bool due(bool the_end = false) const { return recorded_ > 0 && (the_end || recorded_ == wanted_) && !reported_; }
-  /// Collective. The table in the log, and <directory>/trace.json; a warning where that cannot be written.
+  /// Collective. Writes the table to the log, and <directory>/trace.json; warns if that cannot be written.
   void report(Runtime& runtime, DType compute, const std::string& directory, RunLog& log);
 
  private:
   int64_t wanted_;
   int64_t skip_;
   int64_t recorded_ = 0;
-  int64_t first_ = 0, last_ = 0;  ///< steps recorded
+  int64_t first_ = 0, last_ = 0;  ///< recorded steps
   bool reported_ = false;
   Recorder recorder_;
 };

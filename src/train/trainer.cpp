@@ -27,8 +27,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Rows of the embedding that the softmax is over. A published model has no rows that are padding to it, whatever its
-/// tokenizer.
+/// Embedding rows in the softmax. A published model has no padding rows, whatever its tokenizer.
 int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
   return model.path.empty() ? data.vocabulary_size : model.vocab_size;
 }
@@ -36,7 +35,7 @@ int64_t softmax_rows(const ModelConfig& model, const Dataset& data) {
 int64_t steps_of(const RunConfig& run, const DataStream& data) {
   if (run.max_steps > 0) return run.max_steps;
   const double steps = std::ceil(run.epochs * static_cast<double>(data.steps_per_epoch()));
-  LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "the steps of run.epochs cannot be counted");
+  LLMTRAIN_CHECK(steps >= 1 && steps < 9e15, "run.epochs gives too many or no steps");
   return static_cast<int64_t>(steps);
 }
 
@@ -125,7 +124,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
   if (compute == DType::f16) {
     arena_.add(cotangent_scale_, MemoryCategory::activations, "cotangents.scale", DType::f32, {1});
   }
-  // Where only somebody's wish saves, it may hold an update back: no copy.
+  // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   const bool copies = config.checkpoint.saves() || config.needs_best();
   copied_elements_ = copies ? std::min(Snapshot::elements(params_), config.checkpoint.buffer / state_bytes) : 0;
   if (device_memory_is_host() && copied_elements_ > 0) {
@@ -140,7 +139,7 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
 
 void Trainer::reserve_disk(Communicator& communicator) {
   if (!config_.parallel.uses_disk()) return;
-  // The ranks of a node share its disk: they have one message, with the sum.
+  // The ranks of a node share its disk: they report one error, with the sum.
   const std::string host = host_name(), local_micro_batches = fmt::format("{} {}", params_.offloaded_bytes(), host);
   int64_t of_node = 0;
   for (const std::string& other : communicator.gather_all(local_micro_batches)) {
@@ -157,7 +156,7 @@ void Trainer::reserve_disk(Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     try {
       params_.reserve_disk();
-    } catch (const UserError& error) {  // what could not be foreseen
+    } catch (const UserError& error) {  // failures that could not be checked before
       throw UserError(error.code(), place + ": " + error.what());
     }
   });
@@ -214,7 +213,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, StopMonitor& stop_m
 }
 
 int64_t Trainer::run_due_actions(Run& run, int64_t& completed) {
-  const SectionScope section(Section::step);  // but for what has one of its own
+  const SectionScope section(Section::step);  // inner work may set its own section
   int64_t stop = 0;
   const bool save = due(config_.checkpoint.every_steps, completed);
   if (run.pending.evaluation || run.pending.samples || save || completed == total_steps_) finish_pending_step(run);
@@ -233,13 +232,13 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
   steps_done_ = completed;
   run.saver->finish();
   if (run.graphs.recorded() > 0) {
-    run.log.print(fmt::format("graphs     {} recorded; {} of {} passes were launches of them", run.graphs.recorded(),
+    run.log.print(fmt::format("graphs     {} recorded; {} of {} passes ran as graphs", run.graphs.recorded(),
                               run.graphs.launched(), run.graphs.all()));
   }
   if (stop != 0) {
     const std::string place = run.pending.evaluation ? " in an evaluation" : run.pending.samples ? " in sampling" : "";
     run.log.stop(fmt::format(
-        "stopped by {}{} after {} of {} steps; the same command {}goes on from {}", stop_reason(stop), place, completed,
+        "stopped by {}{} after {} of {} steps; the same command {}resumes from {}", stop_reason(stop), place, completed,
         total_steps_, config_.run.overwrite ? "with run.overwrite=false " : "",
         run.saved_step == completed ? "there" : fmt::format("step {}", std::max<int64_t>(run.saved_step, 0))));
     return Ended::stopped;
@@ -276,7 +275,8 @@ bool Trainer::step(Run& run, int64_t n) {
   record.step = n + 1;
   record.tokens = run.plan.trained_tokens;
   record.samples = run.plan.samples_hash;
-  const int64_t updates = std::max<int64_t>(n - run.scaler.skipped_steps(), 0);  // the schedule waits, too
+  // skipped steps do not advance the schedule
+  const int64_t updates = std::max<int64_t>(n - run.scaler.skipped_steps(), 0);
   record.learning_rate = learning_rate(config_.schedule, updates, total_steps_);
   run.ctx.step = n;
   run.ctx.training = true;
@@ -300,7 +300,7 @@ bool Trainer::step(Run& run, int64_t n) {
   if (by_device) decide_on_device(run, divisor);
   const double queued = now();
   run.phases.reduction += queued - reduced;
-  finish_pending_step(run);  // of the step before, while the device works on this one
+  finish_pending_step(run);  // the step before, while the device works on this one
   if (run.guard.must_roll_back()) return false;
   const double learned = now();
   copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);
@@ -340,7 +340,7 @@ bool Trainer::step(Run& run, int64_t n) {
 bool Trainer::check_step(Run& run, StepRecord& record, int64_t n) {
   LossScaler& scaler = run.scaler;
   const double scale = scaler.scale();
-  // Where the loss itself is not finite, no scale mends it.
+  // If the loss itself is not finite, a smaller scale does not help.
   const std::optional<double> loss = record.tokens > 0 ? std::optional(record.loss) : std::nullopt;
   const bool skips = (!loss || std::isfinite(*loss)) && scaler.update(!std::isfinite(record.grad_norm));
   if (scaler.active()) record.scaling = {scale, scaler.skipped_steps(), skips};
@@ -355,10 +355,10 @@ bool Trainer::device_decides(const Run& run) const {
   return !decision_.empty() && run.runtime.communicator().sums_on_device();
 }
 
-/// Whether the update of a step takes place, and by how much its gradients are clipped, depends on sums over all ranks.
-/// Where the device adds them and decides by them, the host queues the update, and the next step's passes, without
-/// knowing: the device never waits for the host. The values of a step are read, judged and logged when the passes of
-/// the next one are queued. Until then the host does not know whether the run goes back: that step is then given up.
+/// Sums over all ranks determine whether the update of a step takes place, and the factor that clips its gradients. If
+/// the device adds them and decides, the host queues the update, and the next step's passes, in advance: the device
+/// never waits for the host. The host reads, checks and logs the values of a step after it has queued the passes of the
+/// next one. If they cause a rollback, that next step is discarded.
 void Trainer::decide_on_device(Run& run, double divisor) {
   const std::span<const int64_t> host = run.loss.limbs();
   LLMTRAIN_CHECK(std::all_of(host.begin(), host.end(), [](int64_t limb) { return limb == 0; }),
@@ -368,10 +368,10 @@ void Trainer::decide_on_device(Run& run, double divisor) {
   decide_step(decision_, sums_, divisor, config_.optimizer.max_grad_norm, run.ctx.stream);
 }
 
-/// The host decides, and waits for the device here: where the sums go through MPI; where it makes the update; with
-/// fp16, whose scale in the next step depends on this one; and where losses are compared with those before
-/// (spike_z_score). What the device misses is the time in which this answer travels and the first kernel of the update
-/// is launched; meanwhile the next batch is being read, and the next forward pass is queued while the update runs.
+/// The host decides, and waits for the device here: if the sums go through MPI; if it makes the update; with fp16,
+/// whose scale in the next step depends on this one; and if losses are compared with earlier ones (spike_z_score). The
+/// device idles while this answer travels and the first kernel of the update is launched; meanwhile the next batch is
+/// read, and the next forward pass is queued while the update runs.
 void Trainer::sum_on_host(Run& run) {
   run.ctx.stream.synchronize();
   auto* integers = static_cast<int64_t*>(run.sums.data());
@@ -405,8 +405,8 @@ void Trainer::finish_pending_step(Run& run) {
   const bool applies = check_step(run, record, record.step - 1);
   const auto& decision = *static_cast<const StepDecision*>(run.decision.data());
   LLMTRAIN_CHECK(applies == (decision.applies != 0), "host and device decide alike");
-  // From one step's values to the next one's: what the host spends on queueing a step is no measure of it. Of these
-  // seconds, what the host did not spend on something else, the device spent on passes.
+  // The step time is the interval between the values of two steps, since the time to queue a step does not measure it.
+  // All of that time that the host did not spend otherwise is attributed to passes.
   const double end = now();
   record.seconds = end - std::max(begin, run.known_at);
   run.known_at = end;

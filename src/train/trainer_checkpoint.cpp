@@ -1,4 +1,4 @@
-// The part of the trainer that saves, goes on from what was saved, and stops when asked.
+// The part of the trainer that saves, resumes, and stops on request.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t buffer_elements = size_t{1} << 18;
 
-/// Of the data themselves, wherever they lie: numbers of tokens and documents, the tokenizer, the first and last ids.
+/// Fingerprint of the data, wherever they lie: numbers of tokens and documents, the tokenizer, the first and last ids.
 uint64_t fingerprint(const TokenFile& file) {
   const TokenFileInfo& info = file.info();
   const int64_t tokens = file.tokens(), some = std::min<int64_t>(tokens, 1 << 16);
@@ -42,7 +42,7 @@ uint64_t fingerprint(const TokenFile& file) {
 
 std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
-/// Names of the best values by a metric. (Those of the loss are as they were before there were others.)
+/// Counter names of the best values by a metric. (Those of the loss keep their original names.)
 struct BestNames {
   explicit BestNames(CheckpointConfig::Metric metric) {
     if (metric == CheckpointConfig::Metric::loss) return;
@@ -60,7 +60,7 @@ void take(const Map& from, const char* name, T& field) {
 
 }  // namespace
 
-/// Whether every run of the deck has this checkpoint, whatever interrupts it.
+/// True if every run of the deck has this checkpoint, whatever interrupts it.
 bool Trainer::is_scheduled(const Run& run, int64_t completed) const {
   return !run.pending.evaluation && due(config_.checkpoint.every_steps, completed);
 }
@@ -77,7 +77,7 @@ uint64_t Trainer::parameter_hash(Run& run) {
   }
   run.runtime.communicator().sum(hashes);
   uint64_t all = 0;
-  for (uint64_t h : hashes) {  // order matters: units of equal content must not cancel
+  for (uint64_t h : hashes) {  // the order matters, so that units of equal content do not cancel
     const Philox4 mixed = philox4x32(all, h, 0);
     all = (uint64_t{mixed.v[1]} << 32) | mixed.v[0];
   }
@@ -100,8 +100,8 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
     take(saved.counters, "data_fingerprint", data);
     if (communicator.rank() == 0 && static_cast<uint64_t>(data) != run.data) {
       throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: the run was trained on other data than data.train has now. Restore the data, or "
-                                  "start a new run with another run.name",
+                      fmt::format("{}: the run was trained on different data than data.train has now. Restore the old "
+                                  "data, or start a new run with another run.name",
                                   from.path));
     }
   });
@@ -116,17 +116,16 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   const uint64_t hash = hash_after(run, completed);
   throw_on_all_ranks(communicator, [&] {
     if (saved.parameters.empty() || saved.parameters == hash_text(hash)) return;
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the parameters have the hash {} instead of {}: the memory or disk of this machine "
-                                "is not reliable",
-                                from.path, hash_text(hash), saved.parameters));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: the hash of the parameters is {} instead of {}: the memory "
+                                                       "or disk of this machine is not reliable; exclude the node",
+                                                       from.path, hash_text(hash), saved.parameters));
   });
   const BestNames names(config_.checkpoint.best_metric);
   const bool same_metric = saved.values.contains(names.best);
   if (from.own) take(saved.values, names.best, run.best);
   take(saved.values, names.reference, run.reference);
   if (same_metric) take(saved.counters, "without_improvement", run.without_improvement);
-  run.pending = {owes(saved, owed_evaluation), owes(saved, owed_samples)};
+  run.pending = {is_pending(saved, pending_evaluation), is_pending(saved, pending_samples)};
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
   run.guard.restore(saved, from.own);
@@ -185,8 +184,8 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   request.run.parameters = hash_text(hash);
   request.run.contents = contents_;
   request.run.attention = attention_backend(attention_library(), config_);
-  if (run.pending.evaluation) request.run.counters[owed_evaluation] = 1;
-  if (run.pending.samples) request.run.counters[owed_samples] = 1;
+  if (run.pending.evaluation) request.run.counters[pending_evaluation] = 1;
+  if (run.pending.samples) request.run.counters[pending_samples] = 1;
   run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
   run.guard.save(request.run);
   if (run.scaler.active()) {
@@ -196,7 +195,7 @@ void Trainer::save(Run& run, int64_t completed, double since) {
     request.run.counters["loss_scale_overflows_left"] = scaling.overflows_left;
     request.run.counters["skipped_steps"] = scaling.skipped_steps;
   }
-  run.saver->begin(request, since);  // publishes the one before, by whose pins it goes
+  run.saver->begin(request, since);  // publishes the previous save, with its pins
   run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   if (!config_.checkpoint.asynchronous) run.saver->finish();
   run.saved_step = completed;
@@ -206,7 +205,7 @@ void Trainer::save(Run& run, int64_t completed, double since) {
 
 Trainer::Requests Trainer::agree_on_requests(Run& run) {
   Saver& saver = *run.saver;
-  // A piece of an evaluation takes less than a step.
+  // A unit of work of an evaluation takes less than a step.
   const StopMonitor::Request requested = run.stop_monitor.requested(2 * (run.step_seconds + saver.seconds()));
   int64_t facts[] = {requested.stop, requested.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
   run.runtime.communicator().maximum(facts);
@@ -229,7 +228,7 @@ int64_t Trainer::save_if_due(Run& run, int64_t& completed, int64_t stop) {
   if (stop == 0) stop = requests.stop;
   if (run.pending_step && (stop != 0 || requests.save != 0)) {
     finish_pending_step(run);
-    if (run.guard.must_roll_back()) return 0;  // which comes first; whoever asked does so again
+    if (run.guard.must_roll_back()) return 0;  // the rollback comes first; the request will be repeated
   }
   const bool evaluated = !run.pending.evaluation;
   const bool end = evaluated && (completed >= total_steps_ || run.stop);
@@ -246,8 +245,8 @@ int64_t Trainer::save_if_due(Run& run, int64_t& completed, int64_t stop) {
       completed = roll_back(run, completed);
       return stop;
     }
-    if (!finite) {  // whoever goes back does so where a run without this wish would
-      run.log.warn(fmt::format("step {}: the parameters or moments are not finite; they are not saved", completed));
+    if (!finite) {  // a request does not cause a rollback, so that it does not change the run
+      run.log.warn(fmt::format("step {}: the parameters or moments are not finite, and are not saved", completed));
     }
   }
   return end && !run.pending.samples ? 0 : stop;

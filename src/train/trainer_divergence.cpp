@@ -1,4 +1,4 @@
-// The part of the trainer that goes back to a checkpoint when numbers have gone wrong.
+// The part of the trainer that rolls back to a checkpoint after divergence.
 
 #include <fmt/format.h>
 
@@ -20,8 +20,7 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* remedy =
-    "A lower schedule.learning_rate, a longer warm-up, a lower optimizer.max_grad_norm or precision.compute = fp32 "
-    "usually helps";
+    "Try a lower schedule.learning_rate, a longer warm-up, a lower optimizer.max_grad_norm or precision.compute = fp32";
 
 [[noreturn]] void diverged(int64_t step, const std::string& what, const std::string& to_do) {
   throw UserError(ExitCode::diverged, fmt::format("step {}: {}. {}", step, what, to_do));
@@ -50,15 +49,15 @@ ResumePoint Trainer::rollback_point(Run& run, int64_t completed) {
     if (!run.start_path.empty()) {
       return {run.start_path, verify_checkpoint(run.start_path, communicator), false, {}, {}};
     }
-    diverged(completed, run.guard.reason() + "; the update was not applied, and there is no checkpoint to go back to",
+    diverged(completed, run.guard.reason() + "; the update was not applied, and there is no checkpoint to roll back to",
              remedy);
   }
   const std::string folder = RunDirectory::path_of(config_) + "/checkpoints";
   const std::string path = folder + "/" + checkpoint_name(target);
   try {
     return {path, verify_checkpoint(path, communicator), true, {}, {}};
-  } catch (const UserError& error) {  // on all ranks
-    run.log.warn(fmt::format("step {} is refused: {}", target, error.what()));
+  } catch (const UserError& error) {  // the error is the same on all ranks
+    run.log.warn(fmt::format("the checkpoint of step {} cannot be used: {}", target, error.what()));
   }
   std::optional<FoundCheckpoint> found = find_checkpoint(folder, communicator);
   if (!found) diverged(completed, run.guard.reason() + ", and its checkpoints are gone", remedy);
@@ -71,15 +70,15 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
     diverged(completed,
              before.rollbacks() == 0
                  ? before.reason()
-                 : fmt::format("{}, {} time{} after the run had gone back to a checkpoint and left "
-                               "data out (divergence.max_rollbacks)",
+                 : fmt::format("{}, {} time{} after the run had rolled back to a checkpoint and skipped data "
+                               "(divergence.max_rollbacks)",
                                before.reason(), before.rollbacks(), before.rollbacks() == 1 ? "" : "s"),
-             fmt::format("{}; with one of them changed, the same command goes on from step {}", remedy,
+             fmt::format("{}; after such a change the same command resumes from step {}", remedy,
                          std::max<int64_t>(before.target(), 0)));
   }
   const SectionScope section(Section::resuming);
   run.saver->finish();
-  if (run.next_local < run.local_micro_batches.size()) run.prefetcher.take();  // of a step that will not be
+  if (run.next_local < run.local_micro_batches.size()) run.prefetcher.take();  // the batch of the discarded step
   run.local_micro_batches.clear();
   const ResumePoint point = rollback_point(run, completed);
   const int64_t step = restore(run, point);
@@ -90,7 +89,7 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
     if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), point.manifest);
     run.log.roll_back(record, log_state(point.manifest));
   });
-  // At once: whoever goes on from here leaves out the same data.
+  // Saves at once, so that a resumed run skips the same data.
   save(run, step, now());
   run.saver->finish();
   if (step < total_steps_) prepare(run, step);

@@ -1,5 +1,5 @@
-// The part of the trainer that looks at the model on the way: evaluations and samples. A stop does not wait for their
-// end; they are owed then, and done when the run goes on.
+// The part of the trainer that evaluates and samples during training. A request to stop interrupts both; they stay
+// pending and run when the run resumes.
 
 #include <algorithm>
 #include <cmath>
@@ -16,9 +16,10 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tok
   std::vector<std::vector<int32_t>> prompts;
   if (config.log.samples_every_steps == 0) return prompts;
   if (tokenizer == nullptr) {
-    throw UserError(ExitCode::deck,
-                    config.provenance.where("log.samples_every_steps") +
-                        ": the data are token ids without a tokenizer, so samples cannot be text: set it to 0");
+    throw UserError(
+        ExitCode::deck,
+        config.provenance.where("log.samples_every_steps") +
+            ": the data are token ids without a tokenizer, so that samples cannot be text: set the key to 0");
   }
   for (const std::string& text : config.log.sample_prompts) {
     const std::string place = fmt::format("{}: '{}'", config.provenance.where("log.sample_prompts"), text);
@@ -91,7 +92,7 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
   GenerationRequest request;
   request.prompts = prompts_;
   for (std::vector<int32_t>& prompt : request.prompts) {
-    if (!prompt.empty()) continue;  // begin as some sequence of the data begins
+    if (!prompt.empty()) continue;  // starts like a sequence of the data
     HostBatch host;
     MicroBatchPlan plan = train_.plan(completed).micro_batches.front();
     plan.samples.resize(1);
@@ -110,12 +111,12 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
   };
   request.interrupted = [&] { return (stop = stop_requested(run, completed)) != 0; };
   const double begin = now();
-  // Shown when all are there, so that none is shown twice.
+  // Samples are printed when all are complete, so that none is printed twice.
   const std::vector<Continuation> all = generator_->run(params_, arena_, run.ctx.stream, request);
   if (stop != 0) return stop;
   const double seconds = (now() - begin) / static_cast<double>(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    // Together: a token in the middle of a text may mean a space that it does not mean at the beginning.
+    // Ids are decoded together, since a token at the beginning of a text may lack the space that it has inside.
     std::vector<int32_t> ids = request.prompts[i];
     const std::string given = tokenizer_->decode(ids);
     ids.insert(ids.end(), all[i].tokens.begin(), all[i].tokens.end());

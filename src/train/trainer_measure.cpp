@@ -1,4 +1,4 @@
-// The part of the trainer that predicts how long it will take.
+// The part of the trainer that predicts its time.
 
 #include <algorithm>
 #include <array>
@@ -13,18 +13,18 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t warm_steps = 2;  ///< make kernels and touch buffers
+constexpr int64_t warm_steps = 2;  ///< select kernels and touch buffers
 constexpr int64_t min_steps = 5;
 constexpr double enough_seconds = 3;
 
-/// The slowest rank's, the same on all.
+/// Maximum over the ranks, the same on all.
 double agreed(Communicator& communicator, double seconds) {
   std::array<int64_t, 1> nanoseconds = {static_cast<int64_t>(seconds * 1e9)};
   communicator.maximum(nanoseconds);
   return static_cast<double>(nanoseconds[0]) * 1e-9;
 }
 
-/// call(i) for i from 0 until there are enough; seconds of one, and how many.
+/// Calls call(i) for i from 0 until there are enough; returns the seconds per call, and their number.
 template <class F>
 std::pair<double, int64_t> timed(Communicator& communicator, int64_t most, const F& call) {
   const double begin = now();
@@ -52,7 +52,7 @@ Prediction Trainer::measure(Runtime& runtime) {
   Prediction time;
   time.steps = total_steps_;
   prepare(run, 0);
-  double tokens = 0;  // as the run's own speed counts them: targets
+  double tokens = 0;  // targets, which the run's speed counts
   const auto one_step = [&](int64_t i) {
     tokens += static_cast<double>(run.plan.trained_tokens);
     step(run, i % total_steps_);

@@ -1,5 +1,5 @@
 #pragma once
-// What a trainer has only while it trains. Private to trainer*.cpp.
+// State that a trainer has only during training. Private to trainer*.cpp.
 
 #include <limits>
 #include <map>
@@ -19,7 +19,7 @@
 
 namespace llmtrain {
 
-/// What is summed on the device in a step, each an ExactSum's integers.
+/// Sums over a step on the device, each as the integers of an ExactSum.
 enum StepSum : uint8_t { loss_sum, gradient_square_sum, step_sums };
 
 struct Trainer::Run {
@@ -30,55 +30,59 @@ struct Trainer::Run {
   std::optional<PlannedMemory> memory;
   Context ctx;
   BatchPrefetcher prefetcher;
-  std::string no_graphs;  ///< why passes are not graphs; empty where they are
+  std::string no_graphs;  ///< why passes do not use graphs; empty if they do
   PassGraphs graphs;
-  StepPlan plan;                             ///< of the current step
-  std::vector<int64_t> local_micro_batches;  ///< its micro-batches of this rank, in the order of the rounds
+  StepPlan plan;  ///< plan of the current step
+  /// micro-batches of this rank in the current step, in the order of the rounds
+  std::vector<int64_t> local_micro_batches;
   size_t next_local = 0;
-  ExactSum loss;  ///< of the step, of this rank's micro-batches
+  ExactSum loss;  ///< loss of this rank's micro-batches in the current step
   PinnedBuffer sums{step_sums * ExactSum::integer_count * static_cast<int64_t>(sizeof(int64_t))};
-  /// A step whose update the device decided about, which the host does not know yet: its sums and the decision are on
-  /// their way to `sums` and `decision`. At most the last one, and none between what is owed or saved.
+  /// A step whose update the device decided, and whose values the host has not read: its sums and the decision are in
+  /// transfer to `sums` and `decision`. There is at most one, and none during an evaluation, samples or a save.
   struct PendingStep {
     StepRecord record;
     double divisor, begin;
   };
   std::optional<PendingStep> pending_step;
   PinnedBuffer decision{sizeof(StepDecision)};
-  Event decided;                                               ///< they have arrived
-  double known_at = 0;                                         ///< when the last step's values were, seconds
-  StepRecord::Phases phases;                                   ///< of the host, since then or since the step began
+  Event decided;        ///< completion of the transfers
+  double known_at = 0;  ///< time of the last step's values, seconds
+  /// times of the host, since then or since the start of the step
+  StepRecord::Phases phases;
   double best = std::numeric_limits<double>::infinity();       ///< evaluation by best_metric: lower is better
   double reference = std::numeric_limits<double>::infinity();  ///< the value early stopping compares with
   int64_t best_step = -1;
   int64_t without_improvement = 0;
   bool stop = false;
-  /// Of the current step, not done yet. Kept in checkpoints: a job may be asked to stop inside.
+  /// Work of the current step that is pending. Checkpoints store it, since a job may be stopped before its end.
   struct Pending {
     bool evaluation = false, samples = false;
   } pending;
 
   DivergenceGuard guard;
   LossScaler scaler;
-  std::string start_path;  ///< of the checkpoint of another run that this one began with
+  std::string start_path;  ///< checkpoint of another run from which this run started
 
   StopMonitor& stop_monitor;
-  PinnedBuffer host_copy;  ///< Trainer::state_copy_ where device memory is not the host's
+  PinnedBuffer host_copy;  ///< replaces Trainer::state_copy_ if device memory is not the host's
   std::optional<Saver> saver;
-  std::vector<uint64_t> unit_hashes;           ///< what the parameters' hash is made of
+  std::vector<uint64_t> unit_hashes;           ///< inputs of the parameters' hash
   std::pair<int64_t, uint64_t> hashed{-1, 0};  ///< step, and the parameters' hash after it
-  int64_t saved_step = -1;                     ///< the newest save was begun after it, or the run resumed from it
-  bool saved_pending_evaluation = false;       ///< it owes an evaluation
-  int64_t best_saved = -1;                     ///< the newest save after which no evaluation was better
-  uint64_t data = 0;                           ///< fingerprint, on rank 0
-  double step_seconds = 0;                     ///< of the longest step
+  /// step of the newest save, or of the checkpoint that the run resumed from
+  int64_t saved_step = -1;
+  bool saved_pending_evaluation = false;  ///< its evaluation was pending
+  int64_t best_saved = -1;                ///< newest save after which no evaluation was better
+  uint64_t data = 0;                      ///< fingerprint of the data, on rank 0
+  double step_seconds = 0;                ///< duration of the longest step
 
-  /// Of the folder that the weights come from, by file, on rank 0: read at the start, since it may be gone at the end.
+  /// Texts in the folder of the initial weights, by file name, on rank 0: read at the start, since the folder may be
+  /// gone at the end.
   std::map<std::string, std::string> texts;
-  std::map<std::string, std::string> kept_texts;  ///< of them, what every checkpoint holds
+  std::map<std::string, std::string> kept_texts;  ///< those that every checkpoint stores
 };
 
-/// Token ids of log.sample_prompts; an empty one begins as some document of the data begins.
+/// Token ids of log.sample_prompts; an empty prompt starts like a document of the data.
 std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer);
 
 }  // namespace llmtrain

@@ -1,4 +1,4 @@
-// The part of the trainer that reads the weights it begins with and exports those it has made.
+// The part of the trainer that reads initial weights and exports the result.
 
 #include <fmt/format.h>
 
@@ -49,12 +49,13 @@ struct Parameters : StoreState {
 
 }  // namespace
 
-/// Its checkpoint is there: whatever is better is saved at once, and stays. The moments are those of the last step.
+/// Loads the best weights from their checkpoint, which exists since every improvement is saved at once and kept. The
+/// moments remain those of the last step.
 void Trainer::load_best(Run& run, int64_t completed) {
-  if (run.best_saved != run.best_step) {  // evaluated before the deck asked for the best
+  if (run.best_saved != run.best_step) {  // evaluated before the deck requested the best
     run.log.warn(fmt::format("the best evaluation, after step {}, has no checkpoint: {}", run.best_step,
-                             run.best_saved < 0 ? "the last weights take its place"
-                                                : fmt::format("that of step {} takes its place", run.best_saved)));
+                             run.best_saved < 0 ? "the last weights are used instead"
+                                                : fmt::format("that of step {} is used instead", run.best_saved)));
   }
   if (run.best_saved < 0 || run.best_saved == completed) return;
   const SectionScope section(Section::resuming);
@@ -63,15 +64,15 @@ void Trainer::load_best(Run& run, int64_t completed) {
   Manifest manifest;
   try {
     manifest = verify_checkpoint(path, communicator);
-  } catch (const UserError& error) {  // the same on all ranks
+  } catch (const UserError& error) {  // the error is the same on all ranks
     if (error.code() == ExitCode::stopped) throw;
-    if (run.saved_step != completed) {  // without checkpoint.at_end
+    if (run.saved_step != completed) {  // if checkpoint.at_end is false
       save(run, completed, now());
       run.saver->finish();
     }
     throw UserError(error.code(),
                     fmt::format("the best checkpoint, of step {}, cannot be read:\n{}\nThe run itself is complete, and "
-                                "saved as {}. Restore that checkpoint, or take the last weights with "
+                                "saved as {}. Restore the best checkpoint, or use the last weights with "
                                 "checkpoint.export=last evaluation.load_best_at_end=false; then submit again",
                                 run.best_saved, error.what(), checkpoint_name(completed)));
   }

@@ -1,10 +1,10 @@
 // AMX for processors without it: a library to preload (LD_PRELOAD) beside a copy of oneDNN whose cpuid and xgetbv trap
-// (make_trapping_onednn.sh). It tells that copy of a processor with AMX, and does the instructions on tiles where the
-// processor refuses them (SIGILL): configuration, loads, stores and products of bf16, with the checks that a real one
-// makes. An instruction that it does not know, or a use that faults on a real processor, ends the process.
+// (make_trapping_onednn.sh). It reports a processor with AMX to that copy, and emulates the instructions on tiles when
+// the processor rejects them (SIGILL): configuration, loads, stores and products of bf16, with the checks of a real
+// one. An unknown instruction, or a use that faults on a real processor, ends the process.
 //
-// Encodings and effects: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, and volume 1,
-// chapter "Programming with Intel AMX". One instruction takes about a microsecond, for the trap.
+// Encodings and effects: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, and volume 1, chapter
+// "Programming with Intel AMX". One instruction takes about a microsecond, for the trap.
 
 #include <cpuid.h>
 #include <dlfcn.h>
@@ -32,16 +32,16 @@ struct Tile {
   alignas(64) uint8_t data[max_rows][max_row_bytes]{};
 };
 
-/// What a thread's tiles hold; configured by LDTILECFG.
+/// Tiles of a thread, configured by LDTILECFG.
 struct Tiles {
   bool configured = false;
   std::array<Tile, tile_count> tile;
 };
 
-// In the memory that the thread has from its beginning: a signal handler may not allocate.
+// Static thread-local memory: a signal handler may not allocate.
 thread_local Tiles tiles __attribute__((tls_model("initial-exec")));
 
-/// Of the whole process, told at its end where LLMTRAIN_AMX_COUNTS names a file to add them to.
+/// Counts of the whole process. At its end they are added to the file that LLMTRAIN_AMX_COUNTS names, if any.
 struct Counts {
   std::atomic<uint64_t> configurations, loads, stores, zeros, products, multiplications;
 };
@@ -99,7 +99,7 @@ void tell_states(greg_t* r) {
 // ---- decoding
 // --------------------------------------------------------------------------------------------------------
 
-/// A VEX instruction of map 0F38 without a VEX.L, as all of AMX's are.
+/// A VEX instruction of map 0F38 without VEX.L, like all of AMX's.
 struct Instruction {
   uint8_t prefix;  ///< 0 none, 1 66, 2 F3, 3 F2
   uint8_t opcode;
@@ -141,7 +141,7 @@ bool decode(const uint8_t* at, const greg_t* r, Instruction& i) {
     if (index != 4) i.stride = general(r, index) << (sib >> 6);
     no_base = (sib & 7) == 5 && i.mod == 0;
   } else if ((modrm & 7) == 5 && i.mod == 0) {
-    return false;  // relative to the instruction: nobody's tiles lie in code
+    return false;  // relative to the instruction: no tiles lie in code
   }
   if (!no_base) i.address = static_cast<uint64_t>(general(r, base));
   if (i.mod == 1) {
@@ -223,7 +223,7 @@ float half(const uint8_t* from) {
   return flushed(std::bit_cast<float>(uint32_t{bits} << 16));
 }
 
-/// sum += first * second, pairs of bf16: even and odd products have sums of their own, which are added at the end.
+/// sum += first * second, pairs of bf16: even and odd products have separate sums, which are added at the end.
 void multiply_bf16(const Instruction& i, const uint8_t* at) {
   Tile& sum = usable(i.reg, at);
   const Tile& first = usable(i.rm, at);
@@ -255,7 +255,7 @@ void multiply_bf16(const Instruction& i, const uint8_t* at) {
   }
 }
 
-/// Does the instruction; false if it is none of AMX's.
+/// Emulates the instruction; returns false if it is not one of AMX's.
 bool execute(const uint8_t* at, const greg_t* r, int& length) {
   Instruction i{};
   if (!decode(at, r, i)) return false;
@@ -297,12 +297,12 @@ bool execute(const uint8_t* at, const greg_t* r, int& length) {
 void on_illegal_instruction(int, siginfo_t*, void* context) {
   auto* r = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   const uint8_t* at = memory_at(static_cast<uint64_t>(r[REG_RIP]));
-  if (at[0] == 0x0F && at[1] == 0x0B) {  // was cpuid
+  if (at[0] == 0x0F && at[1] == 0x0B) {  // replaced cpuid
     tell_processor(r);
     r[REG_RIP] += 2;
     return;
   }
-  if (at[0] == 0x0F && at[1] == 0xB9) {  // was xgetbv
+  if (at[0] == 0x0F && at[1] == 0xB9) {  // replaced xgetbv
     tell_states(r);
     r[REG_RIP] += 3;
     return;
@@ -310,7 +310,8 @@ void on_illegal_instruction(int, siginfo_t*, void* context) {
   int length = 0;
   if (!execute(at, r, length)) refuse("an instruction that this processor does not have", at);
   r[REG_RIP] += length;
-  for (at += length; execute(at, r, length); at += length) r[REG_RIP] += length;  // those that follow: no trap for them
+  // emulates subsequent instructions without a trap
+  for (at += length; execute(at, r, length); at += length) r[REG_RIP] += length;
 }
 
 __attribute__((constructor)) void begin() {
@@ -335,7 +336,7 @@ __attribute__((destructor)) void tell_counts() {
 
 }  // namespace
 
-/// The kernel's permission to use tiles is granted; other calls go where they go.
+/// Grants the kernel's permission to use tiles; passes on all other calls.
 extern "C" long syscall(long number, ...) {
   constexpr long get_permission = 0x1022, request_permission = 0x1023;
   std::array<long, 6> a{};
@@ -354,7 +355,7 @@ extern "C" long syscall(long number, ...) {
   return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/// The program may not take SIGILL back.
+/// Keeps the program from replacing the handler of SIGILL.
 extern "C" sighandler_t signal(int number, sighandler_t handler) {
   if (number == SIGILL) return SIG_DFL;
   static const auto real = reinterpret_cast<sighandler_t (*)(int, sighandler_t)>(dlsym(RTLD_NEXT, "signal"));

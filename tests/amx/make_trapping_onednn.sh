@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A copy of oneDNN in which cpuid and xgetbv are instructions that trap, so that amx_emulator.cpp can answer them:
+# Copies oneDNN with cpuid and xgetbv replaced by trapping instructions, so that amx_emulator.cpp can answer them:
 #
 #   make_trapping_onednn.sh LIBDNNL.so FOLDER     writes the copy to FOLDER, under the name that programs load
 set -euo pipefail
@@ -8,7 +8,7 @@ folder=$2
 name=$(objdump -p "$library" | awk '$1 == "SONAME" {print $2}')
 places=$(objdump -d --no-show-raw-insn "$library" |
   awk '$2 == "cpuid" || $2 == "xgetbv" {print $2, substr($1, 1, length($1) - 1)}')
-# An address in memory to a place in the file: by the segment that is executed.
+# Converts an address in memory to an offset in the file, by the executable segment.
 read -r offset address < <(readelf -lW "$library" | awk '$1 == "LOAD" && / R E /{print $2, $3}')
 if [[ -z $name || -z $places || -z $address ]]; then
   echo "make_trapping_onednn.sh: $library is no shared library of x86-64 that asks for the processor" >&2

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command on a pretended processor with AMX (amx_emulator.cpp), and fails where no tile was multiplied meanwhile. The
-# emulator does the instructions on tiles alone, so the command is left out on processors without the rest, AVX-512 with bf16:
+# Runs a command on an emulated processor with AMX (amx_emulator.cpp), and fails if it multiplies no tile. The emulator
+# only handles instructions on tiles, so that the command is skipped on processors without AVX-512 with bf16:
 #
 #   with_amx.sh EMULATOR FOLDER COMMAND...
 #
 #   FOLDER   of the copy of oneDNN that make_trapping_onednn.sh made
 #
-# LLMTRAIN_TEST_CPUINFO names a file to read in place of /proc/cpuinfo. Exit code 77: left out.
+# LLMTRAIN_TEST_CPUINFO names a file to read in place of /proc/cpuinfo. Exit code 77: skipped.
 set -euo pipefail
 emulator=$1
 folder=$2

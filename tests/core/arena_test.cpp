@@ -20,7 +20,7 @@ struct Free {
   void operator()(char* p) const { std::free(p); }
 };
 
-/// 64-byte aligned and exactly as large as the plan, so that the address sanitizer sees every byte beyond it.
+/// 64-byte aligned and exactly as large as the plan, so that the address sanitizer detects any access beyond it.
 std::unique_ptr<char, Free> memory_for(const Arena& arena) {
   const auto bytes = static_cast<size_t>(std::max<int64_t>(arena.bytes(), 64));
   std::unique_ptr<char, Free> memory(static_cast<char*>(std::aligned_alloc(64, bytes)));
@@ -49,7 +49,7 @@ TEST(Arena, PlansByCategory) {
   EXPECT_EQ(arena.bytes(), 448);
   EXPECT_EQ(arena.bytes(MemoryCategory::activations), 128);
 
-  arena.reserve_workspace(10);  // as scratch
+  arena.reserve_workspace(10);  // in the same way as scratch
   arena.reserve_workspace(200);
   EXPECT_EQ(arena.bytes(), 704);
   EXPECT_EQ(arena.bytes(MemoryCategory::workspace), 256);
@@ -116,8 +116,8 @@ TEST(Arena, WhatIsSharedLiesApart) {
   Tensor a, b, c;
   for (Arena* plan : {&together, &arena}) {
     plan->add(a, MemoryCategory::weights, "a", DType::f32, {10});
-    plan->add(b, MemoryCategory::gradients, "b", DType::f32, {20}, MemoryPlace::shared);
-    plan->add(c, MemoryCategory::gradients, "c", DType::f32, {4}, MemoryPlace::shared);
+    plan->add(b, MemoryCategory::gradients, "b", DType::f32, {20}, MemoryScope::shared);
+    plan->add(c, MemoryCategory::gradients, "c", DType::f32, {4}, MemoryScope::shared);
     plan->reserve_scratch(64);
     EXPECT_EQ(plan->shared_bytes(), 128 + 64);
     EXPECT_EQ(plan->bytes(), 64 + 128 + 64 + 64);

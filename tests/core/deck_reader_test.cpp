@@ -53,7 +53,7 @@ TEST(DeckReader, ReadsKeysWithTheirLines) {
   EXPECT_THAT(keys_of("\xEF\xBB\xBF[a]\r\nx = 1\r\n"), ElementsAre("2 a.x=1"));  // byte order mark, DOS line ends
   EXPECT_THAT(keys_of("[a]\nx =\n"), ElementsAre("2 a.x="));
   EXPECT_THAT(keys_of("[a]\nx = b = c:d\n"), ElementsAre("2 a.x=b = c:d"));
-  EXPECT_THAT(keys_of("[a]\n  x = 1\n"), ElementsAre("2 a.x=1"));  // indented, but there is nothing to continue
+  EXPECT_THAT(keys_of("[a]\n  x = 1\n"), ElementsAre("2 a.x=1"));  // indented, but there is no key to continue
 }
 
 TEST(DeckReader, EndsValuesAtASemicolonAfterWhiteSpace) {
@@ -75,22 +75,21 @@ TEST(DeckReader, KeepsLongNamesWhole) {  // inih cuts both at 50 bytes
 }
 
 TEST(DeckReader, SaysHowCommentsBegin) {
-  EXPECT_THAT(errors_of("[a]\nx = 7 # note\n"),
-              HasSubstr("d.ini:2: a.x: '7 # note' does not end after its value: inline "
-                        "comments begin with ';'"));
+  EXPECT_THAT(errors_of("[a]\nx = 7 # note\n"), HasSubstr("d.ini:2: a.x: '7 # note' continues after its value: inline "
+                                                          "comments begin with ';'"));
   EXPECT_THAT(errors_of("[a]\nx = # note\n"), HasSubstr("d.ini:2: a.x: '# note'"));
   EXPECT_THAT(errors_of("[a]\nx = 1,\n  2 # note\n"), HasSubstr("d.ini:3: a.x: '2 # note'"));
-  EXPECT_THAT(errors_of("[a] # note\n"), HasSubstr("d.ini:1: '# note' after the section"));
+  EXPECT_THAT(errors_of("[a] # note\n"), HasSubstr("d.ini:1: '# note' follows the section header"));
   EXPECT_EQ(errors_of("[a]\nx = b#c ; # d\n"), "no error");
 }
 
 TEST(DeckReader, RefusesWhatIsNoDeck) {
-  EXPECT_THAT(errors_of("x = 1\n"), HasSubstr("d.ini:1: x: a key stands before the first [section]"));
+  EXPECT_THAT(errors_of("x = 1\n"), HasSubstr("d.ini:1: x: the key is before the first [section]"));
   EXPECT_THAT(errors_of("[a]\nnonsense\n"), HasSubstr("d.ini:2: 'nonsense' is neither [section] nor key = value"));
   EXPECT_THAT(errors_of("[a]\nx : 1\n"), HasSubstr("d.ini:2: 'x : 1' is neither"));
   EXPECT_THAT(errors_of("[a]\n= 1\n"), HasSubstr("d.ini:2:"));
-  EXPECT_THAT(errors_of("[a\nx = 1\n"), HasSubstr("d.ini:1: a section is written [name]"));
-  EXPECT_THAT(errors_of("[]\n"), HasSubstr("d.ini:1: a section is written [name]"));
+  EXPECT_THAT(errors_of("[a\nx = 1\n"), HasSubstr("d.ini:1: a section header must be [name]"));
+  EXPECT_THAT(errors_of("[]\n"), HasSubstr("d.ini:1: a section header must be [name]"));
   EXPECT_THAT(errors_of(std::string("[a]\nx = 1\0 2\n", 13)), HasSubstr("d.ini:2: the line contains a NUL"));
   EXPECT_THAT(errors_of("[a]\nx = \x1b[0m\n"), HasSubstr("d.ini:2: the line contains a NUL or another control"));
   EXPECT_THAT(errors_of("[a]\nx = \xFF\n"), HasSubstr("d.ini:2: the line is not UTF-8"));
@@ -101,7 +100,7 @@ TEST(DeckReader, LimitsLinesAndFiles) {
   const std::string fits = "x = " + std::string(195, 'v');
   EXPECT_THAT(keys_of("[a]\n" + fits + "\n"), ElementsAre("2 a.x=" + std::string(195, 'v')));
   EXPECT_THAT(keys_of("[a]\n" + fits + "\ny = 1\n"),
-              ElementsAre("2 a.x=" + std::string(195, 'v'), "3 a.y=1"));  // nothing behind a full line is lost
+              ElementsAre("2 a.x=" + std::string(195, 'v'), "3 a.y=1"));  // nothing after a full line is lost
   EXPECT_THAT(keys_of("[a]\nx = 1,\n " + std::string(198, 'v') + "\ny = 1\n"),
               ElementsAre("2 a.x=1,|" + std::string(198, 'v'), "4 a.y=1"));
   EXPECT_THAT(keys_of("[a]\n" + fits + "\r\n"), ElementsAre("2 a.x=" + std::string(195, 'v')));
@@ -116,13 +115,12 @@ TEST(DeckReader, LimitsLinesAndFiles) {
 }
 
 TEST(DeckReader, CollectsAllErrorsAndPassesOverTheirRest) {
-  EXPECT_EQ(
-      errors_of("[a]\nx = 1 # n\n  2\n  3\nbad\n[b\ny = 1\n[c]\nz = 1\nworse\n"),
-      "d.ini:2: a.x: '1 # n' does not end after its value: inline comments begin with ';' after white space (for a # "
-      "in a text write \\x23)\n"
-      "d.ini:5: 'bad' is neither [section] nor key = value\n"
-      "d.ini:6: a section is written [name]\n"
-      "d.ini:10: 'worse' is neither [section] nor key = value");
+  EXPECT_EQ(errors_of("[a]\nx = 1 # n\n  2\n  3\nbad\n[b\ny = 1\n[c]\nz = 1\nworse\n"),
+            "d.ini:2: a.x: '1 # n' continues after its value: inline comments begin with ';' after white space "
+            "(write \\x23 for a # in a text)\n"
+            "d.ini:5: 'bad' is neither [section] nor key = value\n"
+            "d.ini:6: a section header must be [name]\n"
+            "d.ini:10: 'worse' is neither [section] nor key = value");
   DeckErrors errors("d.ini");
   EXPECT_THAT(keys_of("[a]\nx = 1\ny = 2 # n\n   z = 3\nw = 4\n", errors), ElementsAre("2 a.x=1", "5 a.w=4"));
 }

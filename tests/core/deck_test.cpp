@@ -96,9 +96,9 @@ TEST(DeckLoader, LetsTheCommandLineWin) {
   EXPECT_EQ(a.toy.size, 3);
   EXPECT_EQ(a.provenance.at("shape.size").origin, Origin::command_line);
   EXPECT_EQ(a.provenance.where("look.title"), "command line: look.title");
-  // what it replaces need not be right
+  // The replaced value need not be valid.
   EXPECT_EQ(load("[shape]\nsize = ${LLMTRAIN_TEST_UNSET}\n", {"shape.size=3"}).errors, "no error");
-  EXPECT_EQ(load("", {"shape.size=3", "shape.size=4"}).errors, "command line: shape.size: is given already");
+  EXPECT_EQ(load("", {"shape.size=3", "shape.size=4"}).errors, "command line: shape.size: is already given");
 }
 
 TEST(DeckLoader, HandlesExclusiveKeys) {
@@ -109,9 +109,9 @@ TEST(DeckLoader, HandlesExclusiveKeys) {
   EXPECT_FALSE(replaced.provenance.given("shape.size"));
   EXPECT_EQ(load("[shape]\nblocks = 2\n", {"shape.size=3"}).toy.blocks, 0);
   EXPECT_EQ(load("[shape]\nblocks = 2\nsize = 2\n").errors,
-            "toy.ini:3: shape.size: and shape.blocks exclude each other: give one");
+            "toy.ini:3: shape.size: cannot be combined with shape.blocks: give one of them");
   EXPECT_EQ(load("", {"shape.size=1", "shape.blocks=1"}).errors,
-            "command line: shape.blocks: and shape.size exclude each other: give one");
+            "command line: shape.blocks: cannot be combined with shape.size: give one of them");
 }
 
 TEST(DeckLoader, NamesTheNearest) {
@@ -129,12 +129,13 @@ TEST(DeckLoader, CollectsEverythingInTheOrderOfTheLines) {
                 .errors,
             "toy.ini:2: look.rate: '2' is out of range: must be 0 .. 1\n"
             "toy.ini:3: look.loud: 'maybe' is neither true nor false\n"
-            "toy.ini:6: shape.size: is given already, in line 5\n"
-            "toy.ini:7: look: the section is there already, in line 1\n"
-            "toy.ini:8: look.title: 'a' goes on in an indented line, as only lists may: begin keys in the first column "
+            "toy.ini:6: shape.size: is already given in line 5\n"
+            "toy.ini:7: look: the section is already in line 1: merge the two\n"
+            "toy.ini:8: look.title: 'a' continues in an indented line, which only a list may do: begin keys in the "
+            "first column "
             "(a text "
             "continues after a backslash at the end of the line)\n"
-            "command line: y: an argument after the deck is written section.key=value\n"
+            "command line: y: an argument after the deck must be section.key=value\n"
             "command line: shape.size: 'x' is not a whole number");
   EXPECT_EQ(load("[shape]\nsize =\n").errors, "toy.ini:2: shape.size: has no value");
   EXPECT_EQ(load("[look]\nfiles =\n").errors, "no error");
@@ -196,7 +197,7 @@ TEST(WriteDeck, IsADeckOfTheSameValues) {
   }
 }
 
-/// "title =" could not be read again.
+/// "title =" cannot be read again.
 TEST(WriteDeck, LeavesOutATextThatIsEmpty) {
   Loaded a = load("[shape]\nsize = 2\n");
   a.provenance.set("shape.blocks", Origin::unused, "by size");

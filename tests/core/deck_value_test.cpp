@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What the error says, or "no error".
+/// Message of the error, or "no error".
 template <class F>
 std::string error_of(F parse) {
   try {
@@ -150,7 +150,7 @@ TEST(DeckList, SplitsAtCommas) {
   EXPECT_THAT(split_list("a\\,b, c\\\\, d"), ElementsAre("a\\,b", "c\\\\", "d"));
   EXPECT_THAT(error_of([] { split_list("a,,b"); }), HasSubstr("empty item"));
   EXPECT_THAT(error_of([] { split_list("a,"); }), HasSubstr("empty item"));
-  EXPECT_THAT(error_of([] { split_list("a\npacking = none"); }), HasSubstr("'a' goes on in an indented line"));
+  EXPECT_THAT(error_of([] { split_list("a\npacking = none"); }), HasSubstr("'a' continues in an indented line"));
 }
 
 }  // namespace

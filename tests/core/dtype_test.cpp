@@ -12,8 +12,8 @@
 namespace llmtrain {
 namespace {
 
-/// The number of type T nearest to a finite `value`, ties to even, by arithmetic on doubles: numbers have so many
-/// significant bits and are multiples of the least one; from the limit on they are infinite.
+/// The number of type T nearest to a finite `value`, ties to even, by arithmetic on doubles: numbers have this many
+/// significant bits and are multiples of the smallest one; from the limit on they are infinite.
 template <class T>
 struct Format;
 template <>
@@ -126,7 +126,7 @@ TEST(Bf16, KnownValues) {
   EXPECT_EQ(bf16(std::numeric_limits<float>::max()).bits, 0x7f80);
   EXPECT_EQ(bf16(std::numeric_limits<float>::denorm_min()).bits, 0x0000);
   EXPECT_EQ(bf16(-0.0f).bits, 0x8000);
-  // NaNs whose payload lies in the lost half alone must not become infinite.
+  // NaNs whose payload is only in the dropped half must not become infinite.
   EXPECT_TRUE(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0xff800001u)))));
   EXPECT_EQ(bf16(std::bit_cast<float>(0x7fffffffu)).bits & 0x7f80, 0x7f80);

@@ -29,7 +29,7 @@ struct Golden {
   std::vector<double> terms;
 };
 
-/// Sums by Python's rational numbers, tests/reference/make_sum_goldens.py.
+/// Sums by Python's rational numbers, see tests/reference/make_sum_goldens.py.
 std::vector<Golden> goldens() {
   std::ifstream file("tests/reference/sums/exact_sums.txt");
   std::vector<Golden> all;
@@ -80,7 +80,7 @@ TEST(ExactSum, MergesLikeIntegers) {
     for (const ExactSum& part : parts) merged.add(part);
     EXPECT_EQ(merged.value(), golden.sum);
 
-    ExactSum reduced;  // what an all-reduce does
+    ExactSum reduced;  // computed as by an all-reduce
     for (const ExactSum& part : parts) {
       for (size_t i = 0; i < part.limbs().size(); ++i) reduced.limbs()[i] += part.limbs()[i];
     }
@@ -92,7 +92,7 @@ TEST(ExactSum, RoundsToNearestTiesToEven) {
   const double ulp = 0x1p-52;
   EXPECT_EQ(exact({1, ulp / 2}), 1);                   // tie, down to even
   EXPECT_EQ(exact({1 + ulp, ulp / 2}), 1 + 2 * ulp);   // tie, up to even
-  EXPECT_EQ(exact({1, ulp / 2, 0x1p-1074}), 1 + ulp);  // beyond the tie by the least there is
+  EXPECT_EQ(exact({1, ulp / 2, 0x1p-1074}), 1 + ulp);  // beyond the tie by the smallest number
   EXPECT_EQ(exact({-1, -ulp / 2, -0x1p-1074}), -1 - ulp);
   EXPECT_EQ(exact({huge, 0x1p969}), huge);
   EXPECT_EQ(exact({huge, 0x1p970}), infinity);

@@ -60,7 +60,7 @@ TEST_F(FolderHandleTest, NeverLeavesTheFolder) {
   }
 }
 
-// A snapshot of the Hugging Face cache holds nothing but links to ../../blobs.
+// A snapshot of the Hugging Face cache contains only links to ../../blobs.
 TEST_F(FolderHandleTest, FollowsLinksAndSaysWhichOnesLeadNowhere) {
   const auto link = [&](const char* target, const char* name) {
     std::filesystem::create_symlink(target, root_ / "model" / name);
@@ -91,7 +91,7 @@ TEST_F(FolderHandleTest, OpensRegularFilesOnly) {
   EXPECT_THAT(refusal("sub"), HasSubstr("not a regular file"));
   ASSERT_EQ(mkfifo((root_ / "model" / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(refusal("pipe"), HasSubstr("not a regular file"));
-  // The folder itself may be named through a link.
+  // A link may lead to the folder itself.
   std::filesystem::create_directory_symlink("model", root_ / "alias");
   EXPECT_EQ(FolderHandle::open((root_ / "alias").string()).open_to_read("inside").read_text(10), "text");
   EXPECT_THROW(FolderHandle::open((root_ / "outside").string()), UserError);

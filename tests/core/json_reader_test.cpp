@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The message of the refusal, or "accepted".
+/// Message of the refusal, or "accepted".
 std::string verdict(const std::string& text, const JsonLimits& limits = {}) {
   try {
     parse_json(text, "file.json", limits);
@@ -41,7 +41,7 @@ TEST(JsonReader, NamesLineAndByteOfWhatIsWrong) {
   EXPECT_THAT(verdict("{\"a\": 1,\n \"a\": 2}"), HasSubstr("file.json:2: byte 13: key 'a' twice in one object"));
   EXPECT_THAT(verdict(""), HasSubstr("not valid JSON"));
   EXPECT_THAT(verdict("{} x"), HasSubstr("not valid JSON"));
-  EXPECT_THAT(verdict("[1e999]"), HasSubstr("a number that no double holds"));
+  EXPECT_THAT(verdict("[1e999]"), HasSubstr("the number does not fit a double"));
 }
 
 TEST(JsonReader, RefusesWhatOthersTakeSilently) {
@@ -62,9 +62,9 @@ TEST(JsonReader, DepthIsBounded) {
 
 TEST(JsonReader, SizeAndNumberOfValuesAreBounded) {
   EXPECT_EQ(verdict("[1,2,3]", {.bytes = 7}), "accepted");
-  EXPECT_THAT(verdict("[1,2,3]", {.bytes = 6}), HasSubstr("7 bytes; such a file has at most 6"));
+  EXPECT_THAT(verdict("[1,2,3]", {.bytes = 6}), HasSubstr("the file has 7 bytes, and at most 6 are allowed"));
   EXPECT_EQ(verdict("{\"a\":[1]}", {.values = 4}), "accepted");
-  EXPECT_THAT(verdict("{\"a\":[1]}", {.values = 3}), HasSubstr("more values than such a file can need"));
+  EXPECT_THAT(verdict("{\"a\":[1]}", {.values = 3}), HasSubstr("the document has too many values"));
 }
 
 TEST(JsonReader, FilesAreBoundedBeforeTheyAreRead) {

@@ -1,4 +1,4 @@
-// The largest of the tests' own errors.
+// The maximum of the tests' own errors.
 
 #include <gtest/gtest.h>
 

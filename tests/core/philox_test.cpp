@@ -42,7 +42,7 @@ TEST(Philox, KnownAnswers) {
         philox4x32(join(k.key[0], k.key[1]), join(k.counter[2], k.counter[3]), join(k.counter[0], k.counter[1]));
     for (size_t i = 0; i < 4; ++i) EXPECT_EQ(r.v[i], k.answer[i]) << i;
   }
-  // Control: with the halves of the counter exchanged the answer is another.
+  // Control: the result differs when the halves of the counter are swapped.
   const KnownAnswer& pi = known_answers[2];
   const Philox4 wrong =
       philox4x32(join(pi.key[0], pi.key[1]), join(pi.counter[0], pi.counter[1]), join(pi.counter[2], pi.counter[3]));

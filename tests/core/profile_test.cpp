@@ -66,7 +66,7 @@ TEST(Profile, SpansNest) {
   EXPECT_EQ(recorder.posts[0].sequence, recorder.spans[3].sequence);
 }
 
-/// What a listener heard: "(name" and ")".
+/// Calls that a listener received: "(name" and ")".
 std::vector<std::string> heard;
 constexpr SpanListener listener = {
     [](SpanKind /*kind*/, const char* name) { heard.push_back(std::string("(") + name); },

@@ -11,9 +11,9 @@ TEST(EditDistance, CountsKeystrokes) {
   EXPECT_EQ(edit_distance("", ""), 0u);
   EXPECT_EQ(edit_distance("abc", ""), 3u);
   EXPECT_EQ(edit_distance("", "abcd"), 4u);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);   // the textbook's
-  EXPECT_EQ(edit_distance("Saturday", "Sunday"), 3u);  // likewise
-  EXPECT_EQ(edit_distance("d_modle", "d_model"), 1u);  // a swap is one
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);   // the textbook example
+  EXPECT_EQ(edit_distance("Saturday", "Sunday"), 3u);  // the textbook example
+  EXPECT_EQ(edit_distance("d_modle", "d_model"), 1u);  // a swap counts as one edit
   EXPECT_EQ(edit_distance("ca", "abc"), 3u);           // no edit inside a swap
   EXPECT_EQ(edit_distance("NAME", "name"), 0u);
 }

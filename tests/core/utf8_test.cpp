@@ -50,7 +50,7 @@ TEST(Utf8, AcceptsNoOtherTwoOrThreeBytes) {
 TEST(Utf8, NamesThePlace) {
   EXPECT_EQ(find_invalid_utf8(""), none);
   EXPECT_EQ(find_invalid_utf8("abc\xFF"), 3u);
-  EXPECT_EQ(find_invalid_utf8("a\xC3\xA4\xC3"), 3u);  // cut off
+  EXPECT_EQ(find_invalid_utf8("a\xC3\xA4\xC3"), 3u);  // truncated
   EXPECT_EQ(find_invalid_utf8("\xF0\x9F\x98"), 0u);
 }
 

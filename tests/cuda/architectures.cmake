@@ -1,5 +1,5 @@
-# Run by cmake -P: whatever the compiler's version, later GPUs find PTX, and no architecture is asked for that it does not
-# know.
+# Run by cmake -P: for every compiler version, later GPUs find PTX, and only architectures that the compiler supports
+# are requested.
 include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/CudaArchitectures.cmake)
 foreach(case "12.0.140=80-real 90" "12.6.85=80-real 90" "12.8.61=80-real 90-real 100" "13.0.88=80-real 90-real 100")
   string(REPLACE "=" ";" case ${case})

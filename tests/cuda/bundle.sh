@@ -7,7 +7,7 @@ root=$1 build=$2 host=$3
 for program in "$build/llmtrain" "$build/llmtool" "$build/tests/test_device"; do
   [[ -x $program ]] || exec "$(dirname "$0")/left_out.sh" cuda "cuda.bundle ($program was not built: the cuda preset is)"
 done
-export CUDA_VISIBLE_DEVICES='' # also where there is one
+export CUDA_VISIBLE_DEVICES='' # also on a machine with a GPU
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "bundle.sh: $*" && exit 1; }
@@ -27,7 +27,7 @@ done
 [[ ! -e $bundle/lib/libcuda.so.1 ]] || fail "the driver's library belongs to the machine"
 compgen -G "$bundle/share/llmtrain/modules/tcl/llmtrain/[0-9]*-cuda" >/dev/null || fail "the module file has no device in its name"
 
-# Every library that a program names is in the bundle, or said to be the machine's.
+# Every library that a program needs is in the bundle, or listed as the machine's.
 for program in bin/llmtrain bin/llmtool gpu_tests/test_device; do
   direct=$(readelf -d "$bundle/$program" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p')
   for name in $direct; do
@@ -42,15 +42,15 @@ grep -q '^skip     test_device: no GPU' "$work/out.txt" || { cat "$work/out.txt"
 grep -q 'passed 0, failed 0, skipped 1' "$work/out.txt" || { cat "$work/out.txt" && fail "no summary"; }
 rm -r "$work/elsewhere" "$work/b.tar.xz"
 
-# With everything: cuDNN is opened by name, so that nothing but a list puts it there.
-refused() { # message, options...: exit code 66
+# The complete bundle: cuDNN is loaded by name, so that only the list includes it.
+refused() { # refused MESSAGE OPTION...: expects exit code 66
   local message=$1 code=0
   shift
   "$root/cmake/bundle.sh" "$build" "$work/refused.tar" --only none "$@" >"$work/refused.txt" 2>&1 || code=$?
   [[ $code == 66 && ! -e $work/refused.tar ]] || { cat "$work/refused.txt" && fail "exit code $code, not 66: $*"; }
   grep -q "$message" "$work/refused.txt" || { cat "$work/refused.txt" && fail "nothing says: $message"; }
 }
-refused 'was not made with the preset host' --host "$build"
+refused 'was not built with the preset host' --host "$build"
 mkdir "$work/no_benchmarks"
 printf 'LLMTRAIN_DEVICE:STRING=cuda\nLLMTRAIN_BENCHMARKS:BOOL=OFF\n' >"$work/no_benchmarks/CMakeCache.txt"
 build=$work/no_benchmarks refused 'has no gpu_kernels_bench' --only '*'

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Whole runs of the GPU program: what they must have in common with each other and with the host's program, and how they
-# end.
+# Whole runs of the GPU program: their agreement with each other and with the host's program, and the ways they end.
 set -euo pipefail
 
 usage() {
@@ -30,8 +29,8 @@ TEXT
 
 all_cases=(ledgers resume exchange offload too_large signal killed_rank stopped_rank)
 gpu='' host='' mpirun='mpirun --oversubscribe --bind-to none -n' work='' cases=()
-value() { # option, its value: what follows it, which must be there
-  [[ -n ${2:-} ]] || { echo "gpu_runs.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+value() { # value OPTION VALUE...: checks that the option has a value
+  [[ -n ${2:-} ]] || { echo "gpu_runs.sh: $1 needs a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
   case $1 in
@@ -56,8 +55,8 @@ patience=${LLMTRAIN_FAULT_PATIENCE:-1}
 
 keep=true
 if [[ -z $work ]]; then work=$(mktemp -d) keep=false; fi
-export LLMTRAIN_GPU_RUNS=$$ # of all processes that are started here
-clean_up() { # also jobs of a case that failed
+export LLMTRAIN_GPU_RUNS=$$ # in the environment of all processes started here
+clean_up() { # also ends jobs of a failed case
   unset LLMTRAIN_GPU_RUNS
   jobs -p | xargs --no-run-if-empty kill 2>/dev/null || true
   grep -lsz "^LLMTRAIN_GPU_RUNS=$$\$" /proc/[0-9]*/environ | sed 's/[^0-9]//g' |
@@ -70,10 +69,10 @@ mkdir -p "$work/disk"
 work=$(readlink -f "$work")
 cd "$work"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-export PRTE_MCA_odls_base_sigkill_timeout=10 # the others' time for their report when a rank is lost
+export PRTE_MCA_odls_base_sigkill_timeout=10 # time for the others' report when a rank is lost
 
-# No dropout and samples of one length, a multiple of 64: passes are launched as graphs, and cuDNN's attention is taken
-# where there is one.
+# No dropout and samples of one length, a multiple of 64: passes are launched as graphs, and cuDNN's attention is used
+# if it is installed.
 for ((i = 0; i < 200; ++i)); do echo "Line $((i * i % 71)) has some words to train on."; done >text.txt
 cat >deck.ini <<END
 [run]
@@ -108,31 +107,32 @@ END
 
 code=0
 timeout "$((300 * patience))" "$gpu/llmtrain" deck.ini run.name=device run.max_steps=1 >device.txt 2>&1 || code=$?
-((code != 69)) || { echo "skipped: gpu_runs ($(head -n 1 device.txt))" && exit 77; } # what else is wrong the cases say
+((code != 69)) || { echo "skipped: gpu_runs ($(head -n 1 device.txt))" && exit 77; } # the cases report other problems
 
 fail() { echo "$*" && exit 1; }
 skip() { echo "skipped: $*" && exit 77; }
-job() { # program, name, ranks, settings...: sets command
+job() { # job PROGRAM NAME RANKS SETTING...: sets command
   command=("$1" "$work/deck.ini" "run.name=$2" "${@:4}")
   (($3 == 1)) || command=("${mpirun[@]}" "$3" "${command[@]}")
 }
-train_with() { # program, name, ranks, settings...: to the end
+train_with() { # train_with PROGRAM NAME RANKS SETTING...: runs to the end
   local command code=0
   job "$@"
   timeout --kill-after=5 "$((300 * patience))" "${command[@]}" >"$2.txt" 2>&1 || code=$?
   ((code == 0)) || { cat "$2.txt" && fail "$2: exit code $code"; }
 }
 train() { train_with "$gpu/llmtrain" "$@"; }
-same() { # run, run it must be like
+same() { # same RUN REFERENCE: expects equal ledgers
   cmp "runs/$1/ledger.jsonl" "runs/$2/ledger.jsonl" || { cat "$1.txt" && fail "$1: another ledger than $2"; }
   echo "$1: the ledger of $2"
 }
-control() { # run, run it must differ from
+control() { # control RUN OTHER: expects different ledgers
   ! cmp -s "runs/$1/ledger.jsonl" "runs/$2/ledger.jsonl" || fail "the control $1 has the ledger of $2"
 }
 several_ranks() { command -v "${mpirun[0]}" >/dev/null || skip "${mpirun[0]} is not here"; }
 step_name() { printf 'step-%08d' "$1"; }
-cut_off() { # from, to, step: a copy as a job leaves it that is killed before a later checkpoint is published
+# cut_off FROM TO STEP: copies a run as a job leaves it that is killed before it publishes a later checkpoint
+cut_off() {
   local path
   cp -r "runs/$1" "runs/$2"
   rm -f "runs/$2/finished.json"
@@ -141,8 +141,8 @@ cut_off() { # from, to, step: a copy as a job leaves it that is killed before a 
   done
 }
 
-has_graphs() { # run
-  grep '^graphs .* recorded; .* passes were launches' "$1.txt" || { cat "$1.txt" && fail "$1: no pass was launched as a graph"; }
+has_graphs() { # has_graphs RUN
+  grep '^graphs .* recorded; .* passes ran as graphs' "$1.txt" || { cat "$1.txt" && fail "$1: no pass was launched as a graph"; }
 }
 case_ledgers() {
   local ranks zero
@@ -197,10 +197,10 @@ case_resume() {
   same to_four whole
 }
 
-exported() { # tool, checkpoint, folder
+exported() { # exported TOOL CHECKPOINT FOLDER
   "$1" export "$2" --output "$3" >"$3.txt" 2>&1 || { cat "$3.txt" && fail "no export of $2"; }
 }
-hashes() { # checkpoint of one rank: of each tensor's weights and moments, from the index of its file
+hashes() { # hashes CHECKPOINT: hashes of each tensor's weights and moments, from the index of a one-rank checkpoint
   grep -aoE '\[[0-9]+(,[0-9]+){4},"[0-9a-f]{32}"\]' "$1/shard-00000-of-00001.h5"
 }
 case_exchange() {
@@ -210,7 +210,7 @@ case_exchange() {
     if [[ $from == host ]]; then to=gpu own=$host other=$gpu; else to=host own=$gpu other=$host; fi
     train_with "$own/llmtrain" "by_$from" 1 "${settings[@]}" run.max_steps=3
     run=runs/by_$from/checkpoints taken=runs/taken_by_$to/checkpoints/$(step_name 3)
-    # Each tool reads the same.
+    # Both tools read the same.
     "$other/llmtool" verify "$run/$(step_name 3)"
     "$own/llmtool" inspect "$run/$(step_name 3)" >"inspected_$from.txt"
     "$other/llmtool" inspect "$run/$(step_name 3)" | cmp - "inspected_$from.txt"
@@ -219,7 +219,7 @@ case_exchange() {
     exported "$other/llmtool" "$run/$(step_name 3)" "exported_by_$to"
     cmp "exported_by_$to/model.safetensors" "exported_$from/model.safetensors"
     ! cmp -s "exported_by_$to/model.safetensors" "earlier_$from/model.safetensors" || fail "the control is equal"
-    # Taken over and saved again without a step: weights and moments.
+    # Loaded and saved again without a step: weights and moments.
     train_with "$other/llmtrain" "taken_by_$to" 1 "${settings[@]}" run.max_steps=3 \
       "checkpoint.resume=$run/$(step_name 3)" checkpoint.at_end=true
     hashes "$taken" >"hashes_by_$to.txt"
@@ -227,7 +227,7 @@ case_exchange() {
     hashes "$run/$(step_name 3)" | cmp - "hashes_by_$to.txt"
     ! hashes "$run/$(step_name 2)" | cmp -s - "hashes_by_$to.txt" || fail "the control is equal"
     "$own/llmtool" verify "$taken"
-    # And steps from there.
+    # Steps from there.
     train_with "$other/llmtrain" "by_$from" 1 "${settings[@]}" run.max_steps=5
     grep -q '^resumed ' "by_$from.txt" || fail "by_$from did not resume"
     [[ $(wc -l <"runs/by_$from/ledger.jsonl") == 5 ]] || fail "by_$from: not 5 steps"
@@ -246,7 +246,7 @@ case_offload() {
   same all_on_host on_host
   same on_disk on_host
   same all_on_disk on_host
-  same on_host resident # AdamW has the same arithmetic on both devices
+  same on_host resident # the arithmetic of AdamW is the same on both devices
   train other_update 1 "${cpu[@]}" optimizer.beta2=0.951
   control other_update on_host
   # Weights alone: those of fp32, which are not rounded from others.
@@ -269,18 +269,18 @@ case_too_large() {
   ends 78 1 "not enough memory: the run needs" large_two 2 "${large[@]}"
 }
 
-# Jobs to which something happens, in their midst: an endless one runs in the background.
+# Jobs that are disturbed: an endless one runs in the background.
 endless=(run.max_steps=1000000 checkpoint.every_steps=2)
-ends() { # exit code, number of messages, message, name, ranks, settings...: the job ends so, and none of its ranks is left
+ends() { # ends CODE COUNT MESSAGE NAME RANKS SETTING...: expects this end of the job, with none of its ranks left
   local command
   job "$gpu/llmtrain" "${@:4}"
   "$job_ends" "$1" "$2" "$3" "$((300 * patience))" "${command[@]}" >"$4.txt" 2>&1 || { cat "$4.txt" && fail "$4"; }
 }
 saved() { [[ -e runs/$1/checkpoints/latest/manifest.json ]]; }
-process_of() { # name, rank
+process_of() { # process_of NAME RANK
   sed 's/.*"pid":\([0-9]*\).*/\1/' "runs/$1/status/rank-0000$2"
 }
-strike() { # signal, name, rank: when its first checkpoint is there
+strike() { # strike SIGNAL NAME RANK: when its first checkpoint exists
   local end=$((SECONDS + 200 * patience))
   until saved "$2"; do
     if ((SECONDS >= end)) || ! kill -0 $! 2>/dev/null; then cat "$2.txt" && fail "$2 did not begin"; fi
@@ -289,12 +289,12 @@ strike() { # signal, name, rank: when its first checkpoint is there
   kill "-$1" "$(process_of "$2" "$3")" || fail "$2: no process of rank $3"
   struck=$SECONDS
 }
-ended() { # name, seconds: the job that was struck has ended within them
+ended() { # ended NAME SECONDS: expects that the struck job has ended within this time
   wait $! || { cat "$1.txt" && fail "$1 did not end as it should"; }
   echo "$1: ended within $((SECONDS - struck)) s"
   ((SECONDS - struck <= $2 * patience)) || { cat "$1.txt" && fail "$1: that is more than $2 s"; }
 }
-goes_on() { # name, ranks: two steps more than its ledger has, like a run without an end in between
+goes_on() { # goes_on NAME RANKS: resumes for two more steps; expects the ledger of an uninterrupted run
   local steps
   steps=$(($(wc -l <"runs/$1/ledger.jsonl") + 2))
   train "$1" "$2" "run.max_steps=$steps" "checkpoint.every_steps=2"
@@ -326,7 +326,7 @@ case_killed_rank() {
 case_stopped_rank() {
   several_ranks
   local patient=$((5 * patience))
-  ends 76 1 "llmtrain: rank 1 is lost: no sign of life for" stopped 2 "${endless[@]}" "watchdog.lost_after=${patient}s" &
+  ends 76 1 "llmtrain: rank 1 is lost: no heartbeat for" stopped 2 "${endless[@]}" "watchdog.lost_after=${patient}s" &
   strike STOP stopped 1
   ended stopped 45
   grep -q 'the process is stopped' stopped.txt || { cat stopped.txt && fail "the report does not say that it is stopped"; }

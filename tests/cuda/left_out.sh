@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# left_out.sh WHAT WHY: tests that need WHAT (cuda, cudnn) are skipped, or fail where LLMTRAIN_REQUIRE has it (tests/run.sh).
+# left_out.sh WHAT WHY: skips tests that need WHAT (cuda, cudnn), or fails if LLMTRAIN_REQUIRE lists it (tests/run.sh).
 if [[ ,${LLMTRAIN_REQUIRE:-}, == *,$1,* ]]; then
   echo "failed: $2; LLMTRAIN_REQUIRE has $1"
   exit 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests and benchmarks of an unpacked bundle (cmake/bundle.sh) on this machine's GPU, and sums up.
+# Runs the tests and benchmarks of an unpacked bundle (cmake/bundle.sh) on this machine's GPU, and prints a summary.
 set -uo pipefail
 shopt -s nullglob
 
@@ -19,8 +19,8 @@ TEXT
 }
 
 only='*' ranks='1 2 4' sanitizer=true benchmarks=false results=results
-value() { # option, its value: what follows it, which must be there
-  [[ -n ${2:-} ]] || { echo "run_gpu_tests.sh: $1 wants a value (--help lists the options)" >&2 && exit 64; }
+value() { # value OPTION VALUE...: checks that the option has a value
+  [[ -n ${2:-} ]] || { echo "run_gpu_tests.sh: $1 needs a value (--help lists the options)" >&2 && exit 64; }
 }
 while (($# > 0)); do
   case $1 in
@@ -36,9 +36,9 @@ while (($# > 0)); do
 done
 here=$(dirname "$(readlink -f "$0")")
 mkdir -p "$results" && results=$(readlink -f "$results") || exit 73
-cd "$here" || exit 66 # the tests find tests/reference from here
+cd "$here" || exit 66 # tests find tests/reference from here
 
-# What the bundle does not carry: the driver's libraries and those of CUDA, of a toolkit or of PyTorch's packages.
+# Libraries that are not in the bundle: the driver's and those of CUDA, of a toolkit or of PyTorch's packages.
 libraries=$here/lib
 python=${PYTHON:-$(command -v python3)}
 packages=$([[ -z $python ]] || "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)
@@ -50,11 +50,11 @@ for name in $(cat lib/from_cuda.txt) libcuda.so.1; do
   for place in "${places[@]}"; do
     [[ -e $place/$name ]] && found=$place && break
   done
-  # By a link: the rest of a system's folder must not come before the bundle's own libraries.
+  # A link, since the other libraries of a system's folder must not take precedence over the bundle's.
   if [[ -n $found ]]; then mkdir -p "$results/lib" && ln -sf "$found/$name" "$results/lib/$name"; else missing+=("$name"); fi
 done
 if [[ -e $results/lib ]]; then libraries+=:$results/lib; fi
-for place in "${places[@]}"; do # what those libraries need of their own kind
+for place in "${places[@]}"; do # dependencies of those libraries
   case $place in *nvidia* | *cuda*) [[ -d $place ]] && libraries+=:$place ;; esac
 done
 loader=("$here"/lib/ld-linux*.so.*)
@@ -62,7 +62,7 @@ run() { "${loader[0]}" --library-path "$libraries" "$@"; }
 export OPAL_PREFIX=$here PMIX_PREFIX=$here PRTE_PREFIX=$here PMIX_MCA_mca_base_component_path=$here/lib/pmix
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
-launch() { # ranks, command
+launch() { # launch RANKS COMMAND...
   local count=$1
   shift
   if ((count == 1)); then run "$@"; else
@@ -73,7 +73,7 @@ launch() { # ranks, command
 
 cat VERSIONS
 passed=() failed=() skipped=() remarks=()
-note() { # result, name
+note() { # note RESULT NAME
   printf '%-8s %s\n' "$1" "$2"
   case $1 in pass) passed+=("$2") ;; FAIL) failed+=("$2") ;; skip) skipped+=("$2") ;; esac
 }
@@ -84,7 +84,7 @@ summary() {
   ((${#remarks[@]} == 0)) || printf '%s\n' "${remarks[@]}"
   ((${#failed[@]} == 0)) || printf 'FAILED: %s\n' "${failed[@]}"
 }
-check() { # name, command: 77 and 69 mean that there is nothing to run it on
+check() { # check NAME COMMAND...: exit codes 77 and 69 mean that the device is missing
   local name=$1 code=0
   shift
   "$@" >"$results/$name.log" 2>&1 || code=$?
@@ -130,8 +130,8 @@ for program in gpu_tests/*test_*; do
   fi
 done
 
-# Whole runs, of several ranks too, and with the host's programs where the bundle has them.
-wrap() { # file, command...: a program that runs it with further arguments
+# Whole runs, also of several ranks, and with the host's programs if the bundle has them.
+wrap() { # wrap FILE COMMAND...: writes a program that runs the command with further arguments
   local file=$1
   shift
   printf '#!/bin/sh\nexec%s "$@"\n' "$(printf ' "%s"' "${loader[0]}" --library-path "$libraries" "$@")" >"$file"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sanitizer.sh memcheck|racecheck model|tests COMMAND...: compute-sanitizer finds nothing in what COMMAND does on a GPU: an
-# llmtrain that trains a small model, or a program of tests. Exit code 77: no GPU or no compute-sanitizer is here.
+# sanitizer.sh memcheck|racecheck model|tests COMMAND...: expects that compute-sanitizer finds no error in COMMAND on a
+# GPU: an llmtrain that trains a small model, or a test program. Exit code 77: no GPU or no compute-sanitizer is here.
 set -euo pipefail
 tool=$1 what=$2
 shift 2
@@ -11,7 +11,7 @@ if [[ $what == model ]]; then
   trap 'rm -rf "$work"' EXIT
   command+=("$(dirname "$(readlink -f "$0")")/small.ini" "run.output=$work/runs" "data.cache=$work/cache" run.max_steps=3
     run.overwrite=true)
-  # Alone first: the tool takes a GPU that is missing for an error of the program.
+  # Without the tool first, since it reports a missing GPU as an error of the program.
   code=0
   "${command[@]}" >"$work/alone.txt" 2>&1 || code=$?
   ((code != 69)) || skip "$(head -n 1 "$work/alone.txt")"

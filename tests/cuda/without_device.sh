@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# without_device.sh BUILD MPIRUN...: the programs of the CUDA build in BUILD where no GPU is to be seen.
+# without_device.sh BUILD MPIRUN...: the programs of the CUDA build in BUILD without a visible GPU.
 set -euo pipefail
 build=$1
 shift
@@ -7,7 +7,7 @@ llmtrain=$build/llmtrain llmtool=$build/llmtool
 for program in "$llmtrain" "$llmtool"; do
   [[ -x $program ]] || exec "$(dirname "$0")/left_out.sh" cuda "cuda.without_device ($program was not built: the cuda preset is)"
 done
-export CUDA_VISIBLE_DEVICES='' # also where there is one
+export CUDA_VISIBLE_DEVICES='' # also on a machine with a GPU
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -28,7 +28,7 @@ sequence_length = 16
 global = 4
 END
 
-# What looks and plans needs no GPU, on one rank and on several.
+# Inspection and planning need no GPU, on one rank and on several.
 "$llmtrain" --version | tee version.txt
 grep -q '(cuda)' version.txt || fail "not the CUDA build"
 grep -Eq ', NCCL [0-9]+\.[0-9]+\.[0-9]+[, ]' version.txt || fail "--version does not name NCCL"
@@ -42,15 +42,15 @@ number() { # key file
   sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" "$2"
 }
 for file in sixteen.json two.json; do
-  # A context and the workspace of products, whatever the ranks.
+  # A context and the workspace of products, independent of the number of ranks.
   (($(number libraries "$file") >= (512 + 64) << 20)) || fail "$file: no memory for the libraries"
 done
 [[ $(number ranks two.json) == 2 && $(number ranks_per_node two.json) == 2 ]] || fail "two.json: ranks"
 ((8 * $(number total sixteen.json) == $(number bytes_per_node sixteen.json))) || fail "sixteen.json: a node"
 (($(number optimizer sixteen.json) < $(number optimizer two.json))) || fail "sixteen.json: the optimizer is not divided"
 
-# cuDNN's attention, where the library is here, wants more memory than ours: in bf16 and in fp16.
-total_with() { # compute, attention
+# cuDNN's attention, if the library is installed, needs more memory than the built-in one: in bf16 and in fp16.
+total_with() { # total_with COMPUTE ATTENTION
   LLMTRAIN_ATTENTION=$2 "$llmtrain" deck.ini --estimate --json batch.sequence_length=512 batch.micro=4 data.packing=wrap \
     data.tokenizer=bytes "precision.compute=$1" >attention.json 2>assumed.txt
   number total attention.json
@@ -63,15 +63,15 @@ if grep -q cuDNN version.txt; then
   total_with bf16 own >own.txt
   ! grep attention assumed.txt || fail "control: nothing is taken for granted of cuDNN"
   total_with bf16 auto >auto.txt
-  grep -q '^attention: .* of cuDNN .*, which was found here, is counted$' assumed.txt || fail "cuDNN is not said to be counted"
+  grep -q '^attention: .* of cuDNN .*, which was found here, is included$' assumed.txt || fail "cuDNN is not said to be counted"
   mkdir broken && : >broken/libcudnn.so.9
   LD_LIBRARY_PATH=$work/broken total_with bf16 auto | cmp - own.txt || fail "attention without cuDNN is not ours"
-  grep -q '^attention: no cuDNN .*, which is not counted$' assumed.txt || fail "cuDNN is not said to be missing"
+  grep -q '^attention: no usable cuDNN .*, which is not included$' assumed.txt || fail "cuDNN is not said to be missing"
 elif [[ ,${LLMTRAIN_REQUIRE:-}, == *,cudnn,* ]]; then
   fail "--version names no cuDNN; LLMTRAIN_REQUIRE has cudnn"
 fi
 
-# Training a tokenizer is work of the host, on one rank and on several.
+# Training a tokenizer needs no GPU, on one rank and on several.
 tokenizer=("$llmtrain" deck.ini run.task=tokenizer data.tokenizer=bpe data.vocab_size=300)
 "${tokenizer[@]}" run.name=one >/dev/null || fail "run.task = tokenizer"
 "$@" "${tokenizer[@]}" run.name=two >/dev/null || fail "run.task = tokenizer, several ranks"
@@ -79,8 +79,8 @@ tokenizer=("$llmtrain" deck.ini run.task=tokenizer data.tokenizer=bpe data.vocab
 cmp runs/one/tokenizer.json runs/two/tokenizer.json || fail "several ranks learn another tokenizer"
 rm -r runs
 
-# What computes ends with 69, on every rank, and leaves nothing behind.
-refuses() { # exit code, then the command
+# Computation ends with 69, on every rank, and leaves nothing behind.
+refuses() { # refuses CODE COMMAND...
   local wanted=$1 code=0
   shift
   timeout --kill-after=5 120 "$@" >out.txt 2>err.txt || code=$?
@@ -95,10 +95,10 @@ no_device "$llmtrain" deck.ini
 no_device "$@" "$llmtrain" deck.ini
 no_device "$llmtrain" deck.ini --estimate --measure
 [[ ! -e runs/deck ]] || fail "a run without a GPU made its folder"
-refuses 78 "$llmtrain" deck.ini --check model.d_model=0 # errors of decks are still theirs
+refuses 78 "$llmtrain" deck.ini --check model.d_model=0 # errors of decks have priority
 refuses 64 "$llmtrain" deck.ini --estimat
 
-# cuDNN's attention, where it is asked for: not for 16 tokens, or there is none here at all.
+# cuDNN's attention on request: unsupported for 16 tokens, or not installed.
 for ranks in 1 2; do
   command=("$llmtrain" deck.ini --estimate)
   ((ranks == 1)) || command=("$@" "${command[@]}")
@@ -107,7 +107,7 @@ for ranks in 1 2; do
 done
 LLMTRAIN_ATTENTION=own "$llmtrain" deck.ini --estimate >/dev/null || fail "control: our attention to 16 tokens"
 
-# The companion.
+# The companion program.
 "$llmtool" --help >/dev/null
 "$llmtool" corpus stories --bytes 20000 --seed 1 --output stories.txt >/dev/null 2>&1
 "$llmtool" tokenizer train --input stories.txt --vocab-size 300 --output bpe 2>/dev/null
@@ -121,7 +121,7 @@ if [[ -d ${LLMTRAIN_TEST_MODEL:-} ]]; then
   no_device "$llmtool" generate --model "$LLMTRAIN_TEST_MODEL" --prompt-ids 1,2,3 --greedy
 fi
 
-# What only reads and writes files does so as the host's programs do.
+# Commands that only read and write files give the same results as the host's programs.
 if [[ -x ${LLMTRAIN_HOST:-}/llmtrain && -x ${LLMTRAIN_HOST:-}/llmtool ]]; then
   "$LLMTRAIN_HOST/llmtrain" deck.ini run.name=host >host.txt 2>&1 || { cat host.txt && fail "a run of the host's"; }
   checkpoint=runs/host/checkpoints/step-00000002

@@ -1,4 +1,4 @@
-// Which samples a run takes: each once in every epoch, whatever interrupts it and on how many ranks it goes on.
+// Samples of a run: each appears once in every epoch, whatever interrupts the run and on however many ranks it resumes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,10 +46,10 @@ every_steps = 4
 class Audit : public RunFolder {
  protected:
   Audit() : RunFolder(text_of_documents(60), deck_text) {
-    // The ledger names the samples of bad steps. (Whether a step is bad changes nothing about which come next.)
+    // The ledger names the samples of bad steps. (Bad steps do not change the order of samples.)
     for (int step = 0; step <= steps; ++step) every_step_is_bad += "gradient data " + std::to_string(step) + " 0 nan;";
   }
-  /// The samples of each step, of its last line where it was done again.
+  /// The samples of each step, from its last line if it was repeated.
   std::vector<Ids> samples_of_steps(const std::string& name) const {
     std::vector<Ids> samples;
     std::istringstream text(ledger(name));
@@ -89,7 +89,7 @@ class Audit : public RunFolder {
 
 TEST_F(Audit, EverySampleOnceInEveryEpochAcrossInterruptionsAndRankCounts) {
   int ranks = 0;
-  for (const int stopped_in : {1, 7, 8, 12, 20}) {  // the end of an epoch among them
+  for (const int stopped_in : {1, 7, 8, 12, 20}) {  // including the end of an epoch
     const Outcome outcome =
         start("run", ++ranks % 4 + 1, {}, every_step_is_bad + "signal step " + std::to_string(stopped_in) + " 0 10");
     ASSERT_EQ(outcome.exit_code, 75) << outcome.output;

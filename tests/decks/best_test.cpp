@@ -1,4 +1,4 @@
-// The best model of a run: by which metric, that its checkpoint stays, and that it is what is exported.
+// The best model of a run: its metric, the retention of its checkpoint, and its export.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST_F(Best, ItsWeightsAreExportedWhateverIsBehindIt) {
   run_to_end("loaded", worse, {"checkpoint.export=last", "evaluation.load_best_at_end=true"});
   EXPECT_TRUE(exported("loaded") == expected);
   EXPECT_EQ(read_file(folder / "loaded/ledger.jsonl"), read_file(folder / "last/ledger.jsonl"));
-  // Stopped behind it.
+  // Stopped after it.
   const std::string stopped = std::string(worse) + ";signal step 5 0 10";
   EXPECT_EQ(run("cut", stopped, {"checkpoint.export=best"}, 2).exit_code, 75);
   EXPECT_FALSE(fs::exists(folder / "cut/export"));
@@ -70,7 +70,7 @@ TEST_F(Best, ItsWeightsAreExportedWhateverIsBehindIt) {
 }
 
 TEST_F(Best, IsNeverOfStepsThatWereGivenUp) {
-  // Step 4, to which the run goes back, is not the best before it; steps behind it are better than all, but given up.
+  // Step 4, the rollback target, is not the best before it; later steps are better, but are discarded.
   const std::string faults =
       "rate step 3 -1 -0.1;gradient data 6 0 nan;gradient data 7 0 nan;gradient data 8 0 nan;rate data 9 -1 -30;"
       "rate data 10 -1 -30";
@@ -90,7 +90,7 @@ TEST_F(Best, IsNeverOfStepsThatWereGivenUp) {
 TEST_F(Best, ADamagedOneEndsTheRunWithItsLastStateSaved) {
   const std::vector<std::string> rules = {"checkpoint.export=best", "checkpoint.every_steps=3",
                                           "checkpoint.at_end=false"};
-  // Stopped behind the best step; then its checkpoint is damaged, and the same command goes on.
+  // Stopped after the best step; then its checkpoint is damaged, and the same command resumes.
   EXPECT_EQ(run("cut", std::string(worse) + ";signal step 4 0 10", rules).exit_code, 75);
   ASSERT_EQ(best("cut"), "step-00000003");
   fs::resize_file(checkpoint("cut", 3) / "view.h5", 100);
@@ -102,7 +102,7 @@ TEST_F(Best, ADamagedOneEndsTheRunWithItsLastStateSaved) {
   EXPECT_EQ(llmtool({"verify", checkpoint("cut", 8).string()}).exit_code, 0) << "the last state is safe";
   EXPECT_FALSE(fs::exists(folder / "cut/finished.json"));
   EXPECT_FALSE(fs::exists(folder / "cut/export")) << "nothing takes the place of the best in silence";
-  // What the message proposes.
+  // The action that the message proposes.
   run_to_end("last", worse, {"checkpoint.export=last", rules[1]});
   run_to_end("cut", worse, {"checkpoint.export=last", rules[1], "evaluation.load_best_at_end=false"});
   EXPECT_TRUE(exported("cut") == exported("last"));

@@ -1,4 +1,4 @@
-// The shipped decks, cut to a few steps, and what a user meets around a run.
+// The shipped decks, cut to a few steps, and the user interface around a run.
 
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ TEST_F(Decks, TheResolvedDeckResolvesToItself) {
   write_file(folder / "small.ini", first.output);
   const Outcome second = llmtrain({1, 1, {(folder / "small.ini").string(), "--check"}});
   ASSERT_EQ(second.exit_code, 0) << second.output;
-  const auto values = [](const std::string& deck) {  // without the comments that say where a value came from
+  const auto values = [](const std::string& deck) {  // without the comments on the origin of values
     std::string out;
     for (size_t at = 0; at < deck.size();) {
       const size_t end = std::min(deck.find('\n', at), deck.size());

@@ -1,5 +1,5 @@
-// Numbers that go wrong: bad steps change nothing but their lines in the ledger, the run goes back and leaves data out,
-// and not one byte of the ledger depends on ranks, stages or interruptions.
+// Divergence handling: bad steps change nothing but their lines in the ledger, the run rolls back and skips data, and
+// not one byte of the ledger depends on ranks, stages or interruptions.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,12 +37,12 @@ class Divergence : public RunFolder {
  protected:
   Divergence() : RunFolder(text_of_documents(40), deck.text()) {}
 
-  /// With faults, in the form that tests/decks/faulty describes.
+  /// A run with faults, in the syntax of tests/decks/faulty.
   Outcome run(const std::string& name, const std::string& faults, int ranks = 1,
               const std::vector<std::string>& overrides = {}) {
     return start(name, ranks, overrides, faults);
   }
-  /// The ledger of a run that ends well.
+  /// The ledger of a successful run.
   std::string ledger_of(const std::string& name, const std::string& faults, int ranks = 1,
                         const std::vector<std::string>& overrides = {}) {
     outcome = run(name, faults, ranks, overrides);
@@ -144,16 +144,16 @@ TEST_F(Divergence, WhatIsLeftOutStaysSoWhereverTheRunIsCutOff) {
   const std::string expected = ledger_of("whole", faults, 2, {"checkpoint.every_steps=2"});
   ASSERT_THAT(expected, HasSubstr("{\"step\":6,\"rolled_back_from\":8,\"skipped_data\":[6,8]}"));
   const std::vector<std::string> often = {"checkpoint.every_steps=2"};
-  for (const int step : {6, 8, 10, 14}) {  // without the faults: what is left out must be known from the checkpoint
+  for (const int step : {6, 8, 10, 14}) {  // without the faults: the skipped data must be known from the checkpoint
     cut_off("whole", "cut", step);
     EXPECT_EQ(ledger_of("cut", "", step % 3 + 1, often), expected) << "from step " << step;
     EXPECT_THAT(outcome.output, Not(HasSubstr("back to the checkpoint")));
   }
-  for (const int step : {2, 4}) {  // with them: everything comes again
+  for (const int step : {2, 4}) {  // with the faults: everything is repeated
     cut_off("whole", "cut", step);
     EXPECT_EQ(ledger_of("cut", faults, step, often), expected) << "from step " << step;
   }
-  cut_off("whole", "cut", 4);  // a control: without them from before the fault
+  cut_off("whole", "cut", 4);  // control: without faults, from before the first
   EXPECT_NE(ledger_of("cut", "", 1, often), expected);
 }
 
@@ -169,7 +169,7 @@ TEST_F(Divergence, AStopAmongBadStepsChangesNothing) {
 }
 
 TEST_F(Divergence, AStateThatBlowsUpIsNotSaved) {
-  // The update of step 8 makes the parameters infinite; its loss and gradient were sound.
+  // The update of step 8 makes the parameters infinite; its loss and gradient were finite.
   const std::string faults = "rate data 7 -1 1e60";
   const std::string expected = ledger_of("whole", faults, 2, {"optimizer.max_grad_norm=0"});
   EXPECT_THAT(expected, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[4,8]}"));
@@ -186,11 +186,11 @@ TEST_F(Divergence, TheLastStepMayBeBad) {
 }
 
 TEST_F(Divergence, GivesUpAfterSoManyTimes) {
-  const std::string faults = "loss step 6 0 nan;loss step 7 0 nan";  // whatever the data
+  const std::string faults = "loss step 6 0 nan;loss step 7 0 nan";  // independent of the data
   const Outcome given_up = run("run", faults, 2, {"divergence.max_rollbacks=2"});
   EXPECT_EQ(given_up.exit_code, 79) << given_up.output;
-  EXPECT_THAT(given_up.output, HasSubstr("2 times after the run had gone back"));
-  EXPECT_THAT(given_up.output, HasSubstr("the same command goes on from step 4"));
+  EXPECT_THAT(given_up.output, HasSubstr("2 times after the run had rolled back"));
+  EXPECT_THAT(given_up.output, HasSubstr("the same command resumes from step 4"));
   const std::string text = ledger("run");
   EXPECT_THAT(text, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[4,8]}"));
   EXPECT_THAT(text, HasSubstr("{\"step\":4,\"rolled_back_from\":8,\"skipped_data\":[8,12]}"));
@@ -201,7 +201,7 @@ TEST_F(Divergence, GivesUpAfterSoManyTimes) {
   const Outcome early = run("early", "loss step 1 0 nan;loss step 2 0 nan");
   EXPECT_EQ(early.exit_code, 79);
   EXPECT_THAT(early.output, HasSubstr("step 3: the loss is not finite, as one of 2 bad steps in a row"));
-  EXPECT_THAT(early.output, HasSubstr("no checkpoint to go back to"));
+  EXPECT_THAT(early.output, HasSubstr("no checkpoint to roll back to"));
   EXPECT_THAT(early.output, HasSubstr("schedule.learning_rate"));
   const Outcome never = run("never", faults, 1, {"divergence.max_rollbacks=0"});
   EXPECT_EQ(never.exit_code, 79);

@@ -1,4 +1,4 @@
-// Each mistake ends at once, on every rank, with its exit code and one message that says what to do.
+// Each mistake ends the run at once, on every rank, with its exit code and one message that says what to do.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class Errors : public ::testing::Test {
     write_deck("", "");
   }
 
-  /// A sound deck, with one line replaced.
+  /// A valid deck with one line replaced.
   void write_deck(const std::string& from, const std::string& to) {
     std::string deck =
         "[run]\nmax_steps = 2\noutput = " + (folder / "runs").string() +
@@ -58,7 +58,7 @@ TEST_F(Errors, NoneByMoreThreadsThanARankTakes) {
   }
   const Outcome outcome = llmtrain({1, 600, {deck}});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  for (const char* part : {"1 x 512 threads on 1 node", "OMP_NUM_THREADS=600 (a rank takes 512 at most"}) {
+  for (const char* part : {"1 x 512 threads on 1 node", "OMP_NUM_THREADS=600 (a rank uses at most 512"}) {
     EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
   }
 }
@@ -128,7 +128,7 @@ TEST_F(Errors, NotEnoughMemory) {
   expect_error(78, {"not enough memory"}, {"model.d_model=65536", "model.n_layers=64", "model.n_heads=512"});
 }
 TEST_F(Errors, ADivergedRunStopsBeforeTheUpdate) {
-  expect_error(79, {"the update was not applied, and there is no checkpoint to go back to"},
+  expect_error(79, {"the update was not applied, and there is no checkpoint to roll back to"},
                {"schedule.learning_rate=1e38", "run.max_steps=20", "optimizer.max_grad_norm=0", "run.overwrite=true"});
 }
 TEST_F(Errors, ADivergedRunIsNotFinishedByItsEvaluation) {
@@ -149,7 +149,7 @@ TEST_F(Errors, NothingToTrainOn) {
   const std::string masked = (folder / "rows.jsonl").string();
   expect_error(65, {"every label is -100"}, {"data.train=" + masked, "data.packing=none"});
 
-  // A validation whose first batches have nothing that counts would have the loss 0, the best for ever.
+  // A validation whose first batches have no token that counts would have the loss 0, the best for ever.
   const std::string later = (folder / "later.jsonl").string();
   write_file(later, rows + "{\"input_ids\": [1, 2, 3]}\n");
   expect_error(65, {"evaluation.batches", "every label is -100"},

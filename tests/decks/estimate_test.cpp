@@ -1,5 +1,5 @@
-// The state of models in --estimate, byte for byte: what their published shapes and the formulas of ZeRO (Rajbhandari
-// et al. 2020, section 5) give by hand, and what accumulation adds to it.
+// The state of models in --estimate, byte for byte: values from their published shapes and the formulas of ZeRO
+// (Rajbhandari et al. 2020, section 5), and the additions for accumulation.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class EstimateDeck : public RunFolder {
   }
 };
 
-/// A Llama with a head of its own.
+/// A Llama with an untied head.
 struct Llama {
   const char* name;
   int64_t parameters;  ///< as published
@@ -55,19 +55,19 @@ const Llama of_70b{"70B", 70'553'706'496, 80, 8192, 64, 8, 28672, 128256};
 
 constexpr int64_t ranks = 64, ranks_of_node = 8;
 
-/// Of the last rank, whose shards are the larger ones: they are whole chunks of 256 elements, and nothing else is
+/// Bytes of the last rank, whose shards are the largest: shards are whole chunks of 256 elements, and nothing else is
 /// padded.
 int64_t shard(int64_t unit) { return (unit / 256 + ranks - 1) / ranks * 256; }
 
 nlohmann::json zero(const Llama& m, int64_t bytes_of_weight, int stage) {
   const int64_t psi = m.parameters, shards = shard(m.table()) + m.layers * shard(m.block()) + shard(m.head());
-  // Gathered weights, and gradients that are not summed yet, are those of two neighbouring units.
+  // Gathered weights, and gradients that are not yet summed, belong to two neighbouring units.
   const int64_t two_units = std::max(m.block(), m.head()) + m.block();
-  const bool own_master = bytes_of_weight == 4;  // weights in fp32 are
+  const bool own_master = bytes_of_weight == 4;  // fp32 weights are their own master
   const int64_t weights = bytes_of_weight * (stage < 3 ? psi : two_units) + (stage == 3 && own_master ? 4 * shards : 0);
   const int64_t gradients = 4 * (stage < 2 ? psi : two_units) + 4 * shards;  // and their sums
   const int64_t optimizer = (own_master ? 8 : 12) * (stage == 0 ? psi : shards);
-  // Of two units at a time, from every rank of other nodes.
+  // Two units at a time, from every rank of other nodes.
   const int64_t received = 2 * 4 * (ranks - ranks_of_node) * shard(std::max(m.block(), m.head()));
   return {{"weights", weights}, {"gradients", gradients}, {"optimizer", optimizer}, {"communication", received}};
 }
@@ -110,14 +110,14 @@ INSTANTIATE_TEST_SUITE_P(Llama, ZeroEstimate,
                                            Case{of_70b, "fp32", 4}),
                          [](const auto& test) { return test.param.model.name + std::string(test.param.compute); });
 
-/// Of a GPT-2 with four blocks.
+/// Sizes of a GPT-2 with four blocks.
 class Accumulation : public EstimateDeck {
  protected:
-  static constexpr int64_t width = 256, rows_of_tables = 512 + 32;  // of tokens, of positions
+  static constexpr int64_t width = 256, rows_of_tables = 512 + 32;  // tokens, positions
   static constexpr int64_t embedding = rows_of_tables * width, block = 12 * width * width + 13 * width;
   static constexpr int64_t norm = 2 * width;
 
-  /// Without the process, which is measured.
+  /// Without the process, whose memory is measured.
   int64_t planned(int of_ranks, int stage, int sequences, int groups = 0) const {
     const auto bytes = estimate(
         of_ranks, {"model.d_model=256", "model.n_layers=4", "model.vocab_size=512", "batch.micro=1",
@@ -133,15 +133,15 @@ TEST_F(Accumulation, AddsNothingWhereGroupsHaveOneMicroBatchAndGradientsAreDivid
       const int64_t without = planned(several, stage, several);
       EXPECT_EQ(planned(several, stage, 4), without) << several << " ranks, stage " << stage;
       EXPECT_EQ(planned(several, stage, 16), without) << several << " ranks, stage " << stage;
-      // Control: groups of several micro-batches add these up in a whole gradient, two blocks of which were there.
+      // Control: groups of several micro-batches add up in a whole gradient, which includes the two blocks' buffers.
       EXPECT_EQ(planned(several, stage, 16, 4), without + 4 * (4 - 2) * block) << several << " ranks";
     }
   }
 }
 
-// A group's gradient is formed apart from the sum over groups, or the sum would not have the bits of several ranks:
-// blocks do so in two buffers in turn, and in one of its own the embedding, which both ends of the backward pass write
-// to, and the last norm. The gradient of a step's only group is the sum.
+// A group's gradient is stored separately from the sum over groups, or the sum would not have the bits of several
+// ranks: blocks use two buffers in turn; the embedding, which both ends of the backward pass write to, and the last
+// norm have buffers of their own. The gradient of a step's only group is the sum.
 TEST_F(Accumulation, AddsTwoBlocksAndTheEmbeddingToOneRank) {
   for (const int stage : {0, 1, 2, 3}) {
     const int64_t without = planned(1, stage, 1);

@@ -1,4 +1,4 @@
-// run.task = evaluate against the loop of Transformers' guide "Perplexity of fixed-length models"
+// run.task = evaluate compared with the loop of Transformers' guide "Perplexity of fixed-length models"
 // (tests/reference/evaluation).
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Evaluation : public ::testing::Test {
                                         "\n[batch]\nsequence_length = 16\nmicro = 2\n[precision]\ncompute = fp32\n");
   }
 
-  /// Runs as a new run, which must end with `code`.
+  /// Starts a new run, which must end with `code`.
   void evaluate(std::vector<std::string> overrides, int ranks = 1, int code = 0) {
     name = std::to_string(++runs);
     overrides.insert(overrides.begin(), {(folder / "deck.ini").string(), "run.name=" + name});

@@ -1,5 +1,5 @@
-// Hostile files of tokenizers, given to whole programs: each is refused by what is wrong with it, with the exit code of
-// bad content or missing input, in bounded memory; its sound twin is taken.
+// Hostile tokenizer files in whole programs: each is refused with the reason and the exit code of bad content or
+// missing input, in bounded memory; its valid twin is accepted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -18,8 +18,8 @@ using testing::HasSubstr;
 
 constexpr int64_t max_bytes = int64_t{256} << 20;
 
-/// Of the largest of all processes that have run so far; sanitizers have memory of their own. What this process has had
-/// counts, too, since the kernel passes it on to a child's first program: so large files are written in pieces.
+/// Peak memory over all child processes so far; sanitizers need memory of their own. The peak of this process counts
+/// too, since the kernel passes it on to a child's first program: so large files are written piece by piece.
 bool memory_is_bounded() {
   if (std::string_view(LLMTRAIN_SANITIZED) == "yes") return true;
   struct rusage usage {};
@@ -43,7 +43,7 @@ class HostileTokenizer : public testing::Test {
     write_file(folder_ / name, bytes);
     return path(name);
   }
-  /// `begin`, then `times` times `piece`, then `end`.
+  /// `begin`, then `piece` repeated `times` times, then `end`.
   std::string large_file(const std::string& name, const std::string& begin, const std::string& piece, int64_t times,
                          const std::string& end) const {
     std::ofstream out(folder_ / name, std::ios::binary);
@@ -52,7 +52,7 @@ class HostileTokenizer : public testing::Test {
     out << end;
     return path(name);
   }
-  /// The sound tokenizer with a change.
+  /// The valid tokenizer with a change.
   template <class Change>
   std::string changed(const Change& change) const {
     json all = good_;
@@ -111,10 +111,10 @@ TEST_F(HostileTokenizer, BombsOfTextAndDepth) {
   const std::string merges = R"("merges":[)", vocabulary = R"("vocab":{)";
   taken(bloated(vocabulary, "\"", kilobyte, 4, "\":420,"));
   refused(65, bloated(vocabulary, "\"", kilobyte, 40 << 10, "\":420,"), "has more than 4096 bytes");
-  refused(65, bloated(merges, "", R"(["a","b"],)", 3 << 20, ""), "more values than such a file can need");
+  refused(65, bloated(merges, "", R"(["a","b"],)", 3 << 20, ""), "the document has too many values");
   refused(65, bloated(merges, "\"", kilobyte, 20 << 10, " b\","), "is not in the vocabulary");
   refused(65, large_file("long.json", "", std::string(1024, ' '), 49 << 10, ""),
-          "51380224 bytes; such a file has at most 50331648");
+          "51380224 bytes, and at most 50331648 are allowed");
   refused(65, changed([](json& all) {
             all["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(a+)+$\\X"}}}, {"behavior", "Isolated"}};
           }),
@@ -130,7 +130,7 @@ TEST_F(HostileTokenizer, BytesThatAreNoTokenizer) {
   refused(65, file("nul.json", good + std::string(1, '\0')), "a NUL");
   refused(65, file("empty.json", ""), "empty.json: the file is empty");
   refused(65, file("list.json", "[]"), "list.json: must be an object");
-  refused(65, file("twice.json", "{\"model\":{},\"model\":{}}"), "key 'model' twice in one object");
+  refused(65, file("twice.json", "{\"model\":{},\"model\":{}}"), "the key 'model' appears twice in one object");
   refused(65, file("pieces/tokenizer.model", std::string("\x0A\xFF\xFF\xFF\xFF\x0F", 6)), "not a SentencePiece model");
   refused(65, file("ranks/tokenizer.model", "IQ== 0\nIg== 0\n"),
           "tokenizer.model:2: the token or the rank is there twice");
@@ -167,7 +167,7 @@ TEST_F(HostileTokenizer, FilesBesideATokenizer) {
   taken(beside("tokenizer_config.json", R"({"eos_token":"none"})"));  // it gets the next id
   refused(65, beside("tokenizer_config.json", R"({"eos_token":)"), "tokenizer_config.json:1: byte 13: not valid JSON");
   refused(65, beside("tokenizer_config.json", "[1]"), "tokenizer_config.json: must be an object");
-  refused(65, beside("tokenizer_config.json", std::string(2 << 20, ' ')), "such a file has at most 1048576");
+  refused(65, beside("tokenizer_config.json", std::string(2 << 20, ' ')), "at most 1048576 are allowed");
   refused(65, beside("config.json", R"({"eos_token_id":999999999999})"),
           "config.json.eos_token_id: must be an integer");
   refused(65, beside("config.json", R"({"eos_token_id":[[]]})"), "config.json.eos_token_id[0]: must be an integer");

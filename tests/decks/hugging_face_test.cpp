@@ -1,4 +1,4 @@
-// llmtool generate and logprobs on models that Transformers made, against what Transformers computes with them.
+// llmtool generate and logprobs on models made by Transformers, compared with the results of Transformers.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Families, HuggingFace,
                                          "qwen3", "gemma2", "phi3"),
                          [](const auto& test) { return std::string(test.param); });
 
-/// Other names for tensors of a safetensors file; the tensors stay where they are.
+/// Renames tensors of a safetensors file; their data stay in place.
 void rename_tensors(const std::filesystem::path& path, const json& renamed) {
   const std::string bytes = read_file(path);
   uint64_t length = 0;
@@ -100,8 +100,8 @@ void rename_tensors(const std::filesystem::path& path, const json& renamed) {
   write_file(path, start + text + tensors);
 }
 
-// Files as people have them, beside those that Transformers writes today: see make_variants.py. A folder whose files
-// are all links is a snapshot of the Hugging Face cache.
+// Variants of files that users have, besides those that Transformers writes today: see make_variants.py. A folder of
+// links stands for a snapshot of the Hugging Face cache.
 TEST(HuggingFaceVariants, HaveTheLogProbabilitiesOfTransformers) {
   const json variants = json::parse(read_file(golden_model("variants.json")))["variants"];
   ASSERT_GE(variants.size(), 9U);
@@ -139,7 +139,7 @@ std::string three_tokens() {
              "decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]}})";
 }
 
-// A row that is longer than all before it wants more memory, and changes nothing else.
+// A row that is longer than all before it needs more memory, and changes nothing else.
 TEST(HuggingFaceTokens, LogProbabilitiesAreThoseOfTheRowAlone) {
   const TemporaryFolder folder;
   std::filesystem::copy(golden_model("llama"), folder / "model", std::filesystem::copy_options::recursive);
@@ -161,7 +161,7 @@ TEST(HuggingFaceTokens, LogProbabilitiesAreThoseOfTheRowAlone) {
   EXPECT_NE(logprobs(row(5)), logprobs(row(6)));  // the control
 }
 
-// Published models have more rows than tokens; Transformers decodes the ids between to nothing.
+// Published models have more rows than tokens; Transformers decodes the extra ids to nothing.
 TEST(HuggingFaceTokens, RowsWithoutATokenAreNoText) {
   const TemporaryFolder folder;
   std::filesystem::copy(golden_model("llama"), folder / "model", std::filesystem::copy_options::recursive);
@@ -194,7 +194,7 @@ TEST(HuggingFaceTokens, GenerationConfigSaysWhatEndsAText) {
   EXPECT_LE(generate().size(), 3U);
 }
 
-// The programs hold more code than the tests of the library: what ends in an exception there must do so here.
+// The programs contain more code than the tests of the library: exceptions must also lead to an error message here.
 TEST(HuggingFaceErrors, BrokenTokenizersEndWithAMessage) {
   const auto info = [](const std::string& path) { return llmtool({"tokenizer", "info", "--tokenizer", path}); };
   const TemporaryFolder folder;

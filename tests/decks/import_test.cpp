@@ -1,5 +1,5 @@
-// llmtool import and export of models: the released small ones reproduce what is known of them. They and the texts are
-// in the folder that LLMTRAIN_DATA names.
+// llmtool import and export of models: the released small ones reproduce known results. They and the texts are in the
+// folder that LLMTRAIN_DATA names.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ TEST_F(Import, Stories260KTellsItsStory) {
   EXPECT_NE(tell("199"), expected + "\n");
 }
 
-/// A story begins with one of these; its paragraphs are separated as stories are.
+/// Stories begin with one of these; blank lines separate their paragraphs.
 std::vector<std::string> read_stories(const std::string& file) {
   const std::string text = read_file(file);
   std::vector<std::string> stories;
@@ -120,7 +120,7 @@ TEST_F(Import, Stories260KHasItsLoss) {
   }
   EXPECT_EQ(targets, 15248u);
   EXPECT_NEAR(sum / static_cast<double>(targets), 1.3151, 5e-5);
-  // Control: rotating halves without the permutation of rows is another model.
+  // Control: rotating halves without the permutation of rows gives a different model.
   for (std::vector<int32_t>& row : rows) std::swap(row[1], row[2]);
   sum = 0;
   for (const std::vector<double>& row : logprobs(model, rows)) sum -= row[0];
@@ -184,7 +184,7 @@ TEST_F(Import, GptNanoHasTheKnownActivationsAfterEachBlock) {
       }
     }
     EXPECT_GT(max_control, 0.1);
-    for (auto item = model.begin(); item != model.end();) {  // for the next turn
+    for (auto item = model.begin(); item != model.end();) {  // for the next iteration
       const bool last = item.key().starts_with("transformer.h." + std::to_string(layers - 1) + ".");
       item = last ? model.erase(item) : std::next(item);
     }
@@ -230,7 +230,7 @@ TEST_F(Import, DamagedModelsAreRefused) {
   refused(with(2, INT32_MAX), "n_layers is 2147483647");
   refused(with(3, 5), "do not divide");
   refused(with(5, INT32_MIN), "vocab_size is 0");
-  refused(with(0, 0x616b3432), "version 172; 0, 1 and 2 are known");  // hidden_dim is taken for it
+  refused(with(0, 0x616b3432), "version 172; 0, 1 and 2 are known");  // it is read from the position of hidden_dim
   json state = json::parse(read_file(weights + "gpt-nano-sort/model.json"));
   const auto json_refused = [&](const json& bad, const std::string& what) {
     write("model.json", bad.dump());

@@ -1,4 +1,4 @@
-// Requests to stop, and kills: what a job leaves is always something to go on from.
+// Requests to stop, and kills: a job always leaves a state to resume from.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ const TinyDeck deck{400, "dropout = 0.1\n",
 class StopMonitor : public RunFolder {
  protected:
   StopMonitor() : RunFolder(text_of_lines(60), deck.text()) {}
-  /// Steps take their time; behind some of them `action` is done.
+  /// Steps are slowed down; `action` runs after some of them.
   Outcome run_and(const std::string& name, int ranks, const std::string& action) const {
     return start_and(name, ranks, lines_in_ledger(4), action, "", slow_steps(50));
   }
@@ -65,7 +65,7 @@ TEST_F(StopMonitor, OneSignalledRankStopsAll) {
   const Outcome all = run_and("all", 3, "kill -USR1 $job");
   EXPECT_EQ(all.exit_code, 75) << all.output;
   expect_whole("all", 2);
-  // The last of the launcher's processes alone.
+  // Only the last process of the launcher.
   const Outcome one = run_and("one", 3, "kill -TERM $(pgrep -P $(pgrep -P $job prted 2>/dev/null || echo $job) -n)");
   EXPECT_EQ(one.exit_code, 75) << one.output;
   EXPECT_THAT(one.output, HasSubstr("stopped by SIGTERM"));
@@ -113,7 +113,7 @@ TEST_F(StopMonitor, TheFileSaveSavesOnce) {
   EXPECT_EQ(ledger("saved"), whole());
 }
 
-/// The deck is a pipe: the signal comes while the program waits for it, as soon as it notes signals at all.
+/// The deck is a pipe: the signal arrives while the program waits for it, as soon as the handlers are installed.
 TEST_F(StopMonitor, ASignalBeforeTheDeckIsReadIsNoted) {
   const std::string pipe = (folder / "pipe.ini").string();
   const auto signalled = [&](const std::string& arguments) {
@@ -133,7 +133,7 @@ TEST_F(StopMonitor, ASignalBeforeTheDeckIsReadIsNoted) {
   EXPECT_EQ(signalled("--check").exit_code, 143) << "leaves nothing to go on from";
 }
 
-/// As for one that comes while the system loads the program, where whoever starts it has blocked the signal.
+/// The same for a signal that arrives while the system loads the program, if its parent has blocked the signal.
 TEST_F(StopMonitor, ASignalBeforeTheProgramIsNotedWhereItWasBlocked) {
   const auto signalled = [&](const std::string& starter) {
     return shell("OMP_NUM_THREADS=1; export OMP_NUM_THREADS; " + starter + " bash -c 'kill -TERM $$; exec " +
@@ -163,7 +163,7 @@ TEST_F(StopMonitor, AStopBehindTheLastStepLeavesTheExport) {
 }
 
 #ifdef LLMTRAIN_FAULT_INJECTION
-// Reading takes its time here: every file more than the ranks let pass between two looks for STOP.
+// Reading is slow here: every file takes longer than the interval between two checks for STOP.
 TEST_F(StopMonitor, AStopWhileTheStateIsReadIsHeeded) {
   const auto slow_reads = [](const std::string& path) {
     return "LD_PRELOAD=" + programs::fault_library +

@@ -15,8 +15,8 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// A model whose units divide by no rank count, with everything that could go wrong: tied embedding, dropout,
-/// accumulation, packing without padding, a short last step of an epoch, evaluations.
+/// A model whose units are not divisible by any rank count, with all features that could go wrong: tied embedding,
+/// dropout, accumulation, packing without padding, a short last step of an epoch, evaluations.
 constexpr const char* awkward_deck = R"([run]
 max_steps = 7
 output = FOLDER
@@ -52,7 +52,7 @@ class Ledger : public RunFolder {
  protected:
   Ledger() : RunFolder(text_of_documents(60), awkward_deck) {}
 
-  /// The ledger of one run, or the output where it failed.
+  /// The ledger of one run, or the output if it failed.
   std::string run(int ranks, int threads, std::vector<std::string> overrides) {
     const std::string name = "run" + std::to_string(++runs);
     overrides.push_back("data.cache=" + (folder / "cache").string());
@@ -157,7 +157,7 @@ TEST_F(Ledger, IsIdenticalForSourcesWithWeightsInPackedSamples) {
   EXPECT_NE(run(1, 1, {"precision.compute=fp32", "data.packing=first_fit", both}), mixed);
 }
 
-// A step of samples without a target has no loss, on any number of ranks, and its samples are told once.
+// A step of samples without a target has no loss, on any number of ranks, and its samples are reported once.
 TEST_F(Ledger, IsIdenticalWhereStepsHaveNoTarget) {
   std::string rows;
   for (int i = 0; i < 12; ++i) {
@@ -189,14 +189,14 @@ TEST_F(Ledger, IsIdenticalWhereGroupsDoNotDivideAndNoUnitIsFinal) {
                     "parallel.reduction_groups=4", "parallel.reduction_blocks=3"});
 }
 
-// Every part that GPT-2 and Llama do without, and rope that depends on the length of each document.
+// Components that GPT-2 and Llama lack, and rope that depends on the length of each document.
 TEST_F(Ledger, IsIdenticalForAGemmaWithEverything) {
   expect_identical({"precision.compute=bf16", "model.family=gemma2", "model.n_kv_heads=1", "model.qk_norm=true",
                     "model.sliding_window=20", "model.rope_scaling=dynamic, factor 2", "model.max_seq_len=30",
                     "model.partial_rotary_factor=0.5"});
 }
 
-// What the backward pass computes again has the bits that it would have kept.
+// Recomputed activations are bit-identical to kept ones.
 TEST_F(Ledger, IsIdenticalForEveryLevelOfRecomputation) {
   const std::vector<std::string> base = {"precision.compute=bf16", "batch.global=6"};
   const std::string expected = run(1, 1, base);
@@ -211,7 +211,7 @@ TEST_F(Ledger, IsIdenticalForEveryLevelOfRecomputation) {
   }
 }
 
-// Their kernels are others, cut among threads and ranks in their own ways.
+// Their kernels differ, and are divided among threads and ranks differently.
 TEST_F(Ledger, IsIdenticalOnLesserProcessors) {
   using Lesser = std::pair<const char*, const char*>;
   for (const auto& [most, beyond] : {Lesser("AVX2", "AVX-512|AMX"), Lesser("AVX512_CORE", "(AVX-512|AMX) bf16")}) {

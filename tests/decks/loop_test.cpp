@@ -1,4 +1,4 @@
-// The loop around the steps: how long a run is, when it evaluates, stops and samples.
+// The training loop: length of a run, evaluations, early stopping and samples.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ class Loop : public RunFolder {
                   "[run]\nmax_steps = 12\noutput = FOLDER\n[model]\nd_model = 16\nn_layers = 1\nn_heads = 2\n"
                   "[data]\ntrain = TEXT\n[batch]\nsequence_length = 8\nglobal = 4\n") {}
 
-  /// Runs as a new run; the lines of its ledger.
+  /// Starts a new run; returns the lines of its ledger.
   std::vector<nlohmann::json> ledger(const std::vector<std::string>& overrides, int ranks = 1) {
     outcome = start(std::to_string(++runs), ranks, overrides);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -79,7 +79,7 @@ TEST_F(Loop, StopsEarlyWithoutImprovement) {
 }
 
 TEST_F(Loop, EpochsAreCountedInSteps) {
-  // 40 lines less validation; windows of 8: as many steps as the samples need in groups of 4.
+  // 40 lines minus validation; windows of 8: as many steps as the samples need in groups of 4.
   const int64_t one = last_step(ledger({"run.epochs=1"}));
   EXPECT_EQ(last_step(ledger({"run.epochs=2"})), 2 * one);
   EXPECT_EQ(last_step(ledger({"run.epochs=0.01"})), 1);

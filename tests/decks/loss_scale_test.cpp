@@ -1,4 +1,5 @@
-// fp16 with a dynamic loss scale: it falls until gradients fit, and every line of the ledger is a function of the deck.
+// fp16 with a dynamic loss scale: it falls until gradients are finite, and every line of the ledger is a function of
+// the deck.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using Lines = std::vector<nlohmann::json>;
 
-/// The scale begins so high that gradients overflow for some steps, and soon grows into the next overflow.
+/// The initial scale is so high that gradients overflow for some steps, and soon grows into the next overflow.
 const DocumentsDeck deck{24, 2, 6, R"([precision]
 compute = fp16
 initial_loss_scale = 134217728
@@ -39,7 +40,7 @@ class LossScale : public RunFolder {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return ledger(name);
   }
-  /// Of steps.
+  /// Lines of the ledger that belong to steps.
   static Lines steps_of(const std::string& ledger) {
     Lines all;
     std::istringstream text(ledger);
@@ -109,7 +110,7 @@ TEST_F(LossScale, IsTheSameOnAllRanksAndGoesOnInTheMiddle) {
     }
   }
   EXPECT_NE(ledger_of("other", 1, {"precision.loss_scale_hysteresis=1"}), expected) << "control";
-  // Stopped after an overflow that used up a part of the hysteresis, and after clean steps.
+  // Stopped after an overflow that used up part of the hysteresis, and after steps without overflow.
   const Lines steps = steps_of(expected);
   for (const int stop : {1, 3, 17}) {
     const std::string name = "stopped" + std::to_string(stop);

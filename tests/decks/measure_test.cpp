@@ -1,4 +1,4 @@
-// --estimate --measure in whole programs: its form; benchmarks/measure.py compares it with runs.
+// --estimate --measure in whole programs: its format; benchmarks/measure.py compares it with runs.
 
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(Measure, SaysSoToPeopleToo) {
   const TemporaryFolder folder;
   const Outcome outcome = llmtrain({1, 1, deck(folder)});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  for (const char* what : {"of a step", "tok/s", "an evaluation", "of the run", "(1000 steps"}) {
+  for (const char* what : {"per step", "tok/s", "per evaluation", "whole run", "(1000 steps"}) {
     EXPECT_NE(outcome.output.find(what), std::string::npos) << what << "\n" << outcome.output;
   }
 }

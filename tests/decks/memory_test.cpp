@@ -1,4 +1,4 @@
-// The plan is the memory: what runs take is what --estimate says.
+// The plan equals the memory use of a run: --estimate is exact.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -87,15 +87,15 @@ struct Case {
   std::vector<std::string> settings;
 };
 
-/// Runs of 80 to 250 MiB, of which program and libraries are a good part.
+/// Runs of 80 to 250 MiB, of which program and libraries are a large fraction.
 class PeakMemory : public ::testing::TestWithParam<Case> {};
 
-/// The most that a process was resident with, in bytes, while it ran these arguments.
+/// Peak resident bytes of a process that runs with these arguments.
 double peak_of(const std::vector<std::string>& arguments) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return 0;
   const pid_t child = fork();
-  if (child == 0) {  // a process of its own, which has had no other children
+  if (child == 0) {  // a separate process, which has had no other children
     close(ends[0]);
     rusage usage{};
     const int code = [&]() noexcept { return llmtrain({1, 2, arguments}).exit_code; }();
@@ -103,7 +103,7 @@ double peak_of(const std::vector<std::string>& arguments) {
     const double bytes = code == 0 ? 1024.0 * static_cast<double>(usage.ru_maxrss) : 0;
     _exit(write(ends[1], &bytes, sizeof bytes) == sizeof bytes ? 0 : 1);
   }
-  close(ends[1]);  // or the end of a child that wrote nothing is never seen
+  close(ends[1]);  // otherwise the end of a child that wrote nothing is never seen
   double bytes = 0;
   waitpid(child, nullptr, 0);
   EXPECT_EQ(read(ends[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
@@ -118,7 +118,7 @@ TEST_P(PeakMemory, OfAProcessIsTheEstimate) {
   arguments.insert(arguments.end(), {"batch.global=4", "checkpoint.every_steps=0", "checkpoint.every_minutes=0"});
   arguments.insert(arguments.end(), GetParam().settings.begin(), GetParam().settings.end());
   const std::string threads = "OMP_NUM_THREADS=2";
-  estimated(arguments, threads);  // which leaves the tokens in the cache: what learning them takes stays with a process
+  estimated(arguments, threads);  // the first run caches the tokens; tokenizing leaves memory with a process
   const auto j = estimated(arguments, threads);
   EXPECT_NEAR(peak_of(arguments) / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << j;
 }
@@ -136,11 +136,11 @@ INSTANTIATE_TEST_SUITE_P(Decks, PeakMemory,
                                            Case{"checkpoint", {"checkpoint.at_end=true"}}),
                          [](const auto& test) { return test.param.name; });
 
-// Threads divide what a rank has on a node, and have memory of their own.
+// Threads are divided among the ranks of a node, and need memory of their own.
 TEST(MemoryPlan, OfOtherRanksIsWhatTheyPlan) {
   const TemporaryFolder folder;
   std::vector<std::string> arguments = deck("quickstart.ini", folder);
-  arguments.insert(arguments.end(), {"checkpoint.at_end=false", "parallel.zero=0"});  // threads are what differs
+  arguments.insert(arguments.end(), {"checkpoint.at_end=false", "parallel.zero=0"});  // only the threads differ
   const std::string by_cores = "env -u OMP_NUM_THREADS";
   const Outcome run = llmtrain({2, 1, arguments, {}, by_cores});
   ASSERT_EQ(run.exit_code, 0) << run.output;
@@ -164,7 +164,7 @@ TEST(MemoryPlan, ANodeThatIsNotFullCountsTheRanksThatItHas) {
     arguments.insert(arguments.end(), {"--ranks", "6", "--ranks-per-node", ranks});
     return estimated(arguments);
   };
-  on_nodes_of("4");  // which leaves the tokens in the cache, as in PeakMemory
+  on_nodes_of("4");  // the first run caches the tokens, as in PeakMemory
   const auto four = on_nodes_of("4"), two = on_nodes_of("2");
   EXPECT_EQ(four["bytes_per_node"].get<int64_t>(), 4 * four["bytes_per_rank"]["total"].get<int64_t>());
   EXPECT_EQ(four["ranks_of_last_node"], 2);

@@ -1,5 +1,5 @@
-// [model] path: training starts from a Hugging Face folder, whatever the ranks and the ZeRO stage, and what goes in
-// comes out.
+// [model] path: training starts from a Hugging Face folder, for any number of ranks and any ZeRO stage, and exports the
+// imported values.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class ModelPath : public ::testing::Test {
     return llmtrain({ranks, 1, arguments});
   }
 
-  /// The ledger of one run and the weights that it exported, or the output where it failed.
+  /// The ledger of one run and its exported weights, or the output if it failed.
   std::string run(int ranks, const std::string& model, std::vector<std::string> more) {
     name = "run" + std::to_string(++runs);
     more.push_back("run.name=" + name);
@@ -59,7 +59,7 @@ class ModelPath : public ::testing::Test {
   }
   static std::string weights(const fs::path& model) { return read_file(model / "model.safetensors"); }
 
-  /// A copy of a model to break.
+  /// A copy of a model to modify.
   fs::path copy(const std::string& model) {
     fs::path to = folder / ("copy" + std::to_string(++copies));
     fs::copy(models() / model, to);
@@ -93,7 +93,7 @@ TEST_F(ModelPath, LedgerAndExportAreIdenticalForEveryRankCountAndStage) {
       EXPECT_TRUE(run(ranks, model, {"parallel.zero=" + std::to_string(stage)}) == expected) << ranks << ", " << stage;
     }
   }
-  // One bit of one weight, the last of the last file.
+  // Flips one bit of the last weight in the last file.
   const fs::path other = copy("llama3_v4_sharded");
   std::string file = read_file(other / "model-00005-of-00005.safetensors");
   file[file.size() - 2] = static_cast<char>(file[file.size() - 2] ^ 1);
@@ -144,7 +144,7 @@ TEST_F(ModelPath, WithoutLearningTheWeightsComeBackByteForByte) {
 }
 
 TEST_F(ModelPath, TheBestModelIsExportedNotTheLast) {
-  // Validated on what the model says by itself, it gets worse by learning something else.
+  // Validated on its own output, the model gets worse by training on other text.
   const fs::path model = models() / "llama";
   nlohmann::json said = nlohmann::json::parse(read_file(model / "expected.json"))["greedy"][0];
   nlohmann::json row = said["prompt"];
@@ -174,7 +174,7 @@ TEST_F(ModelPath, ACheckpointIsExportedAsTheRunExportsItself) {
   EXPECT_FALSE(weights(folder / "exported") == weights(models() / "phi3"));
 }
 
-// From new weights, with rows of the embedding that only pad: they stay behind.
+// From new weights, with padding rows of the embedding, which are not exported.
 TEST_F(ModelPath, NewWeightsAreExportedWithoutPaddingRows) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += i * i % 7 < 3 ? "a" : "b";
@@ -264,7 +264,7 @@ TEST_F(ModelPath, ItsTokenizerReadsTheText) {
   run(2, model.string(), settings);
   EXPECT_EQ(read_file(folder / (name + "/export/tokenizer.json")), read_file(model / "tokenizer.json"));
   EXPECT_THAT(read_file(folder / (name + "/log.txt")), testing::Not(HasSubstr("has no tokenizer")));
-  // The end of documents has no row: refused before anything is read. No tokenizer at all: said.
+  // The end-of-document token has no row: refused before anything is read. A missing tokenizer is reported.
   write_tokenizer(41);
   std::vector<std::string> ended = settings;
   ended.emplace_back("data.eos_token=</s>");
@@ -274,7 +274,7 @@ TEST_F(ModelPath, ItsTokenizerReadsTheText) {
   EXPECT_THAT(read_file(folder / (name + "/log.txt")), HasSubstr("has no tokenizer"));
 }
 
-/// A padding token was added when the model was fine-tuned: no text has it, and nothing but a warning comes of it.
+/// A padding token was added when the model was fine-tuned: no text contains it, and the result is only a warning.
 TEST_F(ModelPath, ItsTokenizerMayHaveMoreTokensThanItHasRows) {
   const fs::path model = copy("llama");
   std::string vocabulary = R"("a":0,"b":1,"</s>":2,"ab":3)";

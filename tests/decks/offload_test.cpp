@@ -1,5 +1,5 @@
-// State on a local disk: the same bytes in the ledger wherever it lies, nothing left behind, and what goes wrong with
-// the disk ends the run with 73 or 74.
+// State on a local disk: the same bytes in the ledger for all settings, nothing left behind, and failures of the disk
+// end the run with 73 or 74.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ TEST_F(OffloadDeck, WhatTheDiskChangesIsFound) {
   const Outcome outcome = start_and("hurt", 1, lines_in_ledger(3), until_it_ends, endless());
   EXPECT_EQ(outcome.exit_code, 74) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr(disk().string()));
-  EXPECT_THAT(outcome.output, HasSubstr("otherwise than it was written"));
+  EXPECT_THAT(outcome.output, HasSubstr("was corrupted on the disk"));
   EXPECT_TRUE(std::filesystem::is_empty(disk()));
 }
 
@@ -186,17 +186,17 @@ TEST_F(OffloadDeck, SettingsThatCannotBeAreErrors) {
   expect(78, {"parallel.offload_optimizer=disk"}, {"parallel.offload_optimizer", "nvme"});
   for (const char* option : {"log.every_steps=1", "--check"}) {
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=/nowhere/at/all", option},
-           {"parallel.offload_path: /nowhere/at/all: there is no such folder"});
+           {"parallel.offload_path: /nowhere/at/all: the folder does not exist"});
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=/proc", option},
            {"parallel.offload_path: /proc"});
     expect(73, {"parallel.offload_optimizer=nvme", "parallel.offload_path=" + (folder / "text.txt").string(), option},
-           {"text.txt: there is no such folder"});
+           {"text.txt: the folder does not exist"});
   }
-  EXPECT_THAT(start("cpu", 1, {"parallel.offload_optimizer=cpu"}).output, HasSubstr("cpu changes nothing here"));
+  EXPECT_THAT(start("cpu", 1, {"parallel.offload_optimizer=cpu"}).output, HasSubstr("cpu has no effect here"));
   EXPECT_THAT(start("unused", 1, {"parallel.offload_path=/nowhere"}).output, HasSubstr("no effect without"));
 }
 
-/// Bytes of one rank by --estimate, and as a run measured them, libraries included.
+/// Bytes of one rank by --estimate, and as measured by a run, libraries included.
 struct Memory {
   double planned, measured;
 };

@@ -1,5 +1,5 @@
-// Requests that come in the middle of an evaluation or of samples: a stop does not wait for their end, and what is owed
-// is done when the run goes on, so that its files are those of a run that nobody interrupted.
+// Requests in the middle of an evaluation or of samples: a stop interrupts both, and pending work is done when the run
+// resumes, so that its files equal those of an uninterrupted run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,19 +78,19 @@ TEST_F(Owed, AStopInsideAnEvaluationIsMadeUpFor) {
   EXPECT_EQ(samples_shown("whole"), 6);
   EXPECT_THAT(rows_of_metrics_h5("whole"), HasSubstr(" 3 ")) << "the rows that are compared";
 
-  // Rank 1 of two; each has three pieces of an evaluation.
+  // Rank 1 of two; each has three units of work per evaluation.
   expect_stopped("cut", run("cut", 2, "signal evaluation 4 1 10"), "an evaluation after 8 of", "step-00000008");
   EXPECT_THAT(ledger("cut"), HasSubstr("{\"step\":8,\"learning_rate\""));
   EXPECT_THAT(ledger("cut"), Not(HasSubstr("{\"step\":8,\"validation_loss\""))) << "it was left";
-  // The same evaluation once more, then samples behind it.
+  // The same evaluation again, then samples after it.
   expect_stopped("cut", run("cut", 1, "signal evaluation 0 0 10"), "an evaluation after 8 of", "step-00000008");
   expect_stopped("cut", run("cut", 1, "signal sampling 1 0 10"), "sampling after 8 of", "step-00000008");
   EXPECT_THAT(ledger("cut"), HasSubstr("{\"step\":8,\"validation_loss\""));
   EXPECT_EQ(samples_shown("cut"), 2);
-  // And the last.
+  // The last evaluation.
   expect_stopped("cut", run("cut", 3, "signal evaluation 1 2 10"), "an evaluation after 10 of", "step-00000010");
   expect_goes_on("cut", 1, "whole");
-  // A checkpoint of a step without one.
+  // A checkpoint of a step without an evaluation.
   expect_stopped("early", run("early", 1, "signal evaluation 3 0 10"), "an evaluation after 4 of", "step-00000004");
   expect_goes_on("early", 2, "whole");
 }
@@ -111,13 +111,13 @@ TEST_F(Owed, TheFileSaveDoesNotWaitForTheEndOfAnEvaluation) {
   const std::string file = (folder / "saved/SAVE").string();
   const std::vector<std::string> alone = {"checkpoint.every_steps=0", "checkpoint.at_end=false"};
   const auto run_on = [&](const std::string& faults) { return run("saved", 1, faults, alone); };
-  // Looked for twice a second: the wish is there from the first piece of the evaluation on, and seen at the latest in
-  // one that a long time passes in.
+  // Files are checked twice a second: the request exists from the first unit of work of the evaluation on, and is seen
+  // at the latest in a unit that takes long.
   const Outcome saved = run_on("save evaluation 0 0 " + file + ";wait evaluation 2 0 600");
   EXPECT_EQ(saved.exit_code, 0) << saved.output;
   EXPECT_EQ(linked("saved", "latest"), "step-00000004");
   EXPECT_FALSE(fs::exists(file));
-  // As if the job had been killed then, and at any moment since.
+  // As if the job had been killed then, or at any time since.
   fs::remove(folder / "saved/finished.json");
   const Outcome again = run_on("");
   EXPECT_EQ(again.exit_code, 0) << again.output;

@@ -1,4 +1,4 @@
-// log.profile in whole runs: the table adds up, the trace can be read, and the results are those of a run without it.
+// log.profile in whole runs: the table adds up, the trace is valid, and the results equal those of a run without it.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ Profiled run(const TemporaryFolder& folder, int ranks, int steps, const std::vec
   return result;
 }
 
-/// The column ms/step of the rows with such a phase; all rows but the last with "".
+/// The column ms/step of the rows of this phase; all rows but the last with "".
 double sum_of(const std::string& log, const std::string& phase) {
   std::istringstream lines(log.substr(log.find("ms/step")));
   std::string line;
@@ -62,14 +62,14 @@ double sum_of(const std::string& log, const std::string& phase) {
   return sum;
 }
 
-/// Columns of the last row: arithmetic of the step, and what share of the machine's that is.
+/// Columns of the last row: arithmetic of the step, and its share of the machine's peak.
 std::pair<double, double> speed_of_step(const std::string& log) {
   const size_t row = log.find("\n  total ");
   if (row == std::string::npos || log.find('\n', row + 1) - row < 88) return {};
   return {std::stod(log.substr(row + 69, 10)), std::stod(log.substr(row + 87, 9))};
 }
 
-/// Every span lies inside of the one around it, and they come in the order of their beginnings.
+/// Every span lies inside the enclosing one, and spans are in the order of their start.
 void expect_nested(const nlohmann::json& trace) {
   constexpr double rounding = 0.0021;  // microseconds, of two numbers
   std::map<int, std::vector<std::pair<double, double>>> open;
@@ -142,7 +142,7 @@ TEST(Profiling, TheTraceIsTheRunsOwn) {
   EXPECT_EQ(llmtrain({1, 1, replaced}).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "run1_2/trace.json")) << "of the run that was replaced";
 
-  // Of somebody else: nothing is replaced.
+  // A file of another owner: nothing is replaced.
   std::filesystem::create_directory(folder / "other");
   write_file(folder / "other/trace.json", "mine");
   const Outcome refused = llmtrain({1, 1, arguments_of(folder, "other", 3)});
@@ -186,7 +186,7 @@ TEST(Profiling, ATraceThatCannotBeWrittenEndsNoRun) {
                                           "LLMTRAIN_FAULT_PATH=trace.json LLMTRAIN_FAULT_" +
                                           fault});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_NE(outcome.output.find("the run goes on without the trace"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("the run continues without the trace"), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("ms/step"), std::string::npos) << outcome.output;
     EXPECT_FALSE(std::filesystem::exists(folder / "run/trace.json"));
     EXPECT_TRUE(std::filesystem::exists(folder / "run/finished.json"));

@@ -9,14 +9,14 @@
 
 namespace llmtrain::test {
 
-/// Where this build has what the tests run; empty where it has none.
+/// Paths of the programs in this build; empty if it lacks them.
 namespace programs {
 extern const std::string llmtrain, llmtool;
-extern const std::string faulty;         ///< llmtrain with faults in its numbers
+extern const std::string faulty;         ///< llmtrain with injected numerical faults
 extern const std::string counted;        ///< llmtrain, counting allocations
-extern const std::string fault_library;  ///< to be preloaded: faults of the disk
-extern const std::string span_tool;      ///< a tool as profilers bring them
-extern const std::string mpirun;         ///< with its options; the number of ranks comes next
+extern const std::string fault_library;  ///< preloaded library that injects faults of the disk
+extern const std::string span_tool;      ///< a tool that receives spans, as profilers do
+extern const std::string mpirun;         ///< with its options; the number of ranks follows
 extern const std::string host_build;     ///< the folder of the host's programs, for builds of other devices
 }  // namespace programs
 
@@ -25,7 +25,7 @@ struct Outcome {
   std::string output;  ///< standard output and error together
 };
 
-/// Shell command; its exit code and what it printed.
+/// Runs a shell command; returns its exit code and output.
 Outcome shell(const std::string& command);
 
 struct Launch {

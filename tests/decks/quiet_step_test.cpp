@@ -1,6 +1,6 @@
-// Nothing inside a step allocates, touches fresh memory or starts a thread: not the passes, not the exchange, not the
-// next batch, not the log. The system may take a page away now and then, and a thread in the background may wake up: so
-// the median step counts.
+// No part of a step allocates, touches fresh memory or starts a thread: not the passes, the exchange, the next batch or
+// the log. The system may reclaim a page now and then, and a thread in the background may wake up: so the median step
+// counts.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ struct Counts {
   int64_t own = -1;  ///< allocations that are not MPI's
 };
 
-constexpr size_t warm_steps = 4;  ///< kernels are made, buffers grow
+constexpr size_t warm_steps = 4;  ///< kernels are created, buffers grow
 
 /// Medians over the steps of one rank.
 Counts median_step(const std::string& text) {
@@ -36,7 +36,7 @@ Counts median_step(const std::string& text) {
   return {median(all[0]), median(all[1]), median(all[2]), median(all[3])};
 }
 
-/// Of every rank.
+/// Counts of every rank.
 std::vector<Counts> counted(const Launch& layout, const std::string& does) {
   const TemporaryFolder folder;
   Launch launch = layout;
@@ -94,7 +94,7 @@ TEST(QuietStep, NorDoesOneThatStreamsItsStateFromADisk) {
   }
 }
 
-// MPI allocates what it likes; with accumulation, and with messages instead of shared memory.
+// MPI may allocate; tested with accumulation, and with messages instead of shared memory.
 TEST(QuietStep, RanksAllocateNothingThemselvesTouchNoFreshMemoryAndStartNoThread) {
   for (const char* environment : {"", "LLMTRAIN_RANKS_PER_NODE=1"}) {
     for (const char* zero : {"parallel.zero=1", "parallel.zero=3"}) {

@@ -1,5 +1,5 @@
-// A run that was cut off goes on as if it never had been: not one byte of the ledger may show where, by what, or on how
-// many ranks.
+// An interrupted run resumes as if it had not been interrupted: not one byte of the ledger may depend on when, by what,
+// or on how many ranks.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -103,11 +103,11 @@ TEST_F(Resume, AndDiffersWhereTheStateDiffers) {
     const Outcome outcome = run("cut", 1, {change});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
     const std::string key = change.substr(0, change.find('='));
-    EXPECT_THAT(outcome.output, HasSubstr("takes effect from here on: " + key)) << "named";
+    EXPECT_THAT(outcome.output, HasSubstr("with effect from here on: " + key)) << "named";
     EXPECT_NE(ledger("cut"), expected) << change;
     EXPECT_EQ(ledger("cut").substr(0, 300), expected.substr(0, 300)) << "what was before stays";
   }
-  // The state of another step under the name of this one: moments, parameters and position are all wrong.
+  // The state of a different step under the name of this one: moments, parameters and position are all wrong.
   cut_off("whole", "cut", 5);
   fs::remove_all(checkpoint("cut", 5));
   fs::copy(checkpoint("cut", 4), checkpoint("cut", 5), fs::copy_options::recursive);
@@ -132,7 +132,7 @@ TEST_F(Resume, BreakingChangesAreListedAndRefused) {
   write_file(folder / "text.txt", read_file(folder / "text.txt") + "One more document.\n\n");
   const Outcome data = run("cut");
   EXPECT_EQ(data.exit_code, 65) << data.output;
-  EXPECT_THAT(data.output, HasSubstr("other data"));
+  EXPECT_THAT(data.output, HasSubstr("trained on different data"));
 }
 
 TEST_F(Resume, TheSameDataGoOnWhereverTheyLie) {
@@ -153,9 +153,9 @@ TEST_F(Resume, TheSameDataGoOnWhereverTheyLie) {
   }
   const Outcome other = run("cut", 2, {train("other.txt"), "run.max_steps=14"});
   EXPECT_EQ(other.exit_code, 73) << other.output;
-  EXPECT_THAT(other.output, HasSubstr("other.txt has other content than"));
+  EXPECT_THAT(other.output, HasSubstr("other.txt differs from that of"));
   EXPECT_EQ(ledger("cut"), expected) << "nothing was touched";
-  // A finished run is finished under any name of its data, and only of them.
+  // A finished run counts as finished under any name of its data, and only for the same data.
   const Outcome finished = run("whole", 1, {train("link.txt")});
   EXPECT_EQ(finished.exit_code, 0) << finished.output;
   EXPECT_THAT(finished.output, HasSubstr("this run is finished"));
@@ -184,7 +184,7 @@ TEST_F(Resume, DamageFallsBackAndIsNamed) {
   const Outcome outcome = run("cut", 3);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const int step : {9, 8, 7, 6})
-    EXPECT_THAT(outcome.output, HasSubstr("step " + std::to_string(step) + " is refused"));
+    EXPECT_THAT(outcome.output, HasSubstr("step " + std::to_string(step) + " cannot be used"));
   EXPECT_THAT(outcome.output, HasSubstr("step-00000005, step 5"));
   EXPECT_EQ(ledger("cut"), expected);
   cut_off("whole", "cut", 2);
@@ -204,17 +204,17 @@ TEST_F(Resume, AFinishedRunStaysAsItIsAndCanBeExtended) {
   for (const auto& entry : fs::recursive_directory_iterator(folder / "whole"))
     after[entry.path()] = fs::last_write_time(entry.path());
   EXPECT_EQ(before, after);
-  EXPECT_EQ(run("whole", 1, {"run.max_steps=8"}).exit_code, 0) << "nothing is left to do";
+  EXPECT_EQ(run("whole", 1, {"run.max_steps=8"}).exit_code, 0) << "the run is finished";
   const Outcome longer = run("whole", 3, {"run.max_steps=14"});
   EXPECT_EQ(longer.exit_code, 0) << longer.output;
   EXPECT_THAT(longer.output, HasSubstr("run.max_steps: 12 there, 14 here"));
   EXPECT_THAT(ledger("whole"), HasSubstr("{\"step\":14,"));
-  // The mark without its checkpoint is not believed.
+  // The mark of the end is ignored without its checkpoint.
   const std::string expected = ledger("whole");
   fs::resize_file(checkpoint("whole", 14) / "manifest.json", 500);
   const Outcome repaired = run("whole", 1, {"run.max_steps=14"});
   EXPECT_EQ(repaired.exit_code, 0) << repaired.output;
-  EXPECT_THAT(repaired.output, HasSubstr("step 14 is refused"));
+  EXPECT_THAT(repaired.output, HasSubstr("step 14 cannot be used"));
   EXPECT_EQ(ledger("whole"), expected);
 }
 
@@ -275,7 +275,7 @@ TEST_F(Resume, KeepsTheNewestAndTheBest) {
   EXPECT_EQ(names.size(), 3u);
 }
 
-/// Another job's run is replaced, in whichever of its lives a job comes to that.
+/// Another job's run is replaced, also by a job that was requeued.
 TEST_F(Resume, ARequeuedJobDoesNotReplaceItsRun) {
   const auto run_as = [&](const std::string& name, int job, int restarts) {
     Outcome outcome = llmtrain({1, 1, arguments(name, {"run.overwrite=true"}), "",
@@ -299,7 +299,7 @@ TEST_F(Resume, ALostLedgerBeginsAgainAndSaysSo) {
   fs::remove(folder / "cut/ledger.jsonl");
   const Outcome outcome = run("cut");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("it begins again at step 9"));
+  EXPECT_THAT(outcome.output, HasSubstr("a new one begins at step 9"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("the old one")));
   EXPECT_TRUE(ledger("whole").ends_with(ledger("cut")));
 }

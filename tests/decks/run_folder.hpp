@@ -38,35 +38,35 @@ struct DocumentsDeck {
   std::string text() const;
 };
 
-/// In the environment of llmtrain: every step takes so many milliseconds, so that things happen in the midst of a run
-/// on a fast machine, too. Empty where the library that does it cannot be: with sanitizers, which are slow anyhow.
+/// Environment of llmtrain that makes every step take this many milliseconds, so that events happen during a run on a
+/// fast machine too. Empty if the library for it cannot be used: with sanitizers, which are slow anyway.
 std::string slow_steps(int milliseconds);
 
 class RunFolder : public ::testing::Test {
  protected:
-  /// Writes text.txt and deck.ini. TEXT and FOLDER in the deck become that file and this folder.
+  /// Writes text.txt and deck.ini. TEXT and FOLDER in the deck are replaced by that file and this folder.
   RunFolder(const std::string& text, std::string deck);
 
-  /// `faults`: for the program of faulty/main.cpp, which runs then.
+  /// `faults`: for the program of faulty/main.cpp, which then replaces llmtrain.
   Outcome start(const std::string& name, int ranks, const std::vector<std::string>& overrides,
                 const std::string& faults = "", int threads = 1) const;
   std::vector<std::string> arguments(const std::string& name, const std::vector<std::string>& overrides) const;
-  /// For shell().
+  /// Command line for shell().
   std::string command(const std::string& name, int ranks, const std::string& overrides = "") const;
-  /// Runs in the background; when `condition`, or after a long time, `action` is done; ends with the job's exit code.
-  /// Both are commands, which find the job in $job and its folder in $run; `pid N` gives the process of rank N.
+  /// Runs in the background; once `condition` holds, or after a long time, runs `action`; ends with the job's exit
+  /// code. Both are commands, which find the job in $job and its folder in $run; `pid N` prints the process of rank N.
   Outcome start_and(const std::string& name, int ranks, const std::string& condition, const std::string& action,
                     const std::string& overrides = "", const std::string& environment = "") const;
-  /// A condition: the ledger has so many lines.
+  /// A condition: the ledger has this many lines.
   static std::string lines_in_ledger(int lines);
 
   std::string ledger(const std::string& name) const { return read_file(folder / (name + "/ledger.jsonl")); }
   std::filesystem::path checkpoint(const std::string& name, int64_t step) const {
     return folder / (name + "/checkpoints/" + step_name(step));
   }
-  /// What a link among the checkpoints points to; empty: there is none.
+  /// Target of a link among the checkpoints; empty if it does not exist.
   std::string linked(const std::string& name, const std::string& link) const;
-  /// A copy of run `from` as a job leaves it that is killed before the checkpoint behind `step` is published.
+  /// Copies run `from` as a job leaves it that is killed before it publishes the checkpoint after `step`.
   void cut_off(const std::string& from, const std::string& to, int64_t step) const;
 
   TemporaryFolder folder;

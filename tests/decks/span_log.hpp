@@ -1,5 +1,5 @@
 #pragma once
-// What the tool of span_tool/ was told in a run.
+// Log of the tool in span_tool/ for a run.
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@
 namespace llmtrain::test {
 
 struct SpanLog {
-  std::map<std::string, int> begun;  ///< how often, by "outer/inner" of the outermost two names
+  std::map<std::string, int> begun;  ///< count, by "outer/inner" of the outermost two names
   std::set<std::string> threads, categories;
 };
 
-/// Reads the one log whose name begins so. Every thread must have ended as many spans as it began, none before.
+/// Reads the only log whose name has this prefix. Every thread must have ended as many spans as it began, in order.
 inline SpanLog read_span_log(const std::filesystem::path& prefix) {
   SpanLog log;
   std::map<std::string, std::vector<std::string>> open;

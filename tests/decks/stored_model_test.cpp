@@ -1,4 +1,4 @@
-// Checkpoints as models: evaluated, exported in little memory, and sufficient where the folder that a run began with is
+// Checkpoints as models: evaluation, export in little memory, and resuming if the folder that a run started from is
 // gone.
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ class StoredModel : public ::testing::Test {
 TEST_F(StoredModel, IsEvaluatedAsItsExportIs) {
   write_file(folder / "text.txt", words(400));
   write_file(folder / "held.txt", words(77));
-  // 64 rows, some of which no token has: the export is without them.
+  // 64 rows, some of which belong to no token: the export omits them.
   write_file(folder / "train.ini", "[run]\nmax_steps = 4\noutput = " + folder.text() +
                                        "\n[model]\nd_model = 24\nn_layers = 2\nn_heads = 3\nvocab_size = 64\n[data]\n"
                                        "train = " +
@@ -110,7 +110,7 @@ TEST_F(StoredModel, GoesOnWhereTheFolderThatItBeganWithIsGone) {
   fs::remove_all(folder / "cut/export");
   fs::remove(folder / "cut/finished.json");
   fs::rename(model, folder / "elsewhere");
-  fs::remove_all(folder / "cache");  // the text is read once more
+  fs::remove_all(folder / "cache");  // the text is read again
 
   run("cut", 3);
   EXPECT_THAT(output, HasSubstr("resumed"));
@@ -122,7 +122,7 @@ TEST_F(StoredModel, GoesOnWhereTheFolderThatItBeganWithIsGone) {
       EXPECT_EQ(read_file(folder / name / leaf), read_file(file.path())) << name << ": " << leaf;
     }
   }
-  // Where nothing is left of it, a run needs the folder; so does one that begins.
+  // Without any checkpoint, a run needs the folder; so does a new run.
   run("new", 2, 66);
   EXPECT_THAT(output, HasSubstr("model.path"));
   fs::remove_all(folder / "cut/checkpoints");
@@ -131,7 +131,7 @@ TEST_F(StoredModel, GoesOnWhereTheFolderThatItBeganWithIsGone) {
   EXPECT_THAT(output, HasSubstr("model.path"));
 }
 
-/// Most memory that llmtool held, bytes.
+/// Peak memory of llmtool, bytes.
 int64_t peak_of(const std::vector<std::string>& arguments) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-// Tokenizers learnt by llmtrain, on several ranks, and by llmtool.
+// Tokenizers trained by llmtrain, on several ranks, and by llmtool.
 
 #include <gtest/gtest.h>
 
@@ -49,8 +49,8 @@ TEST_F(LearntTokenizer, OfATaskIsTheOneOfLlmtoolOnAnyNumberOfRanks) {
       EXPECT_TRUE(read_file(result(ranks, file)) == read_file(made + "/" + file)) << ranks << " " << file;
     }
   }
-  // Again: finished. Another size: another deck, another tokenizer.
-  EXPECT_NE(run("learn.ini", 1).output.find("nothing is left to do"), std::string::npos);
+  // Repeated: finished. A different size: a different deck, a different tokenizer.
+  EXPECT_NE(run("learn.ini", 1).output.find("is finished. Give run.name=..."), std::string::npos);
   EXPECT_EQ(run("learn.ini", 1, {"data.vocab_size=400"}).exit_code, 73);
   ASSERT_EQ(run("learn.ini", 1, {"data.vocab_size=400", "run.overwrite=true"}).exit_code, 0);
   EXPECT_FALSE(read_file(result(1, "tokenizer.json")) == read_file(made + "/tokenizer.json"));
@@ -67,7 +67,7 @@ TEST_F(LearntTokenizer, OfARunGivesTheSameLedgerOnAnyNumberOfRanks) {
   EXPECT_FALSE(read_file(result(1, "ledger.jsonl")) == first);
 }
 
-/// Its deck names no token that ends a text, and is still a deck.
+/// The resolved deck names no end-of-text token, and is still a valid deck.
 TEST_F(LearntTokenizer, TrainsARunThatIsFoundFinished) {
   ASSERT_EQ(run("learn.ini", 1).exit_code, 0);
   const std::string tokenizer = "data.tokenizer=" + result(1, "tokenizer.json").string();
@@ -86,7 +86,7 @@ TEST_F(LearntTokenizer, KeysThatCannotBeAreRefused) {
   };
   refused({"tokenizer.special_tokens=<a>,<a>"}, "<a> is there already");
   refused({"data.vocab_size=258", "tokenizer.special_tokens=<a>,<b>"}, "258 is too small");
-  refused({"data.tokenizer=char"}, "learns bpe");
+  refused({"data.tokenizer=char"}, "only trains bpe");
   EXPECT_EQ(run("learn.ini", 1, {"data.vocab_size=259", "tokenizer.special_tokens=<a>,<b>"}).exit_code, 0);
 }
 

@@ -41,14 +41,14 @@ class Watchdog : public RunFolder {
 };
 
 TEST_F(Watchdog, AStoppedRankEndsTheJob) {
-  for (const int at : {1, 25}) {  // before the first checkpoint, and behind it
+  for (const int at : {1, 25}) {  // before the first checkpoint, and after it
     const std::string name = "stopped" + std::to_string(at);
     const Outcome outcome =
         start_and(name, 3, lines_in_ledger(at), "kill -STOP $(pid 1); date +%s >$run/../since", "", slow_steps(50));
     const Outcome seconds = shell("echo $(($(date +%s) - $(cat " + (folder / "since").string() + ")))");
     EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
     EXPECT_LE(std::stoi(seconds.output), 3 + 30) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is lost: no sign of life for "));
+    EXPECT_THAT(outcome.output, HasSubstr("llmtrain: rank 1 is lost: no heartbeat for "));
     EXPECT_THAT(outcome.output, HasSubstr("the process is stopped"));
     EXPECT_THAT(outcome.output, HasSubstr(" #")) << "the number of the last collective";
     EXPECT_EQ(outcome.output.find("is lost"), outcome.output.rfind("is lost")) << "said once\n" << outcome.output;

@@ -44,7 +44,7 @@ TEST(ChooseDevice, MoreRanksThanDevicesTakeThemInTurn) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(choose_device({node.data(), 2}, rank, 4), rank % 2);
 }
 
-// CUDA shows the fastest first, and what the user wants where there is a list.
+// CUDA shows the fastest first, or the order of the user's list.
 TEST(ChooseDevice, ARankAloneTakesTheFirst) {
   const std::vector<std::string> seen = {node[3], node[1]};
   EXPECT_EQ(choose_device(seen, 0, 1), 0);

@@ -1,4 +1,4 @@
-// The pretended GPU notices what a real one would punish.
+// The emulated GPU detects errors that a real one would punish.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,7 +63,7 @@ bool lazy() {
   return order == nullptr || std::string(order) == "lazy";
 }
 
-// What DeviceBuffer does not know of is counted where it must be this process's.
+// Allocations outside DeviceBuffer are counted if they must be this process's.
 TEST(ProcessBytes, CountWhatLibrariesTakeWhereNobodyElseIs) {
   constexpr int64_t bytes = int64_t{3} << 20;
   const int64_t alone = device_process_bytes(1), shared = device_process_bytes(2);
@@ -117,7 +117,7 @@ TEST(Emulator, NewMemoryIsNotZero) {
   EXPECT_TRUE(std::isnan(numbers.get(0)));
 }
 
-// The second stream reads what the first writes: with an event afterwards, without one before.
+// The second stream reads data of the first: after it with an event, before it without one.
 TEST(Emulator, StreamsAreOrderedByEventsOnly) {
   for (const bool ordered : {false, true}) {
     Numbers numbers;
@@ -138,7 +138,7 @@ TEST(Emulator, StreamsAreOrderedByEventsOnly) {
   }
 }
 
-// Whoever asks for the last error afterwards is not told of it.
+// A later query for the last error does not see it.
 TEST(Emulator, WaitingLeavesNoErrorBehind) {
   if (!lazy()) GTEST_SKIP() << "of the lazy order";
   const Numbers numbers;
@@ -181,7 +181,7 @@ TEST(Emulator, PinnedMemoryIsCopiedLate) {
   cudaFreeHost(pinned);
 }
 
-// As in a thread that never called cudaSetDevice, of a rank whose GPU is not the first.
+// The same in a thread that never called cudaSetDevice, of a rank whose GPU is not the first.
 TEST(Emulator, EndsAProgramThatForgetsWhichGpuItUses) {
   int devices = 0;
   ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
@@ -270,16 +270,16 @@ struct Shared {
   float* to;
   bool right;
 };
-/// The last block to begin has its say; with `right`, each has a place of its own.
+/// The last block to start wins; with `right`, each has its own element.
 void number_blocks(Shared a) {
   if (threadIdx.x == 0) a.to[a.right ? blockIdx.x : 0] = static_cast<float>(blockIdx.x);
 }
-/// What the first warp wrote, read by the second: behind a barrier, or too early.
+/// Data of the first warp, read by the second: after a barrier, or too early.
 void pass_on(Shared a) {
   __shared__ float passed;
   if (threadIdx.x == 0) passed = 0;
   __syncthreads();
-  if (threadIdx.x == 0) passed = 7;  // in the lazy order the last thread's turn
+  if (threadIdx.x == 0) passed = 7;  // in the lazy order the last thread to run
   if (a.right) __syncthreads();
   if (threadIdx.x == 32) *a.to = passed;
 }

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder that looks like the parts of / that host_memory reads.
+/// A folder with copies of the system files that host_memory reads.
 class HostMemory : public testing::Test {
  protected:
   HostMemory() { write("proc/meminfo", "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    800 kB\n"); }

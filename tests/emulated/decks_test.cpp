@@ -1,4 +1,4 @@
-// Whole runs of the GPU program on pretended GPUs (tests/emulator), alone and against the host's program.
+// Whole runs of the GPU program on emulated GPUs (tests/emulator), alone and compared with the host's program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,14 +33,14 @@ class EmulatedRun : public RunFolder {
     overrides.push_back("data.cache=" + (folder / "cache").string());
     return llmtrain({ranks, 1, arguments(name, overrides), program, environment});
   }
-  /// The ledger, or the output where the run failed.
+  /// The ledger, or the output if the run failed.
   std::string ledger_of(int ranks, const std::vector<std::string>& overrides, const std::string& environment = "") {
     const std::string name = "run" + std::to_string(++runs_);
     const Outcome outcome = run(name, ranks, overrides, environment);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
   }
-  /// The weights of a checkpoint as a Hugging Face folder has them.
+  /// The weights of a checkpoint, exported to a Hugging Face folder.
   std::string exported(const std::string& name, int64_t step, const std::string& program) {
     const std::string out = (folder / ("exported" + std::to_string(++runs_))).string();
     const Outcome outcome = shell(program + " export " + checkpoint(name, step).string() + " --output " + out);
@@ -79,7 +79,7 @@ TEST_F(EmulatedRun, LedgerIsIdenticalForRanksAndStages) {
       << "3 ranks, by chance";
 }
 
-// The first step overflows on all ranks; the schedule waits for the second one, whose scale is half as high.
+// The first step overflows on all ranks; the schedule waits for the second one, whose scale is half as large.
 TEST_F(EmulatedRun, AnOverflowOfFp16HalvesTheScaleAndSkipsItsStep) {
   const std::vector<std::string> settings = {"run.max_steps=4", "precision.compute=fp16",
                                              "precision.initial_loss_scale=2097152"};
@@ -123,7 +123,7 @@ TEST_F(EmulatedRun, Tf32IsNotFp32AndTheSameOnAllRanks) {
   }
 }
 
-// Two ranks take those of the list in the order of their addresses; one that is alone takes the first.
+// Two ranks use the GPUs of the list in the order of their addresses; a single rank uses the first.
 TEST_F(EmulatedRun, CudaVisibleDevicesNamesTheGpusOfTheRanks) {
   const std::string listed = "LLMTRAIN_EMULATOR_DEVICES=4 CUDA_VISIBLE_DEVICES=3,1 ";
   EXPECT_EQ(ledger_of(2, {"parallel.zero=3"}, listed), ledger_of(1, {}));
@@ -137,8 +137,8 @@ TEST_F(EmulatedRun, CudaVisibleDevicesNamesTheGpusOfTheRanks) {
   EXPECT_THAT(run("one", 2, {}, one).output, HasSubstr(" share GPU 0000:02:00.0 of ")) << "control";
 }
 
-// Where the host compares losses it decides whether a step's update takes place, else the device; where ranks share a
-// GPU, the host. A hash of the parameters, which lets the host wait, is behind the last step alone.
+// The host decides about a step's update if it compares losses, or if ranks share a GPU; else the device. A hash of the
+// parameters, for which the host waits, follows only the last step.
 TEST_F(EmulatedRun, LedgerIsTheSameWhoeverDecidesAboutUpdates) {
   const std::vector<std::string> common = {"log.parameter_hash_every_steps=3", "optimizer.max_grad_norm=0.5"};
   const auto ledger_with = [&](int ranks, const std::string& more, const std::string& environment) {
@@ -179,7 +179,7 @@ TEST_F(EmulatedRun, AttentionThatIsAskedForMustBeThere) {
   EXPECT_EQ(run("own", 3, {}, "LLMTRAIN_EMULATOR_DEVICES=3 LLMTRAIN_ATTENTION=own").exit_code, 0) << "control";
 }
 
-// Of the GPU, not of the process on the host: with its context and the workspace of products, and without.
+// Memory of the GPU, not of the process on the host: with its context and the workspace of products, and without.
 TEST_F(EmulatedRun, MemoryOfTheGpuIsTheEstimate) {
   constexpr double context = 512.0 * (1 << 20), products = 64.0 * (1 << 20);
   int runs = 0;
@@ -208,9 +208,9 @@ TEST_F(EmulatedRun, MemoryOfTheGpuIsTheEstimate) {
   EXPECT_GT(measure(2, "1", "2"), 0) << "ranks that share a GPU";
 }
 
-// NCCL takes two parts of one GPU for two ranks on it; their memory is not shared.
+// NCCL accepts two partitions of one GPU for two ranks; their memory is not shared.
 TEST_F(EmulatedRun, PartsOfAGpuHaveMemoryOfTheirOwn) {
-  const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=600000000";  // 256 MiB a rank are left free
+  const std::string memory = " LLMTRAIN_EMULATOR_MEMORY=600000000";  // 256 MiB per rank are left free
   const Outcome shared = run("one", 2, {}, "LLMTRAIN_EMULATOR_DEVICES=1" + memory);
   EXPECT_EQ(shared.exit_code, 78) << shared.output;
   EXPECT_THAT(shared.output, HasSubstr("not enough memory"));
@@ -263,7 +263,7 @@ TEST_F(EmulatedRun, OffloadedRunsGoOnAsResidentOnesAndBack) {
   }
 }
 
-// Of a group's passes those between the first and the last: nothing travels in them.
+// The passes of a group between the first and the last: they contain no transfer.
 TEST_F(EmulatedRun, SeveralRanksHaveGraphsOfPassesInWhichNothingTravels) {
   std::vector<std::string> overrides = {"model.dropout=0", "data.packing=wrap", "data.cross_document_attention=true",
                                         "batch.global=16", "parallel.reduction_groups=2"};
@@ -275,19 +275,20 @@ TEST_F(EmulatedRun, SeveralRanksHaveGraphsOfPassesInWhichNothingTravels) {
     plain.insert(plain.end(), {zero, "parallel.cuda_graphs=false"});
     const Outcome outcome = run(name, 2, graphs, two_gpus);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("graphs     1 recorded; 5 of 12 passes were launches"));
+    EXPECT_THAT(outcome.output, HasSubstr("graphs     1 recorded; 5 of 12 passes ran as graphs"));
     EXPECT_EQ(ledger(name), ledger_of(2, plain, two_gpus)) << "stage " << stage;
   }
   overrides.emplace_back("parallel.zero=3");
-  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output, HasSubstr("graphs     none: weights or gradients travel"));
+  EXPECT_THAT(run("travels", 2, overrides, two_gpus).output,
+              HasSubstr("graphs     none: the passes communicate weights or gradients"));
 }
 
-// What a transfer takes is in the profile where it begins and where it is waited for.
+// The profile shows a transfer's time where it starts and where it is waited for.
 TEST_F(EmulatedRun, IsProfiledWithoutMemoryToSpare) {
   const std::string small = "LLMTRAIN_EMULATOR_DEVICES=2 LLMTRAIN_EMULATOR_MEMORY=1000000000";
   const Outcome outcome = run("profile", 2, {"log.profile=1", "parallel.zero=3"}, small);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("no memory is left to measure what this GPU can do"));
+  EXPECT_THAT(outcome.output, HasSubstr("no memory is left to measure the limits of this GPU"));
   EXPECT_THAT(outcome.output, HasSubstr("all-gather"));
   EXPECT_EQ(ledger("profile"), ledger_of(1, {})) << "with a profile or without";
 }
@@ -306,7 +307,7 @@ TEST_F(EmulatedRun, ShowsItsSpansAsRangesOfNvtx) {
 }
 
 TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {
-  // Of 1.5 MB of state: from a copy of it, and in part from the state itself while the next step computes.
+  // A part of 1.5 MB of state comes from a copy, the rest from the state itself while the next step computes.
   std::vector<std::string> overrides = {"checkpoint.every_steps=1", "model.d_model=72"};
   const std::string expected = ledger_of(1, overrides);
   overrides.push_back("checkpoint.buffer=1048576");
@@ -324,8 +325,8 @@ TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {
   }
 }
 
-// What a copy has no room for is read by a thread of the saver's own, for which CUDA would take the node's first GPU.
-// (The pretended one ends a process that makes a second context.)
+// State that exceeds the copy is read by a thread of the saver's own, for which CUDA would use the node's first GPU.
+// (The emulator ends a process that creates a second context.)
 TEST_F(EmulatedRun, StateThatIsReadInTheBackgroundIsOnTheRanksOwnGpu) {
   const Outcome outcome = run("wide", 2,
                               {"model.d_model=192", "run.max_steps=2", "checkpoint.every_steps=1",
@@ -337,7 +338,7 @@ TEST_F(EmulatedRun, StateThatIsReadInTheBackgroundIsOnTheRanksOwnGpu) {
 
 TEST_F(EmulatedRun, CheckpointsAreExchangedWithTheHost) {
   if (!fs::exists(host("llmtrain")) || !fs::exists(host("llmtool"))) GTEST_SKIP() << "no host build: " << host("");
-  // Steps that change no parameter: what comes out is what went in.
+  // Steps that change no parameter: the output equals the input.
   const std::vector<std::string> still = {"schedule.learning_rate=0", "optimizer.weight_decay=0",
                                           "checkpoint.every_steps=1", "precision.compute=fp32"};
   for (const bool from_host : {true, false}) {
@@ -358,7 +359,7 @@ TEST_F(EmulatedRun, CheckpointsAreExchangedWithTheHost) {
   }
 }
 
-// Between steps, where the state is looked through before it is saved.
+// Between steps, where the state is checked before it is saved.
 TEST_F(EmulatedRun, AKernelThatHangsBetweenStepsEndsTheRun) {
   const std::string hangs = "LLMTRAIN_EMULATOR_FAULT='kernel 0 12 Squares' timeout -s KILL 60";
   const std::vector<std::string> overrides = {"checkpoint.every_steps=1", "watchdog.stuck_after=2s"};
@@ -377,14 +378,14 @@ TEST_F(EmulatedRun, WithoutAGpuTheErrorSaysWhatToDo) {
 TEST_F(EmulatedRun, AGpuTooOldIsAnError) {
   const Outcome outcome = run("old", 2, {}, "LLMTRAIN_EMULATOR_CAPABILITY=75");
   EXPECT_EQ(outcome.exit_code, 69);
-  EXPECT_THAT(outcome.output, HasSubstr("wants compute capability 8.0 or newer"));
+  EXPECT_THAT(outcome.output, HasSubstr("needs compute capability 8.0 or newer"));
 }
 
 TEST_F(EmulatedRun, AGpuTooSmallIsAnError) {
   const Outcome outcome = run("small", 1, {}, "LLMTRAIN_EMULATOR_MEMORY=100000");
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_THAT(outcome.output, HasSubstr("not enough memory: the run needs"));
-  EXPECT_THAT(outcome.output, HasSubstr("per rank, its share of the GPU is"));
+  EXPECT_THAT(outcome.output, HasSubstr("per rank, and a rank's share of the GPU is"));
 }
 
 TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {

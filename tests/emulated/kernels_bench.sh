@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# kernels_bench.sh PROGRAM: gpu_kernels_bench runs, on sizes of tests, and says of each kernel what gpu_kernels.py reads.
+# kernels_bench.sh PROGRAM: gpu_kernels_bench runs, on sizes of tests, and prints for each kernel what gpu_kernels.py
+# parses.
 set -euo pipefail
 output=$("$1" small)
 echo "$output"

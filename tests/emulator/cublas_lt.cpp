@@ -59,7 +59,7 @@ void set_value(void* data, cudaDataType_t type, int64_t i, float value) {
   }
   static_cast<uint16_t*>(data)[i] = bits;
 }
-/// Of the 23 bits of the fraction 10 stay.
+/// Keeps 10 of the 23 fraction bits.
 float to_tf32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return std::bit_cast<float>((bits + 0xFFF + (bits >> 13 & 1)) & ~uint32_t{0x1FFF});
@@ -85,7 +85,7 @@ struct Product {
   const void *a, *b, *c;
   void* d;
   float alpha, beta;
-  uint64_t parts;  ///< of the inner dimension, which are summed apart
+  uint64_t parts;  ///< splits of the inner dimension, summed separately
 
   void operator()() const {
     const bool tf32 = description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -215,13 +215,14 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t bytes) {
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return set(preference->workspace, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;  // nothing is divided here
+  // the inner dimension is not divided here
+  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;
   uint32_t alignment = 0;
   const cublasStatus_t status = set(alignment, value, bytes);
   preference->alignment = std::min(preference->alignment, alignment);
   return status;
 }
-/// What an algorithm was chosen for is part of it here, and held against each product.
+/// The problem for which an algorithm was chosen is stored in it, and compared with each product.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -233,7 +234,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cubla
   results[0] = {};
   results[0].algo.data[0] = preference->alignment;
   results[0].algo.data[1] = preference->workspace;
-  results[0].algo.data[3] = d->columns <= 8 ? 2 : 1;  // as GPUs do: few columns divide the inner dimension
+  // like GPUs: the inner dimension is divided if there are few columns
+  results[0].algo.data[3] = d->columns <= 8 ? 2 : 1;
   if (description->epilogue == CUBLASLT_EPILOGUE_BIAS) {
     if (description->bias == nullptr) fail("cublasLtMatmulAlgoGetHeuristic: the bias is not there yet");
     results[0].algo.data[2] = alignment_of(description->bias);

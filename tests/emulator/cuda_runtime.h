@@ -145,11 +145,11 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 namespace llmtrain::emulator {
 
-/// Of a call: kept for cudaGetLastError where it is no success.
+/// Result of a call, kept for cudaGetLastError if it is an error.
 cudaError_t result(cudaError_t code);
 using AnyKernel = void (*)();
 cudaError_t allow_shared_memory(AnyKernel kernel, int bytes);
-/// Whether the launch is one that a GPU takes.
+/// True if a GPU would accept the launch.
 cudaError_t check_launch(const cudaLaunchConfig_t& config, AnyKernel kernel);
 void launch_kernel(const cudaLaunchConfig_t& config, const char* name, std::function<void()> thread);
 
@@ -161,7 +161,7 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(T...), cudaFuncAttribute /*the o
 }
 
 namespace llmtrain::emulator {
-/// What lies between an argument's members is as the stack was.
+/// Padding between an argument's members has arbitrary contents.
 template <class T>
 void check_argument([[maybe_unused]] T argument, [[maybe_unused]] const char* kernel) {
 #if __has_builtin(__builtin_clear_padding)

@@ -1,4 +1,4 @@
-// Fibers are left and entered by longjmp, which the fortified one takes for an error.
+// Fibers are switched by longjmp, which its fortified version rejects.
 #undef _FORTIFY_SOURCE
 #include <fmt/format.h>
 #include <omp.h>
@@ -22,14 +22,14 @@ constexpr size_t stack_bytes = size_t{64} << 10;
 
 struct Fiber;
 
-/// Those who wait for one another: a warp, or the block.
+/// Threads that wait for one another: a warp, or the block.
 struct Group {
   int running = 0;  ///< threads that have not returned
   int64_t generation = 0;
   std::vector<Fiber*> waiting;
 };
 
-/// Runs threads of a block, one after the other; a new fiber goes on with the next thread when one has to wait. So a
+/// Runs threads of a block one after the other; a new fiber continues with the next thread when one has to wait. So a
 /// block whose threads never wait is a loop.
 struct Fiber {
   ucontext_t start{};
@@ -40,26 +40,26 @@ struct Fiber {
 };
 
 struct Warp : Group {
-  Exchanged slots[2];  ///< of even and odd generations: a lane may read those of the last while others write the next
+  Exchanged slots[2];  ///< for even and odd generations: a lane may read the last one's while others write the next
 };
 
-/// The block that runs on this host thread.
+/// The block of this host thread.
 struct Block {
   const std::function<void()>* body = nullptr;
-  const unsigned* order = nullptr;  ///< of its threads
+  const unsigned* order = nullptr;  ///< order of its threads
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> idle;
-  std::vector<Fiber*> ready;  ///< have waited, and can go on; from `first_ready`
+  std::vector<Fiber*> ready;  ///< fibers that can continue after a wait, from `first_ready` on
   size_t first_ready = 0;
   std::vector<std::unique_ptr<Warp>> warps;
   Group all;
-  Barrier barrier{};  ///< that they wait at
+  Barrier barrier{};  ///< barrier at which they wait
   std::vector<std::byte> shared;
   jmp_buf scheduler;
   Fiber* current = nullptr;
   unsigned threads = 0, begun = 0, returned = 0;
 };
-constinit thread_local Block* block = nullptr;  // stays when the thread ends
+constinit thread_local Block* block = nullptr;  // persists at the end of the thread
 
 Warp& warp_of(unsigned thread) { return *block->warps[thread / warp_size]; }
 
@@ -74,7 +74,7 @@ void leave(Group& group) {
   if (group.running > 0 && static_cast<int>(group.waiting.size()) == group.running) release(group);
 }
 
-/// The thread-local variables are looked up again after every switch: not inlined.
+/// Not inlined, so that thread-local variables are looked up again after every switch.
 [[gnu::noinline]] bool run_next_thread(Fiber& fiber) {
   if (block->begun == block->threads) return false;
   fiber.thread = block->order[block->begun++];
@@ -101,7 +101,7 @@ void work() {
   }
 }
 
-/// Without the system calls of swapcontext, which keeps the mask of signals, too.
+/// Avoids the system calls of swapcontext, which saves the signal mask.
 [[gnu::noinline]] void enter(Fiber& fiber) {
   block->current = &fiber;
   if (_setjmp(block->scheduler) != 0) return;
@@ -120,7 +120,7 @@ void wait(Group& group) {
   Fiber& fiber = *block->current;
   group.waiting.push_back(&fiber);
   if (static_cast<int>(group.waiting.size()) == group.running) release(group);
-  leave_fiber(fiber);  // the last one to come, too: they go on in the order in which they came
+  leave_fiber(fiber);  // the last one to arrive, too: they continue in the order of arrival
 }
 
 Fiber& idle_fiber() {
@@ -144,7 +144,8 @@ void prepare_block(const Launch& launch, const unsigned* order, const std::funct
     block->warps[w]->running = static_cast<int>(std::min<unsigned>(warp_size, block->threads - w * warp_size));
   }
   block->all.running = static_cast<int>(block->threads);
-  block->shared.assign(launch.shared_bytes + 128, std::byte{0x5A});  // nobody may count on zeros
+  // not zero, so that reads of uninitialised memory show
+  block->shared.assign(launch.shared_bytes + 128, std::byte{0x5A});
 }
 
 void run_block(const Launch& launch, Index index, const unsigned* order, const std::function<void()>& thread) {
@@ -166,7 +167,7 @@ void run_block(const Launch& launch, Index index, const unsigned* order, const s
       fail("threads of a block wait for each other in different places");
     }
   }
-  // The last ones to wait have returned, or gone on to be idle.
+  // The last waiting threads have returned, or become idle.
   block->ready.clear();
   block->first_ready = 0;
 }

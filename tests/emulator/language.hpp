@@ -1,8 +1,8 @@
 #pragma once
-// What CUDA's language gives a kernel, for a C++ compiler. The threads of a block are fibers of one host thread; one
-// runs until it waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each
-// other in different places, and barriers that some threads of the block never reach, which on a GPU is undefined or
-// hangs, end the program with a message.
+// CUDA's language for kernels, in a C++ compiler. The threads of a block are fibers of one host thread; each runs until
+// it waits for others, in an exchange of its warp or at a barrier of its block. Threads that wait for each other at
+// different positions, and barriers that some threads of the block never reach, which are undefined or hang on a GPU,
+// end the program with a message.
 
 #include <array>
 #include <cmath>
@@ -27,7 +27,7 @@ struct Index {
 
 }  // namespace llmtrain::emulator
 
-/// Where the running fiber is.
+/// Indices of the running fiber.
 extern constinit thread_local llmtrain::emulator::Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace llmtrain::emulator {
@@ -35,24 +35,23 @@ namespace llmtrain::emulator {
 inline constexpr int warp_size = 32;
 inline constexpr size_t exchanged_bytes = 64;
 
-/// Everybody's bytes by lane, after all lanes of the warp that still run have come here. Good until the lane's next
-/// one.
+/// Exchanges bytes by lane, after all active lanes of the warp have arrived. Valid until the lane's next exchange.
 using Exchanged = std::array<std::array<std::byte, exchanged_bytes>, warp_size>;
 const Exchanged& exchange(const void* mine, size_t bytes);
-/// A barrier's place in the source. All threads of the block come to the same one.
+/// Source position of a barrier. All threads of the block must reach the same one.
 struct Barrier {
   const char* file;
   int line;
 };
 void wait_for_block(const Barrier& barrier);
-/// Of the block that runs.
+/// Shared memory of the running block.
 void* dynamic_shared_memory();
 
 struct Launch {
   Index grid, block;
   size_t shared_bytes = 0;
 };
-/// Runs thread() for every thread of the grid, blocks and their threads in the order of order_of().
+/// Calls thread() for every thread of the grid, blocks and their threads in the order of order_of().
 void run(const Launch& launch, const std::function<void()>& thread);
 
 template <class T>

@@ -14,8 +14,8 @@ namespace llmtrain::emulator {
 
 namespace {
 
-// A file in memory: the counts of bytes, then the messages to each rank, which begin far from each other. Only what is
-// written takes memory.
+// A file in memory: the counts of bytes, then the messages to each rank, at widely spaced offsets. Only written pages
+// take memory.
 constexpr off_t counts_bytes = 4096;
 constexpr off_t box_bytes = off_t{1} << 36;
 constexpr int max_ranks = counts_bytes / static_cast<int>(sizeof(uint64_t));

@@ -1,7 +1,7 @@
 #pragma once
-// Messages between the ranks of one machine that travel as those of GPUs do: without the help of their hosts. What a
-// rank has sent lies in memory of its process that the others can open; it waits there for as long as it takes, and
-// goes with the process.
+// Messages between the ranks of one machine that travel like those of GPUs: without the help of their hosts. Sent data
+// lie in memory of the sender's process that the others can open; they stay until received, and vanish with the
+// process.
 
 #include <mpi.h>
 
@@ -22,14 +22,14 @@ class Mailbox {
   int rank() const { return rank_; }
   int size() const { return size_; }
   void send(int to, const void* data, size_t bytes);
-  /// The next message of that rank, if it is there.
+  /// Returns the next message of that rank, if it has arrived.
   bool receive(int from, void* data, size_t bytes);
 
  private:
-  /// Messages from one rank to another, one behind the other.
+  /// Messages from one rank to another, in order.
   struct Box {
     int file = -1;
-    std::atomic<uint64_t>* written = nullptr;  ///< bytes; in memory of both
+    std::atomic<uint64_t>* written = nullptr;  ///< bytes; in memory of both ranks
     uint64_t read = 0;
   };
 

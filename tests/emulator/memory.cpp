@@ -15,8 +15,7 @@
 
 #include "emulator/emulator.hpp"
 
-// Device memory is a range of addresses that nothing else gets; what was freed is not given again, so that its use
-// shows.
+// Device memory is a reserved range of addresses; freed memory is not reused, so that its use is detected.
 
 namespace llmtrain::emulator {
 
@@ -30,7 +29,7 @@ struct Allocation {
   char* first_page;
   size_t pages_bytes;
   size_t bytes;
-  mutable bool open = false;  ///< touched by the work under way; protected again behind it
+  mutable bool open = false;  ///< accessible to the current work; protected again after it
 };
 
 struct Memory {
@@ -41,11 +40,11 @@ struct Memory {
   std::map<const char*, size_t> pinned;
   size_t used = 0;
   std::atomic<int> accesses = 0;
-  std::array<char, 512> activity{};  ///< for the handler of the signal
+  std::array<char, 512> activity{};  ///< for the signal handler
 };
 
 Memory& memory() {
-  static auto* one = new Memory();  // outlives everybody's destructors
+  static auto* one = new Memory();  // outlives all destructors
   return *one;
 }
 
@@ -58,14 +57,14 @@ void say(const char* text) {
   (void)written;
 }
 
-/// The range of `ranges` that `data` lies in, or their end.
+/// Finds the range of `ranges` that contains `data`, or returns the end.
 template <class Map>
 auto holder(Map& ranges, const void* data) {
   auto after = ranges.upper_bound(static_cast<const char*>(data));
   return after == ranges.begin() ? ranges.end() : std::prev(after);
 }
 
-/// What kernels and copies touch is opened at the first touch.
+/// Memory of kernels and copies is opened at the first access.
 bool open_for_work(const char* address) {
   Memory& m = memory();
   if (m.accesses == 0) return false;
@@ -74,7 +73,7 @@ bool open_for_work(const char* address) {
     if (found != m.device.end()) {
       const Allocation& a = found->second;
       if (address >= a.first_page && address < a.first_page + a.pages_bytes) {
-        if (std::atomic_ref(a.open).exchange(true)) return true;  // by another thread just now
+        if (std::atomic_ref(a.open).exchange(true)) return true;  // opened by another thread just now
         protect(a, true);
         return true;
       }
@@ -100,7 +99,7 @@ void on_bad_access(int number, siginfo_t* info, void* /*context*/) {
     std::array<void*, 40> calls{};
     backtrace_symbols_fd(calls.data(), backtrace(calls.data(), static_cast<int>(calls.size())), STDERR_FILENO);
   }
-  std::signal(number, SIG_DFL);  // the access is done again, and ends the program
+  std::signal(number, SIG_DFL);  // the access is repeated, and ends the program
 }
 
 void start(Memory& m) {
@@ -111,7 +110,7 @@ void start(Memory& m) {
   }
 }
 
-/// Again and again: others set the signal, too.
+/// Repeated, since others set the handler too.
 void watch_accesses() {
   struct sigaction action {};
   action.sa_sigaction = on_bad_access;
@@ -144,10 +143,10 @@ void* allocate_device(size_t bytes) {
   const size_t pages_bytes = (whole + page - 1) / page * page;
   if (m.next + pages_bytes + 2 * page > m.base + address_space) fail("the addresses of device memory are used up");
   const Allocation a{m.next + page, pages_bytes, bytes, false};
-  m.next += pages_bytes + page;                     // the page between two is nobody's
-  char* data = a.first_page + pages_bytes - whole;  // ends where the page does
+  m.next += pages_bytes + page;                     // a guard page
+  char* data = a.first_page + pages_bytes - whole;  // ends at the page's end
   protect(a, true);
-  std::memset(a.first_page, 0xFF, pages_bytes);  // nobody may count on zeros; as floats, NaN
+  std::memset(a.first_page, 0xFF, pages_bytes);  // not zero, so that reads of uninitialised memory show; as floats, NaN
   protect(a, false);
   m.device.emplace(data, a);
   m.used += bytes;
@@ -183,7 +182,7 @@ DeviceAccess::~DeviceAccess() {
   m.mutex.unlock();
 }
 
-// As the driver: what is small begins anywhere in a page.
+// Like the driver: small allocations begin anywhere in a page.
 constexpr size_t pinned_shift = 512;
 
 void* allocate_pinned(size_t bytes) {
@@ -215,7 +214,7 @@ void set_device_bytes(void* data, int value, size_t bytes) {
     std::memset(data, value, bytes);
     return;
   }
-  // Pages that are zero because nobody has touched them cost nothing.
+  // Untouched zero pages cost nothing.
   auto* begin = static_cast<char*>(data);
   char* first = begin + (page - reinterpret_cast<uintptr_t>(begin) % page) % page;
   char* last = begin + bytes - reinterpret_cast<uintptr_t>(begin + bytes) % page;
@@ -252,11 +251,11 @@ void expect_no_host_pointers(const void* argument, size_t bytes, const std::stri
   for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
     uintptr_t word = 0;
     std::memcpy(&word, static_cast<const char*>(argument) + i, sizeof word);
-    if (word < (uintptr_t{1} << 32) || word >= (uintptr_t{1} << 47)) continue;  // no address of a program
+    if (word < (uintptr_t{1} << 32) || word >= (uintptr_t{1} << 47)) continue;  // not an address of a program
     const auto* data = reinterpret_cast<const void*>(word);
     if (is_device(data) || is_pinned(data)) continue;
     unsigned char resident = 0;
-    if (mincore(reinterpret_cast<void*>(word / page * page), 1, &resident) != 0) continue;  // nothing is there
+    if (mincore(reinterpret_cast<void*>(word / page * page), 1, &resident) != 0) continue;  // not mapped
     fail(fmt::format("a kernel, {}, is given the address of host memory, in byte {} of its arguments", what, i));
   }
 }

@@ -27,8 +27,8 @@ struct Call {
   int peer;
 };
 
-/// A group of calls, all at once: this rank's part is given when the stream has come to it, and then those of the
-/// others are taken as they come.
+/// A group of calls, executed together: this rank sends its part when the stream has reached the group, and then
+/// receives those of the others as they arrive.
 class Flight {
  public:
   Flight(const std::shared_ptr<Mailbox>& mail, std::vector<Call> calls, bool hangs)
@@ -53,7 +53,7 @@ class Flight {
       if (part.there) continue;
       part.message.resize(part.bytes);
       part.there = mail_->receive(part.from, part.message.data(), part.bytes);
-      if (!part.there) return false;  // in their order
+      if (!part.there) return false;  // in order
     }
     return true;
   }
@@ -75,7 +75,7 @@ class Flight {
     int from;
     char* to;
     size_t bytes;
-    bool added = false;  ///< to what is there
+    bool added = false;  ///< true if added to existing values
     bool there = false;
     std::vector<char> message = {};
   };
@@ -112,9 +112,9 @@ struct Session {
   int64_t groups = 0;
   std::atomic<bool> aborted = false;
   std::atomic<ncclResult_t> error = ncclSuccess;
-  std::atomic<bool> in_progress = false;  ///< what a call began, until the state is asked for
-  cudaStream_t stream = nullptr;          ///< of what is in progress
-  std::shared_ptr<Flight> flight;         ///< likewise
+  std::atomic<bool> in_progress = false;  ///< true from a call until the query of its state
+  cudaStream_t stream = nullptr;          ///< stream of the pending call
+  std::shared_ptr<Flight> flight;         ///< flight of the pending call
 };
 
 struct Group {
@@ -186,7 +186,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-/// Two ranks on one GPU are refused, as NCCL does.
+/// Rejects two ranks on one GPU, like NCCL.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId /*id*/, int rank, ncclConfig_t* config) {
   if (config->blocking != 0) fail("NCCL's calls that block are not emulated");
   int device = 0;
@@ -223,8 +223,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   delete comm;
   return ncclSuccess;
 }
-/// A group is in progress until this rank's part is given: then its host may wait for the others elsewhere, since they
-/// do not wait for it.
+/// A group is pending until this rank has sent its part: its host may then wait for the others elsewhere, since they do
+/// not wait for it.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   Session& session = *comm->session;
   *error = session.error;
@@ -251,7 +251,7 @@ ncclResult_t ncclGroupEnd() {
   if (ended.error != ncclSuccess || ended.calls.empty()) return ended.error;
   refuse_while_recording("a transfer of NCCL");
   const std::shared_ptr<Session> session = ended.session;
-  if (gpu_is_broken()) {  // its threads, which launch, say so later
+  if (gpu_is_broken()) {  // its launching threads report it later
     session->error = ncclUnhandledCudaError;
     return ncclInProgress;
   }

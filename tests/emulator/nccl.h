@@ -1,6 +1,6 @@
 #pragma once
-// The part of NCCL that the program uses: ranks on pretended GPUs of their own, on one machine, and calls that do not
-// block. MPI's world is every communicator's. Names and meanings are NVIDIA's (NCCL documentation, "API").
+// The part of NCCL that the program uses: ranks on separate emulated GPUs, on one machine, and nonblocking calls. Every
+// communicator has MPI's world. Names and meanings are NVIDIA's (NCCL documentation, "API").
 
 #include <cstddef>
 
@@ -46,7 +46,7 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
                            cudaStream_t stream);
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream);
-/// Of integers of 64 bits, added.
+/// Sums of 64-bit integers.
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

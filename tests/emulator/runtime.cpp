@@ -20,14 +20,14 @@ using namespace llmtrain::emulator;
 namespace {
 
 constexpr int granted_shared_memory = 48 << 10,
-              max_shared_memory = 99 << 10;  // of compute capability 8.6, the least there is
+              max_shared_memory = 99 << 10;  // for compute capability 8.6, the minimum
 
 thread_local int chosen_device = 0;
-std::atomic<int> started_device = -1;  ///< on which the process has made its context
+std::atomic<int> started_device = -1;  ///< device of the process's context
 thread_local cudaError_t last_error = cudaSuccess;
 std::atomic<bool> broken = false;
 
-/// Those of LLMTRAIN_EMULATOR_DEVICES that CUDA_VISIBLE_DEVICES names, up to the first that is none.
+/// The devices of LLMTRAIN_EMULATOR_DEVICES that CUDA_VISIBLE_DEVICES lists, up to the first invalid one.
 std::vector<int> visible_devices() {
   const int there = static_cast<int>(setting("LLMTRAIN_EMULATOR_DEVICES", 1));
   std::vector<int> devices;
@@ -178,7 +178,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return result(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
-  if (data == nullptr) {  // makes the context
+  if (data == nullptr) {  // creates the context
     if (fault().kind == "start") return result(cudaErrorDevicesUnavailable);
     started_device = chosen_device;
     return cudaSuccess;
@@ -241,14 +241,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     refuse_while_recording("a copy from or to pageable memory");
     count_pageable_copy();
   }
-  if (source == Side::pageable) {  // taken before the call returns
+  if (source == Side::pageable) {  // copied before the call returns
     auto staged =
         std::make_shared<std::vector<char>>(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     enqueue(stream, what, [=] { std::memcpy(to, staged->data(), bytes); });
   } else {
     enqueue(stream, what, [=] { std::memmove(to, from, bytes); });
   }
-  if (target == Side::pageable) drain(stream);  // brought before the call returns
+  if (target == Side::pageable) drain(stream);  // completed before the call returns
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {

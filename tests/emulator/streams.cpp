@@ -24,9 +24,9 @@ struct Operation {
 }  // namespace
 
 struct CUgraph_st {
-  std::vector<Operation> operations;  ///< in the order of the calls, which is one that their dependencies allow
+  std::vector<Operation> operations;  ///< in the order of the calls, which satisfies their dependencies
   CUstream_st* origin = nullptr;
-  bool everywhere = true;  ///< what a recording forbids is forbidden in all threads
+  bool everywhere = true;  ///< the restrictions of a recording apply to all threads
   std::thread::id thread;
 };
 struct CUgraphExec_st {
@@ -36,20 +36,20 @@ struct CUstream_st {
   int device = 0;
   std::deque<Operation> queue;
   int64_t given = 0, done = 0;
-  CUgraph_st* graph = nullptr;        ///< that records it
-  int64_t recorded = 0, joined = -1;  ///< operations of the recording, and those that another stream waits for
+  CUgraph_st* graph = nullptr;        ///< graph that records the stream
+  int64_t recorded = 0, joined = -1;  ///< number of recorded operations, and of those that another stream waits for
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;
   CUgraph_st* graph = nullptr;
-  int64_t after = 0;  ///< so many operations of the stream, or of its recording
+  int64_t after = 0;  ///< number of operations of the stream, or of its recording
 };
 
 namespace llmtrain::emulator {
 
 namespace {
 
-/// Streams by the calls of all threads, one at a time.
+/// All streams; a lock serialises the calls of all threads.
 struct Streams {
   std::recursive_mutex mutex;
   std::set<CUstream_st*> all;
@@ -70,7 +70,7 @@ struct Streams {
 };
 using Lock = std::lock_guard<std::recursive_mutex>;
 Streams& streams() {
-  static auto* one = new Streams();  // outlives everybody's destructors
+  static auto* one = new Streams();  // outlives all destructors
   return *one;
 }
 
@@ -86,12 +86,12 @@ void run(const Operation& operation) {
   operation.work();
 }
 
-/// After a wait for it. The lock is the caller's.
+/// Called after a wait for it. The caller holds the lock.
 void count_idle(const CUstream_st* stream) {
   if (stream->done == stream->given) ++streams().counts.idle_waits;
 }
 
-/// As far as it is ready: whether that is so far. The lock is the caller's.
+/// Runs operations as far as they are ready; returns whether `count` have run. The caller holds the lock.
 bool try_drain_to(CUstream_st* stream, int64_t end) {
   if (stream->done >= end) return true;
   const DeviceAccess access("");
@@ -105,10 +105,10 @@ bool try_drain_to(CUstream_st* stream, int64_t end) {
   return true;
 }
 
-/// Lets other threads, and other ranks on this processor, go on.
+/// Lets other threads, and other ranks on this processor, run.
 void give_way() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
-/// Without the lock: other threads may use the GPU while this one waits for it.
+/// Without the lock: other threads may use the GPU while this one waits.
 void drain_to(CUstream_st* stream, int64_t end) {
   for (;; give_way()) {
     const Lock lock(streams().mutex);
@@ -227,7 +227,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (stream == nullptr) fail("cudaStreamDestroy of the null stream");
-  drain(stream);  // a GPU would finish it some time
+  drain(stream);  // a GPU would finish it eventually
   const Lock lock(streams().mutex);
   streams().all.erase(stream);
   delete stream;
@@ -245,7 +245,7 @@ cudaError_t cudaDeviceSynchronize() {
   drain_all();
   return cudaSuccess;
 }
-/// Not ready the first time; so that who asks again sees progress, what is ready is done then.
+/// Returns not ready the first time; ready work is then done, so that a poll sees progress.
 cudaError_t cudaStreamQuery(cudaStream_t given) {
   refuse_while_recording("cudaStreamQuery");
   if (gpu_is_broken()) return result(cudaErrorECCUncorrectable);

@@ -132,7 +132,7 @@ std::string Rig::expect_recovery(const std::string& name, int ranks, const std::
     score.fail(fmt::format("{}: the same command ends with exit code {}:\n{}", what, again.exit_code, again.output));
   } else if (ledger(name) != undisturbed(arguments, numbers)) {
     score.fail(what + ": another ledger than that of an undisturbed run");
-  } else if (contains(again.output, "is refused")) {
+  } else if (contains(again.output, "cannot be used:")) {
     score.fail(what + ": a published checkpoint was refused:\n" + again.output);
   }
   remove(name);
@@ -153,7 +153,7 @@ double patience() {
 }
 
 int64_t last_step(const std::string& ledger) {
-  const size_t end = ledger.rfind('\n');  // half a line may follow
+  const size_t end = ledger.rfind('\n');  // an incomplete line may follow
   if (end == std::string::npos) return 0;
   const size_t at = ledger.rfind("\"step\":", end);
   return at == std::string::npos ? 0 : std::atoll(ledger.c_str() + at + 7);

@@ -1,5 +1,5 @@
 #pragma once
-// What the campaigns share: a small run, the faults that happen to it, and what must hold afterwards.
+// Common parts of the campaigns: a small run, its faults, and the conditions that must hold afterwards.
 
 #include <cstdint>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace llmtrain::test {
 
-/// Counts what was tried; says what went wrong.
+/// Counts attempts and reports failures.
 class Score {
  public:
   void count(const std::string& kind) { ++kinds_[kind]; }
@@ -38,36 +38,37 @@ struct Injection {
   std::string path = {};  ///< none: anything in the run's folder
   int64_t milliseconds = 0;
   int signal = 0;
-  int again = 0;             ///< at so many calls more
-  std::string numbers = {};  ///< faults in the form that tests/decks/faulty describes
+  int again = 0;             ///< repeated at this many further calls
+  std::string numbers = {};  ///< faults in the syntax of tests/decks/faulty
 };
 
 /// A deck of 20 steps with a checkpoint after every fifth, and its runs.
 class Rig {
  public:
   Rig();
-  /// The command as a user gives it, `fault` in its ranks.
+  /// The command as a user gives it, with `fault` in its ranks.
   Outcome run(const std::string& name, int ranks = 1, const std::string& arguments = "",
               const Injection& fault = {}) const;
   /// Shell text of the same.
   std::string command(const std::string& name, int ranks, const std::string& arguments, const Injection& fault) const;
-  /// Counted calls of each rank in a run without fault.
+  /// Number of counted calls of each rank in a run without a fault.
   std::vector<int64_t> counted(int ranks, const std::string& arguments, const Injection& what) const;
 
   std::string folder_of(const std::string& name) const { return (folder / ("runs/" + name)).string(); }
   std::string checkpoints_of(const std::string& name) const { return folder_of(name) + "/checkpoints"; }
   std::string ledger(const std::string& name) const;
-  /// Of an undisturbed run with these arguments, and these faults in its numbers (kept).
+  /// Ledger of an undisturbed run with these arguments, and these numerical faults (cached).
   const std::string& undisturbed(const std::string& arguments, const std::string& numbers = "");
   std::vector<std::string> published(const std::string& name) const;  ///< names, oldest first
   void copy(const std::string& from, const std::string& to) const;
   void remove(const std::string& name) const;
   /// Every published checkpoint of the run verifies.
   void expect_whole_checkpoints(const std::string& name, const std::string& what, Score& score) const;
-  /// The same command ends the run, with the ledger of an undisturbed one; the run is removed. Gives its output.
+  /// Resumes the run by the same command; expects the ledger of an undisturbed one, and removes the run. Returns the
+  /// output.
   std::string expect_recovery(const std::string& name, int ranks, const std::string& arguments, const std::string& what,
                               Score& score, const std::string& numbers = "");
-  /// No process of the run is left after some seconds.
+  /// Expects that no process of the run is left after some seconds.
   void expect_nothing_runs(const std::string& name, const std::string& what, Score& score) const;
 
   TemporaryFolder folder;
@@ -76,11 +77,11 @@ class Rig {
   std::map<std::string, std::string> undisturbed_;
 };
 
-/// LLMTRAIN_FAULT_PATIENCE (1): limits of time times this, on a machine that has other work.
+/// LLMTRAIN_FAULT_PATIENCE (1): factor on time limits, for a busy machine.
 double patience();
-/// Last of the ledger's steps; 0: none.
+/// The last step in the ledger; 0: none.
 int64_t last_step(const std::string& ledger);
-/// Step that a run went on from; 0: it started anew.
+/// Step from which a run resumed; 0: it started anew.
 int64_t resumed_step(const std::string& output);
 bool contains(const std::string& text, const std::string& part);
 

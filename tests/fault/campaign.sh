@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# campaign.sh BUILD_DIR [NAME=COUNT ...]: all fault campaigns with their full counts (hours), or these counts where given,
-# after which docs/reliability.md has a table of what happened. Exit code 1 when anything went wrong. On a machine with
-# other work, LLMTRAIN_FAULT_PATIENCE=10 makes all limits of time ten times as long.
+# campaign.sh BUILD_DIR [NAME=COUNT ...]: runs all fault campaigns with their full counts (hours), or the given counts,
+# and writes a table of the results to docs/reliability.md. Exit code 1 when anything went wrong. On a busy machine,
+# LLMTRAIN_FAULT_PATIENCE=10 makes all time limits ten times as long.
 set -euo pipefail
 [[ $# -ge 1 ]] || { echo "usage: tests/fault/campaign.sh BUILD_DIR [NAME=COUNT ...]" >&2 && exit 64; }
 build=$(readlink -f "$1")

@@ -29,7 +29,7 @@ void make_run(const Rig& rig, const std::string& name) {
   fs::remove(rig.folder_of(name) + "/finished.json");
 }
 
-/// What else can happen to a checkpoint.
+/// Kinds of damage to a checkpoint.
 void damage(const fs::path& newest, const fs::path& older, size_t way) {
   const fs::path first = newest / "shard-00000-of-00002.h5", second = newest / "shard-00001-of-00002.h5";
   switch (way % 6) {
@@ -57,9 +57,9 @@ void damage(const fs::path& newest, const fs::path& older, size_t way) {
 
 void expect_fallback(Rig& rig, const std::string& what, Score& score) {
   const Outcome outcome = rig.run("hit", 1);
-  if (outcome.exit_code != 0 || !contains(outcome.output, "step 20 is refused") || resumed_step(outcome.output) != 15 ||
-      rig.ledger("hit") != rig.undisturbed("")) {
-    score.fail(what + ": not refused, or not gone on from step 15:\n" + outcome.output);
+  if (outcome.exit_code != 0 || !contains(outcome.output, "step 20 cannot be used") ||
+      resumed_step(outcome.output) != 15 || rig.ledger("hit") != rig.undisturbed("")) {
+    score.fail(what + ": not refused, or not resumed from step 15:\n" + outcome.output);
   }
   rig.remove("hit");
 }

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file system in memory over a run's folder, where this process may mount one.
+/// A file system in memory over a run's folder, if this process may mount one.
 class SmallDisk {
  public:
   SmallDisk(std::string path, int64_t kilobytes) : path_(std::move(path)) {
@@ -33,8 +33,8 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-/// The smallest disk, in steps of 4 KiB, on which a run goes through. What lies on it at once is a checkpoint more or
-/// less, as background saves and deletions fall: another run may do with a quarter less.
+/// The smallest disk, in steps of 4 KiB, on which a run succeeds. Its peak use varies by about a checkpoint, depending
+/// on background saves and deletions: another run may need a quarter less.
 int64_t needed_kilobytes(const Rig& rig) {
   int64_t low = 64, high = 4096;
   while (high - low > 4) {
@@ -84,13 +84,13 @@ void full_disks(int64_t count, Score& score) {
   }
   Random random(2);
   const std::vector<int64_t> operations = rig.counted(2, "", {});
-  for (int64_t i = needed > 0 ? count : 0; i < count; ++i) {  // where nothing can be mounted
+  for (int64_t i = needed > 0 ? count : 0; i < count; ++i) {  // if nothing can be mounted
     const int64_t at = 1 + random_below(random, operations[0]);
     const std::string what = fmt::format("disk full from operation {} on", at);
     const double begin = now();
     const Outcome outcome = rig.run("hit", 2, "", {.how = "full", .at = at, .rank = 0});
     score.count("injected");
-    if (outcome.exit_code != 0) {  // links and leftovers
+    if (outcome.exit_code != 0) {  // links and leftover files
       expect_disk_message(what, outcome, rig.folder_of("hit"), now() - begin, score);
     }
     rig.expect_whole_checkpoints("hit", what, score);
@@ -114,11 +114,11 @@ void disk_errors(int64_t count, Score& score) {
     const std::string what = fmt::format("{} at operation {} in rank {}", how, at, rank);
     const double begin = now();
     const Outcome outcome =
-        how == "limit"  // of the size of a file; MPI has its own for several ranks
+        how == "limit"  // limit on the size of a file; MPI has its own files for several ranks
             ? shell(fmt::format("ulimit -f {}; {}", 1 + random_below(random, 70), rig.command("hit", 1, "", {})))
             : rig.run("hit", 2, "", {.how = how, .at = at, .rank = rank});
     score.count(how);
-    if (outcome.exit_code == 0) {  // short writes go on; links and the removal of leftovers are not vital
+    if (outcome.exit_code == 0) {  // short writes are continued; links and the removal of leftover files are not vital
       ++tolerated;
       if (rig.ledger("hit") != rig.undisturbed("")) score.fail(what + ": another ledger");
     } else {

@@ -72,9 +72,9 @@ const char* own_rank() {
 }
 
 std::atomic<long> calls{0};
-unsigned kinds = 0;  ///< none before begin()
+unsigned kinds = 0;  ///< 0 before begin()
 
-/// Code whose allocations are counted: other libraries (MPI, say) end the process when they have no memory.
+/// Code whose allocations are counted: other libraries (such as MPI) end the process when they have no memory.
 struct CodeRange {
   uintptr_t begin, end;
 };
@@ -179,7 +179,7 @@ Fault failed(int code_of_error) {
   return Fault::fails;
 }
 
-/// What happens to the call that is counted now. May not return.
+/// Applies the fault to the current call. May not return.
 Fault strike(bool needs_space) {
   const long now = ++calls, at = std::atol(variable("LLMTRAIN_FAULT_AT"));
   const char* how = variable("LLMTRAIN_FAULT_HOW");
@@ -225,7 +225,7 @@ Fault next(Kind kind, int descriptor) {
   return next(kind, path);
 }
 
-/// Whether a call without a size is not to be made; errno says why.
+/// True if a call without a size must fail; errno then says why.
 bool fails(Fault fault) {
   if (fault == Fault::torn) kill(getpid(), SIGKILL);
   return fault == Fault::fails;
@@ -431,7 +431,7 @@ int openat(int folder, const char* path, int flags, ...) {
   return open_in("openat", folder, path, flags, mode);
 }
 
-// What _FORTIFY_SOURCE makes of calls without a mode whose flags it does not know.
+// Functions that _FORTIFY_SOURCE substitutes for calls without a mode and with unknown flags.
 int __openat_2(int folder, const char* path, int flags) { return open_in("openat", folder, path, flags, 0); }
 int __open_2(const char* path, int flags) { return open_file("open", path, flags, 0); }
 

@@ -1,4 +1,4 @@
-// Processes that die: at random moments, and at every single operation of one save.
+// Killed processes: at random moments, and at every single operation of one save.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ constexpr int job_ranks = 4;
 constexpr int64_t interval = 5;  // of the deck
 const std::string at_once = "checkpoint.asynchronous=false";
 
-/// Where a kill strikes.
+/// Times of a kill.
 struct Phase {
   const char* name;
   const char* calls;
@@ -35,7 +35,8 @@ std::array<Phase, 4> counted_phases(const Rig& rig) {
   return phases;
 }
 
-/// Four in ten in writes, two each in publishing and retention, one each anywhere in the run and at any time.
+/// Forty percent in writes, twenty percent each in publishing and retention, ten percent each anywhere in the run and
+/// at any time.
 Injection draw(Random& random, const std::array<Phase, 4>& phases, int64_t i, std::string& name) {
   constexpr std::array<int, 10> plan = {0, 0, 0, 0, 1, 1, 2, 2, 3, 4};
   const int chosen = plan[static_cast<size_t>(i % 10)];
@@ -73,7 +74,7 @@ void kills(int64_t count, Score& score) {
     const Injection fault = draw(random, phases, i, phase);
     const std::string arguments = i % 2 == 0 ? "" : at_once;
     const Outcome outcome = rig.run("hit", job_ranks, arguments, fault);
-    if (outcome.exit_code == 0) {  // over before
+    if (outcome.exit_code == 0) {  // the run ended before the fault
       rig.remove("hit");
       continue;
     }
@@ -88,7 +89,7 @@ void kills(int64_t count, Score& score) {
     const int64_t lost = finished ? 0 : reached - resumed;
     int64_t& most = arguments.empty() ? worst : worst_at_once;
     most = std::max(most, lost);
-    // While a save is under way the newest checkpoint is that of the interval before.
+    // During a save the newest checkpoint is that of the previous interval.
     if (lost > (arguments.empty() ? 2 * interval : interval)) score.fail(fmt::format("{}: {} steps lost", what, lost));
   }
   if (score.tried() < count) score.fail("too few kills struck");

@@ -1,5 +1,5 @@
-// Numbers that go wrong in one rank: whatever the ranks, stages and interruptions, the ledger is that of one process in
-// which they go wrong alike.
+// Numerical faults in one rank: for any ranks, stages and interruptions, the ledger is that of one process with the
+// same fault.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 namespace llmtrain::test {
 namespace {
 
-/// Values of a ledger's lines, which are hexadecimal floats; those of steps that were taken twice are the last.
+/// Values of a ledger's lines, which are hexadecimal floats; for repeated steps the last one counts.
 std::map<int64_t, double> values_of(const std::string& ledger, const std::string& name) {
   const std::string key = ",\"" + name + "\":\"";
   std::map<int64_t, double> values;
@@ -32,7 +32,7 @@ double mean_loss(const std::string& ledger, int64_t first, int64_t last) {
   return sum / static_cast<double>(last - first + 1);
 }
 
-/// One bad step: its update is left out.
+/// One bad step: its update is skipped.
 void expect_left_out(Rig& rig, Random& random, Score& score) {
   const std::array<const char*, 2> places = {"loss", "gradient"}, values = {"nan", "inf"};
   const int ranks = 1 + static_cast<int>(random_below(random, 4)), stage = static_cast<int>(random_below(random, 4));
@@ -51,7 +51,7 @@ void expect_left_out(Rig& rig, Random& random, Score& score) {
   rig.remove("hit");
 }
 
-/// Bad data: back to a checkpoint, some data left out; and all that again in a job that is killed and goes on.
+/// Bad data: the run rolls back and skips data; and again in a job that is killed and resumes.
 void expect_rolled_back(Rig& rig, Random& random, const std::vector<int64_t>& operations, Score& score) {
   const std::string arguments = "divergence.max_bad_steps=2 divergence.skip_steps=3";
   const auto ranks = static_cast<int>(operations.size());
@@ -67,7 +67,7 @@ void expect_rolled_back(Rig& rig, Random& random, const std::vector<int64_t>& op
   const std::string& expected = rig.undisturbed(arguments, numbers(0));
   if (!contains(expected, "\"rolled_back_from\"")) score.fail(what + ": no way back");
   rig.expect_whole_checkpoints("hit", what, score);
-  // Rank 0 is there in a job of any size.
+  // Rank 0 exists in a job of any size.
   rig.expect_recovery("hit", 1 + static_cast<int>(random_below(random, 4)), arguments, what, score, numbers(0));
 }
 
@@ -106,7 +106,7 @@ void loss_spikes(int64_t count, Score& score) {
                       &ruled = rig.undisturbed(rule, fault);
     const double wanted = values_of(whole, "validation_loss").at(steps);
     const double reached = values_of(ruled, "validation_loss").at(steps);
-    // Behind the spike, where the loss is high, and for some time.
+    // After the spike, where the loss is high, and for some time.
     const double high = mean_loss(control, spike + 2, spike + 50), low = mean_loss(ruled, spike + 2, spike + 50);
     const std::string what = fmt::format(
         "loss {:.4f} without a spike, {:.4f} with the rule; in the 50 steps behind it {:.3f}, and {:.3f} "

@@ -1,4 +1,4 @@
-// One rank that goes wrong, has no memory, or whose disk is slow.
+// One rank with a fault: it fails, has no memory, or its disk is slow.
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ int64_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
-/// Attempts that lie in the folder.
+/// Incomplete checkpoints in the folder.
 std::vector<std::string> attempts(const std::string& checkpoints) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(checkpoints)) {
@@ -27,7 +27,7 @@ std::vector<std::string> attempts(const std::string& checkpoints) {
   return names;
 }
 
-/// The writer's sync takes long, then the process dies: the steps went on meanwhile, up to the next save.
+/// The writer's sync takes long, then the process dies: meanwhile the steps continued, up to the next save.
 void expect_steps_go_on(Rig& rig, int rank, int64_t milliseconds, Score& score) {
   const Injection fault = {
       .how = "stall", .at = 1, .rank = rank, .calls = "sync", .path = "shard-", .milliseconds = milliseconds};
@@ -43,7 +43,7 @@ void expect_steps_go_on(Rig& rig, int rank, int64_t milliseconds, Score& score) 
   rig.expect_recovery("hit", 2, "", what, score);
 }
 
-/// Late, but whole and of its own step: what is resumed from has the hash that the ledger's step has.
+/// Late, but intact and of its own step: the resumed checkpoint has the hash of the ledger's step.
 void expect_late_but_right(Rig& rig, int rank, int64_t milliseconds, Score& score) {
   const Injection fault = {
       .how = "delay", .at = 1, .rank = rank, .calls = "sync", .path = "shard-", .milliseconds = milliseconds};
@@ -57,7 +57,7 @@ void expect_late_but_right(Rig& rig, int rank, int64_t milliseconds, Score& scor
   if (resumed_step(output) != 5) score.fail(what + ": not resumed from step 5:\n" + output);
 }
 
-/// A save that fails in the background ends the run on all ranks, and there is no checkpoint of it.
+/// A save that fails in the background ends the run on all ranks, and leaves no checkpoint.
 void expect_failure_is_told(Rig& rig, int rank, Score& score) {
   const Injection fault = {.how = "eio", .at = 1, .rank = rank, .calls = "sync", .path = "shard-"};
   const Outcome outcome = rig.run("hit", 2, "", fault);
@@ -73,12 +73,12 @@ void expect_failure_is_told(Rig& rig, int rank, Score& score) {
   rig.expect_recovery("hit", 2, "", what, score);
 }
 
-/// Of the first checkpoint, which goes when the third one is published.
+/// Files of the first checkpoint, which is removed when the third one is published.
 const std::string removed_path = ".deleting-step-00005000";
 /// Far more steps between saves than a save takes.
 const std::string rare_saves = "run.max_steps=20000 checkpoint.every_steps=5000 evaluation.every_steps=0";
 
-/// The removal takes long, then the process dies: the steps went on meanwhile.
+/// The removal takes long, then the process dies: the steps continued meanwhile.
 void expect_steps_go_on_in_removal(Rig& rig, int64_t milliseconds, Score& score) {
   const Injection fault = {
       .how = "stall", .at = 1, .rank = 0, .calls = "remove", .path = removed_path, .milliseconds = milliseconds};
@@ -89,7 +89,7 @@ void expect_steps_go_on_in_removal(Rig& rig, int64_t milliseconds, Score& score)
     output = rig.run("hit", 2, rare_saves, fault).output;
     const size_t saved = std::min(output.find("checkpoints/step-00015000: "), output.size());
     before = output.substr(0, saved), after = output.substr(saved);
-    if (!contains(before, "\nstep 20000/20000")) break;  // else the save took longer than all steps behind it
+    if (!contains(before, "\nstep 20000/20000")) break;  // else the save took longer than all later steps
   }
   if (!contains(after, "\nstep ")) score.fail(what + ": no step after the save:\n" + output);
   if (rig.published("hit") != std::vector<std::string>{"step-00010000", "step-00015000"}) {
@@ -98,7 +98,7 @@ void expect_steps_go_on_in_removal(Rig& rig, int64_t milliseconds, Score& score)
   rig.expect_recovery("hit", 2, rare_saves, what, score);
 }
 
-/// A removal that fails in the background ends the run on all ranks, and takes nothing else along.
+/// A removal that fails in the background ends the run on all ranks, and damages nothing else.
 void expect_failing_removal_is_told(Rig& rig, Score& score) {
   const Injection fault = {.how = "eio", .at = 1, .rank = 0, .calls = "rename", .path = removed_path};
   const Outcome outcome = rig.run("hit", 2, rare_saves, fault);
@@ -126,7 +126,7 @@ void expect_end_of_job(Rig& rig, const std::string& how, int64_t point, int64_t 
   if (reads) rig.copy("base", "hit");
   int64_t operations = 4;
   if (!reads) operations = rig.counted(ranks, "", fault)[static_cast<size_t>(rank)];
-  // Not the last of them: their number differs a little, as some happen by the clock.
+  // Not the last of them: their number varies a little, as some depend on the clock.
   fault.at = 1 + (operations * 9 / 10 - 1) * point / std::max<int64_t>(points - 1, 1);
   const std::string what = fmt::format("{} at operation {} in rank {}", how, fault.at, rank);
   const double begin = now();

@@ -1,6 +1,5 @@
-// Requests to stop at any moment, ranks that stand still, disks that do, and a second job for the same run. Where a
-// fault strikes is counted in operations or steps, never in time: on an idle machine these runs last a tenth of a
-// second.
+// Requests to stop at any moment, ranks and disks that hang, and a second job for the same run. Fault positions are
+// counted in operations or steps, never in time: on an idle machine these runs last a tenth of a second.
 
 #include <fmt/format.h>
 
@@ -16,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int job_ranks = 3;
 
-/// Of one rank, when it changes a file of the run; as often as `again` says.
+/// A signal to one rank when it changes a file of the run; repeated `again` times.
 Injection at_some_operation(Random& random, const std::vector<int64_t>& operations, const std::string& how,
                             int number) {
   const int rank = static_cast<int>(random_below(random, job_ranks));
@@ -26,7 +25,7 @@ Injection at_some_operation(Random& random, const std::vector<int64_t>& operatio
           .signal = number};
 }
 
-/// Exit code 75 and a checkpoint, unless it was stopped before there was anything to save, or had come to its end.
+/// Expects exit code 75 and a checkpoint, unless it was stopped before there was anything to save, or had finished.
 void expect_stopped(Rig& rig, const std::string& what, const Outcome& outcome, int64_t& late, Score& score) {
   const bool finished = fs::exists(rig.folder_of("hit") + "/finished.json");
   const bool nothing = contains(outcome.output, "while the data were read") ||
@@ -107,7 +106,7 @@ void stopped_ranks(int64_t count, Score& score) {
       fault.how = "signal";
       fault.signal = SIGSTOP;
       fault.rank = rank;
-      fault.at = 1 + random_below(random, operations[static_cast<size_t>(rank)] * 3 / 4);  // not of the last save
+      fault.at = 1 + random_below(random, operations[static_cast<size_t>(rank)] * 3 / 4);  // not in the last save
     }
     score.count(i % 2 == 0 ? "in a step" : "in a save");
     const std::string what = fmt::format("rank {} stopped at operation {} of saves {}", rank, fault.at, fault.numbers);
@@ -133,7 +132,7 @@ void slow_disks(int64_t count, Score& score) {
   for (int64_t i = 0; i < count; ++i) {
     const bool hangs = i % 2 == 1;
     const int rank = static_cast<int>(i / 2 % 2);
-    // With time enough for a machine that is slow itself.
+    // With enough time for a slow machine.
     const auto deadline = static_cast<int>((hangs ? 5 : 20) * patience());
     const std::string arguments = fmt::format(
         "watchdog.stuck_after={0}s watchdog.io_stuck_after={0}s checkpoint.every_steps={1}", deadline, hangs ? 5 : 20);
@@ -164,7 +163,7 @@ void slow_disks(int64_t count, Score& score) {
 
 void two_owners(int64_t count, Score& score) {
   Rig rig;
-  // The first job holds still in its first save until it is killed.
+  // The first job pauses in its first save until it is killed.
   const Injection holds = {
       .how = "delay", .at = 1, .rank = 0, .calls = "create", .path = ".attempt-", .milliseconds = 1'000'000};
   for (int64_t i = 0; i < count; ++i) {
@@ -177,7 +176,7 @@ void two_owners(int64_t count, Score& score) {
         rig.command("hit", ranks, "", holds), (rig.folder / "first").string(), rig.folder_of("hit"),
         rig.command("hit", 1, "", {}), (rig.folder / "job").string()));
     score.count("pairs");
-    if (!contains(outcome.output, "second: 73") || !contains(outcome.output, "another job writes here (host ") ||
+    if (!contains(outcome.output, "second: 73") || !contains(outcome.output, "another job owns this run (host ") ||
         !contains(outcome.output, ", process ")) {
       score.fail(what + ":\n" + outcome.output);
     }

@@ -41,7 +41,7 @@ class MemoryFile {
   int descriptor_;
 };
 
-/// A folder with one small file of weights, which the index may name.
+/// A folder with one small weight file, which the index may name.
 class WeightsFolder {
  public:
   WeightsFolder() {
@@ -125,7 +125,7 @@ void run_token_file(std::string_view bytes) try {
 } catch (const UserError&) {
 }
 
-/// What the text alone can do wrong, keys of every kind of value, and the resolved deck, which must be a deck again.
+/// Syntax errors of the text, keys of every kind of value, and the resolved deck, which must be a valid deck.
 void run_deck(std::string_view bytes) try {
   const auto read = [](std::string_view text) {
     DataConfig config;

@@ -1,6 +1,5 @@
-// Runs a target on every file of some folders and on mutations of them, the same ones each time, with memory and time
-// capped as libFuzzer caps them.
-// What it fails on is written to replay-TARGET.input.
+// Runs a target on every file of some folders and on deterministic mutations of them, with memory and time capped as
+// libFuzzer caps them. A failing input is written to replay-TARGET.input.
 // usage: replay TARGET mutations FILE_OR_FOLDER...
 
 #include <fcntl.h>
@@ -28,7 +27,7 @@ constexpr unsigned max_seconds = 20;            // for one input
 
 std::string input, input_path;
 
-/// Keeps the input; then the signal takes its course.
+/// Stores the input; then the signal takes its default action.
 void keep_input(int signal) {
   const int file = open(input_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file >= 0 && write(file, input.data(), input.size()) < 0) close(file);

@@ -1,7 +1,7 @@
 #pragma once
-// Readers of files that may be hostile, each as a function of bytes: for libFuzzer (entry.cpp) and for the replay of
-// the corpus with mutations of it (replay.cpp). A target returns whatever the bytes are; UserError is the only
-// exception that it may meet. Everything else (a crash, an exception of another kind, much memory, much time) is a bug.
+// Readers of possibly hostile files, each as a function of bytes: for libFuzzer (entry.cpp) and for the replay of the
+// corpus with mutations of it (replay.cpp). A target must return for any bytes; UserError is the only exception that it
+// may catch. Everything else (a crash, a different exception, much memory, much time) is a bug.
 
 #include <span>
 #include <string_view>
@@ -9,7 +9,7 @@
 namespace llmtrain::fuzz {
 
 struct Target {
-  std::string_view name;  ///< and of its folder in corpus/
+  std::string_view name;  ///< also the name of its folder in corpus/
   void (*run)(std::string_view bytes);
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view text =
     "The cat's 1234 mats,  \xE4\xB8\xAD\xE6\x96\x87 \xC3\xA9\x65\xCC\x81\r\n\n\t<s>\xF0\x9F\x98\x80 \xFF\xC3 aaaaaaaa ";
 
-/// Ids lie in the vocabulary, ranges in the text, and tokens one by one give the text of all.
+/// Ids lie in the vocabulary, ranges in the text, and the texts of single tokens concatenate to the whole.
 void use(const Tokenizer& tokenizer) {
   const auto expect = [](bool condition) {
     if (!condition) std::abort();

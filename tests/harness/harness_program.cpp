@@ -1,4 +1,4 @@
-// What the harness must make of tests that fail on one rank only; run by CTest with filters.
+// Tests of the harness that fail on one rank only; run by CTest with filters.
 #include <gtest/gtest.h>
 
 #include "harness/harness.hpp"

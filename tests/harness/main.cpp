@@ -19,12 +19,12 @@ namespace {
 
 using llmtrain::test::Process;
 
-/// Of ranks other than 0: prints failures only.
+/// Listener of ranks other than 0: prints failures only.
 class FailurePrinter : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
   void OnTestStart(const testing::TestInfo& info) override {
-    // asked here: while a result is reported, GoogleTest holds the lock that current_test_info() takes
+    // queried here: while a result is reported, GoogleTest holds the lock that current_test_info() takes
     test_ = std::string(info.test_suite_name()) + "." + info.name();
   }
   void OnTestPartResult(const testing::TestPartResult& result) override {
@@ -39,8 +39,8 @@ class FailurePrinter : public testing::EmptyTestEventListener {
   std::string test_;
 };
 
-/// Names the cases that were skipped, and why, in the file that LLMTRAIN_SKIPPED_TESTS names: a suite of many cases
-/// passes although some are skipped.
+/// Writes the names of skipped cases, with reasons, to the file that LLMTRAIN_SKIPPED_TESTS names, since a suite passes
+/// although some cases are skipped.
 class SkipRecorder : public testing::EmptyTestEventListener {
  public:
   explicit SkipRecorder(const char* path) : path_(path) {}
@@ -78,7 +78,7 @@ class AbortOnFatal : public testing::EmptyTestEventListener {
 int run(int argc, char** argv) {
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
   const Process process(argc, argv);
-  // Tests that turn out to want a device that is not there end in main(), as skipped.
+  // Tests that need a missing device end in main(), as skipped.
   if (!process.has_device()) GTEST_FLAG_SET(catch_exceptions, false);
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (const char* path = std::getenv("LLMTRAIN_SKIPPED_TESTS"); path != nullptr && process.rank() == 0) {
@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Tests name their data from the root of the sources, some while they are registered.
+  // Tests name their data relative to the root of the sources, some while they are registered.
   std::filesystem::current_path(LLMTRAIN_SOURCE_DIR);
   testing::InitGoogleMock(&argc, argv);
   try {

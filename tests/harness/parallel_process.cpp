@@ -17,7 +17,7 @@ std::string missing_device;
 
 }  // namespace
 
-/// Tests of pure arithmetic run without a device; those that ask for it end here.
+/// Tests of pure arithmetic run without a device; those that need one end here.
 Runtime& runtime() {
   if (!of_process) {
     std::cerr << "skipped: " << missing_device << '\n';

@@ -14,8 +14,8 @@ inline int64_t peak_memory() {
   return int64_t{usage.ru_maxrss} << 10;
 }
 
-/// What `bytes` of our own may become in the peak: the address sanitizer keeps freed memory back, the thread sanitizer
-/// has a shadow of four times what is touched.
+/// Bound of the peak for `bytes` of our own: the address sanitizer retains freed memory, the thread sanitizer has a
+/// shadow of four times the touched memory.
 inline constexpr int64_t with_sanitizer(int64_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   return 2 * bytes + (int64_t{256} << 20);

@@ -1,5 +1,5 @@
 #pragma once
-// What main.cpp needs of the process; plain_process.cpp, device_process.cpp or parallel_process.cpp is linked.
+// The process interface of main.cpp; plain_process.cpp, device_process.cpp or parallel_process.cpp implements it.
 
 namespace llmtrain::test {
 
@@ -17,9 +17,9 @@ class Process {
   bool has_device() const { return has_device_; }
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  /// The worst of all ranks' exit codes. Collective.
+  /// Returns the worst exit code of all ranks. Collective.
   int agree(int code) const;
-  /// Ends all ranks: one that left a test early would let the others wait for it.
+  /// Ends all ranks, since the others would wait for one that left a test early.
   [[noreturn]] void abort() const;
 
  private:

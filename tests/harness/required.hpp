@@ -1,12 +1,12 @@
 #pragma once
-// Tests skip what is not there, unless the environment variable LLMTRAIN_REQUIRE says that it must be (tests/run.sh).
+// Tests skip missing features, unless the environment variable LLMTRAIN_REQUIRE lists them (tests/run.sh).
 
 #include <cstdlib>
 #include <string>
 
 namespace llmtrain::test {
 
-/// Whether the list, as in "cuda,cudnn", has `what`.
+/// True if the list, as in "cuda,cudnn", has `what`.
 inline bool is_required(const std::string& what) {
   const char* list = std::getenv("LLMTRAIN_REQUIRE");
   return list != nullptr && ("," + std::string(list) + ",").find("," + what + ",") != std::string::npos;

@@ -1,4 +1,4 @@
-# cmake -P: tests/Suites.cmake makes a test of every suite, parts of long ones, and leaves no case out.
+# cmake -P: tests/Suites.cmake makes a test of every suite, splits long ones, and omits no case.
 set(folder $ENV{TMPDIR})
 if(NOT folder)
   set(folder /tmp)

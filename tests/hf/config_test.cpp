@@ -156,7 +156,7 @@ TEST(HfConfig, RopeOfBothStyles) {
               HasSubstr("rope_scaling.rope_type: 'mrope' is not known"));
   EXPECT_THAT(refusal(with(small, R"("rope_parameters":{"full_attention":{"rope_type":"default"}})")),
               HasSubstr("rope_parameters.full_attention"));
-  EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"rope_type":"linear"})")), HasSubstr("linear wants a factor"));
+  EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"rope_type":"linear"})")), HasSubstr("linear needs a factor"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"rope_type":"linear","factor":0})")),
               HasSubstr("rope_scaling.factor"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":[1])")), HasSubstr("rope_scaling: must be an object"));

@@ -77,7 +77,7 @@ TEST_F(WeightIndexTest, NoNameLeadsOutOfTheFolder) {
   EXPECT_EQ(read(), "accepted") << "a link is the owner's, a name is anybody's";
   fs::create_symlink("gone.safetensors", folder_.at("broken.safetensors"));
   write_index("broken.safetensors");
-  EXPECT_THAT(read(ExitCode::missing_input), HasSubstr("a symbolic link to 'gone.safetensors', which is not there"));
+  EXPECT_THAT(read(ExitCode::missing_input), HasSubstr("a symbolic link to 'gone.safetensors', which does not exist"));
   ASSERT_EQ(mkfifo(folder_.at("pipe.safetensors").c_str(), 0600), 0);
   write_index("pipe.safetensors");
   EXPECT_THAT(read(), HasSubstr("not a regular file"));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# package.sh ROOT BUILD CPACK MPIRUN...: the tarball of cpack, unpacked somewhere else, runs a deck; its module files work
-# in Environment Modules and Lmod, where these are installed (LMOD_INIT names Lmod's init/bash elsewhere).
+# package.sh ROOT BUILD CPACK MPIRUN...: the tarball of cpack, unpacked somewhere else, runs a deck; its module files
+# work in Environment Modules and Lmod, if these are installed (LMOD_INIT names Lmod's init/bash elsewhere).
 set -euo pipefail
 root=$1 build=$2 cpack=$3
 shift 3
@@ -42,8 +42,8 @@ END
 grep -q '"step":2,' runs/a/ledger.jsonl || fail "not two steps"
 "$prefix/bin/llmtool" verify runs/a/checkpoints/latest
 
-# In a shell of its own: `module load` finds the programs, `module unload` forgets them.
-check_modules() { # init script, module files
+# In a separate shell: `module load` finds the programs, `module unload` removes them from the path.
+check_modules() { # check_modules INIT_SCRIPT MODULE_FILES
   # shellcheck disable=SC2016 # expanded by the inner shell
   env -i HOME="$work" PATH=/usr/bin:/bin "LUA_PATH=${LUA_PATH:-;;}" "LUA_CPATH=${LUA_CPATH:-;;}" bash -c '
     set -e

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# all_tests.sh ROOT: what tests/run.sh does with LLMTRAIN_REQUIRE before it installs anything. It runs in a tree whose
-# installer is a stub that ends it.
+# all_tests.sh ROOT: checks the handling of LLMTRAIN_REQUIRE in tests/run.sh before it installs anything. It runs in a
+# tree whose installer is a stub that ends it.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -11,7 +11,7 @@ printf '#!/bin/sh\n' >"$work/nvcc"
 chmod +x "$work/cmake/install_dependencies.sh" "$work/nvcc"
 cases=0
 
-expect() { # exit code, words of what is said, LLMTRAIN_REQUIRE, CUDACXX
+expect() { # expect CODE WORDS LLMTRAIN_REQUIRE CUDACXX
   local code=0 output
   output=$(LLMTRAIN_REQUIRE=$3 CUDACXX=$4 "$work/tests/run.sh" 2>&1) || code=$?
   [[ $code == "$1" && $output == *"$2"* ]] || { echo "'$3' with '$4' gave $code, not $1 and '$2': $output" && exit 1; }

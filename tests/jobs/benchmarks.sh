@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# benchmarks.sh ROOT: what benchmarks/run.sh misses, it says before it measures anything; with everything there it runs
-# every compiled benchmark. All programs are stubs that write down that they were started.
+# benchmarks.sh ROOT: benchmarks/run.sh reports everything that is missing before it measures anything; if nothing is
+# missing it runs every compiled benchmark. All programs are stubs that record their start.
 set -euo pipefail
 root=$1
 work=$(mktemp -d)
@@ -16,7 +16,7 @@ fail() {
 mapfile -t compiled < <(sed -n 's/^ *llmtrain_benchmark(\([a-z_]*\) .*/\1/p' "$root/benchmarks/CMakeLists.txt" | grep -v '^gpu_')
 ((${#compiled[@]} > 5)) || fail "no benchmarks in benchmarks/CMakeLists.txt"
 
-# stub NAME: notes its name and arguments, but for what only looks whether it is there.
+# stub NAME: records its name and arguments, except for checks of its presence.
 stub() {
   mkdir -p "$(dirname "$1")"
   cat >"$1" <<EOF
@@ -57,7 +57,7 @@ EOF
   export PYTHON=$work/bin/python MPIRUN=$work/bin/mpirun LLMTRAIN_DATA=$work/data TEXT=$work/text.txt
 }
 
-# expect CODE WORD SECTION...: that code and WORD in what is said; nothing is started where it fails.
+# expect CODE WORD SECTION...: expects that exit code, and WORD in the output; nothing is started if it fails.
 expect() {
   local code=$1 word=$2 got=0 output
   shift 2
@@ -110,7 +110,7 @@ TEXT=$work/nowhere.txt expect 66 'nowhere.txt'"' is no readable file" profile
 TEXT='' expect 66 'is no readable file (TEXT)' characters
 TEXT='' expect 0 'characters: left out, TEXT names no file'
 ! grep -q char_model started || fail "characters without a text"
-# All that is missing is said at once.
+# Everything that is missing is reported at once.
 rm bin/benchmarks/load_bench
 output=$(LLMTRAIN_DATA='' "$root/benchmarks/run.sh" bin/llmtrain load tokenizers 2>&1) || true
 [[ $(grep -c '^missing: ' <<<"$output") == 2 ]] || fail "not all that is missing: $output"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# installer.sh ROOT: what cmake/install_dependencies.sh reads from apt's configuration and writes to it, in a folder of
-# its own; its options; and which way it goes where packages are missing, cannot be installed or are too new, on pretended
+# installer.sh ROOT: tests cmake/install_dependencies.sh: its reading and writing of apt's configuration, in a separate
+# folder; its options; and its choice of source if packages are missing, cannot be installed or are too new, on emulated
 # machines. Nothing is installed.
 set -euo pipefail
 command -v dpkg >/dev/null || { echo "left out: not a Debian (no dpkg here)" && exit 77; }
@@ -11,8 +11,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cases=0
 
-# The lines that know_release writes on Debian $1 given the configuration on stdin in file $2, the mirror having every release;
-# "exit N" when it ends so.
+# Prints the lines that know_release writes on Debian $1 given the configuration on stdin in file $2, if the mirror has
+# every release; "exit N" when it ends so.
 written() {
   rm -rf "$work/apt"
   mkdir -p "$work/apt/sources.list.d" "$work/apt/preferences.d"
@@ -33,7 +33,7 @@ written() {
 
 declare -A newer=([bookworm]="trixie sid" [trixie]=sid)
 
-expect() { # name, expected, got
+expect() { # expect NAME EXPECTED ACTUAL
   cases=$((cases + 1))
   [[ $2 == "$3" ]] || { printf '%s:\nexpected\n%s\ngot\n%s\n' "$1" "$2" "$3" && exit 1; }
 }
@@ -113,10 +113,10 @@ expect 'and no pin' '1' "$(grep -c Package "$work/apt/preferences.d/llmtrain")"
 
 expect 'no mirror' 'exit 69' "$(written trixie sources.list <<<'deb http://e.example/debian bookworm main')"
 
-# ---- pretended machines ----------------------------------------------------------------------------------------------
+# ---- emulated machines -----------------------------------------------------------------------------------------------
 
-# Programs that act on text files: `packages` (lines of apt-cache madison), `installed` (name version), `broken` (what cannot
-# be installed or built, as words) and `calls`. Only what llmtrain.list names is known of other releases.
+# Programs that work on text files: `packages` (lines of apt-cache madison), `installed` (name version), `broken` (words
+# for what cannot be installed or built) and `calls`. Only releases in llmtrain.list are known.
 mkdir -p "$work/bin"
 world=$work/world
 export world
@@ -200,7 +200,7 @@ kokkos 5.2.2 sid Sources
 T
 }
 
-# Runs the installer there; then its exit code, the versions of Kokkos and oneDNN and the releases that were left in apt.
+# Runs the installer there; prints its exit code, the versions of Kokkos and oneDNN and the releases left in apt.
 install() {
   local status=0 name line
   (
@@ -227,7 +227,7 @@ expect 'testing before sid' '0 5.1 3.7.2: forky' "$(install)"
 
 trixie
 echo 'no forky' >>"$world/broken"
-expect 'a release that the mirror does not give' '0 5.2.2 3.7.2: sid' "$(install)"
+expect 'a release that the mirror does not serve' '0 5.2.2 3.7.2: sid' "$(install)"
 
 trixie
 echo 'install libkokkos-dev=5.2.2' >>"$world/broken"

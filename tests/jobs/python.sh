@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# python.sh ROOT: the benchmarks' scripts of Python and the recipes for Spack compile; scripts for GPUs, which run on machines
-# that few have, say what they want: that takes no torch; recipes name the release that CMake would fetch, and Spack's
-# environments are strings to a reader of YAML.
+# python.sh ROOT: the benchmarks' scripts of Python and the recipes for Spack compile; scripts for GPUs, which run on
+# few machines, print their requirements without torch; recipes name the release that CMake would fetch, and Spack's
+# environments are strings to a YAML reader.
 set -euo pipefail
 if ! python3 -c ''; then
   echo "skipped: python3 does not start"
@@ -26,7 +26,7 @@ scripts=(gpu_*.py)
 ((${#scripts[@]} >= 3)) || { echo "too few scripts for GPUs: ${scripts[*]}" && exit 1; }
 for script in "${scripts[@]}"; do
   help=$(python3 "$script" --help)
-  # run_gpu_tests.sh gives every one these.
+  # run_gpu_tests.sh passes these to every script.
   [[ $help == *" --programs "* && $help == *"[--rounds "* ]] || { echo "$script --help: $help" && exit 1; }
 done
 ! python3 gpu_kernels.py --nonsense 2>/dev/null || { echo "gpu_kernels.py takes any option" && exit 1; }

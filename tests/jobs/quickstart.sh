@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# quickstart.sh ROOT: what jobs/quickstart.sh refuses before it installs or builds anything.
+# quickstart.sh ROOT: errors that jobs/quickstart.sh reports before it installs or builds anything.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-expect() { # code, word of the message, argument...
+expect() { # expect CODE WORD ARGUMENT...
   local code=$1 word=$2 got=0 output
   shift 2
   output=$("$root/jobs/quickstart.sh" "$@" 2>&1 </dev/null) || got=$?

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts.sh ROOT: what the scripts of jobs/ decide, without Slurm: srun, sbatch, scontrol and llmtrain are played by small
-# scripts that write down how they were called.
+# scripts.sh ROOT: decisions of the scripts of jobs/, without Slurm: small scripts that record their calls replace srun,
+# sbatch, scontrol and llmtrain.
 set -euo pipefail
 root=$1
 work=$(mktemp -d)
@@ -10,11 +10,11 @@ fail() { echo "FAILED: $*" && exit 1; }
 
 mkdir bin
 export PATH=$work/bin:$PATH JOBS=$root/jobs
-play() { # name; its text comes on standard input
+play() { # play NAME; its text comes on standard input
   { echo '#!/usr/bin/env bash' && cat; } >"bin/$1"
   chmod +x "bin/$1"
 }
-# A step: EXIT_CODE, after a checkpoint if SAVES names one; with WAITS it goes on until it gets a signal.
+# A step: ends with EXIT_CODE, after a checkpoint if SAVES names one; with WAITS it continues until it gets a signal.
 play srun <<'END'
 printf '%s\n' "OMP_NUM_THREADS=$OMP_NUM_THREADS" "$@" >srun.txt
 echo life >>lives.txt
@@ -43,8 +43,8 @@ echo "MOST_RESTARTS=$MOST_RESTARTS $*" >>submitted.txt
 echo "$((100 + $(wc -l <submitted.txt)));cluster"
 END
 
-# One life of job JOB; its exit code in `code`.
-life() { # job, number of the life, NAME=value...
+# One start of job JOB; sets `code` to its exit code.
+life() { # life JOB START NAME=value...
   local job=$1 restarts=$2
   shift 2
   if ((restarts == 0)); then rm -f requeued.txt lives.txt; fi
@@ -52,17 +52,17 @@ life() { # job, number of the life, NAME=value...
   env SLURM_JOB_ID="$job" SLURM_RESTART_COUNT="$restarts" SLURM_CPUS_PER_TASK=3 "$@" \
     bash "$root/jobs/train.sbatch" 'my deck.ini' run.name=a >out.txt 2>&1 || code=$?
 }
-expect_requeued() { # job, how often
+expect_requeued() { # expect_requeued JOB COUNT
   [[ $code == 0 ]] || fail "requeued, but the exit code is $code: $(cat out.txt)"
   [[ $(cat requeued.txt) == "$(for ((n = 0; n < $2; ++n)); do echo "requeue $1"; done)" ]] || fail "$(cat requeued.txt)"
 }
-expect_end() { # exit code, how often requeued before
+expect_end() { # expect_end CODE RESTARTS
   [[ $code == "$1" ]] || fail "exit code $code instead of $1: $(cat out.txt)"
   touch requeued.txt
   [[ $(wc -l <requeued.txt) == "$2" ]] || fail "exit code $1: requeued $(cat requeued.txt)"
 }
 
-# What is final and what is tried again.
+# Final errors and errors that lead to a restart.
 for final in 0 64 65 66 69 70 73 74 78 79; do
   life 1 0 EXIT_CODE="$final"
   expect_end "$final" 0
@@ -77,7 +77,7 @@ expect_end 75 1
 life 4 0 EXIT_CODE=75 MOST_RESTARTS=0 SAVES=step-00000001 # a chain's job
 expect_end 75 0
 
-# How the step is started.
+# Start of the step.
 for argument in OMP_NUM_THREADS=3 --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cores llmtrain 'my deck.ini' run.name=a; do
   grep -qxF -- "$argument" srun.txt || fail "srun without '$argument'"
 done
@@ -87,7 +87,7 @@ for script in train array; do
   done
 done
 
-# Faults without a new checkpoint: so many restarts, then the run's exit code.
+# Faults without a new checkpoint: this many restarts, then the run's exit code.
 for ((n = 0; n < 3; ++n)); do
   life 5 "$n" EXIT_CODE=139
   expect_requeued 5 $((n + 1))
@@ -96,29 +96,29 @@ life 5 3 EXIT_CODE=139
 expect_end 139 3
 grep -q '3 restarts without a new checkpoint: not requeued (exit code 139)' out.txt || fail "$(cat out.txt)"
 [[ $(wc -l <lives.txt) == 4 ]] || fail "not four lives"
-# Submitted once more it gets as many again.
+# A new submission has the same number again.
 life 6 0 EXIT_CODE=139
 expect_requeued 6 1
-# A new checkpoint counts anew.
+# A new checkpoint resets the count.
 plan=('' '' step-00000002 '' '' step-00000003 '' '' '')
 for n in "${!plan[@]}"; do
   life 7 "$n" EXIT_CODE=76 SAVES="${plan[n]}"
   if ((n < 8)); then expect_requeued 7 $((n + 1)); else expect_end 76 8; fi
 done
-# Where nothing can be said about checkpoints all restarts count.
+# If checkpoints are unknown all restarts count.
 rm -r runs
 for ((n = 0; n < 4; ++n)); do
   life 8 "$n" EXIT_CODE=75 NO_DECK=1
   if ((n < 3)); then expect_requeued 8 $((n + 1)); else expect_end 75 3; fi
 done
 [[ ! -e runs && ! -e /restarts ]] || fail "without a folder something was written"
-# Where nothing can be counted nothing is tried again.
+# If restarts cannot be counted there are none.
 echo >runs
 life 9 0 EXIT_CODE=139
 expect_end 139 0
 rm runs
 
-# USR1 to the script goes to the step, as often as it comes, and the step's exit code is the one that counts.
+# USR1 to the script goes to the step, each time, and the step's exit code counts.
 rm -f waiting lives.txt requeued.txt
 SLURM_JOB_ID=10 EXIT_CODE=75 SAVES=step-00000001 WAITS=2 bash "$root/jobs/train.sbatch" deck.ini >out.txt 2>&1 &
 script=$!
@@ -130,8 +130,8 @@ code=0
 wait "$script" || code=$?
 expect_requeued 10 1
 
-# Arrays: decks or seeds, settings for all.
-array() { # index, arguments...: what llmtrain gets
+# Arrays: decks or seeds, common settings.
+array() { # array INDEX ARGUMENT...: prints llmtrain's arguments
   local index=$1
   shift
   SLURM_JOB_ID=11 SLURM_ARRAY_TASK_ID=$index bash "$root/jobs/array.sbatch" "$@"
@@ -144,7 +144,7 @@ code=0
 array 2 x.ini y.ini >out.txt 2>&1 || code=$?
 grep -q 'no deck number 2' out.txt || fail "a third of two decks: $code, $(cat out.txt)"
 
-# Chains: each job behind the one before, none requeued.
+# Chains: each job depends on the previous one, none is requeued.
 OPTIONS="--time=1 --nodes=4" "$root/jobs/chain.sh" 3 x.ini run.overwrite=true run.name=a >out.txt
 for ((n = 0; n < 3; ++n)); do
   echo "MOST_RESTARTS=0 --parsable --export=ALL --no-requeue --time=1 --nodes=4$( ((n == 0)) ||
@@ -162,7 +162,7 @@ done
 # GPUs: Slurm's copy of the script finds train.sbatch in the installed folder or where it was submitted.
 mkdir spool empty
 cp "$root/jobs/train_gpu.sbatch" spool/slurm_script
-gpu() { # NAME=value...
+gpu() { # gpu NAME=value...
   rm -f srun.txt requeued.txt lives.txt
   code=0
   env SLURM_JOB_ID=9 SLURM_CPUS_PER_TASK=3 "$@" bash spool/slurm_script x.ini run.name=a >out.txt 2>&1 || code=$?

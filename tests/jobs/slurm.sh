@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# slurm.sh ROOT BUILD LLMTRAIN FAULT_LIBRARY: jobs/ on a real Slurm of at least 3 nodes. Every case lets something happen to
-# a run, which then goes on by itself or by the same command, and compares its ledger with that of a run of one process to
-# which nothing happened. Exit code 77 where there is no cluster.
+# slurm.sh ROOT BUILD LLMTRAIN FAULT_LIBRARY: jobs/ on a real Slurm of at least 3 nodes. Every case disturbs a run,
+# which then resumes by itself or by the same command, and compares its ledger with that of an undisturbed run of one
+# process. Exit code 77 if there is no cluster.
 #
 #   LLMTRAIN_SLURM_CASES        names of cases, or `all`; by default those that take a minute or two
-#   LLMTRAIN_SLURM_ENVIRONMENT  shell text that leads to the cluster, e.g. "export SLURM_CONF=..."
+#   LLMTRAIN_SLURM_ENVIRONMENT  shell text that gives access to the cluster, e.g. "export SLURM_CONF=..."
 #
-# `preempted` and `graceful` need the partitions of partitions.conf; `down` and `cut` an operator of the cluster, `cut` a
-# local one whose nodes are network namespaces.
+# `preempted` and `graceful` need the partitions of partitions.conf; `down` and `cut` an operator of the cluster, `cut`
+# a local one whose nodes are network namespaces.
 set -euo pipefail
 root=$1 build=$2 program=$3 fault_library=$4
 eval "${LLMTRAIN_SLURM_ENVIRONMENT:-}"
 nodes=$(timeout 20 sinfo --noheader --Node --format=%N 2>/dev/null | sort -u | wc -l) || nodes=0
 [[ $nodes -ge 3 ]] || { echo "no Slurm with 3 nodes here" && exit 77; }
 usual=(signalled lost requeued stopped moved hopeless)
-alone=(preempted graceful down cut medium) # they need all nodes or take them away
+alone=(preempted graceful down cut medium) # these need all nodes or remove some
 others=(node limited timed cancelled array chain interactive installed)
 
 work=$(mktemp -d)
@@ -57,8 +57,8 @@ every_steps = 20
 [watchdog]
 lost_after = 15s
 END
-# What jobs run. On an idle machine 400 steps take no time: where there is a file slow.RUN every step takes at least as
-# many milliseconds as it says, so that things happen in the midst of a run.
+# Command of the jobs. On an idle machine 400 steps take no time: with a file slow.RUN every step takes at least this
+# many milliseconds, so that events happen during a run.
 cat >llmtrain <<END
 #!/usr/bin/env bash
 name=
@@ -73,21 +73,21 @@ chmod +x llmtrain
 export LLMTRAIN=$work/llmtrain OMP_NUM_THREADS=1 SLURM_PMIX_FENCE=ring
 "$program" deck.ini run.name=whole >whole.txt
 
-slow() { echo "${2:-100}" >"slow.$1"; } # run, milliseconds
+slow() { echo "${2:-100}" >"slow.$1"; } # slow RUN [MILLISECONDS]
 fast() { rm "slow.$1"; }
-submit() { # name, options of sbatch...: sets job
+submit() { # submit NAME SBATCH_OPTION...: sets job
   local name=$1
   shift
   job=$(sbatch --parsable --export=ALL --ntasks-per-node=1 --cpus-per-task=1 --output="$work/$name.out" --time=10 "$@" \
     "$root/jobs/train.sbatch" "$work/deck.ini" "run.name=$name")
   echo "$job" >>submitted
 }
-by_hand() { # name, options of srun...
+by_hand() { # by_hand NAME SRUN_OPTION...
   local name=$1
   shift
   timeout 200 srun --ntasks-per-node=1 --kill-on-bad-exit=1 "$@" "$LLMTRAIN" deck.ini "run.name=$name" >>"$name.out" 2>&1
 }
-wait_until() { # seconds, command...
+wait_until() { # wait_until SECONDS COMMAND...
   local end=$((SECONDS + $1))
   shift
   until "$@"; do
@@ -96,25 +96,25 @@ wait_until() { # seconds, command...
   done
 }
 steps() { [[ -e runs/$1/ledger.jsonl && $(wc -l <"runs/$1/ledger.jsonl") -ge $2 ]]; }
-begun() { wait_until 90 steps "$1" 30; } # behind the first checkpoint
+begun() { wait_until 90 steps "$1" 30; } # after the first checkpoint
 finished() { [[ -e runs/$1/finished.json ]]; }
 state_is() { [[ $(scontrol show job "$job" | sed -n 's/ *JobState=\([A-Z_]*\).*/\1/p') == "$1" ]]; }
 expect() { grep -q -- "$2" "$1.out" || { echo "$1: no '$2'" && cat "$1.out" && exit 1; }; }
-expect_nodes() { # name, number of nodes of each life
+expect_nodes() { # expect_nodes NAME COUNT...: number of nodes of each start
   local seen
   seen=$(sed -n 's/^ranks .* on \([0-9]*\) nodes\{0,1\}\( .*\)*$/\1/p' "$1.out" | tr '\n' ' ')
   [[ $seen == "$2 " ]] || { echo "$1: on $seen nodes, not $2" && cat "$1.out" && exit 1; }
 }
-same() { # name, undisturbed run
+same() { # same NAME UNDISTURBED_RUN
   cmp "runs/$1/ledger.jsonl" "runs/${2:-whole}/ledger.jsonl" || { tail -n 100 "$1.out" && exit 1; }
   echo "$1: the ledger is the same"
 }
-goes_on() { # name: its job by itself, from a checkpoint, to the end
+goes_on() { # goes_on NAME: its job resumes by itself, from a checkpoint, to the end
   wait_until 200 finished "$1"
   expect "$1" 'resumed '
   same "$1"
 }
-process_of() { # name, rank, of the run
+process_of() { # process_of NAME RANK
   sed 's/.*"pid":\([0-9]*\).*/\1/' "runs/$1/status/rank-0000$2"
 }
 
@@ -131,7 +131,7 @@ case_lost() {
   expect lost 'requeued$'
 }
 
-# All that one of two nodes runs of the step is gone.
+# All processes of the step on one of two nodes are killed.
 case_node() {
   slow node
   submit node --nodes=2 --ntasks-per-node=2
@@ -150,11 +150,11 @@ case_stopped() {
   fast stopped
   kill -STOP "$(process_of stopped 1)"
   goes_on stopped
-  expect stopped 'rank 1 is lost: no sign of life'
+  expect stopped 'rank 1 is lost: no heartbeat'
   expect stopped 'exit code 76, requeued'
 }
 
-# A node is taken out of service: Slurm kills the job and queues it again, for other nodes.
+# A node is taken out of service: Slurm kills the job and requeues it, for other nodes.
 last_node() { scontrol show hostnames "$(squeue --noheader --jobs="$job" --format=%N)" | tail -n 1; }
 expect_requeued_by_slurm() {
   scontrol show job "$job" | grep -q ' Restarts=1 ' || { scontrol show job "$job" && exit 1; }
@@ -175,7 +175,7 @@ case_down() {
   wait_until 90 idle "$node"
 }
 
-# The cable of a node is cut: Slurm finds it out after a minute.
+# The cable of a node is cut: Slurm detects it after a minute.
 case_cut() {
   local node
   slow cut
@@ -191,7 +191,7 @@ case_cut() {
   wait_until 90 idle "$node"
 }
 
-# A fault in every life: after so many restarts without a new checkpoint the script gives up.
+# A fault after every start: the script gives up after the maximum of restarts without a new checkpoint.
 case_hopeless() {
   cat >dies <<END
 #!/usr/bin/env bash
@@ -208,7 +208,7 @@ END
 
 # ---- requests to stop ------------------------------------------------------------------------------------------------
 
-# A signal to the ranks; the script requeues; the job comes back by itself.
+# A signal to the ranks; the script requeues; the job resumes by itself.
 case_signalled() {
   slow signalled
   submit signalled --nodes=2
@@ -220,7 +220,7 @@ case_signalled() {
   expect signalled 'exit code 75, requeued'
 }
 
-# Slurm sends USR1 before the time is up, to a run that does not know of its limit.
+# Slurm sends USR1 before the time is up, to a run that does not know its limit.
 case_limited() {
   slow limited 1000
   sed '/^max_steps/a time_limit = none' deck.ini >limited.ini
@@ -233,7 +233,7 @@ case_limited() {
   expect limited 'stopped by SIGUSR1'
 }
 
-# Slurm sends nothing; the run asks how long it may take, and ends before.
+# Slurm sends nothing; the run queries its limit, and ends before.
 case_timed() {
   slow timed 1000
   submit timed --nodes=2 --time=1 --signal=B:URG@1
@@ -243,7 +243,7 @@ case_timed() {
   expect timed 'stopped by the time limit'
 }
 
-# `scancel` is for good, but leaves the ranks time to save; the same command goes on.
+# `scancel` is final, but leaves the ranks time to save; the same command resumes.
 case_cancelled() {
   slow cancelled
   submit cancelled --nodes=2
@@ -258,7 +258,7 @@ case_cancelled() {
   goes_on cancelled
 }
 
-# What a failing cluster does: the job is killed and queued again; it comes back on another number of nodes.
+# As on a failing cluster: the job is killed and requeued; it resumes on a different number of nodes.
 case_requeued() {
   slow requeued
   submit requeued --nodes=2
@@ -271,8 +271,8 @@ case_requeued() {
   expect_nodes requeued '2 3'
 }
 
-# A more urgent job takes the nodes, at once or after a time of grace, in which the run saves and requeues itself.
-preempt() { # name, partition
+# A more urgent job takes the nodes, at once or after a grace period, in which the run saves and requeues itself.
+preempt() { # preempt NAME PARTITION
   slow "$1"
   submit "$1" --nodes=3 --partition="$2"
   begun "$1"
@@ -289,7 +289,7 @@ case_graceful() {
 
 # ---- other ways to run -----------------------------------------------------------------------------------------------
 
-# By hand, on 1, 3 and 2 nodes, then two ranks a node.
+# By hand, on 1, 3 and 2 nodes, then two ranks per node.
 case_moved() {
   local n step code lines=0
   for n in 1 3 2; do
@@ -327,7 +327,8 @@ case_array() {
   same deck-43 seed
 }
 
-# A chain of three jobs without requeueing: the first is signalled, the second ends the run, the third finds it ended.
+# A chain of three jobs without requeueing: the first is signalled, the second ends the run, the third finds it
+# finished.
 case_chain() {
   slow chained
   OPTIONS="--nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --time=10 --output=$work/chained.out" \
@@ -362,12 +363,12 @@ case_interactive() {
   same interactive
 }
 
-# As users get it: what `cmake --install` installs, found through the module file.
+# The user's installation: the result of `cmake --install`, found through the module file.
 case_installed() {
   cmake --install "$build" --prefix "$work/prefix" >install.txt
   unset LLMTRAIN
   if [[ -r /usr/share/modules/init/bash ]]; then
-    set +u # not Modules' own habit
+    set +u # Modules fails with it
     # shellcheck source=/dev/null
     source /usr/share/modules/init/bash
     module use prefix/share/llmtrain/modules/tcl
@@ -406,7 +407,7 @@ case_medium() {
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
 
-run_case() { # several at a time: they wait most of it
+run_case() { # several at a time, since they mostly wait
   (
     set -e
     SECONDS=0

@@ -98,7 +98,7 @@ TEST_P(ActivationTest, BitsDoNotDependOnThreads) {
   });
 }
 
-// Element i has the same bits wherever the vector loop and its rest meet.
+// Element i has the same bits whether the vector loop or its remainder computes it.
 TEST_P(ActivationTest, BitsDoNotDependOnThePlace) {
   const auto [activation, dtype] = GetParam();
   const Array one(dtype, {1, inner()}, test::random_values(inner(), 6, 3.0));

@@ -79,7 +79,7 @@ TEST(Adamw, RoundsAsAgreed) {
   Values v0 = test::random_values(n, 4);
   for (double& v : v0) v = std::fabs(v);
   const Array master(DType::f32, {n}, p0), m(DType::f32, {n}, m0), v(DType::f32, {n}, v0), g(DType::f32, {n}, g0);
-  AdamwStep s = step(1);  // of the corrections 1 - beta are left
+  AdamwStep s = step(1);  // the corrections of 1 - beta remain
   s.gradient_scale = 0.3;
   const auto rounded = [](double x) { return static_cast<float>(x); };
   const Values g1 = g.values(), m1 = m.values(), v1 = v.values(), p1 = master.values();
@@ -87,7 +87,7 @@ TEST(Adamw, RoundsAsAgreed) {
   const Values p2 = master.values(), m2 = m.values(), v2 = v.values();
   int fused = 0;
   for (size_t i = 0; i < p1.size(); ++i) {
-    // A double holds enough digits that one rounded to float is what the operation in float gives.
+    // A double has enough digits that its rounding to float equals the operation in float.
     const double scale = rounded(0.3);
     const float gradient = rounded(g1[i] * scale), old = rounded(m1[i]);
     const float difference = rounded(double{gradient} - double{old});

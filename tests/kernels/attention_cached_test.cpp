@@ -11,7 +11,7 @@ namespace {
 using test::Array;
 using test::Values;
 
-/// Two sequences whose tokens come in any order; every token is stored, then the last ones ask.
+/// Two sequences with tokens in arbitrary order; all tokens are stored, then the last ones attend.
 class AttentionCached : public testing::TestWithParam<std::tuple<AttentionShape, DType>> {};
 
 double naive_score(const Values& query, const Values& key, const AttentionShape& s) {
@@ -42,7 +42,7 @@ TEST_P(AttentionCached, AgreesWithDoubleOverTheWholeSequence) {
     batch.sequence_ids = ids;
     cache_keys_values(cache, qkv, batch, s, test::stream());
   }
-  // The last token of each sequence, in another order than they are stored.
+  // The last token of each sequence, in a different order from their storage.
   const std::vector<int64_t> order = {2, 0, 1};
   Values queries, places, owner;
   for (const int64_t q : order) {
@@ -109,7 +109,7 @@ TEST(AttentionCachedErrors, TokensOutsideOfTheCacheAreRefused) {
     try {
       cache_keys_values(cache, qkv, batch, s, test::stream());
     } catch (const Error&) {
-      continue;  // the host has seen it
+      continue;  // the host has checked it
     }
     for (const double x : cache.values()) EXPECT_EQ(x, 0) << "sequence " << sequence << ", position " << position;
     const Array out(DType::f32, {1, 8});

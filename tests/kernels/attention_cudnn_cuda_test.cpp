@@ -1,5 +1,5 @@
-// cuDNN's attention on a GPU that has it, beside naive loops: it is what Hopper runs by default. Skipped where there is
-// none; its graphs are looked at without a GPU in cuda/cudnn_test.cpp.
+// cuDNN's attention on a GPU that has it, compared with naive loops: it is Hopper's default. Skipped if it is not
+// installed; cuda/cudnn_test.cpp checks its graphs without a GPU.
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ class CudnnAttentionOnDevice : public testing::TestWithParam<CudnnCase> {
     return sorted;
   }
 
-  /// Bounds as in attention_test.cpp; of lse a tensor core's sums, which are cut off instead of rounded.
+  /// Bounds as in attention_test.cpp; for lse those of a tensor core's sums, which truncate instead of rounding.
   static AttentionResult expect_close(const AttentionCase& c, double largest, double mean) {
     EXPECT_GT(cuda::cudnn_workspace_bytes(c.shape, c.rows()), 0) << "the kernels are our own";
     const auto qkv = random_values(c.rows() * c.qkv_width(), c.magnitude, c.dtype, c.seed);
@@ -77,13 +77,13 @@ TEST_P(CudnnAttentionOnDevice, AgreesWithNaiveLoopsInFp16) {
   expect_close(whole(GetParam(), DType::f16), 1e-2 / 8, 6e-3 / 8);
 }
 
-/// Sequences of a call whose scores are too many are taken in parts, out of tensors that hold all rows.
+/// If a call has too many scores, its sequences are processed in groups, from tensors that hold all rows.
 TEST_P(CudnnAttentionOnDevice, PartsOfABatchGiveTheSame) {
   const AttentionCase c = whole(GetParam(), DType::bf16);
   if (c.lengths.size() == 1) GTEST_SKIP() << "one sequence has no parts";
   const AttentionResult at_once = expect_close(c, 1e-2, 6e-3);
   const int64_t before =
-      std::exchange(cuda::max_cudnn_scores, c.shape.heads * c.shape.longest * c.shape.longest);  // of one
+      std::exchange(cuda::max_cudnn_scores, c.shape.heads * c.shape.longest * c.shape.longest);  // of one sequence
   const AttentionResult in_parts = expect_close(c, 1e-2, 6e-3);
   cuda::max_cudnn_scores = before;
   EXPECT_EQ(in_parts.out, at_once.out);

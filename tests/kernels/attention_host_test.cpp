@@ -113,7 +113,7 @@ TEST_P(AttentionPaths, AgreeWithDouble) {
   }
 }
 
-// Segments of one block have a way of their own, with vectors of this processor's width or narrower ones.
+// Segments of one block have a separate path, with vectors of this processor's width or narrower ones.
 TEST_P(AttentionPaths, ShortSegmentsAgreeWithDouble) {
   for (const int64_t head_dim : {16, 20, 32, 64}) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -188,7 +188,7 @@ TEST(BlockProduct, AgreesWithNaiveLoops) {
 
 TEST(DropoutTile, IsTheDocumentedMask) {
   constexpr int block = host::attention_block;
-  // Offsets of any kind, also ones that are neither consecutive nor aligned.
+  // Arbitrary offsets, also ones that are neither consecutive nor aligned.
   std::vector<int64_t> ids(block);
   std::vector<int32_t> queries(block), keys(block);
   for (int i = 0; i < block; ++i) {

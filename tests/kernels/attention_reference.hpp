@@ -1,5 +1,5 @@
 #pragma once
-// Attention written down naively in double, and what runs the kernels on the same case.
+// Naive attention in double, and a runner of the kernels on the same case.
 
 #include <algorithm>
 #include <cmath>
@@ -188,7 +188,7 @@ class DeviceTensor {
   DeviceBuffer buffer_;
 };
 
-/// Runs both kernels. Rows are named like the naive ones, from segment `first_name` on.
+/// Runs both kernels. Rows have the names of the naive ones, from segment `first_name` on.
 class KernelAttention {
  public:
   KernelAttention(const AttentionCase& c, const std::vector<double>& qkv, const std::vector<double>& dout,

@@ -73,21 +73,21 @@ class Attention : public testing::TestWithParam<Named> {
 
 TEST_P(Attention, AgreesWithNaiveLoopsInFp32) { expect_close(GetParam().c, 2e-6, 2e-6); }
 
-// Rounding of operands, probabilities and results to 8 bits; the inputs are rounded before, for both.
+// Bounds for the rounding of operands, probabilities and results to 8 bits; the inputs are rounded before, for both.
 TEST_P(Attention, AgreesWithNaiveLoopsInBf16) {
   AttentionCase c = GetParam().c;
   c.dtype = DType::bf16;
   expect_close(c, 1e-2, 6e-3);
 }
 
-// To 11 bits.
+// Bounds for 11 bits.
 TEST_P(Attention, AgreesWithNaiveLoopsInFp16) {
   AttentionCase c = GetParam().c;
   c.dtype = DType::f16;
   expect_close(c, 1e-2 / 8, 6e-3 / 8);
 }
 
-// The naive gradient itself, against differences of the naive objective.
+// The naive gradient itself, compared with differences of the naive objective.
 TEST_P(Attention, NaiveGradientIsTheSlope) {
   const AttentionCase& c = GetParam().c;
   auto qkv = random_values(c.rows() * c.qkv_width(), 1, DType::f32, 5);
@@ -176,7 +176,7 @@ TEST(AttentionNumerics, EqualScoresGiveTheMean) {
   }
 }
 
-// The same documents alone and in one batch, bit for bit; a change in one document changes that one only.
+// The same documents separately and in one batch, bit for bit; a change in one document changes only that one.
 TEST(AttentionBits, PackedDocumentsEqualSeparateOnes) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     AttentionCase c{

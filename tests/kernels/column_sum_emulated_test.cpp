@@ -27,7 +27,7 @@ TEST(ColumnSums, HaveOneOrderForAShape) {
     for (size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<float>(std::exp(20 * random_uniform(random_bits(5, 1, i))));
     }
-    // Between two that cancel each other, a double has few bits for the rest: its order shows.
+    // Between two terms that cancel each other, a double has few bits for the rest, so that its order shows.
     for (int64_t c = 0; rows > 1024 && c < columns; ++c) {
       x[static_cast<size_t>(rows / 3 * columns + c)] = 0x1p80f;
       x[static_cast<size_t>(rows * 2 / 3 * columns + c)] = -0x1p80f;

@@ -1,4 +1,4 @@
-// The emulated cp.async finds threads that do not wait, and those that overwrite what is still read.
+// The emulated cp.async detects threads that do not wait, and those that overwrite data that is still read.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Dropout factors of many elements at once are those of one after the other.
+// Dropout factors of many elements at once equal those of single elements.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ TEST(DropoutRow, HasTheBitsOfOneElementAfterTheOther) {
   for (const float probability : {1e-9f, 0.1f, 0.5f, 0.999f}) {
     const Dropout dropout{probability, 77};
     host::DropoutRow row(dropout);
-    constexpr uint64_t carry = uint64_t{1} << 34;  // four elements to an evaluation, whose number passes 2^32 here
+    constexpr uint64_t carry = uint64_t{1} << 34;  // four elements per evaluation, whose number passes 2^32 here
     for (const uint64_t first : {uint64_t{0}, uint64_t{3}, uint64_t{1022}, carry - 30, carry - 3, carry, carry << 20}) {
       for (const int64_t count : {1, 5, 64, 256}) {
         const float* factors = row.factors(uint64_t{1} << 40 | 5, first, count);

@@ -1,4 +1,4 @@
-// The factors of several neighbours at once are those of each of them.
+// Factors of several neighbours at once equal those of single elements.
 #include <gtest/gtest.h>
 
 #include <vector>

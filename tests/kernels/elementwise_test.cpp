@@ -33,7 +33,7 @@ Values factors(int64_t width, const Dropout& d) {
 
 TEST(Residual, AddsWithDropout) {
   const TestBatch batch(rows, sequence_length, 10, 1);
-  for (const int64_t width : {1, 3, 7, 64, 257, 600}) {  // rows begin at any place of a group of four random numbers
+  for (const int64_t width : {1, 3, 7, 64, 257, 600}) {  // rows begin anywhere in a group of four random numbers
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const Dropout& d : {Dropout{}, dropout, Dropout{1e-6f, 9}, Dropout{0.999f, 9}}) {
         const Array in(DType::f32, {rows, width}, test::random_values(rows * width, 2));
@@ -174,7 +174,7 @@ TEST(RandomNormal, IsBoxAndMullersOfTheLibrary) {
   }
 }
 
-/// Also where the counter of the random numbers is carried.
+/// Also across a carry of the counter of random numbers.
 TEST(FillNormal, HasTheBitsOfOneNumberAfterTheOther) {
   for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{48}, (int64_t{1} << 33) - 24, (int64_t{1} << 40) + 3}) {
     for (const int64_t n : {1, 15, 16, 17, 1000}) {

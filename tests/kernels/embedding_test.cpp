@@ -123,7 +123,7 @@ TEST_P(EmbeddingOrder, RowsAreAddedInTheOrderOfTheBatch) {
   EXPECT_NE(dtable.values(), sums(false)) << "control";
 }
 
-// A GPU sorts runs of 512 rows and merges them: one, a full one, several and a part of one.
+// A GPU sorts runs of 512 rows and merges them: tests one row, a full run, several runs and a partial one.
 INSTANTIATE_TEST_SUITE_P(Rows, EmbeddingOrder, testing::Values(50, 512, 513, 1700));
 
 TEST(EmbeddingIds, EveryRowOfManyIdsArrives) {

@@ -83,7 +83,8 @@ TEST_P(Gemm, EveryFormIsExact) {
   }
 }
 
-// More than a segment along k: sums of a bf16 result wait in shared memory between segments; A is packed in bands.
+// More than a segment along k: partial sums of a bf16 result stay in shared memory between segments; A is packed in
+// bands.
 TEST_P(Gemm, LongInnerDimension) {
   for (const DType output : {DType::f32, DType::bf16, DType::f16}) {
     check({.m = 70, .n = 66, .k = 17001, .b_transposed = true, .input = DType::bf16, .output = output});
@@ -142,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, Gemm,
                          testing::Values(ProductPath::automatic, ProductPath::native, ProductPath::wide,
                                          ProductPath::plain));
 
-/// Texts have every length: what a product needs must not be made, and kept, for each.
+/// Texts have all lengths: kernels must not be created, and kept, for each.
 TEST(GemmKernels, AreSharedByProductsThatDifferInTheirRows) {
   constexpr int64_t most = 600, width = 64;
   const std::vector<float> a(most * width, 1.0f), b(width * (width + 1), 1.0f);
@@ -179,7 +180,7 @@ TEST(ProductPath, ThinProductsStayNativeAndForcedPathsAreTaken) {
   EXPECT_FALSE(product_kernels(DType::f32, 4096).micro);
 }
 
-// Products of fractions: paths that really are different ones round differently.
+// Products of fractions: different paths round differently.
 TEST(ProductPath, PathsDifferInTheLastBits) {
   const GemmShape s{.m = 70, .n = 80, .k = 600, .input = DType::bf16};
   const test::Array a(DType::bf16, {s.m, s.k}, test::random_values(s.m * s.k, 31));

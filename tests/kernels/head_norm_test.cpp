@@ -73,7 +73,7 @@ TEST_P(HeadNorm, ForwardAgreesWithDouble) {
   test::expect_close(qkv.values(), expected,
                      [&](size_t i) { return 2e-6 + test::rounding(dtype) * std::fabs(expected[i]); });
   EXPECT_NE(qkv.values(), x) << "control";
-  for (int64_t r = 0; r < rows; ++r) {  // values are left alone, what came in is kept
+  for (int64_t r = 0; r < rows; ++r) {  // values are unchanged, the inputs are kept
     for (int64_t c = 0; c < width; ++c) {
       const auto at = static_cast<size_t>(r * width + c);
       if (c >= normed * d) {

@@ -129,7 +129,7 @@ inline double storing_error(DType dtype, double value) {
   return std::fmax(rounding(dtype) * std::fabs(value), dtype == DType::f16 ? 0x1p-25 : 0.0);
 }
 
-/// Of two types of 16 bits in one call a kernel knows nothing.
+/// A kernel does not support two different 16-bit types in one call.
 inline bool do_mix(DType a, DType b) { return a == b || a == DType::f32 || b == DType::f32; }
 
 /// |actual - expected| <= bound(i) for every i.
@@ -155,8 +155,8 @@ inline double largest(const Values& v) {
 
 using Bytes = std::vector<unsigned char>;
 
-/// run(changed) computes from the same data each time (changed: from other data) and gives the result's bytes. They
-/// must not depend on the number of threads; the changed data are the control.
+/// run(changed) computes from the same data each time (changed: from different data) and returns the result's bytes.
+/// They must not depend on the number of threads; the changed data are the control.
 inline void expect_same_bits_for_threads(const std::function<Bytes(bool changed)>& run) {
   const int before = omp_get_max_threads();
   omp_set_num_threads(1);

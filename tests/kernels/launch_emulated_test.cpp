@@ -1,4 +1,4 @@
-// What kernels ask of a GPU when they start: the arithmetic that chooses grids and shared memory, on the host.
+// Launch configuration of kernels: the arithmetic that selects grids and shared memory, on the host.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ struct Indices {
   void operator()(int64_t i) const { seen->push_back(i); }
 };
 
-// More elements than an int counts: every thread takes its own, at the distance of the whole grid.
+// More elements than an int can count: every thread processes its own, at the stride of the whole grid.
 TEST(LaunchShape, LoopsReachElementsBeyondTheRangeOfInt) {
   const int64_t count = (int64_t{1} << 33) + 77, stride = max_loop_grid * ForEach<Indices>::threads;
   std::vector<int64_t> seen;
@@ -79,7 +79,7 @@ struct Sharing {
   void operator()() const { dynamic_shared<unsigned>()[threadIdx.x] = threadIdx.x; }
 };
 
-// A launch that is recorded is none of a kernel's first.
+// A recorded launch does not count as a kernel's first.
 TEST(Launch, AsksOnceForSharedMemory) {
   const auto questions = [](int bytes) {
     const int64_t before = emulator::counts().attributes;

@@ -153,7 +153,7 @@ TEST_P(Logprob, GradientsAgreeWithDouble) {
   }
 }
 
-// The naive gradient itself, against differences.
+// The naive gradient itself, compared with differences.
 TEST_P(Logprob, NaiveGradientIsTheSlope) {
   Rows x = shape(GetParam());
   const int trials = x.vocabulary > 10000 ? 2 : 20;
@@ -190,7 +190,7 @@ TEST(LogprobParts, EmptyOnesAreLeftOut) {
   all.dentropy.set(zero);
   all.backward(zeros.tensor, all.cotangents(), x.vocabulary);
   EXPECT_EQ(only_logp.values(), zeros.values());
-  // Rows without a target get no gradient from logp, others do.
+  // Only rows with a target get a gradient from logp.
   const Values d = only_logp.values();
   for (int64_t r = 0; r < x.rows; ++r) {
     const bool any =
@@ -199,7 +199,7 @@ TEST(LogprobParts, EmptyOnesAreLeftOut) {
   }
 }
 
-// Against differences of capped logits in double; in place as the head does it, and in bf16.
+// Compared with differences of capped logits in double; in place, as in the head, and in bf16.
 TEST(LogprobSoftcap, GradientsReachBehindTheCap) {
   constexpr float cap = 4;
   for (const Rows& uncapped : {Rows(7, 50, 64, 6), Rows(5, 301, 304, 3)}) {
@@ -300,7 +300,7 @@ TEST(LogprobNumerics, LowestIndexAmongEqualsWins) {
   EXPECT_EQ(kernel.argmax_values()[0], 99);
 }
 
-// A row's bits depend on the row alone: not on its place in the block, nor on other rows.
+// A row's bits depend only on the row: not on its position in the block, nor on other rows.
 TEST(LogprobBits, RowsAreIndependent) {
   const Rows x(9, 5000, 5056);
   Kernel all(x);
@@ -336,7 +336,7 @@ TEST(LogprobErrors, WrongInputsAreRefused) {
     try {
       kernel.forward(100);
     } catch (const Error&) {
-      continue;  // the host has seen it
+      continue;  // the host has checked it
     }
     const Values logp = kernel.logp.values();
     for (size_t r = 0; r < logp.size(); ++r) EXPECT_EQ(std::isnan(logp[r]), r == 2) << outside;

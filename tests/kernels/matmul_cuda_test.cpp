@@ -1,4 +1,4 @@
-// tf32, padded rows and the alignment of a bias, which only GPUs know.
+// tf32, padded rows and the alignment of a bias, which only exist on GPUs.
 
 #include "kernels/kernel_test.hpp"
 #include "kernels/matmul.hpp"
@@ -11,7 +11,7 @@ using test::Values;
 
 constexpr int64_t size = 32;
 
-/// Of a matrix of one number with a matrix of ones: size times that number.
+/// Product of a constant matrix with a matrix of ones: size times the constant.
 Values product(DType type, double number) {
   const Array x(type, {size, size}, Values(size * size, number)), w(type, {size, size}, Values(size * size, 1));
   const Array y(DType::f32, {size, size});
@@ -43,7 +43,7 @@ TEST(Tf32, LeavesOtherTypesAlone) {
   }
 }
 
-// An algorithm that was chosen for one bias is taken for others, which may lie elsewhere.
+// An algorithm selected for one bias is used for others, which may have different addresses.
 TEST(FusedBias, MayLieAnywhere) {
   constexpr int64_t n = 6, m = 16, k = 8;
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
@@ -63,7 +63,7 @@ TEST(FusedBias, MayLieAnywhere) {
   }
 }
 
-// Rows of outputs that are longer than there are outputs: what lies behind is not touched, and not read.
+// Rows of outputs that are longer than the number of outputs: the padding is neither written nor read.
 TEST(PaddedRows, AreThoseWithoutPadding) {
   constexpr int64_t n = 5, m = 70, k = 24, padded = padded_columns(m);
   static_assert(padded == 128 && padded_columns(padded) == padded);

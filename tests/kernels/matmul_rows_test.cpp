@@ -1,4 +1,4 @@
-// Batch-invariant products: the bits of a row are its own, whatever rows lie beside it.
+// Batch-invariant products: the bits of a row do not depend on the other rows.
 
 #include "kernels/kernel_test.hpp"
 #include "kernels/matmul.hpp"
@@ -10,7 +10,7 @@ using test::Array;
 using test::Bytes;
 
 constexpr int64_t most = 131;
-/// Few and many, whole tiles and borders; {rows, the first of them}.
+/// Few and many rows, whole tiles and borders; {rows, the first of them}.
 constexpr struct {
   int64_t count, first;
 } parts[] = {{1, 0}, {1, 77}, {3, 0}, {5, 0}, {16, 1}, {33, 98}, {65, 66}, {128, 3}};
@@ -18,8 +18,8 @@ constexpr struct {
 struct Weights {
   int64_t outputs, inputs;
 };
-// Smaller than a tile, odd, several chunks along the inner dimension, more outputs than inputs (operands change
-// places).
+// Smaller than a tile, odd, several k-blocks along the inner dimension, more outputs than inputs (operands are
+// swapped).
 constexpr Weights weights[] = {{61, 24}, {70, 33}, {100, 2083}, {1003, 40}};
 
 class Rows {
@@ -36,7 +36,7 @@ class Rows {
     linear_forward(y, x_.tensor().rows(first, count), w_, bias_, test::stream(), role);
     return y.bytes();
   }
-  /// Parts whose rows differ from the same ones among all.
+  /// Subsets whose rows differ from the same rows in the full product.
   std::string differing(ProductRole role) const {
     const Bytes all = run(role, 0, most);
     const auto row = static_cast<std::ptrdiff_t>(all.size()) / most;

@@ -14,7 +14,7 @@ using test::Array;
 using test::Bytes;
 using test::Values;
 
-/// y = x w^T in double, |x| |w|^T beside it for error bounds.
+/// y = x w^T in double, and |x| |w|^T for error bounds.
 struct Product {
   Values value;
   Values magnitude;
@@ -44,7 +44,7 @@ Product naive(Form form, const Values& a, const Values& b, int64_t n, int64_t m,
 struct Shape {
   int64_t n, m, k;
 };
-// Decoding, odd sizes, less than a tile, borders in every direction, several chunks along k (the last one odd).
+// Decoding, odd sizes, less than a tile, borders in every direction, several k-blocks (the last one odd).
 constexpr Shape shapes[] = {{1, 48, 33},    {4, 70, 64},    {5, 3, 2},     {8, 130, 257},  {9, 7, 5},
                             {97, 48, 33},   {64, 64, 64},   {33, 97, 129}, {130, 200, 66}, {257, 191, 130},
                             {40, 65, 2083}, {70, 2083, 40}, {2083, 40, 70}};
@@ -147,7 +147,7 @@ TEST(MatmulThreads, BitsDoNotDependOnThreads) {
   }
 }
 
-// The product where stock primitives divide the inner dimension among threads.
+// A product for which stock primitives divide the inner dimension among threads.
 TEST(MatmulThreads, TallWeightGradient) {
   const Shape s{4096, 768, 2304};
   for (const DType in : {DType::f32, DType::bf16, DType::f16}) {

@@ -1,4 +1,4 @@
-// Norms that are computed again, from statistics that are known, and by vectors of either width.
+// Norms that are recomputed from known statistics, and by vectors of either width.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(NormAgain, TakesTheStatisticsThatThereAre) {
 }
 
 #if defined(__x86_64__)
-// Processors with AVX-512 and without have the same bits.
+// Processors with and without AVX-512 give the same bits.
 TEST(NormRows, AreTheSameByVectorsOfEitherWidth) {
   if (!processor_has(Instructions::avx512)) GTEST_SKIP() << "a processor without AVX-512";
   constexpr int64_t count = 5;

@@ -102,7 +102,7 @@ TEST_P(Norm, BackwardAgreesWithFiniteDifferences) {
   Values gx = test::numeric_gradient([&](const Values& v) { return naive(c_.kind, v, ws, bs); }, xs, d);
   Values gw = test::numeric_gradient([&](const Values& v) { return naive(c_.kind, xs, v, bs); }, ws, d);
   const double row_scale = 3 * std::sqrt(static_cast<double>(n));
-  const double dx_scale = w == 1 ? 1 / std::sqrt(epsilon) : 1;  // rstd, where a row has no variance
+  const double dx_scale = w == 1 ? 1 / std::sqrt(epsilon) : 1;  // rstd, if a row has no variance
   close(dx, gx, dx_scale, "dx");
   close(dweight, gw, row_scale, "dweight");
   Values gb;
@@ -110,7 +110,7 @@ TEST_P(Norm, BackwardAgreesWithFiniteDifferences) {
     gb = test::numeric_gradient([&](const Values& v) { return naive(c_.kind, xs, ws, v); }, bs, d);
     close(dbias, gb, row_scale, "dbias");
   }
-  // A second time on top of the first.
+  // Accumulates a second time.
   a.accumulate_dx = a.accumulate_params = true;
   norm_backward(a, test::stream());
   for (Values* g : {&gx, &gw, &gb}) {
@@ -155,8 +155,7 @@ TEST(NormOffset, StandsForALargerWeight) {
   }
 }
 
-// Rows that registers hold, rows for shared memory and longer ones; so many of them that a block sums in several
-// rounds.
+// Rows that fit registers, rows that fit shared memory and longer ones; so many that a block sums in several rounds.
 class LongNorm : public testing::TestWithParam<std::tuple<NormKind, int64_t>> {};
 
 TEST_P(LongNorm, AgreesWithDouble) {
@@ -199,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(All, LongNorm,
                          testing::Combine(testing::Values(NormKind::layernorm, NormKind::rmsnorm),
                                           testing::Values(1000, 1025, 2050, 4096, 6336, 6337)));
 
-// Norms that form, or follow, a sum of the residual stream: the bits of the two calls.
+// Norms before or after a sum of the residual stream: the bits of two separate calls.
 class ResidualNorm : public testing::TestWithParam<std::tuple<NormKind, DType, int64_t, bool>> {
  protected:
   static constexpr int64_t rows = 45, length = 20;

@@ -34,7 +34,7 @@ TEST(SumOfSquares, AgreesWithExtendedPrecision) {
   }
 }
 
-// Element i of a chunk goes to lane i mod 16, and the lanes fold in one order, on any device.
+// Element i of a chunk goes to lane i mod 16, and the lanes are folded in one order, on any device.
 TEST(SumOfSquares, OrderInAChunkIsFixed) {
   const int64_t n = 256 * 3 + 100;
   const Array x(DType::f32, {n}, test::random_values(n, 12));
@@ -57,7 +57,7 @@ TEST(SumOfSquares, OrderInAChunkIsFixed) {
   EXPECT_NE(limbs_of(sum), limbs_of(simple)) << "control: another order rounds elsewhere";
 }
 
-// Where the host does not wait: the same integers, added to those that are there.
+// Sums on the device: the same integers, added to the existing ones.
 TEST(SumOfSquares, OnTheDeviceIsTheSameSum) {
   const int64_t n = 256 * 70 + 3;
   const Array x(DType::f32, {n}, test::random_values(n, 13, 1e4)), w(DType::f32, {n}, test::random_values(n, 14));
@@ -84,7 +84,7 @@ TEST(SumOfSquares, OnTheDeviceIsTheSameSum) {
   EXPECT_THROW(sum_of_squares(sum, x, test::stream()), Error) << "two sums are not one";
 }
 
-// The limbs themselves: cut into shards at whole chunks, in any order, on any number of threads.
+// The limbs themselves: sharded at whole chunks, in any order, on any number of threads.
 TEST(SumOfSquares, DoesNotDependOnTheCut) {
   const int64_t n = 256 * 37 + 100;
   const Array x(DType::f32, {n}, test::random_values(n, 2));
@@ -96,7 +96,7 @@ TEST(SumOfSquares, DoesNotDependOnTheCut) {
     sum_of_squares(parts, x.tensor().rows(begin, count), test::stream());
   }
   EXPECT_EQ(limbs_of(parts), limbs_of(whole));
-  ExactSum shifted;  // control: chunks that begin elsewhere round elsewhere
+  ExactSum shifted;  // control: chunks with a different start round differently
   sum_of_squares(shifted, x.tensor().rows(0, 100), test::stream());
   sum_of_squares(shifted, x.tensor().rows(100, n - 100), test::stream());
   EXPECT_NE(limbs_of(shifted), limbs_of(whole));
@@ -159,7 +159,7 @@ TEST(ChunkedHash, ShardsAddUp) {
   }
 }
 
-// The number itself: every device, and every version, gives the same.
+// The value itself: every device, and every version, gives the same.
 TEST(ChunkedHash, IsFrozen) {
   EXPECT_EQ(chunked_hash(Array(DType::f32, {700}, test::random_integers(700, 10, 100)), 512, test::stream()),
             7804210360801093572u);
@@ -176,7 +176,7 @@ TEST(ChunkedHash, EveryElementCounts) {
     changed[i] += 1;
     seen.insert(chunked_hash(Array(DType::bf16, {n}, changed), 0, test::stream()));
   }
-  for (size_t i = 0; i + 1 < v.size(); ++i) {  // neighbours exchanged
+  for (size_t i = 0; i + 1 < v.size(); ++i) {  // neighbours swapped
     Values changed = v;
     std::swap(changed[i], changed[i + 1]);
     seen.insert(chunked_hash(Array(DType::bf16, {n}, changed), 0, test::stream()));

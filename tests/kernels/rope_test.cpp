@@ -64,7 +64,7 @@ TEST_P(Rope, RotatesQueriesAndKeys) {
     const Values expected = naive(in, inverse ? -1 : 1);
     test::expect_close(qkv.values(), expected, bound(expected));
     EXPECT_NE(qkv.values(), in) << "control";
-    for (int64_t r = 0; r < rows; ++r) {  // the last head is a value, left alone
+    for (int64_t r = 0; r < rows; ++r) {  // the last head is a value and does not change
       for (int64_t c = rotated * head_dim; c < width; ++c) {
         const auto at = static_cast<size_t>(r * width + c);
         EXPECT_EQ(qkv.values()[at], in[at]);
@@ -116,7 +116,7 @@ TEST(RopeTable, TakesAFactor) {
   test::expect_close(scaled.values(), expected, [](size_t) { return 2e-7; });
 }
 
-// A table of fewer elements than a head has leaves the head's last ones alone.
+// A table with fewer elements than a head leaves the head's last ones unchanged.
 TEST(RopePartial, TurnsTheFirstElements) {
   constexpr int64_t turned = 8, n = 3;
   const std::vector<double> f = {1, 0.5, 0.25, 0.125};
@@ -139,7 +139,7 @@ TEST(RopePartial, TurnsTheFirstElements) {
   test::expect_close(qkv.values(), expected, [](size_t) { return 3e-7; });
 }
 
-// With an odd width no row but the first lies where it may be read in larger pieces.
+// With an odd width only the first row is aligned for larger accesses.
 TEST(RopePlace, BitsDoNotDependOnThePlace) {
   constexpr int64_t n = 3, two_heads = 64;
   const Array table(DType::f32, {n, 32});

@@ -19,7 +19,7 @@ using test::Values;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-/// Of a step whose sums over so many ranks are these.
+/// Decision on a step with these sums over this many ranks.
 StepDecision decide(const std::vector<ExactSum>& losses, const std::vector<ExactSum>& squares, double divisor,
                     double maximum) {
   const Array sums(DType::i64, {2, ExactSum::integer_count}), decision(DType::f64, {2});
@@ -59,7 +59,7 @@ TEST(StepDecision, IsTheOneOfTheHost) {
       << "control";
 }
 
-// Parts of several ranks that need a carry, and parts that cancel.
+// Partial sums of several ranks that need a carry, and partial sums that cancel.
 TEST(StepDecision, AddsRanksExactly) {
   const ExactSum a = sum_of({0x1p200, 0x1.fffffffffffffp31}), b = sum_of({-0x1p200, 0x1.fffffffffffffp31});
   const double norm = std::sqrt(0x1.fffffffffffffp32);

@@ -12,7 +12,7 @@
 namespace llmtrain::host {
 namespace {
 
-/// How often every index of every loop was taken, by which thread, in a team of `threads`.
+/// Number of times that each index of each loop was taken, and by which thread, in a team of `threads`.
 struct Taken {
   std::vector<std::vector<int>> times, by;
 };
@@ -59,7 +59,7 @@ TEST(TeamLoops, EveryTaskIsTakenOnce) {
   }
 }
 
-/// Until f(), or for 20 s.
+/// Waits until f(), or for 20 s.
 template <class F>
 void wait_for(const F& f) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -10,7 +10,7 @@
 namespace llmtrain::test {
 namespace {
 
-/// Four query heads of 6 elements, two key heads, over documents with and without a border of a block of 64.
+/// Four query heads of 6 elements, two key heads, over documents inside and across a border of 64-row blocks.
 struct AttentionUnderTest {
   Attention attention;
   AttentionSaved saved;

@@ -1,5 +1,5 @@
 #pragma once
-// Gradients of whole layers against finite differences of their own forward pass, in fp32: the one check that every
+// Gradients of whole layers compared with finite differences of their own forward pass, in fp32: a check that every
 // layer passes, with controls that must fail.
 
 #include <functional>
@@ -26,29 +26,29 @@ struct LayerCase {
   int64_t vocabulary = 11;  ///< of ids and targets
 };
 
-/// Of one tensor: |slope by differences - slope by the backward pass| along random directions over the gradient's L2
-/// norm, which is the size of such a slope; the largest.
+/// Errors of one tensor: |slope by differences - slope by the backward pass| along random directions over the
+/// gradient's L2 norm, which is the size of such a slope; the maximum.
 struct LayerErrors {
   std::map<std::string, double> errors;    ///< "x" and the parameters' names
-  std::map<std::string, double> too_long;  ///< control: the same were the gradient 1 % longer
+  std::map<std::string, double> too_long;  ///< control: the same if the gradient were 1 % longer
   double largest() const;
 };
 
 /// Slopes by fourth-order differences. Rounding of the forward pass gives errors up to 1e-4.
 LayerErrors check_gradients(const LayerCase& layer);
 
-/// What a correct layer stays below and the controls do not.
+/// Bound for correct layers, which the controls exceed.
 inline constexpr double gradient_bound = 5e-4;
 
 /// Expects all errors below the bound, and every control above.
 void expect_right_gradients(const LayerCase& layer);
-/// Control: expects that some error is far above the bound.
+/// Control: expects that an error is far above the bound.
 void expect_wrong_gradients(const LayerCase& layer);
 
 /// y of a forward pass in training, with the random numbers of a step of a run with this seed.
 std::vector<float> output_at(const LayerCase& layer, uint64_t seed, int64_t step);
 
-/// A rotation of heads of `width` elements that the layer under test may use, made ready for its rows.
+/// A rotation of heads of `width` elements for the layer under test, prepared for its rows.
 Rope rope_for(int64_t width);
 
 }  // namespace llmtrain::test

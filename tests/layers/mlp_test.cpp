@@ -34,7 +34,7 @@ struct MlpUnderTest {
   }
 };
 
-// relu is left out: its kink lies between the points of a difference.
+// relu is omitted: its kink may lie between the points of a difference.
 TEST(MlpLayer, GradientIsTheSlope) {
   for (const Activation a : {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::swiglu,
                              Activation::geglu, Activation::geglu_tanh}) {
@@ -49,7 +49,7 @@ TEST(MlpLayer, TheOtherActivationIsSeen) {
   layer.backward = [&](Context& ctx, const Batch&, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     Mlp wrong = test.mlp;
     wrong.activation = Activation::geglu;
-    wrong.forward(ctx, dx, x, test.saved);  // leaves its own derivatives
+    wrong.forward(ctx, dx, x, test.saved);  // overwrites the saved derivatives
     wrong.backward(ctx, dx, dy, x, test.saved);
   };
   expect_wrong_gradients(layer);

@@ -1,4 +1,4 @@
-// The decoder against PyTorch: tests/reference/README.md says where the numbers come from and how exact they are.
+// The decoder compared with PyTorch: tests/reference/README.md explains the origin and accuracy of the numbers.
 
 #include <gtest/gtest.h>
 
@@ -129,8 +129,8 @@ Errors autocast_errors(const std::string& name) {
   return {};
 }
 
-/// Another batch of the golden's kind: its documents' lengths, random tokens, and where its targets are masked a mask
-/// of the same kind (the rules of random_batch in tests/reference/make_model_goldens.py).
+/// Another batch of the golden's kind: its documents' lengths, random tokens, and a mask of the same kind if its
+/// targets are masked (the rules of random_batch in tests/reference/make_model_goldens.py).
 Rows random_rows(const Rows& like, int64_t vocabulary, uint32_t seed) {
   std::mt19937 rng(seed);
   const bool masked = std::find(like.targets.begin(), like.targets.end(), ignore_target) != like.targets.end();
@@ -170,8 +170,8 @@ Errors DecoderGolden::errors_of(DType dtype, uint32_t batches) const {
   return {std::sqrt(squares.logits / batches), std::sqrt(squares.gradients / batches)};
 }
 
-/// 16 batches on both sides: of one batch an error may be small or large by chance, as where the input of a ReLU is
-/// near zero.
+/// 16 batches on both sides, since the error of one batch may be small or large by chance, for instance if the input of
+/// a ReLU is near zero.
 TEST_P(DecoderGolden, Bf16WithinTwiceAutocastsError) {
   const Errors ours = errors_of(DType::bf16, 16);
   const Errors theirs = autocast_errors(GetParam());
@@ -189,7 +189,7 @@ TEST_P(DecoderGolden, Fp16WithinAQuarterOfBf16sAutocastError) {
   EXPECT_GT(ours.gradients, 0.1 / 8 * theirs.gradients) << "fp16 must show, or it was not used";
 }
 
-// What is computed again has the bits of what would have been kept, in every family and with dropout.
+// Recomputed activations are bit-identical to kept ones, in every family and with dropout.
 TEST_P(DecoderGolden, RecomputationChangesNoBit) {
   DecoderShape shape = shape_of(golden);
   shape.config.dropout = shape.config.attention_dropout = 0.2;
@@ -224,7 +224,7 @@ TEST_P(DecoderGolden, PackedEqualsUnpacked) {
     double difference = 0, size = 0;
     const bool fused_bias = name.find("c_attn.bias") != std::string::npos;
     for (size_t i = 0; i < gradient.size(); ++i) {
-      // The gradient of a key's bias is zero but for rounding.
+      // The gradient of a key's bias is zero except for rounding.
       if (fused_bias && i >= gradient.size() / 3 && i < gradient.size() / 3 * 2) continue;
       difference += std::pow(double{gradient[i]} - double{b.at(name)[i]}, 2);
       size += std::pow(double{gradient[i]}, 2);
@@ -236,7 +236,7 @@ TEST_P(DecoderGolden, PackedEqualsUnpacked) {
   EXPECT_GT(std::abs(packed.differentiate({merged}) - together), 1e-5 * std::abs(together));
 }
 
-/// One loss may be right by chance, for us as for PyTorch: the root mean square over all cases is compared.
+/// A single loss may agree by chance, here or in PyTorch: the root mean square over all cases is compared.
 TEST(DecoderGoldens, Bf16LossesWithinTwiceAutocastsError) {
   double ours = 0, theirs = 0;
   for (const std::string& name : Golden::cases()) {

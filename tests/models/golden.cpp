@@ -31,7 +31,7 @@ class Handle {
   herr_t (*close_)(hid_t);
 };
 
-/// HDF5 prints its own error stack unless told not to; ours say what was asked for.
+/// HDF5 prints its own error stack unless disabled; our errors name the requested object.
 class Quiet {
  public:
   Quiet() {

@@ -17,7 +17,8 @@ struct GoldenArray {
 
 class Golden {
  public:
-  /// Flat elements [begin, end) of gradient `name` that are zero in exact arithmetic: leave them out of comparisons.
+  /// Flat elements [begin, end) of gradient `name` that are zero in exact arithmetic and must be excluded from
+  /// comparisons.
   struct ZeroRange {
     std::string name;
     int64_t begin;
@@ -28,7 +29,7 @@ class Golden {
   static std::vector<std::string> cases();
   static std::filesystem::path folder();
 
-  /// Opens a case; throws Error when it, or later anything asked of it, is missing.
+  /// Opens a case; throws Error if it, or later a requested item, is missing.
   explicit Golden(const std::string& name);
   ~Golden();
   Golden(const Golden&) = delete;

@@ -61,7 +61,7 @@ TEST_P(GoldenFile, LossFollowsFromTheLogits) {
   const auto logits = golden.floats("logits");
   EXPECT_NEAR(mean_loss(logits, targets), golden.scalar("loss"), 1e-6 * golden.scalar("loss"));
   EXPECT_EQ(golden.doubles("losses").values[0], golden.scalar("loss"));
-  auto shifted = targets;  // control: the wrong shift is seen
+  auto shifted = targets;  // control: a wrong shift is detected
   std::rotate(shifted.begin(), shifted.begin() + 1, shifted.end());
   EXPECT_GT(std::abs(mean_loss(logits, shifted) - golden.scalar("loss")), 1e-4 * golden.scalar("loss"));
 }

@@ -9,7 +9,7 @@ namespace {
 
 using Family = ModelConfig::Family;
 
-/// What a config.json says about sizes; the rest is the family's.
+/// Sizes of a config.json; the family sets the rest.
 struct Published {
   const char* name;
   Family family;

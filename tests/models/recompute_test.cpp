@@ -1,4 +1,4 @@
-// memory.recompute as numbers: what each level keeps, byte by byte, against formulas written down here.
+// memory.recompute in numbers: bytes that each level keeps, compared with formulas written here.
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(RecomputePlan, KeepsWhatTheFormulaSays) {
         EXPECT_LT(plan.blocks, before) << name_of(level);
         before = plan.blocks;
         if (level == Recompute::none) none = plan.scratch;
-        // Scratch grows by what one block drops, unless the head's logits need more anyway.
+        // Scratch grows by the bytes that one block drops, unless the head's logits need more.
         const int64_t dropped = n * (kept(c, e, Recompute::none) - kept(c, e, level));
         EXPECT_GE(plan.scratch, none);
         EXPECT_LE(plan.scratch, none + dropped) << name_of(level);

@@ -1,4 +1,4 @@
-// Rope's tables against the frequencies that Transformers computes: tests/reference/make_rope_goldens.py.
+// Rope's tables compared with Transformers' frequencies: tests/reference/make_rope_goldens.py.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST(RopeFrequencies, AreThoseOfTransformers) {
   for (const FrequencyCase& c : cases) EXPECT_LT(error_of(c.config, c), 2e-6) << c.name;
 }
 
-// Controls: every parameter counts.
+// Controls: every parameter has an effect.
 TEST(RopeFrequencies, AnotherParameterIsSeen) {
   const auto cases = read_cases();
   const auto expect_seen = [&](std::string_view name, const auto& change) {

@@ -37,7 +37,7 @@ TEST(RopeScalingTest, RefusesByName) {
     return std::string();
   };
   EXPECT_NE(message("lama3, factor 8").find("did you mean llama3?"), std::string::npos);
-  EXPECT_NE(message("linear, beta_fast 3").find("no parameter of linear"), std::string::npos);
+  EXPECT_NE(message("linear, beta_fast 3").find("not a parameter of linear"), std::string::npos);
   EXPECT_NE(message("linear, factr 3").find("did you mean factor?"), std::string::npos);
   EXPECT_NE(message("linear, factor"), "");
   EXPECT_NE(message("linear, factor 0"), "");

@@ -131,7 +131,7 @@ void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
 
 namespace {
 
-/// Cuts a whole parameter into its slices.
+/// Splits a whole parameter into its slices.
 void slice_into(std::map<std::string, std::vector<float>>& out, const ParamSpec& spec, const float* values) {
   for (const ParamSlice& slice : spec.slices) {
     const float* begin = values + slice.first_row * spec.columns;

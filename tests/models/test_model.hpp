@@ -1,5 +1,5 @@
 #pragma once
-// A model with its parameters and one batch, as the trainer puts them together, for one rank.
+// A model with its parameters and one batch, assembled as by the trainer, for one rank.
 
 #include <map>
 #include <memory>
@@ -33,7 +33,7 @@ class TestModel {
   void set(const std::map<std::string, std::vector<float>>& values);
   std::map<std::string, std::vector<float>> parameters();
 
-  /// Forward, head and backward pass over one batch as a step of one group each; returns the summed loss.
+  /// Runs forward, head and backward pass over each batch, as a step with one group per batch; returns the summed loss.
   /// Gradients are summed over the batches, not divided by the number of tokens.
   double differentiate(const std::vector<Rows>& batches);
   /// Gradient sums of the last differentiate, by outer name.

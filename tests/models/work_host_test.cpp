@@ -1,5 +1,5 @@
-// What is planned and counted is what is done: arithmetic in the spans of a profile against formulas, temporary memory
-// against its plan.
+// Plans and counts agree with the work: arithmetic in the spans of a profile compared with formulas, temporary memory
+// compared with its plan.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t documents[] = {9, 40, 15};
 constexpr int64_t tokens = 64;
 
-/// A decoder of two layers whose blocks want more temporary memory than its head.
+/// A decoder of two layers whose blocks need more temporary memory than its head.
 DecoderShape shape(bool gated = false) {
   ModelConfig c;
   c.family = gated ? ModelConfig::Family::llama : ModelConfig::Family::gpt2;
@@ -46,7 +46,7 @@ Rows rows() {
   return r;
 }
 
-/// FLOP of all spans whose names begin so, of a step.
+/// FLOP of all spans of a step whose names begin with `name`.
 double flops(const std::vector<Span>& spans, std::string_view name) {
   double sum = 0;
   for (const Span& s : spans) sum += std::string_view(s.name).starts_with(name) ? s.work.flops : 0;

@@ -17,7 +17,7 @@ PrecisionConfig fp16() {
   return config;
 }
 
-/// Runs of tests/reference/loss_scale/grad_scaler.txt: what torch.amp.GradScaler did.
+/// Runs of tests/reference/loss_scale/grad_scaler.txt: results of torch.amp.GradScaler.
 struct GoldenRun {
   int64_t times = 0;
   bool overflow = false, stepped = false;
@@ -50,7 +50,7 @@ std::vector<GoldenCase> golden_cases() {
   return cases;
 }
 
-/// Steps in which the scaler does not do what the golden one did.
+/// Steps in which the scaler differs from the golden one.
 int64_t differences(const GoldenCase& c, const PrecisionConfig& config) {
   LossScaler scaler(config);
   int64_t wrong = 0;
@@ -70,7 +70,7 @@ TEST(LossScaler, DoesAsGradScaler) {
     PrecisionConfig config = fp16();
     config.initial_loss_scale = c.initial;
     config.loss_scale_window = c.interval;
-    config.min_loss_scale = 1e-30;  // torch's has no end
+    config.min_loss_scale = 1e-30;  // torch's scale has no minimum
     EXPECT_EQ(differences(c, config), 0) << c.initial << ' ' << c.interval;
     ++config.loss_scale_window;
     EXPECT_GT(differences(c, config), 0) << "control";
@@ -84,7 +84,8 @@ TEST(LossScaler, HasGradScalersDefaults) {
   EXPECT_EQ(config.loss_scale_window, c.interval);
 }
 
-// DeepSpeed's and Megatron-LM's: so many overflows before the scale is halved, then each one halves it, until it grows.
+// Rule of DeepSpeed and Megatron-LM: after this many overflows the scale is halved, then at each further one, until it
+// grows.
 TEST(LossScaler, HysteresisIsFullAgainAfterGrowth) {
   PrecisionConfig config = fp16();
   config.initial_loss_scale = 64;
@@ -145,7 +146,7 @@ TEST(LossScaler, GoesOnFromItsState) {
   }
   EXPECT_EQ(first.skipped_steps(), whole.skipped_steps());
 
-  config.loss_scale = 256;  // changed by the deck that goes on
+  config.loss_scale = 256;  // changed by the resuming deck
   LossScaler fixed(config);
   fixed.restore(first.state());
   EXPECT_EQ(fixed.scale(), 256);

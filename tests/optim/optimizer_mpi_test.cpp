@@ -19,11 +19,11 @@ using test::stream;
 
 constexpr int64_t groups = 3;
 
-/// A matrix that decays and a vector that does not, in each of two units; element i of parameter p starts at
-/// initial_value and has gradient_value in each group.
+/// A matrix with decay and a vector without, in each of two units; element i of parameter p starts at initial_value and
+/// has gradient_value in each group.
 struct Setting {
   int zero_stage = 1;
-  double changed_element = 0;  ///< added to one gradient element of one group: what a norm must notice
+  double changed_element = 0;  ///< added to one gradient element of one group: the norm must change
 };
 
 float initial_value(int unit, int param, int64_t i) {
@@ -192,7 +192,7 @@ double distance(const OptimizerConfig& told, const OptimizerConfig& reference, d
 TEST(AdamW, ScalesDecaysAndUpdatesAsTorchDoes) {
   OptimizerConfig config;
   config.weight_decay = 0.5;
-  config.epsilon = 0.03;  // so large that the factor on the gradients shows
+  config.epsilon = 0.03;  // large enough that the factor on the gradients has an effect
   OptimizerConfig without_decay = config;
   without_decay.weight_decay = 0;
   for (int stage = 0; stage <= 3; ++stage) {

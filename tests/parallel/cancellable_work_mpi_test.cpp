@@ -16,7 +16,7 @@ namespace {
 using test::communicator;
 using ::testing::HasSubstr;
 
-/// Work without an end: only a meeting can end it.
+/// Endless work, which only a meeting can end.
 void work_for_ever(const Pause& pause) {
   while (true) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -75,7 +75,7 @@ TEST(Together, AWishToStopEndsTheWorkOfAllEvenIfItCatchesErrors) {
     EXPECT_THAT(error.what(), HasSubstr("stopped by SIGUSR1 while testing"));
   }
   EXPECT_THROW(throw_if_stopping(communicator(), "while testing"), UserError);
-  // What is done is not given up.
+  // Completed work is kept.
   run_cancellable(communicator(), "while testing", [](const Pause& /*pause*/) {});
   communicator().barrier();
   request_stop(0);

@@ -70,7 +70,7 @@ TEST(Communicator, KnowsItsPlace) {
   Communicator& c = communicator();
   EXPECT_GE(c.rank(), 0);
   EXPECT_LT(c.rank(), c.size());
-  // One machine here, which tests may cut into nodes.
+  // One machine, which tests may split into nodes.
   const char* given = std::getenv("LLMTRAIN_RANKS_PER_NODE");
   const int per_node = given == nullptr ? c.size() : std::atoi(given), first = c.rank() / per_node * per_node;
   EXPECT_EQ(c.node_count(), (c.size() + per_node - 1) / per_node);
@@ -113,7 +113,7 @@ Received places_for(const std::vector<int64_t>& borders, int rank, int size) {
 TEST(Communicator, ExchangeBringsTheOwnRangeOfEveryContributor) {
   Communicator& c = communicator();
   const std::vector<int64_t> borders = uneven_borders(c.size());
-  // Every set of contributors, two exchanges under way at once.
+  // Every set of contributors, two exchanges in progress at once.
   for (int set = 0; set + 1 < 1 << c.size(); ++set) {
     std::array<std::vector<uint8_t>, 2> contributes;
     std::array<Received, 2> received;
@@ -148,7 +148,7 @@ TEST(Communicator, ExchangeBringsTheOwnRangeOfEveryContributor) {
   }
 }
 
-/// Memory of this rank that the others of its node read; none where each is alone.
+/// Memory of this rank that the others of its node read; none if each is alone.
 class Shared : public testing::Test {
  protected:
   void SetUp() override {
@@ -193,7 +193,7 @@ TEST_F(Shared, MemoryIsZeroAlignedAndHandedOutAgain) {
   for (int64_t i = 0; i < elements / 4; ++i) ASSERT_EQ(static_cast<float*>(before)[i], 0);
 }
 
-// Often, so that a rank that changed its buffer too early would be seen.
+// Repeated, so that a rank that changes its buffer too early is detected.
 TEST_F(Shared, GathersFillEveryShardManyTimes) {
   Communicator& c = communicator();
   const auto own_begin = borders[static_cast<size_t>(c.rank())], own_end = borders[static_cast<size_t>(c.rank()) + 1];
@@ -229,7 +229,7 @@ TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
     for (int r = 0; r < c.size(); ++r) {
       const auto i = static_cast<size_t>(r);
       if (contributes[i] == 0 || i == me) continue;
-      const void* piece = transfer.piece(r);
+      const void* piece = transfer.contribution(r);
       EXPECT_EQ(piece != nullptr, c.reads_directly(r));
       if (own == 0) continue;
       const auto* values = static_cast<const float*>(piece != nullptr ? piece : received.tensors[i].data);
@@ -243,7 +243,7 @@ TEST_F(Shared, ExchangesGiveThePiecesOfContributorsManyTimes) {
   }
 }
 
-// More at once than the board has places for, waited for in another order than started.
+// More transfers at once than the board has entries, waited for in a different order than started.
 TEST_F(Shared, TransfersFinishInAnyOrder) {
   Communicator& c = communicator();
   fill(0);
@@ -261,11 +261,11 @@ TEST_F(Shared, OtherBuffersAreRefusedInExchanges) {
   const Floats elsewhere(std::vector<float>(static_cast<size_t>(elements)));
   const std::vector<Tensor> nowhere(static_cast<size_t>(communicator().size()));
   std::vector<uint8_t> alone(static_cast<size_t>(communicator().size()));
-  alone[static_cast<size_t>(communicator().rank())] = 1;  // of every rank: all number the transfer and none waits
+  alone[static_cast<size_t>(communicator().rank())] = 1;  // on every rank: all number the transfer and none waits
   EXPECT_THROW(communicator().exchange_shards(elsewhere.tensor, borders, nowhere, alone, stream()), Error);
 }
 
-// While a profile waits for the device before it takes a time, waiting must not begin spans of its own.
+// While a profiler waits for the device before a time stamp, waiting must not open spans.
 TEST(Communicator, ProfilesHaveATransferOnceWhereItBeginsAndOnceWhereItIsWaitedFor) {
   Communicator& c = communicator();
   const Floats buffer(std::vector<float>(static_cast<size_t>(c.size()) * 256));
@@ -373,10 +373,10 @@ TEST(ControlCommunicator, BarrierWaitsForAll) {
     c.barrier();
     for (int rank = 0; rank < c.size(); ++rank) EXPECT_TRUE(std::filesystem::exists(mark(rank))) << mark(rank);
   }
-  c.barrier();  // all have looked before the folder goes
+  c.barrier();  // all have finished before the folder is removed
 }
 
-// Pieces of 7 bytes stand for those of 512 MiB.
+// Pieces of 7 bytes stand in for those of 512 MiB.
 TEST(MpiTransfer, CutsAndJoinsAnySize) {
   Communicator& c = communicator();
   const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();

@@ -1,4 +1,4 @@
-// A job whose ranks end in the way that the first argument names; run by job_ends.sh under mpirun.
+// A job whose ranks end in the way that the first argument names; job_ends.sh runs it under mpirun.
 
 #include <fmt/format.h>
 
@@ -28,12 +28,12 @@ using namespace llmtrain;
 
 std::atomic<bool> terminated = false;
 
-/// As the program does: the signal to end is heeded later, or never.
+/// Like the program itself: the signal to end is handled later, or never.
 void catch_termination() {
   std::signal(SIGTERM, [](int) { terminated = true; });
 }
 
-/// Works for `seconds`; `moves`: and says so.
+/// Works for `seconds`; `moves`: and reports progress.
 void work(double seconds, bool moves) {
   const SectionScope section(Section::step);
   for (double done = 0; done < seconds; done += 0.02) {
@@ -42,7 +42,7 @@ void work(double seconds, bool moves) {
   }
 }
 
-/// The others of `rank` wait for it in a collective, for ever if nobody ends them.
+/// The others of `rank` wait for it in a collective, for ever if the job does not end.
 template <class F>
 int on_rank(Communicator& communicator, int rank, const F& failure) {
   if (communicator.rank() == rank) failure();
@@ -50,7 +50,7 @@ int on_rank(Communicator& communicator, int rank, const F& failure) {
   return 0;
 }
 
-/// What is gathered in the ways that end so: in shared memory where there is room for it.
+/// Buffers of the gathers: in shared memory if there is room.
 class Gathered {
  public:
   explicit Gathered(Communicator& communicator) : bytes_(1024 * communicator.size()), own_(bytes_) {
@@ -71,7 +71,7 @@ class Gathered {
   std::vector<int64_t> borders_;
 };
 
-/// A kernel that is given time, and not asked how it went.
+/// A kernel whose result is not checked.
 struct OneKernel {
   DeviceBuffer buffer{1024};
   Stream stream;
@@ -133,7 +133,7 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
       {"stuck_before_gather", [&] { return before_gather(c, gathered, last, [] { work(60, false); }); }},
       {"stopped_before_gather", [&] { return before_gather(c, gathered, last, [] { std::raise(SIGSTOP); }); }},
       {"killed_before_gather", [&] { return before_gather(c, gathered, last, [] { std::raise(SIGKILL); }); }},
-      {"gathers",  // and what the environment makes of one of them, see tests/emulated
+      {"gathers",  // the environment makes one of them fail, see tests/emulated
        [&] {
          const SectionScope section(Section::step);
          for (int i = 0; i < 10; ++i) gathered.value().gather(c);
@@ -150,7 +150,7 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
          }
          return on_rank(c, last, [] {});
        }},
-      {"kernels_alone",  // nothing asks for their errors but the next kernel
+      {"kernels_alone",  // only the next kernel reports their errors
        [&] {
          OneKernel kernel;
          for (int i = 0; i < 10; ++i) kernel.run();
@@ -212,7 +212,7 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
          if (c.rank() == last) c.barrier();
          return on_rank(c, last, [&] { c.barrier(); });
        }},
-      {"writer_waits_for_peers",  // for what the device does behind a transfer
+      {"writer_waits_for_peers",  // for work of the device behind a transfer
        [&] {
          if (c.rank() == last) {
            std::thread([] {
@@ -236,7 +236,7 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
            writer.join();
          });
        }},
-      {"as_slow_as_before",  // four times its longest piece of work so far
+      {"as_slow_as_before",  // four times its longest work item so far
        [&] {
          return on_rank(c, last, [] {
            work(0.5, false);
@@ -258,10 +258,10 @@ int main(int argc, char** argv) {
   catch_termination();
   return runtime.guard([&] {
     runtime.start_device();
-    std::optional<Gathered> gathered;  // its memory takes a while on a busy machine: before the deadlines
+    std::optional<Gathered> gathered;  // allocated before the deadlines start, since it takes a while on a busy machine
     if (way.find("gather") != std::string::npos) gathered.emplace(runtime.communicator());
-    // A folder: watched, and a rank is lost after 2 s, stuck after 1 s, or 2 s where files are read; or so many times
-    // that.
+    // Second argument: a folder for the watchdog, in which a rank is lost after 2 s, stuck after 1 s, or 2 s while
+    // reading files; third: a factor on these.
     const double slack = argc > 3 ? std::atof(argv[3]) : 1;
     if (argc > 2) runtime.watch({argv[2], {2 * slack, slack, 2 * slack}, [] { return terminated.load(); }});
     return run(runtime.communicator(), way, gathered);

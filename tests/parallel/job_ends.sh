@@ -6,7 +6,7 @@ code=$1 count=$2 message=$3 seconds=$4
 shift 4
 output=$(mktemp) || exit 1
 trap 'rm -f "$output"' EXIT
-mark="JOB_ENDS_MARK=$$" # of all its processes
+mark="JOB_ENDS_MARK=$$" # in the environment of all its processes
 env "$mark" timeout -k 5 "$seconds" "$@" >"$output" 2>&1
 got=$?
 cat "$output"

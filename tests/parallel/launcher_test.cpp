@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// Sets or (null) removes an environment variable for the life of the object.
+/// Sets or (null) removes an environment variable during its lifetime.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) {
@@ -63,7 +63,7 @@ TEST(Launcher, ARankHasNoMoreThreadsThanKokkosHasRoomFor) {
         ThreadFacts{.node_cores = 768, .bound_cores = 768}}) {
     const ThreadChoice choice = choose_threads(facts);
     EXPECT_EQ(choice.threads, 512);
-    EXPECT_THAT(choice.note, HasSubstr("(a rank takes 512 at most: start more ranks)"));
+    EXPECT_THAT(choice.note, HasSubstr("(a rank uses at most 512: start more ranks)"));
   }
   EXPECT_THAT(choose_threads({.requested = 512, .bound_cores = 512}).note, Not(HasSubstr("at most")));
 }

@@ -42,7 +42,7 @@ struct Aligned {
   char* data;
 };
 
-/// Of the file that this process has open in the folder, which has no name any more.
+/// Path of the file that this process has open in the folder, which has no name any more.
 int descriptor_in(const TemporaryFolder& folder) {
   int found = -1;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
@@ -55,7 +55,7 @@ int descriptor_in(const TemporaryFolder& folder) {
   return found;
 }
 
-/// Calls act(descriptor) with that file, opened once more.
+/// Calls act(descriptor) with that file, opened again.
 template <class Act>
 void with_file_in(const TemporaryFolder& folder, const Act& act) {
   const int descriptor = open(("/proc/self/fd/" + std::to_string(descriptor_in(folder))).c_str(), O_RDWR);
@@ -130,7 +130,7 @@ TEST(OffloadFile, AFlippedBitIsFoundWhereItIs) {
     ASSERT_EQ(pwrite(descriptor, &flipped, 1, at), 1);
   });
   for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
-    if (piece != 5) file.read(piece, 0, 4, memory.data);  // the others are whole
+    if (piece != 5) file.read(piece, 0, 4, memory.data);  // the others are intact
   }
   file.read(5, 0, 2, memory.data);
   const std::string message = message_of([&] { file.read(5, 0, 4, memory.data); }, ExitCode::io);
@@ -180,7 +180,7 @@ TEST_F(OffloadRingTest, PassesSeeWhatThoseBeforeHaveWritten) {
   for (ring.begin({0, 3, 0, 0}); ring.next(); ++pieces) {
     EXPECT_EQ(ring.piece(), pieces);
     for (int64_t kind = 0; kind < 3; ++kind) EXPECT_EQ(*reinterpret_cast<float*>(ring.data() + kind * page), 5);
-    *reinterpret_cast<float*>(ring.data()) = 100;  // is not kept
+    *reinterpret_cast<float*>(ring.data()) = 100;  // is not stored
   }
   EXPECT_EQ(pieces, layout_.pieces().size());
   ring.begin({0, 1, 0, 0});
@@ -207,7 +207,7 @@ TEST_F(OffloadRingTest, AnErrorOfAnyPieceReachesThePass) {
       ExitCode::io);
   EXPECT_EQ(seen, 6U);
   ring.abandon();
-  for (ring.begin({1, 3, 0, 0}); ring.next();) ++seen;  // the moments are whole
+  for (ring.begin({1, 3, 0, 0}); ring.next();) ++seen;  // the moments are intact
   EXPECT_EQ(seen, 6U + layout_.pieces().size());
 }
 
@@ -217,7 +217,7 @@ TEST_F(OffloadRingTest, AFullDiskEndsThePass) {
   const int file = descriptor_in(folder_), kept = dup(file), full = open("/dev/full", O_RDWR | O_CLOEXEC);
   ASSERT_EQ(dup2(full, file), file);
   const std::string message = message_of([&] { add(ring, 1); }, ExitCode::io);
-  EXPECT_NE(message.find("otherwise than it was written"), std::string::npos) << "it is read as zeros: " << message;
+  EXPECT_NE(message.find("was corrupted on the disk"), std::string::npos) << "it is read as zeros: " << message;
   ring.abandon();
   const std::string no_space = message_of(
       [&] {
@@ -232,7 +232,7 @@ TEST_F(OffloadRingTest, AFullDiskEndsThePass) {
   close(kept);
   close(full);
   for (size_t i = 0; i < buffers_.size(); ++i) std::memset(buffers_[i], 0, static_cast<size_t>(layout_.max_piece()));
-  for (ring.begin({0, 0, 0, 4}); ring.next();) {  // what a sum was lost of is written anew
+  for (ring.begin({0, 0, 0, 4}); ring.next();) {  // rewrites data whose checksum was lost
   }
   add(ring, 1);
 }

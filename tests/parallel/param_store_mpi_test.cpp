@@ -82,7 +82,7 @@ TEST(ParamStoreOffload, EveryStageAndDtypeEqualsTheSerialFoldInEveryBit) {
   }
 }
 
-// What must be seen if it goes wrong.
+// Controls: these errors must be detected.
 TEST(ParamStoreControls, TheOrderOfGroupsAndTheirNumberShow) {
   const ToyRun run{.groups = 5};
   const Parameters trained = toy_train(run, DType::f32, 2).parameters;
@@ -123,7 +123,7 @@ struct Started {
   ParamStore store;
 };
 
-// Where the host updates for a GPU, what a pass has not come to is not updated yet; each piece is, once.
+// If the host updates for a GPU, units behind the pass are not yet updated; each is updated once.
 TEST(ParamStoreOffload, TheHostUpdatesUnitsAsTheyAreWanted) {
   for (const Offload place : {Offload::none, Offload::cpu, Offload::nvme}) {
     const bool late = place != Offload::none && !device_memory_is_host();
@@ -244,7 +244,7 @@ TEST(ParamStoreMisuse, IsAnError) {
   EXPECT_THROW(cold.start(communicator(), stream()), Error);  // no memory
 }
 
-// Two units at once fit, the third does not; a prefetched unit gives way.
+// Two units fit at once, the third does not; a prefetched unit is evicted.
 TEST(ParamStoreRing, HoldsTwoUnitsAndReusesWhatIsThere) {
   if (communicator().size() == 1) GTEST_SKIP() << "one rank stores its fp32 weights whole";
   Started s({.zero_stage = 3});
@@ -259,7 +259,7 @@ TEST(ParamStoreRing, HoldsTwoUnitsAndReusesWhatIsThere) {
   };
   store.acquire(0);
   store.acquire(1);
-  store.acquire(4);  // small: a buffer of its own
+  store.acquire(4);  // small: a separate buffer
   EXPECT_THROW(store.acquire(2), Error);
   store.prefetch(3);  // deferred
   EXPECT_EQ(values(0), gathered(store, 0, 0));
@@ -267,11 +267,11 @@ TEST(ParamStoreRing, HoldsTwoUnitsAndReusesWhatIsThere) {
   EXPECT_EQ(values(4), gathered(store, 4, 0));
   const void* place = store.weight(1, 0).data;
   store.release(1);
-  store.acquire(1);  // still there
+  store.acquire(1);  // still present
   EXPECT_EQ(store.weight(1, 0).data, place);
   store.release(1);
   store.prefetch(2);
-  store.acquire(1);  // the prefetched one gives way
+  store.acquire(1);  // evicts the prefetched one
   EXPECT_EQ(values(1), gathered(store, 1, 0));
   for (const int unit : {0, 1, 4}) store.release(unit);
   store.prefetch(2);

@@ -1,4 +1,5 @@
-// Bytes per rank against the formulas of ZeRO (Rajbhandari et al. 2020, section 5), without MPI and without memory.
+// Bytes per rank compared with the formulas of ZeRO (Rajbhandari et al. 2020, section 5), without MPI and without
+// memory.
 
 #include <gtest/gtest.h>
 
@@ -61,7 +62,7 @@ TEST_P(ParamStorePlan, MatchesTheFormulas) {
     const int64_t ring = w * (embedding + block);
     int64_t weights = stage < 3 ? w * psi : ring + (fp32 ? 4 * psi / size : 0);
     if (stage == 3 && size == 1 && fp32) weights = 4 * psi;
-    // Sums of shards, and whole gradients or the tied embedding's and two blocks'.
+    // Sums of shards, and whole gradients or those of the tied embedding and two blocks.
     const int64_t gradients = 4 * psi / size + 4 * (stage < 2 && size > 1 ? psi : embedding + 2 * block);
     const int64_t communication = 2 * 4 * (embedding / size) * (size - 1);
     for (int rank = 0; rank < size; ++rank) {
@@ -177,14 +178,14 @@ TEST(ParamStorePlan, RanksOfANodeReadInsteadOfReceiving) {
   }
   options.zero_stage = 0;
   EXPECT_EQ(plan_of(options).shared_bytes(), 2 * 4 * (embedding + blocks * block));
-  options.groups = 1;  // pieces of one rank only, of which none or one comes from another node
+  options.groups = 1;  // shards of one rank only, which may be on another node
   options.node_size = 7;
   EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 0);
   options.rank = 7;
   EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8));
 }
 
-// The borders of all their shards would be 16 GiB for each unit.
+// All received shards together would be 16 GiB for each unit.
 TEST(ParamStorePlan, OfThousandsOfMillionsOfRanksIsAsSmall) {
   ParamStoreOptions options;
   options.size = std::numeric_limits<int>::max();

@@ -49,7 +49,7 @@ float value_of(int owner, int64_t element, int turn) {
   return static_cast<float>(turn * 1000000 + owner * 100000 + element);
 }
 
-/// What a rank has before a gather: its own range, and nothing of the others'.
+/// Contents of a rank before a gather: its own range only.
 std::vector<float> before_gather(const std::vector<int64_t>& borders, int turn) {
   std::vector<float> values(static_cast<size_t>(borders.back()), -1);
   for (int64_t e = borders[static_cast<size_t>(rank())]; e < borders[static_cast<size_t>(rank()) + 1]; ++e) {
@@ -67,8 +67,7 @@ void expect_gathered(const Values& buffer, const std::vector<int64_t>& borders, 
   }
 }
 
-/// More transfers than there is memory for, waited for in another order than they began; a copy of the transport's
-/// size.
+/// More transfers than slots, waited for in a different order than started; a copy of the transport's size.
 TEST(StagedTransport, ManyGathersAtOnceArriveWhole) {
   StagedTransport transport(MPI_COMM_WORLD);
   const std::vector<int64_t> borders = unequal_borders();
@@ -112,7 +111,7 @@ TEST(StagedTransport, ExchangesBringTheOwnRangeOfEveryContributor) {
     sent.set(values);
     const Tensor send = contributes[me] != 0 ? sent.tensor : Tensor(nullptr, DType::f32, {borders.back()});
     const auto ticket = transport.exchange(send, borders, received, contributes, stream());
-    sent.set(std::vector<float>(values.size(), -2));  // what was sent has left
+    sent.set(std::vector<float>(values.size(), -2));  // the data have been sent
     int idle = 0;
     transport.wait(ticket, [&] { ++idle; });
     for (int r = 0; r < size(); ++r) {
@@ -126,7 +125,7 @@ TEST(StagedTransport, ExchangesBringTheOwnRangeOfEveryContributor) {
   }
 }
 
-// As when an error unwinds: the messages are still received, and later transfers are not disturbed.
+// As when an error unwinds: the messages are still received, and later transfers are not affected.
 TEST(StagedTransport, TransfersThatNobodyWaitsForDoNoHarm) {
   StagedTransport transport(MPI_COMM_WORLD);
   const std::vector<int64_t> borders = unequal_borders();

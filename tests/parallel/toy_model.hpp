@@ -1,6 +1,6 @@
 #pragma once
 // A model without mathematics: units of awkward sizes, gradients that are a hash of (step, group, micro-batch, element)
-// and differ wildly in size, so that every order of additions gives other bits; and its training on plain vectors.
+// and differ wildly in size, so that every order of additions gives different bits; and its training on plain vectors.
 
 #include <algorithm>
 #include <bit>
@@ -15,7 +15,7 @@
 
 namespace llmtrain::test {
 
-/// What decides the result.
+/// Settings that determine the result.
 struct ToyRun {
   bool tied = true;
   int64_t groups = 1;
@@ -46,7 +46,7 @@ inline int64_t groups_of(const ToyRun& run, int64_t step) {
   return step + 1 == run.steps && run.groups > 1 ? run.groups - 1 : run.groups;
 }
 
-/// Where a gradient element comes from. A tied table is written twice: by the head, then by the embedding.
+/// Origin of a gradient element. A tied table is written twice: by the head, then by the embedding.
 struct Source {
   int64_t step, group, micro_batch;
   int unit, param;
@@ -76,7 +76,7 @@ inline void add(Values& to, const Values& from, bool first) {
   for (size_t i = 0; i < to.size(); ++i) to[i] = first ? from[i] : to[i] + from[i];
 }
 
-/// One element's update; not inlined, so that both ways to train round alike.
+/// One element's update; not inlined, so that both trainers round alike.
 [[gnu::noinline]] inline void update(float& p, float& m, float& v, float g) {
   m = 0.75f * m + g;
   v = 0.5f * v + g * g;
@@ -102,7 +102,7 @@ inline Parameters initial_parameters(const std::vector<UnitSpec>& units) {
   return all;
 }
 
-/// Whether this parameter of this unit has a gradient from the head as well.
+/// True if this parameter of this unit has a gradient from the head as well.
 inline bool written_twice(const ToyRun& run, int unit, int p) { return run.tied && unit == 0 && p == 0; }
 
 inline Values group_gradient(const ToyRun& run, int64_t step, int64_t group, int unit, int p, int64_t count) {
@@ -148,7 +148,7 @@ inline std::vector<UnitSpec> toy_units(bool tied) {
   return units;
 }
 
-/// The first `steps` of the run on one process by loops over vectors: groups inside a block, then blocks.
+/// Runs the first `steps` on one process by loops over vectors: groups inside a block, then blocks.
 inline Parameters toy_reference(const ToyRun& run, int64_t steps) {
   const std::vector<UnitSpec> units = toy_units(run.tied);
   Parameters values = initial_parameters(units);
@@ -171,7 +171,7 @@ inline Parameters toy_reference(const ToyRun& run, int64_t steps) {
 
 inline Parameters toy_reference(const ToyRun& run) { return toy_reference(run, run.steps); }
 
-/// Elements with other bits.
+/// Number of elements with different bits.
 inline int64_t different_bits(const Parameters& a, const Parameters& b) {
   int64_t count = 0;
   for (size_t u = 0; u < a.size(); ++u) {

@@ -17,14 +17,14 @@ namespace llmtrain::test {
 
 struct ToyResult {
   Parameters parameters;      ///< at the end, on every rank
-  int64_t wrong_weights = 0;  ///< elements seen between acquire and release that are not the last step's parameters
+  int64_t wrong_weights = 0;  ///< elements read between acquire and release that are not the last step's parameters
   int64_t dirty_padding = 0;  ///< elements of gradient sums between tensors that are not zero
 };
 
-/// Where the state lies; the units are cut into many pieces.
+/// Offload setting; the units are split into many pieces.
 struct ToyOffload {
   Offload optimizer = Offload::none, parameters = Offload::none;
-  bool unread = false;  ///< between steps nobody looks at the state, only the passes at the weights
+  bool unread = false;  ///< between steps only passes access the state, and only the weights
 };
 
 class ToyTrainer {

@@ -29,7 +29,7 @@ TEST(UnitRing, SmallAndWantedUnitsStandApart) {
   EXPECT_EQ(p.slots, (std::array<int64_t, 2>{700, 700}));
 }
 
-// What the parameter store relies on: any two consecutive units of the ring fit at once.
+// Invariant for the parameter store: any two consecutive units of the ring fit at once.
 TEST(UnitRing, NeighboursFitTogether) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {

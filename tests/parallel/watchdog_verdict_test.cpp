@@ -12,7 +12,7 @@ using Cause = Verdict::Cause;
 
 constexpr WatchdogLimits limits{120, 900, 1800};
 
-/// All wait in the same collective, and are well.
+/// All wait in the same collective, and none is at fault.
 std::vector<ObservedRank> waiting(int ranks, double seconds) {
   std::vector<ObservedRank> all;
   for (int r = 0; r < ranks; ++r) {
@@ -61,7 +61,7 @@ TEST(WatchdogVerdict, AStoppedProcessMayGoOn) {
 
 TEST(WatchdogVerdict, WhoWaitsForARankAtWorkIsPatient) {
   auto ranks = waiting(3, 100'000);
-  ranks[2].status->in_collective = false;  // has a deadline of its own, which it watches itself
+  ranks[2].status->in_collective = false;  // has its own deadline, which it watches itself
   EXPECT_FALSE(find_verdict(ranks, 0, limits));
 }
 
@@ -96,12 +96,12 @@ TEST(WatchdogVerdict, TheReportHasALineForEachRank) {
   ranks[1].status->sequence = 49;
   ranks[2].status.reset();
   const std::string text = report(*find_verdict(ranks, 0, limits), ranks);
-  EXPECT_THAT(text, HasSubstr("llmtrain: rank 1 is lost: no sign of life for 131 s. Where the ranks are:\n"));
+  EXPECT_THAT(text, HasSubstr("llmtrain: rank 1 is lost: no heartbeat for 131 s. State of the ranks:\n"));
   EXPECT_THAT(text, HasSubstr("  rank 0 on n0, process 100: step 7, waits in exchange #50 (0 bytes) for 130 s; sign of "
                               "life 1.0 s ago\n"));
   EXPECT_THAT(text, HasSubstr("  rank 1 on n1, process 100: step 7, computing for 130 s; last collective exchange #49 "
-                              "(0 bytes); sign of life 131.0 s ago   <==\n"));
-  EXPECT_THAT(text, HasSubstr("  rank 2: nothing is known of it\n"));
+                              "(0 bytes); last heartbeat 131.0 s ago   <==\n"));
+  EXPECT_THAT(text, HasSubstr("  rank 2: its state is unknown\n"));
   EXPECT_THAT(text, HasSubstr("exit code 76"));
 }
 

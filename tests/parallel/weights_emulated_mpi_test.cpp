@@ -1,4 +1,4 @@
-// When the stream of the model waits for weights and gradients that travel.
+// Times at which the model's stream waits for weights and gradients in transfer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 using test::communicator;
 using test::stream;
 
-/// Transfers that have arrived once the model's stream has done what it holds. Nobody else asks for them meanwhile, as
-/// Stream::synchronize would where it takes long.
+/// Number of transfers that have arrived once the model's stream has done its work. Nothing polls for them meanwhile,
+/// as Stream::synchronize would if it took long.
 int64_t arrived() {
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream().native()));
   return emulator::counts().transfers;
@@ -60,7 +60,7 @@ struct Started {
   ParamStore store;
 };
 
-// Of the last unit the first ones do not wait; nor do they of an update, which must wait for all.
+// The first units do not wait for the last one; nor for an update, which must wait for all.
 TEST_F(BetweenGpus, WholeWeightsAreWaitedForWhereTheyAreUsed) {
   Started s({.zero_stage = 1});
   for (int publication = 0; publication < 2; ++publication) {
@@ -74,7 +74,7 @@ TEST_F(BetweenGpus, WholeWeightsAreWaitedForWhereTheyAreUsed) {
   EXPECT_EQ(s.arrived_with(s.last()), with_update);
 }
 
-// Also of those that the host updates at last.
+// Also for units that the host updates last.
 TEST_F(BetweenGpus, WeightsOfTheNextUnitTravelUnderThisOne) {
   for (const Offload place : {Offload::none, Offload::cpu}) {
     SCOPED_TRACE(name_of(place));
@@ -92,7 +92,7 @@ TEST_F(BetweenGpus, WeightsOfTheNextUnitTravelUnderThisOne) {
   }
 }
 
-// NCCL works on one after the other: the one before has arrived where a reduction has begun.
+// NCCL runs transfers one after the other: the previous one has arrived if a reduction has started.
 TEST_F(BetweenGpus, GradientsTravelUnderTheWorkOfTheNextUnit) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << "stage " << stage);

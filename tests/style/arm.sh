@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# arm.sh ROOT BUILD_FOLDER: what may depend on the processor (kernels/host, src/device, src/core) compiles for 64-bit Arm,
-# with a cross compiler and the headers of this machine. Left out where there is no such compiler.
+# arm.sh ROOT BUILD_FOLDER: processor-dependent code (kernels/host, src/device, src/core) compiles for 64-bit Arm, with
+# a cross compiler and the headers of this machine. Skipped if there is no such compiler.
 set -euo pipefail
 cd "$1"
 build=$2

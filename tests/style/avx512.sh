@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# avx512.sh BUILD_FOLDER: only objects of x_avx512.cpp hold instructions of AVX-512, and the linker can take nothing of
-# theirs for others: the program runs on processors without it.
+# avx512.sh BUILD_FOLDER: only objects of x_avx512.cpp contain AVX-512 instructions, and none of their functions can
+# replace others at link time: the program runs on processors without it.
 set -euo pipefail
 cd "$1"
 if ! command -v objdump >/dev/null; then
@@ -11,7 +11,7 @@ mapfile -t wide < <(find CMakeFiles -name '*_avx512.cpp.o' | sort)
 mapfile -t others < <(find CMakeFiles -path '*/llmtrain*.dir/*.cpp.o' ! -name '*_avx512.cpp.o' | sort)
 ((${#wide[@]} > 0 && ${#others[@]} > 0)) || { echo "no objects in $1" && exit 1; }
 
-# Registers of 512 bits, those that only AVX-512 has, and its masks.
+# 512-bit registers, registers that only AVX-512 has, and its masks.
 registers='%zmm|%[xy]mm(1[6-9]|2[0-9]|3[01])|%k[0-7]'
 export registers
 # shellcheck disable=SC2016 # expanded by the inner shell

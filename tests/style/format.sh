@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# format.sh ROOT: clang-format would change nothing. Other versions than the one named in .clang-format break lines
-# elsewhere in a few places: where only they are installed, nothing can be said.
+# format.sh ROOT: clang-format would change nothing. Versions other than the one named in .clang-format break some lines
+# differently: if only they are installed, the test is skipped.
 set -euo pipefail
 # shellcheck source=tests/style/files.sh
 . "$(dirname "$(readlink -f "$0")")/files.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# layers.sh ROOT: no file includes a layer that its own does not stand on. The layers and what each stands on are read
+# layers.sh ROOT: no file includes a layer that its own does not depend on. The layers and their dependencies are read
 # from CMakeLists.txt. Also: Kokkos, oneDNN, CUDA, NCCL and MPI stay where the architecture puts them.
 set -euo pipefail
 cd "$1"

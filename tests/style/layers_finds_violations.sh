@@ -13,7 +13,7 @@ printf '#include "parallel/a.hpp"\n' >"$tree/src/main.cpp"
 bash "$check" "$tree" >/dev/null || { echo "a sound tree was refused" && exit 1; }
 
 found=0
-plant() { # file, include line, words of the expected message
+plant() { # plant FILE INCLUDE MESSAGE
   cp "$tree/$1" "$tree/saved" 2>/dev/null || : >"$tree/saved"
   printf '%s\n' "$2" >>"$tree/$1"
   local output

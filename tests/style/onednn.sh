@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# onednn.sh ROOT BUILD_FOLDER: what calls oneDNN's experimental micro-kernels compiles with every form of their interface that
-# cmake/Dependencies.cmake accepts, and without them. One library is installed; the forms of the others are declared here.
+# onednn.sh ROOT BUILD_FOLDER: the callers of oneDNN's experimental micro-kernels compile with every form of their
+# interface that cmake/Dependencies.cmake accepts, and without them. One library is installed; the forms of the others
+# are declared here.
 set -euo pipefail
 cd "$1"
 source_file=kernels/host/product/gemm_tile.cpp

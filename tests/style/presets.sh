@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: presets.sh ROOT: every host preset configures and generates, those too that CI does not build.
+# presets.sh ROOT: every host preset configures and generates, including those that CI does not build.
 set -euo pipefail
 cd "$1"
 folder=$(mktemp -d)
@@ -7,7 +7,7 @@ trap 'rm -rf "$folder"' EXIT
 failed=0
 while read -r preset; do
   case $preset in
-    cuda) continue ;; # built by tests/run.sh where nvcc is
+    cuda) continue ;; # built by tests/run.sh if nvcc is installed
     host-fuzz) command -v clang++ >/dev/null || continue ;;
   esac
   if ! cmake --preset "$preset" -B "$folder/$preset" >"$folder/log" 2>&1; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sources.sh ROOT: every source of the project is ASCII, ends with a newline, has no tabs or trailing blanks and at most
-# 500 lines; scripts are executable; no two headers define one name; fmt::join is included from where fmt 11 has it; HDF5
-# files are made for older releases, too. Looks at what git knows or would add.
+# 500 lines; scripts are executable; no two headers define one name; fmt::join is included from fmt 11's header; HDF5
+# files are written for older releases too. Checks the files that git tracks or would add.
 set -euo pipefail
 # shellcheck source=tests/style/files.sh
 . "$(dirname "$(readlink -f "$0")")/files.sh"
@@ -25,7 +25,7 @@ for file in "${files[@]}"; do
 done
 if LC_ALL=C grep -nP '[^\x00-\x7F]' "${files[@]}" | cut -c1-120; then blame "the lines above hold bytes that are not ASCII"; fi
 if LC_ALL=C grep -nP '\t|[ \t]+$' "${files[@]}" | cut -c1-120; then blame "the lines above hold tabs or end in blanks"; fi
-# The linker takes either of two types with one name, and says nothing.
+# The linker silently merges two types with the same name.
 headers=()
 for file in "${files[@]}"; do if [[ $file =~ ^(src|kernels)/.*\.hpp$ ]]; then headers+=("$file"); fi; done
 twice=$(sed -nE 's/^(class|struct|enum class) ([A-Za-z0-9_]+)( final)?( :[^:].*)? \{.*/\2/p' "${headers[@]}" | sort | uniq -d)
@@ -35,7 +35,7 @@ for file in "${files[@]}"; do
     blame "$file: fmt::join is in <fmt/ranges.h>"
   fi
 done
-# HDF5 files are made with bounds that older releases read (core/files/hdf5_handle.hpp).
+# HDF5 files have bounds that older releases can read (core/files/hdf5_handle.hpp).
 for file in "${files[@]}"; do
   if [[ $file == src/*.cpp ]] && grep -q 'H5Fcreate' "$file" &&
     { grep 'H5Fcreate' "$file" | grep -q 'H5P_DEFAULT)' || ! grep -q 'hdf5_write_access' "$file"; }; then

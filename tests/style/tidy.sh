@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # tidy.sh ROOT BUILD_FOLDER changed|all: clang-tidy finds nothing, in the files changed since the commit that this work
-# started from (LLMTRAIN_BASE; else where it left origin/main; else the commit before), or in all. Of the changed files
-# as many as LLMTRAIN_TIDY_SECONDS (120) allow, the program's before the tests'.
+# started from (LLMTRAIN_BASE; else the merge base with origin/main; else the previous commit), or in all. It checks as
+# many of the changed files as LLMTRAIN_TIDY_SECONDS (120) allow, the program's before the tests'.
 set -euo pipefail
 cd "$1"
-# Every version has other checks, and finds other things with the same ones.
+# Each version has different checks, and different results of the same ones.
 readonly VERSION=14
 found=$(clang-tidy --version | sed -nE 's/.*version ([0-9]+).*/\1/p' | head -1)
 if [[ $found != "$VERSION" ]]; then
   echo "left out: the sources are held to what clang-tidy $VERSION finds, and this is $found"
   exit 77
 fi
-# Each file by itself: in the build a layer's files are joined.
+# Each file separately, since the build joins a layer's files.
 build=$2/separate
 cmake --preset host -B "$build" -DLLMTRAIN_JOIN=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 seconds=${LLMTRAIN_TIDY_SECONDS:-120}
@@ -50,7 +50,7 @@ if ((${#files[@]} == 0)); then
   exit 0
 fi
 
-# omp.h is in GCC's own folder; last in the search, so that clang's other headers win.
+# omp.h is in GCC's own folder; last in the search path, so that clang's other headers take precedence.
 GCC_HEADERS=$(g++ -print-file-name=include)
 BUILD=$build
 DEADLINE=$(($(date +%s) + seconds))

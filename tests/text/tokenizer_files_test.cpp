@@ -175,7 +175,7 @@ TEST(TokenizerJson, BombsAreRefused) {
               HasSubstr("has more than 4096 bytes"));
   std::string many = "{\"vocab\":[";
   for (int i = 0; i < 4'300'000; ++i) many += "0,";
-  EXPECT_THAT(why_json(many), HasSubstr("more values"));
+  EXPECT_THAT(why_json(many), HasSubstr("too many values"));
 }
 
 TEST(TokenizerJson, NestedSequencesAreCounted) {

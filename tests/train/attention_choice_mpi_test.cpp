@@ -1,4 +1,4 @@
-// Ranks that would compute attention to other bits do not begin.
+// Ranks whose attention backends would give different bits do not start.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(AttentionOfRanks, MustBeTheSame) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::missing_input);
     const std::string host = host_name();
-    EXPECT_THAT(error.what(), testing::HasSubstr("cuDNN 9.19.0 on " + host + "; ours on " + host + "."));
+    EXPECT_THAT(error.what(), testing::HasSubstr("cuDNN 9.19.0 on " + host + "; built-in on " + host + "."));
   }
 }
 

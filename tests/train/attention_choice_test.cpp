@@ -1,4 +1,4 @@
-// Whose attention the ranks of a job take, and took before.
+// Attention backend of a job's ranks, and of its earlier run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ using Names = std::vector<std::string>;
 TEST(AttentionChoice, DifferencesAreNamedByHost) {
   const Names hosts = {"node1", "node1", "node2", "node3"};
   const std::string some = attention_difference(Names{"cuDNN 9.19.0", "cuDNN 9.19.0", "", "cuDNN 9.19.0"}, hosts);
-  EXPECT_THAT(some, AllOf(HasSubstr(": cuDNN 9.19.0 on node1, node3; ours on node2. "),
+  EXPECT_THAT(some, AllOf(HasSubstr(": cuDNN 9.19.0 on node1, node3; built-in on node2. "),
                           HasSubstr("LLMTRAIN_ATTENTION=own"), HasSubstr("Install the same cuDNN")));
   const std::string versions = attention_difference(Names{"", "cuDNN 9.19.0", "cuDNN 9.20.0", "cuDNN 9.20.0"}, hosts);
-  EXPECT_THAT(versions, HasSubstr(": ours on node1; cuDNN 9.19.0 on node1; cuDNN 9.20.0 on node2, node3. "));
+  EXPECT_THAT(versions, HasSubstr(": built-in on node1; cuDNN 9.19.0 on node1; cuDNN 9.20.0 on node2, node3. "));
   for (const char* library : {"", "cuDNN 9.19.0"}) {
     EXPECT_THAT(attention_difference(Names(4, library), hosts), IsEmpty()) << "control";
   }
@@ -34,7 +34,7 @@ TEST(AttentionChoice, OfManyHostsSomeAreNamed) {
   for (int i = 0; i < 1000; ++i) hosts.push_back("n" + std::to_string(i));
   libraries[17] = "";
   EXPECT_THAT(attention_difference(libraries, hosts),
-              HasSubstr(": cuDNN 9.19.0 on n0, n1, n2, n3, n4, n5, n6, n7 and 991 more; ours on n17. "));
+              HasSubstr(": cuDNN 9.19.0 on n0, n1, n2, n3, n4, n5, n6, n7 and 991 more; built-in on n17. "));
 }
 
 TEST(AttentionChoice, IsALibrarysOnlyWhereTheRunTakesIt) {
@@ -60,11 +60,12 @@ TEST(AttentionChoice, OtherThanTheCheckpointsIsSaid) {
     warn_if_backend_changed(point, now);
     return point.notes;
   };
-  EXPECT_THAT(notes("", "cuDNN 9.19.0"),
-              testing::ElementsAre(HasSubstr("was ours up to the checkpoint and is cuDNN 9.19.0 from here on: bits")));
+  EXPECT_THAT(
+      notes("", "cuDNN 9.19.0"),
+      testing::ElementsAre(HasSubstr("was built-in up to the checkpoint and is cuDNN 9.19.0 from here on: results")));
   EXPECT_THAT(notes("cuDNN 9.19.0", "cuDNN 9.20.0"),
               testing::ElementsAre(HasSubstr("was cuDNN 9.19.0 up to the checkpoint and is cuDNN 9.20.0 from here")));
-  EXPECT_THAT(notes("cuDNN 9.19.0", ""), testing::ElementsAre(HasSubstr("and is ours from here on")));
+  EXPECT_THAT(notes("cuDNN 9.19.0", ""), testing::ElementsAre(HasSubstr("and is built-in from here on")));
   EXPECT_THAT(notes("cuDNN 9.19.0", "cuDNN 9.19.0"), IsEmpty()) << "control";
   EXPECT_THAT(notes("", ""), IsEmpty()) << "control";
 }

@@ -60,16 +60,16 @@ TEST(CommandLine, RefusesWithTheNearestOption) {
   EXPECT_THAT(error_of({"a.ini", "--estimates=3"}), HasSubstr("did you mean --estimate?"));
   EXPECT_THAT(error_of({"a.ini", "-x"}), HasSubstr("no such option -x"));
   EXPECT_THAT(error_of({}), HasSubstr("no deck is named"));
-  EXPECT_THAT(error_of({"run.seed=1"}), HasSubstr("the deck comes first"));
+  EXPECT_THAT(error_of({"run.seed=1"}), HasSubstr("give the deck before"));
   EXPECT_THAT(error_of({"a.ini", "--estimate", "--ranks", "x"}), HasSubstr("--ranks"));
   EXPECT_THAT(error_of({"a.ini", "--estimate", "--ranks", "0"}), HasSubstr("--ranks"));
   EXPECT_THAT(error_of({"a.ini", "--estimate", "--ranks"}), HasSubstr("--ranks"));
-  EXPECT_THAT(error_of({"a.ini", "--ranks", "4"}), HasSubstr("belongs to --estimate"));
-  EXPECT_THAT(error_of({"a.ini", "--json"}), HasSubstr("belongs to --estimate"));
-  EXPECT_THAT(error_of({"a.ini", "--measure"}), HasSubstr("belongs to --estimate"));
+  EXPECT_THAT(error_of({"a.ini", "--ranks", "4"}), HasSubstr("needs --estimate"));
+  EXPECT_THAT(error_of({"a.ini", "--json"}), HasSubstr("needs --estimate"));
+  EXPECT_THAT(error_of({"a.ini", "--measure"}), HasSubstr("needs --estimate"));
   EXPECT_THAT(error_of({"a.ini", "--estimate", "--measure", "--ranks", "4"}), HasSubstr("times this job"));
   EXPECT_THAT(error_of({"a.ini", "--check", "--estimate"}), HasSubstr("exclude each other"));
-  EXPECT_EQ(error_of({"a.ini", "not.looked.into"}), "no error");  // the deck's business
+  EXPECT_EQ(error_of({"a.ini", "not.looked.into"}), "no error");  // the deck reader checks it
 }
 
 }  // namespace

@@ -158,12 +158,12 @@ TEST(Config, LayersAndScalingsResolveToThemselves) {
   EXPECT_EQ(again.model.sliding_window_layers, c.model.sliding_window_layers);
   EXPECT_EQ(again.model.rope_scaling, c.model.rope_scaling);
   EXPECT_EQ(values_of(write_deck(again)), values_of(write_deck(c)));
-  EXPECT_THAT(errors_of({"model.family=llama", "model.rope_scaling=linear"}), HasSubstr("wants a factor"));
+  EXPECT_THAT(errors_of({"model.family=llama", "model.rope_scaling=linear"}), HasSubstr("needs a factor"));
   EXPECT_THAT(errors_of({"model.family=llama", "model.rope_theta=1",
                          "model.rope_scaling=yarn,factor=2,original_max_position_embeddings=8"}),
               HasSubstr("rope_theta above 1"));
-  // Only dynamic scaling is made for sequences longer than the model's.
-  EXPECT_THAT(errors_of({"model.family=llama", "model.max_seq_len=16"}), HasSubstr("do not reach"));
+  // Only dynamic scaling supports sequences longer than the model's.
+  EXPECT_THAT(errors_of({"model.family=llama", "model.max_seq_len=16"}), HasSubstr("positions are fewer than"));
   EXPECT_EQ(errors_of({"model.family=llama", "model.max_seq_len=16", "model.rope_scaling=dynamic,factor=2"}),
             "no error");
   EXPECT_THAT(errors_of({"model.sliding_window=4", "model.sliding_window_layers=0-400"}), HasSubstr("layer 400 of 2"));
@@ -189,7 +189,7 @@ TEST(Config, WantsWhatIsRequired) {
       "files; or builtin:stories, the example corpus. With a weight behind each (web.h5:0.7, code/*.h5:0.3) they are "
       "sources that give these shares of the samples.\n"
       "inputs/tiny.ini: batch.sequence_length: is required: Longest sample.\n"
-      "inputs/tiny.ini: run.max_steps: is required, or run.epochs\n"
+      "inputs/tiny.ini: run.max_steps: is required unless run.epochs is given\n"
       "inputs/tiny.ini: model.d_model: is required, unless model.path is given\n"
       "inputs/tiny.ini: model.n_layers: is required, unless model.path is given\n"
       "inputs/tiny.ini: model.n_heads: is required, unless model.path is given");
@@ -207,7 +207,7 @@ TEST(Config, FindsContradictions) {
   expect({"model.n_kv_heads=3"}, "command line: model.n_kv_heads", "3 does not divide n_heads = 4");
   expect({"model.positions=rope", "model.head_dim=7"}, "command line: model.head_dim", "odd");
   expect({"model.positions=rope", "model.d_model=12"}, "inputs/tiny.ini:6: model.n_heads", "odd");
-  expect({"model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions do not reach");
+  expect({"model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions are fewer than");
   expect({"model.positions=rope", "model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions");
   expect({"model.d_model=4096", "model.n_heads=2"}, "command line: model.n_heads", "wider than 1024");
   expect({"run.name=cache"}, "command line: run.name", "the folder of token files");
@@ -231,7 +231,7 @@ TEST(Config, FindsContradictions) {
   expect({"precision.compute=fp8"}, "command line: precision.compute", "fp16");
   expect({"run.name=a/b"}, "command line: run.name", "cannot name a folder");
   expect({"run.name=.."}, "command line: run.name", "cannot name a folder");
-  // controls: the nearest thing that is right
+  // controls: the nearest valid value
   EXPECT_EQ(errors_of({"model.positions=rope", "model.head_dim=8"}), "no error");
   EXPECT_EQ(errors_of({"model.positions=rope", "model.max_seq_len=32"}), "no error");
   EXPECT_EQ(
@@ -251,7 +251,7 @@ TEST(Config, NumbersOfKernelsAreNumbersInFp32) {
         "optimizer.weight_decay", "optimizer.max_grad_norm", "model.norm_epsilon", "model.rope_theta",
         "model.embedding_scale", "model.query_pre_attn_scalar", "model.attention_softcap", "model.final_softcap",
         "model.initializer_std"}) {
-    expect(std::string(key) + "=1e300", "'1e300' is too large for fp32, in which it is used: that ends at 3.4e38");
+    expect(std::string(key) + "=1e300", "'1e300' is too large for fp32, in which it is used: the maximum is 3.4e38");
     expect(std::string(key) + "=1e-60", "'1e-60' is 0 in fp32, in which it is used");
   }
   for (const char* key : {"optimizer.beta1", "optimizer.beta2", "model.dropout", "model.attention_dropout"}) {
@@ -301,7 +301,7 @@ TEST(Config, LossScaleIsOfFp16) {
   const Config fixed = load({"precision.compute=fp16", "precision.loss_scale=8", "precision.min_loss_scale=2"});
   EXPECT_EQ(fixed.precision.loss_scale, 8);
   EXPECT_THAT(fixed.notes, ElementsAre("command line: precision.min_loss_scale: no effect with a fixed loss_scale"));
-  // A run may go on with other rules, not with another type.
+  // A run may resume with other rules, not with another type.
   const auto changes = [&](const std::string& argument) {
     return changes_since(load({"precision.compute=fp16", argument}), write_deck(c), "recorded");
   };
@@ -389,7 +389,7 @@ TEST(ChangedDeck, BreaksTheRunOrAppliesFromThereOnOrMattersNotAsTheKeySays) {
                           HasSubstr("model.attention_dropout"), HasSubstr("optimizer.max_grad_norm"),
                           HasSubstr("divergence.skip_steps")));
 
-  // Keys that break the run in sections whose others do not.
+  // Keys that break the run in sections whose other keys do not.
   const std::string half = write_deck(load({"precision.compute=fp16", "batch.global=4"}));
   EXPECT_THAT(changes_since(load({"precision.compute=fp16", "batch.global=4", "precision.initial_loss_scale=1024",
                                   "parallel.reduction_groups=2"}),

@@ -1,4 +1,4 @@
-// The decks in inputs/: they load, train on the example corpus, and hold the shapes that the documentation promises.
+// The decks in inputs/: they load, train on the example corpus, and have the shapes that the documentation states.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

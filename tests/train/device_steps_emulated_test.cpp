@@ -1,5 +1,5 @@
-// What training asks of a GPU: where the host waits for it, and passes as graphs. On a pretended GPU, whose streams do
-// nothing before somebody waits for them.
+// Use of a GPU in training: synchronizations of the host, and passes as graphs. On an emulated GPU, whose streams do
+// nothing before the host waits for them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,11 +62,11 @@ enabled = false
 )";
 constexpr size_t warm = 4;  ///< shapes are new, buffers grow
 
-/// At the end of each step's passes.
+/// Runs at the end of each step's passes.
 std::vector<emulator::Counts> seen;
-/// Steps of the data whose gradients hold an infinity.
+/// Steps of the data whose gradients contain an infinity.
 std::set<int64_t> poisoned;
-int64_t stop_in = -1;  ///< step in which the run is asked to stop
+int64_t stop_in = -1;  ///< step in which a stop is requested
 int64_t slow_in = -1;  ///< step in which the GPU is busy for a while
 constexpr auto slowness = std::chrono::milliseconds(600);
 void see_step(const StepUnderWay& step) {
@@ -143,7 +143,7 @@ class DeviceSteps : public ::testing::Test {
   int number_ = 0;
 };
 
-// The host waits for values of the step before, and for batches that were uploaded long ago, while the GPU has work.
+// The host waits for values of the previous step, and for batches that were uploaded long ago, while the GPU has work.
 TEST_F(DeviceSteps, NeverLeaveTheGpuWithoutWorkAndAllocateNothing) {
   for (const char* graphs : {"parallel.cuda_graphs=true", "parallel.cuda_graphs=false"}) {
     const Result result = run(std::string("waits") + graphs[21], {graphs});
@@ -156,7 +156,7 @@ TEST_F(DeviceSteps, NeverLeaveTheGpuWithoutWorkAndAllocateNothing) {
       EXPECT_GT(step.launches, 0) << graphs;
     }
   }
-  // Where the host decides it waits once; for a hash of the parameters it reads them.
+  // If the host decides it waits once; for a hash of the parameters it reads them.
   for (const char* host : {"divergence.spike_z_score=1e9", "precision.compute=fp16"}) {
     for (const emulator::Counts& step : run(std::string("host") + host[0], {host}).steps) {
       EXPECT_EQ(step.synchronizations, 1) << host;
@@ -167,7 +167,7 @@ TEST_F(DeviceSteps, NeverLeaveTheGpuWithoutWorkAndAllocateNothing) {
   for (const emulator::Counts& step : hashed.steps) EXPECT_GT(step.synchronizations + step.pageable_copies, 1);
 }
 
-// One after a good one, two in a row, and three: there the run goes back and leaves data out.
+// One after a good one, two in a row, and three: then the run rolls back and skips data.
 TEST_F(DeviceSteps, BadOnesAreTheSameWhoeverDecides) {
   const std::vector<std::string> common = {"run.max_steps=16",           "checkpoint.every_steps=4",
                                            "divergence.max_bad_steps=3", "divergence.skip_steps=4",
@@ -192,7 +192,7 @@ TEST_F(DeviceSteps, BadOnesAreTheSameWhoeverDecides) {
   }
 }
 
-// Behind a step whose values the host does not know yet, good or bad, and in the midst of bad ones.
+// After a step whose values the host has not read, good or bad, and between bad ones.
 TEST_F(DeviceSteps, StoppedBehindAnyTheRunGoesOn) {
   const std::vector<std::string> settings = {"run.max_steps=16", "checkpoint.every_steps=4", "divergence.skip_steps=2"};
   for (const std::set<int64_t>& bad : {std::set<int64_t>{6}, {5, 6, 7}}) {
@@ -213,7 +213,7 @@ TEST_F(DeviceSteps, StoppedBehindAnyTheRunGoesOn) {
   poisoned.clear();
 }
 
-// What a step waits for the one before is no time of its own.
+// Time that a step waits for the previous one does not count as its own.
 TEST_F(DeviceSteps, TimesOfPhasesAreThoseOfTheirStep) {
   constexpr int64_t slow_step = 5;
   constexpr double slow = std::chrono::duration<double>(slowness).count();
@@ -241,8 +241,8 @@ TEST_F(DeviceSteps, TimesOfPhasesAreThoseOfTheirStep) {
   }
 }
 
-// To a copy of the state, and, where it is larger than that, from the state in the background. What is not copied so:
-// of each unit the hash of its parameters, and whether they and both moments are finite.
+// State is copied and, if it exceeds the copy, read in the background. Not copied in this way: for each unit the hash
+// of its parameters, and whether they and both moments are finite.
 TEST_F(DeviceSteps, CheckpointsAreCopiedThroughPinnedMemory) {
   for (const char* width : {"model.d_model=32", "model.d_model=96"}) {
     const auto copies = [&](const std::string& more) {
@@ -278,7 +278,7 @@ TEST_F(DeviceSteps, GraphsAreTheSameWorkAndTheSameBits) {
   }
 }
 
-// Shapes that change from batch to batch: some are recorded, none is taken for another.
+// Shapes that change from batch to batch: some are recorded, and none is confused with another.
 TEST_F(DeviceSteps, ShapesHaveGraphsOfTheirOwn) {
   std::vector<std::string> settings = {"data.packing=none", "data.document_separator=blank_line", "batch.micro=1",
                                        "run.max_steps=30"};
@@ -295,7 +295,7 @@ TEST_F(DeviceSteps, WhatCannotBeAGraphSaysSo) {
   EXPECT_THAT(run("stage3", {"parallel.zero=3"}).log, testing::HasSubstr("graphs     none: weights or gradients"));
 }
 
-// State that is offloaded lies in memory that the node must have.
+// Offloaded state lies in memory that the node must have.
 TEST(HostMemoryOfGpuRuns, IsHeldAgainstTheNode) {
   EXPECT_NO_THROW(check_host_memory(int64_t{1} << 20, test::runtime().communicator()));
   try {

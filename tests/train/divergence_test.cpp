@@ -54,7 +54,7 @@ TEST(DivergenceGuard, LeavesOutDataAndCountsThemOn) {
   EXPECT_EQ(back.data_step(11), 17);
   EXPECT_EQ(back.rollbacks(), 1);
   EXPECT_EQ(back.updates(10), 10) << "the history of the state has no bad step";
-  // Once more to the same step, then to a later one.
+  // Again to the same step, then to a later one.
   DivergenceGuard again = back;
   again.check(10, nan, 1);
   const DivergenceGuard before = again;
@@ -66,7 +66,7 @@ TEST(DivergenceGuard, LeavesOutDataAndCountsThemOn) {
   again.check(19, 1, 1);
   again.saved(20, true);
   EXPECT_EQ(again.rollbacks(), 0) << "it got on";
-  // All of it is state.
+  // All of it is part of the state.
   RunState saved;
   again.save(saved);
   DivergenceGuard copy({.max_bad_steps = 1, .skip_steps = 3});

@@ -1,4 +1,4 @@
-// The numbers of --estimate, and the refusal of what does not fit.
+// The numbers of --estimate, and the refusal of plans that do not fit.
 
 #include "train/estimate.hpp"
 
@@ -20,7 +20,7 @@ class EstimateTest : public ::testing::Test {
  protected:
   EstimateTest() {
     plan_.add(weights_, MemoryCategory::weights, "weights", DType::bf16, {32000});
-    plan_.add(shared_, MemoryCategory::gradients, "gradients", DType::f32, {32000}, MemoryPlace::shared);
+    plan_.add(shared_, MemoryCategory::gradients, "gradients", DType::f32, {32000}, MemoryScope::shared);
     plan_.reserve_scratch(6400);
     plan_.reserve_workspace(3200);
     estimate_ = {.plan = &plan_,
@@ -54,7 +54,7 @@ TEST_F(EstimateTest, SaysBytesOfARankByCategoryAndOfANode) {
               AllOf(HasSubstr("memory of one rank of 8 (4 on a node), 32000 parameters\n"),
                     HasSubstr("  gradients                128000 bytes   125.0 KiB\n"),
                     HasSubstr("  total                    202600 bytes   197.9 KiB\n"),
-                    HasSubstr("  of a node                810400 bytes   791.4 KiB\n"),
+                    HasSubstr("  per node                 810400 bytes   791.4 KiB\n"),
                     HasSubstr("  state on disk            384000 bytes   375.0 KiB  (master")));
 }
 
@@ -66,8 +66,8 @@ TEST_F(EstimateTest, SaysWhatLiesElsewhere) {
   EXPECT_EQ(j["offloaded_bytes_per_node"], 4 * 48000);
   EXPECT_EQ(j["host_bytes_per_rank"], 1600);
   EXPECT_THAT(estimate_text(estimate_),
-              AllOf(HasSubstr("48000 bytes    46.9 KiB  (in parallel.offload_path; 187.5 KiB of a node)\n"),
-                    HasSubstr("1600 bytes    1.56 KiB  (offloaded to the host; 6.25 KiB of a node)\n")));
+              AllOf(HasSubstr("48000 bytes    46.9 KiB  (in parallel.offload_path; 187.5 KiB per node)\n"),
+                    HasSubstr("1600 bytes    1.56 KiB  (offloaded to the host; 6.25 KiB per node)\n")));
 }
 
 TEST_F(EstimateTest, ANodeIsAFullOneAndTheLastIsSaidApart) {
@@ -79,8 +79,8 @@ TEST_F(EstimateTest, ANodeIsAFullOneAndTheLastIsSaidApart) {
   EXPECT_EQ(j["ranks_of_last_node"], 2);
   EXPECT_EQ(j["bytes_of_last_node"], 600000);
   EXPECT_THAT(estimate_text(estimate_),
-              AllOf(HasSubstr("memory of one rank of 6 (4 on a node)"), HasSubstr("  of a node                810400 "),
-                    HasSubstr("  last node                600000 bytes   585.9 KiB  (the rest of the ranks: 2)\n")));
+              AllOf(HasSubstr("memory of one rank of 6 (4 on a node)"), HasSubstr("  per node                 810400 "),
+                    HasSubstr("  last node                600000 bytes   585.9 KiB  (the remaining 2 ranks)\n")));
 }
 
 TEST_F(EstimateTest, SaysByHowMuchALimitIsExceeded) {
@@ -156,9 +156,8 @@ TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
   EXPECT_NE(refusal(mib + between_starts + 1, mib, 2 * mib), "");
   EXPECT_EQ(refusal(mib, 0, mib), "") << "no limit";
   EXPECT_THAT(refusal(2 * mib, mib, 3 * mib),
-              HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, the limit is 1.00 MiB."));
-  const std::string share =
-      device_memory_is_host() ? "its share of the node is 1.00 MiB" : "its share of the GPU is 1.00 MiB";
+              HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, and the limit is 1.00 MiB."));
+  const std::string share = device_memory_is_host() ? "share of the node is 1.00 MiB" : "share of the GPU is 1.00 MiB";
   EXPECT_THAT(refusal(2 * mib, 0, mib), HasSubstr("not enough memory: the run needs 2.00 MiB per rank, " + share));
   EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr(share)) << "a limit is no promise";
 }

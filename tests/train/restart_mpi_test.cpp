@@ -1,5 +1,5 @@
-// Stopped behind every one of 40 steps, and gone on from there: the ledger has the bytes of a run that nobody stopped.
-// Programs in this process one after the other, so that 160 of them take no time.
+// Stopped after every one of 40 steps, and resumed: the ledger has the bytes of an uninterrupted run. The programs run
+// in this process one after the other, so that 160 of them take no time.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 using test::communicator;
 using test::runtime;
 
-/// Two micro-batches a rank or more; epochs of four steps, the last of them short; evaluations, one where an epoch
-/// ends; dropout; the warm-up ends behind step 5.
+/// Two or more micro-batches per rank; epochs of four steps, the last of them short; evaluations, one at the end of an
+/// epoch; dropout; the warm-up ends after step 5.
 constexpr const char* deck_text = R"([run]
 max_steps = 40
 output = FOLDER
@@ -70,9 +70,9 @@ std::string read(const fs::path& path) {
   return text.str();
 }
 
-/// What happens in the steps of the run under way.
+/// Events in the steps of the current run.
 struct Events {
-  int64_t stop_in = -1;     ///< the step (from 0) in which the last rank is asked to stop
+  int64_t stop_in = -1;     ///< the step (from 0) in which the last rank gets a request to stop
   int64_t moments_in = -1;  ///< control: the step in which the moments are zero
 } events;
 
@@ -117,7 +117,7 @@ class Restart : public ::testing::Test {
     communicator().barrier();
   }
 
-  /// Its exit code.
+  /// Returns its exit code.
   int run(const std::string& name, const Events& what, const std::vector<std::string>& overrides = {}) const {
     request_stop(0);
     communicator().barrier();
@@ -157,13 +157,13 @@ class Restart : public ::testing::Test {
     }
     communicator().barrier();
   }
-  /// Whether the ledger of a control, which ends behind `step`, is a beginning of the right one.
+  /// True if the ledger of a control, which ends after `step`, is a prefix of the correct one.
   bool begins_like(const std::string& control, const std::string& whole, int64_t step) const {
     const std::string text = ledger(control);
     EXPECT_NE(text.find("{\"step\":" + std::to_string(step) + ","), std::string::npos) << text;
     return whole.compare(0, text.size(), text) == 0;
   }
-  /// One more step from the checkpoint behind step k, with one part of the state wrong, each in its turn.
+  /// One more step from the checkpoint after step k, with one part of the state wrong, each in turn.
   void expect_controls_differ(const std::string& name, int64_t k, const std::string& whole) const {
     const std::string control = name + "-control";
     copy_run(name, control);
@@ -172,7 +172,7 @@ class Restart : public ::testing::Test {
     if (k % 5 == 1) overrides = {"schedule.learning_rate=3.0001e-3"};
     if (k % 5 == 2) what.moments_in = k;
     if (k % 5 == 3) change_manifest(control, [&](Manifest& m) { m.run.skipped = {{k, k + 1}}; });
-    if (k % 5 == 4) {  // random numbers, the order of samples too
+    if (k % 5 == 4) {  // random numbers, and the order of samples
       overrides = {"run.seed=43"};
       change_manifest(control, [](Manifest& m) { m.deck.replace(m.deck.find("seed = 42"), 9, "seed = 43"); });
     }
@@ -184,7 +184,7 @@ class Restart : public ::testing::Test {
   fs::path folder;
 
  private:
-  test::TemporaryFolder own_;  // rank 0's is everybody's
+  test::TemporaryFolder own_;  // rank 0's folder serves all ranks
 };
 
 TEST_F(Restart, BehindEveryStepGoesOnWithTheSameBytes) {
@@ -193,7 +193,7 @@ TEST_F(Restart, BehindEveryStepGoesOnWithTheSameBytes) {
   ASSERT_NE(whole.find("{\"step\":36,\"validation_loss\""), std::string::npos) << whole;
   for (int64_t k = 1; k <= steps; ++k) {
     const std::string name = "cut" + std::to_string(k);
-    EXPECT_EQ(run(name, {.stop_in = k - 1}), 75);  // behind the last step, too: an evaluation is still to come
+    EXPECT_EQ(run(name, {.stop_in = k - 1}), 75);  // also after the last step, since an evaluation is pending
     EXPECT_EQ(whole.compare(0, ledger(name).size(), ledger(name)), 0);
     EXPECT_EQ(ledger(name).find("{\"step\":" + std::to_string(k + 1) + ","), std::string::npos) << "it was stopped";
     if (k < steps) expect_controls_differ(name, k, whole);

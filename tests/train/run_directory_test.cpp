@@ -101,8 +101,8 @@ TEST_F(RunDirectoryTest, TheResolvedDeckIsTheSameDeck) {
 TEST_F(RunDirectoryTest, FilesThatNoRunHasWrittenAreNotReplaced) {
   fs::create_directories(folder / "a");
   touch("deck.ini");
-  EXPECT_NE(refusal(config()).find("a run would replace deck.ini"), std::string::npos);
-  EXPECT_NE(refusal(config({"run.overwrite=true"})).find("a run would replace deck.ini"), std::string::npos);
+  EXPECT_NE(refusal(config()).find("the run would replace deck.ini"), std::string::npos);
+  EXPECT_NE(refusal(config({"run.overwrite=true"})).find("the run would replace deck.ini"), std::string::npos);
   EXPECT_TRUE(fs::exists(folder / "a/deck.ini"));
 }
 
@@ -111,14 +111,14 @@ TEST_F(RunDirectoryTest, AnUnfinishedRunIsNotOverwrittenSilently) {
     const RunDirectory directory(config());
     touch("ledger.jsonl");
   }
-  EXPECT_NE(refusal(config()).find("did not finish"), std::string::npos);
+  EXPECT_NE(refusal(config()).find("an unfinished run"), std::string::npos);
   EXPECT_TRUE(fs::exists(folder / "a/ledger.jsonl"));
 }
 
 TEST_F(RunDirectoryTest, TheSecondJobNamesTheFirst) {
   const RunDirectory first(config());
   const std::string message = refusal(config());
-  EXPECT_NE(message.find("another job writes here"), std::string::npos);
+  EXPECT_NE(message.find("another job owns this run"), std::string::npos);
   EXPECT_NE(message.find("process " + std::to_string(getpid())), std::string::npos) << message;
 }
 
@@ -164,7 +164,7 @@ TEST_F(RunDirectoryTest, ADeadOwnerIsReplacedAndALivingOneIsNot) {
   }
 }
 
-// What a file system with locks of one node only shows: the lock is free, and the name of another host stands there.
+// State on a file system whose locks hold on one node only: the lock is free, and contains the name of another host.
 TEST_F(RunDirectoryTest, AnOwnerOnAnotherHostIsSeenByItsStatus) {
   fs::create_directories(folder / "a/status");
   const auto write = [&](const std::string& name, const std::string& text) {
@@ -184,7 +184,7 @@ TEST_F(RunDirectoryTest, AnOwnerOnAnotherHostIsSeenByItsStatus) {
     alive = false;
     owner.join();
   }
-  const RunDirectory dead(config());  // it no longer moves
+  const RunDirectory dead(config());  // its status no longer changes
 }
 
 TEST_F(RunDirectoryTest, AJobThatEndedIsNotLookedFor) {
@@ -199,7 +199,7 @@ TEST_F(RunDirectoryTest, APlaceThatCannotBeCreatedIsAnError) {
   EXPECT_NE(refusal(elsewhere).find("cannot be"), std::string::npos);
 }
 
-/// By a user whom rights bind, which root is not: in a process of its own.
+/// Run by a user who is subject to permissions, unlike root: in a separate process.
 TEST_F(RunDirectoryTest, CheckpointsThatCannotBeSavedAreSeenAtTheStart) {
   fs::create_directories(folder / "a/checkpoints");
   std::ofstream(folder / "a/lock").close();

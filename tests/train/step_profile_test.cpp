@@ -69,7 +69,7 @@ TEST(StepProfile, ColumnsWidenWithTheirNumbers) {
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   ASSERT_EQ(lines.size(), 7);
   for (const std::string& line : lines) EXPECT_EQ(line.size(), lines[0].size()) << line;
-  // Each title ends where the numbers under it do, and a blank is before each.
+  // Each title ends where the numbers below it end, preceded by a blank.
   for (const char* title : {"calls", "ms/step", "share", "GFLOP/s", "GB/s"}) {
     const size_t end = lines[0].find(title) + std::string(title).size();
     EXPECT_EQ(lines[3][end], ' ') << title;

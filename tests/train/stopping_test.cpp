@@ -1,4 +1,4 @@
-// How much of a job's time is kept for its last save.
+// Share of a job's time that is reserved for its last save.
 
 #include <gtest/gtest.h>
 

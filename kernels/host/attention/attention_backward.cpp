@@ -1,7 +1,7 @@
-// Backward pass. A work item owns a few consecutive key blocks of one key head and goes over all queries that see them,
-// heads outside, query blocks inside: dK and dV stay with the item. dQ of a query block is the sum of what the items
-// give it, in descending order of keys: an item waits until the one after it has added. Items start in that order and
-// each visits its query blocks from the diagonal on, so that the wait is short.
+// Backward pass. A work item owns a few consecutive key blocks of one key head and processes all queries that see them,
+// heads outside, query blocks inside: dK and dV stay with the item. dQ of a query block is the sum of the items'
+// contributions, in descending order of keys: an item waits until the next higher one has added its own. Items start in
+// that order and each visits its query blocks from the diagonal on, so that the wait is short.
 
 #include <algorithm>
 #include <atomic>
@@ -28,7 +28,7 @@ constexpr int tile_size = block * block;
 constexpr int key_blocks_per_item = 4;
 constexpr int vector = 8;  ///< queries per Float8
 
-/// Key block of an item: operands and the gradients that grow while the item runs.
+/// Key block of an item: operands and gradients, which accumulate while the item runs.
 template <class P>
 struct KeyBlock {
   P* key;             ///< A operand [64, D]
@@ -86,7 +86,7 @@ struct BackwardBuffers {
     scores = carver.take<float>(tile_size);
     dscores = carver.take<float>(tile_size);
     keep = carver.take<float>(tile_size);
-    if constexpr (std::is_same_v<P, float>) {  // the tiles themselves
+    if constexpr (std::is_same_v<P, float>) {  // the tiles themselves are the operands
       probabilities = scores;
       ds_rows = dscores;
       ds_pairs = dscores;
@@ -101,8 +101,8 @@ struct BackwardBuffers {
   }
 };
 
-/// scores -> probabilities p (0 where hidden), after dropout; dscores (gradient of what dropout gives) -> gradient of
-/// the scores, p * (dscores - delta).
+/// scores -> probabilities p (0 where hidden), after dropout; dscores (gradient of dropout's output) -> gradient of the
+/// scores, p * (dscores - delta).
 void score_gradients(float* scores, float* dscores, const float* keep, const QueryStatistics& query, float scale,
                      const TileMask& mask) {
   const bool full = mask.full();
@@ -125,7 +125,7 @@ void score_gradients(float* scores, float* dscores, const float* keep, const Que
   }
 }
 
-/// The same for capped scores, of which the tile holds t: the slope of the cap is 1 - t^2.
+/// The same for capped scores, for which the tile holds t: the slope of the cap is 1 - t^2.
 void capped_score_gradients(float* scores, float* dscores, const float* keep, const QueryStatistics& query, float scale,
                             const TileMask& mask) {
   for (int r = 0; r < block; ++r) {
@@ -145,7 +145,7 @@ void capped_score_gradients(float* scores, float* dscores, const float* keep, co
   }
 }
 
-/// Operands of tiles: fp32 ones are the tiles themselves.
+/// Operands of tiles: fp32 tiles are their own operands.
 void pack_tiles(const BackwardBuffers<float>& /*b*/) {}
 void pack_tiles(const BackwardBuffers<bf16>& b) {
   for (int e = 0; e < tile_size; e += vector) {
@@ -183,9 +183,9 @@ class BackwardPass {
         more_query_gradient_(BlockProduct::get({dtype_of<P>, padded_, block, block, true})) {}
 
   int units() const { return layout_.kv_heads; }
-  int blocks_per_chunk() const { return key_blocks_per_item; }
+  int blocks_per_strip() const { return key_blocks_per_item; }
 
-  /// delta = sum(dout * out) per row and head (Dao et al. 2022, eq. 4); nobody has contributed to dQ.
+  /// delta = sum(dout * out) per row and head (Dao et al. 2022, eq. 4); also resets the counts of contributions to dQ.
   void prepare() const {
     parallel_for(batch_.tokens, [this](int64_t row) {
       for (int h = 0; h < layout_.heads; ++h) {
@@ -206,7 +206,7 @@ class BackwardPass {
     short_segment(item).expect_outputs(dout_, first, layout_.group());
   }
 
-  /// Returns the tiles visited.
+  /// Returns the number of tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
     const Segment& segment = item.segment;
     if (takes_short(item)) {
@@ -215,7 +215,7 @@ class BackwardPass {
     }
     Carver carver(memory);
     const BackwardBuffers<P> b(carver, layout_.head_dim);
-    const int first = item.chunk * key_blocks_per_item;
+    const int first = item.strip * key_blocks_per_item;
     const int count = std::min(key_blocks_per_item, segment.blocks() - first);
     for (int k = 0; k < count; ++k) load_keys(b, b.keys[k], segment, item.unit, first + k);
 
@@ -232,7 +232,7 @@ class BackwardPass {
           started = true;
           ++visited;
         }
-        add_query_gradient(b, segment, h, i, item.chunk);
+        add_query_gradient(b, segment, h, i, item.strip);
       }
     }
     for (int k = 0; k < count; ++k) store_keys(b.keys[k], segment, item.unit, first + k);
@@ -309,10 +309,10 @@ class BackwardPass {
     (started ? more_query_gradient_ : first_query_gradient_).run(k.key_transposed, b.ds_pairs, b.dquery, b.scratch);
   }
 
-  /// Adds b.dquery to what the items of later keys gave; the last one stores the sum.
-  void add_query_gradient(const BackwardBuffers<P>& b, const Segment& segment, int head, int i, int chunk) const {
-    const int turn = i / key_blocks_per_item - chunk;
-    const bool last = chunk == window_.first_key_block(i) / key_blocks_per_item;
+  /// Adds b.dquery to the contributions of the items of later keys; the last item stores the sum.
+  void add_query_gradient(const BackwardBuffers<P>& b, const Segment& segment, int head, int i, int strip) const {
+    const int turn = i / key_blocks_per_item - strip;
+    const bool last = strip == window_.first_key_block(i) / key_blocks_per_item;
     const int64_t row = first_row(segment, i);
     const int rows = segment.rows_of(i);
     const std::atomic_ref<int32_t> turns(workspace_.turns[head * batch_.tokens + row]);
@@ -377,7 +377,7 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
   host::dispatch_operands(args.qkv.dtype, [&]<class S, class P>(S*, P*) {
     const host::BackwardPass<S, P> pass(args, batch, shape, dropout, w);
     pass.prepare();
-    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_chunk()), pass);
+    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_strip()), pass);
   });
 }
 

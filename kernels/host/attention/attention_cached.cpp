@@ -14,12 +14,13 @@ namespace {
 
 using namespace host;
 
-/// In the cache: cache_keys_values has looked, which comes first. (Nothing may throw inside a parallel loop.)
+/// Indices into the cache. cache_keys_values, which is called first, has checked them. (Nothing may throw inside a
+/// parallel loop.)
 int64_t place_of(const Tensor& cache, const Batch& batch, int64_t row) {
   return batch.sequence_ids.as<int64_t>()[row] * cache.dim(1) + batch.positions.as<int32_t>()[row];
 }
 
-/// One query head of one row. Scores pass through `scores`, one per visible key.
+/// One query head of one row. `scores` is scratch, one per visible key.
 template <class T>
 void attend(T* out, const T* query, const T* keys, const T* values, int64_t stride, int64_t count,
             const AttentionShape& s, float* scores) {
@@ -58,7 +59,7 @@ void cache_keys_values(const Tensor& cache, const Tensor& qkv, const Batch& batc
   for (int64_t row = 0; row < batch.tokens; ++row) {
     const int64_t sequence = batch.sequence_ids.as<int64_t>()[row], position = batch.positions.as<int32_t>()[row];
     LLMTRAIN_CHECK(sequence >= 0 && sequence < cache.dim(0) && position >= 0 && position < cache.dim(1),
-                   "a token lies outside of the cache");
+                   "a token is outside the cache");
     std::memcpy(static_cast<char*>(cache.data) + place_of(cache, batch, row) * bytes,
                 static_cast<const char*>(qkv.data) + row * row_bytes + queries, static_cast<size_t>(bytes));
   }

@@ -11,7 +11,7 @@
 
 namespace llmtrain::host {
 
-/// What identifies the rows of a tile: pointers to its first key and first query.
+/// Identity of a tile's rows: pointers to its first key and first query.
 struct TileRows {
   const int64_t* query_ids;      ///< sequence_ids of the queries
   const int32_t* query_offsets;  ///< sequence_offsets of the queries
@@ -28,8 +28,8 @@ inline TileRows tile_rows(const Batch& batch, const Segment& segment, int query_
           segment.rows_of(key_block)};
 }
 
-/// keep[64, 64] = Dropout::scale of element (head * 2^24 + query offset) * 2^24 + key offset. Keys of consecutive
-/// offsets share one evaluation of Philox by four. Keys beyond the tile get 0.
+/// keep[64, 64] = Dropout::scale of element (head * 2^24 + query offset) * 2^24 + key offset. Four keys of consecutive
+/// offsets share one evaluation of Philox. Keys past the tile get 0.
 class DropoutTile {
  public:
   explicit DropoutTile(const Dropout& dropout)

@@ -27,7 +27,7 @@ constexpr int vector = 8;  ///< queries per Float8
 
 /// Query heads and query blocks of one work item.
 struct PairShape {
-  int heads;  ///< of one group
+  int heads;  ///< heads of one group
   int blocks;
   int units_per_group;
 
@@ -37,9 +37,9 @@ struct PairShape {
 
 /// Running statistics of the queries of one pair.
 struct alignas(64) OnlineSoftmax {
-  float maximum[block];  ///< of score * log2(e)
+  float maximum[block];  ///< maximum of score * log2(e)
   float sum[block];
-  float correction[block];  ///< of what was accumulated before the last tile
+  float correction[block];  ///< factor on the sums before the last tile
 
   void reset() {
     std::fill(maximum, maximum + block, -FLT_MAX);
@@ -73,7 +73,7 @@ struct ForwardBuffers {
     softmax = carver.take<OnlineSoftmax>(max_pairs);
     scores = carver.take<float>(tile_size);
     if constexpr (std::is_same_v<P, float>) {
-      probabilities = scores;  // the tile itself
+      probabilities = scores;  // the tile itself is the operand
     } else {
       probabilities = carver.take<P>(tile_size);
     }
@@ -91,16 +91,17 @@ void hide_scores(float* scores, const TileMask& mask) {
   }
 }
 
-/// Scales the scores; new maxima and the correction of older sums. Returns whether any correction is not 1.
+/// Scales the scores; computes new maxima and the correction of older sums. Returns true if any correction is not 1.
 bool update_maximum(OnlineSoftmax& state, float* scores, float scale) {
   bool changed = false;
-  for (int c = 0; c < block; c += 2 * vector) {  // two vectors at a time: their chains of maxima run side by side
+  // two vectors at a time, so that their chains of maxima run in parallel
+  for (int c = 0; c < block; c += 2 * vector) {
     Float8 best[2] = {load8(state.maximum + c), load8(state.maximum + c + vector)};
     const Float8 old[2] = {best[0], best[1]};
     for (int r = 0; r < block; ++r) {
       float* s = scores + r * block + c;
       for (int v = 0; v < 2; ++v) {
-        // Rounded before the maximum is taken off: a fused difference could be far from 0.
+        // The product is rounded before the maximum is subtracted: a fused difference could be far from 0.
         const Float8 x = load8(s + v * vector) * scale;
         store8(s + v * vector, x);
         best[v] = x > best[v] ? x : best[v];
@@ -156,13 +157,13 @@ class ForwardPass {
         more_output_(BlockProduct::get({dtype_of<P>, padded_, block, block, true})) {}
 
   int units() const { return layout_.kv_heads * pairs_.units_per_group; }
-  int blocks_per_chunk() const { return pairs_.blocks; }
+  int blocks_per_strip() const { return pairs_.blocks; }
 
   void expect(const ItemList::Item& item) const {
     if (takes_short(item)) short_segment(item).expect(qkv_, first_head(item), heads(item));
   }
 
-  /// Returns the tiles visited.
+  /// Returns the number of tiles visited.
   int64_t run(const ItemList::Item& item, void* memory) const {
     const int kv_head = item.unit / pairs_.units_per_group;
     const int first_head = this->first_head(item), heads = this->heads(item);
@@ -172,7 +173,7 @@ class ForwardPass {
     }
     Carver carver(memory);
     const ForwardBuffers<P> buffers(carver, layout_.head_dim);
-    const int first_block = item.chunk * pairs_.blocks;
+    const int first_block = item.strip * pairs_.blocks;
     const int blocks = std::min(pairs_.blocks, item.segment.blocks() - first_block);
 
     for (int p = 0; p < heads * blocks; ++p)
@@ -300,7 +301,7 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, 
   const auto w = host::AttentionWorkspace::open(workspace, shape, batch.tokens);
   host::dispatch_operands(qkv.dtype, [&]<class S, class P>(S*, P*) {
     const host::ForwardPass<S, P> pass(out, lse, qkv, batch, shape, dropout);
-    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_chunk()), pass);
+    host::run_items(w, host::plan_items(w, batch, pass.units(), pass.blocks_per_strip()), pass);
   });
 }
 

@@ -20,15 +20,15 @@ inline constexpr int attention_block = 64;
 /// Head dimension padded with zeros, so that products and transposes have no remainder.
 constexpr int padded_head_dim(int64_t head_dim) { return static_cast<int>((head_dim + 15) / 16 * 16); }
 
-/// Hands out 64-byte aligned pieces of a buffer, or only measures when there is none.
+/// Allocates 64-byte aligned parts of a buffer, or only measures if there is no buffer.
 class Carver {
  public:
   explicit Carver(void* base = nullptr) : base_(static_cast<char*>(base)) {}
   template <class T>
   T* take(int64_t count) {
-    char* piece = base_ == nullptr ? nullptr : base_ + used_;
+    char* share = base_ == nullptr ? nullptr : base_ + used_;
     used_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(piece);
+    return reinterpret_cast<T*>(share);
   }
   int64_t used() const { return used_; }
 
@@ -45,7 +45,7 @@ struct HeadRows {
   int head_dim;
 };
 
-/// Inlined, unlike a call of memcpy with a size that only the program knows.
+/// Inlined, unlike a call of memcpy with a size known only at run time.
 inline void copy_short(void* to, const void* from, size_t bytes) {
   size_t done = 0;
   for (; done + 32 <= bytes; done += 32) {
@@ -101,7 +101,7 @@ void pack_channels_inner(P* dst, const P* rows, int padded) {
   transpose_words(words(dst), words(rows), attention_block, padded * static_cast<int>(sizeof(P)) / 4);
 }
 
-/// bf16 B operand [64, padded] (inner dimension: rows) of rows[64, padded]; in fp32 the rows themselves are it.
+/// bf16 B operand [64, padded] (inner dimension: rows) of rows[64, padded]; in fp32 the rows are their own operand.
 inline void pack_rows_inner(bf16* dst, const bf16* rows, int padded) {
   uint32_t* out = words(dst);
   for (int r = 0; r < attention_block; r += 2) {

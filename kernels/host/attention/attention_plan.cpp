@@ -12,9 +12,9 @@ namespace host {
 ItemList::Item ItemList::operator[](int64_t index) const {
   const int64_t s = std::upper_bound(items_begin, items_begin + count + 1, index) - items_begin - 1;
   const Segment segment{segments[s], segments[s + 1] - segments[s]};
-  const int chunks = (segment.blocks() + blocks_per_chunk - 1) / blocks_per_chunk;
+  const int strips = (segment.blocks() + blocks_per_strip - 1) / blocks_per_strip;
   const int64_t inside = index - items_begin[s];
-  return {segment, static_cast<int>(inside / chunks), chunks - 1 - static_cast<int>(inside % chunks)};
+  return {segment, static_cast<int>(inside / strips), strips - 1 - static_cast<int>(inside % strips)};
 }
 
 AttentionWorkspace::AttentionWorkspace(void* base, const AttentionShape& shape, int64_t rows) {
@@ -24,15 +24,15 @@ AttentionWorkspace::AttentionWorkspace(void* base, const AttentionShape& shape, 
   delta = carver.take<float>(shape.heads * rows);
   turns = carver.take<int32_t>(shape.heads * rows);
   dq = carver.take<float>(shape.heads * rows * shape.head_dim);
-  pieces = carver.take<char>(0);
+  shares = carver.take<char>(0);
   shared_bytes = carver.used();
   const int head_dim = static_cast<int>(shape.head_dim);
-  piece_bytes = std::max(forward_piece_bytes(head_dim), backward_piece_bytes(head_dim));
+  share_bytes = std::max(forward_piece_bytes(head_dim), backward_piece_bytes(head_dim));
 }
 
 AttentionWorkspace AttentionWorkspace::open(const Tensor& workspace, const AttentionShape& shape, int64_t rows) {
   AttentionWorkspace w(workspace.data, shape, rows);
-  const int64_t fitting = (workspace.bytes() - w.shared_bytes) / w.piece_bytes;
+  const int64_t fitting = (workspace.bytes() - w.shared_bytes) / w.share_bytes;
   LLMTRAIN_CHECK(!workspace.empty() && fitting >= 1, "the workspace of attention is too small");
   w.workers = static_cast<int>(std::min<int64_t>(thread_count(), fitting));
   return w;
@@ -49,19 +49,19 @@ double product_flops(const Batch& batch, const AttentionShape& shape) {
   return 2 * pairs * static_cast<double>(shape.heads * shape.head_dim);
 }
 
-ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_chunk) {
+ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_strip) {
   const int32_t* segments = batch.segments.as<int32_t>();
   const int64_t count = batch.segment_count;
   workspace.items_begin[0] = 0;
   for (int64_t s = 0; s < count; ++s) {
     const Segment segment{segments[s], segments[s + 1] - segments[s]};
     LLMTRAIN_CHECK(segment.length > 0, "empty segment in a batch");
-    const int chunks = (segment.blocks() + blocks_per_chunk - 1) / blocks_per_chunk;
-    workspace.items_begin[s + 1] = workspace.items_begin[s] + int64_t{units} * chunks;
+    const int strips = (segment.blocks() + blocks_per_strip - 1) / blocks_per_strip;
+    workspace.items_begin[s + 1] = workspace.items_begin[s] + int64_t{units} * strips;
   }
   LLMTRAIN_CHECK(count == 0 || (segments[0] == 0 && segments[count] == batch.tokens), "segments must cover the batch");
   *workspace.counters = {};
-  return {segments, count, workspace.items_begin, units, blocks_per_chunk};
+  return {segments, count, workspace.items_begin, units, blocks_per_strip};
 }
 
 }  // namespace host
@@ -72,7 +72,7 @@ std::string attention_assumption(const AttentionShape& /*shape*/, int64_t /*rows
 int64_t attention_workspace_bytes(const AttentionShape& shape, int64_t rows) {
   check_attention_shape(shape);
   const host::AttentionWorkspace w(nullptr, shape, rows);
-  return w.shared_bytes + w.piece_bytes * host::thread_count();
+  return w.shared_bytes + w.share_bytes * host::thread_count();
 }
 
 }  // namespace llmtrain

@@ -1,6 +1,6 @@
 #pragma once
-// Which blocks exist, who works on them and where temporaries lie. Blocks are counted from the start of a segment, so
-// that a segment's bits do not depend on what else is in the batch.
+// Division of attention into blocks and work items, and the layout of temporaries. Blocks are counted from the start of
+// a segment, so that a segment's bits do not depend on the rest of the batch.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,13 +15,13 @@ struct Segment {
   int64_t begin;
   int64_t length;
   int blocks() const { return static_cast<int>((length + attention_block - 1) / attention_block); }
-  /// Rows that block b really has.
+  /// Number of rows in block b.
   int rows_of(int b) const {
     return static_cast<int>(std::min<int64_t>(attention_block, length - int64_t{b} * attention_block));
   }
 };
 
-/// The blocks that a causal window leaves: for query block i the key blocks first_key_block(i) .. i.
+/// The blocks inside the causal window: for query block i the key blocks first_key_block(i) .. i.
 struct CausalWindow {
   int64_t window;  ///< 0 = unlimited
 
@@ -42,7 +42,7 @@ class TileMask {
  public:
   TileMask(int key_block, int query_block, int64_t window)
       : distance_(int64_t{query_block - key_block} * attention_block), window_(window) {}
-  /// Every key is visible to every query.
+  /// True if every key is visible to every query.
   bool full() const { return distance_ >= attention_block && (window_ == 0 || distance_ + attention_block <= window_); }
   int low(int row) const { return clamp(row - distance_); }
   int high(int row) const { return window_ == 0 ? attention_block : clamp(row - distance_ + window_); }
@@ -53,25 +53,25 @@ class TileMask {
   int64_t window_;
 };
 
-/// First bytes of the workspace.
+/// Header of the workspace.
 struct AttentionCounters {
-  int64_t next_item;       ///< the next one nobody has claimed
+  int64_t next_item;       ///< the next unclaimed item
   int64_t visited_blocks;  ///< tiles of scores that were computed, all heads together
 };
 
-/// Work items of a pass: (segment, unit, chunk of blocks), chunks of one unit in descending order. Items are claimed in
+/// Work items of a pass: (segment, unit, strip of blocks), strips of one unit in descending order. Items are claimed in
 /// this order, so that one may wait for an earlier one.
 struct ItemList {
   const int32_t* segments;     ///< cumulative rows [count + 1]
-  int64_t count;               ///< of segments
+  int64_t count;               ///< number of segments
   const int64_t* items_begin;  ///< [count + 1], first item of a segment
   int units;                   ///< heads, or groups of heads, per segment
-  int blocks_per_chunk;
+  int blocks_per_strip;
 
   struct Item {
     Segment segment;
     int unit;
-    int chunk;
+    int strip;
   };
   int64_t size() const { return items_begin[count]; }
   Item operator[](int64_t index) const;
@@ -82,7 +82,7 @@ struct HeadLayout {
   int heads;
   int kv_heads;
   int head_dim;
-  int64_t stride;  ///< elements of a row of qkv
+  int64_t stride;  ///< elements per row of qkv
 
   explicit HeadLayout(const AttentionShape& s)
       : heads(static_cast<int>(s.heads)),
@@ -109,34 +109,34 @@ struct HeadLayout {
   }
 };
 
-/// The workspace: shared arrays, then one equal piece per worker.
+/// The workspace: shared arrays, then an equal share for each worker.
 struct AttentionWorkspace {
   AttentionCounters* counters = nullptr;
   int64_t* items_begin = nullptr;  ///< [N + 1]
   float* delta = nullptr;          ///< [H, N], sum(dout * out) of a row
-  int32_t* turns = nullptr;        ///< [H, N], at the first row of a query block: contributions its dQ has received
+  int32_t* turns = nullptr;        ///< [H, N], at the first row of a query block: number of contributions to its dQ
   float* dq = nullptr;             ///< per head and query block [D, rows], partial dQ, transposed
-  char* pieces = nullptr;
-  int64_t shared_bytes = 0;  ///< before the pieces
-  int64_t piece_bytes = 0;
+  char* shares = nullptr;
+  int64_t shared_bytes = 0;  ///< bytes before the shares
+  int64_t share_bytes = 0;
   int workers = 0;
 
-  /// Lays the arrays out from `base`; with a null base only the sizes count.
+  /// Lays out the arrays from `base`; with a null base only the sizes are computed.
   AttentionWorkspace(void* base, const AttentionShape& shape, int64_t rows);
-  /// For as many workers as there are threads and pieces. Error when there is not even one piece.
+  /// Plans for as many workers as there are threads and shares. Error if there is not even one share.
   static AttentionWorkspace open(const Tensor& workspace, const AttentionShape& shape, int64_t rows);
 
-  void* piece(int64_t worker) const { return pieces + worker * piece_bytes; }
+  void* share(int64_t worker) const { return shares + worker * share_bytes; }
 };
 
-/// Bytes one worker needs in either pass.
+/// Bytes of one worker in either pass.
 int64_t forward_piece_bytes(int head_dim);
 int64_t backward_piece_bytes(int head_dim);
 
-/// Of one product over all visible pairs of query and key.
+/// FLOPs of one product over all visible pairs of query and key.
 double product_flops(const Batch& batch, const AttentionShape& shape);
 
 /// Checks shape, batch and tensors against each other and writes the item list into the workspace.
-ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_chunk);
+ItemList plan_items(const AttentionWorkspace& workspace, const Batch& batch, int units, int blocks_per_strip);
 
 }  // namespace llmtrain::host

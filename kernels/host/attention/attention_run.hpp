@@ -12,8 +12,8 @@
 
 namespace llmtrain::host {
 
-/// Calls f(S*, P*) for storage S and operands P of products: bf16 tensors are multiplied in bf16 where the processor
-/// does that, in fp32 elsewhere; fp16 ones in fp32.
+/// Calls f(S*, P*) for storage S and operands P of products: bf16 tensors are multiplied in bf16 if the processor
+/// supports it, else in fp32; fp16 ones in fp32.
 template <class F>
 void dispatch_operands(DType storage, const F& f) {
   float* single = nullptr;
@@ -29,8 +29,8 @@ void dispatch_operands(DType storage, const F& f) {
   }
 }
 
-/// pass.run(item, memory of the worker) for all items, claimed one by one in the order of the list; pass.expect(item)
-/// when the item is likely to be the worker's next.
+/// Calls pass.run(item, memory of the worker) for all items, claimed one by one in the order of the list; calls
+/// pass.expect(item) when the item is likely to be the worker's next.
 template <class Pass>
 void run_items(const AttentionWorkspace& workspace, const ItemList& items, const Pass& pass) {
   const std::atomic_ref<int64_t> next(workspace.counters->next_item);
@@ -39,7 +39,7 @@ void run_items(const AttentionWorkspace& workspace, const ItemList& items, const
     int64_t blocks = 0;
     for (int64_t index = next.fetch_add(1); index < items.size(); index = next.fetch_add(1)) {
       if (index + workspace.workers < items.size()) pass.expect(items[index + workspace.workers]);
-      blocks += pass.run(items[index], workspace.piece(worker));
+      blocks += pass.run(items[index], workspace.share(worker));
     }
     visited.fetch_add(blocks);
     leave_micro_kernels();

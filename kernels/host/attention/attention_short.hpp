@@ -1,8 +1,8 @@
 #pragma once
 // Attention of one head over a segment of a single block, where a tile is too small to pay for packing its operands:
-// everything is fp32 and in the first-level cache, products read rows where they lie, and what lies behind the diagonal
-// is not computed. attention_short_avx512.cpp compiles this for wider vectors, with instructions that the rest of the
-// program must not contain: it calls nothing that is not a template over V.
+// everything is fp32 and in the first-level cache, products read rows in place, and elements past the diagonal are not
+// computed. attention_short_avx512.cpp compiles this for wider vectors, with instructions that the rest of the program
+// must not contain: it calls only templates over V.
 
 #include <cfloat>
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace llmtrain::host {
 
-inline constexpr int short_group = 8;  ///< queries that are taken at once
+inline constexpr int short_group = 8;  ///< queries per group
 
-/// Panels have 64 rows, zero beyond the segment; `rows` is a multiple of short_group, `channels` of 16.
+/// Operands have 64 rows, zero past the segment; `rows` is a multiple of short_group, `channels` of 16.
 struct ShortForward {
   int rows;
   int channels;
-  float scale;                  ///< from products to scores in powers of two
+  float scale;                  ///< factor from products to scores in powers of two
   const float* query;           ///< [64, D]
   const float* key_transposed;  ///< [D, 64]
   const float* value;           ///< [64, D]
   float* probabilities;         ///< [short_group, 64]
   float* output;                ///< [64, D]
-  float* maximum;               ///< [64], of the scores of a query
-  float* sum;                   ///< [64], of 2^(score - maximum)
+  float* maximum;               ///< [64], maximum score of a query
+  float* sum;                   ///< [64], sum of 2^(score - maximum)
 };
 
 struct ShortBackward {
@@ -81,7 +81,8 @@ class ShortAttention {
       product<false>(a.dquery + first * a.channels, a.channels, a.channels / lanes, {ds, block, 1}, a.key, a.channels,
                      short_group, keys);
     }
-    for (int first = 0; first < a.rows; first += short_group) {  // keys; queries before them do not see them
+    // index of the first key; earlier queries do not see the group
+    for (int first = 0; first < a.rows; first += short_group) {
       const int64_t diagonal = int64_t{first} * block + first;
       const int64_t panel = int64_t{first} * a.channels;
       product<true>(a.dkey + panel, a.channels, a.channels / lanes, {a.dscores + diagonal, 1, block}, a.query + panel,
@@ -95,7 +96,7 @@ class ShortAttention {
   using Integers = typename BitsOf<V>::Signed;
   static constexpr int block = attention_block;
   static constexpr int lanes = static_cast<int>(lanes_of<V>);
-  static constexpr int tile_rows = lanes == 16 ? 8 : 4;  ///< as many as there are registers for
+  static constexpr int tile_rows = lanes == 16 ? 8 : 4;  ///< as many as fit the registers
 
   /// A of a product, element (row, k) at data[row * row_step + k * step].
   struct Operand {
@@ -104,7 +105,7 @@ class ShortAttention {
     int64_t step;
   };
 
-  /// The last of them holds the diagonal of every query of the group before `keys`.
+  /// The last one holds the diagonal of every query of the group before `keys`.
   static int vectors_of(int keys) { return (keys + lanes - 1) / lanes; }
 
   /// C[tile_rows, columns vectors] = or += A B; B is [count, ...] of stride ldb.
@@ -140,14 +141,14 @@ class ShortAttention {
     }
   }
 
-  /// Lanes of the vector that begins at key `first` which the query sees.
+  /// Visible lanes of the vector that begins at key `first`.
   static Integers visible(int query, int first) {
     Integers key;
     for (int l = 0; l < lanes; ++l) key[l] = l;
     return key <= query - first;
   }
 
-  /// Lanes l and l ^ distance change places.
+  /// Swaps lanes l and l ^ distance.
   template <int distance>
   static V swapped(V v) {
     constexpr int d = distance;
@@ -159,7 +160,7 @@ class ShortAttention {
     }
   }
 
-  /// op over all lanes.
+  /// Reduction with op over all lanes.
   template <class Op>
   static float fold(V v, const Op& op) {
     if constexpr (lanes == 16) v = op(v, swapped<8>(v));
@@ -169,12 +170,12 @@ class ShortAttention {
     return v[0];
   }
 
-  /// Scores of a query become 2^(score - maximum), 0 for keys behind it. Returns 1 / their sum.
+  /// Turns scores of a query into 2^(score - maximum), 0 for keys after it. Returns 1 / their sum.
   static float softmax(const ShortForward& a, int query, float* scores) {
     const int last = query / lanes * lanes;
     V best = V{} - FLT_MAX;
     for (int k = 0; k <= last; k += lanes) {
-      // Rounded before the maximum is taken off: a fused difference could be far from 0.
+      // The product is rounded before the maximum is subtracted: a fused difference could be far from 0.
       V x = load_lanes<V>(scores + k) * a.scale;
       if (k == last) x = visible(query, k) ? x : V{} - FLT_MAX;
       store_lanes(scores + k, x);
@@ -194,7 +195,8 @@ class ShortAttention {
     return 1.0f / sum;
   }
 
-  /// p: scores -> probabilities; ds: gradient of the probabilities -> of the scores. Both 0 for keys behind the query.
+  /// p: scores -> probabilities; ds: gradient of the probabilities -> of the scores. Both are 0 for keys after the
+  /// query.
   static void score_gradients(const ShortBackward& a, int query, float* p, float* ds) {
     const int last = query / lanes * lanes;
     for (int k = 0; k <= last; k += lanes) {
@@ -215,7 +217,7 @@ class ShortAttention {
 void short_attention_avx512(const ShortForward& a);
 void short_attention_avx512(const ShortBackward& a);
 
-/// By the vectors of this processor.
+/// Selects the vectors of this processor.
 void short_attention(const ShortForward& a);
 void short_attention(const ShortBackward& a);
 

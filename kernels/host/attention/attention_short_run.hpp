@@ -1,5 +1,6 @@
 #pragma once
-// Segments of a single block: the operands of attention_short.hpp, cut from tensors, and its results, stored.
+// Attention over segments of a single block: loads the operands of attention_short.hpp from tensors, and stores its
+// results.
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +11,7 @@
 
 namespace llmtrain::host {
 
-/// Whether segments of one block are taken this way: nothing but the diagonal hides keys, and the products are no
-/// faster in P.
+/// True if segments of one block use this path: only the diagonal hides keys, and the products are no faster in P.
 template <class P>
 bool short_segments(const AttentionShape& shape, const Dropout& dropout) {
   constexpr int64_t widest_half = 64;
@@ -65,13 +65,13 @@ struct ShortBackwardBuffers {
   }
 };
 
-/// One segment, the same for all its heads.
+/// One segment, shared by all its heads.
 template <class S>
 struct ShortSegment {
   const HeadLayout& layout;
-  int64_t row;   ///< the first
-  int count;     ///< of rows
-  float powers;  ///< from products to scores in powers of two
+  int64_t row;   ///< first row
+  int count;     ///< number of rows
+  float powers;  ///< factor from products to scores in powers of two
 
   int rows() const { return (count + short_group - 1) / short_group * short_group; }
   int channels() const { return padded_head_dim(layout.head_dim); }
@@ -79,15 +79,15 @@ struct ShortSegment {
     transpose_words(words(to), words(panel), attention_block, channels());
   }
 
-  /// Fetches what either pass will read of query heads [first, first + heads) of one key head into the second-level
-  /// cache: rows of a head are too far apart for the processor to see them coming.
+  /// Prefetches the inputs of either pass for query heads [first, first + heads) of one key head into the second-level
+  /// cache: rows of a head are too far apart for the hardware prefetcher.
   void expect(const S* qkv, int first, int heads) const {
     const int kv_head = first / layout.group();
     fetch(layout.key<const S>(qkv, kv_head, row));
     fetch(layout.value<const S>(qkv, kv_head, row));
     for (int h = first; h < first + heads; ++h) fetch(layout.query<const S>(qkv, h, row));
   }
-  /// The same of a tensor like out.
+  /// Prefetches rows of a tensor like out.
   void expect_outputs(const S* out, int first, int heads) const {
     for (int h = first; h < first + heads; ++h) fetch(layout.output<const S>(out, h, row));
   }

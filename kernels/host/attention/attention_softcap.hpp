@@ -1,6 +1,6 @@
 #pragma once
-// Capped attention scores, c tanh(s / c): both passes keep t = tanh(s / c) in the tile and take c into the factor that
-// follows.
+// Capped attention scores, c tanh(s / c): both passes keep t = tanh(s / c) in the tile and include c in the following
+// factor.
 
 #include <numbers>
 
@@ -11,8 +11,8 @@
 namespace llmtrain::host {
 
 struct ScoreScale {
-  float inside;  ///< of what tanh takes; 0 = no cap
-  float powers;  ///< from the tile's elements to scores in powers of two
+  float inside;  ///< factor on the argument of tanh; 0 = no cap
+  float powers;  ///< factor from the tile's elements to scores in powers of two
 
   explicit ScoreScale(const AttentionShape& shape)
       : inside(shape.softcap > 0 ? shape.scale / shape.softcap : 0.0f),

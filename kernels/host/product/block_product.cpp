@@ -16,13 +16,14 @@ namespace llmtrain::host {
 
 namespace {
 
-/// oneDNN's micro-kernel. Products of several shapes take turns: each call sets up the tiles of AMX, where there are
-/// any.
+/// Calls oneDNN's micro-kernel. Products of several shapes alternate: each call configures the tiles of AMX, if there
+/// are any.
 class MicroProduct final : public BlockProduct {
  public:
   explicit MicroProduct(std::unique_ptr<TileKernel> kernel)
       : kernel_(std::move(kernel)), has_tiles_(processor_has(Instructions::amx)) {
-    LLMTRAIN_CHECK(kernel_->scratch_bytes() <= scratch_bytes, "a micro-kernel wants more scratch memory than there is");
+    LLMTRAIN_CHECK(kernel_->scratch_bytes() <= scratch_bytes,
+                   "a micro-kernel needs more scratch memory than is planned");
   }
 
   void run(const void* a, const void* b, float* c, void* scratch) const override {
@@ -81,7 +82,7 @@ class PlainProduct final : public BlockProduct {
 const BlockProduct& BlockProduct::get(const BlockShape& shape) {
   LLMTRAIN_CHECK(
       shape.m > 0 && shape.m % 16 == 0 && shape.n > 0 && shape.n % 16 == 0 && shape.k > 0 && shape.k % 2 == 0,
-      "block products want multiples of 16");
+      "block products need multiples of 16");
   static std::mutex mutex;
   static std::map<std::pair<bool, BlockShape>, std::unique_ptr<BlockProduct>> made;
   const bool plain = !product_kernels(DType::f32, shape.m).micro;

@@ -1,6 +1,6 @@
 #pragma once
-// Small matrix products that one thread does at once: the inner step of blocked attention. oneDNN's micro-kernels where
-// the processor has AVX-512 (bf16 ones with avx512_bf16 or AMX), plain C++ elsewhere.
+// Small matrix products on one thread: the inner step of blocked attention. oneDNN's micro-kernels on processors with
+// AVX-512 (bf16 ones with avx512_bf16 or AMX), plain C++ elsewhere.
 
 #include <compare>
 #include <cstdint>
@@ -22,11 +22,11 @@ struct BlockShape {
 
 class BlockProduct {
  public:
-  /// Scratch memory a call may use; 64-byte aligned, one per thread.
+  /// Bytes of scratch memory per call; 64-byte aligned, one per thread.
   static constexpr int64_t scratch_bytes = 64 << 10;
 
-  /// Made once per shape and kept, on the path of product_path.hpp. A bf16 shape is an error where there is no native
-  /// product. Every thread calls leave_micro_kernels() after its last product.
+  /// Returns the product of a shape, created once, on the path of product_path.hpp. A bf16 shape is an error if there
+  /// is no native product. Every thread must call leave_micro_kernels() after its last product.
   static const BlockProduct& get(const BlockShape& shape);
 
   virtual ~BlockProduct() = default;

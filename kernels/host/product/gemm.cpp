@@ -45,43 +45,43 @@ void GemmPlan::with_types(const F& f) const {
   }
 }
 
-void GemmPlan::pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chunk) const {
+void GemmPlan::pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const {
   const int64_t column = panel * panel_width;
   with_types([&](auto in, auto out) {
-    const auto from = source<decltype(in), decltype(out)>(o.b, chunk, column, !shape_.b_transposed,
+    const auto from = source<decltype(in), decltype(out)>(o.b, k_block, column, !shape_.b_transposed,
                                                           shape_.b_transposed ? shape_.k : shape_.n);
     pack_b(reinterpret_cast<uint32_t*>(to), from, std::min(panel_width, shape_.n - column), panel_width);
   });
 }
 
-/// Task: one chunk of one panel.
+/// Task: one k-block of one panel.
 void GemmPlan::pack_b_task(const Operands& o, const Part& part, int64_t task) const {
-  const int64_t panel = task / part.chunks;
-  const int64_t chunk = task % part.chunks;
-  pack_b_chunk(o, packed_panel(o, panel, chunk), part.panel + panel, part.chunk + chunk);
+  const int64_t panel = task / part.k_blocks;
+  const int64_t k_block = task % part.k_blocks;
+  pack_b_block(o, packed_panel(o, panel, k_block), part.panel + panel, part.k_block + k_block);
 }
 
-/// Task: one chunk of one tile row.
+/// Task: one k-block of one tile row.
 void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) const {
-  const int64_t block = task / part.chunks;
-  const int64_t chunk = task % part.chunks;
+  const int64_t block = task / part.k_blocks;
+  const int64_t k_block = task % part.k_blocks;
   const int64_t row = (part.row + block) * tile_rows_;
   with_types([&](auto in, auto out) {
-    const auto from = source<decltype(in), decltype(out)>(o.a, part.chunk + chunk, row, shape_.a_transposed,
+    const auto from = source<decltype(in), decltype(out)>(o.a, part.k_block + k_block, row, shape_.a_transposed,
                                                           shape_.a_transposed ? shape_.m : shape_.k);
-    pack_a(reinterpret_cast<uint32_t*>(packed_rows(o, block, chunk)),
+    pack_a(reinterpret_cast<uint32_t*>(packed_rows(o, block, k_block)),
            packed_row_ / PanelWords<decltype(in), decltype(out)>::unit, from, std::min(tile_rows_, shape_.m - row));
   });
 }
 
-/// f(bias of the operands, or null), a pointer to its type.
+/// Calls f(bias of the operands, or null) with a pointer to its type.
 template <class F>
 void GemmPlan::with_bias(const void* bias, const F& f) const {
   if (!shape_.bias) return f(static_cast<const float*>(nullptr));
   dispatch(shape_.bias_type, [&](auto* tag) { f(static_cast<const std::remove_pointer_t<decltype(tag)>*>(bias)); });
 }
 
-/// Bias and conversion of a finished piece of C.
+/// Adds the bias to a finished part of C and converts it.
 void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
                       int64_t columns) const {
   const char* bias = nullptr;
@@ -90,7 +90,7 @@ void GemmPlan::finish(const Operands& o, const float* from, int64_t row, int64_t
   store_tile({from, c_stride(), rows, columns, out, shape_.n, shape_.output, bias, shape_.bias_type});
 }
 
-/// The same where operands changed places: rows of the piece are columns of C, which is stored [n, m].
+/// The same for swapped operands: rows of the part are columns of C, which is stored [n, m].
 void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
                               int64_t columns) const {
   const int64_t stride = c_stride();
@@ -122,16 +122,17 @@ void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row,
   });
 }
 
-/// Tile row part.row + row times packed panels [panel, panel + panels).
+/// Multiplies tile row part.row + row by packed panels [panel, panel + panels).
 void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const {
   const int64_t block = part.row + row;
   const int64_t first_row = block * tile_rows_;
   const int64_t rows = std::min(tile_rows_, shape_.m - first_row);
-  for (int64_t i = 0; i < part.chunks; ++i) {
-    const int64_t chunk = part.chunk + i;
-    const bool last = chunk + 1 == chunks_;
-    const char* a = pack_a_ ? packed_rows(o, row, i)
-                            : static_cast<const char*>(o.a) + (first_row * shape_.k + chunk * chunk_) * panel_element_;
+  for (int64_t i = 0; i < part.k_blocks; ++i) {
+    const int64_t k_block = part.k_block + i;
+    const bool last = k_block + 1 == k_blocks_;
+    const char* a = pack_a_
+                        ? packed_rows(o, row, i)
+                        : static_cast<const char*>(o.a) + (first_row * shape_.k + k_block * k_block_) * panel_element_;
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t column = (part.panel + panel + p) * panel_width;
       float* sums = w.c_tile + p * panel_width;
@@ -140,14 +141,14 @@ void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row,
             (accumulator_ == Accumulator::direct ? static_cast<float*>(o.c) : o.wide_c) + first_row * shape_.n + column;
       }
       const TileKernel* k =
-          kernel(block + 1 == row_blocks_, column + panel_width >= shape_.n, last, chunk > 0 || shape_.accumulate);
+          kernel(block + 1 == row_blocks_, column + panel_width >= shape_.n, last, k_block > 0 || shape_.accumulate);
       if (k != w.entered) k->enter();
       w.entered = k;
-      const char* b = share_b_ ? packed_panel(o, panel + p, i) : w.b_chunk;
+      const char* b = share_b_ ? packed_panel(o, panel + p, i) : w.b_block;
       if (direct_b_) {
-        b = static_cast<const char*>(o.b) + (chunk * chunk_ * shape_.n + column) * panel_element_;
+        b = static_cast<const char*>(o.b) + (k_block * k_block_ * shape_.n + column) * panel_element_;
       } else if (!share_b_) {
-        pack_b_chunk(o, w.b_chunk, part.panel + panel + p, chunk);
+        pack_b_block(o, w.b_block, part.panel + panel + p, k_block);
       }
       w.good &= k->run(a, b, sums, w.scratch, w.thread);
       if (last && (shape_.bias || accumulator_ != Accumulator::direct)) {
@@ -181,13 +182,14 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
                    memory,
                    memory + r.packed_a,
                    reinterpret_cast<float*>(memory + r.packed_a + r.packed_b)};
-  const bool a_stays = row_blocks_ <= rows_at_a_time_ && chunks_ <= chunks_at_a_time_;  // packed once for all panels
+  const bool a_stays =
+      row_blocks_ <= rows_at_a_time_ && k_blocks_ <= k_blocks_at_a_time_;  // packed once for all panels
   std::atomic<bool> good{true};
   static thread_local TeamLoops loops;
   loops.prepare(threads);
   const auto work = [&, &team = loops](int thread) {
     char* own = owns + thread * r.own;
-    Worker w{thread, reinterpret_cast<float*>(own), own + r.c_tile, own + r.c_tile + r.b_chunk};
+    Worker w{thread, reinterpret_cast<float*>(own), own + r.c_tile, own + r.c_tile + r.b_block};
     TeamLoops::Member member(team, thread);
     const auto wait = [&] {
       if (threads == 1) return;
@@ -196,15 +198,15 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
     Part part{};
     for (part.panel = 0; part.panel < panels_; part.panel += panels_at_a_time_) {
       part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
-      for (part.chunk = 0; part.chunk < chunks_; part.chunk += chunks_at_a_time_) {
-        part.chunks = std::min(chunks_at_a_time_, chunks_ - part.chunk);
-        if (part.panel + part.chunk > 0) wait();  // what is packed is needed no more
-        member.share(share_b_ ? part.panels * part.chunks : 0, [&](int64_t i) { pack_b_task(o, part, i); });
+      for (part.k_block = 0; part.k_block < k_blocks_; part.k_block += k_blocks_at_a_time_) {
+        part.k_blocks = std::min(k_blocks_at_a_time_, k_blocks_ - part.k_block);
+        if (part.panel + part.k_block > 0) wait();  // the previous packed operands are no longer needed
+        member.share(share_b_ ? part.panels * part.k_blocks : 0, [&](int64_t i) { pack_b_task(o, part, i); });
         for (part.row = 0; part.row < row_blocks_; part.row += rows_at_a_time_) {
           part.rows = std::min(rows_at_a_time_, row_blocks_ - part.row);
           const bool packs_a = pack_a_ && (part.panel == 0 || !a_stays);
           if (part.row > 0 && packs_a) wait();
-          member.share(packs_a ? part.rows * part.chunks : 0, [&](int64_t i) { pack_a_task(o, part, i); });
+          member.share(packs_a ? part.rows * part.k_blocks : 0, [&](int64_t i) { pack_a_task(o, part, i); });
           wait();
           const int64_t tiles = part.rows * divide_up(part.panels, panels_per_tile_);
           member.share(tiles, [&](int64_t i) { compute(o, w, part, i); });
@@ -215,7 +217,7 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
     if (!w.good) good = false;
     if (thread == 0) team.done(member);
   };
-  if (threads == 1) {  // a team of one would be made and freed each time
+  if (threads == 1) {  // a team of one would be created and freed each time
     work(0);
   } else {
 #pragma omp parallel num_threads(threads)
@@ -248,7 +250,8 @@ int64_t path_rows(const GemmShape& shape) { return shape.any_rows ? std::numeric
 }  // namespace
 
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
-  // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself keeps generated code per process.
+  // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself caches generated code per
+  // process.
   static thread_local std::unordered_map<PlanKey, std::unique_ptr<GemmPlan>, PlanHash> plans;
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");

@@ -1,8 +1,8 @@
 #pragma once
-// Blocked matrix product on the host. C is cut into tiles by shape alone; a tile is computed by one thread from packed
-// panels, chunk after chunk along k, by oneDNN's brgemm micro-kernel (oneapi/dnnl/dnnl_ukernel.h) or, on processors
-// without one, by a matmul primitive of tile size (product_path.hpp says which). So the bits depend on the shape, never
-// on the threads. Of the number of rows, m, only the path depends: chunks along k do not, and a kernel sums every row
+// Blocked matrix product on the host. C is divided into tiles by shape alone; one thread computes a tile from packed
+// panels, one k-block after the other, by oneDNN's brgemm micro-kernel (oneapi/dnnl/dnnl_ukernel.h) or, on processors
+// without one, by a matmul primitive of tile size (product_path.hpp selects). So the bits depend on the shape, never on
+// the threads. The number of rows, m, affects only the path: k-blocks do not depend on it, and a kernel sums every row
 // alike.
 
 #include <cstdint>
@@ -20,21 +20,21 @@ struct GemmShape {
   bool b_transposed = false;  ///< B is stored [n, k]
   bool accumulate = false;    ///< C fp32 only
   bool bias = false;
-  DType input = DType::f32;   ///< of A and B: fp32, bf16 or fp16
-  DType output = DType::f32;  ///< of C: fp32 or the type of A and B
+  DType input = DType::f32;   ///< type of A and B: fp32, bf16 or fp16
+  DType output = DType::f32;  ///< type of C: fp32 or the type of A and B
   DType bias_type = DType::f32;
-  bool any_rows = false;  ///< the path is that of many rows, whatever m
+  bool any_rows = false;  ///< uses the path for many rows, whatever m
 
   bool operator==(const GemmShape&) const = default;
 };
 
-/// The first call of a shape makes the kernels it lacks; later calls allocate nothing. Packed panels lie in
-/// workspace(). Callable from several threads at once.
+/// The first call of a shape creates its kernels; later calls allocate nothing. Packed panels lie in workspace().
+/// Callable from several threads at once.
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
-/// Of workspace(), for a call by this thread.
+/// Bytes of workspace() for a call by this thread.
 int64_t gemm_workspace_bytes(const GemmShape& shape);
 
-/// Kernels that the calling thread has made so far.
+/// Number of kernels that the calling thread has created.
 int64_t kernel_count();
 
 }  // namespace llmtrain::host

@@ -1,6 +1,6 @@
 #pragma once
-// Packing of matrix panels for gemm.cpp. A panel is made of 32-bit words: one fp32 number, or two bf16 numbers that are
-// neighbours along k. "j" is the other index (m for A, n for B).
+// Packing of matrix panels for gemm.cpp. A panel consists of 32-bit words: one fp32 number, or two bf16 numbers that
+// are neighbours along k. "j" is the other index (m for A, n for B).
 
 #include <bit>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace llmtrain::host {
 
 using Half8 [[gnu::vector_size(16)]] = uint16_t;
 
-/// Vectors of any alignment in memory.
+/// Unaligned vectors in memory.
 using LooseWords8 [[gnu::vector_size(32), gnu::aligned(2), gnu::may_alias]] = uint32_t;
 using LooseHalf8 [[gnu::vector_size(16), gnu::aligned(2), gnu::may_alias]] = uint16_t;
 
@@ -33,7 +33,7 @@ inline Words8 interleave(Half8 low, Half8 high) {
   return result;
 }
 
-/// How elements of type In become words of a panel of type Panel; `unit` elements along k make a word.
+/// Conversion of elements of type In to words of a panel of type Panel; `unit` elements along k form a word.
 template <class In, class Panel>
 struct PanelWords;
 
@@ -87,12 +87,12 @@ struct PanelSource {
   int64_t words() const { return (k_count + Words::unit - 1) / Words::unit; }
   const In* at(int64_t w, int64_t j) const { return data + w * Words::unit * k_stride + j * j_stride; }
   uint32_t word(int64_t w, int64_t j) const { return Words::word(at(w, j), k_stride, k_count - w * Words::unit); }
-  /// Words [w, w + 8) are whole.
+  /// True if words [w, w + 8) are complete.
   bool whole(int64_t w, int64_t count) const { return (w + count) * Words::unit <= k_count; }
 };
 
-/// Words [w, w + 8) of rows [j, j + 8) go to out + j_step * j + w_step * w; one of the steps is 1. Blocks at the border
-/// of the matrix are copied word by word, zero outside; `rows` bounds j.
+/// Copies words [w, w + 8) of rows [j, j + 8) to out + j_step * j + w_step * w; one of the steps is 1. Blocks at the
+/// border of the matrix are copied word by word, with zeros outside; `rows` bounds j.
 template <class In, class Panel>
 void pack_block(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource<In, Panel>& source, int64_t w,
                 int64_t j, int64_t rows) {
@@ -118,7 +118,7 @@ void pack_block(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource
   }
 }
 
-/// All blocks, so that cache lines of source and panel (16 words) are used up while they are near.
+/// Copies all blocks, in an order that uses up cache lines of source and panel (16 words) while they are cached.
 template <class In, class Panel>
 void pack_blocks(uint32_t* out, int64_t w_step, int64_t j_step, const PanelSource<In, Panel>& source, int64_t rows,
                  int64_t padded_rows) {

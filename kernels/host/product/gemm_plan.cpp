@@ -12,19 +12,20 @@ namespace llmtrain::host {
 namespace {
 
 constexpr int64_t max_tile_rows = 128;              ///< a B panel is read from far caches once per tile
-constexpr int64_t longest_chunk = 512;              ///< words along k in one micro-kernel call
-constexpr int64_t max_chunks = 8;                   ///< of a segment: what is packed at a time along k
+constexpr int64_t max_k_block = 512;                ///< words along k in one micro-kernel call
+constexpr int64_t max_k_blocks = 8;                 ///< k-blocks per segment, which is packed at a time
 constexpr int64_t packed_limit = int64_t{8} << 20;  ///< bytes of packed A, and of packed B, at a time
-constexpr int64_t enough_tiles = 96;                ///< keeps tens of threads in balance
-constexpr int64_t max_panels = 8;                   ///< of a tile: its C stays in the second-level cache
+constexpr int64_t enough_tiles = 96;                ///< enough to balance tens of threads
+constexpr int64_t max_panels = 8;                   ///< per tile, so that its C stays in the second-level cache
 constexpr int64_t long_row_bytes = 4096;            ///< rows of A farther apart than a page are copied
-constexpr double small_product = 1 << 17;           ///< multiplications that are done before other threads wake up
-/// Bytes that kernels may want of each thread; room for them is planned before there are any.
+constexpr double small_product = 1 << 17;           ///< multiplications below which other threads are not woken
+/// Bytes per thread that kernels may need, planned before the kernels exist.
 constexpr int64_t micro_scratch = int64_t{64} << 10, primitive_scratch = int64_t{1} << 20;
 
-using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;  ///< by whether it is oneDNN's micro
+/// key: true for oneDNN's micro-kernels
+using Kernels = std::map<std::pair<bool, TileShape>, std::unique_ptr<TileKernel>>;
 
-/// Kernels belong to the calling thread, as plans do. Products that differ in their rows alone have the same ones but
+/// Kernels belong to the calling thread, like plans. Products that differ only in their rows share all kernels except
 /// for the last rows: a process that meets texts of every length keeps kernels for 128 borders, not for every length.
 Kernels& kernels_of_thread() {
   static thread_local Kernels kernels;
@@ -34,16 +35,16 @@ Kernels& kernels_of_thread() {
 TileKernel* kernel_of(const TileShape& shape, bool micro) {
   std::unique_ptr<TileKernel>& kernel = kernels_of_thread()[{micro, shape}];
   if (!kernel) kernel = micro ? make_micro_kernel(shape) : make_primitive_kernel(shape);
-  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN refused a tile of a matrix product");
+  LLMTRAIN_CHECK(kernel != nullptr, "oneDNN has no kernel for a tile of a matrix product");
   return kernel.get();
 }
 
-/// Whether C^T = B^T A^T takes less copying: a large transposed B against few rows of A (the head, decoding) is read
-/// where it lies then, A is packed, and tiles of C are transposed as they are stored.
+/// True if C^T = B^T A^T needs less copying: a large transposed B with few rows of A (the head, decoding) is then read
+/// in place, A is packed, and tiles of C are transposed when stored.
 bool better_swapped(const GemmShape& s, DType panel_type) {
-  const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // of a packed row or column
+  const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // words of a packed row or column
   const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
-  const bool one_segment = s.k <= longest_chunk * max_chunks * 4 / static_cast<int64_t>(size_of(panel_type));
+  const bool one_segment = s.k <= max_k_block * max_k_blocks * 4 / static_cast<int64_t>(size_of(panel_type));
   return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
          s.n * words > s.m * (words + s.n);
 }
@@ -67,12 +68,12 @@ GemmPlan::GemmPlan(const GemmShape& shape, const ProductKernels& kernels)
 }
 
 void GemmPlan::cut(bool must_pack_a) {
-  const int64_t longest = longest_chunk * 4 / panel_element_;
-  chunk_ = std::min(padded_k_, divide_up(divide_up(padded_k_, divide_up(padded_k_, longest)), 64) * 64);
-  chunks_ = divide_up(padded_k_, chunk_);
-  packed_row_ = divide_up(chunk_, 64) * 64 + 64 / panel_element_;
-  chunks_at_a_time_ = divide_up(chunks_, divide_up(chunks_, max_chunks));
-  const int64_t segment_bytes = chunks_at_a_time_ * chunk_ * panel_element_;
+  const int64_t longest = max_k_block * 4 / panel_element_;
+  k_block_ = std::min(padded_k_, divide_up(divide_up(padded_k_, divide_up(padded_k_, longest)), 64) * 64);
+  k_blocks_ = divide_up(padded_k_, k_block_);
+  packed_row_ = divide_up(k_block_, 64) * 64 + 64 / panel_element_;
+  k_blocks_at_a_time_ = divide_up(k_blocks_, divide_up(k_blocks_, max_k_blocks));
+  const int64_t segment_bytes = k_blocks_at_a_time_ * k_block_ * panel_element_;
 
   panels_ = divide_up(shape_.n, panel_width);
   panels_at_a_time_ = std::min(panels_, packed_limit / (segment_bytes * panel_width));
@@ -90,11 +91,11 @@ void GemmPlan::cut(bool must_pack_a) {
   pack_a_ =
       must_pack_a || (shape_.k * static_cast<int64_t>(size_of(shape_.input)) >= long_row_bytes && long_rows_are_slow());
   rows_at_a_time_ =
-      pack_a_ ? std::clamp<int64_t>(packed_limit / (chunks_at_a_time_ * packed_row_ * panel_element_ * tile_rows_), 1,
+      pack_a_ ? std::clamp<int64_t>(packed_limit / (k_blocks_at_a_time_ * packed_row_ * panel_element_ * tile_rows_), 1,
                                     row_blocks_)
               : row_blocks_;
   if (shape_.output != DType::f32 || swapped_) {
-    accumulator_ = chunks_ > chunks_at_a_time_ ? Accumulator::shared : Accumulator::tile;
+    accumulator_ = k_blocks_ > k_blocks_at_a_time_ ? Accumulator::shared : Accumulator::tile;
   }
 }
 
@@ -102,20 +103,20 @@ void GemmPlan::make_kernels() {
   const int64_t last_rows = shape_.m - (row_blocks_ - 1) * tile_rows_;
   const int64_t last_columns = shape_.n - (panels_ - 1) * panel_width;
   for (unsigned i = 0; i < kernels_.size(); ++i) {
-    const bool border_row = (i & 8) != 0, border_column = (i & 4) != 0, border_chunk = (i & 2) != 0;
+    const bool border_row = (i & 8) != 0, border_column = (i & 4) != 0, border_k_block = (i & 2) != 0;
     TileShape s{};
     s.m = border_row ? last_rows : tile_rows_;
     s.n = border_column ? last_columns : panel_width;
-    s.k = border_chunk ? chunk_length(chunks_ - 1) : chunk_;
+    s.k = border_k_block ? k_block_length(k_blocks_ - 1) : k_block_;
     s.lda = pack_a_ ? packed_row_ : shape_.k;
     s.ldb = direct_b_ ? shape_.n : panel_width;
     s.ldc = c_stride();
     s.input = panel_type_;
     s.accumulate = (i & 1) != 0;
-    const bool may_be_first = chunks_ == 1 || !border_chunk;
-    const bool adds = s.accumulate ? chunks_ > 1 || shape_.accumulate : may_be_first && !shape_.accumulate;
+    const bool may_be_first = k_blocks_ == 1 || !border_k_block;
+    const bool adds = s.accumulate ? k_blocks_ > 1 || shape_.accumulate : may_be_first && !shape_.accumulate;
     const bool exists =
-        (border_row || row_blocks_ > 1) && (border_column || panels_ > 1) && (border_chunk || chunks_ > 1);
+        (border_row || row_blocks_ > 1) && (border_column || panels_ > 1) && (border_k_block || k_blocks_ > 1);
     if (!adds || !exists) continue;
     kernels_[i] = kernel_of(s, micro_);
     scratch_bytes_ = std::max(scratch_bytes_, kernels_[i]->scratch_bytes());
@@ -131,14 +132,14 @@ int GemmPlan::thread_count() const {
 
 GemmPlan::Room GemmPlan::room() const {
   const auto pages = [](int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; };
-  const int64_t segment = chunks_at_a_time_ * panel_element_;  // bytes per element of a chunk
+  const int64_t segment = k_blocks_at_a_time_ * panel_element_;  // bytes per element of a k-block
   Room r{};
   if (pack_a_) r.packed_a = pages(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
-  if (share_b_) r.packed_b = pages(panels_at_a_time_ * panel_width * chunk_ * segment);
+  if (share_b_) r.packed_b = pages(panels_at_a_time_ * panel_width * k_block_ * segment);
   if (accumulator_ == Accumulator::shared) r.wide_c = pages(shape_.m * shape_.n * 4);
   if (accumulator_ == Accumulator::tile) r.c_tile = tile_rows_ * panels_per_tile_ * panel_width * 4;
-  if (!share_b_ && !direct_b_) r.b_chunk = chunk_ * panel_width * panel_element_;
-  r.own = pages(r.c_tile + r.b_chunk + scratch_bytes_ + 64);
+  if (!share_b_ && !direct_b_) r.b_block = k_block_ * panel_width * panel_element_;
+  r.own = pages(r.c_tile + r.b_block + scratch_bytes_ + 64);
   return r;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// How a matrix product is cut into tiles (gemm_plan.cpp), and the product by such a plan (gemm.cpp).
+// Division of a matrix product into tiles (gemm_plan.cpp), and the product by such a plan (gemm.cpp).
 
 #include <algorithm>
 #include <array>
@@ -14,14 +14,14 @@ namespace llmtrain::host {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Everything that follows from the shape: how it is cut, and the kernels of whole and border tiles, which are made
-/// when it runs first. Along k: segments (packed at a time) of chunks (one micro-kernel call). Along n: groups of
-/// panels; along m: bands of tile rows.
+/// Plan of a shape: its division, and the kernels of whole and border tiles, which are created in the first run. Along
+/// k: segments (packed at a time) of k-blocks (one micro-kernel call). Along n: groups of panels; along m: bands of
+/// tile rows.
 class GemmPlan {
  public:
   GemmPlan(const GemmShape& shape, const ProductKernels& kernels);
   void run(const void* a, const void* b, void* c, const void* bias);
-  /// Of workspace(), in a run by the threads that there are now. Needs no kernels.
+  /// Bytes of workspace() for a run with the current number of threads. Needs no kernels.
   int64_t workspace_bytes() const { return room().bytes(thread_count()); }
 
  private:
@@ -36,28 +36,29 @@ class GemmPlan {
     char* packed_b;
     float* wide_c;
   };
-  /// What is packed now: panels [panel, panel + panels), chunks [chunk, chunk + chunks), tile rows [row, row + rows).
+  /// Currently packed operands: panels [panel, panel + panels), k-blocks [k_block, k_block + k_blocks), tile rows [row,
+  /// row + rows).
   struct Part {
     int64_t panel, panels;
-    int64_t chunk, chunks;
+    int64_t k_block, k_blocks;
     int64_t row, rows;
   };
-  /// One thread's view while it takes tiles.
+  /// One thread's view while it processes tiles.
   struct Worker {
     int thread;
     float* c_tile;
-    char* b_chunk;
+    char* b_block;
     char* scratch;
     const TileKernel* entered = nullptr;
     bool good = true;
   };
-  enum class Accumulator : uint8_t { direct, tile, shared };  ///< where fp32 sums grow: C, a thread's tile, wide_c
+  enum class Accumulator : uint8_t { direct, tile, shared };  ///< destination of fp32 sums: C, a thread's tile, wide_c
 
-  /// Bytes of what a run holds beside its operands, each part whole pages.
+  /// Bytes of a run's buffers beside its operands, each rounded to whole pages.
   struct Room {
     int64_t packed_a, packed_b, wide_c;
-    int64_t c_tile, b_chunk;
-    int64_t own;  ///< of each thread: c_tile, b_chunk, and what kernels want
+    int64_t c_tile, b_block;
+    int64_t own;  ///< bytes per thread: c_tile, b_block, and scratch of kernels
     int64_t bytes(int threads) const { return packed_a + packed_b + wide_c + threads * own; }
   };
 
@@ -65,28 +66,30 @@ class GemmPlan {
   void make_kernels();
   int thread_count() const;
   Room room() const;
-  TileKernel* kernel(bool last_rows, bool last_columns, bool last_chunk, bool add) const {
-    return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_chunk ? 2u : 0u) | (add ? 1u : 0u)];
+  TileKernel* kernel(bool last_rows, bool last_columns, bool last_k_block, bool add) const {
+    return kernels_[(last_rows ? 8u : 0u) | (last_columns ? 4u : 0u) | (last_k_block ? 2u : 0u) | (add ? 1u : 0u)];
   }
-  int64_t chunk_length(int64_t chunk) const { return chunk + 1 < chunks_ ? chunk_ : padded_k_ - chunk * chunk_; }
+  int64_t k_block_length(int64_t k_block) const {
+    return k_block + 1 < k_blocks_ ? k_block_ : padded_k_ - k_block * k_block_;
+  }
   int64_t c_stride() const { return accumulator_ == Accumulator::tile ? panels_per_tile_ * panel_width : shape_.n; }
-  char* packed_panel(const Operands& o, int64_t panel, int64_t chunk) const {
-    return o.packed_b + (panel * chunks_at_a_time_ + chunk) * chunk_ * panel_width * panel_element_;
+  char* packed_panel(const Operands& o, int64_t panel, int64_t k_block) const {
+    return o.packed_b + (panel * k_blocks_at_a_time_ + k_block) * k_block_ * panel_width * panel_element_;
   }
-  char* packed_rows(const Operands& o, int64_t row, int64_t chunk) const {
-    return o.packed_a + (row * chunks_at_a_time_ + chunk) * packed_row_ * tile_rows_ * panel_element_;
+  char* packed_rows(const Operands& o, int64_t row, int64_t k_block) const {
+    return o.packed_a + (row * k_blocks_at_a_time_ + k_block) * packed_row_ * tile_rows_ * panel_element_;
   }
   template <class In, class Panel>
-  PanelSource<In, Panel> source(const void* data, int64_t chunk, int64_t j, bool j_contiguous, int64_t stride) const {
-    const int64_t k0 = chunk * chunk_;
+  PanelSource<In, Panel> source(const void* data, int64_t k_block, int64_t j, bool j_contiguous, int64_t stride) const {
+    const int64_t k0 = k_block * k_block_;
     const int64_t k_stride = j_contiguous ? stride : 1;
     const int64_t j_stride = j_contiguous ? 1 : stride;
     return {static_cast<const In*>(data) + k0 * k_stride + j * j_stride, k_stride, j_stride,
-            std::min(chunk_length(chunk), shape_.k - k0)};
+            std::min(k_block_length(k_block), shape_.k - k0)};
   }
   template <class F>
   void with_types(const F& f) const;
-  void pack_b_chunk(const Operands& o, char* to, int64_t panel, int64_t chunk) const;
+  void pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const;
   void pack_b_task(const Operands& o, const Part& part, int64_t task) const;
   void pack_a_task(const Operands& o, const Part& part, int64_t task) const;
   void compute(const Operands& o, Worker& w, const Part& part, int64_t task) const;
@@ -100,13 +103,13 @@ class GemmPlan {
   DType panel_type_;
   bool micro_;
   bool swapped_;               ///< the product is C^T = B^T A^T
-  GemmShape shape_;            ///< of the product as it is done
+  GemmShape shape_;            ///< shape of the product as computed
   int64_t panel_element_ = 4;  ///< bytes
   int64_t padded_k_ = 0;       ///< even for bf16 panels
-  int64_t chunk_ = 0;          ///< elements
-  int64_t packed_row_ = 0;     ///< elements of a row of packed A: a chunk and a cache line, against aliasing
-  int64_t chunks_ = 0;
-  int64_t chunks_at_a_time_ = 0;
+  int64_t k_block_ = 0;        ///< elements
+  int64_t packed_row_ = 0;     ///< elements of a row of packed A: a k-block and a cache line, against aliasing
+  int64_t k_blocks_ = 0;
+  int64_t k_blocks_at_a_time_ = 0;
   int64_t tile_rows_ = 0;
   int64_t row_blocks_ = 0;
   int64_t rows_at_a_time_ = 0;  ///< tile rows
@@ -114,8 +117,8 @@ class GemmPlan {
   int64_t panels_at_a_time_ = 0;
   int64_t panels_per_tile_ = 0;
   bool pack_a_ = false;
-  bool direct_b_ = false;  ///< B is read where it lies
-  bool share_b_ = true;    ///< false: one tile row; a panel is packed where it is used, and stays in cache
+  bool direct_b_ = false;  ///< B is read in place
+  bool share_b_ = true;    ///< false: one tile row; a panel is packed by its user, and stays in cache
   Accumulator accumulator_ = Accumulator::direct;
   int64_t scratch_bytes_ = 0;
   bool made_ = false;

@@ -18,7 +18,7 @@ namespace {
 
 using dnnl::memory;
 
-/// Primitives are laid out for the number of threads at creation; one thread never divides k.
+/// A primitive is created for a fixed number of threads; one thread never divides k.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -68,7 +68,7 @@ class PrimitiveKernel : public TileKernel {
   }
 
  private:
-  /// What one thread executes with.
+  /// Execution context of one thread.
   struct Slot {
     explicit Slot(const PrimitiveKernel& kernel)
         : stream(kernel.engine_),
@@ -96,7 +96,7 @@ using Brgemm = std::unique_ptr<std::remove_pointer_t<dnnl_brgemm_t>, DestroyBrge
 
 dnnl_data_type_t onednn_type(DType dtype) { return dtype == DType::bf16 ? dnnl_bf16 : dnnl_f32; }
 
-/// Ready to be generated, or null where the library has no kernel for the shape here.
+/// A kernel descriptor ready for generation, or null if the library has no kernel for the shape here.
 Brgemm make_brgemm(const TileShape& s) {
   const dnnl_data_type_t type = onednn_type(s.input);
   dnnl_brgemm_t made = nullptr;
@@ -107,8 +107,8 @@ Brgemm make_brgemm(const TileShape& s) {
   return kernel;
 }
 
-/// The layout of B that kernels for the dtype want. Releases before 3.8 ask a kernel, later ones the library, by a
-/// function of the same name: compiled for one and loaded with the other, the program must not call it.
+/// Layout of B for kernels of the dtype. Releases before 3.8 query a kernel, later ones the library, by a function of
+/// the same name: a program compiled for one and loaded with the other must not call it.
 dnnl_pack_type_t panel_layout(DType input) {
   const bool asks_a_kernel = dnnl_version()->major == 3 && dnnl_version()->minor < 8;
   dnnl_pack_type_t layout = dnnl_pack_type_undef;

@@ -27,21 +27,21 @@ class TileKernel {
   /// Called by the thread that owns the kernel before threads 0 .. threads - 1 use it.
   virtual void prepare(int /*threads*/) {}
   virtual int64_t scratch_bytes() const = 0;  ///< per thread
-  /// Sets what the processor wants set before run() (AMX tiles); needed when the kernel before was another one.
+  /// Configures the processor before run() (AMX tiles); needed after a different kernel.
   virtual void enter() const {}
-  /// False on failure.
+  /// Returns false on failure.
   virtual bool run(const void* a, const void* b, float* c, void* scratch, int thread) const = 0;
 };
 
-/// Returns whether the oneDNN of this build has micro-kernels at all: they are an option of its own build.
+/// True if the oneDNN of this build has micro-kernels, which are an option of its own build.
 bool onednn_has_micro_kernels();
-/// oneDNN's micro-kernel, or null where the processor has none for this dtype.
+/// Creates oneDNN's micro-kernel, or null if the processor has none for this dtype.
 std::unique_ptr<TileKernel> make_micro_kernel(const TileShape& shape);
-/// Ends the state that enter() left in the calling thread.
+/// Resets the state that enter() left in the calling thread.
 void leave_micro_kernels();
-/// A matmul primitive made for one thread; fp32 only.
+/// Creates a matmul primitive for one thread; fp32 only.
 std::unique_ptr<TileKernel> make_primitive_kernel(const TileShape& shape);
-/// Whether micro-kernels for the dtype exist, with panels in the layout above.
+/// True if micro-kernels for the dtype exist, with panels in the layout above.
 bool have_micro_kernels(DType input);
 /// AMX loads tiles row by row: rows of A that are pages apart cost a third of the speed, more than copying them.
 bool long_rows_are_slow();

@@ -14,7 +14,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Up to this many rows weights are read once, in place: packing them would cost more than the product.
+/// Up to this many rows, weights are read once, in place: packing them would cost more than the product.
 constexpr int64_t few_rows = 4;
 
 /// out[r] = x row r . w for R rows at once; every sum in the order of lane_sum.
@@ -47,14 +47,14 @@ void dot_rows(double* out, const float* x, const T* w, int64_t k) {
 /// x in fp32, weights of type T read once and in place. Every element is a sum in the order of lane_sum, whatever n.
 template <class T, class Out>
 void forward_in_place(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
-  using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // of a bias that is not fp32
-  constexpr int64_t small = int64_t{1} << 15;  // weights that are read before other threads wake up
+  using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // for a bias that is not fp32
+  constexpr int64_t small = int64_t{1} << 15;  // weights below which other threads are not woken
   const auto shift = [=, &bias](int64_t j) {
     if (bias.empty()) return 0.0;
     return double{bias.dtype == DType::f32 ? bias.as<float>()[j] : host::load(bias.as<Half>() + j)};
   };
   host::parallel_blocks(m, m * k <= small ? m : 16, [=](int64_t begin, int64_t end) {
-    for (int64_t r = 0; r < n; r += few_rows) {  // from the second time on the block's weights lie in a cache
+    for (int64_t r = 0; r < n; r += few_rows) {  // from the second iteration on the block's weights are in a cache
       const int64_t rows = std::min(few_rows, n - r);
       for (int64_t j = begin; j < end; ++j) {
         double sums[few_rows];
@@ -90,13 +90,12 @@ bool bf16_products_are_fast() {
 
 std::string slow_products_note() {
   if (!processor_has(Instructions::avx2) || host::have_micro_kernels(DType::f32)) return {};
-  const char* why =
-      host::onednn_has_micro_kernels()
-          ? "the oneDNN that is loaded has other micro-kernels than the one that llmtrain was compiled with: "
-            "compile llmtrain again"
-          : "the oneDNN of this build has no micro-kernels: build it with -DDNNL_EXPERIMENTAL_UKERNEL=ON, "
-            "as Debian does, and llmtrain with it";
-  return std::string("matrix products and attention take their slowest path: ") + why;
+  const char* why = host::onednn_has_micro_kernels()
+                        ? "the loaded oneDNN has a different micro-kernel interface than the one that llmtrain was "
+                          "compiled with: compile llmtrain again"
+                        : "the oneDNN of this build has no micro-kernels: build it with "
+                          "-DDNNL_EXPERIMENTAL_UKERNEL=ON, as Debian does, then rebuild llmtrain";
+  return std::string("matrix products and attention use their slowest path: ") + why;
 }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role) {
@@ -133,7 +132,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
   host::gemm(host::backward_weight_shape(product, dy.dtype, accumulate), dy.data, x.data, dw.data, nullptr);
 }
 
-int64_t matmul_workspace_bytes() { return 0; }  // packed panels are planned: kernels/workspace.hpp
+int64_t matmul_workspace_bytes() { return 0; }  // packed panels are in the plan: kernels/workspace.hpp
 
 void linear_backward_bias(const Tensor& db, const Tensor& dy, bool accumulate, Stream&) {
   check_linear_backward_bias(db, dy);

@@ -9,7 +9,8 @@ namespace llmtrain::host {
 
 namespace {
 
-/// Up to this many rows a product waits for its weights: reading them as bf16 beats the faster arithmetic.
+/// Up to this many rows a product is limited by reading its weights: reading them as bf16 is better than the faster
+/// arithmetic.
 constexpr int64_t thin_rows = 32;
 
 std::atomic<ProductPath> forced{ProductPath::automatic};

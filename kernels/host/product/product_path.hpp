@@ -1,5 +1,5 @@
 #pragma once
-// Which kernels multiply matrices on this processor: the one place where that is decided.
+// Selection of the matrix product kernels for this processor, in one place.
 
 #include <cstdint>
 
@@ -7,13 +7,12 @@
 
 namespace llmtrain::host {
 
-/// native: bf16 operands stay bf16 (AMX, or dot products of pairs); wide: they become fp32 while they are packed, as
-/// fp16 operands always do;
-/// plain: no micro-kernels at all, as on processors without AVX-512. `automatic` takes what is fastest here. A path
-/// that the processor does not have falls to the next one.
+/// native: bf16 operands stay bf16 (AMX, or dot products of pairs); wide: they are converted to fp32 while packed, like
+/// fp16 operands always; plain: no micro-kernels, as on processors without AVX-512. `automatic` selects the fastest. A
+/// path that the processor lacks falls back to the next one.
 enum class ProductPath : uint8_t { automatic, native, wide, plain };
 
-/// While one lives, products take this path. For tests and benchmarks; not to be nested.
+/// Forces a path for products during its lifetime. For tests and benchmarks; not to be nested.
 class ForcedProductPath {
  public:
   explicit ForcedProductPath(ProductPath path);
@@ -25,10 +24,11 @@ ProductPath forced_product_path();
 
 struct ProductKernels {
   DType operands;  ///< fp32 or bf16, once packed
-  bool micro;      ///< oneDNN's micro-kernels; else fp32 without them
+  bool micro;      ///< true: oneDNN's micro-kernels; false: fp32 without them
 };
 
-/// For a product of `rows` rows with operands stored as `input`. Depends on the processor and on the arguments alone.
+/// Path for a product of `rows` rows with operands stored as `input`. It depends only on the processor and the
+/// arguments.
 ProductKernels product_kernels(DType input, int64_t rows);
 
 }  // namespace llmtrain::host

@@ -1,5 +1,5 @@
 #pragma once
-// A linear layer's products as the blocked product takes them.
+// A linear layer's products as shapes of the blocked product.
 
 #include "kernels/host/product/gemm.hpp"
 #include "kernels/matmul_checks.hpp"

@@ -1,7 +1,6 @@
 #pragma once
-// What becomes of a finished tile of a product: bias, conversion, its place in C. tile_store_avx512.cpp compiles this
-// for wider vectors, with instructions that the rest of the program must not contain: it calls nothing that is not a
-// template over V.
+// Storing of a finished tile of a product: bias, conversion, destination in C. tile_store_avx512.cpp compiles this for
+// wider vectors, with instructions that the rest of the program must not contain: it calls only templates over V.
 
 #include "core/dtype.hpp"
 #include "kernels/host/fast_math.hpp"
@@ -10,10 +9,10 @@ namespace llmtrain::host {
 
 struct FinishedTile {
   const float* sums;
-  int64_t stride;  ///< of sums, elements
+  int64_t stride;  ///< elements between rows of sums
   int64_t rows;
   int64_t columns;
-  void* out;  ///< of the output's dtype
+  void* out;  ///< in the output's dtype
   int64_t out_stride;
   DType out_type;
   const void* bias;  ///< [columns], or null
@@ -49,7 +48,7 @@ class TileStore {
   }
 };
 
-/// TileStore<Float16>::run; for processors with AVX-512.
+/// TileStore<Float16>::run, for processors with AVX-512.
 void store_tile_avx512(const FinishedTile& tile);
 
 }  // namespace llmtrain::host

@@ -82,7 +82,8 @@ void DeckLoader::check_sections(const RawDeck& deck) {
   for (const RawSection& section : deck.sections) {
     const auto [at, fresh] = first.emplace(section.name, section.line);
     if (!fresh) {
-      errors_.add(section.line, section.name, fmt::format("the section is there already, in line {}", at->second));
+      errors_.add(section.line, section.name,
+                  fmt::format("the section is already in line {}: merge the two", at->second));
     } else if (std::find(names.begin(), names.end(), section.name) == names.end() && !errors_.full()) {
       errors_.add(section.line, section.name, "no such section" + did_you_mean(section.name, names));
     }
@@ -94,7 +95,7 @@ void DeckLoader::choose(const RawKey& raw) {
   const int line = std::abs(raw.line);
   const std::string name = raw.section + "." + raw.name;
   const std::vector<std::string_view> known = keys_.names_in(raw.section);
-  if (known.empty()) {  // in the deck the section itself is the error
+  if (known.empty()) {  // the deck's error is the section itself
     if (line == DeckErrors::command_line) {
       errors_.add(line, name, "no such section" + did_you_mean(raw.section, keys_.section_names()));
     }
@@ -112,8 +113,8 @@ void DeckLoader::choose(const RawKey& raw) {
   }
   const auto found = chosen_.find(name);
   if (found != chosen_.end() && (found->second.line == line || line != DeckErrors::command_line)) {
-    const std::string where = line == DeckErrors::command_line ? "" : fmt::format(", in line {}", found->second.line);
-    errors_.add(line, name, fmt::format("is given already{}", where));
+    const std::string where = line == DeckErrors::command_line ? "" : fmt::format(" in line {}", found->second.line);
+    errors_.add(line, name, fmt::format("is already given{}", where));
     broken_[name] = true;
     return;
   }
@@ -130,7 +131,7 @@ void DeckLoader::apply_exclusive(const ExclusiveKeys& pair) {
   if (first_argument == second_argument) {
     const auto& [kept, extra] =
         first->second.line > second->second.line ? std::pair(second, first) : std::pair(first, second);
-    fail(extra->first, fmt::format("and {} exclude each other: give one", kept->first));
+    fail(extra->first, fmt::format("cannot be combined with {}: give one of them", kept->first));
     return;
   }
   const auto replaced = first_argument ? second : first;
@@ -150,7 +151,7 @@ void DeckLoader::parse(const DeckKeys::Key& key, const RawKey& raw) {
     if (line_end != std::string::npos) {
       throw UserError(
           ExitCode::deck,
-          fmt::format("'{}' goes on in an indented line, as only lists may: begin keys in the first column (a "
+          fmt::format("'{}' continues in an indented line, which only a list may do: begin keys in the first column (a "
                       "text continues after a backslash at the end of the line)",
                       raw.text.substr(0, line_end)));
     }

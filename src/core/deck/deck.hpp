@@ -21,7 +21,7 @@
 
 namespace llmtrain {
 
-/// The keys of some section structs, in order. Refers to their fields: those must outlive it.
+/// The keys of some section structs, in order. It refers to their fields, which must outlive it.
 class DeckKeys {
  public:
   struct Key {
@@ -31,14 +31,14 @@ class DeckKeys {
     std::string type;
     bool list = false;
     Change change = Change::breaks;
-    std::function<void(std::string_view)> parse;  ///< into the field; throws UserError
-    std::function<std::string()> print;           ///< the field
+    std::function<void(std::string_view)> parse;  ///< parses into the field; throws UserError
+    std::function<std::string()> print;           ///< prints the field
     std::string full_name() const { return std::string(section) + "." + std::string(name); }
   };
   struct Section {
     std::string_view name;
     std::string_view doc;
-    Change change;  ///< of its keys, unless they say another
+    Change change;  ///< default for its keys
   };
 
   void section(std::string_view name, std::string_view doc, Change change = Change::breaks) {
@@ -65,7 +65,7 @@ class DeckKeys {
   std::vector<Key> keys_;
 };
 
-/// Where a value comes from. `unused`: the key has no effect beside the others and is not written.
+/// Origin of a value. `unused`: the key has no effect beside the others and is not written.
 enum class Origin : uint8_t { default_value, deck, command_line, family, automatic, unused };
 template <>
 inline constexpr auto enum_names<Origin> = name_list("default", "deck", "command line", "family", "automatic",
@@ -76,16 +76,16 @@ class Provenance {
   struct Entry {
     Origin origin = Origin::default_value;
     int line = DeckErrors::no_line;
-    std::string note;  ///< for automatic and unused: from what, why
+    std::string note;  ///< reason, for automatic and unused
   };
 
   explicit Provenance(std::string deck_name = "deck") : deck_name_(std::move(deck_name)) {}
   const Entry& at(std::string_view key) const;
   Entry& operator[](std::string_view key) { return entries_[std::string(key)]; }
   void set(std::string_view key, Origin origin, std::string note = {});
-  /// Whether the deck or the command line says it.
+  /// True if the deck or the command line sets the key.
   bool given(std::string_view key) const;
-  /// "deck.ini:7: data.train" or "command line: data.train", to begin an error message with.
+  /// "deck.ini:7: data.train" or "command line: data.train", as the beginning of an error message.
   std::string where(std::string_view key) const;
   const std::string& deck_name() const { return deck_name_; }
 
@@ -94,26 +94,28 @@ class Provenance {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-/// Reads a deck into the fields of `keys` and then helps to check what the keys say together.
+/// Reads a deck into the fields of `keys` and then helps to check keys against each other.
 class DeckLoader {
  public:
-  /// Of two exclusive keys the command line's replaces the deck's; both from one place is an error.
+  /// Resolves two exclusive keys: the command line's replaces the deck's; both from one source are an error.
   using ExclusiveKeys = std::pair<std::string_view, std::string_view>;
 
   DeckLoader(const DeckKeys& keys, std::string deck_name);
-  /// `needed`: whether a required key must be given after all, asked when those before it are parsed; empty: always.
+  /// `needed` returns true if the required key must be given; it is called when all keys before it are parsed. Empty:
+  /// always.
   void load(std::string_view text, std::span<const std::string> overrides, std::span<const ExclusiveKeys> exclusive,
             const std::function<bool(const DeckKeys::Key&)>& needed = {});
 
   bool given(std::string_view key) const { return provenance_.given(key); }
-  /// All of them have a value without error (given, or not required): a check across keys makes sense.
+  /// True if all of them have a value without error (given, or not required), so that a check across keys makes sense.
   bool sound(std::initializer_list<std::string_view> keys) const;
   /// Reports an error at the key if the condition fails and all keys are sound.
   void check(bool condition, std::initializer_list<std::string_view> keys, const std::string& what);
   void fail(std::string_view key, const std::string& what, ExitCode code = ExitCode::deck);
-  /// Not an error, but the user should know.
+  /// Adds a note for the user; it is not an error.
   void note(std::string_view key, const std::string& what);
-  /// A key that has no effect beside others, or none yet: a note if it is given, and written as a comment only.
+  /// Marks a key that has no effect beside others, or none yet: the user gets a note if it is given, and the resolved
+  /// deck has it as a comment only.
   void unused(std::string_view key, const std::string& why);
   void set(std::string_view key, Origin origin, std::string note = {}) {
     provenance_.set(key, origin, std::move(note));
@@ -134,14 +136,14 @@ class DeckLoader {
   DeckErrors errors_;
   Provenance provenance_;
   std::map<std::string, RawKey, std::less<>> chosen_;  ///< by full name
-  std::map<std::string, bool, std::less<>> broken_;    ///< keys with an error
+  std::map<std::string, bool, std::less<>> broken_;    ///< true for keys with an error
   std::vector<std::string> notes_;
 };
 
 /// The values as a deck, each with a comment that says where it comes from. Reading it gives the same values.
 std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::string_view title);
 
-/// Everything about all keys (empty topic), about those of a section, or about section.key. An unknown topic is a
+/// Help on all keys (empty topic), on those of a section, or on section.key. An unknown topic is a
 /// UserError(ExitCode::command_line). `defaults` lists the fields of default-constructed structs.
 std::string deck_help(const DeckKeys& defaults, std::string_view topic);
 

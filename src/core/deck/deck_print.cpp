@@ -1,4 +1,4 @@
-// What a deck's keys look like on paper: the resolved deck, --help and the manual.
+// Printed forms of a deck's keys: the resolved deck, --help and the manual.
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
@@ -7,7 +7,7 @@
 namespace llmtrain {
 namespace {
 
-/// Length of the character or escape of printed text that begins at `i`.
+/// Length of the printed character or escape that begins at `i`.
 size_t token_length(std::string_view text, size_t i) {
   if (text[i] == '\\') return i + 1 < text.size() && text[i + 1] == 'x' ? 4 : 2;
   size_t length = 1;
@@ -15,7 +15,7 @@ size_t token_length(std::string_view text, size_t i) {
   return length;
 }
 
-/// `value` as printed, cut into lines of a deck: lists after commas, long text behind a backslash.
+/// Splits `value` as printed into lines of a deck: lists after commas, long text after a backslash.
 std::string wrapped(std::string_view head, std::string_view value) {
   constexpr size_t width = 110;
   std::string out(head);
@@ -24,7 +24,7 @@ std::string wrapped(std::string_view head, std::string_view value) {
     const std::string_view token = value.substr(i, token_length(value, i));
     const bool item_ended = out.ends_with(", ") && !out.ends_with("\\, ") && i > 0;
     if (item_ended && column > width / 2) {
-      out.pop_back();  // the blank after the comma
+      out.pop_back();  // removes the blank after the comma
       out += "\n    ";
       column = 4;
     } else if (column > width && token != " ") {
@@ -49,7 +49,7 @@ std::string default_text(const DeckKeys::Key& key) {
   return value.empty() ? "none" : value;
 }
 
-/// For a cell of a Markdown table.
+/// Escapes text for a cell of a Markdown table.
 std::string cell(std::string_view text) {
   std::string out;
   for (char c : text) {
@@ -96,7 +96,7 @@ std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::
         out += fmt::format("# {}: {}\n", key.name, entry.note);
         continue;
       }
-      if (!key.list && key.print().empty()) {  // no value can be read: an empty text is what is not given
+      if (!key.list && key.print().empty()) {  // no text parses to this value, so that an empty text means "not given"
         out += fmt::format("# {}: none\n", key.name);
         continue;
       }
@@ -134,16 +134,14 @@ std::string deck_manual(const DeckKeys& defaults) {
       "same.\n\n"
       "One `key = value` per line under a `[section]`. `#` or `;` at the start of a line, or `;` after white space, "
       "begin a\n"
-      "comment. Lists are separated by commas and may go on in indented lines. A backslash at the end of a line joins "
-      "the\n"
-      "indented next one to it without a break. Counts accept `_` between digits and K, M, G (powers of 1000), KiB, "
+      "comment. Commas separate the items of a list, which may continue in indented lines. A backslash at the end of a "
+      "line\njoins the next, indented line to it. Counts accept `_` between digits and K, M, G (powers of 1000), KiB, "
       "MiB,\n"
-      "GiB. Text is written without quotation marks; `\\n`, `\\t`, `\\s` (a space at an end), `\\,`, `\\\\` and "
-      "`\\xHH`\n"
-      "stand for characters that could not stand there. `${NAME}` is an environment variable. Relative paths are "
+      "GiB. Text is written without quotation marks, with the escapes `\\n`, `\\t`, `\\s` (a space at an end), `\\,`, "
+      "`\\\\` and\n`\\xHH`. `${NAME}` is an environment variable. Relative paths are "
       "relative\n"
-      "to the working directory of the job. On the command line `section.key=value` wins over the deck. Numbers that\n"
-      "are used in fp32 must be finite there, and 0 only if they are written so.\n";
+      "to the working directory of the job. `section.key=value` on the command line overrides the deck. Numbers "
+      "that\nare used in fp32 must be finite in fp32, and nonzero numbers must not round to 0.\n";
   for (const DeckKeys::Section& section : defaults.sections()) {
     out += fmt::format("\n## [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
                        section.name, section.doc);

@@ -21,7 +21,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-/// Up to a `;` after white space.
+/// Returns the text before a `;` that follows white space.
 std::string_view without_comment(std::string_view text) {
   for (size_t i = 1; i < text.size(); ++i) {
     if (text[i] == ';' && blanks.find(text[i - 1]) != std::string_view::npos) return trimmed(text.substr(0, i));
@@ -29,7 +29,7 @@ std::string_view without_comment(std::string_view text) {
   return trimmed(text);
 }
 
-/// A `#` that looks like the beginning of a comment: first, or after white space.
+/// Finds a `#` that looks like the beginning of a comment: at the start, or after white space.
 size_t find_hash(std::string_view value) {
   for (size_t i = 0; i < value.size(); ++i) {
     if (value[i] == '#' && (i == 0 || blanks.find(value[i - 1]) != std::string_view::npos)) return i;
@@ -43,7 +43,7 @@ bool continues(std::string_view text) {
   return backslashes % 2 == 1;
 }
 
-/// Feeds inih line by line: counts them, and hands over blank ones in place of those that are wrong.
+/// Feeds inih line by line, counts the lines, and passes a blank line in place of each wrong one.
 class Reader {
  public:
   Reader(std::string_view text, DeckErrors& errors) : rest_(text), errors_(errors) {
@@ -53,7 +53,8 @@ class Reader {
 
   RawDeck run() {
     const int result = ini_parse_stream(&Reader::next_line, this, &Reader::on_key, this);
-    LLMTRAIN_CHECK(result >= 0, "inih could not read");  // above 0: a line it minds, such as a full one; see next_line
+    // a positive result names a line that inih rejects, such as a full one; see next_line
+    LLMTRAIN_CHECK(result >= 0, "inih could not read");
     return std::move(deck_);
   }
 
@@ -95,8 +96,8 @@ class Reader {
   bool acceptable(std::string_view& line) {
     if (line.size() > max_deck_line) {
       return reject(
-          fmt::format("the line has {} bytes, more than {} (a list goes on in indented lines; so does a text after "
-                      "a backslash at the line's end)",
+          fmt::format("the line has {} bytes, and at most {} are allowed: continue a list in indented lines, and a "
+                      "text after a backslash at the end of the line",
                       line.size(), max_deck_line));
     }
     const bool control = std::any_of(line.begin(), line.end(), [](char c) {
@@ -108,8 +109,8 @@ class Reader {
     if (content.empty() || content.front() == '#' || content.front() == ';') return true;
     continuation_ = in_key_ && content.data() > line.data();
     if (continuation_) return acceptable_continuation(content);
-    in_key_ = false;  // whatever this line is, it ends the key before it
-    line = content;   // inih shall not take an indented key for a continuation
+    in_key_ = false;  // every line ends the key before it
+    line = content;   // inih must not read an indented key as a continuation
     if (content.front() == '[') return acceptable_section(content);
     return !skip_section_ && acceptable_key(content);
   }
@@ -122,16 +123,16 @@ class Reader {
   }
 
   bool acceptable_section(std::string_view content) {
-    skip_section_ = true;  // unless it is well formed
+    skip_section_ = true;  // reset if the header is well formed
     const size_t end = content.find(']');
     const std::string_view name = content.substr(1, end == std::string_view::npos ? end : end - 1);
     if (end == std::string_view::npos || trimmed(name) != name || name.empty() || name.find(';') != name.npos) {
-      return reject("a section is written [name]");
+      return reject("a section header must be [name]");
     }
     const std::string_view after = content.substr(end + 1);
     if (!without_comment(after).empty()) {
-      return reject(
-          fmt::format("'{}' after the section (inline comments begin with ';' after white space)", trimmed(after)));
+      return reject(fmt::format("'{}' follows the section header: inline comments begin with ';' after white space",
+                                trimmed(after)));
     }
     in_section_ = true;
     skip_section_ = false;
@@ -147,7 +148,7 @@ class Reader {
     if (equals == std::string_view::npos || !good_name) {
       return reject(fmt::format("'{}' is neither [section] nor key = value", without_comment(content)));
     }
-    if (!in_section_) return reject(fmt::format("{}: a key stands before the first [section]", name));
+    if (!in_section_) return reject(fmt::format("{}: the key is before the first [section]: move it below one", name));
     name_ = name;
     in_key_ = true;
     key_rejected_ = !acceptable_value(content.substr(equals + 1));
@@ -158,15 +159,14 @@ class Reader {
     const std::string_view plain = trimmed(without_comment(value));
     const size_t hash = find_hash(plain);
     if (hash == std::string_view::npos) return true;
-    errors_.add(
-        line_, section_ + "." + name_,
-        fmt::format("'{}' does not end after its value: inline comments begin with ';' after white space (for a # in "
-                    "a text write \\x23)",
-                    plain));
+    errors_.add(line_, section_ + "." + name_,
+                fmt::format("'{}' continues after its value: inline comments begin with ';' after white space (write "
+                            "\\x23 for a # in a text)",
+                            plain));
     return false;
   }
 
-  /// Section and name are those of the current line: inih's own are cut at 50 bytes.
+  /// Section and name of the current line; inih cuts its own at 50 bytes.
   void take(const char* value) {
     const std::string_view part = without_comment(value);
     if (!continuation_) {
@@ -188,13 +188,13 @@ class Reader {
   RawDeck deck_;
   std::string section_, name_;  // of the current line
   int line_ = 0;
-  size_t capacity_ = 0;  // of inih's buffer
-  bool full_ = false;    // the line last handed over filled it
+  size_t capacity_ = 0;  // capacity of inih's buffer
+  bool full_ = false;    // the last line passed to inih filled its buffer
   bool in_section_ = false;
   bool skip_section_ = false;  // its header was wrong
-  bool in_key_ = false;        // an indented line would continue a key
-  bool key_rejected_ = false;  // that key, already reported: its further lines are passed over
-  bool continuation_ = false;  // of the line last handed to inih
+  bool in_key_ = false;        // an indented line continues a key
+  bool key_rejected_ = false;  // that key has been reported; its further lines are skipped
+  bool continuation_ = false;  // the last line passed to inih was a continuation
 };
 
 }  // namespace
@@ -248,7 +248,8 @@ std::string expand_environment(std::string_view text) {
     const bool valid = !name.empty() && name.find_first_not_of(
                                             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                             "0123456789_") == std::string::npos;
-    if (!valid) throw UserError(ExitCode::deck, "'${' begins an environment variable: ${NAME} (\\x24 for a plain $)");
+    if (!valid)
+      throw UserError(ExitCode::deck, "'${' begins an environment variable: write ${NAME} (or \\x24 for a plain $)");
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
       throw UserError(ExitCode::deck, fmt::format("the environment variable {} is not set", name));
@@ -266,7 +267,7 @@ std::vector<RawKey> read_overrides(std::span<const std::string> arguments, DeckE
     const size_t equals = argument.find('=');
     const size_t dot = argument.find('.');
     if (equals == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 >= equals) {
-      errors.add(DeckErrors::command_line, argument, "an argument after the deck is written section.key=value");
+      errors.add(DeckErrors::command_line, argument, "an argument after the deck must be section.key=value");
       continue;
     }
     std::string text(trimmed(std::string_view(argument).substr(equals + 1)));

@@ -1,6 +1,6 @@
 #pragma once
-// Text of a deck -> keys with their lines. What the text itself does wrong is collected; what names and values mean is
-// not known here.
+// Parser from the text of a deck to keys with their lines. It collects errors of syntax; it does not interpret names
+// and values.
 
 #include <cstdint>
 #include <span>
@@ -12,22 +12,22 @@
 
 namespace llmtrain {
 
-/// Errors of one deck, each "place: section.key: what is wrong", in the order of the lines, then the command line.
+/// Errors of one deck, each "file:line: section.key: reason", in the order of the lines, then the command line.
 class DeckErrors {
  public:
-  static constexpr int command_line = INT32_MAX;  ///< as a line
+  static constexpr int command_line = INT32_MAX;  ///< the line number of the command line
   static constexpr int no_line = 0;
 
   explicit DeckErrors(std::string deck_name) : deck_name_(std::move(deck_name)) {}
 
-  /// `code`: of what is wrong; not the deck's for files that it names.
+  /// `code`: exit code of the error, which differs from the deck's for files that the deck names.
   void add(int line, std::string_view key, std::string_view what, ExitCode code = ExitCode::deck);
   bool empty() const { return messages_.empty(); }
-  /// Beyond this many, errors are only counted.
+  /// Maximum number of printed errors; further ones are only counted.
   bool full() const { return messages_.size() >= max_messages; }
   std::string place(int line) const;
-  /// Throws a UserError with all messages, if there are any; of several codes deck comes before missing_input before
-  /// the others.
+  /// Throws a UserError with all messages, if there are any. Of several codes, deck comes first, then missing_input,
+  /// then the others.
   void raise() const;
 
  private:
@@ -42,12 +42,12 @@ class DeckErrors {
   int64_t uncounted_ = 0;
 };
 
-/// One `key = value` as written; lines of a list are joined by newlines.
+/// One `key = value` as written; newlines join the lines of a list.
 struct RawKey {
   std::string section;
   std::string name;
   std::string text;
-  int line;  ///< of its first line, or DeckErrors::command_line; negative when its value was already reported
+  int line;  ///< its first line, or DeckErrors::command_line; negative when its value was already reported
 };
 
 struct RawSection {
@@ -64,9 +64,10 @@ inline constexpr size_t max_deck_bytes = 1 << 20;
 inline constexpr size_t max_deck_line = 199;  ///< inih cuts longer ones
 
 RawDeck read_deck_text(std::string_view text, DeckErrors& errors);
-/// Replaces ${NAME}; UserError when it is not set. A line break in a variable is text, not the deck's.
+/// Replaces ${NAME}; UserError when the variable is not set. A line break in a variable is text, not a line of the
+/// deck.
 std::string expand_environment(std::string_view text);
-/// Arguments section.key=value.
+/// Parses arguments of the form section.key=value.
 std::vector<RawKey> read_overrides(std::span<const std::string> arguments, DeckErrors& errors);
 
 }  // namespace llmtrain

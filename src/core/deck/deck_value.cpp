@@ -33,7 +33,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-/// Whether the character at `i` has an odd number of backslashes before it.
+/// True if an odd number of backslashes precedes the character at `i`.
 bool escaped(std::string_view text, size_t i) {
   size_t backslashes = 0;
   while (backslashes < i && text[i - 1 - backslashes] == '\\') ++backslashes;
@@ -74,7 +74,7 @@ int64_t parse_count(std::string_view text, const ValueRange& range) {
   for (size_t i = 0; i < digits.size(); ++i) {
     const bool between_digits = i > 0 && i + 1 < digits.size() && digits[i - 1] != '_' && digits[i - 1] != '-';
     if (digits[i] == '_' && !between_digits)
-      bad(fmt::format("'{}' is not a whole number: '_' stands between digits", text));
+      bad(fmt::format("'{}' is not a whole number: '_' is only allowed between digits", text));
     if (digits[i] != '_') plain += digits[i];
   }
   int64_t value = 0;
@@ -86,8 +86,8 @@ int64_t parse_count(std::string_view text, const ValueRange& range) {
     if (suffix == name) scale = factor;
   }
   if (scale == 0) {
-    bad(fmt::format("'{}' is not a whole number: after its digits may come K, M or G (powers of 1000), KiB, MiB or GiB",
-                    text));
+    bad(fmt::format(
+        "'{}' is not a whole number: its digits may be followed by K, M or G (powers of 1000), KiB, MiB or GiB", text));
   }
   if (__builtin_mul_overflow(value, scale, &value)) bad(fmt::format("'{}' is too large", text));
   check_range(static_cast<double>(value), text, range);
@@ -125,7 +125,8 @@ Duration parse_duration(std::string_view text) {
 
 std::string parse_text(std::string_view text) {
   if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
-    bad(fmt::format("{} is written without quotation marks (\\x22 if the first is part of the text)", text));
+    bad(fmt::format("{} has quotation marks: write the text without them (\\x22 for one that belongs to the text)",
+                    text));
   }
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -158,11 +159,11 @@ std::vector<std::string_view> split_list(std::string_view text) {
   for (size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && (text[i] != ',' || escaped(text, i))) continue;
     const std::string_view item = trimmed(text.substr(begin, i - begin));
-    if (item.empty()) bad("has an empty item: a list is one, two, three");
+    if (item.empty()) bad("has an empty item: write a list as one, two, three");
     const size_t line_end = item.find('\n');
     if (line_end != std::string_view::npos) {
       bad(fmt::format(
-          "'{}' goes on in an indented line: end it with a comma if the list continues, or begin the next key "
+          "'{}' continues in an indented line: end it with a comma if the list continues, or begin the next key "
           "in the first column",
           item.substr(0, line_end)));
     }
@@ -217,7 +218,7 @@ double Fp32Number::parse(std::string_view text, const KeyInfo& info) {
   const auto refuse = [&](std::string_view what) {
     throw UserError(ExitCode::deck, fmt::format("'{}' is {}", text, what));
   };
-  if (!std::isfinite(used)) refuse("too large for fp32, in which it is used: that ends at 3.4e38");
+  if (!std::isfinite(used)) refuse("too large for fp32, in which it is used: the maximum is 3.4e38");
   if (used == 0 && value != 0) refuse("0 in fp32, in which it is used: write 0, or at least 1.4e-45");
   if (!info.range.contains(used)) {
     refuse(fmt::format("{} in fp32, in which it is used: must be {}", used, info.range.text()));

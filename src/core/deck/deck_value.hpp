@@ -1,6 +1,6 @@
 #pragma once
-// How the value of a deck's key is read and written, by the type of its field. Reading goes to the end of the text, or
-// throws UserError(ExitCode::deck) that says what is wrong, without the place.
+// Parsers and printers of a deck's values, by the type of the field. A parser reads to the end of the text, or throws
+// UserError(ExitCode::deck) that says what is wrong, without file and line.
 
 #include <cstdint>
 #include <limits>
@@ -15,7 +15,7 @@
 
 namespace llmtrain {
 
-/// Allowed numbers. `open` ends are not themselves allowed.
+/// Allowed numbers. An `open` end is excluded.
 struct ValueRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -23,7 +23,7 @@ struct ValueRange {
   bool open_max = false;
 
   bool contains(double x) const { return (open_min ? x > min : x >= min) && (open_max ? x < max : x <= max); }
-  std::string text() const;  ///< ">= 1", "0 .. 1 (1 excluded)", "" for everything
+  std::string text() const;  ///< ">= 1", "0 .. 1 (1 excluded)"; "" if unlimited
 };
 
 constexpr ValueRange at_least(double min) { return {.min = min}; }
@@ -31,43 +31,45 @@ constexpr ValueRange above(double min) { return {.min = min, .open_min = true}; 
 constexpr ValueRange between(double min, double max) { return {.min = min, .max = max}; }
 constexpr ValueRange from_below(double min, double max) { return {.min = min, .max = max, .open_max = true}; }
 
-/// What another value of a key means to a run that goes on.
+/// Effect of a changed value of a key on a run that resumes.
 enum class Change : uint8_t {
-  breaks,   ///< its state would not fit: refused
-  applies,  ///< from there on
-  nothing   ///< to its results
+  breaks,   ///< the saved state would not fit: the change is refused
+  applies,  ///< takes effect from the resumed step on
+  nothing   ///< does not affect results
 };
 
-/// What a deck tells about a key besides its name and type.
+/// Properties of a key besides its name and type.
 struct KeyInfo {
   std::string_view unit = {};  ///< "steps", "bytes", ...; empty for pure numbers and text
   ValueRange range = {};
   std::string_view doc = {};
-  std::string_view automatic = {};  ///< in words, where a missing value comes from other keys, the data or the device
+  /// description of an automatic value, which follows from other keys, the data or the device
+  std::string_view automatic = {};
   bool required = false;
-  std::optional<Change> change = {};  ///< unless it is the section's
+  std::optional<Change> change = {};  ///< overrides the section's
 };
 
-/// 90s, 15m, 4h
+/// A duration: 90s, 15m, 4h.
 struct Duration {
   int64_t seconds = 0;
 };
 
-/// Digits with `_` between them and an optional suffix K M G (powers of 1000) or KiB MiB GiB.
+/// A number of bytes or items: digits with `_` between them and an optional suffix K M G (powers of 1000) or KiB MiB
+/// GiB.
 int64_t parse_count(std::string_view text, const ValueRange& range);
 double parse_number(std::string_view text, const ValueRange& range);
 bool parse_bool(std::string_view text);
 Duration parse_duration(std::string_view text);
-/// Text may contain \n, \t, \s (a space), \, and \\ and \xHH (a byte); any other backslash stands for itself.
+/// Text. It may contain \n, \t, \s (a space), \, and \\ and \xHH (a byte); any other backslash stands for itself.
 std::string parse_text(std::string_view text);
-/// Items between commas; a new line of the deck follows a comma. An empty text is an empty list.
+/// Items separated by commas; a new line of the deck follows a comma. An empty text is an empty list.
 std::vector<std::string_view> split_list(std::string_view text);
 /// Index into `names`.
 size_t parse_name(std::string_view text, std::span<const std::string_view> names);
 
 std::string print_number(double value);
 std::string print_duration(Duration value);
-/// Such that parse_text gives it back, also as an item of a list and behind white space, `;` and `#`.
+/// Escapes the text so that parse_text returns it, also as an item of a list and after white space, `;` and `#`.
 std::string print_text(std::string_view text);
 
 /// The codec of a field type: parse, print and the type's name for people.
@@ -88,8 +90,8 @@ struct DeckValue<double> {
   static std::string type() { return "number"; }
 };
 
-/// The codec of a number that kernels compute with in fp32: beside the value its fp32 rounding is in the key's range,
-/// finite, and 0 only if the value is.
+/// The codec of a number that kernels use in fp32: both the value and its fp32 rounding must be in the key's range; the
+/// rounding must be finite, and 0 only if the value is 0.
 struct Fp32Number : DeckValue<double> {
   static double parse(std::string_view text, const KeyInfo& info);
 };

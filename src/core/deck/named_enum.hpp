@@ -1,5 +1,5 @@
 #pragma once
-// Enumerations that a deck names: an explicit list of names beside each, in the order of its values (0, 1, 2 ...).
+// Enumerations with names in a deck: an explicit list of names beside each, in the order of its values (0, 1, 2 ...).
 
 #include <array>
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace llmtrain {
 
-/// Specialised beside the enumeration: template <> inline constexpr auto enum_names<E> = name_list("a", "b");
+/// A specialisation stands beside the enumeration: template <> inline constexpr auto enum_names<E> = name_list("a",
+/// "b");
 template <class E>
 inline constexpr std::array<std::string_view, 0> enum_names{};
 

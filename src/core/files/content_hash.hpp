@@ -20,23 +20,24 @@ struct Digest {
   bool operator==(const Digest&) const = default;
 };
 
-/// A file or folder that a deck names, by what it contains.
+/// Identity of a file or folder that a deck names, by content.
 struct NamedContent {
-  std::string key;   ///< of the deck
-  std::string path;  ///< as the deck or its pattern gives it
+  std::string key;   ///< key of the deck
+  std::string path;  ///< path as the deck or its pattern gives it
   std::string hash;
-  std::string role;  ///< where it matters which of several this is: source and weight in a mixture; else empty
+  /// distinguishes several files of one key where the order matters: source and weight in a mixture; else empty
+  std::string role;
   bool operator==(const NamedContent&) const = default;
 };
 
 Digest digest_of(const void* data, size_t bytes);
 /// 32 hex digits.
 std::string hex(const Digest& digest);
-/// Exactly what hex() writes.
+/// Parses exactly what hex() writes.
 std::optional<Digest> parse_digest(std::string_view text);
-/// The hash of the whole from those of its pieces, in order.
+/// Hash of the whole from the digests of its pieces, in order.
 Digest combine(std::span<const Digest> pieces);
-/// digest_of() of bytes that come in parts.
+/// Computes digest_of() incrementally.
 class StreamHash {
  public:
   StreamHash();
@@ -50,7 +51,7 @@ class StreamHash {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-/// 16 hex digits of a short text (XXH3-64).
+/// Hash of a short text (XXH3-64), 16 hex digits.
 std::string short_hash(std::string_view text);
 
 }  // namespace llmtrain

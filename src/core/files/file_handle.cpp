@@ -30,7 +30,7 @@ struct stat status_of(int descriptor, const std::string& path) {
 }  // namespace
 
 FileHandle FileHandle::open_to_read(const std::string& path) {
-  // Without O_NONBLOCK the open of a pipe would wait for a writer.
+  // O_NONBLOCK keeps the open of a pipe from waiting for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, std::strerror(errno)));
@@ -118,7 +118,8 @@ void FileHandle::read(int64_t offset, int64_t count, void* data) const {
 std::string FileHandle::read_text(int64_t most) const {
   const int64_t bytes = size();
   if (bytes > most) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: {} bytes; such a file has at most {}", path_, bytes, most));
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the file has {} bytes, and at most {} are allowed", path_, bytes, most));
   }
   std::string text(static_cast<size_t>(bytes), '\0');
   read(0, bytes, text.data());
@@ -126,7 +127,7 @@ std::string FileHandle::read_text(int64_t most) const {
 }
 
 void FileHandle::expect_scattered_reads() const {
-  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);  // advice: where there is none to take, nothing is lost
+  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);  // a hint: failure costs nothing
 }
 
 void FileHandle::write(int64_t offset, int64_t count, const void* data) const {
@@ -150,7 +151,7 @@ void FileHandle::sync() const {
 
 void FileHandle::begin_sync(int64_t offset, int64_t count) const {
   const FileCall call;
-  ::sync_file_range(descriptor_, offset, count, SYNC_FILE_RANGE_WRITE);  // sync() will do what this does not
+  ::sync_file_range(descriptor_, offset, count, SYNC_FILE_RANGE_WRITE);  // a hint: sync() writes the rest
 }
 
 bool FileHandle::reserve(int64_t bytes) const {
@@ -174,7 +175,8 @@ void FileHandle::bypass_cache() const {
   if (flags < 0 || ::fcntl(descriptor_, F_SETFL, flags | O_DIRECT) != 0) return;
   constexpr size_t block = 4096;
   alignas(block) std::array<char, block> probe;
-  if (::pread(descriptor_, probe.data(), block, 0) < 0) ::fcntl(descriptor_, F_SETFL, flags);  // agreed to too early
+  // the file system accepted O_DIRECT but cannot read with it
+  if (::pread(descriptor_, probe.data(), block, 0) < 0) ::fcntl(descriptor_, F_SETFL, flags);
 }
 
 void FileHandle::drop_cached() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }

@@ -20,8 +20,7 @@ namespace llmtrain {
 FolderHandle FolderHandle::open(const std::string& path, Links links) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
-    const char* what =
-        errno == ENOTDIR ? "it is a file, not a folder: give the one that it lies in" : std::strerror(errno);
+    const char* what = errno == ENOTDIR ? "it is a file, not a folder: give its folder" : std::strerror(errno);
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, what));
   }
   return FolderHandle(descriptor, path, links);
@@ -53,8 +52,8 @@ std::string FolderHandle::why_unreadable(const std::string& name, int error) con
   const std::string shown = printable(std::string(target.data(), static_cast<size_t>(length)));
   if (error == ENOENT) {
     return fmt::format(
-        "it is a symbolic link to {}, which is not there. A copy of a Hugging Face snapshot needs the "
-        "files that it links to (cp -rL)",
+        "it is a symbolic link to {}, which does not exist. Copy a Hugging Face snapshot with the files that it links "
+        "to (cp -rL)",
         shown);
   }
   return fmt::format("it is a symbolic link to {}: {}", shown, std::strerror(error));
@@ -75,11 +74,11 @@ std::vector<std::string> FolderHandle::names() const {
 FileHandle FolderHandle::open_to_read(const std::string& name) const {
   check_file_name(name, path_);
   const std::string path = path_of(name);
-  // Without O_NONBLOCK the open of a pipe would wait for a writer.
+  // O_NONBLOCK keeps the open of a pipe from waiting for a writer.
   const int no_links = links_ == Links::refused ? O_NOFOLLOW : 0;
   const int descriptor = ::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_links);
   if (descriptor < 0 && no_links != 0 && errno == ELOOP) {
-    throw UserError(ExitCode::bad_content, path + ": a symbolic link, which is not followed in a checkpoint");
+    throw UserError(ExitCode::bad_content, path + ": it is a symbolic link, which a checkpoint must not contain");
   }
   if (descriptor < 0) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", path, why_unreadable(name, errno)));

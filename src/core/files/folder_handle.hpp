@@ -8,13 +8,13 @@
 
 namespace llmtrain {
 
-/// A folder whose files are opened by names that foreign text may have chosen: only plain names, which cannot lead out
-/// of the folder, and regular files only. Symbolic links are followed in folders of models, since the Hugging Face
-/// cache consists of them, and refused in checkpoints, which this program writes without any.
+/// A folder whose files are opened by untrusted names: only plain names, which cannot lead out of the folder, and
+/// regular files only. Symbolic links are followed in folders of models, since the Hugging Face cache consists of them,
+/// and refused in checkpoints, which this program writes without any.
 class FolderHandle {
  public:
   enum class Links : uint8_t { followed, refused };
-  /// UserError(missing_input) when it is no folder. The path itself may lead through links.
+  /// Opens the folder; UserError(missing_input) when it is not a folder. The path itself may contain links.
   static FolderHandle open(const std::string& path, Links links = Links::followed);
 
   ~FolderHandle();
@@ -23,12 +23,12 @@ class FolderHandle {
 
   const std::string& path() const { return path_; }
   std::string path_of(std::string_view name) const { return path_ + "/" + std::string(name); }
-  /// Whether something of this name is there, a link included.
+  /// True if an entry of this name exists, links included.
   bool has(const std::string& name) const;
-  /// Sorted; without those that begin with a dot.
+  /// Names of the entries, sorted; without those that begin with a dot.
   std::vector<std::string> names() const;
-  /// UserError: bad_content for a name that is none, a link that is refused and what is no regular file; missing_input
-  /// when it is not there or is a link that leads nowhere.
+  /// Opens a file. UserError: bad_content for an invalid name, a refused link and anything but a regular file;
+  /// missing_input when it does not exist or the link is broken.
   FileHandle open_to_read(const std::string& name) const;
 
  private:
@@ -40,8 +40,8 @@ class FolderHandle {
   Links links_ = Links::followed;
 };
 
-/// Throws UserError(bad_content), beginning with `place`, unless the name is one component: no separator, not "." or
-/// "..", no NUL or other control character, at most 255 bytes.
+/// Throws UserError(bad_content), whose message begins with `place`, unless the name is one component: no separator,
+/// not "." or "..", no NUL or other control character, at most 255 bytes.
 void check_file_name(std::string_view name, const std::string& place);
 
 }  // namespace llmtrain

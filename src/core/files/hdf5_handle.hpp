@@ -11,18 +11,18 @@
 
 namespace llmtrain {
 
-/// The library does nothing when the program ends: every file is closed by its owner, and its own cleaning up crashes
-/// where an allocation had failed in it.
+/// Disables the library's cleanup at exit: every file is closed by its owner, and the cleanup crashes where an
+/// allocation had failed in it.
 inline const bool hdf5_stays_at_exit = H5dont_atexit() >= 0;
 
-/// The library is used by one thread at a time (Debian's build has no locks of its own): the training thread, and
-/// beside it the writer of checkpoints for their view.
+/// Locks the library for one thread at a time (Debian's build has no locks of its own): the training thread, and the
+/// checkpoint writer, which writes HDF5 views.
 inline std::mutex& hdf5_mutex() {
   static std::mutex mutex;
   return mutex;
 }
 
-/// After a call that failed: what the system said, as far as the library tells; else empty.
+/// The system's reason for a failed call, if the library reports it; else empty.
 inline std::string hdf5_system_error() {
   std::string found;
   const auto look = [](unsigned /*depth*/, const H5E_error2_t* entry, void* to) -> herr_t {
@@ -76,7 +76,7 @@ class Hdf5Handle {
 
   bool valid() const { return id_ >= 0; }
   hid_t get() const { return id_; }
-  /// False when the library reports a failure, which for a file that was written means that data may be missing.
+  /// Returns false when the library reports a failure; for a written file, data may then be missing.
   bool reset() {
     const hid_t id = std::exchange(id_, -1);
     return id < 0 || close_(id) >= 0;
@@ -87,8 +87,8 @@ class Hdf5Handle {
   Close close_ = nullptr;
 };
 
-/// Access to a file that is written: HDF5 1.10 reads it, whatever release writes it. Each default of the library is
-/// that of its own release. Invalid on failure, which a file cannot be made with.
+/// Property list for writing a file that HDF5 1.10 can read, whatever release writes it. Each default of the library
+/// follows its own release. Invalid on failure; no file can be created with it then.
 inline Hdf5Handle hdf5_write_access(H5F_libver_t oldest = H5F_LIBVER_EARLIEST) {
   Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   if (H5Pset_libver_bounds(access.get(), oldest, H5F_LIBVER_V110) < 0) return {};

@@ -1,6 +1,6 @@
 #pragma once
-// Typed access to a JSON document. An error names the file, the key with its path, what is expected there and what is
-// found.
+// Typed access to a JSON document. An error names the file, the key with its path, the expected value and the actual
+// one.
 
 #include <cstdint>
 #include <initializer_list>
@@ -14,16 +14,16 @@
 
 namespace llmtrain {
 
-/// A value and where it stands. The document outlives it. Every error is a UserError(bad_content).
+/// A value and its path. The document must outlive it. Every error is a UserError(bad_content).
 class JsonNode {
  public:
-  /// `where` begins its messages: the file's name, or nothing.
+  /// `where`: prefix of its messages: the file's name, or nothing.
   JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
 
   const nlohmann::json& value() const { return *value_; }
   const std::string& where() const { return where_; }
   bool is_null() const { return value_->is_null(); }
-  bool has(std::string_view key) const;  ///< and it is not null
+  bool has(std::string_view key) const;  ///< true if the key exists and is not null
   JsonNode at(std::string_view key) const;
   JsonNode at(size_t index) const;
   size_t size() const { return value_->size(); }
@@ -44,8 +44,8 @@ class JsonNode {
     for (const auto& [name, value] : object().value_->items()) take(name, JsonNode(value, child(printable(name))));
   }
 
-  /// An object with these keys, perhaps some of the optional ones, and no others, which would change what the rest
-  /// means.
+  /// Requires an object with these keys, optionally some of the optional ones, and no others, which would change the
+  /// meaning of the rest.
   void check_keys(std::initializer_list<std::string_view> keys,
                   std::initializer_list<std::string_view> optional = {}) const;
   void allow(std::initializer_list<std::string_view> keys) const { check_keys({}, keys); }

@@ -19,7 +19,7 @@ namespace {
   throw UserError(ExitCode::bad_content, fmt::format("{}:{}: byte {}: {}", source, line, byte + 1, what));
 }
 
-/// Walks over the text and tells how far the parser has come.
+/// An iterator over the text that records how far the parser has come.
 class TrackedIterator {
  public:
   using iterator_category = std::forward_iterator_tag;
@@ -63,7 +63,7 @@ class DocumentBuilder final : public JsonHandler {
   bool on_key(std::string& name) override {
     const auto [place, is_new] = open_.back()->get_ref<nlohmann::json::object_t&>().try_emplace(name);
     next_ = &place->second;
-    return is_new || fail(fmt::format("key {} twice in one object", printable(name)));
+    return is_new || fail(fmt::format("the key {} appears twice in one object", printable(name)));
   }
   bool on_open(bool object) override {
     nlohmann::json* at = place();
@@ -75,7 +75,7 @@ class DocumentBuilder final : public JsonHandler {
     open_.pop_back();
     return true;
   }
-  /// Where the next value goes. Only the innermost open array grows, so that the pointers to what is open stay valid.
+  /// Target of the next value. Only the innermost open array grows, so that the pointers to open containers stay valid.
   nlohmann::json* place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return next_;
@@ -84,29 +84,30 @@ class DocumentBuilder final : public JsonHandler {
 
   nlohmann::json root_;
   std::vector<nlohmann::json*> open_;
-  nlohmann::json* next_ = nullptr;  // value of the key last read
+  nlohmann::json* next_ = nullptr;  // value of the last key
 };
 
 }  // namespace
 
 bool JsonHandler::parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
   constexpr int number_overflow = 406;  // of nlohmann::json::out_of_range
-  return fail(error.id == number_overflow ? "a number that no double holds" : "not valid JSON");
+  return fail(error.id == number_overflow ? "the number does not fit a double" : "not valid JSON");
 }
 
 bool JsonHandler::count() {
-  if (values_left_ == 0) return fail("more values than such a file can need");
+  if (values_left_ == 0) return fail("the document has too many values");
   --values_left_;
   return true;
 }
 
 bool JsonHandler::open(bool object) {
-  if (++depth_ > max_json_depth) return fail(fmt::format("nested deeper than {} levels", max_json_depth));
+  if (++depth_ > max_json_depth)
+    return fail(fmt::format("the document is nested deeper than {} levels", max_json_depth));
   return count() && on_open(object);
 }
 
 void parse_json_events(std::string_view text, const std::string& source, JsonHandler& handler) {
-  // The parser takes a NUL for the end of its input, and skips a mark.
+  // The parser takes a NUL as the end of its input, and skips a byte order mark.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) refuse(text, source, nul, "a NUL");
   if (text.starts_with("\xEF\xBB\xBF")) refuse(text, source, 0, "a byte order mark: remove it");
@@ -119,8 +120,8 @@ void parse_json_events(std::string_view text, const std::string& source, JsonHan
 
 nlohmann::json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.bytes) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} bytes; such a file has at most {}", source, text.size(), limits.bytes));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: the file has {} bytes, and at most {} are allowed", source,
+                                                       text.size(), limits.bytes));
   }
   DocumentBuilder builder(limits.values);
   parse_json_events(text, source, builder);

@@ -1,7 +1,7 @@
 #pragma once
-// JSON that may be hostile: config.json, weight indices, tokenizers, headers of safetensors. The parser keeps its stack
-// on the heap; text, depth and number of values are bounded, so that memory is; what other readers take silently
-// (duplicate keys, a byte order mark, NUL, bytes that are not UTF-8, anything behind the document) is refused.
+// Reader of untrusted JSON: config.json, weight indices, tokenizers, headers of safetensors. The parser keeps its stack
+// on the heap; text, depth and number of values are bounded, and so is memory. It refuses what other readers accept
+// silently (duplicate keys, a byte order mark, NUL, bytes that are not UTF-8, anything after the document).
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -16,19 +16,19 @@ inline constexpr int max_json_depth = 64;
 
 struct JsonLimits {
   int64_t bytes = int64_t{1} << 20;
-  int64_t values = int64_t{1} << 20;  ///< and keys, of the whole document; each takes up to about 100 bytes
+  int64_t values = int64_t{1} << 20;  ///< values and keys of the whole document; each takes up to about 100 bytes
 };
 
-/// The document. UserError(bad_content) "source:line: byte N: what is wrong"; N counts from 1.
+/// Parses the document. UserError(bad_content) "source:line: byte N: reason"; N counts from 1.
 nlohmann::json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 nlohmann::json read_json(const FileHandle& file, const JsonLimits& limits = {});
 
-/// For documents too large to be kept: takes the events of the parser. A hook that returns fail(...) ends it.
+/// A handler of the parser's events, for documents too large to keep. A hook that returns fail(...) ends the parse.
 class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
 
-  // What the parser calls.
+  // Interface of the parser.
   bool null() final { return take({}); }
   bool boolean(bool value) final { return take(value); }
   bool number_integer(number_integer_t value) final { return take(value); }
@@ -47,8 +47,8 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   explicit JsonHandler(int64_t max_values) : values_left_(max_values) {}
   virtual bool on_value(nlohmann::json value) = 0;  ///< a scalar
   virtual bool on_key(std::string& name) = 0;
-  virtual bool on_open(bool object) = 0;  ///< of an object or array; depth() counts it already
-  virtual bool on_close() = 0;            ///< depth() does not count it any more
+  virtual bool on_open(bool object) = 0;  ///< start of an object or array, already counted by depth()
+  virtual bool on_close() = 0;            ///< depth() no longer counts it
   int depth() const { return depth_; }
   bool fail(std::string what) {
     if (problem_.empty()) problem_ = std::move(what);
@@ -66,10 +66,10 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   int depth_ = 0;
 };
 
-/// Runs the handler over `text`; errors as in parse_json.
+/// Runs the handler over `text`; errors are those of parse_json.
 void parse_json_events(std::string_view text, const std::string& source, JsonHandler& handler);
 
-/// A text of a hostile file as part of a message: its first bytes, printable ASCII only.
+/// Shortens untrusted text for a message: its first bytes, printable ASCII only.
 std::string printable(std::string_view text);
 /// The same of any value.
 std::string printable_value(const nlohmann::json& value);

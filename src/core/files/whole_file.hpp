@@ -1,5 +1,5 @@
 #pragma once
-// Files that appear whole or not at all, whenever the process ends: a temporary name, fsync, rename.
+// Atomic creation of files (all or nothing, whenever the process ends): a temporary name, fsync, rename.
 
 #include <string>
 #include <string_view>
@@ -8,10 +8,10 @@
 
 namespace llmtrain {
 
-/// A name beside `path` that nobody else uses: "<path>.<host>-<process>-<time>-<number>.tmp".
+/// A unique name beside `path`: "<path>.<host>-<process>-<time>-<number>.tmp".
 std::string temporary_path(const std::string& path);
 
-/// A file under a temporary name until it is published; one that never is leaves nothing behind.
+/// A file under a temporary name until it is published; an unpublished one is removed.
 class WholeFile {
  public:
   /// UserError(cannot_create).
@@ -21,7 +21,7 @@ class WholeFile {
   WholeFile& operator=(const WholeFile&) = delete;
 
   const FileHandle& file() const { return file_; }
-  /// Synced and under its name, in the place of an older one. UserError: io, cannot_create.
+  /// Syncs the file and renames it to its name, replacing an older one. UserError: io, cannot_create.
   void publish();
 
  private:
@@ -33,7 +33,7 @@ class WholeFile {
 
 void write_whole_file(const std::string& path, std::string_view content);
 
-/// rename(2), and the folder synced. UserError(cannot_create).
+/// Calls rename(2) and syncs the folder. UserError(cannot_create).
 void publish_file(const std::string& temporary, const std::string& path);
 
 }  // namespace llmtrain

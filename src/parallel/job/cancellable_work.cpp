@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds between_meetings{500};
 
-/// Out of this rank's work. Not a UserError, which the work itself may catch.
+/// Thrown to leave this rank's work. It is not a UserError, which the work itself may catch.
 struct Left : std::exception {};
 
 }  // namespace
@@ -35,7 +35,7 @@ void throw_if_stopping(Communicator& communicator, const std::string& where) {
 void run_cancellable(Communicator& communicator, const std::string& where,
                      const std::function<void(const Pause&)>& work, const std::function<void()>& meeting) {
   struct Facts {
-    int64_t busy, failed, stop;  // of any rank
+    int64_t busy, failed, stop;  // maximum over the ranks
   } facts{1, 0, 0};
   std::exception_ptr error;
   Clock::time_point next = Clock::now() + between_meetings;
@@ -53,7 +53,7 @@ void run_cancellable(Communicator& communicator, const std::string& where,
       meet(true);
       if (over()) throw Left();
     });
-  } catch (const Left&) {  // what all know is told below
+  } catch (const Left&) {  // the agreed reason is thrown below
   } catch (const UserError&) {
     error = std::current_exception();
   }

@@ -32,7 +32,7 @@ bool claim_end(int code) {
   const char* end = std::to_chars(text.data(), text.data() + text.size(), code).ptr;
   [[maybe_unused]] const ssize_t written = ::write(descriptor, text.data(), static_cast<size_t>(end - text.data()));
   ::close(descriptor);
-  return true;  // without its code it is a claim all the same
+  return true;  // a file without a code is a claim too
 }
 
 std::optional<int> claimed_code() {

@@ -1,18 +1,18 @@
 #pragma once
-// Who ends the job: the first rank that creates a file with the exit code. The others, which the launcher or their own
-// watchdog ends at the same time, then know that everything has been said. State of the process, like failure.hpp's;
-// without allocation, since memory may be what is missing.
+// Election of the rank that ends the job: the first that creates a file with the exit code. The others, which the
+// launcher or their own watchdog ends at the same time, then know that the message has been printed. The state is
+// process-wide, like failure.hpp's, and needs no allocation, since memory may be exhausted.
 
 #include <optional>
 #include <string>
 
 namespace llmtrain {
 
-/// From now on claims go to this file; an empty path: nowhere, and every claim is granted.
+/// Sets the file for claims. Empty path: no file, and every claim is granted.
 void set_claim_file(const std::string& path);
-/// Whether nobody was before this rank.
+/// Returns true if this rank is the first.
 bool claim_end(int code);
-/// The exit code of the claim that is there.
+/// Exit code of the existing claim.
 std::optional<int> claimed_code();
 
 }  // namespace llmtrain

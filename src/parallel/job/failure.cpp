@@ -32,9 +32,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Ranks that fail alike do so at about the same time; one that fails alone must not keep the others waiting.
+// Ranks with the same failure fail at about the same time; a rank that fails alone must not keep the others waiting.
 constexpr auto patience = std::chrono::seconds(5);
-// MPI_Abort is a best attempt: a process that outlives it this long ends itself.
+// MPI_Abort may fail to end the process: after this time the process ends itself.
 constexpr unsigned abort_seconds = 10;
 constexpr auto action_patience = std::chrono::seconds(3);
 
@@ -43,7 +43,7 @@ struct Session {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  int exceptions = 0;  // in flight when it began
+  int exceptions = 0;  // uncaught exceptions at its start
   std::array<char, 256> host{};
 };
 Session session;
@@ -67,7 +67,7 @@ void act_before_abort() {
       done->set_value();
     }).detach();
     end.wait_for(action_patience);
-  } catch (const std::exception&) {  // no memory or no thread: the process ends without
+  } catch (const std::exception&) {  // no memory or no thread: the process ends without the action
   }
 }
 
@@ -81,7 +81,7 @@ void act_before_abort() {
   _exit(code);
 }
 
-/// No allocation: memory may be what is missing.
+/// Does not allocate: memory may be exhausted.
 void print_with_rank(const char* message) {
   std::fflush(stdout);
   std::fprintf(stderr, "llmtrain: rank %d of %d on %s: %s\n", session.rank, session.size, session.host.data(), message);
@@ -127,9 +127,9 @@ struct Outcome {
   uint64_t message;  // hash
 };
 
-/// What every rank has to say; none if some rank does not come in time (no limit: waits for ever).
+/// Gathers the outcomes of all ranks; nullopt if some rank does not answer within the limit (no limit: waits for ever).
 std::optional<std::vector<Outcome>> agree(const Outcome& own, std::optional<steady_clock::duration> limit) {
-  // After a timeout MPI may still read and write these: they are kept.
+  // After a timeout MPI may still access these; they are never freed.
   static std::deque<std::vector<Outcome>> kept;
   const Outcome& mine = kept.emplace_back(1, own).front();
   std::vector<Outcome>& all = kept.emplace_back(static_cast<size_t>(session.size));
@@ -147,11 +147,12 @@ std::optional<std::vector<Outcome>> agree(const Outcome& own, std::optional<stea
     }
     if (limit && steady_clock::now() - begin > *limit) return std::nullopt;
     if (limit) note_progress();
-    if (tries > 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // others may have long work to do
+    // others may still be working for long
+    if (tries > 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-/// Which of several errors gives the exit code: the deck before missing files before bad content.
+/// Priority among several errors for the exit code: deck, missing files, bad content.
 ExitCode more_urgent(ExitCode a, ExitCode b) {
   for (const ExitCode code : {ExitCode::deck, ExitCode::missing_input, ExitCode::bad_content}) {
     if (a == code || b == code) return code;
@@ -159,7 +160,7 @@ ExitCode more_urgent(ExitCode a, ExitCode b) {
   return a;
 }
 
-/// An error's code before the highest of those that ranks returned.
+/// Prefers an error's code to the highest of those that ranks returned.
 int common_code(const std::vector<Outcome>& all) {
   std::optional<ExitCode> error;
   int64_t highest = 0;
@@ -223,7 +224,7 @@ void throw_on_all_ranks(const GatherAll& gather, const std::function<void()>& wo
 }
 
 int finish_job(int code) {
-  std::fflush(nullptr);  // the launcher may end this process when another exits with an error
+  std::fflush(nullptr);  // the launcher may kill this process when another exits with an error
   const CollectiveScope scope("end of the job", 0);
   return common_code(*agree({0, code, 0}, std::nullopt));
 }
@@ -253,7 +254,7 @@ void fail_job(const char* message) {
 }
 
 void abort_with_report(int code, const std::string& text) {
-  // Not through stderr's buffer: the thread that is stuck may hold its lock.
+  // Bypasses stderr's buffer: the thread that is stuck may hold its lock.
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
     if (n <= 0) break;
@@ -265,7 +266,7 @@ void abort_with_report(int code, const std::string& text) {
 void set_abort_action(void (*action)()) { abort_action = action; }
 
 void abort_if_unwinding() {
-  if (std::uncaught_exceptions() > session.exceptions) fail_job("the program ended by an exception that nobody caught");
+  if (std::uncaught_exceptions() > session.exceptions) fail_job("the program ended with an uncaught exception");
 }
 
 }  // namespace llmtrain

@@ -25,7 +25,7 @@ std::string environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
-/// The positive number that `text` begins with (OMP_NUM_THREADS may be a list), else 0.
+/// Returns the positive number at the start of `text` (OMP_NUM_THREADS may be a list), else 0.
 int leading_number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -44,7 +44,7 @@ int bound_core_count() {
   return std::max(1, CPU_COUNT_S(bytes, set.get()));
 }
 
-/// Number of cores in the kernel's list notation, "0-3,8"; 0 if it is none.
+/// Number of cores in the kernel's list notation, "0-3,8"; 0 if the text is invalid.
 int listed_cores(const std::string& text) {
   int count = 0;
   std::istringstream stream(text);
@@ -68,7 +68,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// The control group of this process (version 2): the launcher's binding does not hide its limits.
+/// The control group of this process (version 2). The launcher's binding does not narrow its limits.
 std::string control_group() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -77,7 +77,7 @@ std::string control_group() {
   return "/";
 }
 
-/// Cores that a container or batch system grants; a huge number where it does not limit them.
+/// Number of cores that a container or batch system grants; a huge number if unlimited.
 int granted_cores() {
   int granted = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   const auto limit = [&](int cores) {
@@ -104,9 +104,9 @@ void set_mpi_defaults() {
   const auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
   // Open MPI 5 asks the kernel for routes to its own IPv6 addresses and does not understand the answer.
   set("OMPI_MCA_reachable", "weighted");
-  set("UCX_HANDLE_ERRORS", "none");  // for the time before let_crashes_kill(), where libucs is loaded by MPI_Init
-  // The ranks of a node use all its cores: one that spins in MPI takes the core that a rank it waits for, or anything
-  // else on the machine, needs (measured on two busy cores: 11 times longer). Alone on its core it loses nothing.
+  set("UCX_HANDLE_ERRORS", "none");  // until let_crashes_kill(), since MPI_Init loads libucs
+  // The ranks of a node use all its cores: a rank that spins in MPI takes the core from a rank that it waits for, or
+  // from another process (measured on two busy cores: 11 times slower). A rank alone on its core loses nothing.
   set("OMPI_MCA_mpi_yield_when_idle", "1");
   // Open MPI 5 fails in MPI_Init without a home directory.
   const passwd* user = std::getenv("HOME") == nullptr ? getpwuid(getuid()) : nullptr;
@@ -143,7 +143,7 @@ ThreadChoice choose_threads(const ThreadFacts& facts) {
   }
   if (share > max_threads) {
     share = max_threads;
-    reason += fmt::format(" (a rank takes {} at most: start more ranks)", share);
+    reason += fmt::format(" (a rank uses at most {}: start more ranks)", share);
   }
   const int bound = std::max(1, facts.bound_cores);
   if (bound >= share) return {share, reason, false};

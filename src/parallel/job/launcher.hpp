@@ -1,5 +1,5 @@
 #pragma once
-// What the launcher (mpirun, srun, none) and the operating system gave this rank, and what follows from it.
+// Resources that the launcher (mpirun, srun, none) and the operating system gave this rank, and the resulting settings.
 
 #include <string>
 
@@ -7,11 +7,11 @@ namespace llmtrain {
 
 class Communicator;
 
-/// Settings of Open MPI and UCX that must stand in the environment before MPI_Init, where the user has not set them.
+/// Sets defaults of Open MPI and UCX in the environment, before MPI_Init, where the user has not set them.
 void set_mpi_defaults();
-/// After MPI_Init: a crash ends the process at once and the launcher sees the signal. The handlers of MPI's libraries
-/// print a backtrace, for which they allocate memory: where the heap's lock is held, the process would stay for ever.
-/// Sanitizers keep theirs, which are their reports.
+/// Makes a crash end the process at once, so that the launcher sees the signal; called after MPI_Init. The handlers of
+/// MPI's libraries print a backtrace, for which they allocate memory: if the heap's lock is held, the process would
+/// hang. Sanitizers keep their handlers, which report errors.
 void let_crashes_kill();
 
 struct ThreadFacts {
@@ -23,19 +23,20 @@ struct ThreadFacts {
   bool slurm_step = false;  ///< started by srun rather than mpirun
 };
 
-/// Of a rank: Kokkos' OpenMP space has room for no more.
+/// Maximum per rank, a limit of Kokkos' OpenMP space.
 inline constexpr int max_threads = 512;
 
 struct ThreadChoice {
   int threads;              ///< 1 to max_threads
-  std::string note;         ///< why that many
-  bool cores_lost = false;  ///< the binding leaves out cores of this rank's share; the note says the remedy
+  std::string note;         ///< reason for the number
+  bool cores_lost = false;  ///< the binding excludes cores of this rank's share; the note says the remedy
 };
 
 ThreadChoice choose_threads(const ThreadFacts& facts);
 ThreadFacts find_thread_facts(int ranks_on_node);
 
-/// Threads this rank may use for work beside kernels, such as reading files: as many as those have, within reason.
+/// Number of threads of this rank for work beside kernels, such as reading files: as many as kernels use, up to a
+/// limit.
 int worker_threads(const Communicator& communicator);
 
 }  // namespace llmtrain

@@ -21,7 +21,7 @@ struct ProcessFacts {
   int64_t started = 0;
 };
 
-/// From /proc/<pid>/stat: "pid (name) state ..." with the start time as field 22; the name may hold anything.
+/// Parses /proc/<pid>/stat: "pid (name) state ..." with the start time as field 22; the name may contain anything.
 std::optional<ProcessFacts> process_facts(int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;

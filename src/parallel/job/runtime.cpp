@@ -35,7 +35,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   }
   try {
     start_device();
-  } catch (const UserError&) {  // of every rank: all can end MPI
+  } catch (const UserError&) {  // the error is the same on every rank: all can finalize MPI
     device_.reset();
     end_failure_handling();
     MPI_Finalize();

@@ -1,5 +1,5 @@
 #pragma once
-// The life of the SPMD program: MPI, device, threads, and the one place where failures end.
+// Life cycle of the SPMD program: MPI, device, threads, and the central handling of failures.
 
 #include <functional>
 #include <memory>
@@ -19,24 +19,25 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// What follows computes, for which files and plans need no GPU; the host, where that is the device, is there from
-  /// the beginning. Collective; the communicator of before is gone. UserError(no_device) on every rank where there is
-  /// none to compute with.
+  /// Starts the device for computation; files and plans need no GPU. (The host as the device is available from the
+  /// beginning.) Collective; it invalidates earlier references to the communicator. UserError(no_device) on every rank
+  /// if a device is missing.
   void start_device();
 
-  Communicator& communicator() { return *communicator_; }          ///< moves no tensors before start_device()
-  Stream& stream() { return *stream_; }                            ///< after start_device()
-  int threads() const { return threads_; }                         ///< of this rank
-  const std::string& thread_note() const { return thread_note_; }  ///< why it is that many
+  Communicator& communicator() { return *communicator_; }          ///< cannot move tensors before start_device()
+  Stream& stream() { return *stream_; }                            ///< valid after start_device()
+  int threads() const { return threads_; }                         ///< threads of this rank
+  const std::string& thread_note() const { return thread_note_; }  ///< reason for the number of threads
   bool cores_lost() const { return cores_lost_; }  ///< fewer than this rank's share; the note says the remedy
 
-  /// Runs `body` and returns the exit code. UserError: one message on stderr, from rank 0 when every rank has it
-  /// (throw_on_all_ranks), else from the rank that has it, which then aborts the job with the error's code. Anything
-  /// else: rank, host and message, then MPI_Abort: never a hang in MPI_Finalize, never 0 after a partial run.
+  /// Runs `body` and returns the exit code. A UserError prints one message on stderr: from rank 0 when every rank has
+  /// it (throw_on_all_ranks), else from the rank that has it, which then aborts the job with the error's code. Any
+  /// other exception prints rank, host and message and calls MPI_Abort: never a hang in MPI_Finalize, never 0 after a
+  /// partial run.
   int guard(const std::function<int()>& body);
 
-  /// Collective, once: from here to the end of guard() a rank that is lost or stuck ends the job. Gives what the user
-  /// should know; mostly nothing.
+  /// Starts the watchdog. Collective, once: until the end of guard() a rank that is lost or stuck ends the job. Returns
+  /// a note for the user, usually empty.
   std::string watch(const WatchOptions& options);
 
  private:
@@ -52,11 +53,11 @@ class Runtime {
   bool cores_lost_ = false;
 };
 
-/// "Open MPI v5.0.7". Needs no MPI_Init.
+/// Name and version: "Open MPI v5.0.7". Needs no MPI_Init.
 std::string mpi_library();
 
-/// For an error of every rank that is known outside of MPI: the process that the launcher made rank 0 prints `message`
-/// on stderr; the others give it a second for that, as launchers kill all when one exits with an error.
+/// Reports an error that every rank has outside MPI: the process that the launcher made rank 0 prints `message` on
+/// stderr; the others wait a second, as launchers kill all when one exits with an error.
 void print_as_first_process(const std::string& message);
 
 /// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the

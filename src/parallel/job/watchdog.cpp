@@ -26,15 +26,16 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr double ending_seconds = 5;    // between the request to end and the kill, launchers leave 1 to 30
-constexpr double patience = 3;          // for the file system, when everything else is decided
-constexpr double others_patience = 10;  // for the rank that reports
-constexpr double quick_period = 0.02;   // while every moment counts
-constexpr double longest_pause = 1;     // beyond this the watch itself did not run, and nobody's time counts
+constexpr double ending_seconds = 5;    // time between a request to end and the kill; launchers wait 1 to 30
+constexpr double patience = 3;          // grace for the file system once the verdict is reached
+constexpr double others_patience = 10;  // grace for the rank that reports
+constexpr double quick_period = 0.02;   // period while a decision is urgent
+// a longer pause means that the watchdog itself was suspended, and does not count
+constexpr double longest_pause = 1;
 
 std::string status_path(const std::string& folder, int64_t rank) { return fmt::format("{}/rank-{:05}", folder, rank); }
 
-/// Opened anew each time: closing is what brings the bytes to other nodes on NFS.
+/// The file is opened for each read: on NFS, close-to-open consistency shows the bytes of other nodes.
 bool write_status(const std::string& path, const std::string& text, int flags) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
   if (file < 0) return false;
@@ -52,11 +53,11 @@ std::optional<RankStatus> read_status(const std::string& path) {
   return parse_status(std::string(text.data(), static_cast<size_t>(length)));
 }
 
-/// Rank 0: an empty folder, whatever an earlier job left; nothing that is not ours goes.
+/// Rank 0 empties the folder of an earlier job's files; it keeps all other files.
 void prepare_folder(const std::string& folder) {
   std::error_code ignored;
   fs::create_directories(folder, ignored);
-  std::error_code error;  // not the loop of a range, which throws when the folder cannot be read on
+  std::error_code error;  // no range-based loop, which throws when reading the folder fails
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename();
     if (name.starts_with("rank-") || name == "end") fs::remove(entry->path(), ignored);
@@ -69,7 +70,7 @@ void block_signals() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-/// Time without progress of one lane, and the longest piece of its own work by section.
+/// Time without progress of one lane, and the longest time of a work item by section.
 class LaneWatch {
  public:
   explicit LaneWatch(Lane lane) : lane_(activity().lane(lane)), ticks_(lane_.ticks.load()) {}
@@ -110,7 +111,7 @@ struct Watchdog::State {
     const WatchdogLimits& l = options.limits;
     beat = std::clamp(l.lost_after / 24, 0.05, 2.0);
     period = std::clamp(std::min({l.lost_after, l.stuck_after, l.io_stuck_after}) / 10, 0.02, 0.1);
-    // Of many ranks a few look at the others, lest the file system has to serve all of them at once.
+    // In a large job only a few ranks watch the others, so that the file system need not serve all of them at once.
     looks = size <= 16 || rank % (size / 8) == 0;
   }
 
@@ -131,21 +132,21 @@ struct Watchdog::State {
   const ProcessIdentity process;
   bool with_files = false;
   bool looks;
-  double beat, period;  // seconds between two files, two looks at memory
+  double beat, period;  // seconds between two writes of the file, and between two checks of memory
   int64_t job = 0;
 
-  std::mutex mutex;  // of what follows; never held in a call of the file system
+  std::mutex mutex;  // guards the fields below; never held in a call of the file system
   std::condition_variable wake;
   bool stop = false;
   bool look = false, hurry = false, end_wanted = false;
   double main_idle = 0, writer_idle = 0;
-  double files_idle = 0;  // since the file thread came back
+  double files_idle = 0;  // seconds since the file thread last returned
   enum class Claim : uint8_t { open, ours, others } claim = Claim::open;
   std::vector<ObservedRank> seen;
-  int threads = 0;  // running
+  int threads = 0;  // number of running threads
 
-  std::vector<ObservedRank> table;  // of the file thread
-  int64_t beats = 0;                // of the file thread
+  std::vector<ObservedRank> table;  // used by the file thread only
+  int64_t beats = 0;                // used by the file thread only
 };
 
 RankStatus Watchdog::State::own_status() {
@@ -174,7 +175,7 @@ void Watchdog::State::look_at_others(double seconds) {
   }
 }
 
-/// The file thread.
+/// Body of the file thread.
 void Watchdog::State::report_status() {
   Clock::time_point last = Clock::now();
   table.resize(static_cast<size_t>(size));
@@ -214,7 +215,7 @@ std::optional<Verdict> Watchdog::State::conclude(const LaneWatch& main, const La
   const bool waits = now.collective.inside.load() || (now.waits_for_writer.load() && writes);
   const WatchdogLimits& limits = options.limits;
   if (!waits && main.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, main.idle()};
-  // What the writer copies may be behind transfers: then it waits for the peers that the training thread waits for.
+  // If the writer copies data that transfers produce, it waits for the same peers as the training thread.
   const bool behind = now.collective.inside.load() && now.lane(Lane::writer).waits_for_device.load();
   if (writes && !behind && writer.over_deadline(limits)) return Verdict{Verdict::Cause::stuck, {rank}, writer.idle()};
   if (!with_files) return std::nullopt;
@@ -225,7 +226,7 @@ std::optional<Verdict> Watchdog::State::conclude(const LaneWatch& main, const La
   return find_verdict(seen, rank, limits);
 }
 
-/// The thread that looks at memory.
+/// Body of the thread that watches memory.
 void Watchdog::State::watch() {
   LaneWatch main(Lane::main), writer(Lane::writer);
   double ending_for = 0;
@@ -248,7 +249,7 @@ void Watchdog::State::watch() {
       if (look) wake.notify_all();
     }
     if (const auto verdict = conclude(main, writer)) end_with(*verdict);
-    // Somebody else ends the job, and this rank was asked to go: it does, rather than wait to be killed.
+    // Another rank ends the job, and this rank was asked to end: it does so before it is killed.
     if (hurry && with_files) {
       if (const auto code = claimed_code()) _exit(*code);
     }
@@ -291,8 +292,8 @@ Watchdog::Watchdog(const WatchOptions& options, Communicator& communicator)
   if (s.with_files) {
     set_claim_file(options.folder + "/end");
   } else {
-    note_ =
-        fmt::format("{}: {} ranks cannot write there, so that lost ranks are not noticed", options.folder, blind[0]);
+    note_ = fmt::format("{}: {} ranks cannot write to this folder, so that lost ranks are not detected", options.folder,
+                        blind[0]);
   }
   const auto start = [&](void (State::*work)()) {
     ++s.threads;

@@ -1,14 +1,13 @@
 #pragma once
-// Sees to it that no rank waits for ever. Two threads per rank, which make no MPI call before the end:
+// The watchdog ends a job in which a rank would wait for ever. Two threads per rank make no MPI call before the end:
 //
-// - One tells the others where this rank is, through a small file that it replaces every few seconds, and reads
-//   theirs once this rank has made no progress for a while. It may hang with the file system.
-// - One looks at memory only: at the progress of this rank, and at what the first has read. When a rank is lost (no
-//   sign of life; its process is gone) or stuck (alive, at work, no progress within the deadline of its section), one
-//   rank prints where every rank is and ends the job with
-//   exit code 76.
+// - The file thread publishes the state of this rank in a small file that it replaces every few seconds, and reads the
+//   others' files once this rank has made no progress for a while. It may hang with the file system.
+// - The memory thread reads only memory: the progress of this rank, and the results of the file thread. When a rank is
+//   lost (no heartbeat; its process is gone) or stuck (alive, working, no progress within the deadline of its section),
+//   one rank prints the state of every rank and ends the job with exit code 76.
 //
-// Waiting in a collective has no deadline of its own: whoever keeps the others waiting has one.
+// A wait in a collective has no deadline of its own: the rank that keeps the others waiting has one.
 
 #include <functional>
 #include <memory>
@@ -20,27 +19,27 @@
 namespace llmtrain {
 
 struct WatchOptions {
-  std::string folder;  ///< of the files; seen by all ranks
+  std::string folder;  ///< folder of the files, visible to all ranks
   WatchdogLimits limits;
-  /// Whether this process was asked to end by somebody who will soon kill it, as launchers do when a rank is lost.
+  /// Returns true if this process was asked to end and will soon be killed, as launchers do when a rank is lost.
   std::function<bool()> ending;
 };
 
 class Watchdog {
  public:
-  /// Collective. Where some rank cannot write into the folder each rank watches itself alone, see note().
+  /// Collective. If some rank cannot write into the folder, each rank watches only itself, see note().
   Watchdog(const WatchOptions& options, Communicator& communicator);
-  /// Not collective. Rank 0 removes the files: all ranks have come to their end.
+  /// Not collective. Rank 0 removes the files: all ranks have ended.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// What the user should know; mostly empty.
+  /// Note for the user; usually empty.
   const std::string& note() const { return note_; }
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  ///< shared with the threads, one of which may never come back from the file system
+  std::shared_ptr<State> state_;  ///< shared with the threads, one of which may never return from the file system
   std::string note_;
 };
 

@@ -5,19 +5,20 @@
 namespace llmtrain {
 
 void WatchdogConfig::visit(DeckKeys& keys) {
-  keys.section("watchdog",
-               "Ends the job with exit code 76, and says where every rank is, instead of waiting for ever for a rank "
-               "that is lost or stuck.",
-               Change::nothing);
-  keys.key("enabled", enabled, {.doc = "false: a job whose rank is stopped or hangs stays until its time is up."});
+  keys.section(
+      "watchdog",
+      "Hang detection. If a rank is lost or stuck, the job prints the state of every rank and ends with exit code 76.",
+      Change::nothing);
+  keys.key("enabled", enabled,
+           {.doc = "Detect lost and stuck ranks. false: a job with such a rank hangs until its time limit."});
   keys.key("lost_after", lost_after,
-           {.doc = "A rank without a sign of life for so long is lost: killed, stopped, or its node gone. Longer than "
-                   "the file system takes to show one node's small files to another."});
+           {.doc = "Time without a heartbeat after which a rank is lost: killed, stopped, or on a failed node. It must "
+                   "exceed the time in which the file system shows one node's small files to another."});
   keys.key("stuck_after", stuck_after,
-           {.doc = "A rank that lives but gets nothing done for so long is stuck (or 10 times as long as its longest "
-                   "piece of work took); waiting for others does not count."});
+           {.doc = "Time without progress after which a living rank is stuck (or 10 times the duration of its longest "
+                   "work item); waiting for others does not count."});
   keys.key("io_stuck_after", io_stuck_after,
-           {.doc = "The same while it reads or writes files; also for ranks that all wait for each other."});
+           {.doc = "The same time while a rank reads or writes files, and for ranks that all wait for each other."});
 }
 
 void WatchdogConfig::resolve(DeckLoader& deck) const {
@@ -28,7 +29,8 @@ void WatchdogConfig::resolve(DeckLoader& deck) const {
     return;
   }
   const auto positive = [&](std::string_view key, const Duration& value) {
-    deck.check(value.seconds > 0, {key}, "must be longer than 0 s; watchdog.enabled = false switches it off");
+    deck.check(value.seconds > 0, {key},
+               "must be longer than 0 s: set watchdog.enabled = false to disable the watchdog");
   };
   positive("watchdog.lost_after", lost_after);
   positive("watchdog.stuck_after", stuck_after);

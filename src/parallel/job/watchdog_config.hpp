@@ -9,9 +9,9 @@ class DeckLoader;
 /// [watchdog]; see watchdog.hpp.
 struct WatchdogConfig {
   bool enabled = true;
-  Duration lost_after{2 * 60};       ///< without a sign of life
+  Duration lost_after{2 * 60};       ///< without a heartbeat
   Duration stuck_after{15 * 60};     ///< without progress
-  Duration io_stuck_after{30 * 60};  ///< without progress where files are read or written
+  Duration io_stuck_after{30 * 60};  ///< without progress while reading or writing files
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck) const;  ///< checks only

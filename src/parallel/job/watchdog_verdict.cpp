@@ -8,8 +8,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr double slack = 10;      // times the longest piece of work
-constexpr size_t max_lines = 64;  // of ranks that are not at fault
+constexpr double slack = 10;      // multiple of the longest work item
+constexpr size_t max_lines = 64;  // maximum of printed ranks that are not at fault
 
 bool reads_files(Section section) {
   switch (section) {
@@ -28,9 +28,9 @@ std::string what_happened(const Verdict& verdict) {
   const std::string verb = verdict.ranks.size() == 1 ? "is" : "are";
   switch (verdict.cause) {
     case Verdict::Cause::gone:
-      return fmt::format("{} {} gone: the process ended without a word", who, verb);
+      return fmt::format("{} {} gone: the process ended without a message", who, verb);
     case Verdict::Cause::silent:
-      return fmt::format("{} {} lost: no sign of life for {:.0f} s", who, verb, verdict.seconds);
+      return fmt::format("{} {} lost: no heartbeat for {:.0f} s", who, verb, verdict.seconds);
     case Verdict::Cause::stuck:
       return fmt::format("{} {} stuck: no progress for {:.0f} s", who, verb, verdict.seconds);
     case Verdict::Cause::no_file_system:
@@ -38,24 +38,24 @@ std::string what_happened(const Verdict& verdict) {
     case Verdict::Cause::nobody_moves:
       break;
   }
-  return fmt::format("all ranks wait for each other for {:.0f} s, {} behind the others", verdict.seconds, who);
+  return fmt::format("all ranks have waited for each other for {:.0f} s, {} behind the others", verdict.seconds, who);
 }
 
 std::string line_of(size_t rank, const ObservedRank& seen, bool at_fault) {
   std::string text = fmt::format("  rank {}", rank);
   if (!seen.status) {
-    text += ": nothing is known of it";
+    text += ": its state is unknown";
   } else {
     text += fmt::format(" on {}, process {}: {}", seen.status->process.host, seen.status->process.pid,
                         describe(*seen.status));
-    text += fmt::format("; sign of life {:.1f} s ago", seen.silent);
+    text += fmt::format("; last heartbeat {:.1f} s ago", seen.silent);
   }
   if (seen.process == ProcessState::gone) text += "; the process is gone";
   if (seen.process == ProcessState::stopped) text += "; the process is stopped (SIGSTOP, or a debugger)";
   return text + (at_fault ? "   <==\n" : "\n");
 }
 
-/// All wait: those that entered the oldest collective, when the others are further.
+/// If all wait, the stuck ranks are those in the oldest collective, provided that others have passed it.
 std::vector<int> behind(const std::vector<ObservedRank>& ranks) {
   int64_t least = INT64_MAX;
   for (const ObservedRank& rank : ranks) least = std::min(least, rank.status->sequence);
@@ -100,7 +100,7 @@ std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int 
 }
 
 std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks) {
-  std::string text = fmt::format("llmtrain: {}. Where the ranks are:\n", what_happened(verdict));
+  std::string text = fmt::format("llmtrain: {}. State of the ranks:\n", what_happened(verdict));
   size_t lines = 0, left_out = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const bool at_fault = std::ranges::find(verdict.ranks, static_cast<int>(r)) != verdict.ranks.end();
@@ -110,8 +110,8 @@ std::string report(const Verdict& verdict, const std::vector<ObservedRank>& rank
     }
     text += line_of(r, ranks[r], at_fault);
   }
-  if (left_out > 0) text += fmt::format("  and {} more, of which nothing is wrong to see\n", left_out);
-  return text + "llmtrain: the job ends (exit code 76); the same command goes on from the newest checkpoint\n";
+  if (left_out > 0) text += fmt::format("  and {} more, without visible problems\n", left_out);
+  return text + "llmtrain: the job ends (exit code 76); the same command resumes from the newest checkpoint\n";
 }
 
 }  // namespace llmtrain

@@ -1,5 +1,5 @@
 #pragma once
-// When is a rank lost or stuck, and how is that said. Pure functions of what is known.
+// Detection of lost or stuck ranks, and its message. Pure functions of the observations.
 
 #include <optional>
 #include <string>
@@ -9,34 +9,34 @@
 
 namespace llmtrain {
 
-/// Seconds; see WatchdogConfig.
+/// Limits in seconds; see WatchdogConfig.
 struct WatchdogLimits {
   double lost_after = 120;
   double stuck_after = 900;
   double io_stuck_after = 1800;
 };
 
-/// One rank as another sees it.
+/// State of a rank as another rank observes it.
 struct ObservedRank {
-  std::optional<RankStatus> status;  ///< the newest that could be read
-  double silent = 0;                 ///< seconds without a new one, while the observer looked
+  std::optional<RankStatus> status;  ///< the newest readable status
+  double silent = 0;                 ///< seconds of observation without a new status
   ProcessState process = ProcessState::unknown;
 };
 
 struct Verdict {
   enum class Cause : uint8_t { gone, silent, stuck, no_file_system, nobody_moves };
   Cause cause;
-  std::vector<int> ranks;  ///< at fault
-  double seconds = 0;      ///< how long there was no sign of life, or no progress
+  std::vector<int> ranks;  ///< ranks at fault
+  double seconds = 0;      ///< seconds without heartbeat or progress
 };
 
-/// For the longest piece of work in this section so far: what is slow but moves is never stuck.
+/// Deadline that exceeds the longest work item of the section so far, so that slow work is never stuck.
 double deadline_of(Section section, bool in_file_call, double longest, const WatchdogLimits& limits);
 
-/// What `own`, which has made no progress for a while, concludes from what it sees of the others.
+/// Verdict of the rank `own`, which has made no progress for a while, from its observations of the others.
 std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits);
 
-/// Lines for people: what is wrong, and where every rank is.
+/// Message for the user: what is wrong, and the state of every rank.
 std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks);
 
 }  // namespace llmtrain

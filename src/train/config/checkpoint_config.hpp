@@ -10,7 +10,7 @@ class DeckKeys;
 class DeckLoader;
 struct Config;
 
-/// [checkpoint]; every_... = 0 means never.
+/// [checkpoint]; a value 0 of an every_... key means never.
 struct CheckpointConfig {
   enum class Export : uint8_t { none, last, best };
   enum class ExportType : uint8_t { fp32, bf16, fp16 };
@@ -35,7 +35,7 @@ struct CheckpointConfig {
   int64_t export_file_size = 5'000'000'000;  ///< bytes
 
   bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
-  /// A path that resume names, or empty.
+  /// Path that resume names, or empty.
   std::string resume_path() const {
     return resume == "auto" || resume == "never" || resume == "required" ? std::string() : resume;
   }

@@ -23,8 +23,8 @@ constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
     {"schedule.decay_steps", "schedule.decay_ratio"},
 }};
 
-/// Warm-up and decay that do not fit into the run are no error, which every schedule defines: a trial is shortened, a
-/// run goes on with fewer steps, and the deck that either was resolved to is a deck again.
+/// A warm-up and decay that do not fit into the run are valid, since every schedule is defined for them. A trial may
+/// then be shortened and a run resumed with fewer steps, and the resolved deck of either is a valid deck.
 void note_lengths(DeckLoader& deck, const Config& config) {
   const int64_t steps = config.run.max_steps;
   if (steps == 0 || config.schedule.name == ScheduleConfig::Name::constant) return;
@@ -37,7 +37,7 @@ void note_lengths(DeckLoader& deck, const Config& config) {
                         warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps));
 }
 
-/// Whether a task has a use for a key.
+/// True if a task uses a key.
 bool applies_to(RunConfig::Task task, const DeckKeys::Key& key) {
   if (task == RunConfig::Task::pretrain) return true;
   constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
@@ -71,7 +71,7 @@ bool applies_to(RunConfig::Task task, const DeckKeys::Key& key) {
   return key.section == "tokenizer";
 }
 
-/// Keys of other tasks are no mistake: one deck may serve several.
+/// Keys of other tasks are valid: one deck may serve several tasks.
 void mark_unused(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
     if (applies_to(task, key)) continue;
@@ -84,31 +84,29 @@ void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
     config.data.tokenizer = "bpe";
     deck.set("data.tokenizer", Origin::automatic, "run.task = tokenizer");
   }
-  deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer learns bpe");
+  deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer only trains bpe");
   config.data.validation.clear();
   config.data.resolve(deck, config.run.output);
 }
 
 void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
   if (!deck.given("model.path")) {
-    deck.fail("model.path", "is required with run.task = evaluate: the folder of the model");
+    deck.fail("model.path", "is required with run.task = evaluate: give the folder of the model");
   }
   if (!config.data.validation.empty()) {
     deck.set("data.train", Origin::unused, "data.validation is evaluated");
   } else if (!deck.given("data.train") && deck.sound({"data.validation"})) {
     deck.fail("data.validation",
-              "is required with run.task = evaluate (or data.train, of which the last "
-              "validation_fraction is evaluated)");
+              "is required with run.task = evaluate (or give data.train, whose last validation_fraction is evaluated)");
   }
 }
 
-/// Reports what is wrong with the data files and what the user should know of them. Returns the vocabulary that they
-/// need, 0 = not known yet.
+/// Reports errors and notes about the data files. Returns the vocabulary that they need, 0 = not yet known.
 int64_t examine_files(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
-  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing
+  if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing elsewhere
   const bool evaluates = config.run.task == RunConfig::Task::evaluate;
-  const bool alone = evaluates && !config.data.validation.empty();  // validation files take the place of training files
+  const bool alone = evaluates && !config.data.validation.empty();  // validation files replace training files
   const DataFacts facts = check_data_files(
       evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
         deck.fail(alone && key == "data.train" ? "data.validation" : key, error.what(), error.code());
@@ -119,7 +117,7 @@ int64_t examine_files(DeckLoader& deck, const Config& config) {
   return vocabulary;
 }
 
-/// A run that has checkpoints goes on from its own, whatever became of those of another.
+/// A run that has checkpoints resumes from its own, even if another run's checkpoint is gone.
 void check_resume(DeckLoader& deck, const Config& config) {
   const std::string path = config.checkpoint.resume_path();
   std::error_code ignored;
@@ -176,7 +174,7 @@ void Config::set_compute(PrecisionConfig::Compute compute) {
 std::string read_deck_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
-    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; some are in inputs/)",
+    throw UserError(ExitCode::missing_input, fmt::format("{}: {}: give the path of a deck (.ini; inputs/ has examples)",
                                                          path, std::strerror(errno)));
   std::string text(max_deck_bytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -227,7 +225,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
-             "the run would lie in data.cache, the folder of token files: choose another name");
+             "the run's folder would be data.cache, the folder of token files: choose another name");
   if (config.run.task == RunConfig::Task::pretrain) {
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
@@ -245,10 +243,10 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
 }
 
 std::string write_deck(const Config& config) {
-  Config copy = config;  // the listing wants fields it could write to
+  Config copy = config;  // the keys refer to non-const fields
   DeckKeys keys;
   copy.visit(keys);
-  return write_deck(keys, config.provenance, "Resolved deck: every key, and behind it where its value comes from.");
+  return write_deck(keys, config.provenance, "Resolved deck: every key, with the origin of its value.");
 }
 
 std::string help_text(std::string_view topic) {

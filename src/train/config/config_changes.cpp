@@ -1,4 +1,4 @@
-// What a configuration asks for beside the resolved deck that a run was begun with.
+// Comparison of a configuration with the resolved deck of an earlier run.
 
 #include <fmt/format.h>
 
@@ -9,13 +9,14 @@ namespace llmtrain {
 
 namespace {
 
-/// Returns whether a key names files, or a tokenizer by its files, on both sides.
+/// True if a key names files, or a tokenizer by its files, in both decks.
 bool names_files(const std::string& name, const std::string& here, const std::string& there) {
   if (name == "data.tokenizer") return is_tokenizer_path(here) && is_tokenizer_path(there);
   return name == "data.train" || name == "data.validation" || (name == "model.path" && !here.empty() && !there.empty());
 }
 
-/// Calls see(key, text, names files) for every key that the resolved deck and the configuration give another effect.
+/// Calls see(key, text, names files) for every key whose effect differs between the resolved deck and the
+/// configuration.
 template <class See>
 void each_difference(const Config& config, std::string_view resolved_deck, const std::string& deck_name,
                      const See& see) {

@@ -7,29 +7,30 @@
 namespace llmtrain {
 
 void EvaluationConfig::visit(DeckKeys& keys) {
-  keys.section("evaluation", "The loss on validation data.", Change::nothing);
-  keys.key("every_steps", every_steps, {.unit = "steps", .range = at_least(0), .doc = "0 = never during the run."});
-  keys.key("at_start", at_start, {.doc = "Also before the first step."});
-  keys.key("at_end", at_end, {.doc = "Also after the last step."});
-  keys.key(
-      "batches", batches,
-      {.range = at_least(0), .doc = "Batches of batch.global sequences, in canonical order; 0 = all validation data."});
+  keys.section("evaluation", "Evaluation on validation data.", Change::nothing);
+  keys.key("every_steps", every_steps,
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of evaluations; 0 = never during the run."});
+  keys.key("at_start", at_start, {.doc = "Evaluate before the first step too."});
+  keys.key("at_end", at_end, {.doc = "Evaluate after the last step too."});
+  keys.key("batches", batches,
+           {.range = at_least(0),
+            .doc = "Number of batches of batch.global sequences, in canonical order; 0 = all validation data."});
   keys.key("early_stopping_patience", early_stopping_patience,
            {.unit = "evaluations",
             .range = at_least(0),
-            .doc = "The run ends after this many evaluations in a row without a better one by checkpoint.best_metric; "
-                   "0 = off."});
+            .doc = "End the run after this many consecutive evaluations without an improvement of "
+                   "checkpoint.best_metric; 0 = off."});
   keys.key("early_stopping_threshold", early_stopping_threshold,
-           {.range = at_least(0), .doc = "Better is better by more than this (nats, or a share of tokens)."});
+           {.range = at_least(0), .doc = "Minimum improvement that counts (in nats, or as a fraction of tokens)."});
   keys.key("load_best_at_end", load_best_at_end,
-           {.doc = "The run ends with the weights of its best evaluation, by checkpoint.best_metric: what is exported "
-                   "are these. Every better evaluation is followed by a checkpoint."});
-  keys.key("stride", stride,
-           {.unit = "tokens",
-            .range = at_least(0),
-            .doc = "With run.task = evaluate and packing = wrap: windows of sequence_length tokens begin this far "
-                   "apart, and every token is scored once, with all of its window before it. 0 = windows do not "
-                   "overlap."});
+           {.doc = "End with the weights of the best evaluation by checkpoint.best_metric, which are then exported. A "
+                   "checkpoint follows every better evaluation."});
+  keys.key(
+      "stride", stride,
+      {.unit = "tokens",
+       .range = at_least(0),
+       .doc = "Distance between windows of sequence_length tokens, with run.task = evaluate and packing = wrap. Every "
+              "token is scored once, given all preceding tokens of its window. 0 = windows do not overlap."});
 }
 
 void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
@@ -39,7 +40,8 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
                "windows are cut from a stream of tokens: they need data.packing = wrap");
     const int64_t length = config.batch.sequence_length;
     deck.check(stride <= length, {"evaluation.stride", "batch.sequence_length"},
-               fmt::format("windows of batch.sequence_length = {} would leave tokens out between them", length));
+               fmt::format("windows of batch.sequence_length = {} would skip tokens between them: use a smaller stride",
+                           length));
     deck.check(stride == 0 || length >= 2, {"evaluation.stride", "batch.sequence_length"},
                "windows need batch.sequence_length = 2 or more: their last token is a target only");
     return;
@@ -53,7 +55,7 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
              "early stopping needs evaluation.every_steps above 0");
   deck.check(!data.validation.empty() || data.validation_fraction > 0,
              {"evaluation.early_stopping_patience", "data.validation", "data.validation_fraction"},
-             "early stopping needs validation data: data.validation, or data.validation_fraction above 0");
+             "early stopping needs validation data: give data.validation, or data.validation_fraction above 0");
 }
 
 }  // namespace llmtrain

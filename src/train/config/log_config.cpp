@@ -5,33 +5,36 @@
 namespace llmtrain {
 
 void LogConfig::visit(DeckKeys& keys) {
-  keys.section("log", "What is written while the run goes on, and how often.", Change::nothing);
+  keys.section("log", "Output during the run, and its intervals.", Change::nothing);
   keys.key("every_steps", every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "A line of progress; 0 = never."});
-  keys.key("sinks", sinks, {.doc = "Where metrics go besides the console: metrics.h5, metrics.jsonl."});
+           {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
+  keys.key("sinks", sinks, {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl."});
   keys.key("samples_every_steps", samples_every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "The model continues the prompts; 0 = never."});
-  keys.key("sample_prompts", sample_prompts,
-           {.doc = "Texts to continue, \\, for a comma inside one; none: a document from its beginning."});
+           {.unit = "steps",
+            .range = at_least(0),
+            .doc = "Interval of samples, in which the model continues the prompts; 0 = never."});
   keys.key(
-      "sample_length", sample_length,
-      {.unit = "tokens", .range = between(1, 1 << 20), .doc = "New tokens of a sample, if it does not end before."});
+      "sample_prompts", sample_prompts,
+      {.doc =
+           "Texts to continue (\\, is a comma inside a text); an empty list: one sample that starts like a document."});
+  keys.key("sample_length", sample_length,
+           {.unit = "tokens", .range = between(1, 1 << 20), .doc = "Maximum number of new tokens of a sample."});
   keys.key("sample_temperature", sample_temperature,
-           {.range = at_least(0), .doc = "Logits are divided by it; 0 = always the most probable token."});
+           {.range = at_least(0), .doc = "Divisor of the logits; 0 = always the most probable token."});
   keys.key("sample_top_k", sample_top_k,
-           {.unit = "tokens", .range = at_least(0), .doc = "Only the k most probable tokens are drawn from; 0 = all."});
+           {.unit = "tokens", .range = at_least(0), .doc = "Sample only from the k most probable tokens; 0 = all."});
   keys.key("sample_top_p", sample_top_p,
            {.range = {.min = 0, .max = 1, .open_min = true},
-            .doc = "Only the most probable tokens that reach this probability together; 1 = all."});
-  keys.key("parameter_hash_every_steps", parameter_hash_every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "The ledger gets a hash of all parameters; 0 = never."});
+            .doc = "Sample only from the most probable tokens whose probabilities sum to this value; 1 = all."});
+  keys.key(
+      "parameter_hash_every_steps", parameter_hash_every_steps,
+      {.unit = "steps", .range = at_least(0), .doc = "Interval of hashes of all parameters in the ledger; 0 = never."});
   keys.key(
       "profile", profile,
       {.unit = "steps",
        .range = between(0, 1000),
-       .doc = "So many steps, after the first of a job where it has more, are taken apart: a table of where their time "
-              "goes, and trace.json in the run's folder for a trace viewer; fewer where a rank has 65,536 spans "
-              "before. 0 = off."});
+       .doc = "Profile this many steps (the first one is skipped): the log gets a table of their time, and the run's "
+              "folder gets trace.json for a trace viewer. Recording ends early if a rank has 65,536 spans. 0 = off."});
 }
 
 void LogConfig::resolve(DeckLoader& deck) const {

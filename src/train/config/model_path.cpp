@@ -41,7 +41,7 @@ Facts facts_of_checkpoint(const std::string& checkpoint) {
   return facts;
 }
 
-/// The newest checkpoint that began with a model, as far as can be told without reading its weights.
+/// Finds the newest checkpoint of a run that started from a model, without reading its weights.
 std::optional<Facts> facts_without_model(const std::vector<std::string>& runs) {
   for (const std::string& run : runs) {
     std::vector<std::string> checkpoints = {run};
@@ -53,14 +53,15 @@ std::optional<Facts> facts_without_model(const std::vector<std::string>& runs) {
         Facts facts = facts_of_checkpoint(checkpoint);
         facts.gone = true;
         if (!recorded_config(checkpoint, facts.config).model.path.empty()) return facts;
-      } catch (const UserError&) {  // another may do; what is wrong with this one is said when it is to be gone on from
+      } catch (const UserError&) {  // another may be valid; resuming from this one will report its error
       }
     }
   }
   return std::nullopt;
 }
 
-/// That of a run, but for what the deck says itself; and its tokenizer, where that lay in the folder, too.
+/// Copies the configuration of a checkpoint's run, except for keys that the deck sets; and its tokenizer, if that was
+/// in the model's folder too.
 ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) {
   const Config recorded = recorded_config(facts.checkpoint, facts.config);
   ModelConfig model = recorded.model;
@@ -100,7 +101,7 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
   } else {
     const FolderHandle handle = FolderHandle::open(folder);
     facts.config = handle.open_to_read("config.json").read_text(max_config_bytes);
-    // A name with a separator is a path whether or not it is there.
+    // A name with a separator is a path even if it does not exist.
     if (has_tokenizer(handle)) facts.tokenizer_path = tokenizer_of_model(folder);
   }
   return known_.emplace(folder, std::move(facts)).first->second;
@@ -155,8 +156,8 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
     if (!facts.checkpoint.empty()) {
       if (!facts.gone && config.run.task != RunConfig::Task::evaluate) {
         throw UserError(ExitCode::deck, path +
-                                            ": is a run or a checkpoint. Go on from it with checkpoint.resume = PATH, "
-                                            "or make a folder of it that training can begin with: llmtool export");
+                                            ": is a run or a checkpoint. Resume from it with checkpoint.resume = PATH, "
+                                            "or export it to a folder for model.path with llmtool export");
       }
       return take_recorded(deck, config, facts);
     }
@@ -171,7 +172,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
 
 void examine_weights(DeckLoader& deck, const Config& config) {
   if (!deck.given(key) || !deck.sound({key})) return;
-  if (!config.source.checkpoint.empty() || !config.source.instead.empty()) return;  // verified before they are used
+  if (!config.source.checkpoint.empty() || !config.source.instead.empty()) return;  // these are verified before use
   const ModelConfig& model = config.model;
   try {
     const DecoderShape shape = decoder_shape(model, model.vocab_size);

@@ -1,5 +1,5 @@
 #pragma once
-// [model] path: what the deck takes from a Hugging Face folder, or, to evaluate it, from a checkpoint.
+// [model] path: values that the deck takes from a Hugging Face folder or, for evaluation, from a checkpoint.
 
 #include <map>
 #include <optional>
@@ -13,19 +13,19 @@ namespace llmtrain {
 
 struct Config;
 
-/// What a deck needs to know of the folders that it names, so that rank 0 reads them for all.
+/// Facts about the folders that a deck names; rank 0 reads them for all ranks.
 class ModelFolders {
  public:
   struct Facts {
-    std::string config;          ///< text of config.json; of a checkpoint the recorded deck
-    std::string tokenizer_path;  ///< the folder or checkpoint, if it has a tokenizer; else empty
-    std::string checkpoint;      ///< whose deck that is; empty: none
-    int64_t tokens = 0;          ///< of it: rows of the embedding that are tokens
-    bool gone = false;           ///< the folder is not there; the checkpoint is of a run that began with it
+    std::string config;          ///< text of config.json; for a checkpoint, the recorded deck
+    std::string tokenizer_path;  ///< the folder or checkpoint if it has a tokenizer; else empty
+    std::string checkpoint;      ///< checkpoint whose deck that is; empty: none
+    int64_t tokens = 0;          ///< number of the checkpoint's embedding rows that are tokens
+    bool gone = false;           ///< the folder does not exist; the checkpoint is of a run that started from it
   };
 
-  /// From the disk, where it is not known. `runs`: folders of runs, or checkpoints, that may have begun with a folder
-  /// that is gone. UserError: missing_input, bad_content.
+  /// Reads the facts from the disk, if they are not known. `runs`: folders of runs, or checkpoints, that may have
+  /// started from a folder that is gone. UserError: missing_input, bad_content.
   const Facts& find(const std::string& folder, const std::vector<std::string>& runs);
   std::string packed() const;
   static ModelFolders unpacked(const std::string& bytes);
@@ -34,14 +34,14 @@ class ModelFolders {
   std::map<std::string, Facts> known_;
 };
 
-/// The model in model.path, if the deck gives one; what is wrong with it is reported at that key. Its tokenizer is the
+/// Loads the model in model.path, if the deck gives one, and reports its errors at that key. Its tokenizer becomes the
 /// data's, unless the deck names another.
 std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, ModelFolders& folders);
 
-/// How the deck names the tokenizer in a model's folder.
+/// Value of data.tokenizer for the tokenizer in a model's folder.
 std::string tokenizer_of_model(const std::string& folder);
 
-/// Reports at model.path what is wrong with the headers of the weights.
+/// Reports errors of the weights' headers at model.path.
 void examine_weights(DeckLoader& deck, const Config& config);
 
 }  // namespace llmtrain

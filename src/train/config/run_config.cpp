@@ -9,7 +9,7 @@ namespace llmtrain {
 
 namespace {
 
-/// auto, none or a duration, as seconds.
+/// Codec of "auto", "none" or a duration, as seconds.
 struct TimeLimitCodec {
   static int64_t parse(std::string_view text, const KeyInfo&) {
     if (text == "auto") return RunConfig::limit_of_job;
@@ -22,7 +22,7 @@ struct TimeLimitCodec {
   static std::string type() { return "auto / none / duration"; }
 };
 
-/// A name that can be a folder.
+/// Codec of a name that can be a folder.
 struct RunNameCodec {
   static std::string parse(std::string_view text, const KeyInfo&) {
     std::string name = parse_text(text);
@@ -45,37 +45,37 @@ std::string run_name_of(std::string_view deck_name) {
 }  // namespace
 
 void RunConfig::visit(DeckKeys& keys) {
-  keys.section("run", "What the job does, and where its results go.");
+  keys.section("run", "Task, name and length of the run.");
   keys.key<RunNameCodec>("name", name,
-                         {.doc = "Of the run: results lie in <output>/<name>/.",
+                         {.doc = "Name of the run, whose results are in <output>/<name>/.",
                           .automatic = "the deck's file name",
                           .change = Change::nothing});
-  keys.key(
-      "task", task,
-      {.doc =
-           "pretrain: learn to predict the next token of text; evaluate: how well model.path predicts the "
-           "validation data (loss, perplexity, bits per byte, token accuracy); tokenizer: learn data.tokenizer = bpe "
-           "from data.train, as tokenizer.json in the run's folder."});
+  keys.key("task", task,
+           {.doc = "pretrain: train a model to predict the next token; evaluate: score the validation data with "
+                   "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
+                   "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("output", output, {.doc = "Folder of run directories.", .change = Change::nothing});
   keys.key("seed", seed,
-           {.range = at_least(0), .doc = "Of all random numbers: initial weights, sample order, dropout."});
-  keys.key("overwrite", overwrite,
-           {.doc = "An existing run directory is replaced, instead of gone on with or refused; by a requeued job once.",
-            .change = Change::nothing});
+           {.range = at_least(0), .doc = "Seed of all random numbers: initial weights, sample order, dropout."});
+  keys.key(
+      "overwrite", overwrite,
+      {.doc =
+           "Replace an existing run directory instead of resuming or refusing it. A job that Slurm requeues resumes.",
+       .change = Change::nothing});
   keys.key("max_steps", max_steps,
            {.unit = "steps",
             .range = at_least(1),
-            .doc = "Optimizer steps of the run.",
+            .doc = "Number of optimizer steps.",
             .automatic = "by epochs",
             .change = Change::applies});
   keys.key("epochs", epochs,
            {.range = {.min = 0, .max = 1e6, .open_min = true},
-            .doc = "Instead of max_steps, one of which is required: passes over the training data, may be broken.",
+            .doc = "Passes over the training data (fractions allowed). Give either epochs or max_steps.",
             .automatic = "by max_steps",
             .change = Change::applies});
   keys.key<TimeLimitCodec>("time_limit", time_limit,
-                           {.doc = "The run stops in time to save a checkpoint, with exit code 75. auto: what Slurm "
-                                   "grants the job.",
+                           {.doc = "Time limit of the job: the run saves a checkpoint before it and ends with exit "
+                                   "code 75. auto: Slurm's limit.",
                             .change = Change::nothing});
 }
 
@@ -90,7 +90,7 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
   if (!steps) deck.unused("run.max_steps", "epochs is given");
   if (!passes) deck.unused("run.epochs", "max_steps is given");
-  if (!steps && !passes) deck.fail("run.max_steps", "is required, or run.epochs");
+  if (!steps && !passes) deck.fail("run.max_steps", "is required unless run.epochs is given");
 }
 
 }  // namespace llmtrain

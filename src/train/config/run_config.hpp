@@ -14,15 +14,15 @@ class DeckLoader;
 struct RunConfig {
   enum class Task : uint8_t { pretrain, evaluate, tokenizer };
 
-  std::string name;  ///< of the run directory; the deck's file name without .ini when not given
+  std::string name;  ///< name of the run directory; default: the deck's file name without .ini
   Task task = Task::pretrain;
   std::string output = "runs";
   int64_t seed = 42;
   bool overwrite = false;
-  int64_t max_steps = 0;  ///< 0: given by epochs
-  double epochs = 0;      ///< 0: given by max_steps
+  int64_t max_steps = 0;  ///< 0: epochs sets the length
+  double epochs = 0;      ///< 0: max_steps sets the length
   static constexpr int64_t limit_of_job = -1;
-  int64_t time_limit = limit_of_job;  ///< seconds; limit_of_job: what Slurm grants; 0: none
+  int64_t time_limit = limit_of_job;  ///< seconds; limit_of_job: Slurm's limit; 0: none
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, std::string_view deck_name);

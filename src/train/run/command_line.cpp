@@ -22,7 +22,7 @@ void refuse_unknown(const std::vector<std::string>& remaining) {
   for (const std::string& argument : remaining) {
     const std::string name = argument.substr(0, argument.find('='));
     if (name.starts_with("-")) refuse(fmt::format("no such option {}{}", name, did_you_mean(name, option_names)));
-    refuse(fmt::format("'{}' is not understood", argument));
+    refuse(fmt::format("'{}' is not an option or section.key=value", argument));
   }
 }
 
@@ -31,17 +31,17 @@ void check_together(const CommandLine& line) {
   if (line.deck.empty()) refuse("no deck is named");
   const size_t dot = line.deck.find('.'), equals = line.deck.find('=');
   if (dot < equals && equals != std::string::npos && line.deck.find('/') == std::string::npos) {
-    refuse(fmt::format("the deck comes first, then '{}'", line.deck));
+    refuse(fmt::format("give the deck before '{}'", line.deck));
   }
   if (line.check && line.estimate) refuse("--check and --estimate exclude each other");
-  if (line.measure && !line.estimate) refuse("--measure belongs to --estimate");
+  if (line.measure && !line.estimate) refuse("--measure needs --estimate");
   if (line.measure && (line.ranks != 0 || line.ranks_per_node != 0)) {
-    refuse("--measure times this job: start it with as many ranks instead of --ranks or --ranks-per-node");
+    refuse("--measure times this job: start it with that many ranks instead of --ranks or --ranks-per-node");
   }
   if (line.estimate) return;
-  if (line.json) refuse("--json belongs to --estimate");
-  if (line.ranks != 0) refuse("--ranks belongs to --estimate (the launcher decides how many ranks a job has)");
-  if (line.ranks_per_node != 0) refuse("--ranks-per-node belongs to --estimate");
+  if (line.json) refuse("--json needs --estimate");
+  if (line.ranks != 0) refuse("--ranks needs --estimate (the launcher sets the number of ranks of a job)");
+  if (line.ranks_per_node != 0) refuse("--ranks-per-node needs --estimate");
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ void check_together(const CommandLine& line) {
 CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine line;
   CLI::App app;
-  app.set_help_flag();  // ours takes a topic
+  app.set_help_flag();  // replaced by a flag with a topic
   app.allow_extras();
   app.add_option("deck", line.deck);
   app.add_option("overrides", line.overrides);
@@ -74,19 +74,18 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
 
 std::string usage_text() {
   return "Usage: llmtrain DECK [section.key=value ...] [option]\n"
-         "Trains a language model as the deck says; under mpirun or srun on as many ranks as they start.\n\n"
-         "  section.key=value         wins over the deck\n"
-         "  --check                   read everything that is needed, print the resolved deck, train nothing\n"
-         "  --estimate                print the memory of a rank by category and the size of a checkpoint\n"
-         "    --ranks N               of a job with N ranks instead of this one\n"
-         "    --ranks-per-node M\n"
-         "    --measure               and run a few steps on these ranks: the time of a step and of the run\n"
-         "    --json                  for programs\n"
-         "  -h, --help [TOPIC]        this text and all keys of a deck, or those of a section, or section.key\n"
-         "  --version                 version, device and libraries\n\n"
-         "Exit codes: 0 finished, 64 command line, 65 bad content, 66 input missing, 69 no such device, 70 internal "
-         "error,\n"
-         "73 output refused, 74 input/output error, 75 stopped and resumable, 76 a peer failed, 78 deck, 79 "
+         "Trains a language model as described by the deck, on the ranks that mpirun or srun starts.\n\n"
+         "  section.key=value         override a key of the deck\n"
+         "  --check                   check the deck and all files it names, and print the resolved deck\n"
+         "  --estimate                print the memory of a rank by category, and the size of a checkpoint\n"
+         "    --ranks N               estimate a job with N ranks instead of this one\n"
+         "    --ranks-per-node M      on nodes with M ranks each\n"
+         "    --measure               also run a few steps, to predict the time of a step and of the run\n"
+         "    --json                  print JSON\n"
+         "  -h, --help [TOPIC]        print this text and all keys of a deck, those of a section, or one section.key\n"
+         "  --version                 print version, device and libraries\n\n"
+         "Exit codes: 0 finished, 64 command line, 65 bad content, 66 missing input, 69 no device, 70 internal error,\n"
+         "73 output refused, 74 input/output error, 75 stopped and resumable, 76 a rank was lost, 78 deck, 79 "
          "diverged.\n";
 }
 

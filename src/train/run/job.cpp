@@ -23,34 +23,34 @@ namespace llmtrain {
 
 namespace {
 
-/// A run's bits depend on the kind of processor.
+/// Identifies the kind of processor, on which a run's bits depend.
 void warn_of_mixed_devices(RunLog& log, Communicator& communicator) {
   const std::vector<std::string> all = communicator.gather_all(device_description());
   const auto other = std::ranges::find_if(all, [&](const std::string& device) { return device != all.front(); });
   if (other == all.end()) return;
   log.warn(
-      fmt::format("rank {} runs on another kind of device ({}): the last bits of the results depend on it, and "
-                  "differ from a job on equal nodes",
+      fmt::format("rank {} runs on a different kind of device ({}), so that the results differ in their last bits from "
+                  "a job on equal nodes",
                   other - all.begin(), *other));
 }
 
-/// Ranks that compute on this rank's device, this one included. Collective.
+/// Number of ranks that use this rank's device, this one included. Collective.
 int64_t ranks_of_device(Communicator& communicator) {
   if (device_memory_is_host()) return communicator.node_size();
   const std::string mine = device_identity();
   return std::max<int64_t>(std::ranges::count(communicator.gather_all(mine), mine), 1);
 }
 
-/// Why training takes no library's attention, wherever there is one; null: it may.
+/// Returns why training does not use the library's attention, even if there is one; null: it does.
 const char* fallback_reason(const Config& config) {
   if (compute_dtype(config.precision) == DType::f32) return "in fp32";
   return config.model.attention_dropout > 0 ? "with dropout" : nullptr;
 }
 
-/// Other tasks do not ask for a library's.
+/// Tasks other than training do not use the library's attention.
 bool may_take_attention(const Config& config) { return config.run.task == RunConfig::Task::pretrain; }
 
-constexpr size_t max_hosts = 8;  ///< that a message names
+constexpr size_t max_hosts = 8;  ///< maximum named in a message
 
 }  // namespace
 
@@ -69,11 +69,12 @@ bool open_directory(std::optional<RunDirectory>& directory, const Config& config
   communicator.broadcast(&respelled, sizeof(respelled));
   if (respelled != 0) check();
   if (finished != 0 && root) {
-    std::fputs(fmt::format("{}: this run is finished; nothing is left to do. Give run.name=... for another, or "
-                           "run.overwrite=true to run it again\n",
-                           RunDirectory::path_of(config))
-                   .c_str(),
-               stdout);
+    std::fputs(
+        fmt::format(
+            "{}: this run is finished. Give run.name=... to start another, or run.overwrite=true to run it again\n",
+            RunDirectory::path_of(config))
+            .c_str(),
+        stdout);
   }
   return finished != 0;
 }
@@ -94,10 +95,10 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {
-    config.notes.push_back(fmt::format(
-        "{}: {} has no tokenizer, so every character of the text is a token of its own (data.tokenizer = char): the "
-        "model has not learned these ids. Name the tokenizer that it was trained with",
-        config.provenance.where("data.tokenizer"), config.model.path));
+    config.notes.push_back(
+        fmt::format("{}: {} has no tokenizer, so that every character of the text would be a token (data.tokenizer = "
+                    "char), whose ids the model does not know. Name the tokenizer that it was trained with",
+                    config.provenance.where("data.tokenizer"), config.model.path));
   }
   if (!data.note.empty()) {
     config.notes.push_back(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
@@ -113,12 +114,12 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
   const int64_t ranks = ranks_of_device(communicator);
-  // On a GPU a profile does without where there is no room.
+  // On a GPU a profile is omitted if it does not fit.
   const bool profiles =
       device_memory_is_host() && config.log.profile > 0 && config.run.task == RunConfig::Task::pretrain;
   const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), ranks) : 0;
-  // The largest plan, the largest process and the smallest share decide, for all alike. Of what is available the
-  // process has its part already: apart from the share, no rank's process is held against another's.
+  // The largest plan, the largest process and the smallest share decide, for all ranks alike. Available memory already
+  // excludes what this process uses. Only a rank's own share, not the process of another rank, limits its plan.
   std::array<int64_t, 3> memory = {plan.bytes() + matmul_workspace_bytes() + profile, device_context_bytes(ranks),
                                    -(device_memory().available / ranks - device_reserve_bytes())};
   communicator.maximum(memory);
@@ -136,12 +137,11 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (most <= share) return;
     const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
-    throw UserError(
-        ExitCode::deck,
-        fmt::format("not enough memory: what is offloaded needs {} per rank in memory of the host, a rank's "
-                    "share of the node is {}. Take more ranks on more nodes, fewer ranks a node, or "
-                    "parallel.offload_optimizer = nvme (--estimate shows the parts)",
-                    text(most), text(share)));
+    throw UserError(ExitCode::deck,
+                    fmt::format("not enough memory: the offloaded state needs {} per rank in host memory, and a rank's "
+                                "share of the node is {}. Use more ranks on more nodes, fewer ranks per node, or "
+                                "parallel.offload_optimizer = nvme (--estimate prints the memory by category)",
+                                text(most), text(share)));
   });
 }
 
@@ -189,18 +189,19 @@ std::string attention_difference(std::span<const std::string> libraries, std::sp
     const size_t shown = std::min(names.size(), max_hosts);
     const std::string more = shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "";
     names.resize(shown);
-    parts.push_back(fmt::format("{} on {}{}", library.empty() ? "ours" : library, fmt::join(names, ", "), more));
+    parts.push_back(fmt::format("{} on {}{}", library.empty() ? "built-in" : library, fmt::join(names, ", "), more));
   }
   return fmt::format(
-      "the ranks take attention from different libraries, whose bits differ: {}. Install the same cuDNN on all nodes, "
-      "where LD_LIBRARY_PATH finds it, and take GPUs of one kind; or set LLMTRAIN_ATTENTION=own for all ranks",
+      "the ranks use different attention backends, whose results differ in bits: {}. Install the same cuDNN on all "
+      "nodes, where LD_LIBRARY_PATH finds it, and use GPUs of one kind; or set LLMTRAIN_ATTENTION=own for all ranks",
       fmt::join(parts, "; "));
 }
 
 std::string attention_text(const std::string& library, const Config& config) {
   if (library.empty() || !may_take_attention(config)) return {};
-  if (const char* why = fallback_reason(config)) return fmt::format("attention is ours: {} has none {}", library, why);
-  return "attention to whole sequences by " + library;
+  if (const char* why = fallback_reason(config))
+    return fmt::format("built-in attention: that of {} is not used {}", library, why);
+  return "attention by " + library;
 }
 
 void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
@@ -226,10 +227,10 @@ void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
   const int64_t context = device_context_bytes(ranks);
   std::array<int64_t, 3> memory = {plan.bytes(), -plan.bytes(), matmul_workspace_bytes() + context};
   communicator.maximum(memory);
-  // As check_plan() counts: with what the processes have by now.
+  // Counts the current memory of the processes, as check_plan() does.
   const int64_t available = device_memory().available + ranks * (context - device_reserve_bytes());
   const int64_t bytes = memory[0] + memory[2];
-  const std::string_view most = memory[0] == -memory[1] ? "" : " at most";  // plans differ
+  const std::string_view most = memory[0] == -memory[1] ? "" : " at most";  // if plans differ
   log.print(fmt::format("memory     {} per rank{}, {} on this {} of {} available", text(bytes), most,
                         text(bytes * ranks), device_memory_is_host() ? "node" : "GPU", text(available)));
 }
@@ -239,9 +240,9 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   if (counts.too_long > 0)
     parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
   if (counts.without_target > 0) {
-    parts.push_back(fmt::format("{} documents of one token left out", count_text(counts.without_target)));
+    parts.push_back(fmt::format("{} documents of one token skipped", count_text(counts.without_target)));
   }
-  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens left out", count_text(counts.unused_tokens)));
+  if (counts.unused_tokens > 0) parts.push_back(fmt::format("{} tokens skipped", count_text(counts.unused_tokens)));
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
 }
 
@@ -256,8 +257,8 @@ void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& 
   communicator.sum(missing);
   if (missing[0] == 0) return;
   log.warn(
-      fmt::format("{} of {} samples have no target (every label is -100, or a document ends behind every token): they "
-                  "train nothing, and a step of such samples alone has no loss",
+      fmt::format("{} of {} samples have no target (every label is -100, or a document ends after every token): they "
+                  "do not train the model, and a step with only such samples has no loss",
                   count_text(missing[0]), count_text(samples)));
 }
 

@@ -33,7 +33,7 @@ namespace llmtrain {
 
 namespace {
 
-/// The deck's text, read once.
+/// Text of the deck, read once.
 std::string read_deck(const CommandLine& command, Communicator& communicator) {
   std::string text;
   throw_on_all_ranks(communicator, [&] {
@@ -43,7 +43,7 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
   return text;
 }
 
-/// What a job has done before Slurm requeued it is not there to be replaced: its command is to go on.
+/// When Slurm requeues a job, run.overwrite must not replace the job's own earlier work: the command resumes.
 void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
   if (!config.run.overwrite) return;
@@ -57,8 +57,8 @@ void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) 
   config.notes.push_back("the job was requeued: run.overwrite is ignored, and the run resumes");
 }
 
-/// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result. Memory can
-/// be estimated without weights, and a run that goes on has them in its checkpoint.
+/// Collects all errors of the deck and the files it names. Rank 0 examines the files and broadcasts the result. An
+/// estimate of memory does not need weights, and a resumed run has them in its checkpoint.
 Config examine(const std::string& text, const CommandLine& command, Communicator& communicator, bool weights = true) {
   const DeckFiles files = command.estimate || !weights ? DeckFiles::examine_data : DeckFiles::examine;
   Config config;
@@ -80,7 +80,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
     communicator.broadcast(packed);
     folders = ModelFolders::unpacked(packed);
     throw_on_all_ranks(communicator, [&] { config = read(); });
-  } catch (const UserError&) {  // of all ranks: files that are missing belong to the same message
+  } catch (const UserError&) {  // the error is the same on every rank; missing files belong to the same message
     examine(text, command, communicator);
     throw;
   }
@@ -89,10 +89,9 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
     const std::string mine = first;
     communicator.broadcast(first);
     if (mine != first) {
-      throw UserError(ExitCode::deck,
-                      fmt::format("{}: the deck resolves differently on rank {}: it was started with other "
-                                  "arguments, or an environment variable that the deck names has another value there",
-                                  command.deck, communicator.rank()));
+      throw UserError(ExitCode::deck, fmt::format("{}: the deck resolves differently on rank {}: start all ranks with "
+                                                  "the same arguments and the same environment variables",
+                                                  command.deck, communicator.rank()));
     }
   });
   ignore_overwrite_after_requeue(config, communicator);
@@ -105,30 +104,30 @@ void settle_precision(Config& config, bool fast_bf16) {
   const bool wanted = config.precision.compute == Compute::tf32;
   if (!use_tf32(wanted) && wanted) {
     config.notes.push_back(config.provenance.where("precision.compute") +
-                           ": this device has no tf32: its products are those of fp32");
+                           ": this device has no tf32; products use fp32");
   }
   const ParallelConfig& parallel = config.parallel;
   if (parallel.offload_parameters != Offload::none && parallel.offload_optimizer == Offload::none &&
       compute_dtype(config.precision) != DType::f32) {
-    config.notes.push_back(config.provenance.where("parallel.offload_parameters") +
-                           ": no effect: weights are rounded from the masters, which stay where they are without "
-                           "parallel.offload_optimizer");
+    config.notes.push_back(
+        config.provenance.where("parallel.offload_parameters") +
+        ": no effect without parallel.offload_optimizer, since weights are rounded from the masters");
   }
 }
 
-/// Whether rank 0's device is fast at it.
+/// Returns whether rank 0's device is fast at it.
 bool agreed_fast_bf16(Communicator& communicator) {
   int64_t fast = bf16_products_are_fast() ? 1 : 0;
   communicator.broadcast(&fast, sizeof(fast));
   return fast != 0;
 }
 
-/// The sources of a mixture, and how documents become samples.
+/// Prints the sources of a mixture, and how documents become samples.
 void print_sources(RunLog& log, const Config& config, const DataStream& stream, int64_t steps) {
   const std::vector<SourceShare> sources = stream.sources();
   const double taken = static_cast<double>(steps) * static_cast<double>(config.batch.global);
   for (size_t s = 0; s < sources.size() && sources.size() > 1; ++s) {
-    log.print(fmt::format("source     {}: {:.4g} % of the samples; its own are {}, {:.2f} epochs of them",
+    log.print(fmt::format("source     {}: {:.4g} % of the samples; it has {}, used for {:.2f} epochs",
                           split_weight(config.data.train[s]).pattern, 100 * sources[s].share,
                           count_text(sources[s].samples),
                           taken * sources[s].share / static_cast<double>(sources[s].samples)));
@@ -148,16 +147,16 @@ void print_resume(RunLog& log, const ResumePoint& from) {
   for (const std::string& note : from.notes) log.warn(note);
 }
 
-/// What lies on disks.
+/// Prints the sizes of offloaded state.
 void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pinned) {
   const ParallelConfig& parallel = config.parallel;
   if (pinned != 0) {
-    log.print(fmt::format("offload    {} per rank in memory of the host", bytes_text(static_cast<double>(pinned))));
+    log.print(fmt::format("offload    {} per rank in host memory", bytes_text(static_cast<double>(pinned))));
   }
   if (bytes == 0) return;
   log.print(fmt::format("offload    {} per rank in {}", bytes_text(static_cast<double>(bytes)), parallel.offload_path));
   if (is_in_memory(parallel.offload_path)) {
-    log.warn(fmt::format("{}: {} lies in memory (tmpfs): nothing is spared there. Name a folder on a disk",
+    log.warn(fmt::format("{}: {} lies in memory (tmpfs), so that offloading saves nothing: give a folder on a disk",
                          config.provenance.where("parallel.offload_path"), parallel.offload_path));
   }
 }
@@ -184,16 +183,16 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
   if (trainer.groups() < ranks) {
-    log.warn(fmt::format(
-        "{} of {} ranks have no reduction group: they own shards but compute nothing. A larger batch.global, "
-        "a smaller batch.micro or fewer ranks use all of them",
-        ranks - trainer.groups(), ranks));
+    log.warn(
+        fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
+                    "batch.global, a smaller batch.micro or fewer ranks",
+                    ranks - trainer.groups(), ranks));
   }
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, config, runtime);
 }
 
-/// Ranks of a node share memory where there is room for it; a note says why they do not.
+/// Ranks of a node share memory if there is room for it; a note says why they do not.
 std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Communicator& communicator) {
   std::unique_ptr<Trainer> trainer;
   const auto plan = [&](int node_size) {
@@ -210,13 +209,13 @@ std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Commu
   return trainer;
 }
 
-/// Beside what is asked for, which programs may read.
+/// Prints notes to stderr, since programs may read the requested output on stdout.
 void print_notes(const Config& config) {
   for (const std::string& note : config.notes) fmt::print(stderr, "{}\n", note);
 }
 
-/// Of the last of `ranks`, which has the largest shards, on a node with `of_node` of them. Asks for as many threads as
-/// a rank has there.
+/// Plan of the last of `ranks` ranks, which has the largest shards, on a node with `of_node` of them, with the number
+/// of threads that a rank has there.
 struct RankPlan {
   RankPlan(const Config& config, const Dataset& data, int64_t ranks, int64_t of_node) {
     use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
@@ -230,17 +229,17 @@ struct RankPlan {
     const bool profiles = !evaluates && config.log.profile > 0;
     const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), of_node) : 0;
     kernel_bytes = matmul_workspace_bytes() + profile;
-    if (!device_memory_is_host()) spared_bytes = profile;  // as check_plan() has it
+    if (!device_memory_is_host()) spared_bytes = profile;  // as in check_plan()
   }
   const Arena& arena() const { return trainer ? trainer->plan() : task->plan(); }
 
   std::optional<EvaluationTask> task;
   std::optional<Trainer> trainer;
-  int64_t kernel_bytes;      ///< of libraries, beside the process
+  int64_t kernel_bytes;      ///< memory of libraries, beside the process
   int64_t spared_bytes = 0;  ///< see Estimate
 };
 
-/// What the plan of a training run takes for granted of machines.
+/// Assumptions of a training plan about the machines.
 std::string assumption_of(const Config& config) {
   if (attention_backend("some library", config).empty()) return {};
   const ModelConfig& m = config.model;
@@ -311,7 +310,7 @@ void prepare_directory(const RunDirectory& directory, const Config& config, std:
   for (const std::string& note : cut_back(directory.path(), *from)) from->notes.push_back(note);
 }
 
-/// Compares the files that the deck names with those of the run that it resumes. Rank 0 returns them. Collective.
+/// Compares the files that the deck names with those of the run that it resumes. Returns them on rank 0. Collective.
 std::vector<NamedContent> compare_or_collect_contents(const Config& config, const Dataset& data,
                                                       std::optional<ResumePoint>& from, Communicator& communicator) {
   std::vector<NamedContent> contents = data.contents;
@@ -323,7 +322,7 @@ std::vector<NamedContent> compare_or_collect_contents(const Config& config, cons
   return contents;
 }
 
-/// Checks that a finished run's files are the same under the names that the deck has now. Collective.
+/// Checks that a finished run's files have the same content under the names in the current deck. Collective.
 void check_finished(Config& config, const std::optional<RunDirectory>& directory, Communicator& communicator) {
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   throw_on_all_ranks(communicator, [&] {
@@ -368,7 +367,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     options.evaluations_left = [&, total = options.total_steps](int64_t step) {
       return evaluations_from(config.evaluation, step, total);
     };
-    // It has batches of a step's size, and of a step's passes the forward one, about a third.
+    // It has batches of a step's size, and the forward pass of a step, about a third of its work.
     options.evaluation_steps = static_cast<double>(first_steps(config.evaluation, *validation)) / 3;
   }
   options.flops_per_token = trainer->flops_per_token();
@@ -390,7 +389,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   return 0;
 }
 
-/// As if the nodes of the job were like this one. The vocabulary may not be known: the rest of the model is.
+/// Assumes that the job's nodes are like this one. The vocabulary may be unknown: the rest of the model is known.
 void check_offload_here(Config& config, const Communicator& communicator) {
   if (!config.parallel.uses_disk() || config.run.task != RunConfig::Task::pretrain) return;
   ModelConfig model = config.model;
@@ -407,13 +406,13 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const std::string where = config.provenance.where("parallel.offload_path");
   check_offload_folder(config.parallel.offload_path, bytes, where);
   if (known) return;
-  config.notes.push_back(fmt::format(
-      "{}: {} ({} bytes) of a node fit there; the embeddings come on top, whose vocabulary only the text tells "
-      "(--estimate reads it)",
-      where, bytes_text(static_cast<double>(bytes)), bytes));
+  config.notes.push_back(
+      fmt::format("{}: {} ({} bytes) per node fit there, without the embeddings, whose vocabulary follows from the "
+                  "text (--estimate reads it)",
+                  where, bytes_text(static_cast<double>(bytes)), bytes));
 }
 
-/// Everything but the text itself, which a big corpus takes long to read.
+/// Examines everything but the text itself, since reading a large corpus takes long.
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config = examine(text, command, communicator);
   if (communicator.rank() != 0) return 0;
@@ -433,7 +432,7 @@ int run_program(const CommandLine& command, Runtime& runtime) {
   } else {
     keep_going_without_reader();
   }
-  throw_on_all_ranks(runtime.communicator(), [] { attention_library(); });  // one that is asked for must be there
+  throw_on_all_ranks(runtime.communicator(), [] { attention_library(); });  // a requested library must be available
   if (command.check) return check(text, command, runtime.communicator());
   Config config = load(text, command, runtime.communicator());
   if (!config.checkpoint.signal_save) restore_default_signals();

@@ -4,10 +4,10 @@
 
 namespace llmtrain {
 
-/// What llmtrain does with a deck: check, estimate or train. Collective; returns the exit code or throws.
+/// Runs a deck: check, estimate or train. Collective; returns the exit code or throws.
 int run_program(const CommandLine& command, Runtime& runtime);
 
-/// --version: this program, the device it was built for, and the libraries it runs with.
+/// Text of --version: this program, the device it was built for, and its libraries.
 std::string version_text();
 
 }  // namespace llmtrain

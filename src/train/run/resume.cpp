@@ -30,23 +30,23 @@ void refuse_other_deck(const std::vector<std::string>& breaking, const std::stri
   if (breaking.empty()) return;
   throw UserError(
       ExitCode::cannot_create,
-      fmt::format("{}: this run was started from a different deck, so its checkpoints cannot be used. Choose "
-                  "another run.name, or give run.overwrite=true to start it anew. What differs:\n  {}",
+      fmt::format("{}: this run was started from a different deck, so its checkpoints cannot be used. Choose another "
+                  "run.name, or give run.overwrite=true to start it anew. Differences:\n  {}",
                   path, fmt::join(breaking, "\n  ")));
 }
 
-/// What the deck has changed since, and what the configuration leaves to the checkpoint.
+/// Applies the deck's changes since the checkpoint, and sets values that the configuration takes from it.
 void reconcile(Config& config, ResumePoint& point) {
   const std::string name = point.path + "/manifest.json: deck";
   DeckChanges changes = changes_since(config, point.manifest.deck, name);
-  if (point.manifest.run.contents.empty()) {  // of an older version: the text is all there is to compare
+  if (point.manifest.run.contents.empty()) {  // an older version, which allows only a comparison of the text
     for (const auto& [key, text] : changes.named) changes.breaking.push_back(text);
   } else {
     point.named = std::move(changes.named);
   }
   refuse_other_deck(changes.breaking, point.path);
   for (const std::string& change : changes.applied) {
-    point.notes.push_back(fmt::format("changed since the checkpoint, takes effect from here on: {}", change));
+    point.notes.push_back(fmt::format("changed since the checkpoint, with effect from here on: {}", change));
   }
   if (config.precision.compute == PrecisionConfig::Compute::automatic) {
     config.set_compute(load_config(point.manifest.deck, name, {}, DeckFiles::recorded).precision.compute);
@@ -56,11 +56,12 @@ void reconcile(Config& config, ResumePoint& point) {
 void cut_file(const std::string& path, int64_t bytes) {
   if (::truncate(path.c_str(), bytes) != 0) {
     throw UserError(ExitCode::io,
-                    fmt::format("{}: cannot be cut back to {} bytes: {}", path, bytes, std::strerror(errno)));
+                    fmt::format("{}: cannot be truncated to {} bytes: {}", path, bytes, std::strerror(errno)));
   }
 }
 
-/// The ledger begins with the lines that the checkpoint was saved with, and has no others.
+/// Truncates the ledger to the lines of the checkpoint. Returns false if these are not the lines that the checkpoint
+/// was saved with.
 bool cut_ledger(const std::string& path, const Manifest& manifest) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
@@ -69,26 +70,26 @@ bool cut_ledger(const std::string& path, const Manifest& manifest) {
   return digest_file(FileHandle::open_to_read(path), "ledger").hash == manifest.ledger_hash;
 }
 
-/// Those of one key.
+/// Entries of one key.
 std::vector<NamedContent> of_key(const std::vector<NamedContent>& all, std::string_view key) {
   std::vector<NamedContent> found;
   std::ranges::copy_if(all, std::back_inserter(found), [&](const NamedContent& c) { return c.key == key; });
   return found;
 }
 
-/// Describes the first difference; empty if there is none. Paths do not count.
+/// Describes the first difference; empty if there is none. Paths are ignored.
 std::string content_difference(const std::vector<NamedContent>& there, const std::vector<NamedContent>& here) {
   for (size_t i = 0; i < std::min(there.size(), here.size()); ++i) {
     const NamedContent &was = there[i], &is = here[i];
     if (was.hash != is.hash) {
-      return was.path == is.path ? fmt::format("{} has other content than it had", is.path)
-                                 : fmt::format("{} has other content than {} had", is.path, was.path);
+      return was.path == is.path ? fmt::format("the content of {} has changed", is.path)
+                                 : fmt::format("the content of {} differs from that of {}", is.path, was.path);
     }
     if (was.role != is.role) return fmt::format("{}: {} there, {} here", is.path, was.role, is.role);
   }
   if (there.size() == here.size()) return {};
   const bool more = here.size() > there.size();
-  return fmt::format("{} files there, {} here, of which {} is the first that {}", there.size(), here.size(),
+  return fmt::format("{} files there, {} here; {} is the first that {}", there.size(), here.size(),
                      more ? here[there.size()].path : there[here.size()].path, more ? "is new" : "is missing");
 }
 
@@ -124,12 +125,11 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
     const std::vector<NamedContent> there = of_key(before, key), here = of_key(now, key);
     const auto text = from.named.find(key);
     if (key == std::string_view("model.path") &&
-        (here.empty() || there.empty())) {  // gone, or it was when this was saved
+        (here.empty() || there.empty())) {  // gone now, or already gone at the time of the save
       if (!there.empty()) {
         now.push_back(there.front());
         from.notes.push_back(
-            fmt::format("model.path: {} is not there any more, and is not needed: the checkpoint holds "
-                        "the weights",
+            fmt::format("model.path: {} no longer exists; it is not needed, since the checkpoint has the weights",
                         there.front().path));
       }
       continue;
@@ -146,8 +146,8 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
   refuse_other_deck(other_deck, from.path);
   if (!other_content.empty()) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the run was trained on other data than the deck names now. Restore what it was, "
-                                "or start a new run with another run.name. What differs:\n  {}",
+                    fmt::format("{}: the run was trained on different data. Restore the old data, or start a new run "
+                                "with another run.name. Differences:\n  {}",
                                 from.path, fmt::join(other_content, "\n  ")));
   }
   if (moved.empty()) return;
@@ -155,7 +155,7 @@ void compare_contents(std::vector<NamedContent>& now, ResumePoint& from) {
 }
 
 LogState log_state(const Manifest& manifest) {
-  return {manifest.run.counters, manifest.run.values, owes(manifest.run, owed_evaluation)};
+  return {manifest.run.counters, manifest.run.values, is_pending(manifest.run, pending_evaluation)};
 }
 
 std::optional<ResumePoint> find_resume_point(Config& config, const std::string& folder, Communicator& communicator) {
@@ -168,7 +168,7 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
     point = ResumePoint{found->path, std::move(found->manifest), true, {}, {}, {}};
     for (const RefusedCheckpoint& refused : found->refused) {
       point->refused.insert(refused.step);
-      point->notes.push_back(fmt::format("step {} is refused: {}", refused.step, refused.reason));
+      point->notes.push_back(fmt::format("the checkpoint of step {} cannot be used: {}", refused.step, refused.reason));
     }
   } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
     point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}, {}};
@@ -179,11 +179,10 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
                                                            config.provenance.where("checkpoint.resume"), folder));
     }
     if (point && how == "never") {
-      throw UserError(
-          ExitCode::cannot_create,
-          fmt::format("{}: a run with checkpoints is here, and {} = never. Choose another run.name, or give "
-                      "run.overwrite=true to start it anew",
-                      folder, config.provenance.where("checkpoint.resume")));
+      throw UserError(ExitCode::cannot_create,
+                      fmt::format("{}: this run has checkpoints, and {} = never. Choose another run.name, or give "
+                                  "run.overwrite=true to start it anew",
+                                  folder, config.provenance.where("checkpoint.resume")));
     }
     if (point) reconcile(config, *point);
   });
@@ -193,11 +192,11 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
 void warn_if_backend_changed(ResumePoint& point, const std::string& attention) {
   const std::string& before = point.manifest.run.attention;
   if (before == attention) return;
-  const auto whose = [](const std::string& library) { return library.empty() ? std::string("ours") : library; };
+  const auto name = [](const std::string& library) { return library.empty() ? std::string("built-in") : library; };
   point.notes.push_back(
-      fmt::format("attention to whole sequences was {} up to the checkpoint and is {} from here on: bits differ from "
-                  "those of a run that goes on with the same one",
-                  whose(before), whose(attention)));
+      fmt::format("the attention backend was {} up to the checkpoint and is {} from here on: results differ in bits "
+                  "from a run with one backend",
+                  name(before), name(attention)));
 }
 
 void cut_metrics(const std::string& folder, const Manifest& manifest) {
@@ -211,7 +210,7 @@ void cut_metrics(const std::string& folder, const Manifest& manifest) {
     if (json.is_discarded()) break;
     if (const auto found = json.is_object() ? json.find("step") : json.end();
         found != json.end() && found->is_number()) {
-      const bool evaluated = json.contains("validation_loss") && owes(manifest.run, owed_evaluation);
+      const bool evaluated = json.contains("validation_loss") && is_pending(manifest.run, pending_evaluation);
       if (evaluated ? *found >= step : *found > step) break;
     }
     keep += static_cast<int64_t>(line.size()) + 1;
@@ -231,8 +230,9 @@ std::vector<std::string> cut_back(const std::string& folder, const ResumePoint& 
     std::error_code error;
     const std::string aside = ledger + ".damaged";
     fs::rename(ledger, aside, error);
-    notes.push_back(fmt::format("{}: not the ledger that the checkpoint was saved with; it begins again at step {}{}",
-                                ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
+    notes.push_back(
+        fmt::format("{}: this is not the ledger that the checkpoint was saved with; a new one begins at step {}{}",
+                    ledger, from.manifest.step, error ? "" : " (the old one: ledger.jsonl.damaged)"));
   }
   if (from.own) cut_metrics(folder, from.manifest);
   return notes;

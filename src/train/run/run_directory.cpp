@@ -30,15 +30,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Everything this program writes into a run directory; an overwritten run loses these and nothing else. (`restarts`,
-/// by jobs/train.sbatch, is not among them: it counts starts that came to nothing, which must not make it forget.)
+/// Everything that this program writes into a run directory; run.overwrite removes these and nothing else. (`restarts`,
+/// by jobs/train.sbatch, is not among them: it counts failed starts and must outlive the removal.)
 constexpr std::array<const char*, 15> own_names = {
     "begun.json",     "evaluation.json", "tokenizer.json", "tokenizer_config.json",
     "deck.ini",       "ledger.jsonl",    "metrics.jsonl",  "metrics.h5",
     "metrics.h5.tmp", "log.txt",         "finished.json",  "tensorboard",
     "checkpoints",    "export",          "trace.json"};
 
-/// Empty outside Slurm.
+/// Job id; empty outside Slurm.
 std::string own_job() {
   const char* job = std::getenv("SLURM_JOB_ID");
   return job != nullptr ? job : "";
@@ -54,10 +54,10 @@ std::string owner_of_this_job() {
 [[noreturn]] void refuse_owner(const std::string& path, const std::string& owner) {
   throw UserError(
       ExitCode::cannot_create,
-      fmt::format("{}: another job writes here ({}). Wait for it, or choose another run.name", path, owner));
+      fmt::format("{}: another job owns this run ({}). Wait for its end, or choose another run.name", path, owner));
 }
 
-// An owner on another node whose status file is older is not looked for; clocks of nodes may differ by less.
+// An owner on another node whose status file is older than this is assumed dead; clocks of nodes may differ by less.
 constexpr auto longest_silence = std::chrono::minutes(5);
 constexpr auto look_for_owner = std::chrono::milliseconds(4500);
 
@@ -70,10 +70,9 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   const bool ours = fs::exists(path_ + "/lock", error);
   for (const char* name : own_names) {
     if (ours || !fs::exists(path_ + "/" + name, error)) continue;
-    throw UserError(ExitCode::cannot_create,
-                    fmt::format("{}: a run would replace {}, which no run has written. Choose another run.name or "
-                                "run.output, or move it away",
-                                path_, name));
+    throw UserError(ExitCode::cannot_create, fmt::format("{}: the run would replace {}, which was not written by a "
+                                                         "run. Choose another run.name or run.output, or move it away",
+                                                         path_, name));
   }
   if (!config.run.overwrite && is_finished(config)) {
     found_ = Found::finished;
@@ -90,11 +89,12 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   if (!published_steps(checkpoints()).empty()) {
     found_ = Found::resumable;
   } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
-    refuse_another_deck(config, "a run that did not finish and has no checkpoint");
+    refuse_another_deck(config, "an unfinished run without a checkpoint");
   }
 }
 
-/// The mark is there, and a checkpoint of the last step is whole as far as sizes tell. UserError for another deck.
+/// Returns true if the mark exists, and the checkpoint of the last step is complete by its file sizes. UserError for
+/// another deck.
 bool RunDirectory::is_finished(const Config& config) {
   std::ifstream file(path_ + "/finished.json");
   if (!file) return false;
@@ -117,7 +117,7 @@ bool RunDirectory::is_finished(const Config& config) {
   try {
     read_manifest(checkpoints() + "/" + checkpoint_name(steps));
     return true;
-  } catch (const UserError&) {  // an older one is gone on from
+  } catch (const UserError&) {  // the run resumes from an older one
     return false;
   }
 }
@@ -132,17 +132,16 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
   }
   if (changes.empty()) return;
   throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: {} of another deck is here. Choose another run.name or run.output, or give "
-                              "run.overwrite=true to replace it. What differs:{}",
+                  fmt::format("{}: the folder has {} of a different deck. Choose another run.name or run.output, or "
+                              "give run.overwrite=true to replace it. Differences:{}",
                               path_, what, changes));
 }
 
 void RunDirectory::refuse_respelled() const {
-  throw UserError(
-      ExitCode::cannot_create,
-      fmt::format("{}: a finished run of another deck is here. Choose another run.name or run.output, or give "
-                  "run.overwrite=true to replace it. What differs:\n  {}",
-                  path_, fmt::join(respelled_, "\n  ")));
+  throw UserError(ExitCode::cannot_create,
+                  fmt::format("{}: the folder has a finished run of a different deck. Choose another run.name or "
+                              "run.output, or give run.overwrite=true to replace it. Differences:\n  {}",
+                              path_, fmt::join(respelled_, "\n  ")));
 }
 
 bool RunDirectory::started_by_this_job(const Config& config) {
@@ -151,7 +150,7 @@ bool RunDirectory::started_by_this_job(const Config& config) {
   return !own_job().empty() && mark.is_object() && mark.value("job", nlohmann::json()) == own_job();
 }
 
-/// Files that a killed job was writing.
+/// Removes temporary files of a killed job.
 void RunDirectory::sweep_temporary() const {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) {
@@ -180,7 +179,8 @@ void RunDirectory::start(const std::string& resolved_deck) const {
   write_whole_file(path_ + "/deck.ini", resolved_deck);
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["job"] = own_job();
-  write_whole_file(path_ + "/begun.json", j.dump() + "\n");  // last: nothing of an earlier run is left
+  // written last, when all files of an earlier run are removed
+  write_whole_file(path_ + "/begun.json", j.dump() + "\n");
 }
 
 void RunDirectory::lock() {
@@ -190,9 +190,9 @@ void RunDirectory::lock() {
   std::array<char, 512> earlier{};
   const ssize_t length = pread(lock_, earlier.data(), earlier.size() - 1, 0);
   try {
-    // EWOULDBLOCK: held. Other errors: this file system has no locks, or not across nodes.
+    // EWOULDBLOCK: the lock is held. Other errors: this file system has no locks, or not across nodes.
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      refuse_owner(path_, length > 0 ? earlier.data() : "its name is not readable");
+      refuse_owner(path_, length > 0 ? earlier.data() : "its name cannot be read");
     }
     if (length > 0) refuse_living_owner(earlier.data());
   } catch (const UserError&) {
@@ -206,10 +206,11 @@ void RunDirectory::lock() {
   }
 }
 
-/// On file systems whose locks hold on one node only: an owner on another node that lives is seen by its status file,
-/// which changes every second or two (see parallel/job/watchdog.hpp).
+/// Some file systems have locks that hold on one node only. A living owner on another node is recognised by its status
+/// file, which changes every second or two (see parallel/job/watchdog.hpp).
 void RunDirectory::refuse_living_owner(const std::string& owner) const {
-  if (owner.starts_with(owner_of_this_job().substr(0, owner_of_this_job().find(',') + 1))) return;  // this host's
+  // the owner is on this host
+  if (owner.starts_with(owner_of_this_job().substr(0, owner_of_this_job().find(',') + 1))) return;
   const std::string file = path_ + "/status/rank-00000";
   const auto content = [&] {
     std::ifstream stream(file, std::ios::binary);
@@ -228,7 +229,7 @@ void RunDirectory::refuse_living_owner(const std::string& owner) const {
 
 RunDirectory::~RunDirectory() {
   if (lock_ < 0) return;
-  if (ftruncate(lock_, 0) != 0) errno = 0;  // a name that stays costs the next job a look at whether its owner lives
+  if (ftruncate(lock_, 0) != 0) errno = 0;  // a name that stays makes the next job check whether its owner lives
   close(lock_);
 }
 

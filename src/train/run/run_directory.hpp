@@ -6,15 +6,15 @@
 
 namespace llmtrain {
 
-/// <output>/<name>/ as found at start, and the lock that makes this job its only writer. Rank 0 only.
+/// <output>/<name>/ and its lock, which makes this job its only writer. Rank 0 only.
 class RunDirectory {
  public:
-  /// resumable: with checkpoints to resume from. A run that was cut off before its first is as good as empty.
+  /// resumable: there are checkpoints to resume from. A run that ended before its first checkpoint counts as empty.
   enum class Found { empty, resumable, finished };
 
-  /// Creates the directory or examines the one that is there, and locks it. UserError(cannot_create): another job owns
-  /// it (host, pid and job are named), it holds a run of another deck and run.overwrite is false; or it holds files of
-  /// these names that are no run's. A finished run of the same deck is found, not touched.
+  /// Creates or examines the directory, and locks it. UserError(cannot_create): another job owns it (the message names
+  /// host, pid and job), it holds a run of another deck and run.overwrite is false; or it holds files of these names
+  /// that do not belong to a run. A finished run of the same deck is left unchanged.
   explicit RunDirectory(const Config& config);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -22,23 +22,23 @@ class RunDirectory {
 
   static std::string path_of(const Config& config);
 
-  /// Whether start() was done by this Slurm job, in whichever of its lives. False outside Slurm.
+  /// True if this Slurm job called start(), also before a requeue. False outside Slurm.
   static bool started_by_this_job(const Config& config);
 
   Found found() const { return found_; }
-  /// Of a finished run: keys of files that the deck spells otherwise, as "key: <value> there, <value> here". Whether
-  /// they are the same files is for the caller to find out, or to refuse.
+  /// For a finished run: keys of files whose names differ in the deck, as "key: <value> there, <value> here". The
+  /// caller must check that the files are the same, or refuse.
   const std::vector<std::string>& respelled() const { return respelled_; }
   [[noreturn]] void refuse_respelled() const;
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   const std::string& path() const { return path_; }
-  /// Removes what an earlier run left and writes deck.ini: after everything else that can be wrong has been checked.
+  /// Removes files of an earlier run and writes deck.ini; called after all other checks.
   void start(const std::string& resolved_deck) const;
-  /// Instead of start() for a run that goes on: what killed jobs left behind goes, deck.ini is written anew.
+  /// Called instead of start() for a resumed run: removes temporary files of killed jobs and rewrites deck.ini.
   void resume(const std::string& resolved_deck) const;
-  /// A small file of results, whole or not at all.
+  /// Writes a small result file atomically.
   void write_file(const std::string& name, const std::string& text) const;
-  /// Leaves the mark that the run reached its end, after everything else is on disk.
+  /// Marks the run as finished, after everything else is on disk.
   void mark_finished(int64_t steps) const;
 
  private:

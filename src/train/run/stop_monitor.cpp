@@ -17,14 +17,14 @@
 namespace llmtrain {
 namespace {
 
-constexpr double look_seconds = 0.5;         // between two looks for files
-constexpr double slurm_margin_seconds = 20;  // for the end of the job itself, and clocks that differ
+constexpr double look_seconds = 0.5;         // time between two checks for files
+constexpr double slurm_margin_seconds = 20;  // for the end of the job itself, and for clocks that differ
 
 constexpr std::array signals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 
 extern "C" void note_signal(int number) { request_stop(number); }
 
-/// Seconds that Slurm still grants; negative: unknown.
+/// Seconds until Slurm's limit; negative: unknown.
 double seconds_of_slurm() {
   const auto left = [](const char* text) {
     const double end = text != nullptr ? std::atof(text) : 0;
@@ -74,7 +74,7 @@ StopMonitor::StopMonitor(const Config& config, std::string folder, bool root)
       start_(now()),
       last_save_(start_) {
   set_stop_source([this] { return static_cast<int>(requested(0).stop); });
-  if (!root || config.run.task != RunConfig::Task::pretrain) return;  // others have nothing to save in time
+  if (!root || config.run.task != RunConfig::Task::pretrain) return;  // other tasks have nothing to save in time
   if (config.run.time_limit > 0) {
     end_ = start_ + static_cast<double>(config.run.time_limit);
   } else if (config.run.time_limit == RunConfig::limit_of_job) {
@@ -103,7 +103,7 @@ StopMonitor::Request StopMonitor::requested(double needed) {
   requested.save = files_.save;
   const double time = now();
   if (every_seconds_ > 0 && time - last_save_ >= every_seconds_) requested.save = 1;
-  // Half of the time is for steps, however long a save seems to take: else there might be jobs without any.
+  // Half of the time is for steps, however long a save seems to take, so that every job makes some steps.
   if (end_ > 0 && time + std::min(needed, (end_ - start_) / 2) > end_) requested.stop = stop_by_time;
   return requested;
 }

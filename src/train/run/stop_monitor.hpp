@@ -1,5 +1,5 @@
 #pragma once
-// What asks a run to save or to stop: signals to any rank, files in the run's folder, the end of its time.
+// Requests to save or to stop a run: signals to any rank, files in the run's folder, the end of its time.
 
 #include <cstdint>
 #include <string>
@@ -8,32 +8,32 @@
 
 namespace llmtrain {
 
-/// From now on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are noted rather than deadly; again and again does no harm. If
-/// whoever started the program has blocked them, those that came since then are noted, too.
+/// Installs handlers that record SIGTERM, SIGINT, SIGUSR1 and SIGUSR2; repeated calls are harmless. If the parent
+/// process has blocked these signals, pending ones are recorded too.
 void install_signal_handlers();
-/// They are as deadly again as before, one that came in the meantime, too.
+/// Restores the default action, also for a signal that arrived in the meantime.
 void restore_default_signals();
-/// The signal that came, or 0.
+/// The received signal, or 0.
 int received_signal();
 
-/// One per job. While it lives, look_for_stop() sees files and clock, too.
+/// One per job. While it lives, look_for_stop() also checks files and the clock.
 class StopMonitor {
  public:
-  /// `folder`: of the run. Rank 0 looks for files there and at the clock.
+  /// `folder`: that of the run. Rank 0 checks its files and the clock.
   StopMonitor(const Config& config, std::string folder, bool root);
   /// Removes the file STOP if it was seen, so that the next job does not find it.
   ~StopMonitor();
   StopMonitor(const StopMonitor&) = delete;
   StopMonitor& operator=(const StopMonitor&) = delete;
 
-  /// Ranks agree on both by their maximum; 0: nothing is asked for.
+  /// Requests on which ranks agree by their maximum; 0: none.
   struct Request {
     int64_t stop = 0;  ///< see StopCode
     int64_t save = 0;
   };
-  /// `needed`: seconds from now until the next look and a save after it are over.
+  /// `needed`: seconds from now until the end of the next check and a subsequent save.
   Request requested(double needed);
-  /// A save began (for whatever cause), so that the clock for every_minutes starts again and the file SAVE is gone.
+  /// Records that a save has started (for any reason): restarts the clock for every_minutes and removes the file SAVE.
   void saved();
 
  private:

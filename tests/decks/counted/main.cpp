@@ -1,7 +1,7 @@
-// llmtrain that counts what a step should not do: allocations and starts of threads in the whole process, its page
-// faults, and the allocations of C++, which are not MPI's, from the middle of each step to the middle of the next. At
-// the end every rank writes them to LLMTRAIN_TEST_COUNTS.<rank>, a line for each step. As a control every step does
-// what LLMTRAIN_TEST_DOES says: allocate, touch (a fresh page) or start (a thread).
+// llmtrain with counters of events that a step should not cause: allocations and starts of threads in the whole
+// process, its page faults, and C++ allocations, which are not MPI's, from the middle of each step to the middle of the
+// next. At the end every rank writes them to LLMTRAIN_TEST_COUNTS.<rank>, a line for each step. As a control
+// LLMTRAIN_TEST_DOES adds an event to every step: allocate, touch (a fresh page) or start (a thread).
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -34,8 +34,7 @@ constinit std::atomic<int64_t> allocations{0}, threads{0}, own_allocations{0};
 
 }  // namespace
 
-// The C library's own functions under another name: what is defined here takes the place of the usual ones in all
-// libraries.
+// The C library's own functions under other names: the definitions here replace the usual ones in all libraries.
 extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
 void* __libc_malloc(size_t bytes) noexcept;
@@ -74,7 +73,7 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, ThreadBo
 }
 }
 
-// All other forms of new and delete end in these.
+// All other forms of new and delete call these.
 void* operator new(size_t bytes) {
   ++own_allocations;
   void* memory = malloc(bytes);

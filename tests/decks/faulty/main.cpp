@@ -1,13 +1,14 @@
-// llmtrain with faults in its numbers. LLMTRAIN_TEST_FAULTS lists them, separated by semicolons: what, by what it is
-// chosen, number, rank (-1: all), value.
+// llmtrain with injected numerical faults. LLMTRAIN_TEST_FAULTS lists them, separated by semicolons: fault, selector,
+// number, rank (-1: all), value.
 //
-//   gradient data 7 1 nan   one element of the gradient on rank 1 in the step that takes step 7 of the data (from 0)
-//   loss step 3 0 inf       the same of the loss on rank 0 in step 3 (from 0), whatever its data
+//   gradient data 7 1 nan   one element of the gradient on rank 1 in the step with step 7 of the data (from 0)
+//   loss step 3 0 inf       the loss on rank 0 in step 3 (from 0), whatever its data
 //   rate data 7 -1 10       the learning rate times 10
 //   signal step 3 0 10      signal 10 to the process itself
-//   signal evaluation 3 0 10  the same before the fourth piece of all evaluations in training; sampling: of samples
-//   save sampling 3 0 FILE  makes the file
-//   wait sampling 3 0 500   waits so many milliseconds
+//   signal evaluation 3 0 10  the same before the fourth unit of work of all evaluations in training; sampling: of
+//   samples
+//   save sampling 3 0 FILE  creates the file
+//   wait sampling 3 0 500   waits this many milliseconds
 
 #include <chrono>
 #include <csignal>

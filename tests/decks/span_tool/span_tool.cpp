@@ -1,6 +1,6 @@
-// A tool as profilers bring them: llmtrain loads it by KOKKOS_TOOLS_LIBS (host) or NVTX_INJECTION64_PATH (GPU). It
-// writes what it is told to the file SPAN_TOOL_LOG, with the number of the process behind its name: "THREAD begin
-// CATEGORY NAME" and "THREAD end" (see decks/span_log.hpp).
+// A profiler tool: llmtrain loads it by KOKKOS_TOOLS_LIBS (host) or NVTX_INJECTION64_PATH (GPU). It writes its calls to
+// the file SPAN_TOOL_LOG, with the process id appended to the name: "THREAD begin CATEGORY NAME" and "THREAD end" (see
+// decks/span_log.hpp).
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -53,7 +53,7 @@ void kokkosp_pop_profile_region() { log_end(); }
 
 namespace {
 
-/// Only its address is known to the program.
+/// The program uses only its address.
 int the_domain = 0;
 
 nvtxDomainHandle_t create_domain(const char* name) {

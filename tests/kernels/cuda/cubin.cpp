@@ -67,13 +67,13 @@ class Cubin {
       for_each_record(section, [&](uint8_t attribute, uint64_t at) {
         if (attribute != info_frame_size && attribute != info_register_count) return;
         const auto k = found.find(symbol(read<uint32_t>(bytes_, at)));
-        if (k == found.end()) return;  // of a function that kernels call
+        if (k == found.end()) return;  // a function that kernels call
         (attribute == info_frame_size ? k->second.frame_bytes : k->second.registers) = read<uint32_t>(bytes_, at + 4);
       });
     }
     std::vector<KernelResources> result;
     for (auto& [mangled, kernel] : found) {
-      // Where the architecture stands in the flags has changed with version 8 of the format.
+      // The position of the architecture in the flags has changed with version 8 of the format.
       kernel.architecture =
           static_cast<int>(header_.e_ident[EI_ABIVERSION] >= 8 ? header_.e_flags >> 8 & 0xFF : header_.e_flags & 0xFF);
       result.push_back(std::move(kernel));
@@ -98,7 +98,7 @@ class Cubin {
     }
     return {};
   }
-  /// f(attribute, offset of its bytes)
+  /// Calls f(attribute, offset of its bytes).
   template <class F>
   void for_each_record(const Elf64_Shdr& section, const F& f) const {
     for (uint64_t at = section.sh_offset; at + 4 <= section.sh_offset + section.sh_size;) {

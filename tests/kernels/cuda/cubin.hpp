@@ -1,5 +1,5 @@
 #pragma once
-// What the compiler made of each kernel, read from the device code in an object file or library.
+// Resources of each compiled kernel, read from the device code in an object file or library.
 
 #include <cstdint>
 #include <map>
@@ -12,9 +12,9 @@ namespace llmtrain::test {
 struct KernelResources {
   std::string name;      ///< as in the source: "void run<Kernel>(Kernel)"
   int architecture = 0;  ///< 90 is compute capability 9.0
-  int64_t threads = 0;   ///< of a block at most, from its launch bounds; 0: none
+  int64_t threads = 0;   ///< maximum per block, from its launch bounds; 0: none
   int64_t registers = 0;
-  int64_t frame_bytes = 0;   ///< a thread's local memory: spilled registers, and arrays that are indexed
+  int64_t frame_bytes = 0;   ///< local memory of a thread: spilled registers, and dynamically indexed arrays
   int64_t shared_bytes = 0;  ///< static
 };
 

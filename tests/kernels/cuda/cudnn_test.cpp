@@ -1,5 +1,5 @@
-// cuDNN's attention without a GPU: for the shapes of the decks, and others, the graphs finalise from the description of
-// a GPU and have engines that repeat their bits. Left out where there is no cuDNN, if LLMTRAIN_REQUIRE does not have
+// cuDNN's attention without a GPU: for the shapes of the decks, and others, the graphs can be finalised for the
+// description of a GPU and have deterministic engines. Skipped if cuDNN is not installed, unless LLMTRAIN_REQUIRE lists
 // it.
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ class Cudnn : public testing::Test {
  protected:
   void SetUp() override {
     if (find_cudnn() == nullptr) return leave_out("no cuDNN is here");
-    // Without a driver the library proposes nothing. The toolkit's stub of it will do.
+    // Without a driver the library proposes nothing. The toolkit's stub driver is sufficient.
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
         dlopen(LLMTRAIN_CUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
       return leave_out("neither a driver nor the toolkit's stub is here (" LLMTRAIN_CUDA_STUB ")");
@@ -69,7 +69,7 @@ AttentionShape shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t 
   return {heads, kv_heads, head_dim, 0, 0.125F, 0, longest};
 }
 
-/// Of a shipped deck: `key = number`.
+/// Value of `key = number` in a shipped deck.
 int64_t number_in(const std::string& deck, const std::string& key) {
   std::smatch match;
   EXPECT_TRUE(std::regex_search(deck, match, std::regex("(^|\n)" + key + " *= *([0-9]+)"))) << key;
@@ -100,7 +100,7 @@ TEST_F(Cudnn, ShapesOfPublishedModelsHaveEngines) {
   expect_engines(2, shape(6, 3, 104, 192), "no power of two");
 }
 
-// What is wrong with the installation is the user's to mend, and never a reason to take another engine on this rank.
+// The user must fix a broken installation; it is never a reason to use a different engine on this rank.
 TEST_F(Cudnn, ABrokenInstallationIsNoMissingEngine) {
   for (const cudnnStatus_t status :
        {CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED, CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING}) {
@@ -109,7 +109,7 @@ TEST_F(Cudnn, ABrokenInstallationIsNoMissingEngine) {
   EXPECT_THROW(cudnn_check(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, "a call"), CudnnError) << "control";
 }
 
-// What the graphs cannot say is known before they are built; and an engine is not found for everything.
+// Problems that the graphs cannot express are rejected before they are built; and not every problem has an engine.
 TEST_F(Cudnn, OtherShapesAreOurs) {
   EXPECT_FALSE(cudnn_suits(shape(2, 2, 20, 128)));
   EXPECT_TRUE(engines({2, 128, 2, 2, 20, CUDNN_DATA_BFLOAT16, false}).empty());
@@ -127,13 +127,13 @@ TEST_F(Cudnn, OtherShapesAreOurs) {
   EXPECT_TRUE(cudnn_suits(wide));
 }
 
-// An engine may be proposed and not do. Without a GPU the next one gets as far as the driver.
+// A proposed engine may fail. Without a GPU the next one gets as far as the driver.
 TEST_F(Cudnn, EnginesAreTriedInTurn) {
   for (const bool backward : {false, true}) {
     const CudnnAttention a{2, 128, 2, 2, 64, CUDNN_DATA_HALF, backward};
     const int64_t most = max_cudnn_workspace_bytes(a);
     std::vector<CudnnDescriptor> bad_first;
-    bad_first.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);  // of no engine
+    bad_first.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);  // without an engine
     EXPECT_FALSE(make_plan(bad_first, most, nullptr, &*device_).has_value());
     for (CudnnDescriptor& engine : engines(a)) bad_first.push_back(std::move(engine));
     try {

@@ -1,4 +1,4 @@
-// Kernels that ask for too much: what resources_test.cpp must find.
+// Kernels that need too much: resources_test.cpp must detect them.
 
 constexpr int many = 96;
 
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(1024) spilling_kernel(float* x, int n) {
   for (int i = 0; i < many; ++i) x[i * n] = values[i];
 }
 
-/// Without launch bounds, as many threads as the caller says may be too many.
+/// Without launch bounds, the caller may start too many threads.
 __global__ void unbounded_kernel(float* x) { x[threadIdx.x] = 1; }
 
 /// All the shared memory that can be static.

@@ -1,5 +1,5 @@
-// Nothing fails to launch: of every kernel and architecture that was compiled, registers, spills and shared memory stay
-// within what a GPU grants; and later GPUs find PTX. Read from the code itself; no GPU, no driver.
+// No launch fails: for every kernel and architecture of the build, registers, spills and shared memory stay within the
+// limits of a GPU; and later GPUs find PTX. Read from the code itself; no GPU, no driver.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace cuda;
 
-/// A thread's local memory that a kernel may have, by name; the first that fits counts.
+/// Local memory that a thread of a kernel may have, by name; the first match counts.
 struct FrameLimit {
   const char* name;
   int64_t bytes;
@@ -37,7 +37,7 @@ bool is_long_norm(const std::string& name) {
   return std::regex_search(name, long_rows);
 }
 
-/// Of dynamic shared memory, for the largest head dimension that the kernel is started with.
+/// Dynamic shared memory, for the largest head dimension of the kernel.
 int64_t dynamic_shared_bytes(const std::string& name) {
   std::smatch match;
   static const std::regex tiled("Tiled(Forward|BackwardQuery|BackwardKey)<(\\d+), [^>]*>");
@@ -51,11 +51,11 @@ int64_t dynamic_shared_bytes(const std::string& name) {
     const int64_t head_dim = std::min<int64_t>(std::stoi(match[2]) * warp_lanes, max_head_dim);
     return row_shared_bytes(head_dim, match[1] == "Forward" ? 1 : 2, match[1] == "BackwardKey" ? 2 : 1);
   }
-  if (is_long_norm(name)) return shared_bytes_of_block(0);  // norm.cu: rows that want more lie in memory
+  if (is_long_norm(name)) return shared_bytes_of_block(0);  // norm.cu: longer rows lie in global memory
   return 0;
 }
 
-/// What is wrong with a kernel; empty: nothing.
+/// Error of a kernel; empty if there is none.
 std::vector<std::string> violations(const KernelResources& k, int64_t dynamic_shared) {
   std::vector<std::string> found;
   const auto blame = [&](const auto&... parts) {
@@ -68,7 +68,7 @@ std::vector<std::string> violations(const KernelResources& k, int64_t dynamic_sh
     blame(k.threads, " threads: state whole warps, at most 1024, in its launch bounds");
     return found;
   }
-  // Registers are given out to warps, 256 at a time.
+  // Registers are allocated to warps, 256 at a time.
   const int64_t of_warp = blocks_for(k.registers * warp_lanes, 256) * 256, of_block = k.threads / warp_lanes * of_warp;
   if (k.registers < 1 || k.registers > 255 || of_block > registers_of_block) {
     blame(k.registers, " registers in each of ", k.threads, " threads: a block has ", registers_of_block);
@@ -89,8 +89,7 @@ std::vector<KernelResources> kernels_of(const char* file) {
   return all;
 }
 
-/// LLMTRAIN_ARCHITECTURES: "80-real,90-real,100". Machine code alone is "real", PTX alone "virtual"; else both are
-/// there.
+/// LLMTRAIN_ARCHITECTURES: "80-real,90-real,100". Machine code alone is "real", PTX alone "virtual"; else both exist.
 std::set<int> architectures_without(const char* kind) {
   std::set<int> result;
   std::istringstream list(LLMTRAIN_ARCHITECTURES);
@@ -113,7 +112,7 @@ TEST(KernelResources, EveryKernelFitsEveryArchitecture) {
   EXPECT_GE(long_norms, 14) << "of residual streams and of given rows, in every pair of types";
 }
 
-/// Drivers compile it for GPUs that came later than the compiler.
+/// Drivers compile it for GPUs that are newer than the compiler.
 TEST(KernelResources, EveryKernelHasPtx) {
   std::set<std::string> names;
   for (const KernelResources& k : kernels_of(LLMTRAIN_KERNELS)) names.insert(k.name);
@@ -147,7 +146,7 @@ TEST(KernelResources, AttentionIsThereForEveryHeadDimension) {
   EXPECT_FALSE(has("TiledForward<7, "));
 }
 
-// The checks above can fail: of kernels that ask for too much, each is found.
+// The checks above can fail: each of the kernels that need too much is detected.
 TEST(KernelResources, GreedyKernelsAreFound) {
   const auto found = [](const std::string& name, int64_t dynamic_shared) {
     std::vector<std::string> all;

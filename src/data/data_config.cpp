@@ -38,7 +38,7 @@ struct TokenizerCodec {
 }  // namespace
 
 void DataConfig::visit(DeckKeys& keys) {
-  keys.section("data", "Where text or tokens come from, and how documents become samples.");
+  keys.section("data", "Name the text or tokens to train on, and say how documents become samples.");
   keys.key(
       "train", train,
       {.doc = "Files or globs: text, rows of JSON (.jsonl, .ndjson, or known by their content: text, or input_ids and "
@@ -134,7 +134,7 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
 }
 
 void BatchConfig::visit(DeckKeys& keys) {
-  keys.section("batch", "How many tokens an optimizer step takes, whatever the number of ranks.");
+  keys.section("batch", "Set how many tokens an optimizer step takes, whatever the number of ranks.");
   keys.key("sequence_length", sequence_length,
            {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Longest sample.", .required = true});
   keys.key("micro", micro,

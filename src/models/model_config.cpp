@@ -64,7 +64,8 @@ int64_t ModelConfig::window_of_layer(int64_t layer) const {
 }
 
 void ModelConfig::visit(DeckKeys& keys) {
-  keys.section("model", "Shape and parts of the decoder; the family sets what is not given.");
+  keys.section("model",
+               "Describe the decoder, or start from a published one. The family sets every key that is not given.");
   keys.key("family", family, {.doc = family_docs()});
   keys.key(
       "path", path,

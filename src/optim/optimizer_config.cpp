@@ -8,7 +8,7 @@
 namespace llmtrain {
 
 void OptimizerConfig::visit(DeckKeys& keys) {
-  keys.section("optimizer", "How gradients change the weights.", Change::applies);
+  keys.section("optimizer", "Set how gradients change the weights.", Change::applies);
   keys.key("name", name, {.doc = "AdamW in torch's order of operations.", .change = Change::breaks});
   keys.key<Fp32Number>("beta1", beta1, {.range = from_below(0, 1), .doc = "Decay of the first moment."});
   keys.key<Fp32Number>("beta2", beta2, {.range = from_below(0, 1), .doc = "Decay of the second moment."});
@@ -21,7 +21,7 @@ void OptimizerConfig::visit(DeckKeys& keys) {
 }
 
 void ScheduleConfig::visit(DeckKeys& keys) {
-  keys.section("schedule", "The learning rate as a function of the step.", Change::applies);
+  keys.section("schedule", "Set the learning rate as a function of the step.", Change::applies);
   keys.key("name", name, {.doc = "Shape after the warm-up; constant has no warm-up."});
   keys.key<Fp32Number>("learning_rate", learning_rate, {.range = at_least(0), .doc = "The peak."});
   keys.key<Fp32Number>("min_learning_rate", min_learning_rate,

@@ -21,7 +21,8 @@ struct LossScaleCodec {
 }  // namespace
 
 void ParallelConfig::visit(DeckKeys& keys) {
-  keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.",
+  keys.section("parallel",
+               "Divide the work among the ranks. Only reduction_groups and reduction_blocks touch the results.",
                Change::nothing);
   keys.key("zero", zero,
            {.range = between(0, 3),
@@ -98,7 +99,9 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
 }
 
 void PrecisionConfig::visit(DeckKeys& keys) {
-  keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
+  keys.section("precision",
+               "Choose the number format of the passes. Master weights, moments, norms, softmax, loss and sums are "
+               "fp32 or wider.",
                Change::applies);
   keys.key("compute", compute,
            {.doc = "Weights and activations of the passes. auto: bf16 where device and libraries are fast at it, else "
@@ -151,7 +154,7 @@ DType compute_dtype(const PrecisionConfig& precision) {
 }
 
 void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Memory of a rank. Nothing here touches the results.", Change::nothing);
+  keys.section("memory", "Trade memory of a rank against time. Nothing here touches the results.", Change::nothing);
   keys.key("recompute", recompute,
            {.doc = "Activations that the backward pass computes again instead of keeping them. none: results of norms, "
                    "and in half precision the sum of the residual stream and attention; activation: and of activation "
@@ -166,8 +169,7 @@ void MemoryConfig::visit(DeckKeys& keys) {
 
 void WatchdogConfig::visit(DeckKeys& keys) {
   keys.section("watchdog",
-               "Ends the job with exit code 76, and says where every rank is, instead of waiting for ever for a rank "
-               "that is lost or stuck.",
+               "End the job with exit code 76, and report where every rank is, when a rank is lost or stuck.",
                Change::nothing);
   keys.key("enabled", enabled, {.doc = "false: a job whose rank is stopped or hangs stays until its time is up."});
   keys.key("lost_after", lost_after,

@@ -22,8 +22,8 @@ int64_t count_of(const RunState& state, const std::string& name, int64_t otherwi
 void DivergenceConfig::visit(DeckKeys& keys) {
   keys.section(
       "divergence",
-      "What happens when numbers go wrong. The update of a bad step is left out: one whose loss or gradient is "
-      "not finite, or whose loss is a spike.",
+      "Handle steps whose numbers go wrong. A step is bad if its loss or gradient is not finite, or if its loss is a "
+      "spike; a bad step changes no weights.",
       Change::applies);
   keys.key(
       "max_bad_steps", max_bad_steps,

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # campaign.sh BUILD_DIR [NAME=COUNT ...]: all fault campaigns with their full counts (hours), or these counts where given,
-# after which docs/reliability.md has a table of what happened. Exit code 1 when anything went wrong. On a machine with
-# other work, LLMTRAIN_FAULT_PATIENCE=10 makes all limits of time ten times as long.
+# after which benchmarks/results/fault_campaigns.md has a table of what happened. Exit code 1 when anything went wrong. On a
+# machine with other work, LLMTRAIN_FAULT_PATIENCE=10 makes all limits of time ten times as long.
 set -euo pipefail
 [[ $# -ge 1 ]] || { echo "usage: tests/fault/campaign.sh BUILD_DIR [NAME=COUNT ...]" >&2 && exit 64; }
 build=$(readlink -f "$1")
 shift
 cd "$(dirname "$(readlink -f "$0")")/../.."
-document=docs/reliability.md
+document=benchmarks/results/fault_campaigns.md
 cmake --build "$build" --target fault_campaign >/dev/null
 
 export OMP_PROC_BIND=false OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

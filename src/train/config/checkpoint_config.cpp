@@ -7,8 +7,7 @@
 namespace llmtrain {
 
 void CheckpointConfig::visit(DeckKeys& keys) {
-  keys.section("checkpoint", "What is saved, so that the same command goes on where the run was cut off.",
-               Change::nothing);
+  keys.section("checkpoint", "Save the run, so that the same command resumes it where it stopped.", Change::nothing);
   keys.key("every_steps", every_steps, {.unit = "steps", .range = at_least(0), .doc = "A checkpoint; 0 = never."});
   keys.key("every_minutes", every_minutes,
            {.unit = "minutes", .range = at_least(0), .doc = "A checkpoint after so much time without one; 0 = never."});

@@ -44,7 +44,7 @@ std::string run_name_of(std::string_view deck_name) {
 }  // namespace
 
 void RunConfig::visit(DeckKeys& keys) {
-  keys.section("run", "What the job does, and where its results go.");
+  keys.section("run", "Name the run, choose its task and its length, and say where its results go.");
   keys.key<RunNameCodec>("name", name,
                          {.doc = "Of the run: results lie in <output>/<name>/.",
                           .automatic = "the deck's file name",
@@ -93,7 +93,7 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
 }
 
 void EvaluationConfig::visit(DeckKeys& keys) {
-  keys.section("evaluation", "The loss on validation data.", Change::nothing);
+  keys.section("evaluation", "Measure the loss on validation data.", Change::nothing);
   keys.key("every_steps", every_steps, {.unit = "steps", .range = at_least(0), .doc = "0 = never during the run."});
   keys.key("at_start", at_start, {.doc = "Also before the first step."});
   keys.key("at_end", at_end, {.doc = "Also after the last step."});
@@ -143,7 +143,7 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
 }
 
 void LogConfig::visit(DeckKeys& keys) {
-  keys.section("log", "What is written while the run goes on, and how often.", Change::nothing);
+  keys.section("log", "Choose what is written while the run goes on, and how often.", Change::nothing);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "A line of progress; 0 = never."});
   keys.key("sinks", sinks, {.doc = "Where metrics go besides the console: metrics.h5, metrics.jsonl."});

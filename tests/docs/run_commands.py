@@ -20,8 +20,12 @@ from pages import check_command, commands, deck_keys, pages
 # Programs that are not run: they install, build, fetch, or need a cluster.
 CHECKED = {"ansible", "apt-get", "cmake", "cpack", "ctest", "git", "hf", "module", "perf", "pip", "python", "python3",
            "salloc", "sbatch", "scancel", "scontrol", "spack", "squeue", "srun", "sudo", "tar", "duckdb", "eval"}
-# Scripts of the tree that are not run as they stand, and what takes their place; None: checked only.
-SCRIPTS = {"jobs/quickstart.sh": "mpirun -n 2 llmtrain inputs/quickstart.ini"}
+OPTIONAL = {"h5dump", "jq", "gnuplot"}  # run where they are installed
+# Commands with such words are not run either: scripts of the tree, and programs of its build folders.
+ELSEWHERE = ("jobs/", "tests/", "benchmarks/", "cmake/", "build/", "docs/", "llmtrain-gpu/")
+# Scripts of the tree that are not run as they stand, and what takes their place.
+SCRIPTS = {r"jobs/quickstart\.sh (\S+\.txt)": r"mpirun -n 2 llmtrain inputs/quickstart.ini data.train=\1 run.overwrite=true",
+           r"jobs/quickstart\.sh": "mpirun -n 2 llmtrain inputs/quickstart.ini run.overwrite=true"}
 # Every training run of the pages is this short. The command line of the page comes behind, and wins.
 SHORT = ["run.max_steps=4", "log.every_steps=1", "evaluation.every_steps=2", "evaluation.batches=1", "checkpoint.every_steps=2",
          "log.samples_every_steps=0", "run.time_limit=none"]
@@ -34,7 +38,7 @@ SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global
 STAND_INS = {
     "my.txt": "llmtool corpus stories --bytes 60K --seed 3 --output my.txt",
     "valid.txt": "llmtool corpus stories --bytes 20K --seed 4 --output valid.txt",
-    "web.jsonl": """awk 'BEGIN { RS = "" } { gsub(/\\n/, " "); printf "{\\"text\\": \\"%s\\"}\\n", $0 }' my.txt | tr -d '\\r' >web.jsonl""",
+    "web.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(text=t))) for t in open(\"my.txt\").read().split(\"\\n\\n\")]' >web.jsonl",
     "code.jsonl": "head -n 40 web.jsonl >code.jsonl",
     "gpt2": """printf '[run]\\nmax_steps = 2\\n[model]\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
 tokenizer = bpe\\nvocab_size = 300\\ndocument_separator = blank_line\\n[batch]\\nsequence_length = 64\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
@@ -101,12 +105,16 @@ case ${{1:-}} in
     case $1 in
 {small}    esac
     deck=$1 && shift
-    exec {real} "$deck" {' '.join(SHORT)} data.cache={work}/cache "${{tiny[@]}}" "$@" ;;
+    for setting in {' '.join(SHORT)} data.cache={work}/cache "${{tiny[@]}}"; do
+      [[ " $* " == *" ${{setting%%=*}}="* ]] || set -- "$@" "$setting"
+    done
+    exec {real} "$deck" "$@" ;;
 esac
 exec {real} "$@"
 """)
         self.program("llmtool", f'exec {os.path.abspath(llmtool)} "$@"\n')
-        self.program("mpirun", f'exec {" ".join(mpirun[:-1])} "$@"\n')
+        launcher = " ".join([shutil.which(mpirun[0]) or mpirun[0]] + mpirun[1:-1])
+        self.program("mpirun", f'exec {launcher} "$@"\n')
         self.stand_ins = os.path.join(work, "stand_ins")
         os.makedirs(self.stand_ins)
         for name, command in STAND_INS.items():
@@ -155,9 +163,9 @@ exec {real} "$@"
                     environment.update(re.findall(r"([A-Z_]+)=(\S+)", command))
                     continue
                 for script, stand_in in SCRIPTS.items():
-                    command = command.replace(script, stand_in)
-                replaced = name in SCRIPTS
-                if not replaced and (name in CHECKED or re.match(r"^(jobs|tests|benchmarks|cmake|build|docs|llmtrain-gpu|kill)\b", name)):
+                    command = re.sub(script, stand_in, command)
+                elsewhere = any(word.startswith(ELSEWHERE) for word in command.split())
+                if name in CHECKED or elsewhere or (name in OPTIONAL and not shutil.which(name)):
                     if wrong := check_command(self.root, command, self.keys):
                         raise Failure(f"{block.where(offset)}: `{command}`: {'; '.join(wrong)}")
                     checked += 1

@@ -208,7 +208,7 @@ void touch_cache(const std::string& folder, int64_t bytes, const char* buffer) {
 double timed(Communicator& communicator, const std::function<void()>& work) {
   communicator.barrier();
   const double begin = now();
-  raise_together(communicator, work);
+  throw_on_all_ranks(communicator, work);
   return now() - begin;
 }
 

@@ -68,7 +68,7 @@ class Bench {
   Bench(const std::string& path, Runtime& runtime)
       : runtime_(runtime), communicator_(runtime.communicator()), threads_(worker_threads(communicator_)), path_(path) {
     const FolderHandle folder = FolderHandle::open(path);
-    const std::string text = folder.open_to_read("config.json").read_text(most_config_bytes);
+    const std::string text = folder.open_to_read("config.json").read_text(max_config_bytes);
     const ModelConfig config = parse_hf_config(text, "config.json").model;
     shape_ = decoder_shape(config, config.vocab_size);
     ParamStoreOptions options;

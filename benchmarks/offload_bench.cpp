@@ -63,14 +63,14 @@ struct Bench {
       names.push_back(fmt::format("unit {}", names.size()));
     }
     const int64_t slots = OffloadRing::slots;
-    memory = PinnedBuffer(slots * layout.largest_piece() + OffloadAhead::bytes(layout, offloaded_weights) +
+    memory = PinnedBuffer(slots * layout.max_piece() + OffloadAhead::bytes(layout, offloaded_weights) +
                           OffloadLayout::alignment);
     const auto at = reinterpret_cast<uintptr_t>(memory.data());
     constexpr uintptr_t page = OffloadLayout::alignment;
     char* next = static_cast<char*>(memory.data()) + (page - at % page) % page;
     for (char*& buffer : buffers) {
       buffer = next;
-      next += layout.largest_piece();
+      next += layout.max_piece();
     }
     unit = next;
     file = std::make_unique<OffloadFile>(layout, folder, names);

@@ -10,12 +10,12 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t largest_head_dim = 1024;
+inline constexpr int64_t max_head_dim = 1024;
 
 struct AttentionShape {
   int64_t heads = 1;     ///< H
   int64_t kv_heads = 1;  ///< G, divides H; query head h reads key head h / (H / G)
-  int64_t head_dim = 1;  ///< D, at most largest_head_dim
+  int64_t head_dim = 1;  ///< D, at most max_head_dim
   int64_t window = 0;    ///< key j visible to query i iff i - window < j <= i (Mistral 7B); 0 = all j <= i
   float scale = 1;       ///< usually 1 / sqrt(D)
   float softcap = 0;     ///< c: a score s (scaled) becomes c tanh(s / c) (Gemma 2); 0 = off

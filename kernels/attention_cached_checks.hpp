@@ -10,7 +10,7 @@ inline void check_cache(const Tensor& cache, const Tensor& qkv, const Batch& bat
                  "qkv is [N, (H + 2 G) D]");
   LLMTRAIN_CHECK(cache.rank == 3 && cache.dim(2) == 2 * s.kv_heads * s.head_dim && cache.dtype == qkv.dtype,
                  "a cache of keys and values is [S, P, 2 G D] of qkv's dtype");
-  LLMTRAIN_CHECK(s.head_dim <= largest_head_dim, "a head is too wide");
+  LLMTRAIN_CHECK(s.head_dim <= max_head_dim, "a head is too wide");
 }
 
 inline void check_cached_output(const Tensor& out, const Tensor& qkv, const AttentionShape& s) {

@@ -5,12 +5,12 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t most_heads = 65535;  ///< a GPU's grid has no more in its second dimension
+inline constexpr int64_t max_heads = 65535;  ///< a GPU's grid has no more in its second dimension
 
 inline void check_attention_shape(const AttentionShape& s) {
   LLMTRAIN_CHECK(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "heads must be a multiple of kv_heads");
-  LLMTRAIN_CHECK(s.heads <= most_heads, "too many heads");
-  LLMTRAIN_CHECK(s.head_dim > 0 && s.head_dim <= largest_head_dim, "head_dim is out of range");
+  LLMTRAIN_CHECK(s.heads <= max_heads, "too many heads");
+  LLMTRAIN_CHECK(s.head_dim > 0 && s.head_dim <= max_head_dim, "head_dim is out of range");
   LLMTRAIN_CHECK(s.window >= 0 && s.scale > 0 && s.softcap >= 0,
                  "window and softcap must not be negative, scale must be positive");
 }

@@ -29,12 +29,12 @@ void lend_workspace(const Tensor& memory);
 int64_t workspace_peak();
 
 /// Lends it as long as this lives.
-class LentWorkspace {
+class WorkspaceScope {
  public:
-  explicit LentWorkspace(const Tensor& memory) { lend_workspace(memory); }
-  ~LentWorkspace() { lend_workspace(Tensor()); }
-  LentWorkspace(const LentWorkspace&) = delete;
-  LentWorkspace& operator=(const LentWorkspace&) = delete;
+  explicit WorkspaceScope(const Tensor& memory) { lend_workspace(memory); }
+  ~WorkspaceScope() { lend_workspace(Tensor()); }
+  WorkspaceScope(const WorkspaceScope&) = delete;
+  WorkspaceScope& operator=(const WorkspaceScope&) = delete;
 };
 
 }  // namespace llmtrain

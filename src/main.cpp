@@ -9,13 +9,13 @@
 #include "parallel/job/runtime.hpp"
 #include "train/config/config.hpp"
 #include "train/run/command_line.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/program.hpp"
+#include "train/run/stop_monitor.hpp"
 
 using namespace llmtrain;
 
 int main(int argc, char** argv) {
-  note_signals();                 // until the deck says whether they are to be deadly
+  install_signal_handlers();      // until the deck says whether they are to be deadly
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, with a message
   CommandLine command;
   try {

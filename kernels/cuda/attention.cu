@@ -266,9 +266,7 @@ void with_columns(int64_t head_dim, const F& f) {
 }
 
 /// Whether tensor cores do it.
-bool is_tiled(const Tensor& qkv, const AttentionShape& s) {
-  return qkv.dtype != DType::f32 && s.head_dim <= largest_tiled;
-}
+bool is_tiled(const Tensor& qkv, const AttentionShape& s) { return qkv.dtype != DType::f32 && s.head_dim <= max_tiled; }
 /// f(pointer of the element type), of 16 bits.
 template <class F>
 void with_half(const Tensor& qkv, const F& f) {

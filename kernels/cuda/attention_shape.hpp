@@ -7,10 +7,10 @@ namespace llmtrain::cuda {
 
 // On tensor cores, bf16 and fp16: attention_tiles.cuh.
 
-inline constexpr int tile_rows = 64;           ///< of a block: 16 of each warp
-inline constexpr int tile_threads = 128;       ///< of a block
-inline constexpr int other_rows = 32;          ///< of the other side, at a time, in the backward pass
-inline constexpr int64_t largest_tiled = 128;  ///< head dimension
+inline constexpr int tile_rows = 64;       ///< of a block: 16 of each warp
+inline constexpr int tile_threads = 128;   ///< of a block
+inline constexpr int other_rows = 32;      ///< of the other side, at a time, in the backward pass
+inline constexpr int64_t max_tiled = 128;  ///< head dimension
 
 /// Columns of a head's tile.
 constexpr int tile_columns(int64_t head_dim) {

@@ -55,7 +55,7 @@ bool is_chosen() { return is_there() && (choice() == AttentionChoice::cudnn || c
 
 /// Sequences that a call takes: all, or as many as have scores enough. cudnn_suits: at least one.
 int64_t sequences_at_once(const AttentionShape& s, int64_t rows) {
-  return std::min(rows / s.longest, most_cudnn_scores / s.heads / s.longest / s.longest);
+  return std::min(rows / s.longest, max_cudnn_scores / s.heads / s.longest / s.longest);
 }
 CudnnAttention problem_of(const AttentionShape& s, int64_t sequences, DType dtype, bool backward) {
   return {sequences, s.longest, s.heads, s.kv_heads, s.head_dim, cudnn_type(dtype), backward};
@@ -85,7 +85,7 @@ class Plan {
     build_attention(graph_, a);
     whole_.emplace(graph_.finish(handle));
     engines_ = find_engines(*whole_, nullptr);
-    std::optional<CudnnDescriptor> plan = make_plan(engines_, most_cudnn_workspace_bytes(a), handle);
+    std::optional<CudnnDescriptor> plan = make_plan(engines_, max_cudnn_workspace_bytes(a), handle);
     if (!plan) return;
     workspace_ = plan_workspace_bytes(*plan);
     plan_.emplace(std::move(*plan));
@@ -192,7 +192,7 @@ int64_t wanted_bytes(const AttentionShape& shape, int64_t rows) {
   if (rows < shape.longest) return 0;
   const int64_t at_once = sequences_at_once(shape, rows);
   return alignment + delta_bytes(shape, at_once * shape.longest) +
-         most_cudnn_workspace_bytes(problem_of(shape, at_once, DType::bf16, true));
+         max_cudnn_workspace_bytes(problem_of(shape, at_once, DType::bf16, true));
 }
 
 }  // namespace

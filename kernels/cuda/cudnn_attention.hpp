@@ -13,10 +13,10 @@ namespace llmtrain::cuda {
 constexpr bool cudnn_is_faster(int capability) { return capability == 90; }
 
 /// The scores of the sequences of a call are kept in the backward pass: up to 4 GiB of them. (Tests lower it.)
-inline int64_t most_cudnn_scores = int64_t{1} << 31;
+inline int64_t max_cudnn_scores = int64_t{1} << 31;
 /// Whether a graph of sequences of shape.longest tokens says what the shape says.
 inline bool cudnn_suits(const AttentionShape& s) {
-  return s.longest > 0 && s.longest % 64 == 0 && s.longest <= most_cudnn_scores / s.heads / s.longest &&
+  return s.longest > 0 && s.longest % 64 == 0 && s.longest <= max_cudnn_scores / s.heads / s.longest &&
          s.head_dim % 8 == 0 && s.head_dim <= 128 && s.softcap == 0 && (s.window == 0 || s.window >= s.longest);
 }
 /// Whether all segments of the batch are as long as they can be.

@@ -126,7 +126,7 @@ void build_attention(CudnnGraph& graph, const CudnnAttention& a) {
   a.backward ? builder.backward() : builder.forward();
 }
 
-int64_t most_cudnn_workspace_bytes(const CudnnAttention& a) {
+int64_t max_cudnn_workspace_bytes(const CudnnAttention& a) {
   constexpr int64_t tile = 128, slack = int64_t{1} << 20;
   const int64_t length = (a.length + tile - 1) / tile * tile;
   const int64_t scores = a.batch * a.heads * length * length * 2;

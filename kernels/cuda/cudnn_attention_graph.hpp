@@ -43,6 +43,6 @@ void build_attention(CudnnGraph& graph, const CudnnAttention& a);
 
 /// Enough for the workspace of the backward pass, which has the derivative of every score, in tiles, and with fewer key
 /// heads the gradients of each query head's. Delta is not in it.
-int64_t most_cudnn_workspace_bytes(const CudnnAttention& a);
+int64_t max_cudnn_workspace_bytes(const CudnnAttention& a);
 
 }  // namespace llmtrain::cuda

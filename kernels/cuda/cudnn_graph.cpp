@@ -171,7 +171,7 @@ int64_t workspace_bytes(const CudnnDescriptor& engine) {
   return bytes;
 }
 
-std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t most_workspace_bytes,
+std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t max_workspace_bytes,
                                          cudnnHandle_t handle, const CudnnDescriptor* device) {
   for (const CudnnDescriptor& engine : engines) {
     try {
@@ -180,7 +180,7 @@ std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& eng
       if (handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
       if (device != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device->raw());
       plan.finalize();
-      if (plan_workspace_bytes(plan) <= most_workspace_bytes) return plan;
+      if (plan_workspace_bytes(plan) <= max_workspace_bytes) return plan;
     } catch (const CudnnError& error) {
       if (is_of_the_moment(error.status())) throw;
     }

@@ -112,7 +112,7 @@ int64_t workspace_bytes(const CudnnDescriptor& engine);
 /// What the first of the engines that can makes of its graph, ready to run with at most so many bytes of workspace;
 /// none: no engine can. For the handle's device or, where that is null, the one described. CudnnError where it is not
 /// the engine that fails but memory or the driver.
-std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t most_workspace_bytes,
+std::optional<CudnnDescriptor> make_plan(const std::vector<CudnnDescriptor>& engines, int64_t max_workspace_bytes,
                                          cudnnHandle_t handle, const CudnnDescriptor* device = nullptr);
 int64_t plan_workspace_bytes(const CudnnDescriptor& plan);
 

@@ -114,7 +114,7 @@ struct FoldHeads {
 template <class F>
 void with_held(int64_t head_dim, const F& f) {
   const int64_t packs = (head_dim + warp_lanes * Pack::size - 1) / (warp_lanes * Pack::size);
-  constexpr int most = largest_head_dim / (warp_lanes * Pack::size);
+  constexpr int most = max_head_dim / (warp_lanes * Pack::size);
   LLMTRAIN_CHECK(packs <= most, "the head is too long");
   if (packs == 1) return f(std::integral_constant<int, 1>{});
   if (packs == 2) return f(std::integral_constant<int, 2>{});

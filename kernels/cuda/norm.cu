@@ -18,18 +18,18 @@ using namespace cuda;
 /// only what they have written, or in memory.
 template <bool held>
 struct WarpRow {
-  static constexpr int most_packs = 8;
+  static constexpr int max_packs = 8;
   int64_t n;
   const float* memory;
   float* shared;  ///< null: too long a row
-  Pack packs[held ? most_packs : 1];
+  Pack packs[held ? max_packs : 1];
 
   /// f(i) gives the elements from i on, and sees to it that they are in memory.
   template <class F>
   __device__ void load(const F& f) {
     if constexpr (held) {
       LLMTRAIN_UNROLL
-      for (int k = 0; k < most_packs; ++k) packs[k] = at(k) < n ? f(at(k)) : Pack{};
+      for (int k = 0; k < max_packs; ++k) packs[k] = at(k) < n ? f(at(k)) : Pack{};
     } else {
       for_packs(n, [&](int64_t i) {
         const Pack p = f(i);
@@ -42,7 +42,7 @@ struct WarpRow {
   __device__ void each(const F& f) const {
     if constexpr (held) {
       LLMTRAIN_UNROLL
-      for (int k = 0; k < most_packs; ++k) {
+      for (int k = 0; k < max_packs; ++k) {
         if (at(k) < n) f(at(k), packs[k]);
       }
     } else {
@@ -54,7 +54,7 @@ struct WarpRow {
  private:
   __device__ static int64_t at(int k) { return (k * warp_lanes + lane()) * Pack::size; }
 };
-inline constexpr int64_t largest_held_row = WarpRow<true>::most_packs * warp_lanes * Pack::size;
+inline constexpr int64_t max_held_row = WarpRow<true>::max_packs * warp_lanes * Pack::size;
 /// Blocks of few warps, so that every GPU has the shared memory for long rows.
 inline constexpr int warps_of_long_rows = 4;
 constexpr int64_t shared_row_floats(int64_t n) { return blocks_for(n, Pack::size) * Pack::size; }
@@ -150,7 +150,7 @@ void forward(const NormForward& a, const X& source, Stream& stream) {
                                static_cast<const W*>(a.bias.data), a.epsilon, a.weight_offset, channels},
                            held ? 0 : shared_bytes_of_rows(channels));
     };
-    channels <= largest_held_row ? start(std::true_type()) : start(std::false_type());
+    channels <= max_held_row ? start(std::true_type()) : start(std::false_type());
   });
 }
 

@@ -15,7 +15,7 @@ using namespace cuda;
 /// Sums of a block, integers of which every thread that adds has its own: no atomics. They fill the shared memory that
 /// needs no request.
 constexpr int sums_of_block = 64;
-constexpr int64_t most_blocks = 132 * 6;  ///< of an H200, six blocks each
+constexpr int64_t max_blocks = 132 * 6;  ///< of an H200, six blocks each
 
 struct BlockSums {
   int64_t (*integers)[sums_of_block];
@@ -67,7 +67,7 @@ struct TermsToAdd {
   int64_t work;
   Terms terms;
 
-  int64_t blocks() const { return std::min(most_blocks, work); }
+  int64_t blocks() const { return std::min(max_blocks, work); }
   /// `partial`: room for as many sums as there are blocks.
   void add_to(int64_t* sum, int64_t* partial, Stream& stream) const {
     launch({blocks()}, stream, SumTerms<Terms>{terms, partial});
@@ -233,7 +233,7 @@ uint64_t chunked_hash(const Tensor& x, int64_t first_element, Stream& stream) {
   LLMTRAIN_CHECK(first_element % chunk_elements == 0, "a hashed shard starts at a whole chunk");
   const auto chunk_bytes = chunk_elements * static_cast<int64_t>(size_of(x.dtype));
   const int64_t total = x.bytes(), chunks = (total + chunk_bytes - 1) / chunk_bytes;
-  const int64_t blocks = std::min(2 * most_blocks, (chunks + HashChunks::warps - 1) / HashChunks::warps);
+  const int64_t blocks = std::min(2 * max_blocks, (chunks + HashChunks::warps - 1) / HashChunks::warps);
   std::vector<uint64_t> parts(static_cast<size_t>(blocks));
   const auto bytes = blocks * static_cast<int64_t>(sizeof(uint64_t));
   auto* partial = static_cast<uint64_t*>(scratch(bytes));

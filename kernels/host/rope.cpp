@@ -14,7 +14,7 @@ using namespace host;
 
 namespace {
 
-constexpr int64_t max_rope_frequencies = largest_head_dim / 2;
+constexpr int64_t max_rope_frequencies = max_head_dim / 2;
 
 /// A row of a table: cos, then sin.
 void fill_row(float* row, int64_t position, const double* inverse_frequencies, int64_t half, double factor) {

@@ -37,7 +37,7 @@ class TeamLoops {
 
   /// Before the first loop of a team, by one thread.
   void prepare(int threads) {
-    if (threads == threads_ && loop_ < most_loops) return;
+    if (threads == threads_ && loop_ < max_loops) return;
     counters_ = std::make_unique<Counter[]>(static_cast<size_t>(threads));
     threads_ = threads;
     loop_ = 0;
@@ -57,7 +57,7 @@ class TeamLoops {
     uint64_t seen = counter.load(std::memory_order_relaxed);
     for (;;) {
       const uint64_t counted = seen >> task_bits;
-      const int64_t next = begin + (counted < loop ? 0 : static_cast<int64_t>(seen & most_tasks));
+      const int64_t next = begin + (counted < loop ? 0 : static_cast<int64_t>(seen & max_tasks));
       if (counted > loop || next >= end) return end;
       const uint64_t taken = loop << task_bits | static_cast<uint64_t>(next + 1 - begin);
       if (counter.compare_exchange_weak(seen, taken, std::memory_order_relaxed)) return next;
@@ -65,8 +65,8 @@ class TeamLoops {
   }
 
   static constexpr int task_bits = 24;
-  static constexpr uint64_t most_tasks = (uint64_t{1} << task_bits) - 1;
-  static constexpr uint64_t most_loops = uint64_t{1} << 39;  ///< before a team, whose own then fit in 40 bits
+  static constexpr uint64_t max_tasks = (uint64_t{1} << task_bits) - 1;
+  static constexpr uint64_t max_loops = uint64_t{1} << 39;  ///< before a team, whose own then fit in 40 bits
 
   int threads_ = 0;
   uint64_t loop_ = 0;  ///< the last one

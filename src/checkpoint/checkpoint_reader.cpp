@@ -11,8 +11,8 @@
 #include "checkpoint/shard_index.hpp"
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/job/together.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
@@ -153,7 +153,7 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   const auto border = [&](int64_t r) { return each * r + rest * r / communicator.size(); };
   PieceReader reader(path, files, border(communicator.rank()), border(communicator.rank() + 1),
                      worker_threads(communicator));
-  work_together(communicator, while_verifying, [&](const Pause& pause) { reader.read(pause); });
+  run_cancellable(communicator, while_verifying, [&](const Pause& pause) { reader.read(pause); });
   if (std::string problems = join_problems(communicator.gather_all(reader.problems)); !problems.empty()) {
     return problems;
   }
@@ -162,7 +162,7 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   std::vector<Digest> all;
   for (const std::string& part : communicator.gather_all(mine.bytes())) Message(part).take(all);
   std::string problems;
-  work_together(communicator, while_verifying, [&](const Pause& pause) {
+  run_cancellable(communicator, while_verifying, [&](const Pause& pause) {
     if (communicator.rank() == 0) problems = compare_hashes(path, manifest, files, all, pause);
   });
   communicator.broadcast(problems);
@@ -182,11 +182,11 @@ Manifest parse_manifest_of(const std::string& path, const std::string& text) {
 /// Rank 0's manifest text, or its reason to refuse, on all ranks.
 Manifest read_manifest_together(const std::string& path, Communicator& communicator) {
   std::string text;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     text = FolderHandle::open(path, FolderHandle::Links::refused)
                .open_to_read(manifest_name)
-               .read_text(most_manifest_bytes);
+               .read_text(max_manifest_bytes);
     parse_manifest_of(path, text);
   });
   communicator.broadcast(text);
@@ -233,7 +233,7 @@ Manifest verify_checkpoint(const std::string& path, Communicator& communicator) 
 
 Manifest read_manifest(const std::string& path) {
   const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
-  const std::string text = folder.open_to_read(manifest_name).read_text(most_manifest_bytes);
+  const std::string text = folder.open_to_read(manifest_name).read_text(max_manifest_bytes);
   Manifest manifest = parse_manifest_of(path, text);
   for (const CheckpointFile& file : manifest.all_files()) check_size(folder.open_to_read(file.name), file.bytes);
   return manifest;
@@ -241,7 +241,7 @@ Manifest read_manifest(const std::string& path) {
 
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Communicator& communicator) {
   std::vector<int64_t> steps;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) steps = published_steps(folder);
   });
   auto count = static_cast<int64_t>(steps.size());
@@ -271,7 +271,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Commun
 void load_checkpoint(const std::string& path, const Manifest& manifest, StateTarget& target, std::span<float> buffer,
                      Communicator& communicator) {
   LLMTRAIN_CHECK(!buffer.empty(), "a checkpoint needs a buffer");
-  work_together(communicator, "while a checkpoint was read", [&](const Pause& pause) {
+  run_cancellable(communicator, "while a checkpoint was read", [&](const Pause& pause) {
     if (const std::string what = difference(manifest.schema, target.schema()); !what.empty()) {
       throw UserError(ExitCode::bad_content, fmt::format("{}: not a checkpoint of this model: {}", path, what));
     }

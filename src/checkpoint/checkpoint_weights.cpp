@@ -10,7 +10,7 @@
 namespace llmtrain {
 
 namespace {
-constexpr size_t most_open = 256;
+constexpr size_t max_open = 256;
 }
 
 CheckpointWeights::CheckpointWeights(const std::string& path, const Manifest& manifest)
@@ -30,7 +30,7 @@ CheckpointWeights::CheckpointWeights(const std::string& path, const Manifest& ma
 const FileHandle& CheckpointWeights::file(size_t shard) {
   FileHandle& handle = files_[shard];
   if (!handle.path().empty()) return handle;
-  if (open_ == most_open) {
+  if (open_ == max_open) {
     for (FileHandle& other : files_) other = FileHandle();
     open_ = 0;
   }

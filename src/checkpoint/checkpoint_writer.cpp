@@ -80,7 +80,7 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
   file.sync();
   file.drop_cached();
   call(hook, "read back manifest");
-  if (file.read_text(most_manifest_bytes) != text || to_text(parse_manifest(text, path)) != text) {
+  if (file.read_text(max_manifest_bytes) != text || to_text(parse_manifest(text, path)) != text) {
     throw UserError(ExitCode::io, path + ": the disk does not give back what was written");
   }
   call(hook, "sync attempt");
@@ -93,7 +93,7 @@ CheckpointSave::CheckpointSave(std::string folder, Communicator& communicator, S
 /// Of one mind: all go on, or all throw the same and nothing of the attempt is left.
 void CheckpointSave::run_phase(const std::function<void()>& work) {
   try {
-    raise_together(communicator_, work);
+    throw_on_all_ranks(communicator_, work);
   } catch (const UserError&) {
     shard_.reset();
     communicator_.barrier();  // nobody writes there any more

@@ -15,8 +15,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view before_hash = R"({"hash":")";
 constexpr std::string_view after_hash = R"(","manifest":)";
 constexpr std::string_view ending = "}\n";
-constexpr int64_t most_shards = 1'000'000;
-constexpr int64_t most_steps = int64_t{1} << 53;
+constexpr int64_t max_shards = 1'000'000;
+constexpr int64_t max_steps = int64_t{1} << 53;
 
 Json file_to_json(const CheckpointFile& file) {
   return {{"name", file.name}, {"bytes", file.bytes}, {"hash", hex(file.hash)}};
@@ -115,7 +115,7 @@ RunState run_from(const JsonField& field) {
   const JsonField skipped = field["skipped"];
   for (size_t i = 0; i < skipped.size(); ++i) {
     if (skipped[i].size() != 2) skipped[i].refuse("a pair of steps is expected");
-    const int64_t first = skipped[i][size_t{0}].count(most_steps), last = skipped[i][1].count(most_steps);
+    const int64_t first = skipped[i][size_t{0}].count(max_steps), last = skipped[i][1].count(max_steps);
     if (last <= first || (i > 0 && first < run.skipped.back().second))
       skipped[i].refuse("not a range after the others");
     run.skipped.emplace_back(first, last);
@@ -138,7 +138,7 @@ void check_shard_files(const JsonField& field, const std::vector<CheckpointShard
 
 void read_files(const JsonField& shards, const JsonField& files, Manifest& manifest) {
   const auto count = static_cast<int64_t>(shards.size());
-  if (count < 1 || count > most_shards) shards.refuse("an impossible number of shards");
+  if (count < 1 || count > max_shards) shards.refuse("an impossible number of shards");
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].check_keys({"name", "bytes", "hash", "index_offset", "index_bytes"});
     const CheckpointFile file = file_from(shards[i]);
@@ -222,7 +222,7 @@ std::string to_text(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view text, const std::string& source) {
   const nlohmann::json json =
-      parse_json(hashed_part(text, source), source, {.bytes = most_manifest_bytes, .values = int64_t{1} << 22});
+      parse_json(hashed_part(text, source), source, {.bytes = max_manifest_bytes, .values = int64_t{1} << 22});
   const JsonField field(json, source);
   if (!json.is_object() || !json.contains("format") || json["format"] != "llmtrain checkpoint" ||
       !json.contains("version")) {
@@ -234,7 +234,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   field.check_keys(
       {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"});
   Manifest manifest;
-  manifest.step = field["step"].count(most_steps);
+  manifest.step = field["step"].count(max_steps);
   manifest.program = field["program"].text();
   manifest.deck = field["deck"].text();
   field["ledger"].check_keys({"bytes", "hash"});

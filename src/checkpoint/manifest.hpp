@@ -18,7 +18,7 @@ namespace llmtrain {
 inline constexpr int64_t checkpoint_version = 1;
 inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* view_name = "view.h5";
-inline constexpr int64_t most_manifest_bytes = int64_t{64} << 20;
+inline constexpr int64_t max_manifest_bytes = int64_t{64} << 20;
 
 struct CheckpointFile {
   std::string name;

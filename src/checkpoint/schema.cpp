@@ -17,7 +17,7 @@ namespace llmtrain {
 namespace {
 
 /// Bytes of a few kinds of state still fit.
-constexpr int64_t most_elements = std::numeric_limits<int64_t>::max() / 64;
+constexpr int64_t max_elements = std::numeric_limits<int64_t>::max() / 64;
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {
   throw UserError(ExitCode::bad_content, place + ": " + what);
@@ -33,9 +33,9 @@ void check_name(const std::string& name, bool slash, const std::string& place) {
 
 void check_tensor(const TensorSchema& tensor, const std::string& place) {
   check_name(tensor.name, false, place);
-  const bool sound = tensor.rows > 0 && tensor.columns >= 0 && tensor.offset >= 0 && tensor.rows <= most_elements &&
-                     tensor.offset <= most_elements &&
-                     (tensor.columns == 0 || tensor.rows <= most_elements / tensor.columns);
+  const bool sound = tensor.rows > 0 && tensor.columns >= 0 && tensor.offset >= 0 && tensor.rows <= max_elements &&
+                     tensor.offset <= max_elements &&
+                     (tensor.columns == 0 || tensor.rows <= max_elements / tensor.columns);
   if (!sound) refuse(place, fmt::format("tensor {} has an impossible shape or offset", printable(tensor.name)));
 }
 
@@ -72,7 +72,7 @@ void check_schema(const Schema& schema, const std::string& place) {
   int64_t total = 0;
   for (const UnitSchema& unit : schema.units) {
     check_name(unit.name, false, place);
-    if (unit.elements <= 0 || unit.elements % chunk_elements != 0 || unit.elements > most_elements - total) {
+    if (unit.elements <= 0 || unit.elements % chunk_elements != 0 || unit.elements > max_elements - total) {
       refuse(place, fmt::format("unit {} has an impossible size", printable(unit.name)));
     }
     total += unit.elements;

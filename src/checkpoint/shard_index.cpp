@@ -5,7 +5,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t most_index_bytes = int64_t{256} << 20;
+constexpr int64_t max_index_bytes = int64_t{256} << 20;
 
 IndexEntry entry_from(const JsonField& field, const StatePart& wanted, int64_t file_bytes) {
   if (field.size() != 6) field.refuse("six values are expected");
@@ -34,7 +34,7 @@ std::string to_text(const ShardIndex& index) {
 
 ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, int64_t shard,
                              const std::string& source) {
-  const nlohmann::json json = parse_json(text, source, {.bytes = most_index_bytes, .values = int64_t{1} << 24});
+  const nlohmann::json json = parse_json(text, source, {.bytes = max_index_bytes, .values = int64_t{1} << 24});
   const JsonField field(json, source);
   field.check_keys({"format", "version", "step", "shard", "shards", "parts"});
   const ShardIndex head{field["step"].count(), field["shard"].count(), field["shards"].count(), {}};
@@ -55,7 +55,7 @@ ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, in
 
 ShardIndex read_shard_index(const FileHandle& file, const Manifest& manifest, int64_t shard) {
   const CheckpointShard& entry = manifest.shards[static_cast<size_t>(shard)];
-  if (entry.index_bytes > most_index_bytes) {
+  if (entry.index_bytes > max_index_bytes) {
     throw UserError(ExitCode::bad_content, file.path() + ": its index is larger than any can be");
   }
   std::string text(static_cast<size_t>(entry.index_bytes), '\0');

@@ -25,8 +25,8 @@ int64_t Recorder::settled_now() const {
 
 void Recorder::start(std::function<void()> settle) {
   settle_ = std::move(settle);
-  spans.reserve(most_spans);
-  posts.reserve(most_spans / 16);
+  spans.reserve(max_spans);
+  posts.reserve(max_spans / 16);
   innermost_ = -1;
   current_ = this;
 }

@@ -62,7 +62,7 @@ class Recorder {
   void post(uint64_t sequence);
 
   /// What a profile of some steps has; room for as many is made at the start.
-  static constexpr size_t most_spans = size_t{1} << 16;
+  static constexpr size_t max_spans = size_t{1} << 16;
 
   std::vector<Span> spans;  ///< in the order of their beginnings
   std::vector<Post> posts;

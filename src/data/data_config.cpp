@@ -58,7 +58,7 @@ void DataConfig::visit(DeckKeys& keys) {
                                    "tiktoken's, vocab.json, or a folder with one of them."});
   keys.key("vocab_size", vocab_size,
            {.unit = "tokens",
-            .range = between(257, static_cast<double>(most_bpe_tokens)),
+            .range = between(257, static_cast<double>(max_bpe_tokens)),
             .doc = "What tokenizer = bpe learns, the 256 bytes and special tokens included; fewer where the text has "
                    "no more."});
   keys.key("eos_token", eos_token,

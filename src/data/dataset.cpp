@@ -83,7 +83,7 @@ class DatasetOpener {
       data_.sources.push_back({open_source(sets_.sources[s]), sets_.weights[s]});
     }
     if (!sets_.validation.empty()) data_.validation = open_source(sets_.validation);
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       join();
       if (communicator_.rank() == 0) list_contents();
     });
@@ -115,7 +115,7 @@ class DatasetOpener {
   }
 
   void find_inputs() {
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       if (communicator_.rank() != 0) return;
       folder_ = open_cache_folder(config_.cache.empty() ? default_cache_folder() : config_.cache);
       sets_ = find_input_sets(config_, folder_);
@@ -128,7 +128,7 @@ class DatasetOpener {
 
   /// Token files that the deck names. The tokenizer of the first one that has it is that of the run.
   void open_token_files() {
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       for (const InputFile& file : sets_.all()) {
         if (file.kind != InputKind::tokens || token_files_.contains(file.path)) continue;
         const auto opened = token_files_[file.path] = open_token_file(file.path);
@@ -154,7 +154,7 @@ class DatasetOpener {
                                              communicator_, report_),
                       true);
     }
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       choose_tokenizer();
       if (encoded) check_document_tokens(*data_.tokenizer, config_);
     });
@@ -164,7 +164,7 @@ class DatasetOpener {
   void name_ids() {
     if (!names_tokenizer_of_ids(config_) || (!scanned_.empty() && is_encoded(scanned_.front().kind))) return;
     if (config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path(), false);
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       if (config_.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
       const std::shared_ptr<const Tokenizer> named = make_tokenizer();
       if (data_.tokenizer != nullptr) {
@@ -199,7 +199,7 @@ class DatasetOpener {
       f = last;
     }
     std::shared_ptr<const TokenFile> source;
-    raise_together(communicator_, [&] { source = concatenate_tokens(std::move(opened)); });
+    throw_on_all_ranks(communicator_, [&] { source = concatenate_tokens(std::move(opened)); });
     return source;
   }
 
@@ -272,13 +272,13 @@ class DatasetOpener {
   /// Rank 0 reads the files, all others are told.
   void share_tokenizer(const std::string& path, bool for_text) {
     std::string serialized;
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       if (communicator_.rank() != 0) return;
       tokenizer_ = tokenizer_of(config_, path, for_text);
       serialized = tokenizer_->serialized();
     });
     communicator_.broadcast(serialized);
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       if (communicator_.rank() != 0) tokenizer_ = make_tokenizer_from(serialized);
     });
   }
@@ -300,19 +300,19 @@ class DatasetOpener {
     if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged: made again");
     if (stored != StoredFile::whole || holds_missing_row(request.output)) make(request);
     std::shared_ptr<const TokenFile> opened;
-    raise_together(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
+    throw_on_all_ranks(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
     return opened;
   }
 
   /// A file in the cache may have been made for another model. Tokenizing again then says where the text has the token.
   bool holds_missing_row(const std::string& path) {
     std::shared_ptr<const TokenFile> file;
-    raise_together(communicator_, [&] { file = open_token_file(path); });
+    throw_on_all_ranks(communicator_, [&] { file = open_token_file(path); });
     return find_missing_row(*file, config_, communicator_, report_) >= 0;
   }
 
   void make(const TokenizeRequest& request) {
-    raise_together(communicator_, [&] { require_writable_cache(folder_); });
+    throw_on_all_ranks(communicator_, [&] { require_writable_cache(folder_); });
     int64_t bytes = 0, skipped = 0;
     for (size_t f = 0; f < request.files.size(); ++f) {
       bytes += request.files[f].bytes;

@@ -39,7 +39,7 @@ int64_t page_size() {
   return size;
 }
 
-constexpr int64_t most_in_huge_pages = int64_t{256} << 20;
+constexpr int64_t max_in_huge_pages = int64_t{256} << 20;
 
 int64_t whole_pages(int64_t bytes) { return (bytes + page_size() - 1) / page_size() * page_size(); }
 
@@ -114,7 +114,7 @@ DeviceBuffer::DeviceBuffer(int64_t bytes) {
   bytes_ = bytes;
   // What is larger stays in small pages: under a hypervisor that hands idle memory back, the first touch of gigabytes
   // in huge pages can take seconds.
-  if (bytes <= most_in_huge_pages) madvise(data, static_cast<size_t>(whole_pages(bytes)), MADV_HUGEPAGE);
+  if (bytes <= max_in_huge_pages) madvise(data, static_cast<size_t>(whole_pages(bytes)), MADV_HUGEPAGE);
   volatile char* touched = static_cast<char*>(data);
   const int64_t page = page_size();
 #pragma omp parallel for schedule(static)
@@ -204,8 +204,8 @@ DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads, int /*ranks_of_node
   LLMTRAIN_CHECK(threads >= 1, "a rank has at least one thread");
   // The table in which Kokkos keeps its threads, in all releases that cmake/Dependencies.cmake accepts; it checks
   // nothing.
-  constexpr int most_threads = 512;
-  LLMTRAIN_CHECK(threads <= most_threads, "more threads than Kokkos has room for");
+  constexpr int max_threads = 512;
+  LLMTRAIN_CHECK(threads <= max_threads, "more threads than Kokkos has room for");
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
   Kokkos::initialize(Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true));

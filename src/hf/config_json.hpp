@@ -12,7 +12,7 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t most_config_bytes = int64_t{1} << 20;
+inline constexpr int64_t max_config_bytes = int64_t{1} << 20;
 
 /// What config.json says besides the shape.
 struct TokenIds {

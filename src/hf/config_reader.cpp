@@ -23,7 +23,7 @@ using Family = ModelConfig::Family;
 using Windows = HuggingFaceFamily::Windows;
 using Activation = ModelConfig::Activation;
 
-constexpr int64_t most_width = int64_t{1} << 18, most_tokens = int64_t{1} << 30, most_positions = int64_t{1} << 24;
+constexpr int64_t max_width = int64_t{1} << 18, max_tokens = int64_t{1} << 30, max_positions = int64_t{1} << 24;
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {
   throw UserError(ExitCode::bad_content, place + ": " + what);
@@ -117,13 +117,13 @@ int64_t renamed(JsonKeys& keys, std::string_view key, std::string_view other, in
 }
 
 void read_gpt2(JsonKeys& keys, ModelConfig& c) {
-  c.d_model = renamed(keys, "n_embd", "hidden_size", most_width);
+  c.d_model = renamed(keys, "n_embd", "hidden_size", max_width);
   c.n_layers = renamed(keys, "n_layer", "num_hidden_layers", 4096);
   c.n_heads = renamed(keys, "n_head", "num_attention_heads", 4096);
   c.n_kv_heads = c.n_heads;
-  c.max_seq_len = renamed(keys, "n_positions", "max_position_embeddings", most_positions);
+  c.max_seq_len = renamed(keys, "n_positions", "max_position_embeddings", max_positions);
   family_entry(c.family).defaults(c);
-  c.d_ff = keys.integer("n_inner", 4 * c.d_model, 1, most_width * 4);
+  c.d_ff = keys.integer("n_inner", 4 * c.d_model, 1, max_width * 4);
   c.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", true);
   if (c.d_model % c.n_heads != 0) keys.problem("n_head", fmt::format("{} heads do not divide n_embd", c.n_heads));
@@ -180,12 +180,12 @@ void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   const int64_t otherwise = keys.has_key("sliding_window") ? 0 : hf.window;  // absent is not null
   if (hf.windows == Windows::last_layers) {
     const bool used = keys.boolean("use_sliding_window", false);
-    const int64_t window = keys.integer("sliding_window", otherwise, 0, most_positions);
+    const int64_t window = keys.integer("sliding_window", otherwise, 0, max_positions);
     if (used) c.sliding_window = window;
     const int64_t first = keys.integer("max_window_layers", 28, 0, 4096);
     return read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer >= first; });
   }
-  c.sliding_window = keys.integer("sliding_window", otherwise, 1, most_positions);
+  c.sliding_window = keys.integer("sliding_window", otherwise, 1, max_positions);
   if (hf.windows == Windows::even_layers) {
     read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer % 2 == 0; });
   }
@@ -194,7 +194,7 @@ void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
 void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
                      std::vector<std::string>& unknown) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
-  c.d_model = keys.integer("hidden_size", {}, 1, most_width);
+  c.d_model = keys.integer("hidden_size", {}, 1, max_width);
   c.n_layers = keys.integer("num_hidden_layers", {}, 1, 4096);
   c.n_heads = keys.integer("num_attention_heads", {}, 1, 4096);
   const int64_t kv_heads = keys.has_key("num_key_value_heads") || hf.n_kv_heads == 0 ? c.n_heads : hf.n_kv_heads;
@@ -203,13 +203,13 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
     keys.problem("num_key_value_heads", fmt::format("{} does not divide {} heads", c.n_kv_heads, c.n_heads));
   }
   family_entry(c.family).defaults(c);
-  c.d_ff = keys.integer("intermediate_size", {}, 1, most_width * 4);
+  c.d_ff = keys.integer("intermediate_size", {}, 1, max_width * 4);
   const int64_t head_dim = hf.head_dim > 0 ? hf.head_dim : std::max<int64_t>(c.d_model / c.n_heads, 1);
   if (hf.head_dim == 0 && head_dim * c.n_heads != c.d_model && !keys.has("head_dim")) {
     keys.problem("num_attention_heads", fmt::format("{} heads do not divide hidden_size", c.n_heads));
   }
   c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
-  c.max_seq_len = keys.integer("max_position_embeddings", hf.max_seq_len, 1, most_positions);
+  c.max_seq_len = keys.integer("max_position_embeddings", hf.max_seq_len, 1, max_positions);
   c.norm_epsilon = keys.number("rms_norm_eps", hf.norm_epsilon);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
   if (c.family == Family::gemma2) {
@@ -225,8 +225,8 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
 /// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
 void check_heads(JsonKeys& keys, const ModelConfig& c) {
   const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
-  if (c.head_dim > largest_head_dim) {
-    keys.problem(key, fmt::format("heads of {} elements are wider than {}", c.head_dim, largest_head_dim));
+  if (c.head_dim > max_head_dim) {
+    keys.problem(key, fmt::format("heads of {} elements are wider than {}", c.head_dim, max_head_dim));
   }
   if (c.positions == ModelConfig::Positions::rope && (c.rotary_dim() % 2 != 0 || c.rotary_dim() == 0)) {
     keys.problem(key, fmt::format("rope turns pairs of elements, and {} of a head are odd or none", c.rotary_dim()));
@@ -271,7 +271,7 @@ void read_special_parts(JsonKeys& keys, ModelConfig& c) {
   }
 }
 
-int64_t read_id(JsonKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, most_tokens); }
+int64_t read_id(JsonKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, max_tokens); }
 
 TokenIds read_ids(JsonKeys& keys) {
   TokenIds ids;
@@ -280,7 +280,7 @@ TokenIds read_ids(JsonKeys& keys) {
   const nlohmann::json* eos = keys.value("eos_token_id");
   if (eos != nullptr && eos->is_array()) {
     for (const nlohmann::json& id : *eos) {
-      if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(most_tokens) && ids.eos.size() < 64) {
+      if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(max_tokens) && ids.eos.size() < 64) {
         ids.eos.push_back(id.get<int64_t>());
       } else {
         keys.problem("eos_token_id", "is no list of token ids");
@@ -309,7 +309,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   c.family = find_family(keys, place, config.warnings);
   warn_of_code(keys, c.family, place, config.warnings);
   refuse_foreign_parts(keys, place);
-  c.vocab_size = keys.integer("vocab_size", {}, 1, most_tokens);
+  c.vocab_size = keys.integer("vocab_size", {}, 1, max_tokens);
   if (c.family == Family::gpt2) {
     read_gpt2(keys, c);
   } else {

@@ -9,7 +9,7 @@ namespace llmtrain {
 namespace {
 
 using Kind = RopeScaling::Kind;
-constexpr size_t most_frequencies = 4096;
+constexpr size_t max_frequencies = 4096;
 
 Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
   const std::string older = rope.text("type", "default");
@@ -55,8 +55,8 @@ void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
     s.mscale_all_dim = optional_number(rope, "mscale_all_dim");
     s.truncate = rope.boolean("truncate", true);
   } else {
-    s.short_factor = rope.numbers("short_factor", most_frequencies);
-    s.long_factor = rope.numbers("long_factor", most_frequencies);
+    s.short_factor = rope.numbers("short_factor", max_frequencies);
+    s.long_factor = rope.numbers("long_factor", max_frequencies);
   }
 }
 

@@ -14,8 +14,8 @@
 #include "hf/match_weights.hpp"
 #include "hf/read_slice.hpp"
 #include "models/models.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/job/together.hpp"
 #include "params/unit_layout.hpp"
 #include "text/files/tokenizer_files.hpp"
 
@@ -23,7 +23,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t piece_elements = int64_t{1} << 22;
-constexpr int64_t most_text = int64_t{256} << 20;  ///< bytes of a tokenizer's file
+constexpr int64_t max_text = int64_t{256} << 20;  ///< bytes of a tokenizer's file
 
 bool is_chat_template(const std::string& name) {
   return name.starts_with(std::string(chat_template_folder) + "/") ||
@@ -92,7 +92,7 @@ class SliceWriter {
     for (int64_t at = 0; at < elements; at += piece_elements) {
       const int64_t count = std::min(piece_elements, elements - at);
       values_.resize(static_cast<size_t>(count));
-      leave_if_asked(communicator_, "while the weights were exported");
+      throw_if_stopping(communicator_, "while the weights were exported");
       gather_(unit, offset + at, offset + at + count, values_.data());
       if (writer_ == nullptr) continue;
       if (slice.transposed) {
@@ -170,7 +170,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
   ModelConfig model = shape.config;
   model.vocab_size = shape.tokens;
   std::unique_ptr<ModelFolderWriter> writer;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     const std::string obstacle = options.texts.empty() ? hf_config_obstacle(model) : "";
     if (!obstacle.empty()) throw UserError(ExitCode::deck, fmt::format("{}: {}", options.output, obstacle));
@@ -195,7 +195,7 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
       }
     }
   }
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     slices.raise();
     if (writer) writer->publish();
   });
@@ -216,7 +216,7 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
   const FolderHandle source = FolderHandle::open(folder);
   std::map<std::string, std::string> texts;
   for (const char* name : tokenizer_file_names) {
-    if (source.has(name)) texts[name] = source.open_to_read(name).read_text(most_text);
+    if (source.has(name)) texts[name] = source.open_to_read(name).read_text(max_text);
   }
   std::error_code ignored;
   const std::filesystem::path further = std::filesystem::path(folder) / chat_template_folder;
@@ -224,7 +224,7 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
        entry.increment(ignored)) {
     if (!entry->is_regular_file(ignored) || entry->path().extension() != ".jinja") continue;
     const std::string name = fmt::format("{}/{}", chat_template_folder, entry->path().filename().string());
-    texts[name] = FileHandle::open_to_read(entry->path().string()).read_text(most_config_bytes);
+    texts[name] = FileHandle::open_to_read(entry->path().string()).read_text(max_config_bytes);
   }
   return texts;
 }
@@ -246,9 +246,9 @@ void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const s
 std::map<std::string, std::string> model_texts(const std::string& folder) {
   const FolderHandle source = FolderHandle::open(folder);
   std::map<std::string, std::string> texts = tokenizer_texts(folder);
-  texts["config.json"] = source.open_to_read("config.json").read_text(most_config_bytes);
+  texts["config.json"] = source.open_to_read("config.json").read_text(max_config_bytes);
   const std::string generation = "generation_config.json";
-  if (source.has(generation)) texts[generation] = source.open_to_read(generation).read_text(most_config_bytes);
+  if (source.has(generation)) texts[generation] = source.open_to_read(generation).read_text(max_config_bytes);
   return texts;
 }
 

@@ -16,14 +16,14 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t most_bytes = int64_t{1} << 30;
-constexpr int64_t most_values = int64_t{1} << 20;
+constexpr int64_t max_bytes = int64_t{1} << 30;
+constexpr int64_t max_values = int64_t{1} << 20;
 
 /// The state of a model as minGPT and nanoGPT name it.
 class GptState {
  public:
   explicit GptState(const std::string& path)
-      : path_(path), document_(read_json(FileHandle::open_to_read(path), {most_bytes, most_values})) {
+      : path_(path), document_(read_json(FileHandle::open_to_read(path), {max_bytes, max_values})) {
     if (!document_.is_object() || !document_.contains("config")) refuse("no state of a GPT: it has no \"config\"");
     for (const auto& item : document_.items()) {
       if (item.key() != "config") stored_.emplace_back(item.key());

@@ -13,8 +13,8 @@
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/job/together.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
@@ -164,17 +164,17 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
                         Communicator& communicator, Stream& stream) {
   // Headers are read once; a model of a thousand files is not opened by every rank.
   std::string packed;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) packed = read_weight_index(FolderHandle::open(folder)).packed();
   });
   communicator.broadcast(packed);
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
-  raise_together(communicator, [&] { match = match_weights(shape, units_of(params), index); });
+  throw_on_all_ranks(communicator, [&] { match = match_weights(shape, units_of(params), index); });
 
   Loader loader(index, match, params, communicator);
   const auto begin = std::chrono::steady_clock::now();
-  work_together(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
+  run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);

@@ -19,16 +19,16 @@ class Problems {
  public:
   explicit Problems(std::string title) : title_(std::move(title)) {}
   void add(const std::string& what) {
-    if (++count_ <= most_named) named_ += (named_.empty() ? "" : ", ") + what;
+    if (++count_ <= max_named) named_ += (named_.empty() ? "" : ", ") + what;
   }
   std::string text() const {
     if (count_ == 0) return "";
-    const std::string rest = count_ > most_named ? fmt::format(" and {} more", count_ - most_named) : "";
+    const std::string rest = count_ > max_named ? fmt::format(" and {} more", count_ - max_named) : "";
     return fmt::format("\n  {}: {}{}", title_, named_, rest);
   }
 
  private:
-  static constexpr int64_t most_named = 12;
+  static constexpr int64_t max_named = 12;
   std::string title_, named_;
   int64_t count_ = 0;
 };
@@ -69,7 +69,7 @@ class Matcher {
       }
     }
     for (size_t t = 0; t < used_.size(); ++t) {
-      if (used_[t] == 0) judge_extra(t);
+      if (used_[t] == 0) check_unused(t);
     }
     const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
     if (!problems.empty()) {
@@ -121,7 +121,7 @@ class Matcher {
   }
 
   /// What no parameter asked for: known harmless things are noted, the rest is a problem.
-  void judge_extra(size_t number) {
+  void check_unused(size_t number) {
     const WeightIndex::Tensor& tensor = index_.tensors[number];
     const std::string& name = plain_names_[number];
     const bool gpt2 = shape_.config.family == ModelConfig::Family::gpt2;

@@ -64,8 +64,8 @@ std::string ledger_line(const RollbackRecord& r) {
 }
 
 std::string problem_text(const StepRecord& r) {
-  constexpr size_t most_shown = 8;
-  const std::span shown(r.sample_ids.data(), std::min(r.sample_ids.size(), most_shown));
+  constexpr size_t max_shown = 8;
+  const std::span shown(r.sample_ids.data(), std::min(r.sample_ids.size(), max_shown));
   const size_t more = r.sample_ids.size() - shown.size();
   return fmt::format("step {}: {} (loss {}, gradient norm {}); its update is left out. Samples {}{}", r.step, r.problem,
                      number_text(r.loss, 4), number_text(r.grad_norm, 4), fmt::join(shown, ", "),

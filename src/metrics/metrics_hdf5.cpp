@@ -96,7 +96,7 @@ namespace {
 }
 
 std::vector<double> read_column(hid_t file, const std::string& name, const std::string& path) {
-  constexpr hsize_t most_rows = hsize_t{1} << 28;
+  constexpr hsize_t max_rows = hsize_t{1} << 28;
   H5L_info2_t info;
   if (H5Lget_info2(file, name.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD) refuse(path, name);
   const Hdf5Handle data(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose);
@@ -106,7 +106,7 @@ std::vector<double> read_column(hid_t file, const std::string& name, const std::
   const Hdf5Handle type(H5Dget_type(data.get()), H5Tclose);
   hsize_t rows = 0;
   if (!space.valid() || !creation.valid() || !type.valid() || H5Sget_simple_extent_ndims(space.get()) != 1 ||
-      H5Sget_simple_extent_dims(space.get(), &rows, nullptr) != 1 || rows > most_rows ||
+      H5Sget_simple_extent_dims(space.get(), &rows, nullptr) != 1 || rows > max_rows ||
       H5Tequal(type.get(), H5T_IEEE_F64LE) <= 0 || H5Pget_layout(creation.get()) != H5D_CONTIGUOUS ||
       H5Pget_external_count(creation.get()) != 0 ||
       (rows > 0 && H5Dget_storage_size(data.get()) != rows * sizeof(double))) {

@@ -95,7 +95,7 @@ void ModelConfig::visit(DeckKeys& keys) {
             .automatic = "n_heads"});
   keys.key("head_dim", head_dim,
            {.unit = "elements",
-            .range = between(1, largest_head_dim),
+            .range = between(1, max_head_dim),
             .doc = "Width of a head.",
             .automatic = "d_model / n_heads"});
   keys.key("d_ff", d_ff,
@@ -300,8 +300,8 @@ void ModelConfig::check(DeckLoader& deck, int64_t sequence_length) const {
   const bool stretches = positions == Positions::rope && rope_scaling.kind == RopeScaling::Kind::dynamic;
   deck.check(sequence_length <= max_seq_len || stretches, {"model.max_seq_len", "batch.sequence_length"},
              fmt::format("{} positions do not reach over batch.sequence_length = {}", max_seq_len, sequence_length));
-  deck.check(head_dim <= largest_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
-             fmt::format("heads of {} elements are wider than {}: use more of them", head_dim, largest_head_dim));
+  deck.check(head_dim <= max_head_dim, {"model.n_heads", "model.d_model", "model.head_dim"},
+             fmt::format("heads of {} elements are wider than {}: use more of them", head_dim, max_head_dim));
   deck.check(pre_norm || !sandwich_norm, {"model.sandwich_norm", "model.pre_norm"}, "wants pre_norm = true");
   deck.check(sliding_window_layers.empty() || sliding_window_layers.back() < n_layers,
              {"model.sliding_window_layers", "model.n_layers"},

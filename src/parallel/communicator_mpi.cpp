@@ -7,7 +7,7 @@
 
 #include "core/activity.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/host_plane.hpp"
+#include "parallel/control_communicator.hpp"
 #include "parallel/mpi_transfer.hpp"
 #include "parallel/node_memory.hpp"
 #include "parallel/shard_messages.hpp"
@@ -175,7 +175,7 @@ bool Transfer::is_read() const { return state_ && state_->number != 0 && state_-
 
 namespace {
 
-class MpiCommunicator final : public HostPlane {
+class MpiCommunicator final : public ControlCommunicator {
  public:
   MpiCommunicator() : device_(mpi_duplicate(MPI_COMM_WORLD)), node_(node_communicator(device_)) {}
   ~MpiCommunicator() override { MPI_Comm_free(&device_); }

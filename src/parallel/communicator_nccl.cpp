@@ -28,7 +28,7 @@
 #include "core/error.hpp"
 #include "core/exact_sum.hpp"
 #include "core/machine.hpp"
-#include "parallel/host_plane.hpp"
+#include "parallel/control_communicator.hpp"
 #include "parallel/job/failure.hpp"
 #include "parallel/shard_range.hpp"
 #include "parallel/staged_transport.hpp"
@@ -45,7 +45,7 @@ constexpr auto end_limit = std::chrono::seconds(10);
 constexpr auto lock_limit = std::chrono::seconds(1);
 // So that the host waits here, where it sees errors, rather than in a call of CUDA whose queue is full. More than a
 // model has units, mostly: the weights of all are on their way at once.
-constexpr size_t most_in_flight = 64;
+constexpr size_t max_in_flight = 64;
 
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
@@ -126,7 +126,7 @@ void abort_session() {
 
 NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id) {
   const CollectiveScope scope("start of NCCL", 0);
-  for (size_t i = 0; i < 2 * most_in_flight; ++i) flights_.push_back(std::make_shared<Flight>());
+  for (size_t i = 0; i < 2 * max_in_flight; ++i) flights_.push_back(std::make_shared<Flight>());
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const Clock::time_point until = Clock::now() + start_limit;
@@ -260,7 +260,7 @@ void NcclSession::forget_arrived() {
 std::shared_ptr<Flight> NcclSession::take(const char* operation, int64_t bytes) {
   poll();
   forget_arrived();
-  if (in_flight_.size() >= most_in_flight) {
+  if (in_flight_.size() >= max_in_flight) {
     const std::shared_ptr<Flight> oldest = in_flight_.front();
     oldest->done.synchronize();
     forget_arrived();
@@ -344,7 +344,7 @@ bool Transfer::is_read() const { return false; }
 
 namespace {
 
-class GpuCommunicator final : public HostPlane {
+class GpuCommunicator final : public ControlCommunicator {
  public:
   GpuCommunicator() : choice_(choose_transport(gather_all(device_address()), gather_all(boot_id()))) {
     if (size() == 1) return;

@@ -81,7 +81,7 @@ void OffloadFile::reserve(const std::string& folder) {
 /// The sums of zeros.
 void OffloadFile::forget_contents() {
   sums_.resize(layout_.pieces().size());
-  const std::vector<char> zeros(static_cast<size_t>(layout_.largest_part()));
+  const std::vector<char> zeros(static_cast<size_t>(layout_.max_part()));
   int64_t length = -1;
   uint64_t sum = 0;
   for (size_t p = 0; p < sums_.size(); ++p) {

@@ -34,9 +34,9 @@ class OffloadLayout {
   size_t pieces_before(int unit) const { return first_of_[static_cast<size_t>(unit)]; }
   int units() const { return static_cast<int>(first_of_.size()) - 1; }
   bool empty() const { return pieces_.empty(); }
-  int64_t bytes() const { return bytes_; }            ///< of the file
-  int64_t largest_piece() const { return largest_; }  ///< bytes
-  int64_t largest_part() const { return part_; }      ///< bytes of one kind
+  int64_t bytes() const { return bytes_; }        ///< of the file
+  int64_t max_piece() const { return largest_; }  ///< bytes
+  int64_t max_part() const { return part_; }      ///< bytes of one kind
   /// Bytes of kinds [first, last) of a piece; those of kinds [0, kind) are before `kind`.
   int64_t bytes_of(const OffloadPiece& piece, size_t first, size_t last) const;
 

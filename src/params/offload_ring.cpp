@@ -11,7 +11,7 @@ OffloadRing::OffloadRing(OffloadFile& file, const std::array<char*, slots>& buff
     : file_(file), pieces_(static_cast<int64_t>(file.layout().pieces().size())) {
   for (size_t i = 0; i < slots; ++i) {
     slots_[i].buffer = buffers[i];
-    slots_[i].queue = offload_queue(buffers[i], file.layout().largest_piece());
+    slots_[i].queue = offload_queue(buffers[i], file.layout().max_piece());
   }
   for (size_t i = 0; i < slots; ++i) {
     slots_[i].thread = std::thread([this, i] { work(slots_[i]); });

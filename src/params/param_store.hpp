@@ -110,11 +110,11 @@ class ParamStore {
   /// of one rank, and of several ranks those between the first and the last one of a group.
   bool passes_repeat() const;
   /// Whether those of this micro-batch are.
-  bool pass_repeats() const;
+  bool pass_is_replayable() const;
   /// Equal for micro-batches whose passes are the same work.
   uint64_t pass_key() const;
   /// In place of passes whose work a graph does: what they leave in the books.
-  void book_passes();
+  void mark_passes_done();
 
   /// What this rank updates of a unit: elements [begin, end) of the flat unit. Stage 0: the whole unit.
   struct Shard {

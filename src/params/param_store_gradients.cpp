@@ -248,7 +248,7 @@ bool ParamStore::passes_repeat() const {
 
 /// The first one of a group waits for the weights, and for what is left of the round before; the last one begins to
 /// reduce. Into the first one of a step may come what is left of the update.
-bool ParamStore::pass_repeats() const {
+bool ParamStore::pass_is_replayable() const {
   const State& s = *state_;
   return passes_repeat() && !s.late_update && (s.options.size == 1 || (!s.first && !s.last && s.in_flight.empty()));
 }
@@ -263,8 +263,8 @@ uint64_t ParamStore::pass_key() const {
          (place.ends ? 32u : 0u);
 }
 
-void ParamStore::book_passes() {
-  LLMTRAIN_CHECK(pass_repeats(), "these passes cannot be a graph");
+void ParamStore::mark_passes_done() {
+  LLMTRAIN_CHECK(pass_is_replayable(), "these passes cannot be a graph");
   for (UnitState& u : state_->units) {
     u.open = !state_->last;
     if (state_->last) ++u.reduced;

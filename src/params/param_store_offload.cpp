@@ -35,7 +35,7 @@ void ParamStore::State::reserve_disk() {
 int64_t ParamStore::State::ring_bytes() const {
   if (!policy.on_disk) return 0;
   const int64_t weights = reads_weights_ahead() ? OffloadAhead::bytes(offloaded, weights_kind()) : 0;
-  return static_cast<int64_t>(OffloadRing::slots) * offloaded.largest_piece() + weights + offloaded.largest_part() +
+  return static_cast<int64_t>(OffloadRing::slots) * offloaded.max_piece() + weights + offloaded.max_part() +
          OffloadLayout::alignment;
 }
 
@@ -66,14 +66,14 @@ void ParamStore::State::start_offload() {
   std::array<char*, OffloadRing::slots> buffers{};
   for (char*& buffer : buffers) {
     buffer = host_memory;
-    host_memory += offloaded.largest_piece();
+    host_memory += offloaded.max_piece();
   }
   ring = std::make_unique<OffloadRing>(*file, buffers);
   if (reads_weights_ahead()) {
     ahead = std::make_unique<OffloadAhead>(*file, weights_kind(), host_memory);
     host_memory += OffloadAhead::bytes(offloaded, weights_kind());
   }
-  part_queue = offload_queue(host_memory, offloaded.largest_part());
+  part_queue = offload_queue(host_memory, offloaded.max_part());
 }
 
 bool ParamStore::State::needs_offloaded(Access access) const {

@@ -19,7 +19,7 @@ bool any_later_block_has_several_groups(int64_t groups, int64_t blocks) {
 }
 
 /// Groups of one round whose gradients come from ranks of other nodes, at most over all rounds and numbers of groups.
-int64_t most_received_pieces(const ParamStoreOptions& o) {
+int64_t max_received_pieces(const ParamStoreOptions& o) {
   const int64_t others = o.rank < o.groups ? std::min<int64_t>(o.size, o.groups) - 1 : o.groups;
   return std::min<int64_t>(others, o.size - o.node_size);
 }
@@ -30,9 +30,9 @@ Offload elsewhere(Offload place) { return place == Offload::cpu && device_memory
 }  // namespace
 
 ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
-  constexpr int64_t most_groups = int64_t{1} << 30;
+  constexpr int64_t max_groups = int64_t{1} << 30;
   LLMTRAIN_CHECK(o.zero_stage >= 0 && o.zero_stage <= 3, "ZeRO has the stages 0 to 3");
-  LLMTRAIN_CHECK(o.groups >= 1 && o.groups <= most_groups, "a step has at least one reduction group");
+  LLMTRAIN_CHECK(o.groups >= 1 && o.groups <= max_groups, "a step has at least one reduction group");
   LLMTRAIN_CHECK(o.blocks >= 1 && o.blocks <= o.groups, "a reduction block has at least one group");
   LLMTRAIN_CHECK(o.micro_batches_per_group >= 1, "a group has at least one micro-batch");
   LLMTRAIN_CHECK(o.node_size >= 1 && o.node_size <= o.size, "a node has at least one rank and at most all");
@@ -55,7 +55,7 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   gradient_ring = !gradient_is_sum && o.micro_batches_per_group == 1 && (o.zero_stage >= 2 || alone);
   block_accumulator = any_later_block_has_several_groups(o.groups, o.blocks);
   exchanged = o.node_size > 1 ? MemoryPlace::shared : MemoryPlace::own;
-  received_pieces = alone ? 0 : most_received_pieces(o);
+  received_pieces = alone ? 0 : max_received_pieces(o);
 }
 
 void ParamStore::State::plan_weights(Arena& arena) {
@@ -131,7 +131,7 @@ void ParamStore::State::plan_offload(Arena& arena) {
   if (device_memory_is_host()) {
     arena.add(ring_memory, MemoryCategory::optimizer, "offloaded pieces", DType::u8, {ring_bytes()});
   } else {
-    arena.add(device_piece, MemoryCategory::optimizer, "offloaded piece", DType::u8, {offloaded.largest_piece()});
+    arena.add(device_piece, MemoryCategory::optimizer, "offloaded piece", DType::u8, {offloaded.max_piece()});
   }
 }
 

@@ -19,7 +19,7 @@ class PlannedMemory {
  private:
   std::shared_ptr<void> shared_;
   DeviceBuffer own_;
-  std::optional<LentWorkspace> workspace_;
+  std::optional<WorkspaceScope> workspace_;
 };
 
 }  // namespace llmtrain

@@ -9,7 +9,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t fewest_tokens = 8;
+constexpr size_t min_tokens = 8;
 constexpr size_t first_limit = 32;
 constexpr size_t unbounded = std::string_view::npos;
 
@@ -28,10 +28,10 @@ size_t unfinished(std::string_view text) {
 }  // namespace
 
 TextStream::TextStream(const Tokenizer& tokenizer, std::vector<int32_t> before)
-    : tokenizer_(tokenizer), reach_(tokenizer.decode_reach()), tokens_(std::move(before)), most_tokens_(first_limit) {
+    : tokenizer_(tokenizer), reach_(tokenizer.decode_reach()), tokens_(std::move(before)), max_tokens_(first_limit) {
   const std::string decoded = tokenizer_.decode(tokens_);
   begin_ = decoded.size();
-  if (tokens_.size() > most_tokens_) forget_old_tokens(decoded);
+  if (tokens_.size() > max_tokens_) forget_old_tokens(decoded);
 }
 
 void TextStream::add(int32_t token) {
@@ -41,7 +41,7 @@ void TextStream::add(int32_t token) {
   const std::string decoded = tokenizer_.decode(tokens_);
   text_.resize(kept_);
   if (decoded.size() > begin_) text_.append(decoded, begin_);
-  if (tokens_.size() > most_tokens_) forget_old_tokens(decoded);
+  if (tokens_.size() > max_tokens_) forget_old_tokens(decoded);
 }
 
 const std::string& TextStream::text() const {
@@ -57,7 +57,7 @@ const std::string& TextStream::text() const {
 /// change within reach_: what lies between the two is the same in the text of the last tokens alone.
 void TextStream::forget_old_tokens(std::string_view decoded) {
   if (reach_ == unbounded) return;
-  for (size_t count = fewest_tokens; count * 2 <= tokens_.size(); count *= 2) {
+  for (size_t count = min_tokens; count * 2 <= tokens_.size(); count *= 2) {
     const std::span<const int32_t> last = std::span<const int32_t>(tokens_).last(count);
     const std::string text = tokenizer_.decode(last);
     if (text.size() < 2 * reach_ + 1) continue;
@@ -71,10 +71,10 @@ void TextStream::forget_old_tokens(std::string_view decoded) {
       continue;
     }
     tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<std::ptrdiff_t>(count));
-    most_tokens_ = std::max(first_limit, 4 * count);
+    max_tokens_ = std::max(first_limit, 4 * count);
     return;
   }
-  most_tokens_ = 2 * tokens_.size();
+  max_tokens_ = 2 * tokens_.size();
 }
 
 size_t TextStream::certain() const {

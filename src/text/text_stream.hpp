@@ -29,7 +29,7 @@ class TextStream {
   const Tokenizer& tokenizer_;
   size_t reach_;
   std::vector<int32_t> tokens_;  // the latest
-  size_t most_tokens_;           // when there are more, old ones are forgotten
+  size_t max_tokens_;            // when there are more, old ones are forgotten
   size_t begin_ = 0;             // where in the text of `tokens_` text_[kept_] is
   size_t kept_ = 0;
   mutable std::string text_;

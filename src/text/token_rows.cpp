@@ -11,8 +11,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t most_named = 3;         ///< tokens in a message
-constexpr size_t most_token_bytes = 60;  ///< of a token in a message
+constexpr size_t max_named = 3;         ///< tokens in a message
+constexpr size_t max_token_bytes = 60;  ///< of a token in a message
 constexpr const char* remedy =
     "or give the model more rows (resize_token_embeddings of Transformers) and train them, too";
 
@@ -20,7 +20,7 @@ constexpr const char* remedy =
 std::string shown(const Tokenizer* tokenizer, int64_t id) {
   std::string name = tokenizer != nullptr ? tokenizer->token(static_cast<int32_t>(id)) : std::string();
   if (name.empty()) return {};
-  if (name.size() > most_token_bytes) name = name.substr(0, most_token_bytes) + "...";
+  if (name.size() > max_token_bytes) name = name.substr(0, max_token_bytes) + "...";
   return '"' + without_controls(name) + '"';
 }
 
@@ -44,7 +44,7 @@ std::string tokens_without_row(const Tokenizer& tokenizer, int64_t rows) {
   for (int64_t id = rows; id < tokens; ++id) {
     const std::string name = shown(&tokenizer, id);
     if (name.empty()) continue;
-    if (++count <= static_cast<int64_t>(most_named)) names.push_back(fmt::format("{} (id {})", name, id));
+    if (++count <= static_cast<int64_t>(max_named)) names.push_back(fmt::format("{} (id {})", name, id));
   }
   const int64_t more = count - static_cast<int64_t>(names.size());
   return fmt::format(

@@ -25,7 +25,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t most_prompt_bytes = int64_t{64} << 20;
+constexpr int64_t max_prompt_bytes = int64_t{64} << 20;
 constexpr int64_t sequences_at_once = 16;
 
 struct GenerateOptions {
@@ -59,7 +59,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
-    ids.push_back(static_cast<int32_t>(parse_count_option("--prompt-ids", part, between(0, largest_id))));
+    ids.push_back(static_cast<int32_t>(parse_count_option("--prompt-ids", part, between(0, max_id))));
     begin = end + 1;
   }
   return ids;
@@ -67,7 +67,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
 
 /// A line is a prompt; of rows (.jsonl, .ndjson) a string, or an object with "prompt".
 std::vector<Prompt> read_prompts(const std::string& path) {
-  const std::string text = FileHandle::open_to_read(path).read_text(most_prompt_bytes);
+  const std::string text = FileHandle::open_to_read(path).read_text(max_prompt_bytes);
   const bool rows = names_rows(path);
   std::vector<Prompt> prompts;
   int64_t number = 1;
@@ -82,7 +82,7 @@ std::vector<Prompt> read_prompts(const std::string& path) {
       continue;
     }
     if (line.empty()) continue;
-    nlohmann::json row = parse_json(line, place, {most_prompt_bytes});
+    nlohmann::json row = parse_json(line, place, {max_prompt_bytes});
     if (row.is_object() && row.contains("prompt")) row = row["prompt"];
     if (!row.is_string()) {
       throw UserError(ExitCode::bad_content, place + ": a line is a string, or an object with a string \"prompt\"");

@@ -16,8 +16,8 @@ namespace llmtrain {
 namespace {
 
 constexpr std::array<const char*, 2> known_groups = {"train", "validation"};
-constexpr hsize_t most_rows = hsize_t{1} << 28;
-constexpr hsize_t most_columns = 1000;
+constexpr hsize_t max_rows = hsize_t{1} << 28;
+constexpr hsize_t max_columns = 1000;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
   throw UserError(ExitCode::bad_content, fmt::format("{}: {}: not metrics that a run has written", path, what));
@@ -51,7 +51,7 @@ std::vector<double> read_column(hid_t data, const std::string& path, const std::
   if (!space.valid() || !type.valid() || !creation.valid() || H5Sget_simple_extent_ndims(space.get()) != 1 ||
       H5Sget_simple_extent_dims(space.get(), &rows, nullptr) != 1 || H5Tget_class(type.get()) != H5T_FLOAT ||
       H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0 ||
-      rows > most_rows || (rows > 0 && H5Dget_storage_size(data) < rows * H5Tget_size(type.get()))) {
+      rows > max_rows || (rows > 0 && H5Dget_storage_size(data) < rows * H5Tget_size(type.get()))) {
     refuse(path, name);
   }
   std::vector<double> values(rows);
@@ -71,7 +71,7 @@ double least_number(const std::vector<double>& values) {
 void print_group(hid_t file, const std::string& path, const std::string& name) {
   const Hdf5Handle group(H5Gopen2(file, name.c_str(), H5P_DEFAULT), H5Gclose);
   H5G_info_t info{};
-  if (!group.valid() || H5Gget_info(group.get(), &info) < 0 || info.nlinks > most_columns) refuse(path, name);
+  if (!group.valid() || H5Gget_info(group.get(), &info) < 0 || info.nlinks > max_columns) refuse(path, name);
   std::cout << fmt::format("/{}\n  {:<20} {:>8} {:>14} {:>14} {:>14}  {}\n", name, "", "rows", "first", "last", "least",
                            "units");
   for (hsize_t i = 0; i < info.nlinks; ++i) {

@@ -36,11 +36,11 @@ LoadedModel::LoadedModel(const std::string& path, DType compute)
 void LoadedModel::read_folder() {
   const FolderHandle folder = FolderHandle::open(folder_);
   config_ =
-      parse_hf_config(folder.open_to_read("config.json").read_text(most_config_bytes), folder.path_of("config.json"));
+      parse_hf_config(folder.open_to_read("config.json").read_text(max_config_bytes), folder.path_of("config.json"));
   print_warnings(config_.warnings);
   if (const char* name = "generation_config.json"; folder.has(name)) {
     config_.ids =
-        parse_generation_ids(folder.open_to_read(name).read_text(most_config_bytes), folder.path_of(name), config_.ids);
+        parse_generation_ids(folder.open_to_read(name).read_text(max_config_bytes), folder.path_of(name), config_.ids);
   }
   if (has_tokenizer(folder)) tokenizer_ = load_tokenizer(folder.path());
 }

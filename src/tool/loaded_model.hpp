@@ -64,7 +64,7 @@ class LoadedModel {
   std::unique_ptr<ParamStore> params_;
   Arena arena_;
   std::optional<DeviceBuffer> memory_;
-  std::optional<LentWorkspace> workspace_;
+  std::optional<WorkspaceScope> workspace_;
 };
 
 /// Says on stderr which tokens have no row in a model's embedding.

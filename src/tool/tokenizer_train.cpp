@@ -51,7 +51,7 @@ size_t choose(const char* option, const std::string& given, const std::array<std
 TokenizerTraining training_of(const TrainOptions& options) {
   TokenizerTraining training;
   training.vocabulary_size =
-      parse_count_option("--vocab-size", options.vocabulary_size, between(1, static_cast<double>(most_bpe_tokens)));
+      parse_count_option("--vocab-size", options.vocabulary_size, between(1, static_cast<double>(max_bpe_tokens)));
   training.min_frequency = parse_count_option("--min-frequency", options.min_frequency, at_least(0));
   training.special_tokens = options.no_special ? std::vector<std::string>() : options.special_tokens;
   training.eos =

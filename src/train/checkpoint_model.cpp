@@ -35,7 +35,7 @@ std::map<std::string, std::string> CheckpointModel::texts(const std::string& fol
   const Manifest manifest = read_manifest(folder);
   for (const char* name : kept_texts) {
     if (holds(manifest, name)) {
-      texts[name] = FolderHandle::open(folder).open_to_read(name).read_text(most_config_bytes);
+      texts[name] = FolderHandle::open(folder).open_to_read(name).read_text(max_config_bytes);
     }
   }
   return texts;

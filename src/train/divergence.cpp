@@ -72,7 +72,7 @@ std::optional<double> DivergenceGuard::z_score(double loss) const {
   return (loss - mean) / deviation;
 }
 
-std::string DivergenceGuard::judge(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale) {
+std::string DivergenceGuard::check(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale) {
   bad_.clear();
   if (loss && !std::isfinite(*loss)) {
     bad_ = "the loss is not finite";

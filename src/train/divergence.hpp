@@ -38,7 +38,7 @@ class DivergenceGuard {
 
   /// Says what is wrong with optimizer step n, empty if nothing; counted either way. loss_scale: 0 = none. A step
   /// without a target has no loss: it is bad by its gradients alone, and does not end a row of bad steps.
-  std::string judge(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale = 0);
+  std::string check(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale = 0);
   /// The state after n steps is found to be of no use, whatever its steps were.
   void lose(int64_t n, const std::string& why);
 

@@ -16,10 +16,10 @@
 #include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
-#include "parallel/job/together.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "train/checkpoint_model.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/job.hpp"
+#include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
 
@@ -100,7 +100,7 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   Stream& stream = runtime.stream();
   const DeviceBuffer memory(arena_.bytes());
   arena_.commit(memory.data());
-  const LentWorkspace workspace(arena_.workspace());
+  const WorkspaceScope workspace(arena_.workspace());
   params_.start(communicator, stream);
   if (checkpoint_.empty()) {
     const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
@@ -120,7 +120,7 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
     if (tokenizer_ != nullptr) bytes[0] += scored_bytes(*tokenizer_, batch);
   };
   const auto interrupted = [&] {
-    leave_if_asked(communicator, "while it was evaluating");
+    throw_if_stopping(communicator, "while it was evaluating");
     return false;
   };
   const auto result =
@@ -190,7 +190,7 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
   const bool root = communicator.rank() == 0;
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
-  const Interruption interruption(config, RunDirectory::path_of(config), root);
+  const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   examine();
   Console progress("", root);
@@ -200,17 +200,17 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
     earlier.push_back(text);
   });
   std::unique_ptr<EvaluationTask> task;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     task = std::make_unique<EvaluationTask>(config, data, communicator.rank(), communicator.size());
   });
   check_plan(task->plan(), config, communicator);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (root) directory->start(write_deck(config));
   });
   RunLogOptions options = log_options(config, root ? &*directory : nullptr, task->plan(), communicator);
   options.earlier = earlier;
   std::optional<RunLog> log;
-  raise_together(communicator, [&] { log.emplace(options); });
+  throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, config, *task, runtime);
 
   const auto begin = std::chrono::steady_clock::now();
@@ -230,11 +230,11 @@ int run_evaluation_task(Config& config, Runtime& runtime, const std::function<vo
                                             ": the loss is not finite: the weights, or products of "
                                             "them in this precision.compute, overflow");
   }
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (root) directory->write_file("evaluation.json", report_json(report, config));
   });
   log->finish("finished");
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (root) directory->mark_finished(0);
   });
   return 0;

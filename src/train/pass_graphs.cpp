@@ -20,12 +20,12 @@ std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const Par
 }
 
 Graph* PassGraphs::find(const Batch& batch) {
-  if (!used_ || !params_.pass_repeats()) return nullptr;
+  if (!used_ || !params_.pass_is_replayable()) return nullptr;
   if (Recorder::current() != nullptr) return nullptr;  // a profile wants every kernel by itself
   const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, params_.pass_key()};
   const auto found = graphs_.find(shape);
   if (found != graphs_.end()) return &found->second;
-  if (graphs_.size() < most_shapes) graphs_.try_emplace(shape);
+  if (graphs_.size() < max_shapes) graphs_.try_emplace(shape);
   return nullptr;
 }
 

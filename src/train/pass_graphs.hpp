@@ -30,7 +30,7 @@ class PassGraphs {
     Graph* graph = find(batch);
     if (graph == nullptr) return passes();
     if (graph->recorded()) {
-      params_.book_passes();
+      params_.mark_passes_done();
     } else {
       record(*graph, stream, std::cref(passes));
     }
@@ -48,7 +48,7 @@ class PassGraphs {
     uint64_t place;                                  ///< ParamStore::pass_key()
     auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr): of what the compiler writes
   };
-  static constexpr size_t most_shapes = 64;  ///< later ones stay plain: each graph takes memory of the device's driver
+  static constexpr size_t max_shapes = 64;  ///< later ones stay plain: each graph takes memory of the device's driver
 
   /// The one of this shape, recorded or to be recorded now; null where the passes are to be done plainly.
   Graph* find(const Batch& batch);

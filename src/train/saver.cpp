@@ -245,14 +245,14 @@ void Saver::end_removal() {
   removal_wait_ = now() - begin;
   removing_ = false;
   seconds_ += std::exchange(removal_seconds_, 0);
-  raise_together(communicator_, [&] {
+  throw_on_all_ranks(communicator_, [&] {
     if (removal_error_) std::rethrow_exception(std::exchange(removal_error_, nullptr));
   });
 }
 
 void Saver::forget_after(int64_t step) {
   LLMTRAIN_CHECK(!under_way(), "a save is under way");
-  raise_together(communicator_, [&] {
+  throw_on_all_ranks(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     for (const int64_t later : published_steps(folder_)) {
       if (later > step) remove_checkpoint(folder_, later, nullptr);

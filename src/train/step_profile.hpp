@@ -58,7 +58,7 @@ class StepProfile {
   void end_step();
   /// No further step is recorded once a rank has as many spans as a trace may show: every rank is told so.
   bool recording() const { return recorded_ > 0 && recorded_ < wanted_; }
-  bool crowded() const { return recorder_.spans.size() >= Recorder::most_spans; }
+  bool crowded() const { return recorder_.spans.size() >= Recorder::max_spans; }
   void end_here() { wanted_ = recorded_; }
   /// All wanted steps are recorded, or as many as there were before `the_end`, and the report is due. The same on every
   /// rank.

@@ -8,9 +8,9 @@
 #include "data/dataset.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
 #include "metrics/console.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
+#include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
 
@@ -20,12 +20,12 @@ int run_tokenizer_task(Config& config, Runtime& runtime) {
   Console console("", root);
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
-  const Interruption interruption(config, RunDirectory::path_of(config), root);
+  const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =
       learn_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (!root) return;
     directory->start(write_deck(config));
     write_tokenizer_files(trained, directory->path());

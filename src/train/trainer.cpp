@@ -73,16 +73,16 @@ int64_t ReductionGroups::used(int64_t present) const {
   return n;
 }
 
-Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, Interruption& interruption_in)
+Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, StopMonitor& stop_monitor_in)
     : runtime(runtime_in),
       log(log_in),
       ctx{trainer.params_, trainer.arena_, runtime_in.stream(), static_cast<uint64_t>(trainer.config_.run.seed)},
-      feed(trainer.train_),
+      prefetcher(trainer.train_),
       no_graphs(PassGraphs::refusal(trainer.config_.parallel.cuda_graphs, trainer.config_.model, trainer.params_)),
       graphs(Graph::available() && no_graphs.empty(), trainer.params_),
       guard(trainer.config_.divergence),
       scaler(trainer.config_.precision),
-      interruption(interruption_in) {}
+      stop_monitor(stop_monitor_in) {}
 
 Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, int node_size)
     : config_(config),
@@ -141,9 +141,9 @@ Trainer::Trainer(const Config& config, const Dataset& data, int rank, int size, 
 void Trainer::reserve_disk(Communicator& communicator) {
   if (!config_.parallel.uses_disk()) return;
   // The ranks of a node share its disk: they have one message, with the sum.
-  const std::string host = host_name(), mine = fmt::format("{} {}", params_.offloaded_bytes(), host);
+  const std::string host = host_name(), local_micro_batches = fmt::format("{} {}", params_.offloaded_bytes(), host);
   int64_t of_node = 0;
-  for (const std::string& other : communicator.gather_all(mine)) {
+  for (const std::string& other : communicator.gather_all(local_micro_batches)) {
     std::istringstream text(other);
     int64_t bytes = 0;
     std::string where;
@@ -153,8 +153,8 @@ void Trainer::reserve_disk(Communicator& communicator) {
   const std::string& folder = config_.parallel.offload_path;
   const std::string place =
       config_.provenance.where("parallel.offload_path") + (communicator.node_count() > 1 ? " on " + host : "");
-  raise_together(communicator, [&] { check_offload_folder(folder, of_node, place); });
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] { check_offload_folder(folder, of_node, place); });
+  throw_on_all_ranks(communicator, [&] {
     try {
       params_.reserve_disk();
     } catch (const UserError& error) {  // what could not be foreseen
@@ -170,8 +170,8 @@ void Trainer::start(Run& run, const ResumePoint* from) {
   model_->start(run.runtime.stream());
 }
 
-Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from) {
-  Run run(*this, runtime, log, interruption);
+Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, StopMonitor& stop_monitor, const ResumePoint* from) {
+  Run run(*this, runtime, log, stop_monitor);
   start(run, from);
   if (params_.offloaded_bytes() > 0) log.print("offload    by " + params_.offload_way());
   int64_t completed = 0;
@@ -179,7 +179,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
     completed = restore(run, *from);
   } else {
     set_weights(run);
-    run.owed.evaluation = config_.evaluation.at_start;
+    run.pending.evaluation = config_.evaluation.at_start;
   }
   read_texts(run);
   if (Graph::available() && !run.no_graphs.empty()) log.print("graphs     none: " + run.no_graphs);
@@ -189,7 +189,7 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
     if (!profile.due(the_end)) return;
     profile.report(runtime, compute_dtype(config_.precision), RunDirectory::path_of(config_), run.log);
   };
-  int64_t stop = settle(run, completed);
+  int64_t stop = run_due_actions(run, completed);
   while (completed < total_steps_ && !run.stop && stop == 0) {
     profile.begin_step(completed, run.runtime.stream());
     const bool done = step(run, completed);
@@ -204,28 +204,28 @@ Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, Interruption& inter
       ++completed;
       const bool last = completed == total_steps_;
       const int64_t samples = config_.log.samples_every_steps;
-      run.owed.evaluation = due(config_.evaluation.every_steps, completed) || (last && config_.evaluation.at_end);
-      run.owed.samples = due(samples, completed) || (last && samples > 0);
+      run.pending.evaluation = due(config_.evaluation.every_steps, completed) || (last && config_.evaluation.at_end);
+      run.pending.samples = due(samples, completed) || (last && samples > 0);
     }
-    stop = settle(run, completed);
+    stop = run_due_actions(run, completed);
   }
   // A job that was asked to stop has little time, and the next one records again.
   if (stop == 0) report_profile(true);
   return finish(run, completed, stop);
 }
 
-int64_t Trainer::settle(Run& run, int64_t& completed) {
+int64_t Trainer::run_due_actions(Run& run, int64_t& completed) {
   const SectionScope section(Section::step);  // but for what has one of its own
   int64_t stop = 0;
   const bool save = due(config_.checkpoint.every_steps, completed);
-  if (run.owed.evaluation || run.owed.samples || save || completed == total_steps_) learn(run);
+  if (run.pending.evaluation || run.pending.samples || save || completed == total_steps_) finish_pending_step(run);
   do {
     if (run.guard.must_roll_back()) completed = roll_back(run, completed);
-    if (run.owed.evaluation) stop = evaluate(run, completed);
-    if (run.owed.samples && stop == 0 && !run.guard.must_roll_back()) stop = write_samples(run, completed);
+    if (run.pending.evaluation) stop = evaluate(run, completed);
+    if (run.pending.samples && stop == 0 && !run.guard.must_roll_back()) stop = write_samples(run, completed);
     if (stop == 0 && run.guard.must_roll_back()) continue;
-    stop = attend(run, completed, stop);
-  } while (stop == 0 && (run.guard.must_roll_back() || run.owed.evaluation || run.owed.samples));
+    stop = save_if_due(run, completed, stop);
+  } while (stop == 0 && (run.guard.must_roll_back() || run.pending.evaluation || run.pending.samples));
   return stop;
 }
 
@@ -238,7 +238,7 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
                               run.graphs.launched(), run.graphs.all()));
   }
   if (stop != 0) {
-    const std::string place = run.owed.evaluation ? " in an evaluation" : run.owed.samples ? " in sampling" : "";
+    const std::string place = run.pending.evaluation ? " in an evaluation" : run.pending.samples ? " in sampling" : "";
     run.log.stop(fmt::format(
         "stopped by {}{} after {} of {} steps; the same command {}goes on from {}", stop_reason(stop), place, completed,
         total_steps_, config_.run.overwrite ? "with run.overwrite=false " : "",
@@ -255,16 +255,17 @@ Trainer::Ended Trainer::finish(Run& run, int64_t completed, int64_t stop) {
 
 void Trainer::prepare(Run& run, int64_t n) {
   train_.plan(run.guard.data_step(n), run.plan);
-  run.mine.clear();
-  run.taken = 0;
+  run.local_micro_batches.clear();
+  run.next_local = 0;
   const Communicator& communicator = run.runtime.communicator();
   const int64_t micro_batches = static_cast<int64_t>(run.plan.micro_batches.size());
   const int64_t groups = groups_.used(micro_batches);
   for (int64_t group = communicator.rank(); group < groups; group += communicator.size()) {
     const int64_t end = std::min(groups_.begin(group + 1), micro_batches);
-    for (int64_t index = groups_.begin(group); index < end; ++index) run.mine.push_back(index);
+    for (int64_t index = groups_.begin(group); index < end; ++index) run.local_micro_batches.push_back(index);
   }
-  if (!run.mine.empty()) run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine.front())]);
+  if (!run.local_micro_batches.empty())
+    run.prefetcher.request(run.plan.micro_batches[static_cast<size_t>(run.local_micro_batches.front())]);
 }
 
 bool Trainer::step(Run& run, int64_t n) {
@@ -284,7 +285,7 @@ bool Trainer::step(Run& run, int64_t n) {
   const double tokens = static_cast<double>(std::max<int64_t>(record.tokens, 1));
   if (!cotangent_scale_.empty()) fill(cotangent_scale_, run.scaler.cotangent(tokens), run.ctx.stream);
   fill_zero(sums_.data, sums_.bytes(), run.ctx.stream);
-  if (!run.unknown) run.phases = {};
+  if (!run.pending_step) run.phases = {};
 
   run_rounds(run);
   if (n + 1 < total_steps_) prepare(run, n + 1);
@@ -300,7 +301,7 @@ bool Trainer::step(Run& run, int64_t n) {
   if (by_device) decide_on_device(run, divisor);
   const double queued = now();
   run.phases.reduction += queued - reduced;
-  learn(run);  // of the step before, while the device works on this one
+  finish_pending_step(run);  // of the step before, while the device works on this one
   if (run.guard.must_roll_back()) return false;
   const double learned = now();
   copy_to_host(run.sums.data(), sums_.data, sums_.bytes(), run.ctx.stream);
@@ -316,7 +317,7 @@ bool Trainer::step(Run& run, int64_t n) {
   run.phases.reduction += decided - learned;
   if (by_device) {
     update(run, record, 1);
-  } else if (judge(run, record, n)) {
+  } else if (check_step(run, record, n)) {
     update(run, record, clip_factor(record.grad_norm, config_.optimizer.max_grad_norm) / divisor);
   }
   phase.next("log");
@@ -326,8 +327,8 @@ bool Trainer::step(Run& run, int64_t n) {
   const double end = now();
   run.phases.optimizer += end - decided;
   if (by_device) {
-    run.unknown = {record, divisor, begin};
-    if (hashed) learn(run);
+    run.pending_step = {record, divisor, begin};
+    if (hashed) finish_pending_step(run);
   } else {
     record.seconds = end - begin;
     record.phases = run.phases;
@@ -337,7 +338,7 @@ bool Trainer::step(Run& run, int64_t n) {
   return true;
 }
 
-bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
+bool Trainer::check_step(Run& run, StepRecord& record, int64_t n) {
   LossScaler& scaler = run.scaler;
   const double scale = scaler.scale();
   // Where the loss itself is not finite, no scale mends it.
@@ -345,7 +346,7 @@ bool Trainer::judge(Run& run, StepRecord& record, int64_t n) {
   const bool skips = (!loss || std::isfinite(*loss)) && scaler.update(!std::isfinite(record.grad_norm));
   if (scaler.active()) record.scaling = {scale, scaler.skipped_steps(), skips};
   if (skips) return false;
-  record.problem = run.guard.judge(n, loss, record.grad_norm, scaler.active() ? scale : 0);
+  record.problem = run.guard.check(n, loss, record.grad_norm, scaler.active() ? scale : 0);
   record.bad_steps = record.problem.empty() ? 0 : run.guard.bad_in_row();
   if (record.bad_steps > 0) record.sample_ids = train_.plan(run.guard.data_step(n)).samples;
   return record.bad_steps == 0;
@@ -396,13 +397,13 @@ void Trainer::read_values(const Run& run, StepRecord& record, double divisor) {
   record.grad_norm = std::sqrt(value(gradient_square_sum)) / divisor;
 }
 
-void Trainer::learn(Run& run) {
-  if (!run.unknown) return;
-  auto [record, divisor, begin] = *std::exchange(run.unknown, std::nullopt);
+void Trainer::finish_pending_step(Run& run) {
+  if (!run.pending_step) return;
+  auto [record, divisor, begin] = *std::exchange(run.pending_step, std::nullopt);
   const ProfileSpan phase(SpanKind::phase, "log");
   if (!run.decided.reached()) run.decided.synchronize();
   read_values(run, record, divisor);
-  const bool applies = judge(run, record, record.step - 1);
+  const bool applies = check_step(run, record, record.step - 1);
   const auto& decision = *static_cast<const StepDecision*>(run.decision.data());
   LLMTRAIN_CHECK(applies == (decision.applies != 0), "host and device decide alike");
   // From one step's values to the next one's: what the host spends on queueing a step is no measure of it. Of these
@@ -433,8 +434,8 @@ void Trainer::run_rounds(Run& run) {
     const int64_t end = group < 0 ? 0 : std::min(groups_.begin(group + 1), micro_batches);
     for (int64_t slot = 0; slot < groups_.largest(); ++slot) {
       params_.begin_micro_batch(slot == 0, slot + 1 == groups_.largest());
-      const bool mine = first + slot < end;
-      if (mine) {
+      const bool local_micro_batches = first + slot < end;
+      if (local_micro_batches) {
         micro_batch(run);
       } else {
         const ProfileSpan phase(SpanKind::phase, "idle pass");
@@ -453,9 +454,9 @@ void Trainer::micro_batch(Run& run) {
   ProfileSpan phase(SpanKind::phase, "data");
   const double begin = now();
   note_progress();
-  const Batch batch = batch_.upload(run.feed.take(), ctx.stream);
-  if (++run.taken < run.mine.size()) {
-    run.feed.request(run.plan.micro_batches[static_cast<size_t>(run.mine[run.taken])]);
+  const Batch batch = batch_.upload(run.prefetcher.take(), ctx.stream);
+  if (++run.next_local < run.local_micro_batches.size()) {
+    run.prefetcher.request(run.plan.micro_batches[static_cast<size_t>(run.local_micro_batches[run.next_local])]);
   }
   const double loaded = now();
   const TokenStatistics statistics{

@@ -11,11 +11,11 @@
 #include "objectives/objective.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/job/runtime.hpp"
+#include "train/batch_prefetcher.hpp"
 #include "train/config/config.hpp"
 #include "train/estimate.hpp"
-#include "train/feed.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/resume.hpp"
+#include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
 
@@ -62,7 +62,7 @@ class Trainer {
   /// How training ended: at its end, or before it on request, with a checkpoint to go on from.
   enum class Ended : uint8_t { finished, stopped };
   /// Allocates, takes the state of `from` or initialises, and trains. Collective.
-  Ended train(Runtime& runtime, RunLog& log, Interruption& interruption, const ResumePoint* from);
+  Ended train(Runtime& runtime, RunLog& log, StopMonitor& stop_monitor, const ResumePoint* from);
   int64_t steps_done() const { return steps_done_; }
   /// The files that the deck names, by content, for checkpoints; on rank 0.
   void set_contents(std::vector<NamedContent> contents) { contents_ = std::move(contents); }
@@ -83,7 +83,7 @@ class Trainer {
   void run_rounds(Run& run);
   void micro_batch(Run& run);
   /// Whether the step's gradients may change anything.
-  bool judge(Run& run, StepRecord& record, int64_t n);
+  bool check_step(Run& run, StepRecord& record, int64_t n);
   /// Whether the device decides by itself; the same on all ranks.
   bool device_decides(const Run& run) const;
   void decide_on_device(Run& run, double divisor);
@@ -91,18 +91,18 @@ class Trainer {
   static void read_values(const Run& run, StepRecord& record, double divisor);
   void sum_on_host(Run& run);
   /// Waits for the values of a step that the host does not know yet, and judges and logs it.
-  void learn(Run& run);
+  void finish_pending_step(Run& run);
   /// scale: of the sums of gradients, unless the device decides about it.
   void update(Run& run, const StepRecord& record, double scale);
   Ended finish(Run& run, int64_t completed, int64_t stop);
   /// What is owed after `completed` steps, and what there is to do between two steps. Gives the reason to stop, or 0.
-  int64_t settle(Run& run, int64_t& completed);
+  int64_t run_due_actions(Run& run, int64_t& completed);
 
   // trainer_evaluation.cpp: what is owed, until a reason to stop comes, which is given (else 0): then it stays owed.
   int64_t evaluate(Run& run, int64_t completed);
   int64_t write_samples(Run& run, int64_t completed);
   /// Whether it is the best so far.
-  bool judge(Run& run, const EvaluationRecord& record);
+  bool update_best(Run& run, const EvaluationRecord& record);
 
   // trainer_checkpoint.cpp
   void start_run(Run& run, const ResumePoint* from);
@@ -114,15 +114,15 @@ class Trainer {
   void save(Run& run, int64_t completed, double since);
   bool is_scheduled(const Run& run, int64_t completed) const;
   /// Publishes what was written, and agrees on what is asked for: reason to stop, save.
-  struct Asked {
+  struct Requests {
     int64_t stop, save;
   };
-  Asked ask(Run& run);
+  Requests agree_on_requests(Run& run);
   /// Inside of what is owed: saves when asked to. Gives the reason to stop, or 0.
-  int64_t poll(Run& run, int64_t completed);
+  int64_t stop_requested(Run& run, int64_t completed);
   /// Between two steps: saves what is due. Gives the reason to stop (`stop`, if one is known), or 0. A state that is
   /// not fit to be saved is given up for that of an earlier step.
-  int64_t attend(Run& run, int64_t& completed, int64_t stop);
+  int64_t save_if_due(Run& run, int64_t& completed, int64_t stop);
 
   // trainer_divergence.cpp
   bool state_is_finite(Run& run);

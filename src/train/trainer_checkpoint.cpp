@@ -62,7 +62,7 @@ void take(const Map& from, const char* name, T& field) {
 
 /// Whether every run of the deck has this checkpoint, whatever interrupts it.
 bool Trainer::is_scheduled(const Run& run, int64_t completed) const {
-  return !run.owed.evaluation && due(config_.checkpoint.every_steps, completed);
+  return !run.pending.evaluation && due(config_.checkpoint.every_steps, completed);
 }
 
 uint64_t Trainer::parameter_hash(Run& run) {
@@ -95,7 +95,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   Communicator& communicator = run.runtime.communicator();
   const Manifest& manifest = from.manifest;
   const RunState& saved = manifest.run;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     int64_t data = static_cast<int64_t>(run.data);
     take(saved.counters, "data_fingerprint", data);
     if (communicator.rank() == 0 && static_cast<uint64_t>(data) != run.data) {
@@ -114,7 +114,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   load_checkpoint(from.path, manifest, state, buffer, communicator);
   const int64_t completed = manifest.step;
   const uint64_t hash = hash_after(run, completed);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (saved.parameters.empty() || saved.parameters == hash_text(hash)) return;
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: the parameters have the hash {} instead of {}: the memory or disk of this machine "
@@ -126,7 +126,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   if (from.own) take(saved.values, names.best, run.best);
   take(saved.values, names.reference, run.reference);
   if (same_metric) take(saved.counters, "without_improvement", run.without_improvement);
-  run.owed = {owes(saved, owed_evaluation), owes(saved, owed_samples)};
+  run.pending = {owes(saved, owed_evaluation), owes(saved, owed_samples)};
   const int64_t patience = config_.evaluation.early_stopping_patience;
   run.stop = patience > 0 && run.without_improvement >= patience;
   run.guard.restore(saved, from.own);
@@ -145,7 +145,7 @@ int64_t Trainer::restore(Run& run, const ResumePoint& from) {
   if (same_metric) take(saved.counters, "best_step", run.best_step);
   if (same_metric) take(saved.counters, "best_saved", run.best_saved);
   run.saved_step = completed;
-  run.saved_owing = run.owed.evaluation;
+  run.saved_pending_evaluation = run.pending.evaluation;
   if (run.guard.target() < 0) run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
   run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   return completed;
@@ -162,7 +162,7 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   if (request.best) run.best_saved = completed;
   const uint64_t hash = hash_after(run, completed);
   LogState log;
-  raise_together(run.runtime.communicator(), [&] {
+  throw_on_all_ranks(run.runtime.communicator(), [&] {
     log = run.log.save();
     if (run.runtime.communicator().rank() != 0) return;
     const FileHandle ledger = FileHandle::open_to_read(RunDirectory::path_of(config_) + "/ledger.jsonl");
@@ -184,9 +184,9 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   request.run.values[names.reference] = run.reference;
   request.run.parameters = hash_text(hash);
   request.run.contents = contents_;
-  request.run.attention = taken_attention(attention_library(), config_);
-  if (run.owed.evaluation) request.run.counters[owed_evaluation] = 1;
-  if (run.owed.samples) request.run.counters[owed_samples] = 1;
+  request.run.attention = attention_backend(attention_library(), config_);
+  if (run.pending.evaluation) request.run.counters[owed_evaluation] = 1;
+  if (run.pending.samples) request.run.counters[owed_samples] = 1;
   run.guard.saved(completed, is_scheduled(run, completed), run.best_saved);
   run.guard.save(request.run);
   if (run.scaler.active()) {
@@ -200,43 +200,43 @@ void Trainer::save(Run& run, int64_t completed, double since) {
   run.saver->set_pinned({run.best_saved, run.guard.target(), run.guard.best_of_target()});
   if (!config_.checkpoint.asynchronous) run.saver->finish();
   run.saved_step = completed;
-  run.saved_owing = run.owed.evaluation;
-  run.interruption.saved();
+  run.saved_pending_evaluation = run.pending.evaluation;
+  run.stop_monitor.saved();
 }
 
-Trainer::Asked Trainer::ask(Run& run) {
+Trainer::Requests Trainer::agree_on_requests(Run& run) {
   Saver& saver = *run.saver;
   // A piece of an evaluation takes less than a step.
-  const Interruption::Wish wish = run.interruption.wish(2 * (run.step_seconds + saver.seconds()));
-  int64_t facts[] = {wish.stop, wish.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
+  const StopMonitor::Request requested = run.stop_monitor.requested(2 * (run.step_seconds + saver.seconds()));
+  int64_t facts[] = {requested.stop, requested.save, saver.written() ? 0 : 1, saver.failed() ? 1 : 0};
   run.runtime.communicator().maximum(facts);
   if (saver.under_way() && facts[3] != 0) saver.finish();
   if (saver.under_way() && facts[2] == 0) saver.advance();
   return {facts[0], facts[1]};
 }
 
-int64_t Trainer::poll(Run& run, int64_t completed) {
-  if (poll_hook != nullptr) poll_hook(run.owed.evaluation, run.runtime.communicator().rank());
-  const Asked asked = ask(run);
-  const bool save_now = asked.save != 0 && asked.stop == 0 && completed > 0 && completed != run.saved_step;
+int64_t Trainer::stop_requested(Run& run, int64_t completed) {
+  if (poll_hook != nullptr) poll_hook(run.pending.evaluation, run.runtime.communicator().rank());
+  const Requests requests = agree_on_requests(run);
+  const bool save_now = requests.save != 0 && requests.stop == 0 && completed > 0 && completed != run.saved_step;
   const double begin = now();
   if (save_now && state_is_finite(run)) save(run, completed, begin);
-  return asked.stop;
+  return requests.stop;
 }
 
-int64_t Trainer::attend(Run& run, int64_t& completed, int64_t stop) {
-  const Asked asked = ask(run);
-  if (stop == 0) stop = asked.stop;
-  if (run.unknown && (stop != 0 || asked.save != 0)) {
-    learn(run);
+int64_t Trainer::save_if_due(Run& run, int64_t& completed, int64_t stop) {
+  const Requests requests = agree_on_requests(run);
+  if (stop == 0) stop = requests.stop;
+  if (run.pending_step && (stop != 0 || requests.save != 0)) {
+    finish_pending_step(run);
     if (run.guard.must_roll_back()) return 0;  // which comes first; whoever asked does so again
   }
-  const bool settled = !run.owed.evaluation;
-  const bool end = settled && (completed >= total_steps_ || run.stop);
-  const bool scheduled = settled && due(config_.checkpoint.every_steps, completed) && run.guard.sound();
-  const bool best = settled && run.best_step == completed && config_.needs_best();
-  const bool wanted = best || asked.save != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
-  const bool saved = completed == run.saved_step && !(settled && run.saved_owing);
+  const bool evaluated = !run.pending.evaluation;
+  const bool end = evaluated && (completed >= total_steps_ || run.stop);
+  const bool scheduled = evaluated && due(config_.checkpoint.every_steps, completed) && run.guard.sound();
+  const bool best = evaluated && run.best_step == completed && config_.needs_best();
+  const bool wanted = best || requests.save != 0 || stop != 0 || scheduled || (end && config_.checkpoint.at_end);
+  const bool saved = completed == run.saved_step && !(evaluated && run.saved_pending_evaluation);
   if ((completed > 0 || best) && !saved && (wanted || end)) {
     const double begin = now();
     const bool finite = state_is_finite(run);
@@ -250,7 +250,7 @@ int64_t Trainer::attend(Run& run, int64_t& completed, int64_t stop) {
       run.log.warn(fmt::format("step {}: the parameters or moments are not finite; they are not saved", completed));
     }
   }
-  return end && !run.owed.samples ? 0 : stop;
+  return end && !run.pending.samples ? 0 : stop;
 }
 
 void Trainer::start_run(Run& run, const ResumePoint* from) {
@@ -264,7 +264,7 @@ void Trainer::start_run(Run& run, const ResumePoint* from) {
   }
   run.saver.emplace(config_.checkpoint, RunDirectory::path_of(config_) + "/checkpoints", params_, run.ctx.stream, copy,
                     communicator, run.log, from);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) run.data = fingerprint(*train_source_);
   });
 }

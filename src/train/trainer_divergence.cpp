@@ -79,14 +79,14 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
   }
   const SectionScope section(Section::resuming);
   run.saver->finish();
-  if (run.taken < run.mine.size()) run.feed.take();  // of a step that will not be
-  run.mine.clear();
+  if (run.next_local < run.local_micro_batches.size()) run.prefetcher.take();  // of a step that will not be
+  run.local_micro_batches.clear();
   const ResumePoint point = rollback_point(run, completed);
   const int64_t step = restore(run, point);
   const DivergenceGuard::Range left_out = run.guard.roll_back(before, step, run.best_saved);
   run.saver->forget_after(step);
   const RollbackRecord record{step, completed, left_out.first, left_out.last, before.reason()};
-  raise_together(run.runtime.communicator(), [&] {
+  throw_on_all_ranks(run.runtime.communicator(), [&] {
     if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), point.manifest);
     run.log.roll_back(record, log_state(point.manifest));
   });

@@ -35,7 +35,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tok
 
 int64_t Trainer::evaluate(Run& run, int64_t completed) {
   if (!validation_) {
-    run.owed.evaluation = false;
+    run.pending.evaluation = false;
     return 0;
   }
   const SectionScope section(Section::evaluation);
@@ -44,11 +44,11 @@ int64_t Trainer::evaluate(Run& run, int64_t completed) {
   const int64_t steps = first_steps(config_.evaluation, *validation_);
   const EvaluationBuffers buffers{batch_, {statistics_.logp, {}, {}, statistics_.argmax}};
   int64_t stop = 0;
-  const auto interrupted = [&] { return (stop = poll(run, completed)) != 0; };
+  const auto interrupted = [&] { return (stop = stop_requested(run, completed)) != 0; };
   const auto result =
       llmtrain::evaluate(*model_, ctx, *validation_, steps, buffers, run.runtime.communicator(), interrupted);
   if (!result) return stop;
-  run.owed.evaluation = false;
+  run.pending.evaluation = false;
   EvaluationRecord record;
   record.step = completed;
   record.tokens = result->tokens;
@@ -61,13 +61,13 @@ int64_t Trainer::evaluate(Run& run, int64_t completed) {
     run.guard.lose(completed, "the validation loss is not finite");
     return 0;
   }
-  record.best = judge(run, record);
+  record.best = update_best(run, record);
   record.seconds = now() - begin;
   run.log.evaluation(record);
   return 0;
 }
 
-bool Trainer::judge(Run& run, const EvaluationRecord& record) {
+bool Trainer::update_best(Run& run, const EvaluationRecord& record) {
   const double cost = record.token_accuracy ? -*record.token_accuracy : record.loss;
   const bool best = cost < run.best;
   if (best) {
@@ -108,7 +108,7 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
   request.agree = [&](std::span<int32_t> tokens) {
     run.runtime.communicator().broadcast(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
   };
-  request.interrupted = [&] { return (stop = poll(run, completed)) != 0; };
+  request.interrupted = [&] { return (stop = stop_requested(run, completed)) != 0; };
   const double begin = now();
   // Shown when all are there, so that none is shown twice.
   const std::vector<Continuation> all = generator_->run(params_, arena_, run.ctx.stream, request);
@@ -123,7 +123,7 @@ int64_t Trainer::write_samples(Run& run, int64_t completed) {
     const bool goes_on = whole.starts_with(given);
     run.log.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer_->decode(all[i].tokens), seconds);
   }
-  run.owed.samples = false;
+  run.pending.samples = false;
   return 0;
 }
 

@@ -14,7 +14,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t warm_steps = 2;  ///< make kernels and touch buffers
-constexpr int64_t fewest_steps = 5;
+constexpr int64_t min_steps = 5;
 constexpr double enough_seconds = 3;
 
 /// The slowest rank's, the same on all.
@@ -33,7 +33,7 @@ std::pair<double, int64_t> timed(Communicator& communicator, int64_t most, const
   do {
     call(count++);
     seconds = agreed(communicator, now() - begin);
-  } while (count < most && (count < fewest_steps || seconds < enough_seconds));
+  } while (count < most && (count < min_steps || seconds < enough_seconds));
   return {seconds / static_cast<double>(count), count};
 }
 
@@ -44,8 +44,8 @@ Prediction Trainer::measure(Runtime& runtime) {
   RunLogOptions silent;
   silent.active = false;
   RunLog log(silent);
-  Interruption interruption(config_, "", false);
-  Run run(*this, runtime, log, interruption);
+  StopMonitor stop_monitor(config_, "", false);
+  Run run(*this, runtime, log, stop_monitor);
   start(run, nullptr);
   params_.initialize(static_cast<uint64_t>(config_.run.seed));
 
@@ -56,7 +56,7 @@ Prediction Trainer::measure(Runtime& runtime) {
   const auto one_step = [&](int64_t i) {
     tokens += static_cast<double>(run.plan.trained_tokens);
     step(run, i % total_steps_);
-    learn(run);
+    finish_pending_step(run);
     if ((i + 1) % total_steps_ == 0) prepare(run, 0);
   };
   for (int64_t i = 0; i < warm_steps; ++i) one_step(i);
@@ -78,7 +78,7 @@ Prediction Trainer::measure(Runtime& runtime) {
   };
   some(0);
   time.evaluation =
-      timed(communicator, fewest_steps, some).first * static_cast<double>(batches) / static_cast<double>(piece);
+      timed(communicator, min_steps, some).first * static_cast<double>(batches) / static_cast<double>(piece);
   return time;
 }
 

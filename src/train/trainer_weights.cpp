@@ -30,7 +30,7 @@ void Trainer::read_texts(Run& run) {
     for (const std::string& warning : tokenizer_->warnings()) run.log.warn(warning);
   }
   if (path.empty()) return;
-  raise_together(run.runtime.communicator(), [&] {
+  throw_on_all_ranks(run.runtime.communicator(), [&] {
     if (run.runtime.communicator().rank() != 0) return;
     run.texts = instead.empty() ? model_texts(path) : CheckpointModel::texts(instead);
     for (const char* name : {"config.json", "generation_config.json"}) {
@@ -91,7 +91,7 @@ void Trainer::export_weights(Run& run) {
   options.type = weight_type_of(name_of(checkpoint.export_dtype));
   options.file_bytes = checkpoint.export_file_size;
   options.texts = run.texts;
-  raise_together(run.runtime.communicator(), [&] {
+  throw_on_all_ranks(run.runtime.communicator(), [&] {
     const bool writes = run.runtime.communicator().rank() == 0 && tokenizer_ != nullptr;
     if (writes) carry_tokenizer(options, *tokenizer_, config_.data.tokenizer_path());
   });

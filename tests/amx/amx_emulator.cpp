@@ -25,11 +25,11 @@
 
 namespace {
 
-constexpr int tile_count = 8, most_rows = 16, most_row_bytes = 64;
+constexpr int tile_count = 8, max_rows = 16, max_row_bytes = 64;
 
 struct Tile {
   int rows = 0, row_bytes = 0;
-  alignas(64) uint8_t data[most_rows][most_row_bytes]{};
+  alignas(64) uint8_t data[max_rows][max_row_bytes]{};
 };
 
 /// What a thread's tiles hold; configured by LDTILECFG.
@@ -76,7 +76,7 @@ void tell_processor(greg_t* r) {
   if (leaf == tile_leaf) {
     a = part == 0 ? 1 : tile_count * 1024u | 1024u << 16;
     b = part == 1 ? 64u | tile_count << 16 : 0;
-    c = part == 1 ? most_rows : 0;
+    c = part == 1 ? max_rows : 0;
     d = 0;
   }
   if (leaf == product_leaf) {
@@ -171,7 +171,7 @@ void configure(const uint8_t* from, const uint8_t* at) {
     std::memcpy(&row_bytes, from + 16 + 2 * t, 2);
     tile.row_bytes = row_bytes;
     tile.rows = from[48 + t];
-    if (tile.rows > most_rows || tile.row_bytes > most_row_bytes) refuse("tiles larger than there are", at);
+    if (tile.rows > max_rows || tile.row_bytes > max_row_bytes) refuse("tiles larger than there are", at);
     if ((tile.rows == 0) != (tile.row_bytes == 0)) refuse("a tile with rows or columns alone", at);
   }
   tiles.configured = true;

@@ -74,7 +74,7 @@ TEST_F(RanksTest, TextGivesTheSameFileOnAnyNumberOfRanks) {
   for (const char* tokenizer : {"char", "bytes"}) {
     config_.tokenizer = tokenizer;
     const Dataset together = open(ranks_, "together");
-    raise_together(ranks_, [&] {
+    throw_on_all_ranks(ranks_, [&] {
       if (ranks_.rank() != 0) return;
       const auto alone = make_local_communicator();
       const Dataset expected = open(*alone, "alone");
@@ -94,7 +94,7 @@ TEST_F(RanksTest, TheTokenizerLearntIsTheSameOnAnyNumberOfRanks) {
   config_.vocab_size = 600;
   const Dataset together = open(ranks_, "together");
   EXPECT_EQ(together.vocabulary_size, 600);
-  raise_together(ranks_, [&] {
+  throw_on_all_ranks(ranks_, [&] {
     if (ranks_.rank() != 0) return;
     const auto alone = make_local_communicator();
     const Dataset expected = open(*alone, "alone");
@@ -164,7 +164,7 @@ TEST_F(RanksTest, RowsGiveTheSameFileOnAnyNumberOfRanks) {
   config_.train = {file("a.jsonl", rows), file("b.jsonl", "{\"input_ids\":[7]}\n")};
   const Dataset together = open(ranks_, "together");
   EXPECT_TRUE(together.train->info().has_mask);
-  raise_together(ranks_, [&] {
+  throw_on_all_ranks(ranks_, [&] {
     if (ranks_.rank() != 0) return;
     const auto alone = make_local_communicator();
     const Dataset expected = open(*alone, "alone");

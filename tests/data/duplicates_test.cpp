@@ -23,7 +23,7 @@ std::string words(uint32_t seed, int count) {
 DocumentPrint print_of(const std::string& text) {
   SimHash hash;
   hash.add(text);
-  return {std::hash<std::string>()(text), hash.bits(), hash.runs() >= fewest_runs};
+  return {std::hash<std::string>()(text), hash.bits(), hash.runs() >= min_runs};
 }
 
 TEST(SimHash, IsNearForTextsThatAreNearlyTheSame) {

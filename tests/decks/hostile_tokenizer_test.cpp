@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-constexpr int64_t most_bytes = int64_t{256} << 20;
+constexpr int64_t max_bytes = int64_t{256} << 20;
 
 /// Of the largest of all processes that have run so far; sanitizers have memory of their own. What this process has had
 /// counts, too, since the kernel passes it on to a child's first program: so large files are written in pieces.
@@ -24,7 +24,7 @@ bool memory_is_bounded() {
   if (std::string_view(LLMTRAIN_SANITIZED) == "yes") return true;
   struct rusage usage {};
   getrusage(RUSAGE_CHILDREN, &usage);
-  return usage.ru_maxrss * 1024 < most_bytes;
+  return usage.ru_maxrss * 1024 < max_bytes;
 }
 
 class HostileTokenizer : public testing::Test {

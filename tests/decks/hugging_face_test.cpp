@@ -64,18 +64,18 @@ TEST_P(HuggingFace, LogProbabilitiesAreThoseOfTheLogits) {
   const json other = json::parse(outcome.output.substr(first_line + 1));
   const std::vector<double> values = found["logprobs"], control = other["logprobs"];
   ASSERT_EQ(values.size(), ids.size() - 1);
-  double sum = 0, largest_control = 0;
+  double sum = 0, max_control = 0;
   for (size_t t = 0; t < values.size(); ++t) {
     const std::vector<double> logits = golden_["logits"][t];
     double total = 0;
     for (const double x : logits) total += std::exp(x);
     const double expected = logits[static_cast<size_t>(ids[t + 1])] - std::log(total);
     EXPECT_NEAR(values[t], expected, 1e-5) << "token " << t;
-    largest_control = larger(largest_control, std::abs(control[t] - expected));
+    max_control = larger(max_control, std::abs(control[t] - expected));
     sum += expected;
   }
   EXPECT_NEAR(found["sum"].get<double>(), sum, 1e-4);
-  EXPECT_GT(largest_control, 0.1) << "other ids have other probabilities";
+  EXPECT_GT(max_control, 0.1) << "other ids have other probabilities";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HuggingFace,
@@ -105,7 +105,7 @@ void rename_tensors(const std::filesystem::path& path, const json& renamed) {
 TEST(HuggingFaceVariants, HaveTheLogProbabilitiesOfTransformers) {
   const json variants = json::parse(read_file(golden_model("variants.json")))["variants"];
   ASSERT_GE(variants.size(), 9U);
-  double largest_control = 0;
+  double max_control = 0;
   for (const json& variant : variants) {
     SCOPED_TRACE(variant["model"].dump() + variant["config"].dump());
     const TemporaryFolder folder;
@@ -128,10 +128,10 @@ TEST(HuggingFaceVariants, HaveTheLogProbabilitiesOfTransformers) {
     ASSERT_EQ(values.size(), expected.size());
     for (size_t t = 0; t < values.size(); ++t) {
       EXPECT_NEAR(values[t], expected[t], 1e-5) << "token " << t;
-      if (variant["model"] == "llama") largest_control = larger(largest_control, std::abs(expected[t] - other[t]));
+      if (variant["model"] == "llama") max_control = larger(max_control, std::abs(expected[t] - other[t]));
     }
   }
-  EXPECT_GT(largest_control, 0.01) << "other rope has other probabilities";
+  EXPECT_GT(max_control, 0.01) << "other rope has other probabilities";
 }
 
 std::string three_tokens() {

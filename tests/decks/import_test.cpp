@@ -169,7 +169,7 @@ TEST_F(Import, GptNanoHasTheKnownActivationsAfterEachBlock) {
     write("model.json", model.dump());
     const auto found = logprobs(import({path("model.json")}, "nano"), rows);
     const std::vector<float> block = floats(partials["block" + std::to_string(layers - 1)]);
-    double largest_control = 0;
+    double max_control = 0;
     for (size_t b = 0; b < 3; ++b) {
       for (size_t t = 0; t + 1 < 11; ++t) {
         const auto logp = [&](size_t row) {
@@ -180,10 +180,10 @@ TEST_F(Import, GptNanoHasTheKnownActivationsAfterEachBlock) {
         };
         const double expected = logp(b * 11 + t);
         EXPECT_NEAR(found[b][t], expected, 1e-5 + 3e-6 * std::abs(expected)) << layers << " blocks, " << b << ", " << t;
-        largest_control = larger(largest_control, std::abs(found[b][t] - logp((b + 1) % 3 * 11 + t)));
+        max_control = larger(max_control, std::abs(found[b][t] - logp((b + 1) % 3 * 11 + t)));
       }
     }
-    EXPECT_GT(largest_control, 0.1);
+    EXPECT_GT(max_control, 0.1);
     for (auto item = model.begin(); item != model.end();) {  // for the next turn
       const bool last = item.key().starts_with("transformer.h." + std::to_string(layers - 1) + ".");
       item = last ? model.erase(item) : std::next(item);

@@ -14,9 +14,9 @@ using ::testing::HasSubstr;
 const TinyDeck deck{400, "dropout = 0.1\n",
                     "[evaluation]\nevery_steps = 7\n[log]\nevery_steps = 3\n[checkpoint]\nevery_steps = 50\n"};
 
-class Interruption : public RunFolder {
+class StopMonitor : public RunFolder {
  protected:
-  Interruption() : RunFolder(text_of_lines(60), deck.text()) {}
+  StopMonitor() : RunFolder(text_of_lines(60), deck.text()) {}
   /// Steps take their time; behind some of them `action` is done.
   Outcome run_and(const std::string& name, int ranks, const std::string& action) const {
     return start_and(name, ranks, lines_in_ledger(4), action, "", slow_steps(50));
@@ -41,7 +41,7 @@ class Interruption : public RunFolder {
   }
 };
 
-TEST_F(Interruption, SignalsEndWithACheckpoint) {
+TEST_F(StopMonitor, SignalsEndWithACheckpoint) {
   const std::pair<const char*, const char*> ways[] = {
       {"SIGUSR1", "kill -USR1 $job"},
       {"SIGTERM", "kill -TERM $job"},
@@ -55,13 +55,13 @@ TEST_F(Interruption, SignalsEndWithACheckpoint) {
   }
 }
 
-TEST_F(Interruption, TheFileStopEndsWithACheckpoint) {
+TEST_F(StopMonitor, TheFileStopEndsWithACheckpoint) {
   expect_stopped("stopped", "the file STOP", run_and("stopped", 2, "touch $run/STOP"));
   EXPECT_FALSE(fs::exists(folder / "stopped/STOP"));
   expect_whole("stopped", 1);
 }
 
-TEST_F(Interruption, OneSignalledRankStopsAll) {
+TEST_F(StopMonitor, OneSignalledRankStopsAll) {
   const Outcome all = run_and("all", 3, "kill -USR1 $job");
   EXPECT_EQ(all.exit_code, 75) << all.output;
   expect_whole("all", 2);
@@ -72,7 +72,7 @@ TEST_F(Interruption, OneSignalledRankStopsAll) {
   expect_whole("one", 4);
 }
 
-TEST_F(Interruption, KilledAtAnyMomentItGoesOn) {
+TEST_F(StopMonitor, KilledAtAnyMomentItGoesOn) {
   const std::vector<std::string> often = {"checkpoint.every_steps=10", "checkpoint.keep=2"};
   ASSERT_EQ(start("often", 1, often).exit_code, 0);
   int killed = 0;
@@ -93,13 +93,13 @@ TEST_F(Interruption, KilledAtAnyMomentItGoesOn) {
   }
 }
 
-TEST_F(Interruption, ATimeLimitIsKept) {
+TEST_F(StopMonitor, ATimeLimitIsKept) {
   const Outcome outcome = start("limited", 2, {"run.time_limit=3s", "run.max_steps=1000000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped by the time limit"));
 }
 
-TEST_F(Interruption, TheFileSaveSavesOnce) {
+TEST_F(StopMonitor, TheFileSaveSavesOnce) {
   fs::create_directories(folder / "saved");
   write_file(folder / "saved/SAVE", "");
   const Outcome outcome = start("saved", 1, {});
@@ -114,7 +114,7 @@ TEST_F(Interruption, TheFileSaveSavesOnce) {
 }
 
 /// The deck is a pipe: the signal comes while the program waits for it, as soon as it notes signals at all.
-TEST_F(Interruption, ASignalBeforeTheDeckIsReadIsNoted) {
+TEST_F(StopMonitor, ASignalBeforeTheDeckIsReadIsNoted) {
   const std::string pipe = (folder / "pipe.ini").string();
   const auto signalled = [&](const std::string& arguments) {
     write_file(folder / "early.sh",
@@ -134,7 +134,7 @@ TEST_F(Interruption, ASignalBeforeTheDeckIsReadIsNoted) {
 }
 
 /// As for one that comes while the system loads the program, where whoever starts it has blocked the signal.
-TEST_F(Interruption, ASignalBeforeTheProgramIsNotedWhereItWasBlocked) {
+TEST_F(StopMonitor, ASignalBeforeTheProgramIsNotedWhereItWasBlocked) {
   const auto signalled = [&](const std::string& starter) {
     return shell("OMP_NUM_THREADS=1; export OMP_NUM_THREADS; " + starter + " bash -c 'kill -TERM $$; exec " +
                  command("blocked", 1) + "'");
@@ -145,7 +145,7 @@ TEST_F(Interruption, ASignalBeforeTheProgramIsNotedWhereItWasBlocked) {
   EXPECT_EQ(signalled("env").exit_code, 143) << "a control";
 }
 
-TEST_F(Interruption, AStopBehindTheLastStepLeavesTheExport) {
+TEST_F(StopMonitor, AStopBehindTheLastStepLeavesTheExport) {
   const std::vector<std::string> exporting = {"run.max_steps=8", "checkpoint.export=last", "evaluation.every_steps=0",
                                               "evaluation.at_end=false"};
   const Outcome stopped = start("cut", 2, exporting, "signal step 7 1 10");
@@ -164,7 +164,7 @@ TEST_F(Interruption, AStopBehindTheLastStepLeavesTheExport) {
 
 #ifdef LLMTRAIN_FAULT_INJECTION
 // Reading takes its time here: every file more than the ranks let pass between two looks for STOP.
-TEST_F(Interruption, AStopWhileTheStateIsReadIsHeeded) {
+TEST_F(StopMonitor, AStopWhileTheStateIsReadIsHeeded) {
   const auto slow_reads = [](const std::string& path) {
     return "LD_PRELOAD=" + programs::fault_library +
            " LLMTRAIN_FAULT_CALLS=open LLMTRAIN_FAULT_HOW=slow "
@@ -197,7 +197,7 @@ TEST_F(Interruption, AStopWhileTheStateIsReadIsHeeded) {
 }
 #endif
 
-TEST_F(Interruption, WithoutSignalSaveASignalIsDeadly) {
+TEST_F(StopMonitor, WithoutSignalSaveASignalIsDeadly) {
   const Outcome outcome = shell("(OMP_NUM_THREADS=1 exec " + programs::llmtrain + " " + (folder / "deck.ini").string() +
                                 " run.name=deadly run.max_steps=1000000 checkpoint.signal_save=false) & job=$!; sleep "
                                 "1; kill -TERM $job; wait $job");

@@ -18,7 +18,7 @@ namespace {
 // written takes memory.
 constexpr off_t counts_bytes = 4096;
 constexpr off_t box_bytes = off_t{1} << 36;
-constexpr int most_ranks = counts_bytes / static_cast<int>(sizeof(uint64_t));
+constexpr int max_ranks = counts_bytes / static_cast<int>(sizeof(uint64_t));
 
 off_t place(int to, uint64_t at) { return counts_bytes + to * box_bytes + static_cast<off_t>(at); }
 
@@ -43,7 +43,7 @@ void transfer(bool writes, int file, void* data, size_t bytes, off_t at) {
 Mailbox::Mailbox(MPI_Comm ranks) {
   MPI_Comm_rank(ranks, &rank_);
   MPI_Comm_size(ranks, &size_);
-  if (size_ > most_ranks) fail("so many ranks are not emulated");
+  if (size_ > max_ranks) fail("so many ranks are not emulated");
   own_file_ = memfd_create("messages", MFD_CLOEXEC);
   if (own_file_ < 0 || ftruncate(own_file_, place(size_, 0)) != 0) fail("there is no memory for messages");
   own_counts_ = map_counts(own_file_);

@@ -20,7 +20,7 @@ using namespace llmtrain::emulator;
 namespace {
 
 constexpr int granted_shared_memory = 48 << 10,
-              most_shared_memory = 99 << 10;  // of compute capability 8.6, the least there is
+              max_shared_memory = 99 << 10;  // of compute capability 8.6, the least there is
 
 thread_local int chosen_device = 0;
 std::atomic<int> started_device = -1;  ///< on which the process has made its context
@@ -127,7 +127,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
   properties->uuid.bytes[15] = static_cast<char>(1 + visible_devices()[static_cast<size_t>(device)]);
   properties->totalGlobalMem = device_bytes_total();
-  properties->sharedMemPerBlockOptin = most_shared_memory;
+  properties->sharedMemPerBlockOptin = max_shared_memory;
   const int64_t capability = setting("LLMTRAIN_EMULATOR_CAPABILITY", 86);
   properties->major = static_cast<int>(capability / 10);
   properties->minor = static_cast<int>(capability % 10);
@@ -149,7 +149,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = properties.minor;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = most_shared_memory;
+      *value = max_shared_memory;
       break;
   }
   return cudaSuccess;
@@ -284,7 +284,7 @@ void refuse_another_context(const char* call) {
 
 cudaError_t allow_shared_memory(AnyKernel kernel, int bytes) {
   count_attribute();
-  if (bytes > most_shared_memory) return result(cudaErrorInvalidValue);
+  if (bytes > max_shared_memory) return result(cudaErrorInvalidValue);
   allowed_shared_memory()[kernel] = bytes;
   return cudaSuccess;
 }

@@ -23,8 +23,8 @@
 namespace llmtrain::fuzz {
 namespace {
 
-constexpr rlim_t most_memory = rlim_t{1} << 30;  // bytes of data
-constexpr unsigned most_seconds = 20;            // for one input
+constexpr rlim_t max_memory = rlim_t{1} << 30;  // bytes of data
+constexpr unsigned max_seconds = 20;            // for one input
 
 std::string input, input_path;
 
@@ -38,7 +38,7 @@ void keep_input(int signal) {
 
 void run(const Target& target, std::string bytes) {
   input = std::move(bytes);
-  alarm(most_seconds);
+  alarm(max_seconds);
   target.run(input);
 }
 
@@ -100,7 +100,7 @@ std::vector<std::filesystem::path> files_of(int count, char** paths) {
 }
 
 int replay(const Target& target, size_t mutations, const std::vector<std::filesystem::path>& files) {
-  const rlimit limit{most_memory, most_memory};
+  const rlimit limit{max_memory, max_memory};
   if (setrlimit(RLIMIT_DATA, &limit) != 0) return 1;
   input_path = "replay-" + std::string(target.name) + ".input";
   for (const int signal : {SIGABRT, SIGALRM, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(signal, keep_input);

@@ -62,10 +62,10 @@ class CudnnAttentionOnDevice : public testing::TestWithParam<CudnnCase> {
     const auto dout = random_values(c.rows() * c.out_width(), 1, c.dtype, c.seed + 1);
     const NaiveAttention naive(c, qkv, dout);
     KernelAttention kernel(c, qkv, dout);
-    EXPECT_LT(largest_error(kernel.result.out, naive.result().out), largest);
+    EXPECT_LT(max_error(kernel.result.out, naive.result().out), largest);
     EXPECT_LT(mean_error(kernel.result.out, naive.result().out), mean);
-    EXPECT_LT(largest_error(by_heads(c, kernel.result.lse), naive.result().lse), 1e-5);
-    EXPECT_LT(largest_error(kernel.result.dqkv, naive.result().dqkv), largest);
+    EXPECT_LT(max_error(by_heads(c, kernel.result.lse), naive.result().lse), 1e-5);
+    EXPECT_LT(max_error(kernel.result.dqkv, naive.result().dqkv), largest);
     EXPECT_LT(mean_error(kernel.result.dqkv, naive.result().dqkv), mean);
     return std::move(kernel.result);
   }
@@ -83,11 +83,11 @@ TEST_P(CudnnAttentionOnDevice, PartsOfABatchGiveTheSame) {
   if (c.lengths.size() == 1) GTEST_SKIP() << "one sequence has no parts";
   const AttentionResult at_once = expect_close(c, 1e-2, 6e-3);
   const int64_t before =
-      std::exchange(cuda::most_cudnn_scores, c.shape.heads * c.shape.longest * c.shape.longest);  // of one
+      std::exchange(cuda::max_cudnn_scores, c.shape.heads * c.shape.longest * c.shape.longest);  // of one
   const AttentionResult in_parts = expect_close(c, 1e-2, 6e-3);
-  cuda::most_cudnn_scores = before;
+  cuda::max_cudnn_scores = before;
   EXPECT_EQ(in_parts.out, at_once.out);
-  EXPECT_LT(largest_error(in_parts.dqkv, at_once.dqkv), 1e-2);
+  EXPECT_LT(max_error(in_parts.dqkv, at_once.dqkv), 1e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, CudnnAttentionOnDevice, testing::ValuesIn(cases),

@@ -244,7 +244,7 @@ class KernelAttention {
 };
 
 /// Largest |a - b| over the largest |b|.
-inline double largest_error(const std::vector<double>& a, const std::vector<double>& b) {
+inline double max_error(const std::vector<double>& a, const std::vector<double>& b) {
   double error = 0;
   double size = 0;
   for (size_t i = 0; i < b.size(); ++i) {

@@ -62,11 +62,11 @@ class Attention : public testing::TestWithParam<Named> {
     const auto dout = random_values(c.rows() * c.out_width(), 1, c.dtype, c.seed + 1);
     const NaiveAttention naive(c, qkv, dout);
     const KernelAttention kernel(c, qkv, dout);
-    EXPECT_LT(largest_error(kernel.result.out, naive.result().out), largest);
+    EXPECT_LT(max_error(kernel.result.out, naive.result().out), largest);
     EXPECT_LT(mean_error(kernel.result.out, naive.result().out), mean);
     const double of_lse = c.dtype == DType::f32 ? 1e-6 : 4e-6;  // tensor cores truncate as they add products
-    EXPECT_LT(largest_error(kernel.result.lse, naive.result().lse), of_lse);
-    EXPECT_LT(largest_error(kernel.result.dqkv, naive.result().dqkv), largest);
+    EXPECT_LT(max_error(kernel.result.lse, naive.result().lse), of_lse);
+    EXPECT_LT(max_error(kernel.result.dqkv, naive.result().dqkv), largest);
     EXPECT_LT(mean_error(kernel.result.dqkv, naive.result().dqkv), mean);
   }
 };
@@ -147,10 +147,10 @@ TEST(AttentionNumerics, LargeScoresNeitherOverflowNorVanish) {
     const KernelAttention kernel(c, qkv, dout);
     // Scores of size s are rounded by s * 2^-24, which is the error of their exponentials.
     const double score = magnitude * magnitude * 4;
-    EXPECT_LT(largest_error(kernel.result.out, naive.result().out), 2e-6 + score * 4e-7) << magnitude;
+    EXPECT_LT(max_error(kernel.result.out, naive.result().out), 2e-6 + score * 4e-7) << magnitude;
     for (const double x : kernel.result.lse) ASSERT_TRUE(std::isfinite(x));
     for (const double x : kernel.result.dqkv) ASSERT_TRUE(std::isfinite(x));
-    EXPECT_LT(largest_error(kernel.result.lse, naive.result().lse), 1e-6);
+    EXPECT_LT(max_error(kernel.result.lse, naive.result().lse), 1e-6);
   }
 }
 
@@ -161,8 +161,8 @@ TEST(AttentionNumerics, ASoftcapIsSeen) {
   const KernelAttention free(c, qkv, dout);
   c.shape.softcap = 5;
   const KernelAttention kernel(c, qkv, dout);
-  EXPECT_GT(largest_error(kernel.result.out, free.result.out), 1e-3);
-  EXPECT_GT(largest_error(kernel.result.dqkv, free.result.dqkv), 1e-3);
+  EXPECT_GT(max_error(kernel.result.out, free.result.out), 1e-3);
+  EXPECT_GT(max_error(kernel.result.dqkv, free.result.dqkv), 1e-3);
 }
 
 TEST(AttentionNumerics, EqualScoresGiveTheMean) {

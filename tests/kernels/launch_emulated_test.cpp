@@ -23,17 +23,17 @@ TEST(LaunchShape, LoopsHaveABlockForEveryItemUpToTheLargestGrid) {
                               (int64_t{1} << 24) + 1, far}) {
     const Grid grid = loop_grid(items, 256);
     EXPECT_NO_THROW(check_grid(grid)) << items;
-    EXPECT_TRUE(grid.x * 256 >= items || grid.x == largest_loop_grid) << items;
+    EXPECT_TRUE(grid.x * 256 >= items || grid.x == max_loop_grid) << items;
     EXPECT_LT((grid.x - 1) * 256, std::max<int64_t>(items, 1)) << items;
     EXPECT_EQ(is_empty(grid), items == 0);
   }
 }
 
 TEST(LaunchShape, GridsThatNoGpuHasAreRefused) {
-  EXPECT_NO_THROW(check_grid({largest_grid_x, largest_grid_y, largest_grid_y}));
-  EXPECT_THROW(check_grid({largest_grid_x + 1, 1, 1}), Error);
-  EXPECT_THROW(check_grid({1, largest_grid_y + 1, 1}), Error);
-  EXPECT_THROW(check_grid({1, 1, largest_grid_y + 1}), Error);
+  EXPECT_NO_THROW(check_grid({max_grid_x, max_grid_y, max_grid_y}));
+  EXPECT_THROW(check_grid({max_grid_x + 1, 1, 1}), Error);
+  EXPECT_THROW(check_grid({1, max_grid_y + 1, 1}), Error);
+  EXPECT_THROW(check_grid({1, 1, max_grid_y + 1}), Error);
   EXPECT_THROW(check_grid({-1, 1, 1}), Error);
 }
 
@@ -44,10 +44,10 @@ struct Indices {
 
 // More elements than an int counts: every thread takes its own, at the distance of the whole grid.
 TEST(LaunchShape, LoopsReachElementsBeyondTheRangeOfInt) {
-  const int64_t count = (int64_t{1} << 33) + 77, stride = largest_loop_grid * ForEach<Indices>::threads;
+  const int64_t count = (int64_t{1} << 33) + 77, stride = max_loop_grid * ForEach<Indices>::threads;
   std::vector<int64_t> seen;
   const ForEach<Indices> loop{count, {&seen}};
-  gridDim = {static_cast<unsigned>(largest_loop_grid), 1, 1};
+  gridDim = {static_cast<unsigned>(max_loop_grid), 1, 1};
   for (const auto& [block, thread] : {std::pair{0U, 0U}, {65535U, 255U}, {0U, 76U}, {0U, 77U}}) {
     blockIdx = {block, 0, 0};
     threadIdx = {thread, 0, 0};
@@ -102,7 +102,7 @@ TEST(Launch, AsksOnceForSharedMemory) {
 
 TEST(AttentionShapes, EveryHeadFitsItsTileItsRegistersAndTheSharedMemoryOfAnyGpu) {
   const int64_t granted = shared_bytes_of_block(0);
-  for (int64_t head_dim = 1; head_dim <= largest_head_dim; ++head_dim) {
+  for (int64_t head_dim = 1; head_dim <= max_head_dim; ++head_dim) {
     EXPECT_GE(row_registers(head_dim) * warp_lanes, head_dim);
     for (const int64_t size : {4, 8}) {
       const int lanes = row_lanes(head_dim, size);
@@ -113,7 +113,7 @@ TEST(AttentionShapes, EveryHeadFitsItsTileItsRegistersAndTheSharedMemoryOfAnyGpu
     for (const auto& [rows, weights] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
       EXPECT_LE(row_shared_bytes(head_dim, rows, weights), granted) << head_dim;
     }
-    if (head_dim > largest_tiled) continue;
+    if (head_dim > max_tiled) continue;
     const int columns = tile_columns(head_dim);
     EXPECT_GE(columns, head_dim);
     EXPECT_EQ(columns % 32, 0);
@@ -139,9 +139,9 @@ TEST(AttentionShapes, GridsHaveATileForEveryPartOfEverySegment) {
     EXPECT_LE(grid.x, tiles + segments);
   }
   // The largest batch that int32 borders can describe, and all heads.
-  EXPECT_NO_THROW(check_grid(tile_grid(INT32_MAX, INT32_MAX / 2, most_heads)));
-  EXPECT_NO_THROW(check_grid(row_grid(INT32_MAX, most_heads)));
-  EXPECT_THROW(check_grid(row_grid(INT32_MAX, most_heads + 1)), Error);
+  EXPECT_NO_THROW(check_grid(tile_grid(INT32_MAX, INT32_MAX / 2, max_heads)));
+  EXPECT_NO_THROW(check_grid(row_grid(INT32_MAX, max_heads)));
+  EXPECT_THROW(check_grid(row_grid(INT32_MAX, max_heads + 1)), Error);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
   return std::sqrt(difference / size);
 }
 
-double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) largest = larger(largest, std::abs(double{a[i]} - double{b[i]}));
@@ -79,7 +79,7 @@ TEST_P(DecoderGolden, Fp32LogitsLossAndGradients) {
   TestModel m(shape_of(golden), DType::f32, count);
   m.set(parameters());
   const auto expected = golden.floats("logits").values;
-  EXPECT_LT(largest_difference(m.logits(rows), expected), 5e-5);
+  EXPECT_LT(max_difference(m.logits(rows), expected), 5e-5);
 
   const auto tokens = static_cast<double>(TestModel::trained({rows}));
   const double loss = m.differentiate({rows}) / tokens;
@@ -95,7 +95,7 @@ TEST_P(DecoderGolden, AWrongModelIsSeen) {
   wrong.config.norm_epsilon *= 10;
   TestModel m(wrong, DType::f32, count);
   m.set(parameters());
-  EXPECT_GT(largest_difference(m.logits(rows), golden.floats("logits").values), 1e-4);
+  EXPECT_GT(max_difference(m.logits(rows), golden.floats("logits").values), 1e-4);
 }
 
 TEST_P(DecoderGolden, TenAdamWSteps) {

@@ -61,7 +61,7 @@ class TestModel {
   TokenCotangents cotangents_;
   Tensor logits_;
   DeviceBuffer memory_;
-  std::optional<LentWorkspace> workspace_;
+  std::optional<WorkspaceScope> workspace_;
   std::unique_ptr<Context> ctx_;
 };
 

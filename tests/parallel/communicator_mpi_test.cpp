@@ -314,7 +314,7 @@ TEST(Communicator, RefusesBordersAndPlacesThatDoNotFit) {
   EXPECT_THROW(c.exchange_shards(buffer.tensor, whole, nowhere, all, stream()), Error);
 }
 
-TEST(HostPlane, BroadcastsBytesAndText) {
+TEST(ControlCommunicator, BroadcastsBytesAndText) {
   Communicator& c = communicator();
   for (int root = 0; root < c.size(); ++root) {
     std::array<int64_t, 3> values{};
@@ -330,7 +330,7 @@ TEST(HostPlane, BroadcastsBytesAndText) {
   EXPECT_EQ(empty, "");
 }
 
-TEST(HostPlane, SumsAndMaximaOfIntegers) {
+TEST(ControlCommunicator, SumsAndMaximaOfIntegers) {
   Communicator& c = communicator();
   std::vector<int64_t> values = {c.rank() + 1, -c.rank(), int64_t{1} << 50};
   c.sum(values);
@@ -342,7 +342,7 @@ TEST(HostPlane, SumsAndMaximaOfIntegers) {
 }
 
 // 2^100 cancels between ranks, so that any sum in doubles loses the small terms.
-TEST(HostPlane, ExactSumLosesNothing) {
+TEST(ControlCommunicator, ExactSumLosesNothing) {
   Communicator& c = communicator();
   ExactSum sum;
   sum.add(std::ldexp(1.0, -60));
@@ -352,7 +352,7 @@ TEST(HostPlane, ExactSumLosesNothing) {
   EXPECT_EQ(sum.value(), c.size() * std::ldexp(1.0, -60));
 }
 
-TEST(HostPlane, GathersTextsOfAnyLength) {
+TEST(ControlCommunicator, GathersTextsOfAnyLength) {
   Communicator& c = communicator();
   const auto text_of = [](int rank) { return std::string(static_cast<size_t>(rank % 2 == 0 ? 0 : 1000 * rank), 'x'); };
   const std::vector<std::string> all = c.gather_all(text_of(c.rank()));
@@ -360,7 +360,7 @@ TEST(HostPlane, GathersTextsOfAnyLength) {
   for (int r = 0; r < c.size(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], text_of(r));
 }
 
-TEST(HostPlane, BarrierWaitsForAll) {
+TEST(ControlCommunicator, BarrierWaitsForAll) {
   Communicator& c = communicator();
   std::optional<test::TemporaryFolder> folder;
   if (c.rank() == 0) folder.emplace();
@@ -409,9 +409,9 @@ TEST(MpiTransfer, ErrorsAreReturnedAndThrown) {
 
 TEST(RaiseTogether, EveryRankThrowsTheMessagesOfAllOnce) {
   Communicator& c = communicator();
-  raise_together(c, [] {});
+  throw_on_all_ranks(c, [] {});
   try {
-    raise_together(c, [&] {
+    throw_on_all_ranks(c, [&] {
       if (c.rank() == c.size() - 1) throw UserError(ExitCode::missing_input, "a file is missing");
       throw UserError(ExitCode::bad_content, "the same on many ranks");
     });
@@ -421,10 +421,10 @@ TEST(RaiseTogether, EveryRankThrowsTheMessagesOfAllOnce) {
     EXPECT_EQ(std::string(error.what()),
               c.size() == 1 ? "a file is missing" : "the same on many ranks\na file is missing");
   }
-  EXPECT_THROW(raise_together(c,
-                              [&] {
-                                if (c.rank() == 0) throw UserError(ExitCode::deck, "");
-                              }),
+  EXPECT_THROW(throw_on_all_ranks(c,
+                                  [&] {
+                                    if (c.rank() == 0) throw UserError(ExitCode::deck, "");
+                                  }),
                UserError);
 }
 

@@ -108,7 +108,7 @@ int run(Communicator& c, const std::string& way, const std::optional<Gathered>& 
       {"user_all", []() -> int { throw UserError(ExitCode::deck, "deck.ini:3: run.sed: unknown key"); }},
       {"user_together",
        [&] {
-         raise_together(c, [&] {
+         throw_on_all_ranks(c, [&] {
            if (c.rank() == 0) throw UserError(ExitCode::bad_content, "first file is empty");
            if (c.rank() == last) throw UserError(ExitCode::deck, "second key is wrong");
          });

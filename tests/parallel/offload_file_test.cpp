@@ -116,8 +116,8 @@ TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
     end = piece.offset + layout.bytes_of(piece, 0, 4);
   }
   EXPECT_EQ(layout.bytes(), end);
-  EXPECT_EQ(layout.largest_piece(), 4 * page);
-  EXPECT_EQ(layout.largest_part(), page);
+  EXPECT_EQ(layout.max_piece(), 4 * page);
+  EXPECT_EQ(layout.max_part(), page);
   OffloadLayout none({0, 0, 0, 0}, 512);
   none.add(0, 4096);
   EXPECT_TRUE(none.empty());
@@ -129,26 +129,26 @@ TEST_P(OffloadFileWay, KeepsWhatIsWrittenAndHasNoName) {
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"a", "b", "c"});
   EXPECT_TRUE(fs::is_empty(folder.text()));
-  Aligned memory(layout.largest_piece());
-  FileQueue queue = offload_queue(memory.data, layout.largest_piece());
+  Aligned memory(layout.max_piece());
+  FileQueue queue = offload_queue(memory.data, layout.max_piece());
   file.read(queue, 7, 0, 4, memory.data);
-  for (int64_t i = 0; i < layout.largest_piece(); ++i) ASSERT_EQ(memory.data[i], 0);
+  for (int64_t i = 0; i < layout.max_piece(); ++i) ASSERT_EQ(memory.data[i], 0);
   std::memset(memory.data, 1, static_cast<size_t>(page));
   std::memset(memory.data + page, 2, static_cast<size_t>(page));
   file.write(queue, 7, 1, 3, memory.data);
-  std::memset(memory.data, 9, static_cast<size_t>(layout.largest_piece()));
+  std::memset(memory.data, 9, static_cast<size_t>(layout.max_piece()));
   file.read(queue, 7, 0, 4, memory.data);
-  for (int64_t i = 0; i < layout.largest_piece(); ++i) ASSERT_EQ(memory.data[i], i / page % 3) << i;
+  for (int64_t i = 0; i < layout.max_piece(); ++i) ASSERT_EQ(memory.data[i], i / page % 3) << i;
 }
 
 TEST_P(OffloadFileWay, AFlippedBitIsFoundWhereItIs) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"embedding", "empty", "block 1"});
-  Aligned memory(layout.largest_piece());
-  FileQueue queue = offload_queue(memory.data, layout.largest_piece());
+  Aligned memory(layout.max_piece());
+  FileQueue queue = offload_queue(memory.data, layout.max_piece());
   for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
-    std::memset(memory.data, static_cast<int>(piece) + 1, static_cast<size_t>(layout.largest_piece()));
+    std::memset(memory.data, static_cast<int>(piece) + 1, static_cast<size_t>(layout.max_piece()));
     file.write(queue, piece, 0, 4, memory.data);
   }
   const int64_t at = layout.pieces()[5].offset + 2 * page + 77;
@@ -184,7 +184,7 @@ class OffloadRingWay : public OffloadWay {
  protected:
   OffloadRingWay() : layout_(small_layout()), file_(layout_, folder_.text(), {"a", "b", "c"}) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
-      buffers_[i] = memory_.data + static_cast<int64_t>(i) * layout_.largest_piece();
+      buffers_[i] = memory_.data + static_cast<int64_t>(i) * layout_.max_piece();
     }
   }
   /// Adds to the first float of every kind.
@@ -261,8 +261,7 @@ TEST_P(OffloadRingWay, AFullDiskEndsThePass) {
   ASSERT_EQ(dup2(kept, file), file);
   close(kept);
   close(full);
-  for (size_t i = 0; i < buffers_.size(); ++i)
-    std::memset(buffers_[i], 0, static_cast<size_t>(layout_.largest_piece()));
+  for (size_t i = 0; i < buffers_.size(); ++i) std::memset(buffers_[i], 0, static_cast<size_t>(layout_.max_piece()));
   for (ring.begin({0, 0, 0, 4}); ring.next();) {  // what a sum was lost of is written anew
   }
   add(ring, 1);
@@ -282,9 +281,9 @@ TEST_P(OffloadRingWay, WhoEndsAPassHasTheMemoryBack) {
         ASSERT_TRUE(other->next());
         other.reset();
       }
-      std::memset(memory_.data, 99, static_cast<size_t>(4 * layout_.largest_piece()));
+      std::memset(memory_.data, 99, static_cast<size_t>(4 * layout_.max_piece()));
       std::this_thread::sleep_for(std::chrono::microseconds(300));
-      for (int64_t i = 0; i < 4 * layout_.largest_piece(); ++i) ASSERT_EQ(memory_.data[i], 99) << i;
+      for (int64_t i = 0; i < 4 * layout_.max_piece(); ++i) ASSERT_EQ(memory_.data[i], 99) << i;
     }
   }
 }
@@ -293,10 +292,10 @@ TEST(OffloadRing, SaysHowPiecesMove) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"a", "b", "c"});
-  const Aligned memory(4 * layout.largest_piece());
+  const Aligned memory(4 * layout.max_piece());
   std::array<char*, OffloadRing::slots> buffers{};
   for (size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i] = memory.data + static_cast<int64_t>(i) * layout.largest_piece();
+    buffers[i] = memory.data + static_cast<int64_t>(i) * layout.max_piece();
   }
   EXPECT_EQ(OffloadRing(file, buffers).way(), offload_queue(memory.data, page).text());
   setenv("LLMTRAIN_OFFLOAD_IO", "calls", 1);

@@ -31,21 +31,21 @@ std::vector<ObservedRank> waiting(int ranks, double seconds) {
 
 TEST(WatchdogVerdict, ALostRankIsNamed) {
   auto ranks = waiting(4, 130);
-  EXPECT_FALSE(judge(ranks, 0, limits));
+  EXPECT_FALSE(find_verdict(ranks, 0, limits));
   ranks[2].silent = 119;
-  EXPECT_FALSE(judge(ranks, 0, limits));
+  EXPECT_FALSE(find_verdict(ranks, 0, limits));
   ranks[2].silent = 121;
-  const auto verdict = judge(ranks, 0, limits);
+  const auto verdict = find_verdict(ranks, 0, limits);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->cause, Cause::silent);
   EXPECT_THAT(verdict->ranks, ElementsAre(2));
-  EXPECT_FALSE(judge(ranks, 2, limits)) << "nobody is lost to himself";
+  EXPECT_FALSE(find_verdict(ranks, 2, limits)) << "nobody is lost to himself";
 }
 
 TEST(WatchdogVerdict, AProcessThatIsGoneIsNotWaitedFor) {
   auto ranks = waiting(4, 0);
   ranks[1].process = ranks[3].process = ProcessState::gone;
-  const auto verdict = judge(ranks, 0, limits);
+  const auto verdict = find_verdict(ranks, 0, limits);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->cause, Cause::gone);
   EXPECT_THAT(verdict->ranks, ElementsAre(1, 3));
@@ -56,27 +56,27 @@ TEST(WatchdogVerdict, AStoppedProcessMayGoOn) {
   auto ranks = waiting(2, 100);
   ranks[1].process = ProcessState::stopped;
   ranks[1].silent = 100;
-  EXPECT_FALSE(judge(ranks, 0, limits));
+  EXPECT_FALSE(find_verdict(ranks, 0, limits));
 }
 
 TEST(WatchdogVerdict, WhoWaitsForARankAtWorkIsPatient) {
   auto ranks = waiting(3, 100'000);
   ranks[2].status->in_collective = false;  // has a deadline of its own, which it watches itself
-  EXPECT_FALSE(judge(ranks, 0, limits));
+  EXPECT_FALSE(find_verdict(ranks, 0, limits));
 }
 
 TEST(WatchdogVerdict, NobodyMovesWhenAllWait) {
   auto ranks = waiting(3, 1799);
-  EXPECT_FALSE(judge(ranks, 0, limits));
+  EXPECT_FALSE(find_verdict(ranks, 0, limits));
   ranks = waiting(3, 1801);
   ranks[1].status->sequence = 49;
-  const auto verdict = judge(ranks, 0, limits);
+  const auto verdict = find_verdict(ranks, 0, limits);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->cause, Cause::nobody_moves);
   EXPECT_THAT(verdict->ranks, ElementsAre(1));
   ranks[2].status->since = 1;
-  EXPECT_FALSE(judge(ranks, 0, limits)) << "one has just come";
-  EXPECT_FALSE(judge(waiting(1, 1e6), 0, limits));
+  EXPECT_FALSE(find_verdict(ranks, 0, limits)) << "one has just come";
+  EXPECT_FALSE(find_verdict(waiting(1, 1e6), 0, limits));
 }
 
 TEST(WatchdogVerdict, DeadlinesGrowWithTheWork) {
@@ -95,7 +95,7 @@ TEST(WatchdogVerdict, TheReportHasALineForEachRank) {
   ranks[1].status->in_collective = false;
   ranks[1].status->sequence = 49;
   ranks[2].status.reset();
-  const std::string text = report(*judge(ranks, 0, limits), ranks);
+  const std::string text = report(*find_verdict(ranks, 0, limits), ranks);
   EXPECT_THAT(text, HasSubstr("llmtrain: rank 1 is lost: no sign of life for 131 s. Where the ranks are:\n"));
   EXPECT_THAT(text, HasSubstr("  rank 0 on n0, process 100: step 7, waits in exchange #50 (0 bytes) for 130 s; sign of "
                               "life 1.0 s ago\n"));
@@ -108,7 +108,7 @@ TEST(WatchdogVerdict, TheReportHasALineForEachRank) {
 TEST(WatchdogVerdict, AThousandRanksFitOnAScreen) {
   auto ranks = waiting(1000, 130);
   ranks[999].silent = 200;
-  const std::string text = report(*judge(ranks, 0, limits), ranks);
+  const std::string text = report(*find_verdict(ranks, 0, limits), ranks);
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 80);
   EXPECT_THAT(text, HasSubstr("rank 999 on"));
   EXPECT_THAT(text, HasSubstr("and 935 more"));

@@ -285,7 +285,7 @@ void expect_refusal(const BpeTrainingOptions& options, const std::string& part) 
 
 TEST(BpeTrain, RefusesWhatCannotBe) {
   expect_refusal({.vocabulary_size = 256, .special_tokens = {"<e>"}}, "at least 257");
-  expect_refusal({.vocabulary_size = most_bpe_tokens + 1}, "at most");
+  expect_refusal({.vocabulary_size = max_bpe_tokens + 1}, "at most");
   expect_refusal({.special_tokens = {""}}, "empty");
   expect_refusal({.special_tokens = {"<e>", "<e>"}}, "twice");
   expect_refusal({.special_tokens = {"\xFF"}}, "UTF-8");

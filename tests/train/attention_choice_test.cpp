@@ -40,24 +40,24 @@ TEST(AttentionChoice, OfManyHostsSomeAreNamed) {
 TEST(AttentionChoice, IsALibrarysOnlyWhereTheRunTakesIt) {
   Config config;
   config.precision.compute = PrecisionConfig::Compute::bf16;
-  EXPECT_EQ(taken_attention("cuDNN 9.19.0", config), "cuDNN 9.19.0");
-  EXPECT_EQ(taken_attention("", config), "");
+  EXPECT_EQ(attention_backend("cuDNN 9.19.0", config), "cuDNN 9.19.0");
+  EXPECT_EQ(attention_backend("", config), "");
   Config other = config;
   other.precision.compute = PrecisionConfig::Compute::fp32;
-  EXPECT_EQ(taken_attention("cuDNN 9.19.0", other), "");
+  EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
   other = config;
   other.model.attention_dropout = 0.1;
-  EXPECT_EQ(taken_attention("cuDNN 9.19.0", other), "");
+  EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
   other = config;
   other.run.task = RunConfig::Task::evaluate;
-  EXPECT_EQ(taken_attention("cuDNN 9.19.0", other), "");
+  EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
 }
 
 TEST(AttentionChoice, OtherThanTheCheckpointsIsSaid) {
   const auto notes = [](const std::string& before, const std::string& now) {
     ResumePoint point;
     point.manifest.run.attention = before;
-    note_other_attention(point, now);
+    warn_if_backend_changed(point, now);
     return point.notes;
   };
   EXPECT_THAT(notes("", "cuDNN 9.19.0"),

@@ -12,14 +12,14 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(DivergenceGuard, CountsBadStepsInARow) {
   DivergenceGuard guard({.max_bad_steps = 2});
-  EXPECT_EQ(guard.judge(0, 1, 1), "");
-  EXPECT_EQ(guard.judge(1, nan, 1), "the loss is not finite");
+  EXPECT_EQ(guard.check(0, 1, 1), "");
+  EXPECT_EQ(guard.check(1, nan, 1), "the loss is not finite");
   EXPECT_FALSE(guard.must_roll_back());
   EXPECT_FALSE(guard.sound());
-  EXPECT_EQ(guard.judge(2, 1, 1), "");
+  EXPECT_EQ(guard.check(2, 1, 1), "");
   EXPECT_TRUE(guard.sound());
-  EXPECT_EQ(guard.judge(3, 1, HUGE_VAL), "the gradient norm is not finite");
-  EXPECT_EQ(guard.judge(4, -HUGE_VAL, 1), "the loss is not finite");
+  EXPECT_EQ(guard.check(3, 1, HUGE_VAL), "the gradient norm is not finite");
+  EXPECT_EQ(guard.check(4, -HUGE_VAL, 1), "the loss is not finite");
   EXPECT_TRUE(guard.must_roll_back());
   EXPECT_EQ(guard.bad_in_row(), 2);
   EXPECT_EQ(guard.updates(5), 2) << "steps 0 and 2";
@@ -27,19 +27,19 @@ TEST(DivergenceGuard, CountsBadStepsInARow) {
 
 TEST(DivergenceGuard, AStepWithoutALossSaysNothingOfLosses) {
   DivergenceGuard guard({.max_bad_steps = 2, .spike_z_score = 3, .spike_window = 8});
-  for (int64_t n = 0; n < 8; ++n) EXPECT_EQ(guard.judge(n, 1 + 0.01 * static_cast<double>(n), 1), "");
-  for (int64_t n = 8; n < 16; ++n) EXPECT_EQ(guard.judge(n, std::nullopt, 0), "");
-  EXPECT_NE(guard.judge(16, 2, 1).find("above the mean of 8 steps"), std::string::npos) << "the window is as it was";
-  EXPECT_EQ(guard.judge(17, std::nullopt, 0), "");
+  for (int64_t n = 0; n < 8; ++n) EXPECT_EQ(guard.check(n, 1 + 0.01 * static_cast<double>(n), 1), "");
+  for (int64_t n = 8; n < 16; ++n) EXPECT_EQ(guard.check(n, std::nullopt, 0), "");
+  EXPECT_NE(guard.check(16, 2, 1).find("above the mean of 8 steps"), std::string::npos) << "the window is as it was";
+  EXPECT_EQ(guard.check(17, std::nullopt, 0), "");
   EXPECT_EQ(guard.bad_in_row(), 1) << "it does not mend the row";
-  EXPECT_EQ(guard.judge(18, std::nullopt, nan), "the gradient norm is not finite");
+  EXPECT_EQ(guard.check(18, std::nullopt, nan), "the gradient norm is not finite");
   EXPECT_TRUE(guard.must_roll_back());
 }
 
 TEST(DivergenceGuard, LeavesOutDataAndCountsThemOn) {
   DivergenceGuard guard({.max_bad_steps = 1, .skip_steps = 3});
   guard.saved(10, true);
-  guard.judge(15, nan, 1);
+  guard.check(15, nan, 1);
   DivergenceGuard back({.max_bad_steps = 1, .skip_steps = 3});
   RunState state;
   DivergenceGuard at_ten({.max_bad_steps = 1, .skip_steps = 3});
@@ -56,14 +56,14 @@ TEST(DivergenceGuard, LeavesOutDataAndCountsThemOn) {
   EXPECT_EQ(back.updates(10), 10) << "the history of the state has no bad step";
   // Once more to the same step, then to a later one.
   DivergenceGuard again = back;
-  again.judge(10, nan, 1);
+  again.check(10, nan, 1);
   const DivergenceGuard before = again;
   const auto second = again.roll_back(before, 10);
   EXPECT_EQ(second.first, 16);
   EXPECT_EQ(second.last, 19) << "at least so many";
   EXPECT_EQ(again.data_step(10), 19);
   EXPECT_EQ(again.rollbacks(), 2);
-  again.judge(19, 1, 1);
+  again.check(19, 1, 1);
   again.saved(20, true);
   EXPECT_EQ(again.rollbacks(), 0) << "it got on";
   // All of it is state.
@@ -86,7 +86,7 @@ TEST(DivergenceGuard, ChoosesTheLastScheduledCheckpoint) {
   guard.saved(4, true);
   guard.saved(6, false);
   EXPECT_EQ(guard.target(), 4);
-  guard.judge(7, nan, 1);
+  guard.check(7, nan, 1);
   guard.saved(8, true);
   EXPECT_EQ(guard.target(), 4) << "not among bad steps";
 }
@@ -95,20 +95,20 @@ TEST(DivergenceGuard, SpikesStandOut) {
   const DivergenceConfig on{.spike_z_score = 4, .spike_window = 8};
   DivergenceGuard guard(on), off({.spike_window = 8});
   const auto loss = [](int64_t n) { return 3 + 0.1 * static_cast<double>(n % 3); };
-  EXPECT_EQ(guard.judge(0, 100, 1), "") << "nothing to compare with";
-  for (int64_t n = 1; n < 20; ++n) EXPECT_EQ(guard.judge(n, loss(n), 1), "") << n;
-  EXPECT_NE(guard.judge(20, 4, 1), "");
-  EXPECT_EQ(guard.judge(21, loss(21), 1), "");
-  EXPECT_EQ(guard.judge(22, 0.1, 1), "") << "below is no spike";
-  EXPECT_NE(guard.judge(23, 100, 1), "");
-  for (int64_t n = 0; n < 20; ++n) EXPECT_EQ(off.judge(n, n == 15 ? 1e9 : loss(n), 1), "") << "off by default";
+  EXPECT_EQ(guard.check(0, 100, 1), "") << "nothing to compare with";
+  for (int64_t n = 1; n < 20; ++n) EXPECT_EQ(guard.check(n, loss(n), 1), "") << n;
+  EXPECT_NE(guard.check(20, 4, 1), "");
+  EXPECT_EQ(guard.check(21, loss(21), 1), "");
+  EXPECT_EQ(guard.check(22, 0.1, 1), "") << "below is no spike";
+  EXPECT_NE(guard.check(23, 100, 1), "");
+  for (int64_t n = 0; n < 20; ++n) EXPECT_EQ(off.check(n, n == 15 ? 1e9 : loss(n), 1), "") << "off by default";
   RunState state;
   guard.save(state);
   DivergenceGuard copy(on);
   copy.restore(state, true);
   for (double x = 2; x < 12; x += 0.01) {
     DivergenceGuard a = guard, b = copy;
-    ASSERT_EQ(a.judge(24, x, 1), b.judge(24, x, 1)) << x;
+    ASSERT_EQ(a.check(24, x, 1), b.check(24, x, 1)) << x;
   }
 }
 

@@ -144,7 +144,7 @@ TEST(StepProfile, EndsWhereATraceCouldNotBeShown) {
     for (size_t i = 0; i < spans; ++i) const ProfileSpan span(SpanKind::phase, "part");
     profile.end_step();
   };
-  step(Recorder::most_spans - 1);
+  step(Recorder::max_spans - 1);
   EXPECT_TRUE(profile.recording());
   EXPECT_FALSE(profile.crowded());
   step(1);

@@ -11,12 +11,12 @@ namespace llmtrain::host {
 
 namespace {
 
-constexpr int64_t most_tile_rows = 128;             ///< a B panel is read from far caches once per tile
+constexpr int64_t max_tile_rows = 128;              ///< a B panel is read from far caches once per tile
 constexpr int64_t longest_chunk = 512;              ///< words along k in one micro-kernel call
-constexpr int64_t most_chunks = 8;                  ///< of a segment: what is packed at a time along k
+constexpr int64_t max_chunks = 8;                   ///< of a segment: what is packed at a time along k
 constexpr int64_t packed_limit = int64_t{8} << 20;  ///< bytes of packed A, and of packed B, at a time
 constexpr int64_t enough_tiles = 96;                ///< keeps tens of threads in balance
-constexpr int64_t most_panels = 8;                  ///< of a tile: its C stays in the second-level cache
+constexpr int64_t max_panels = 8;                   ///< of a tile: its C stays in the second-level cache
 constexpr int64_t long_row_bytes = 4096;            ///< rows of A farther apart than a page are copied
 constexpr double small_product = 1 << 17;           ///< multiplications that are done before other threads wake up
 /// Bytes that kernels may want of each thread; room for them is planned before there are any.
@@ -43,7 +43,7 @@ TileKernel* kernel_of(const TileShape& shape, bool micro) {
 bool better_swapped(const GemmShape& s, DType panel_type) {
   const int64_t words = s.k * static_cast<int64_t>(size_of(panel_type)) / 4;  // of a packed row or column
   const bool in_place = panel_type == s.input && (panel_type == DType::f32 || s.k % 2 == 0);
-  const bool one_segment = s.k <= longest_chunk * most_chunks * 4 / static_cast<int64_t>(size_of(panel_type));
+  const bool one_segment = s.k <= longest_chunk * max_chunks * 4 / static_cast<int64_t>(size_of(panel_type));
   return s.b_transposed && !s.a_transposed && !s.accumulate && in_place && one_segment &&
          s.n * words > s.m * (words + s.n);
 }
@@ -71,13 +71,13 @@ void GemmPlan::cut(bool must_pack_a) {
   chunk_ = std::min(padded_k_, divide_up(divide_up(padded_k_, divide_up(padded_k_, longest)), 64) * 64);
   chunks_ = divide_up(padded_k_, chunk_);
   packed_row_ = divide_up(chunk_, 64) * 64 + 64 / panel_element_;
-  chunks_at_a_time_ = divide_up(chunks_, divide_up(chunks_, most_chunks));
+  chunks_at_a_time_ = divide_up(chunks_, divide_up(chunks_, max_chunks));
   const int64_t segment_bytes = chunks_at_a_time_ * chunk_ * panel_element_;
 
   panels_ = divide_up(shape_.n, panel_width);
   panels_at_a_time_ = std::min(panels_, packed_limit / (segment_bytes * panel_width));
-  panels_per_tile_ = std::min(most_panels, panels_at_a_time_);
-  tile_rows_ = most_tile_rows;
+  panels_per_tile_ = std::min(max_panels, panels_at_a_time_);
+  tile_rows_ = max_tile_rows;
   const auto tiles = [&] { return divide_up(shape_.m, tile_rows_) * divide_up(panels_at_a_time_, panels_per_tile_); };
   while (panels_per_tile_ > 2 && tiles() < enough_tiles) panels_per_tile_ = divide_up(panels_per_tile_, 2);
   if (tiles() < enough_tiles) tile_rows_ /= 2;

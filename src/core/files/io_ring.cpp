@@ -16,21 +16,21 @@ namespace llmtrain {
 
 namespace {
 
-constexpr int64_t largest_buffer = int64_t{1} << 30;  ///< that the kernel takes as one
+constexpr int64_t max_buffer = int64_t{1} << 30;  ///< that the kernel takes as one
 
 }  // namespace
 
 struct IoRing::Kernel {
   io_uring ring{};
   char* fixed = nullptr;
-  int64_t fixed_bytes = 0;  ///< in buffers of largest_buffer, the last one smaller
+  int64_t fixed_bytes = 0;  ///< in buffers of max_buffer, the last one smaller
 
   /// The buffer that has all of it, or -1.
   int buffer_of(const char* memory, int64_t bytes) const {
     const int64_t at = memory - fixed;
     if (at < 0 || at + bytes > fixed_bytes) return -1;
-    const int64_t buffer = at / largest_buffer;
-    return (at + bytes - 1) / largest_buffer == buffer ? static_cast<int>(buffer) : -1;
+    const int64_t buffer = at / max_buffer;
+    return (at + bytes - 1) / max_buffer == buffer ? static_cast<int>(buffer) : -1;
   }
 };
 
@@ -74,8 +74,8 @@ std::string IoRing::open(unsigned depth) {
 
 std::string IoRing::fix(char* memory, int64_t bytes) {
   std::vector<iovec> buffers;
-  for (int64_t at = 0; at < bytes; at += largest_buffer) {
-    buffers.push_back({memory + at, static_cast<size_t>(std::min(largest_buffer, bytes - at))});
+  for (int64_t at = 0; at < bytes; at += max_buffer) {
+    buffers.push_back({memory + at, static_cast<size_t>(std::min(max_buffer, bytes - at))});
   }
   const int code = io_uring_register_buffers(&kernel_->ring, buffers.data(), static_cast<unsigned>(buffers.size()));
   if (code == -ENOMEM) return "too little memory may be locked, see ulimit -l";
@@ -89,7 +89,7 @@ void IoRing::submit(const Request& request) {
   io_uring_sqe* entry = io_uring_get_sqe(&kernel_->ring);
   LLMTRAIN_CHECK(entry != nullptr, "more requests are under way than the ring has room for");
   const int buffer = kernel_->buffer_of(request.memory, request.bytes);
-  const auto bytes = static_cast<unsigned>(std::min(request.bytes, largest_buffer));
+  const auto bytes = static_cast<unsigned>(std::min(request.bytes, max_buffer));
   const auto offset = static_cast<uint64_t>(request.offset);
   if (buffer >= 0 && request.writes) {
     io_uring_prep_write_fixed(entry, request.descriptor, request.memory, bytes, offset, buffer);

@@ -108,8 +108,8 @@ std::vector<WeightedPattern> split_weights(const std::vector<std::string>& entri
                                                   patterns.back().weight > 0 ? "one" : "none"));
     }
   }
-  if (patterns.size() > Mixture::most_sources && patterns.front().weight > 0) {
-    throw UserError(ExitCode::deck, fmt::format("at most {} sources have weights", Mixture::most_sources));
+  if (patterns.size() > Mixture::max_sources && patterns.front().weight > 0) {
+    throw UserError(ExitCode::deck, fmt::format("at most {} sources have weights", Mixture::max_sources));
   }
   return patterns;
 }

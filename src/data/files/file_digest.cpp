@@ -21,7 +21,7 @@ std::string digest_path(const std::string& path) { return path + ".digest"; }
 std::string file_digest(const std::string& path, Communicator& communicator) {
   FileHandle file;
   int64_t bytes = 0;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     file = FileHandle::open_to_read(path);
     bytes = file.size();
   });

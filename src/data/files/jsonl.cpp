@@ -167,9 +167,9 @@ class TokenRowHandler final : public RowHandler {
     if (depth() == 1) return refuse_value();
     if (column_ == &attention_) return value == 0 || value == 1 ? take(value) : refuse_attention(fmt::to_string(value));
     const bool ignored = column_ == &labels_ && value == ignore_target;
-    if (!ignored && (value < 0 || value > largest_id)) {
-      return fail(fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), column_->values->size(), value,
-                              largest_id));
+    if (!ignored && (value < 0 || value > max_id)) {
+      return fail(
+          fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), column_->values->size(), value, max_id));
     }
     return take(value);
   }
@@ -209,10 +209,10 @@ class TextRowHandler final : public RowHandler {
   }
 
  private:
-  static constexpr size_t most_shown = 200;
+  static constexpr size_t max_shown = 200;
 
   bool wants(const std::string& key) override {
-    if (columns_.size() < most_shown) columns_ += (columns_.empty() ? "" : ", ") + printable(key);
+    if (columns_.size() < max_shown) columns_ += (columns_.empty() ? "" : ", ") + printable(key);
     has_ids_ = has_ids_ || key == "input_ids";
     return key == column_;
   }

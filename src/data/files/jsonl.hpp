@@ -17,7 +17,7 @@
 namespace llmtrain {
 
 inline constexpr size_t max_json_keys = 1000;  ///< of one object
-inline constexpr int32_t largest_id = 0x7FFFFFFE;
+inline constexpr int32_t max_id = 0x7FFFFFFE;
 inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 inline constexpr int64_t row_margin = 4;  ///< bytes beside a row on its line: a byte order mark, a carriage return
 

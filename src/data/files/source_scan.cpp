@@ -41,7 +41,7 @@ class Scanner {
  public:
   Scanner(const std::vector<InputFile>& files, Communicator& communicator)
       : files_(files), communicator_(communicator), pieces_(cut_into_pieces(files)) {
-    raise_together(communicator, [&] {
+    throw_on_all_ranks(communicator, [&] {
       for (const InputFile& file : files) check(file);
     });
   }
@@ -53,7 +53,7 @@ class Scanner {
         [&](int64_t item, PieceScan& result) { collect(pieces_[static_cast<size_t>(item)], result); }, progress);
     exchange();
     SourceScan scan;
-    raise_together(communicator_, [&] { scan = finish(); });
+    throw_on_all_ranks(communicator_, [&] { scan = finish(); });
     return scan;
   }
 

@@ -24,8 +24,8 @@ inline constexpr const char* attribute_tokenizer_hash = "tokenizer_hash";
 inline constexpr const char* attribute_command = "command";
 inline constexpr const char* attribute_sources = "sources";
 
-inline constexpr int64_t largest_vocabulary = int64_t{1} << 31;
-inline constexpr int64_t largest_attribute = int64_t{256} << 20;  ///< bytes
+inline constexpr int64_t max_vocabulary = int64_t{1} << 31;
+inline constexpr int64_t max_attribute = int64_t{256} << 20;  ///< bytes
 
 /// Bytes of a stored id.
 inline int id_width(int64_t vocabulary_size) { return vocabulary_size <= 65536 ? 2 : 4; }

@@ -59,7 +59,7 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
     work.push_back(files[f]);
     bytes += files[f]->bytes;
   }
-  if (!work.empty()) raise_together(communicator, [&] { require_writable_cache(folder); });
+  if (!work.empty()) throw_on_all_ranks(communicator, [&] { require_writable_cache(folder); });
   if (!work.empty() && communicator.rank() == 0 && report) {
     report(fmt::format("unpacking {:.1f} MB", static_cast<double>(bytes) / 1e6));
   }
@@ -73,11 +73,11 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
       [](int64_t, int) {}, percent_report(report, "unpacking"));
   for (const InputFile* file : work) {
     const std::string digest = file_digest(file->content_path, communicator);
-    raise_together(communicator, [&] {
+    throw_on_all_ranks(communicator, [&] {
       if (communicator.rank() == 0) write_digest(file->content_path, digest);
     });
   }
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     for (InputFile* file : files) {
       const FileHandle content = open_content(*file);
       file->bytes = content.size();

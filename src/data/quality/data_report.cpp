@@ -102,7 +102,7 @@ class Reporter {
     return place;
   }
   void show(Json& list, Json place) const {
-    if (list.size() < options_.most_shown) list.push_back(std::move(place));
+    if (list.size() < options_.max_shown) list.push_back(std::move(place));
   }
 
   void add(size_t f, const DocumentPart& part, const PartFacts& facts) {
@@ -177,7 +177,7 @@ class Reporter {
       show(huge_places_, std::move(place));
     }
     DocumentFacts facts;
-    facts.print = {open_.content, open_.similar, open_.runs >= fewest_runs && !open_.wrong_encoding};
+    facts.print = {open_.content, open_.similar, open_.runs >= min_runs && !open_.wrong_encoding};
     facts.characters = clipped(open_.characters);
     facts.tokens = clipped(open_.tokens);
     facts.file = static_cast<int32_t>(f);
@@ -209,7 +209,7 @@ class Reporter {
     std::vector<DocumentPrint> prints;
     prints.reserve(documents_.size());
     for (const DocumentFacts& document : documents_) prints.push_back(document.print);
-    const DuplicateCounts duplicates = find_duplicates(prints, options_.most_shown);
+    const DuplicateCounts duplicates = find_duplicates(prints, options_.max_shown);
     Json json = Json::object();
     json["usable"] = broken_rows_ == 0 && wrong_encoding_ == 0 && !documents_.empty();
     json["files"] = file_entries_;

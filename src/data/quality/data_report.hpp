@@ -16,7 +16,7 @@ struct ReportOptions {
   int64_t huge_bytes = int64_t{1} << 20;  ///< documents of more are named
   int64_t unpacked_limit = int64_t{64} << 30;
   int threads = 1;
-  size_t most_shown = 10;  ///< places of each kind
+  size_t max_shown = 10;  ///< places of each kind
 };
 
 /// Reads all files once. Memory: 40 bytes a document, and for each thread a part of 16 MiB or the longest row. Keys of

@@ -49,7 +49,7 @@ uint64_t SimHash::bits() const {
   return bits;
 }
 
-DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t most_pairs) {
+DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t max_pairs) {
   DuplicateCounts counts;
   const auto print = [&](int64_t document) -> const DocumentPrint& { return prints[static_cast<size_t>(document)]; };
   std::vector<int64_t> all(prints.size());
@@ -62,9 +62,9 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
     if (i > 0 && print(by_content[i - 1]).content == print(document).content) {
       ++counts.exact;
       counts.exact_pairs.push_back({earliest, document});
-      if (counts.exact_pairs.size() > 2 * most_pairs + 1000) {
+      if (counts.exact_pairs.size() > 2 * max_pairs + 1000) {
         std::sort(counts.exact_pairs.begin(), counts.exact_pairs.end());
-        counts.exact_pairs.resize(most_pairs);
+        counts.exact_pairs.resize(max_pairs);
       }
       continue;
     }
@@ -72,7 +72,7 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
     if (print(document).has_words) distinct.push_back(document);
   }
   std::sort(counts.exact_pairs.begin(), counts.exact_pairs.end());
-  if (counts.exact_pairs.size() > most_pairs) counts.exact_pairs.resize(most_pairs);
+  if (counts.exact_pairs.size() > max_pairs) counts.exact_pairs.resize(max_pairs);
 
   std::vector<int64_t> earlier(prints.size(), -1);  // the first one found that the document is near to
   for (int block = 0; block < 4; ++block) {
@@ -80,7 +80,7 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
     const std::vector<int64_t> order = sorted_by(distinct, key);
     for (size_t i = 1; i < order.size(); ++i) {
       const uint64_t mine = key(order[i]);
-      const size_t last = i > static_cast<size_t>(most_compared) ? i - static_cast<size_t>(most_compared) : 0;
+      const size_t last = i > static_cast<size_t>(max_compared) ? i - static_cast<size_t>(max_compared) : 0;
       for (size_t j = i; j-- > last;) {
         const uint64_t other = key(order[j]);
         if ((mine ^ other) >> 48 != 0) break;
@@ -94,7 +94,7 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
   for (size_t d = 0; d < earlier.size(); ++d) {
     if (earlier[d] < 0) continue;
     ++counts.near;
-    if (counts.near_pairs.size() < most_pairs) counts.near_pairs.push_back({earlier[d], static_cast<int64_t>(d)});
+    if (counts.near_pairs.size() < max_pairs) counts.near_pairs.push_back({earlier[d], static_cast<int64_t>(d)});
   }
   return counts;
 }

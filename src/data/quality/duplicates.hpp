@@ -35,12 +35,12 @@ struct DuplicateCounts {
   std::vector<std::array<int64_t, 2>> exact_pairs, near_pairs;
 };
 
-inline constexpr int near_bits = 3;             ///< of 64: all but about 1 or 2 % of the runs of words are the same
-inline constexpr int64_t fewest_runs = 8;       ///< of a document that is compared
-inline constexpr int64_t most_compared = 1000;  ///< with one document in each of four orders, which bounds the time
+inline constexpr int near_bits = 3;            ///< of 64: all but about 1 or 2 % of the runs of words are the same
+inline constexpr int64_t min_runs = 8;         ///< of a document that is compared
+inline constexpr int64_t max_compared = 1000;  ///< with one document in each of four orders, which bounds the time
 
 /// Bits 16 b to 16 b + 15 of two hashes that differ in three bits are equal for one b at least: in each of four orders,
-/// sorted by those bits first, a document is compared with the ones before it that share them, most_compared at most.
-DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t most_pairs);
+/// sorted by those bits first, a document is compared with the ones before it that share them, max_compared at most.
+DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t max_pairs);
 
 }  // namespace llmtrain

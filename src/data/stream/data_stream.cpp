@@ -84,7 +84,7 @@ struct DataStream::State {
     for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, step / steps_per_epoch, place));
   }
   /// Samples of a micro-batch that may be different ones.
-  int64_t most_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
+  int64_t max_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
   void append_padding(int64_t rows, HostBatch& out) const;
 
   BatchConfig batch;
@@ -129,16 +129,16 @@ int64_t DataStream::steps_per_epoch() const { return (samples() + state_->batch.
 int64_t DataStream::max_rows() const {
   int64_t longest = 0;
   for (const SampleSource& source : state_->sources) longest = std::max(longest, source.index().longest());
-  const int64_t rows = state_->most_samples() * longest;
+  const int64_t rows = state_->max_samples() * longest;
   return state_->rounded ? rounded_rows(rows) : rows;
 }
 
 int64_t DataStream::max_segments() const {
   const int64_t length = state_->batch.sequence_length;
   int64_t in_sample = 0;
-  for (const SampleSource& source : state_->sources) in_sample = std::max(in_sample, source.most_segments());
+  for (const SampleSource& source : state_->sources) in_sample = std::max(in_sample, source.max_segments());
   const int64_t padding = state_->rounded ? (row_bucket - 1 + length - 1) / length : 0;
-  return state_->most_samples() * in_sample + padding;
+  return state_->max_samples() * in_sample + padding;
 }
 
 const SampleCounts& DataStream::counts() const { return state_->counts; }

@@ -91,7 +91,7 @@ std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile
   if (!exceeds_rows(config, file->info().vocabulary_size)) return file;
   const int64_t place = find_missing_row(*file, config, communicator, report);
   std::shared_ptr<const TokenFile> bounded;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (place >= 0) refuse_missing_row(*file, place, tokenizer, config);
     bounded = open_token_file(file->info().path, config.embedding_rows);
   });

@@ -59,7 +59,7 @@ std::vector<int64_t> rounded_shares(std::span<const double> weights) {
 }  // namespace
 
 Mixture::Mixture(std::span<const double> weights) {
-  LLMTRAIN_CHECK(!weights.empty() && weights.size() <= most_sources, "number of sources of a mixture");
+  LLMTRAIN_CHECK(!weights.empty() && weights.size() <= max_sources, "number of sources of a mixture");
   for (const double weight : weights) LLMTRAIN_CHECK(weight > 0 && std::isfinite(weight), "weight of a source");
   shares_ = exact_shares(weights);
   if (shares_.empty()) shares_ = rounded_shares(weights);

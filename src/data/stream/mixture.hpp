@@ -13,7 +13,7 @@ namespace llmtrain {
 /// cycle has at most 2^20 places, as 0.7, 0.3 (10 places), else rounded to multiples of 2^-20.
 class Mixture {
  public:
-  static constexpr size_t most_sources = 256;
+  static constexpr size_t max_sources = 256;
   static constexpr int64_t longest_cycle = int64_t{1} << 20;
 
   /// Weights are positive; their sum need not be 1.

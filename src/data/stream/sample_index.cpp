@@ -63,7 +63,7 @@ void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
     while (inside(first, place.begin + 1)) ++first;
     end = std::max(end, first);
     while (inside(end, place.begin + place.inputs)) ++end;
-    most_documents_ = std::max(most_documents_, static_cast<int64_t>(end - first) + 1);
+    max_documents_ = std::max(max_documents_, static_cast<int64_t>(end - first) + 1);
   }
 }
 
@@ -132,7 +132,7 @@ void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow 
   longest_ = 0;
   for (int64_t sample = 0; sample < counts_.samples; ++sample) {
     longest_ = std::max(longest_, inputs(sample));
-    most_documents_ = std::max(most_documents_, static_cast<int64_t>(parts(sample)));
+    max_documents_ = std::max(max_documents_, static_cast<int64_t>(parts(sample)));
   }
 }
 

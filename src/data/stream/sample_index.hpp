@@ -28,8 +28,8 @@ class SampleIndex {
   SamplePlace part(int64_t sample, size_t number) const;
   int64_t inputs(int64_t sample) const;  ///< of all parts
   const SampleCounts& counts() const { return counts_; }
-  int64_t longest() const { return longest_; }                ///< inputs of any sample
-  int64_t most_documents() const { return most_documents_; }  ///< that the inputs of a sample touch
+  int64_t longest() const { return longest_; }              ///< inputs of any sample
+  int64_t max_documents() const { return max_documents_; }  ///< that the inputs of a sample touch
 
  private:
   void index_windows(const TokenFile& file, bool keep_rest);
@@ -49,7 +49,7 @@ class SampleIndex {
   std::vector<int64_t> part_begin_;
   std::vector<int32_t> part_inputs_;
   int64_t longest_ = 0;
-  int64_t most_documents_ = 1;
+  int64_t max_documents_ = 1;
   SampleCounts counts_;
 };
 

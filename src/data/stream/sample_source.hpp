@@ -23,7 +23,7 @@ class SampleSource {
   int64_t samples() const { return index_.counts().samples; }
   int64_t first_id() const { return first_id_; }
   /// Segments that the rows of one sample may have.
-  int64_t most_segments() const { return across_documents_ ? 1 : index_.most_documents(); }
+  int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
   /// A part of a document has a target, unless a mask says otherwise.
   bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
   /// Targets of the sample that count; `mask` is working memory.

@@ -11,7 +11,7 @@
 #include "core/activity.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/job/together.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
@@ -49,7 +49,7 @@ void share_work(Communicator& communicator, ItemRange own, const Process& proces
       pause();
     }
   };
-  work_together(communicator, while_reading, work, [&] {
+  run_cancellable(communicator, while_reading, work, [&] {
     int64_t items[] = {next - own.begin, own.end - own.begin};
     communicator.sum(items);
     if (communicator.rank() == 0 && progress && items[1] > 0) {

@@ -39,7 +39,7 @@ class LayoutReader {
     info.path = path_;
     const int64_t file_version = integer(attribute_version, 1, std::numeric_limits<int64_t>::max());
     if (file_version != version) refuse(fmt::format("format version {}, this program reads {}", file_version, version));
-    info.vocabulary_size = integer(attribute_vocabulary, 1, largest_vocabulary);
+    info.vocabulary_size = integer(attribute_vocabulary, 1, max_vocabulary);
     info.eos_id = static_cast<int32_t>(integer(attribute_eos, -1, info.vocabulary_size - 1));
     info.characters = optional_count(attribute_characters);
     info.bytes = optional_count(attribute_bytes);
@@ -122,7 +122,7 @@ class LayoutReader {
     const Hdf5Handle space(H5Aget_space(handle), H5Sclose);
     const int dimensions = space.valid() ? H5Sget_simple_extent_ndims(space.get()) : -1;
     const hssize_t count = space.valid() ? H5Sget_simple_extent_npoints(space.get()) : -1;
-    const int64_t limit = std::min(file_bytes_, largest_attribute);
+    const int64_t limit = std::min(file_bytes_, max_attribute);
     if (dimensions < 0 || dimensions > 1 || count < 0 || width == 0 || width > static_cast<size_t>(limit) ||
         count > limit / static_cast<int64_t>(width)) {
       refuse(fmt::format("attribute {} has no usable size", name));

@@ -103,14 +103,14 @@ class Tokenization {
       : request_(request), communicator_(communicator), report_(report), jobs_(jobs_of(request)) {}
 
   void run() {
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       ids_part_ = FileHandle::create_unnamed(folder_of(request_.output));
       mask_part_ = FileHandle::create_unnamed(folder_of(request_.output));
     });
     encode_jobs();
     const TokenFileInfo info = join_ranks();
     std::unique_ptr<TokenFileWriter> writer;
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       check_unchanged();
       if (communicator_.rank() == 0) writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_);
     });
@@ -316,7 +316,7 @@ class Tokenization {
       highest = std::max(highest, summary.highest);
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
-    raise_together(communicator_, [&] { describe(info, highest); });
+    throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
     if (padding > 0 && report_) report_(fmt::format("{} tokens are padding (attention_mask 0) and left out", padding));
     return info;
   }
@@ -372,7 +372,7 @@ class Tokenization {
 
   void copy_parts(const TokenRegionWriter::Place& place, bool has_mask) {
     std::unique_ptr<TokenRegionWriter> region;
-    raise_together(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(place); });
+    throw_on_all_ranks(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(place); });
     const int64_t tokens = static_cast<int64_t>(summary_.tokens);
     const int64_t pieces = (tokens + copy_tokens - 1) / copy_tokens;
     share_work<int>(
@@ -390,13 +390,13 @@ class Tokenization {
           return 0;
         },
         [](int64_t, int) {}, nullptr);
-    raise_together(communicator_, [&] { region->sync(); });
+    throw_on_all_ranks(communicator_, [&] { region->sync(); });
     place_path_ = place.path;
   }
 
   void publish(TokenFileWriter* writer) {
     const std::string digest = request_.with_digest ? file_digest(place_path_, communicator_) : std::string();
-    raise_together(communicator_, [&] {
+    throw_on_all_ranks(communicator_, [&] {
       if (writer == nullptr) return;
       writer->publish();
       if (request_.with_digest) write_digest(request_.output, digest);

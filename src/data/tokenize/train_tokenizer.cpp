@@ -68,7 +68,7 @@ void work_on_root(Communicator& communicator, const Work& work, const std::funct
     communicator.maximum(busy);
     if (busy[1] != 0) stop = busy[1];
   }
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (result.valid()) result.get();
   });
 }
@@ -89,7 +89,7 @@ void share(TrainedTokenizer& trained, Communicator& communicator) {
 TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
                                  const TokenizerTraining& training, Communicator& communicator,
                                  const ProgressReport& report) {
-  raise_together(communicator, [&] { check(files, training); });
+  throw_on_all_ranks(communicator, [&] { check(files, training); });
   const SplitPattern& split = find_split(training.split);
   const ProgressReport root_report = [&](const std::string& line) {
     if (report && communicator.rank() == 0) report(line);
@@ -109,7 +109,7 @@ TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const Sour
         options.threads = worker_threads(communicator);
         options.progress = [&](double share) {
           done = share;
-          if (stop != 0) leave_work(stop, while_reading);
+          if (stop != 0) cancel_work(stop, while_reading);
         };
         const BpeVocabulary vocabulary = train_bpe(words, options);
         trained.tokens = static_cast<int64_t>(vocabulary.tokens.size());

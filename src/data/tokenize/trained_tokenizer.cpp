@@ -45,9 +45,9 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
   const StoredFile stored = check_digest(own + "/tokenizer.json", communicator);
   if (stored == StoredFile::whole) return own;
   if (stored == StoredFile::damaged) report(own + ": the cached tokenizer is damaged: learnt again");
-  raise_together(communicator, [&] { require_writable_cache(folder); });
+  throw_on_all_ranks(communicator, [&] { require_writable_cache(folder); });
   const TrainedTokenizer trained = train_tokenizer(files, scan, training, communicator, report);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     std::error_code error;
     std::filesystem::create_directories(own, error);
@@ -55,7 +55,7 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
     write_tokenizer_files(trained, own);
   });
   const std::string digest = file_digest(own + "/tokenizer.json", communicator);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) write_digest(own + "/tokenizer.json", digest);
   });
   report(fmt::format("tokenizer: {}; kept in {}", describe(trained, training), own));

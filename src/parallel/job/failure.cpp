@@ -22,7 +22,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
-#include "parallel/host_plane.hpp"
+#include "parallel/control_communicator.hpp"
 #include "parallel/job/end_claim.hpp"
 #include "parallel/mpi_transfer.hpp"
 
@@ -198,7 +198,7 @@ GatherAll gather_from_all() {
   return [](const std::string& mine) { return mpi_gather_all(mine, session.comm); };
 }
 
-void raise_together(const GatherAll& gather, const std::function<void()>& work) {
+void throw_on_all_ranks(const GatherAll& gather, const std::function<void()>& work) {
   std::string mine;  // code, a space, message
   try {
     work();

@@ -17,7 +17,7 @@ using GatherAll = std::function<std::vector<std::string>(const std::string&)>;
 /// Over a communicator of the failure handling.
 GatherAll gather_from_all();
 /// See runtime.hpp.
-void raise_together(const GatherAll& gather, const std::function<void()>& work);
+void throw_on_all_ranks(const GatherAll& gather, const std::function<void()>& work);
 
 /// The end of the job on a rank whose work is done: waits for the others and returns the exit code of all.
 int finish_job(int code);

@@ -32,12 +32,12 @@ int leading_number(std::string_view text) {
 }
 
 int bound_core_count() {
-  constexpr int most_cores = 1 << 16;
+  constexpr int max_cores = 1 << 16;
   struct Free {
     void operator()(cpu_set_t* set) const { CPU_FREE(set); }
   };
-  const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(most_cores));
-  const size_t bytes = CPU_ALLOC_SIZE(most_cores);
+  const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(max_cores));
+  const size_t bytes = CPU_ALLOC_SIZE(max_cores);
   if (!set || sched_getaffinity(0, bytes, set.get()) != 0) return 1;
   return std::max(1, CPU_COUNT_S(bytes, set.get()));
 }
@@ -139,8 +139,8 @@ ThreadChoice choose_threads(const ThreadFacts& facts) {
     share = facts.cpus_per_task;
     reason = fmt::format("SLURM_CPUS_PER_TASK={}", share);
   }
-  if (share > most_threads) {
-    share = most_threads;
+  if (share > max_threads) {
+    share = max_threads;
     reason += fmt::format(" (a rank takes {} at most: start more ranks)", share);
   }
   const int bound = std::max(1, facts.bound_cores);

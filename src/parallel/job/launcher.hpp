@@ -22,10 +22,10 @@ struct ThreadFacts {
 };
 
 /// Of a rank: Kokkos' OpenMP space has room for no more.
-inline constexpr int most_threads = 512;
+inline constexpr int max_threads = 512;
 
 struct ThreadChoice {
-  int threads;              ///< 1 to most_threads
+  int threads;              ///< 1 to max_threads
   std::string note;         ///< why that many
   bool cores_lost = false;  ///< the binding leaves out cores of this rank's share; the note says the remedy
 };

@@ -8,7 +8,7 @@
 #include <new>
 #include <thread>
 
-#include "parallel/host_plane.hpp"
+#include "parallel/control_communicator.hpp"
 #include "parallel/job/failure.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/mpi_transfer.hpp"
@@ -30,7 +30,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   rank_on_node_ = place.rank;
   ranks_of_node_ = place.size;
   if (!device_memory_is_host()) {
-    communicator_ = make_host_plane();
+    communicator_ = make_control_communicator();
     return;
   }
   try {
@@ -45,8 +45,8 @@ Runtime::Runtime(int& argc, char**& argv) {
 
 void Runtime::start_device() {
   if (stream_ != nullptr) return;
-  raise_together(gather_from_all(),
-                 [&] { device_ = std::make_unique<DeviceRuntime>(rank_on_node_, threads_, ranks_of_node_); });
+  throw_on_all_ranks(gather_from_all(),
+                     [&] { device_ = std::make_unique<DeviceRuntime>(rank_on_node_, threads_, ranks_of_node_); });
   communicator_ = make_communicator();
   stream_ = std::make_unique<Stream>();
 }
@@ -107,8 +107,8 @@ void print_as_first_process(const std::string& message) {
   std::fputs(message.c_str(), stderr);
 }
 
-void raise_together(Communicator& communicator, const std::function<void()>& work) {
-  raise_together([&](const std::string& mine) { return communicator.gather_all(mine); }, work);
+void throw_on_all_ranks(Communicator& communicator, const std::function<void()>& work) {
+  throw_on_all_ranks([&](const std::string& mine) { return communicator.gather_all(mine); }, work);
 }
 
 }  // namespace llmtrain

@@ -31,8 +31,8 @@ class Runtime {
   bool cores_lost() const { return cores_lost_; }  ///< fewer than this rank's share; the note says the remedy
 
   /// Runs `body` and returns the exit code. UserError: one message on stderr, from rank 0 when every rank has it
-  /// (raise_together), else from the rank that has it, which then aborts the job with the error's code. Anything else:
-  /// rank, host and message, then MPI_Abort: never a hang in MPI_Finalize, never 0 after a partial run.
+  /// (throw_on_all_ranks), else from the rank that has it, which then aborts the job with the error's code. Anything
+  /// else: rank, host and message, then MPI_Abort: never a hang in MPI_Finalize, never 0 after a partial run.
   int guard(const std::function<int()>& body);
 
   /// Collective, once: from here to the end of guard() a rank that is lost or stuck ends the job. Gives what the user
@@ -61,6 +61,6 @@ void print_as_first_process(const std::string& message);
 
 /// Collective: runs `work` on this rank, then all ranks agree. If any threw a UserError, every rank throws one with the
 /// messages of all (equal ones once), so that all end together with one message. Other exceptions pass through (abort).
-void raise_together(Communicator& communicator, const std::function<void()>& work);
+void throw_on_all_ranks(Communicator& communicator, const std::function<void()>& work);
 
 }  // namespace llmtrain

@@ -222,7 +222,7 @@ std::optional<Verdict> Watchdog::State::conclude(const LaneWatch& main, const La
   const double io = std::max(limits.io_stuck_after, limits.stuck_after);
   if (files_idle > io && main.idle() > io) return Verdict{Verdict::Cause::no_file_system, {rank}, files_idle};
   if (!look) return std::nullopt;
-  return judge(seen, rank, limits);
+  return find_verdict(seen, rank, limits);
 }
 
 /// The thread that looks at memory.

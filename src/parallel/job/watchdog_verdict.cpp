@@ -8,8 +8,8 @@
 namespace llmtrain {
 namespace {
 
-constexpr double slack = 10;       // times the longest piece of work
-constexpr size_t most_lines = 64;  // of ranks that are not at fault
+constexpr double slack = 10;      // times the longest piece of work
+constexpr size_t max_lines = 64;  // of ranks that are not at fault
 
 bool reads_files(Section section) {
   switch (section) {
@@ -74,7 +74,7 @@ double deadline_of(Section section, bool in_file_call, double longest, const Wat
   return std::max(given, slack * longest);
 }
 
-std::optional<Verdict> judge(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits) {
+std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits) {
   Verdict gone{Verdict::Cause::gone, {}, 0}, silent{Verdict::Cause::silent, {}, 0};
   bool all_wait = ranks.size() > 1;
   double shortest_wait = 1e300;
@@ -104,7 +104,7 @@ std::string report(const Verdict& verdict, const std::vector<ObservedRank>& rank
   size_t lines = 0, left_out = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const bool at_fault = std::ranges::find(verdict.ranks, static_cast<int>(r)) != verdict.ranks.end();
-    if (!at_fault && ++lines > most_lines) {
+    if (!at_fault && ++lines > max_lines) {
       ++left_out;
       continue;
     }

@@ -34,7 +34,7 @@ struct Verdict {
 double deadline_of(Section section, bool in_file_call, double longest, const WatchdogLimits& limits);
 
 /// What `own`, which has made no progress for a while, concludes from what it sees of the others.
-std::optional<Verdict> judge(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits);
+std::optional<Verdict> find_verdict(const std::vector<ObservedRank>& ranks, int own, const WatchdogLimits& limits);
 
 /// Lines for people: what is wrong, and where every rank is.
 std::string report(const Verdict& verdict, const std::vector<ObservedRank>& ranks);

@@ -23,8 +23,8 @@ class BpeHotPairs {
   BpeHotPairs(const BpeWords<Id>& words, int threads)
       : words_(words),
         parts_(static_cast<size_t>(std::clamp(threads, 1, 64))),
-        most_records_(std::max<size_t>(words.slots() / 128, size_t{1} << 14)),
-        most_places_(std::max<size_t>(words.slots() / 4, size_t{1} << 16)),
+        max_records_(std::max<size_t>(words.slots() / 128, size_t{1} << 14)),
+        max_places_(std::max<size_t>(words.slots() / 4, size_t{1} << 16)),
         buckets_(std::bit_ceil(std::clamp<size_t>(words.slots() / 8, size_t{1} << 12, size_t{1} << 30)) /
                      parts_.size() +
                  1) {}
@@ -52,7 +52,7 @@ class BpeHotPairs {
   bool make_room() {
     if (size() <= record_limit_ && places() <= place_limit_) return false;
     const int64_t before = threshold_;
-    if (size() > most_records_) raise_threshold(most_records_ / 2);
+    if (size() > max_records_) raise_threshold(max_records_ / 2);
     limit_places();
     for (Part& part : parts_) pack_places(part);
     set_limits();
@@ -65,7 +65,7 @@ class BpeHotPairs {
       parallel_for(parts_.size(), static_cast<int>(parts_.size()), [&](size_t p) { work(p, parts_[p]); });
     };
     each_part([&](size_t p, Part& part) { sketch(p, part, bytes_of_id); });
-    threshold_ = choose_threshold(most_records_ / 2, least);
+    threshold_ = choose_threshold(max_records_ / 2, least);
     while (true) {
       each_part([&](size_t p, Part& part) { count_exactly(p, part, bytes_of_id); });
       if (size() > 0 || threshold_ == least) break;
@@ -162,8 +162,8 @@ class BpeHotPairs {
   /// Pairs that are all equally frequent cannot be parted: then more are kept than planned, and twice as many have to
   /// come before room is made again.
   void set_limits() {
-    record_limit_ = std::max(most_records_, 2 * size());
-    place_limit_ = std::max(most_places_ + most_places_ / 2, 2 * places());
+    record_limit_ = std::max(max_records_, 2 * size());
+    place_limit_ = std::max(max_places_ + max_places_ / 2, 2 * places());
   }
 
   void set_threshold(int64_t threshold) {
@@ -191,7 +191,7 @@ class BpeHotPairs {
     size_t places = 0;
     for (const auto& [count, slots] : sizes) {
       places += slots;
-      if (places > most_places_ && count < sizes.front().first) return set_threshold(count + 1);
+      if (places > max_places_ && count < sizes.front().first) return set_threshold(count + 1);
     }
   }
 
@@ -216,7 +216,7 @@ class BpeHotPairs {
       total += record.slots;
       record.slots = 0;
     });
-    part.places.reserve(2 * most_places_ / parts_.size());  // of which make_room() leaves the last quarter unused
+    part.places.reserve(2 * max_places_ / parts_.size());  // of which make_room() leaves the last quarter unused
     part.places.resize(total);
     for_each_pair_of(p, bytes_of_id, [&](size_t slot, BpePair pair, uint64_t, uint64_t) {
       Record* record = part.table.find(pair);
@@ -226,8 +226,8 @@ class BpeHotPairs {
 
   const BpeWords<Id>& words_;
   std::vector<Part> parts_;
-  size_t most_records_;
-  size_t most_places_;
+  size_t max_records_;
+  size_t max_places_;
   size_t record_limit_ = 0;
   size_t place_limit_ = 0;
   size_t buckets_;  // of each part

@@ -67,11 +67,11 @@ void check_bpe_options(const BpeTrainingOptions& options) {
     if (!seen.insert(token).second) refuse(fmt::format("the special token {} is named twice", token));
   }
   const auto least = static_cast<int64_t>(256 + seen.size());
-  if (options.vocabulary_size < least || options.vocabulary_size > most_bpe_tokens) {
+  if (options.vocabulary_size < least || options.vocabulary_size > max_bpe_tokens) {
     refuse(fmt::format(
         "a vocabulary of {} tokens: set --vocab-size (data.vocab_size) to at least {} (256 bytes and the special "
         "tokens) and at most {}",
-        options.vocabulary_size, least, most_bpe_tokens));
+        options.vocabulary_size, least, max_bpe_tokens));
   }
 }
 

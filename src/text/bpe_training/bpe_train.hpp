@@ -55,7 +55,7 @@ struct BpeVocabulary {
   std::vector<std::pair<int32_t, int32_t>> merges;
 };
 
-inline constexpr int64_t most_bpe_tokens = int64_t{1} << 24;
+inline constexpr int64_t max_bpe_tokens = int64_t{1} << 24;
 
 /// UserError(command_line) for a vocabulary that has no room for bytes and special tokens, a special token that is
 /// empty, named twice or not UTF-8.

@@ -18,7 +18,7 @@ class BpeWords {
  public:
   static constexpr Id border = std::numeric_limits<Id>::max();
   static constexpr Id interior = border - 1;  // where a token began that is part of a longer one now
-  static constexpr size_t most_slots = UINT32_MAX;
+  static constexpr size_t max_slots = UINT32_MAX;
 
   /// Words of at least two bytes, taken from `words`; `id_of_byte` has 256 entries.
   BpeWords(WordCounts& words, const std::vector<int32_t>& id_of_byte) {
@@ -28,7 +28,7 @@ class BpeWords {
       slots += word.size() + 1;
       ++count;
     });
-    if (slots > most_slots) {
+    if (slots > max_slots) {
       throw UserError(ExitCode::bad_content,
                       "the distinct words of the training text take more than 4 GiB: train on a part of the text");
     }

@@ -137,14 +137,14 @@ void WordCounts::clear() {
 }
 
 WordCounter::WordCounter(WordCounts& counts) : counts_(counts), slots_(slot_count) {
-  entries_.reserve(most_words);
-  static_assert(most_words <= UINT16_MAX);
+  entries_.reserve(max_words);
+  static_assert(max_words <= UINT16_MAX);
 }
 
 void WordCounter::insert(size_t slot, uint64_t hash, std::string_view word) {
-  if (entries_.size() == most_words || texts_.size() + word.size() > most_text) {
+  if (entries_.size() == max_words || texts_.size() + word.size() > max_text) {
     flush();
-    if (word.size() > most_text / 4) return counts_.add(hash, word, 1);
+    if (word.size() > max_text / 4) return counts_.add(hash, word, 1);
     slot = hash & (slot_count - 1);
   }
   entries_.push_back({hash, 1, static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(word.size())});

@@ -77,8 +77,8 @@ class WordCounter {
 
  private:
   static constexpr size_t slot_count = size_t{1} << 14;
-  static constexpr size_t most_words = slot_count / 2;
-  static constexpr size_t most_text = size_t{1} << 18;  // bytes
+  static constexpr size_t max_words = slot_count / 2;
+  static constexpr size_t max_text = size_t{1} << 18;  // bytes
 
   struct Entry {
     uint64_t hash;

@@ -18,11 +18,11 @@ namespace {
 
 namespace names = tokenizer_names;
 
-constexpr size_t most_tokens_beside = size_t{1} << 16;
+constexpr size_t max_tokens_beside = size_t{1} << 16;
 constexpr size_t longest_token_beside = size_t{1} << 10;  ///< bytes
 
 void check_size(const JsonNode& list) {
-  if (list.size() > most_tokens_beside) list.refuse(fmt::format("more than {} tokens", most_tokens_beside));
+  if (list.size() > max_tokens_beside) list.refuse(fmt::format("more than {} tokens", max_tokens_beside));
 }
 
 const std::string& checked(const std::string& content, const JsonNode& node) {

@@ -14,20 +14,20 @@ namespace {
 namespace fs = std::filesystem;
 namespace names = tokenizer_names;
 
-constexpr int64_t largest_config = int64_t{1} << 20;  ///< bytes
+constexpr int64_t max_config = int64_t{1} << 20;  ///< bytes
 
 bool has_file(const std::string& folder, std::string_view name) {
   std::error_code ignored;
   return fs::is_regular_file(folder + std::string(name), ignored);
 }
 
-void add_file(std::string_view name, int64_t most_bytes, TokenizerFileSet& set) {
+void add_file(std::string_view name, int64_t max_bytes, TokenizerFileSet& set) {
   const std::string path = set.folder + std::string(name);
   std::error_code ignored;
   if (fs::exists(path, ignored) && !has_file(set.folder, name)) {
     throw UserError(ExitCode::missing_input, path + ": not a file");
   }
-  set.files.push_back({std::string(name), FileHandle::open_to_read(path).read_text(most_bytes)});
+  set.files.push_back({std::string(name), FileHandle::open_to_read(path).read_text(max_bytes)});
 }
 
 /// The file or files that make the tokenizer, first the one that tells its format.
@@ -37,23 +37,23 @@ void find_main_files(const std::string& path, TokenizerFileSet& set) {
     const fs::path file(path);
     set.folder = file.has_parent_path() ? file.parent_path().string() + "/" : std::string();
     const std::string name = file.filename().string();
-    add_file(name == names::merges ? std::string(names::vocab) : name, largest_tokenizer_json, set);
-    if (set.files.front().name == names::vocab) add_file(names::merges, largest_tokenizer_json, set);
+    add_file(name == names::merges ? std::string(names::vocab) : name, max_tokenizer_json, set);
+    if (set.files.front().name == names::vocab) add_file(names::merges, max_tokenizer_json, set);
     return;
   }
   set.folder = path.ends_with('/') ? path : path + "/";
   if (has_file(set.folder, names::json)) {
-    add_file(names::json, largest_tokenizer_json, set);
+    add_file(names::json, max_tokenizer_json, set);
     return;
   }
   for (const std::string_view name : names::sentencepiece) {
     if (!has_file(set.folder, name)) continue;
-    add_file(name, largest_sentencepiece_file, set);
+    add_file(name, max_sentencepiece_file, set);
     return;
   }
   if (has_file(set.folder, names::vocab)) {
-    add_file(names::vocab, largest_tokenizer_json, set);
-    add_file(names::merges, largest_tokenizer_json, set);
+    add_file(names::vocab, max_tokenizer_json, set);
+    add_file(names::merges, max_tokenizer_json, set);
     return;
   }
   throw UserError(ExitCode::missing_input,
@@ -91,10 +91,10 @@ TokenizerFileSet read_tokenizer_files(const std::string& path) {
   find_main_files(path, set);
   for (const auto& list : {names::with_texts, names::with_ids}) {
     for (const std::string_view name : list) {
-      if (has_file(set.folder, name)) add_file(name, largest_config, set);
+      if (has_file(set.folder, name)) add_file(name, max_config, set);
     }
   }
-  if (has_file(set.folder, names::added)) add_file(names::added, largest_config, set);
+  if (has_file(set.folder, names::added)) add_file(names::added, max_config, set);
   return set;
 }
 

@@ -174,7 +174,7 @@ std::unique_ptr<Tokenizer> load_stored_tokenizer(const std::string& path, const 
   if (has(names::json) || has(names::vocab) || std::ranges::any_of(names::sentencepiece, has)) return nullptr;
   if (!has(stored_tokenizer_name)) return nullptr;
   std::unique_ptr<Tokenizer> tokenizer =
-      make_tokenizer_from(FileHandle::open_to_read(file).read_text(most_stored_tokenizer_bytes));
+      make_tokenizer_from(FileHandle::open_to_read(file).read_text(max_stored_tokenizer_bytes));
   if (eos_token.empty() || (tokenizer->eos_id() >= 0 && tokenizer->token(tokenizer->eos_id()) == eos_token)) {
     return tokenizer;
   }
@@ -204,7 +204,7 @@ std::string serialize_origin(const TokenizerOrigin& origin) {
 
 std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized) {
   const std::string name = "stored tokenizer";
-  constexpr JsonLimits limits{.bytes = largest_tokenizer_json / 3 * 4 + (int64_t{8} << 20), .values = 1000};
+  constexpr JsonLimits limits{.bytes = max_tokenizer_json / 3 * 4 + (int64_t{8} << 20), .values = 1000};
   const nlohmann::json document = parse_json(serialized, name, limits);
   const JsonNode root(document, name);
   root.allow({"type", "eos", "bos", "pad", "files"});

@@ -13,7 +13,7 @@ namespace llmtrain {
 
 /// In a checkpoint: Tokenizer::serialized().
 inline constexpr const char* stored_tokenizer_name = "tokenizer.txt";
-inline constexpr int64_t most_stored_tokenizer_bytes = int64_t{1} << 30;
+inline constexpr int64_t max_stored_tokenizer_bytes = int64_t{1} << 30;
 
 /// `path`: a file or a folder; in a folder tokenizer.json comes first, a stored tokenizer last. Ids of EOS, BOS and
 /// padding come from tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json beside it,

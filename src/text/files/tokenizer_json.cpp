@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t most_added_tokens = size_t{1} << 18;
+constexpr size_t max_added_tokens = size_t{1} << 18;
 
 int32_t token_id(const Vocabulary& vocabulary, std::string_view token, const JsonNode& node) {
   const int32_t id = vocabulary.find(token);
@@ -164,7 +164,7 @@ struct ModelReader {
 std::vector<AddedToken> read_added_tokens(const JsonNode& list, const Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;
   if (list.is_null()) return tokens;
-  if (list.array().size() > most_added_tokens) list.refuse(fmt::format("more than {} tokens", most_added_tokens));
+  if (list.array().size() > max_added_tokens) list.refuse(fmt::format("more than {} tokens", max_added_tokens));
   Vocabulary added;
   int64_t next = vocabulary.size();
   for (size_t i = 0; i < list.size(); ++i) {
@@ -202,7 +202,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& list, const Vocabulary
 
 Vocabulary read_vocabulary(const JsonNode& node) {
   Vocabulary vocabulary;
-  const int64_t most = static_cast<int64_t>(node.object().size()) + most_unused_ids;
+  const int64_t most = static_cast<int64_t>(node.object().size()) + max_unused_ids;
   for (const auto& [token, id] : node.value().items()) {
     const auto refuse = [&, &token = token](const std::string& what) {
       node.refuse(fmt::format("the token \"{}\" {}", token.substr(0, 60), what));

@@ -15,8 +15,8 @@ namespace llmtrain {
 
 // Above the largest vocabularies that decoders have (Gemma 3: 33 MB, 1.8 million values), and what a hostile file takes
 // stays below 256 MiB.
-inline constexpr int64_t largest_tokenizer_json = int64_t{48} << 20;  ///< bytes
-inline constexpr JsonLimits tokenizer_limits{.bytes = largest_tokenizer_json, .values = int64_t{1} << 21};
+inline constexpr int64_t max_tokenizer_json = int64_t{48} << 20;  ///< bytes
+inline constexpr JsonLimits tokenizer_limits{.bytes = max_tokenizer_json, .values = int64_t{1} << 21};
 
 /// `name` is the file's, for messages. `change` may change the document, `add` the added tokens, before they are used.
 /// UserError(bad_content).

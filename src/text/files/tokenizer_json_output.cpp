@@ -11,7 +11,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t most_special_tokens = 1024;  ///< around a text
+constexpr size_t max_special_tokens = 1024;  ///< around a text
 
 using Decoders = std::vector<std::unique_ptr<TokenDecoder>>;
 
@@ -96,7 +96,7 @@ class PostReader {
     } else {
       node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
     }
-    if (result_.before.size() + result_.after.size() > most_special_tokens) node.refuse("too many special tokens");
+    if (result_.before.size() + result_.after.size() > max_special_tokens) node.refuse("too many special tokens");
   }
   PostProcessor take() { return std::move(result_); }
 
@@ -131,7 +131,7 @@ class PostReader {
         continue;
       }
       const JsonNode ids = special.at(piece.at("SpecialToken").at("id").text()).at("ids");
-      if (ids.array().size() > most_special_tokens) ids.refuse("too many ids");
+      if (ids.array().size() > max_special_tokens) ids.refuse("too many ids");
       for (size_t k = 0; k < ids.size(); ++k) (sequences == 0 ? before : after).push_back(id_of(ids.at(k)));
     }
     if (sequences == 0) single.refuse("does not hold the text, a Sequence");

@@ -69,7 +69,7 @@ Vocabulary read_ranks(std::string_view text, const std::string& name) {
     int32_t rank = -1;
     const char* last = line.data() + line.size();
     const auto [stop, error] = std::from_chars(line.data() + space + 1, last, rank);
-    if (error != std::errc() || stop != last || rank < 0 || rank >= line_number + most_unused_ids) {
+    if (error != std::errc() || stop != last || rank < 0 || rank >= line_number + max_unused_ids) {
       refuse("the rank must be a number, the first 0 and each one more");
     }
     if (bytes.size() > longest_ranked_token) refuse(fmt::format("a token of more than {} bytes", longest_ranked_token));
@@ -106,7 +106,7 @@ TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view mer
 }
 
 TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name) {
-  if (static_cast<int64_t>(text.size()) > largest_tiktoken_file) {
+  if (static_cast<int64_t>(text.size()) > max_tiktoken_file) {
     throw UserError(ExitCode::bad_content, name + ": too long for a file of ranks");
   }
   const Vocabulary ranks = read_ranks(text, name);

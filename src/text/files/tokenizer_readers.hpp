@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t largest_tiktoken_file = int64_t{16} << 20;  ///< bytes
+inline constexpr int64_t max_tiktoken_file = int64_t{16} << 20;  ///< bytes
 
 /// GPT-2's files: byte-level BPE with its split. `add` makes the added tokens.
 TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,

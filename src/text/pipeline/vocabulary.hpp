@@ -10,7 +10,7 @@ namespace llmtrain {
 
 /// A token that is longer is refused, as is an id that leaves more than this many ids below it unused.
 inline constexpr size_t longest_token = 4096;  ///< bytes
-inline constexpr int64_t most_unused_ids = int64_t{1} << 20;
+inline constexpr int64_t max_unused_ids = int64_t{1} << 20;
 
 /// XXH3 of a short text.
 uint64_t hash_of(std::string_view text);

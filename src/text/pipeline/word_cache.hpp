@@ -17,7 +17,7 @@ namespace llmtrain {
 class WordCache {
  public:
   static constexpr size_t longest_key = 22;  ///< bytes
-  static constexpr size_t most_ids = 10;
+  static constexpr size_t max_ids = 10;
 
   /// Appends the ids of the piece when it is there.
   bool get(std::string_view piece, uint64_t hash, std::vector<int32_t>& ids) const {
@@ -27,7 +27,7 @@ class WordCache {
     return true;
   }
   void put(std::string_view piece, uint64_t hash, const int32_t* ids, size_t count) {
-    if (piece.size() > longest_key || count > most_ids) return;
+    if (piece.size() > longest_key || count > max_ids) return;
     Slot& slot = slots_[hash & (slots_.size() - 1)];
     slot.length = static_cast<uint8_t>(piece.size());
     slot.count = static_cast<uint8_t>(count);
@@ -44,7 +44,7 @@ class WordCache {
     uint8_t length = 0;  // no piece is empty
     uint8_t count = 0;
     char key[longest_key];
-    int32_t ids[most_ids];
+    int32_t ids[max_ids];
   };
   static_assert(sizeof(Slot) == 64);
 

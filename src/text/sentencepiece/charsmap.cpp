@@ -18,7 +18,7 @@ bool has_value(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t value_of(uint32_t unit) { return unit & 0x7FFFFFFFu; }
 uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & (1u << 9)) >> 6); }
 
-constexpr size_t largest_blob = size_t{16} << 20;
+constexpr size_t max_blob = size_t{16} << 20;
 
 /// What HF calls Precompiled: clusters of less than six bytes are replaced as wholes by the shortest rule that they
 /// begin with, others character by character. Odd, and so in the reference.
@@ -76,7 +76,7 @@ Charsmap::Charsmap(std::string_view blob, const std::string& name) {
   const auto refuse = [&](const std::string& what) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: precompiled_charsmap: {}", name, what));
   };
-  if (blob.size() > largest_blob) refuse("too large");
+  if (blob.size() > max_blob) refuse("too large");
   if (blob.size() <= 4) refuse("too short to hold a trie");
   const auto word = [&](size_t i) {
     uint32_t value = 0;

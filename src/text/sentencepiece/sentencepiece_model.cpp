@@ -15,13 +15,13 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t most_pieces = size_t{1} << 22;
+constexpr size_t max_pieces = size_t{1} << 22;
 
 class Reader {
  public:
   Reader(std::string_view bytes, const std::string& name) : name_(name) {
     using Kind = ProtobufReader::Kind;
-    if (static_cast<int64_t>(bytes.size()) > largest_sentencepiece_file) refuse("longer than a model may be");
+    if (static_cast<int64_t>(bytes.size()) > max_sentencepiece_file) refuse("longer than a model may be");
     if (bytes.empty()) refuse("the file is empty");
     ProtobufReader fields(bytes);
     while (fields.next()) {
@@ -47,7 +47,7 @@ class Reader {
     using Kind = ProtobufReader::Kind;
     const size_t id = model_.pieces.size();
     const auto bad = [&](const std::string& what) { refuse(fmt::format("byte {}: piece {} {}", offset, id, what)); };
-    if (id >= most_pieces) refuse(fmt::format("more than {} pieces", most_pieces));
+    if (id >= max_pieces) refuse(fmt::format("more than {} pieces", max_pieces));
     Piece piece;
     uint64_t type = 1;
     ProtobufReader fields(message);

@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-inline constexpr int64_t largest_sentencepiece_file = int64_t{64} << 20;  ///< bytes
+inline constexpr int64_t max_sentencepiece_file = int64_t{64} << 20;  ///< bytes
 
 struct SentencePieceModel {
   enum class Type : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };

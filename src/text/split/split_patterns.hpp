@@ -25,7 +25,7 @@ struct WordSplit {
   Letters letters = Letters::plain;
   Contractions contractions = Contractions::first;
   Fold fold = Fold::unicode;
-  size_t most_digits = 3;      ///< of a number
+  size_t max_digits = 3;       ///< of a number
   bool slash_in_tail = false;  ///< [\r\n/]* after symbols instead of [\r\n]*
 };
 std::unique_ptr<SplitPattern> make_word_split(std::string_view name, std::string_view regex, const WordSplit& how);

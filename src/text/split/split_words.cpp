@@ -45,7 +45,7 @@ class WordSplitPattern final : public SplitPattern {
     }
     const size_t word = word_end(text, i);
     if (word > i) return word;
-    const size_t digits = text.run_end(i, number, how_.most_digits);
+    const size_t digits = text.run_end(i, number, how_.max_digits);
     if (digits > i) return digits;
     const size_t begin = text.is(i, ' ') ? i + 1 : i;
     const size_t run = text.run_end(begin, symbols_);

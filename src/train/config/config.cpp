@@ -38,7 +38,7 @@ void note_lengths(DeckLoader& deck, const Config& config) {
 }
 
 /// Whether a task has a use for a key.
-bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
+bool applies_to(RunConfig::Task task, const DeckKeys::Key& key) {
   if (task == RunConfig::Task::pretrain) return true;
   constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
   constexpr std::array<std::string_view, 8> of_data = {
@@ -72,9 +72,9 @@ bool heeds(RunConfig::Task task, const DeckKeys::Key& key) {
 }
 
 /// Keys of other tasks are no mistake: one deck may serve several.
-void mark_unheeded(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
+void mark_unused(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
-    if (heeds(task, key)) continue;
+    if (applies_to(task, key)) continue;
     deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
   }
 }
@@ -199,7 +199,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   DeckLoader deck(keys, deck_name);
   deck.load(deck_text, overrides, exclusive_keys, [&](const DeckKeys::Key& key) {
     const bool evaluates = config.run.task == RunConfig::Task::evaluate;
-    return heeds(config.run.task, key) && !(evaluates && key.full_name() == "data.train");
+    return applies_to(config.run.task, key) && !(evaluates && key.full_name() == "data.train");
   });
   config.run.resolve(deck, deck_name);
   config.watchdog.resolve(deck);
@@ -225,7 +225,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.divergence.resolve(deck);
   }
   if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
-  mark_unheeded(deck, keys, config.run.task);
+  mark_unused(deck, keys, config.run.task);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run would lie in data.cache, the folder of token files: choose another name");
   if (config.run.task == RunConfig::Task::pretrain) {

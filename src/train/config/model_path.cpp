@@ -99,7 +99,7 @@ const Facts& ModelFolders::find(const std::string& folder, const std::vector<std
     facts = facts_of_checkpoint(checkpoint);
   } else {
     const FolderHandle handle = FolderHandle::open(folder);
-    facts.config = handle.open_to_read("config.json").read_text(most_config_bytes);
+    facts.config = handle.open_to_read("config.json").read_text(max_config_bytes);
     // A name with a separator is a path whether or not it is there.
     if (has_tokenizer(handle)) facts.tokenizer_path = tokenizer_of_model(folder);
   }

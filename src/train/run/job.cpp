@@ -15,8 +15,8 @@
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "train/estimate.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/program.hpp"
+#include "train/run/stop_monitor.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {
@@ -42,7 +42,7 @@ int64_t ranks_of_device(Communicator& communicator) {
 }
 
 /// Why training takes no library's attention, wherever there is one; null: it may.
-const char* why_ours(const Config& config) {
+const char* fallback_reason(const Config& config) {
   if (compute_dtype(config.precision) == DType::f32) return "in fp32";
   return config.model.attention_dropout > 0 ? "with dropout" : nullptr;
 }
@@ -50,7 +50,7 @@ const char* why_ours(const Config& config) {
 /// Other tasks do not ask for a library's.
 bool may_take_attention(const Config& config) { return config.run.task == RunConfig::Task::pretrain; }
 
-constexpr size_t most_hosts = 8;  ///< that a message names
+constexpr size_t max_hosts = 8;  ///< that a message names
 
 }  // namespace
 
@@ -58,7 +58,7 @@ bool open_directory(std::optional<RunDirectory>& directory, const Config& config
                     const std::function<void()>& check) {
   const bool root = communicator.rank() == 0;
   int64_t finished = 0, respelled = 0;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (!root) return;
     directory.emplace(config);
     finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
@@ -84,7 +84,7 @@ void watch_ranks(Config& config, Runtime& runtime) {
   const auto seconds = [](Duration d) { return static_cast<double>(d.seconds); };
   const std::string note = runtime.watch({RunDirectory::path_of(config) + "/status",
                                           {seconds(w.lost_after), seconds(w.stuck_after), seconds(w.io_stuck_after)},
-                                          [] { return noted_signal() == SIGTERM; }});
+                                          [] { return received_signal() == SIGTERM; }});
   if (!note.empty()) config.notes.push_back(note);
 }
 
@@ -103,7 +103,7 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
     config.notes.push_back(fmt::format("{}: {}", config.provenance.where("data.tokenizer"), data.note));
   }
   if (config.model.vocab_size < data.vocabulary_size) {
-    raise_together(communicator, [&] {
+    throw_on_all_ranks(communicator, [&] {
       throw UserError(ExitCode::deck, fmt::format("{}: {}", config.provenance.where("model.vocab_size"),
                                                   too_few_rows(config.model.vocab_size, data.vocabulary_size)));
     });
@@ -123,7 +123,7 @@ void check_plan(const Arena& plan, const Config& config, Communicator& communica
                                    -(device_memory().available / ranks - device_reserve_bytes())};
   communicator.maximum(memory);
   const int64_t planned = memory[0], process = memory[1], share = -memory[2] + process;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     check_memory(planned + process, config.memory.limit, share, config.provenance.where("memory.limit"));
   });
 }
@@ -133,7 +133,7 @@ void check_host_memory(int64_t bytes, Communicator& communicator) {
   std::array<int64_t, 2> memory = {bytes, -(host_memory("/").available / communicator.node_size())};
   communicator.maximum(memory);
   const int64_t most = memory[0], share = -memory[1];
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (most <= share) return;
     const auto text = [](int64_t n) { return bytes_text(static_cast<double>(n)); };
     throw UserError(
@@ -163,8 +163,8 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   return options;
 }
 
-std::string taken_attention(const std::string& library, const Config& config) {
-  return may_take_attention(config) && why_ours(config) == nullptr ? library : std::string();
+std::string attention_backend(const std::string& library, const Config& config) {
+  return may_take_attention(config) && fallback_reason(config) == nullptr ? library : std::string();
 }
 
 void agree_on_attention(const std::string& library, Communicator& communicator) {
@@ -186,7 +186,7 @@ std::string attention_difference(std::span<const std::string> libraries, std::sp
       const bool is_new = libraries[rank] == library && std::ranges::find(names, hosts[rank]) == names.end();
       if (is_new) names.push_back(hosts[rank]);
     }
-    const size_t shown = std::min(names.size(), most_hosts);
+    const size_t shown = std::min(names.size(), max_hosts);
     const std::string more = shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "";
     names.resize(shown);
     parts.push_back(fmt::format("{} on {}{}", library.empty() ? "ours" : library, fmt::join(names, ", "), more));
@@ -199,7 +199,7 @@ std::string attention_difference(std::span<const std::string> libraries, std::sp
 
 std::string attention_text(const std::string& library, const Config& config) {
   if (library.empty() || !may_take_attention(config)) return {};
-  if (const char* why = why_ours(config)) return fmt::format("attention is ours: {} has none {}", library, why);
+  if (const char* why = fallback_reason(config)) return fmt::format("attention is ours: {} has none {}", library, why);
   return "attention to whole sequences by " + library;
 }
 
@@ -249,7 +249,7 @@ void warn_of_missing_targets(RunLog& log, const DataStream& data, Communicator& 
   const SectionScope section(Section::data);
   const int64_t samples = data.samples(), rank = communicator.rank(), ranks = communicator.size();
   std::array<int64_t, 1> missing = {0};
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     missing[0] = data.without_target(samples / ranks * rank + std::min(rank, samples % ranks),
                                      samples / ranks * (rank + 1) + std::min(rank + 1, samples % ranks));
   });

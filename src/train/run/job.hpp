@@ -37,7 +37,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
                           Communicator& communicator);
 
 /// Whose attention the run takes for whole sequences on a rank that finds this `library`; empty: all attention is ours.
-std::string taken_attention(const std::string& library, const Config& config);
+std::string attention_backend(const std::string& library, const Config& config);
 /// Collective: UserError(missing_input) on every rank where not all take the same, since they would compute other bits.
 void agree_on_attention(const std::string& library, Communicator& communicator);
 /// Which hosts take which library, and what to do, where not all take the same; else empty. Of each rank.

@@ -15,16 +15,16 @@
 #include "kernels/matmul.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
+#include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
-#include "parallel/job/together.hpp"
 #include "params/offload_file.hpp"
 #include "train/estimate.hpp"
 #include "train/evaluate.hpp"
 #include "train/evaluation_task.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/job.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/run_directory.hpp"
+#include "train/run/stop_monitor.hpp"
 #include "train/step_profile.hpp"
 #include "train/tokenizer_task.hpp"
 #include "train/trainer.hpp"
@@ -36,7 +36,7 @@ namespace {
 /// The deck's text, read once.
 std::string read_deck(const CommandLine& command, Communicator& communicator) {
   std::string text;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) text = read_deck_file(command.deck);
   });
   communicator.broadcast(text);
@@ -44,12 +44,12 @@ std::string read_deck(const CommandLine& command, Communicator& communicator) {
 }
 
 /// What a job has done before Slurm requeued it is not there to be replaced: its command is to go on.
-void keep_own_run(Config& config, Communicator& communicator) {
+void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
   if (!config.run.overwrite) return;
   int64_t own = 0;
   if (communicator.rank() == 0 && restarts != nullptr && std::atoi(restarts) > 0) {
-    own = RunDirectory::begun_by_this_job(config) ? 1 : 0;
+    own = RunDirectory::started_by_this_job(config) ? 1 : 0;
   }
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
@@ -62,7 +62,7 @@ void keep_own_run(Config& config, Communicator& communicator) {
 Config examine(const std::string& text, const CommandLine& command, Communicator& communicator, bool weights = true) {
   const DeckFiles files = command.estimate || !weights ? DeckFiles::examine_data : DeckFiles::examine;
   Config config;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) config = load_config(text, command.deck, command.overrides, files);
   });
   return config;
@@ -73,18 +73,18 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
   ModelFolders folders;
   const auto read = [&] { return load_config(text, command.deck, command.overrides, DeckFiles::trust, &folders); };
   try {
-    raise_together(communicator, [&] {
+    throw_on_all_ranks(communicator, [&] {
       if (communicator.rank() == 0) config = read();
     });
     std::string packed = folders.packed();
     communicator.broadcast(packed);
     folders = ModelFolders::unpacked(packed);
-    raise_together(communicator, [&] { config = read(); });
+    throw_on_all_ranks(communicator, [&] { config = read(); });
   } catch (const UserError&) {  // of all ranks: files that are missing belong to the same message
     examine(text, command, communicator);
     throw;
   }
-  raise_together(communicator, [&] {  // ${NAME} may differ between nodes
+  throw_on_all_ranks(communicator, [&] {  // ${NAME} may differ between nodes
     std::string first = write_deck(config);
     const std::string mine = first;
     communicator.broadcast(first);
@@ -95,7 +95,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
                                   command.deck, communicator.rank()));
     }
   });
-  keep_own_run(config, communicator);
+  ignore_overwrite_after_requeue(config, communicator);
   return config;
 }
 
@@ -197,7 +197,7 @@ void print_opening(RunLog& log, const Config& config, const Trainer& trainer, co
 std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Communicator& communicator) {
   std::unique_ptr<Trainer> trainer;
   const auto plan = [&](int node_size) {
-    raise_together(communicator, [&] {
+    throw_on_all_ranks(communicator, [&] {
       trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size(), node_size);
     });
   };
@@ -242,7 +242,7 @@ struct RankPlan {
 
 /// What the plan of a training run takes for granted of machines.
 std::string assumption_of(const Config& config) {
-  if (taken_attention("some library", config).empty()) return {};
+  if (attention_backend("some library", config).empty()) return {};
   const ModelConfig& m = config.model;
   AttentionShape shape{.heads = m.n_heads, .kv_heads = m.n_kv_heads, .head_dim = m.head_dim};
   shape.softcap = static_cast<float>(m.attention_softcap);
@@ -291,7 +291,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
     e.time = measured->measure(runtime);
   }
   std::string text;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);
   });
   if (communicator.rank() == 0) {
@@ -303,7 +303,7 @@ int estimate(const CommandLine& command, const std::string& deck_text, Config& c
 
 void prepare_directory(const RunDirectory& directory, const Config& config, std::optional<ResumePoint>& from) {
   if (from && from->own) {
-    directory.go_on(write_deck(config));
+    directory.resume(write_deck(config));
   } else {
     directory.start(write_deck(config));
   }
@@ -315,7 +315,7 @@ void prepare_directory(const RunDirectory& directory, const Config& config, std:
 std::vector<NamedContent> compare_or_collect_contents(const Config& config, const Dataset& data,
                                                       std::optional<ResumePoint>& from, Communicator& communicator) {
   std::vector<NamedContent> contents = data.contents;
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
     for (NamedContent& model : content_of_model(config)) contents.push_back(std::move(model));
     if (from) compare_contents(contents, *from);
@@ -326,7 +326,7 @@ std::vector<NamedContent> compare_or_collect_contents(const Config& config, cons
 /// Checks that a finished run's files are the same under the names that the deck has now. Collective.
 void check_finished(Config& config, const std::optional<RunDirectory>& directory, Communicator& communicator) {
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (!from && directory) directory->refuse_respelled();
   });
   compare_or_collect_contents(config, load_data(config, communicator, [](const std::string&) {}), from, communicator);
@@ -338,13 +338,13 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator, [&] { check_finished(config, directory, communicator); }))
     return 0;
-  Interruption interruption(config, RunDirectory::path_of(config), root);
+  StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   settle_precision(config, agreed_fast_bf16(communicator));
-  const std::string attention = taken_attention(attention_library(), config);
+  const std::string attention = attention_backend(attention_library(), config);
   agree_on_attention(attention, communicator);
-  if (from) note_other_attention(*from, attention);
+  if (from) warn_if_backend_changed(*from, attention);
   examine(deck_text, command, communicator, !from);
   Console progress("", root);
   std::vector<std::string> earlier;
@@ -358,7 +358,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   check_plan(trainer->plan(), config, communicator);
   check_host_memory(trainer->pinned_bytes(), communicator);
   trainer->reserve_disk(communicator);
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);
   });
   RunLogOptions options = log_options(config, root ? &*directory : nullptr, trainer->plan(), communicator);
@@ -378,13 +378,13 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
     options.resumed_step = from->manifest.step;
   }
   std::optional<RunLog> log;
-  raise_together(communicator, [&] { log.emplace(options); });
+  throw_on_all_ranks(communicator, [&] { log.emplace(options); });
   print_opening(*log, config, *trainer, data, runtime);
   if (from) print_resume(*log, *from);
-  if (trainer->train(runtime, *log, interruption, from ? &*from : nullptr) == Trainer::Ended::stopped) {
+  if (trainer->train(runtime, *log, stop_monitor, from ? &*from : nullptr) == Trainer::Ended::stopped) {
     return static_cast<int>(ExitCode::stopped);
   }
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (root) directory->mark_finished(trainer->steps_done());
   });
   return 0;
@@ -429,18 +429,18 @@ int check(const std::string& text, const CommandLine& command, Communicator& com
 int run_program(const CommandLine& command, Runtime& runtime) {
   const std::string text = read_deck(command, runtime.communicator());
   if (command.check || command.estimate) {
-    let_signals_kill();
+    restore_default_signals();
   } else {
     keep_going_without_reader();
   }
-  raise_together(runtime.communicator(), [] { attention_library(); });  // one that is asked for must be there
+  throw_on_all_ranks(runtime.communicator(), [] { attention_library(); });  // one that is asked for must be there
   if (command.check) return check(text, command, runtime.communicator());
   Config config = load(text, command, runtime.communicator());
-  if (!config.checkpoint.signal_save) let_signals_kill();
+  if (!config.checkpoint.signal_save) restore_default_signals();
   const bool plans = command.estimate && !command.measure;
   if (!plans && config.run.task != RunConfig::Task::tokenizer) runtime.start_device();
   Communicator& communicator = runtime.communicator();
-  leave_if_asked(communicator, "before it began");
+  throw_if_stopping(communicator, "before it began");
   if (config.run.task == RunConfig::Task::tokenizer) {
     if (command.estimate) {
       throw UserError(ExitCode::command_line, "--estimate: run.task = tokenizer has no model to estimate");

@@ -172,7 +172,7 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
   } else if (const std::string path = config.checkpoint.resume_path(); !path.empty()) {
     point = ResumePoint{path, verify_checkpoint(path, communicator), false, {}, {}, {}};
   }
-  raise_together(communicator, [&] {
+  throw_on_all_ranks(communicator, [&] {
     if (!point && how == "required") {
       throw UserError(ExitCode::missing_input, fmt::format("{}: {} has no checkpoint, and one is required",
                                                            config.provenance.where("checkpoint.resume"), folder));
@@ -189,7 +189,7 @@ std::optional<ResumePoint> find_resume_point(Config& config, const std::string& 
   return point;
 }
 
-void note_other_attention(ResumePoint& point, const std::string& attention) {
+void warn_if_backend_changed(ResumePoint& point, const std::string& attention) {
   const std::string& before = point.manifest.run.attention;
   if (before == attention) return;
   const auto whose = [](const std::string& library) { return library.empty() ? std::string("ours") : library; };

@@ -48,8 +48,8 @@ std::vector<NamedContent> content_of_model(const Config& config);
 /// something else lies in the same place.
 void compare_contents(std::vector<NamedContent>& now, ResumePoint& from);
 
-/// Adds a note where attention was not computed by `attention`, as taken_attention() has it.
-void note_other_attention(ResumePoint& point, const std::string& attention);
+/// Adds a note where attention was not computed by `attention`, as attention_backend() has it.
+void warn_if_backend_changed(ResumePoint& point, const std::string& attention);
 
 /// Cuts ledger.jsonl and metrics.jsonl in `folder` back to the checkpoint, or begins a ledger from that of the other
 /// run that it is of. Gives notes for the user.

@@ -88,7 +88,7 @@ RunDirectory::RunDirectory(const Config& config) : path_(path_of(config)) {
   }
   restore_replaced(checkpoints());
   if (!published_steps(checkpoints()).empty()) {
-    found_ = Found::begun;
+    found_ = Found::resumable;
   } else if (fs::exists(path_ + "/ledger.jsonl", error)) {
     refuse_another_deck(config, "a run that did not finish and has no checkpoint");
   }
@@ -145,7 +145,7 @@ void RunDirectory::refuse_respelled() const {
                   path_, fmt::join(respelled_, "\n  ")));
 }
 
-bool RunDirectory::begun_by_this_job(const Config& config) {
+bool RunDirectory::started_by_this_job(const Config& config) {
   std::ifstream file(path_of(config) + "/begun.json");
   const auto mark = nlohmann::json::parse(file, nullptr, false);
   return !own_job().empty() && mark.is_object() && mark.value("job", nlohmann::json()) == own_job();
@@ -162,7 +162,7 @@ void RunDirectory::sweep_temporary() const {
   }
 }
 
-void RunDirectory::go_on(const std::string& resolved_deck) const {
+void RunDirectory::resume(const std::string& resolved_deck) const {
   sweep_leftovers(checkpoints());
   sweep_temporary();
   std::error_code ignored;

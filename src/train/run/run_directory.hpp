@@ -9,8 +9,8 @@ namespace llmtrain {
 /// <output>/<name>/ as found at start, and the lock that makes this job its only writer. Rank 0 only.
 class RunDirectory {
  public:
-  /// begun: with checkpoints to go on from. A run that was cut off before its first is as good as empty.
-  enum class Found { empty, begun, finished };
+  /// resumable: with checkpoints to resume from. A run that was cut off before its first is as good as empty.
+  enum class Found { empty, resumable, finished };
 
   /// Creates the directory or examines the one that is there, and locks it. UserError(cannot_create): another job owns
   /// it (host, pid and job are named), it holds a run of another deck and run.overwrite is false; or it holds files of
@@ -23,7 +23,7 @@ class RunDirectory {
   static std::string path_of(const Config& config);
 
   /// Whether start() was done by this Slurm job, in whichever of its lives. False outside Slurm.
-  static bool begun_by_this_job(const Config& config);
+  static bool started_by_this_job(const Config& config);
 
   Found found() const { return found_; }
   /// Of a finished run: keys of files that the deck spells otherwise, as "key: <value> there, <value> here". Whether
@@ -35,7 +35,7 @@ class RunDirectory {
   /// Removes what an earlier run left and writes deck.ini: after everything else that can be wrong has been checked.
   void start(const std::string& resolved_deck) const;
   /// Instead of start() for a run that goes on: what killed jobs left behind goes, deck.ini is written anew.
-  void go_on(const std::string& resolved_deck) const;
+  void resume(const std::string& resolved_deck) const;
   /// A small file of results, whole or not at all.
   void write_file(const std::string& name, const std::string& text) const;
   /// Leaves the mark that the run reached its end, after everything else is on disk.

@@ -22,8 +22,8 @@
 #include "core/error.hpp"
 #include "parallel/job/runtime.hpp"
 #include "train/run/command_line.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/program.hpp"
+#include "train/run/stop_monitor.hpp"
 #include "train/step_hook.hpp"
 
 using namespace llmtrain;
@@ -104,15 +104,15 @@ Counts counts_now() {
   return {allocations, usage.ru_minflt + usage.ru_majflt, threads, own_allocations};
 }
 
-constexpr size_t most_steps = 256;
-std::array<Counts, most_steps> at_step;
+constexpr size_t max_steps = 256;
+std::array<Counts, max_steps> at_step;
 size_t steps_seen = 0;
 int own_rank = 0;
 std::string_view does;
 
 void note_step(const StepUnderWay& step) {
   own_rank = step.rank;
-  if (steps_seen < most_steps) at_step[steps_seen++] = counts_now();
+  if (steps_seen < max_steps) at_step[steps_seen++] = counts_now();
   constexpr size_t page = 4096;
   if (does == "allocate") {
     void* volatile memory = ::operator new(page);
@@ -139,7 +139,7 @@ void write_counts(const std::string& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  note_signals();
+  install_signal_handlers();
   try {
     const char* path = std::getenv("LLMTRAIN_TEST_COUNTS");
     const char* what = std::getenv("LLMTRAIN_TEST_DOES");

@@ -22,8 +22,8 @@
 #include "core/error.hpp"
 #include "parallel/job/runtime.hpp"
 #include "train/run/command_line.hpp"
-#include "train/run/interruption.hpp"
 #include "train/run/program.hpp"
+#include "train/run/stop_monitor.hpp"
 #include "train/step_hook.hpp"
 
 using namespace llmtrain;
@@ -89,7 +89,7 @@ void read_faults(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  note_signals();
+  install_signal_handlers();
   try {
     read_faults(std::getenv("LLMTRAIN_TEST_FAULTS"));
     step_hook = apply;

@@ -48,7 +48,7 @@ int64_t dynamic_shared_bytes(const std::string& name) {
   }
   static const std::regex by_rows("(Forward|BackwardQuery|BackwardKey)<[a-z0-9:_]+, (\\d+)>");
   if (std::regex_search(name, match, by_rows)) {
-    const int64_t head_dim = std::min<int64_t>(std::stoi(match[2]) * warp_lanes, largest_head_dim);
+    const int64_t head_dim = std::min<int64_t>(std::stoi(match[2]) * warp_lanes, max_head_dim);
     return row_shared_bytes(head_dim, match[1] == "Forward" ? 1 : 2, match[1] == "BackwardKey" ? 2 : 1);
   }
   if (is_long_norm(name)) return shared_bytes_of_block(0);  // norm.cu: rows that want more lie in memory
@@ -134,10 +134,10 @@ TEST(KernelResources, AttentionIsThereForEveryHeadDimension) {
     return std::any_of(names.begin(), names.end(),
                        [&](const auto& name) { return name.find(part) != std::string::npos; });
   };
-  for (int64_t head_dim = 1; head_dim <= largest_head_dim; ++head_dim) {
+  for (int64_t head_dim = 1; head_dim <= max_head_dim; ++head_dim) {
     for (const char* pass : {"Forward", "BackwardQuery", "BackwardKey"}) {
       EXPECT_TRUE(has(std::string(pass) + "<float, " + std::to_string(row_registers(head_dim)) + ">")) << head_dim;
-      if (head_dim > largest_tiled) continue;
+      if (head_dim > max_tiled) continue;
       for (const char* type : {"bf16", "f16"}) {
         const std::string columns = std::to_string(tile_columns(head_dim));
         EXPECT_TRUE(has(std::string("Tiled") + pass + "<" + columns + ", llmtrain::" + type + ">")) << head_dim;

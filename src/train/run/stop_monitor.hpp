@@ -10,29 +10,29 @@ namespace llmtrain {
 
 /// From now on SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are noted rather than deadly; again and again does no harm. If
 /// whoever started the program has blocked them, those that came since then are noted, too.
-void note_signals();
+void install_signal_handlers();
 /// They are as deadly again as before, one that came in the meantime, too.
-void let_signals_kill();
+void restore_default_signals();
 /// The signal that came, or 0.
-int noted_signal();
+int received_signal();
 
 /// One per job. While it lives, look_for_stop() sees files and clock, too.
-class Interruption {
+class StopMonitor {
  public:
   /// `folder`: of the run. Rank 0 looks for files there and at the clock.
-  Interruption(const Config& config, std::string folder, bool root);
+  StopMonitor(const Config& config, std::string folder, bool root);
   /// Removes the file STOP if it was seen, so that the next job does not find it.
-  ~Interruption();
-  Interruption(const Interruption&) = delete;
-  Interruption& operator=(const Interruption&) = delete;
+  ~StopMonitor();
+  StopMonitor(const StopMonitor&) = delete;
+  StopMonitor& operator=(const StopMonitor&) = delete;
 
   /// Ranks agree on both by their maximum; 0: nothing is asked for.
-  struct Wish {
+  struct Request {
     int64_t stop = 0;  ///< see StopCode
     int64_t save = 0;
   };
   /// `needed`: seconds from now until the next look and a save after it are over.
-  Wish wish(double needed);
+  Request requested(double needed);
   /// A save began (for whatever cause), so that the clock for every_minutes starts again and the file SAVE is gone.
   void saved();
 
@@ -44,7 +44,7 @@ class Interruption {
   double every_seconds_;
   double start_, last_save_, last_look_ = -1e9;
   double end_ = 0;  ///< in seconds of the steady clock; 0: none
-  Wish files_;
+  Request files_;
 };
 
 }  // namespace llmtrain

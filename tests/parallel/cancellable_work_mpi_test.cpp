@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "core/stop_request.hpp"
 #include "harness/harness.hpp"
-#include "parallel/job/together.hpp"
+#include "parallel/job/cancellable_work.hpp"
 
 namespace llmtrain {
 namespace {
@@ -28,7 +28,7 @@ bool is_last() { return communicator().rank() + 1 == communicator().size(); }
 
 TEST(Together, RanksThatAreDoneWaitForTheOthers) {
   int64_t meetings[] = {0}, pieces = 0;
-  work_together(
+  run_cancellable(
       communicator(), "while testing",
       [&](const Pause& pause) {
         for (; pieces < (is_last() ? 12 : 1); ++pieces) {
@@ -50,7 +50,7 @@ TEST(Together, AFailureOnOneRankEndsTheWorkOfAll) {
     work_for_ever(pause);
   };
   try {
-    work_together(communicator(), "while testing", work);
+    run_cancellable(communicator(), "while testing", work);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_content);
@@ -68,19 +68,19 @@ TEST(Together, AWishToStopEndsTheWorkOfAllEvenIfItCatchesErrors) {
     }
   };
   try {
-    work_together(communicator(), "while testing", work);
+    run_cancellable(communicator(), "while testing", work);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::stopped);
     EXPECT_THAT(error.what(), HasSubstr("stopped by SIGUSR1 while testing"));
   }
-  EXPECT_THROW(leave_if_asked(communicator(), "while testing"), UserError);
+  EXPECT_THROW(throw_if_stopping(communicator(), "while testing"), UserError);
   // What is done is not given up.
-  work_together(communicator(), "while testing", [](const Pause& /*pause*/) {});
+  run_cancellable(communicator(), "while testing", [](const Pause& /*pause*/) {});
   communicator().barrier();
   request_stop(0);
   communicator().barrier();
-  leave_if_asked(communicator(), "while testing");
+  throw_if_stopping(communicator(), "while testing");
 }
 
 }  // namespace

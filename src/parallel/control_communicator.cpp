@@ -1,4 +1,4 @@
-#include "parallel/host_plane.hpp"
+#include "parallel/control_communicator.hpp"
 
 #include <cstdlib>
 #include <numeric>
@@ -75,7 +75,7 @@ std::vector<std::string> mpi_gather_all(const std::string& mine, MPI_Comm comm) 
   return all;
 }
 
-HostPlane::HostPlane() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
+ControlCommunicator::ControlCommunicator() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
   mpi_check(MPI_Comm_rank(host_, &rank_), "MPI_Comm_rank");
   mpi_check(MPI_Comm_size(host_, &size_), "MPI_Comm_size");
   const NodePlace place = find_node_place(host_);
@@ -88,7 +88,7 @@ HostPlane::HostPlane() : host_(mpi_duplicate(MPI_COMM_WORLD)) {
 
 namespace {
 
-class PlanningCommunicator final : public HostPlane {
+class PlanningCommunicator final : public ControlCommunicator {
  public:
   std::string sharing_refusal(int64_t /*bytes*/) override { return {}; }
   std::shared_ptr<void> allocate_shared(int64_t /*bytes*/) override { return nullptr; }
@@ -104,16 +104,16 @@ class PlanningCommunicator final : public HostPlane {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_host_plane() { return std::make_unique<PlanningCommunicator>(); }
+std::unique_ptr<Communicator> make_control_communicator() { return std::make_unique<PlanningCommunicator>(); }
 
-HostPlane::~HostPlane() { MPI_Comm_free(&host_); }
+ControlCommunicator::~ControlCommunicator() { MPI_Comm_free(&host_); }
 
-void HostPlane::broadcast(void* data, int64_t bytes, int root) {
+void ControlCommunicator::broadcast(void* data, int64_t bytes, int root) {
   const CollectiveScope scope("broadcast", bytes);
   mpi_broadcast(data, bytes, root, host_);
 }
 
-void HostPlane::broadcast(std::string& text, int root) {
+void ControlCommunicator::broadcast(std::string& text, int root) {
   int64_t length = static_cast<int64_t>(text.size());
   const CollectiveScope scope("broadcast", length);
   mpi_broadcast(&length, sizeof length, root, host_);
@@ -121,30 +121,32 @@ void HostPlane::broadcast(std::string& text, int root) {
   mpi_broadcast(text.data(), length, root, host_);
 }
 
-void HostPlane::sum(std::span<int64_t> values) {
+void ControlCommunicator::sum(std::span<int64_t> values) {
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
-void HostPlane::maximum(std::span<int64_t> values) {
+void ControlCommunicator::maximum(std::span<int64_t> values) {
   const CollectiveScope scope("maximum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_MAX, host_);
 }
 
-void HostPlane::sum(std::span<uint64_t> values) {
+void ControlCommunicator::sum(std::span<uint64_t> values) {
   const CollectiveScope scope("sum", static_cast<int64_t>(values.size_bytes()));
   mpi_all_reduce(values, MPI_SUM, host_);
 }
 
-void HostPlane::sum(ExactSum& value) {
+void ControlCommunicator::sum(ExactSum& value) {
   value.carry();
   const CollectiveScope scope("sum", static_cast<int64_t>(value.limbs().size_bytes()));
   mpi_all_reduce(value.limbs(), MPI_SUM, host_);
 }
 
-std::vector<std::string> HostPlane::gather_all(const std::string& mine) { return mpi_gather_all(mine, host_); }
+std::vector<std::string> ControlCommunicator::gather_all(const std::string& mine) {
+  return mpi_gather_all(mine, host_);
+}
 
-void HostPlane::barrier() {
+void ControlCommunicator::barrier() {
   const CollectiveScope scope("barrier", 0);
   mpi_check(MPI_Barrier(host_), "MPI_Barrier");
 }

@@ -9,12 +9,12 @@
 namespace llmtrain {
 
 /// Loads micro-batches one ahead of their use, on a thread of its own.
-class Feed {
+class BatchPrefetcher {
  public:
-  explicit Feed(const DataStream& data);
-  ~Feed();
-  Feed(const Feed&) = delete;
-  Feed& operator=(const Feed&) = delete;
+  explicit BatchPrefetcher(const DataStream& data);
+  ~BatchPrefetcher();
+  BatchPrefetcher(const BatchPrefetcher&) = delete;
+  BatchPrefetcher& operator=(const BatchPrefetcher&) = delete;
 
   /// Starts loading; at most one is under way or waiting.
   void request(const MicroBatchPlan& plan);

@@ -1,4 +1,4 @@
-#include "train/run/interruption.hpp"
+#include "train/run/stop_monitor.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ double seconds_of_slurm() {
 
 }  // namespace
 
-void note_signals() {
+void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
@@ -60,20 +60,20 @@ void note_signals() {
   pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
 }
 
-void let_signals_kill() {
+void restore_default_signals() {
   for (const int number : signals) std::signal(number, SIG_DFL);
-  if (noted_signal() != 0) std::raise(noted_signal());
+  if (received_signal() != 0) std::raise(received_signal());
 }
 
-int noted_signal() { return requested_stop(); }
+int received_signal() { return requested_stop(); }
 
-Interruption::Interruption(const Config& config, std::string folder, bool root)
+StopMonitor::StopMonitor(const Config& config, std::string folder, bool root)
     : folder_(std::move(folder)),
       root_(root),
       every_seconds_(config.checkpoint.every_minutes * 60),
       start_(now()),
       last_save_(start_) {
-  set_stop_source([this] { return static_cast<int>(wish(0).stop); });
+  set_stop_source([this] { return static_cast<int>(requested(0).stop); });
   if (!root || config.run.task != RunConfig::Task::pretrain) return;  // others have nothing to save in time
   if (config.run.time_limit > 0) {
     end_ = start_ + static_cast<double>(config.run.time_limit);
@@ -82,12 +82,12 @@ Interruption::Interruption(const Config& config, std::string folder, bool root)
   }
 }
 
-Interruption::~Interruption() {
+StopMonitor::~StopMonitor() {
   set_stop_source({});
   if (files_.stop != 0) ::unlink((folder_ + "/STOP").c_str());
 }
 
-void Interruption::look_for_files() {
+void StopMonitor::look_for_files() {
   const double time = now();
   if (time - last_look_ <= look_seconds) return;
   last_look_ = time;
@@ -95,20 +95,20 @@ void Interruption::look_for_files() {
   files_.save = access((folder_ + "/SAVE").c_str(), F_OK) == 0 ? 1 : 0;
 }
 
-Interruption::Wish Interruption::wish(double needed) {
-  Wish wish{requested_stop(), 0};
-  if (!root_) return wish;
+StopMonitor::Request StopMonitor::requested(double needed) {
+  Request requested{requested_stop(), 0};
+  if (!root_) return requested;
   look_for_files();
-  wish.stop = std::max(wish.stop, files_.stop);
-  wish.save = files_.save;
+  requested.stop = std::max(requested.stop, files_.stop);
+  requested.save = files_.save;
   const double time = now();
-  if (every_seconds_ > 0 && time - last_save_ >= every_seconds_) wish.save = 1;
+  if (every_seconds_ > 0 && time - last_save_ >= every_seconds_) requested.save = 1;
   // Half of the time is for steps, however long a save seems to take: else there might be jobs without any.
-  if (end_ > 0 && time + std::min(needed, (end_ - start_) / 2) > end_) wish.stop = stop_by_time;
-  return wish;
+  if (end_ > 0 && time + std::min(needed, (end_ - start_) / 2) > end_) requested.stop = stop_by_time;
+  return requested;
 }
 
-void Interruption::saved() {
+void StopMonitor::saved() {
   last_save_ = now();
   if (files_.save == 0) return;
   ::unlink((folder_ + "/SAVE").c_str());

@@ -7,11 +7,11 @@
 
 namespace llmtrain {
 
-class HostPlane : public Communicator {
+class ControlCommunicator : public Communicator {
  public:
-  HostPlane(const HostPlane&) = delete;
-  HostPlane& operator=(const HostPlane&) = delete;
-  ~HostPlane() override;
+  ControlCommunicator(const ControlCommunicator&) = delete;
+  ControlCommunicator& operator=(const ControlCommunicator&) = delete;
+  ~ControlCommunicator() override;
 
   void broadcast(void* data, int64_t bytes, int root) override;
   void broadcast(std::string& text, int root) override;
@@ -23,14 +23,14 @@ class HostPlane : public Communicator {
   void barrier() override;
 
  protected:
-  HostPlane();  ///< over MPI_COMM_WORLD
+  ControlCommunicator();  ///< over MPI_COMM_WORLD
 
  private:
   MPI_Comm host_ = MPI_COMM_NULL;
 };
 
 /// Over all ranks of the job, for plans: it has no device plane, so that it needs no device.
-std::unique_ptr<Communicator> make_host_plane();
+std::unique_ptr<Communicator> make_control_communicator();
 
 /// Number of this rank among the ranks of its node, how many these are, and its number among all.
 struct NodePlace {

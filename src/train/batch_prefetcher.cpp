@@ -1,12 +1,12 @@
-#include "train/feed.hpp"
+#include "train/batch_prefetcher.hpp"
 
 #include <utility>
 
 namespace llmtrain {
 
-Feed::Feed(const DataStream& data) : data_(data), thread_([this] { work(); }) {}
+BatchPrefetcher::BatchPrefetcher(const DataStream& data) : data_(data), thread_([this] { work(); }) {}
 
-Feed::~Feed() {
+BatchPrefetcher::~BatchPrefetcher() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -15,7 +15,7 @@ Feed::~Feed() {
   thread_.join();
 }
 
-void Feed::request(const MicroBatchPlan& plan) {
+void BatchPrefetcher::request(const MicroBatchPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
     LLMTRAIN_CHECK(!asked_ && !loaded_, "a micro-batch is already on its way");
@@ -25,7 +25,7 @@ void Feed::request(const MicroBatchPlan& plan) {
   changed_.notify_all();
 }
 
-const HostBatch& Feed::take() {
+const HostBatch& BatchPrefetcher::take() {
   std::unique_lock lock(mutex_);
   LLMTRAIN_CHECK(asked_ || loaded_, "no micro-batch was asked for");
   changed_.wait(lock, [this] { return loaded_; });
@@ -35,7 +35,7 @@ const HostBatch& Feed::take() {
   return front_;
 }
 
-void Feed::work() {
+void BatchPrefetcher::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || (asked_ && !loaded_); });

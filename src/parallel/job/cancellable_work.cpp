@@ -1,4 +1,4 @@
-#include "parallel/job/together.hpp"
+#include "parallel/job/cancellable_work.hpp"
 
 #include <fmt/format.h>
 
@@ -21,19 +21,19 @@ struct Left : std::exception {};
 
 }  // namespace
 
-void leave_work(int64_t code, const std::string& where) {
+void cancel_work(int64_t code, const std::string& where) {
   throw UserError(ExitCode::stopped,
                   fmt::format("stopped by {} {}; submit the same command again", stop_reason(code), where));
 }
 
-void leave_if_asked(Communicator& communicator, const std::string& where) {
+void throw_if_stopping(Communicator& communicator, const std::string& where) {
   int64_t stop[] = {look_for_stop()};
   communicator.maximum(stop);
-  if (stop[0] != 0) leave_work(stop[0], where);
+  if (stop[0] != 0) cancel_work(stop[0], where);
 }
 
-void work_together(Communicator& communicator, const std::string& where, const std::function<void(const Pause&)>& work,
-                   const std::function<void()>& meeting) {
+void run_cancellable(Communicator& communicator, const std::string& where,
+                     const std::function<void(const Pause&)>& work, const std::function<void()>& meeting) {
   struct Facts {
     int64_t busy, failed, stop;  // of any rank
   } facts{1, 0, 0};
@@ -59,11 +59,11 @@ void work_together(Communicator& communicator, const std::string& where, const s
   }
   while (!over()) meet(false);
   if (facts.failed != 0) {
-    raise_together(communicator, [&] {
+    throw_on_all_ranks(communicator, [&] {
       if (error) std::rethrow_exception(error);
     });
   }
-  if (facts.busy != 0) leave_work(facts.stop, where);
+  if (facts.busy != 0) cancel_work(facts.stop, where);
 }
 
 }  // namespace llmtrain

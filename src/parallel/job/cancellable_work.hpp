@@ -9,10 +9,10 @@
 namespace llmtrain {
 
 /// UserError(stopped) on every rank, `code` agreed. `where`: "while the weights were read".
-[[noreturn]] void leave_work(int64_t code, const std::string& where);
+[[noreturn]] void cancel_work(int64_t code, const std::string& where);
 
 /// The same where any rank is asked to stop. Collective: for work that the ranks do in step.
-void leave_if_asked(Communicator& communicator, const std::string& where);
+void throw_if_stopping(Communicator& communicator, const std::string& where);
 
 /// What a rank calls between two pieces of its work, on the thread that the work began on. It may leave the work.
 using Pause = std::function<void()>;
@@ -20,7 +20,7 @@ using Pause = std::function<void()>;
 /// Collective. Runs `work` on each rank, without other collectives in it. Every half second the ranks meet in a pause,
 /// or when their work is done; after a UserError on any, or a wish to stop, all leave their work and throw. `meeting`:
 /// what else they do there, together.
-void work_together(Communicator& communicator, const std::string& where, const std::function<void(const Pause&)>& work,
-                   const std::function<void()>& meeting = {});
+void run_cancellable(Communicator& communicator, const std::string& where,
+                     const std::function<void(const Pause&)>& work, const std::function<void()>& meeting = {});
 
 }  // namespace llmtrain

@@ -22,7 +22,7 @@ CHECKED = {"ansible", "apt-get", "cmake", "cpack", "ctest", "git", "hf", "module
            "salloc", "sbatch", "scancel", "scontrol", "spack", "squeue", "srun", "sudo", "tar", "duckdb", "eval"}
 OPTIONAL = {"h5dump", "jq", "gnuplot"}  # run where they are installed
 # Commands with such words are not run either: scripts of the tree, and programs of its build folders.
-ELSEWHERE = ("jobs/", "tests/", "benchmarks/", "cmake/", "build/", "docs/", "llmtrain-gpu/")
+ELSEWHERE = ("jobs/", "tests/", "benchmarks/", "cmake/", "build/", "docs/", "llmtrain-gpu/", "nsys", "KOKKOS_TOOLS_LIBS=")
 # Scripts of the tree that are not run as they stand, and what takes their place.
 SCRIPTS = {r"jobs/quickstart\.sh (\S+\.txt)": r"mpirun -n 2 llmtrain inputs/quickstart.ini data.train=\1 run.overwrite=true",
            r"jobs/quickstart\.sh": "mpirun -n 2 llmtrain inputs/quickstart.ini run.overwrite=true"}

@@ -20,11 +20,10 @@ int64_t count_of(const RunState& state, const std::string& name, int64_t otherwi
 }  // namespace
 
 void DivergenceConfig::visit(DeckKeys& keys) {
-  keys.section(
-      "divergence",
-      "Handle steps whose numbers go wrong. A step is bad if its loss or gradient is not finite, or if its loss is a "
-      "spike; a bad step changes no weights.",
-      Change::applies);
+  keys.section("divergence",
+               "Handle steps whose numbers go wrong. A step is bad if its loss or gradient is not finite, or if its "
+               "loss is a spike; a bad step changes no weights.",
+               Change::applies);
   keys.key(
       "max_bad_steps", max_bad_steps,
       {.unit = "steps",

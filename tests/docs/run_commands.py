@@ -41,8 +41,9 @@ STAND_INS = {
     "web.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(text=t))) for t in open(\"my.txt\").read().split(\"\\n\\n\")]' >web.jsonl",
     "code.jsonl": "head -n 40 web.jsonl >code.jsonl",
     "gpt2": """printf '[run]\\nmax_steps = 2\\n[model]\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
-tokenizer = bpe\\nvocab_size = 300\\ndocument_separator = blank_line\\n[batch]\\nsequence_length = 64\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
+tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
 llmtrain gpt2.ini && mv runs/gpt2/export gpt2 && rm -r runs gpt2.ini""",
+    "stories260K": "cp -r gpt2 stories260K",
 }
 
 
@@ -54,7 +55,7 @@ def masked(line):
     """A line of output without what differs from run to run: numbers, units of speed and time, bars, trailing notes."""
     line = re.sub(r"\x1b\[[0-9;]*m", "", line)
     line = re.sub(r"  left .*$", "", line)
-    line = re.sub(r"0x[0-9a-fp+.-]+|[0-9a-f]{16,}", "N", line)
+    line = re.sub(r"0x[0-9a-fp+.-]+|\b(?=[0-9]*[a-f])[0-9a-f]{16,}\b", "N", line)
     line = re.sub(r"  val +[0-9.]+", "", line)
     line = re.sub(r"[-+]?[0-9][0-9,.]*(e[-+]?[0-9]+)?", "N", line)
     line = re.sub(r"\b(k|M|G)?tok/s\b", "tok/s", line)

@@ -14,7 +14,6 @@ find_package(xxHash REQUIRED)
 find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
 find_package(PCRE2 REQUIRED)
-find_package(liburing) # without it offloaded state moves by plain reads and writes
 
 # Made here: FindHDF5 of CMake 4.3 ends with an error of its own where it would make it for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)

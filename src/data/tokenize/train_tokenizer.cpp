@@ -12,8 +12,8 @@
 #include "core/registry.hpp"
 #include "core/stop_request.hpp"
 #include "data/tokenize/shared_work.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/worker_threads.hpp"
 #include "text/files/bpe_files.hpp"
 
 namespace llmtrain {

@@ -12,7 +12,7 @@ class DeckLoader;
 struct TokenizerTraining;
 
 /// [tokenizer]: how data.tokenizer = bpe is learnt from the training text.
-struct BpeConfig {
+struct TokenizerConfig {
   enum class Unit : uint8_t { line, document };
 
   std::string split = "gpt2";  ///< name of a split pattern
@@ -26,6 +26,6 @@ struct BpeConfig {
 };
 
 template <>
-inline constexpr auto enum_names<BpeConfig::Unit> = name_list("line", "document");
+inline constexpr auto enum_names<TokenizerConfig::Unit> = name_list("line", "document");
 
 }  // namespace llmtrain

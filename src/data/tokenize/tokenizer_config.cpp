@@ -1,4 +1,4 @@
-#include "data/tokenize/bpe_config.hpp"
+#include "data/tokenize/tokenizer_config.hpp"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ struct SplitCodec {
 
 }  // namespace
 
-void BpeConfig::visit(DeckKeys& keys) {
+void TokenizerConfig::visit(DeckKeys& keys) {
   keys.section("tokenizer", "Control how data.tokenizer = bpe is learnt from the training text.");
   keys.key<SplitCodec>("split", split,
                        {.doc = "The pattern that cuts text into words, inside which pairs are merged: that of GPT-2, "
@@ -37,7 +37,7 @@ void BpeConfig::visit(DeckKeys& keys) {
            {.doc = "Further special tokens behind <|endoftext|> and, with data.add_bos, <|begin_of_text|>."});
 }
 
-void BpeConfig::resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos) const {
+void TokenizerConfig::resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos) const {
   const std::vector<std::string> all = training(vocab_size, add_bos).special_tokens;
   for (size_t i = 0; i < all.size(); ++i) {
     const auto first = std::find(all.begin(), all.end(), all[i]);
@@ -51,7 +51,7 @@ void BpeConfig::resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos) cons
              fmt::format("{} is too small: 256 bytes and {} special tokens need {}", vocab_size, all.size(), least));
 }
 
-TokenizerTraining BpeConfig::training(int64_t vocab_size, bool add_bos) const {
+TokenizerTraining TokenizerConfig::training(int64_t vocab_size, bool add_bos) const {
   TokenizerTraining training;
   training.vocabulary_size = vocab_size;
   training.min_frequency = min_frequency;

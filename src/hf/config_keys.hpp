@@ -7,17 +7,16 @@
 #include <string_view>
 #include <vector>
 
+#include "core/files/json_node.hpp"
+
 namespace llmtrain {
 
-/// A hostile value as part of a message.
-std::string shown(const nlohmann::json& value);
-
-/// Reads the keys of one JSON object, remembers which, and collects everything that is wrong: wrong types, values out
-/// of range. null counts as absent, except in has_key().
-class JsonKeys {
+/// The keys of one object of a config.json. Each is read by its JsonNode, whose errors are collected, so that a user
+/// sees all of them at once; keys that nobody reads are listed. null counts as absent, except in has_key().
+class ConfigKeys {
  public:
   /// `prefix` begins the names of keys in problems, such as "rope_scaling.". An absent object has no keys.
-  JsonKeys(const nlohmann::json* object, std::string prefix, std::vector<std::string>& problems);
+  ConfigKeys(const nlohmann::json* object, std::string prefix, std::vector<std::string>& problems);
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
   bool has_key(std::string_view key) const;
@@ -43,7 +42,12 @@ class JsonKeys {
 
  private:
   const nlohmann::json* find(std::string_view key) const;
-  const nlohmann::json* use(std::string_view key);
+  /// read(node) of the key, or the fallback where it is absent or wrong.
+  template <class Value, class Read>
+  Value read(std::string_view key, Value fallback, const Read& read);
+  template <class Value, class Read>
+  std::vector<Value> list(std::string_view key, size_t most, const Read& read_item);
+  void require(std::string_view key);
 
   const nlohmann::json* object_;
   std::string prefix_;

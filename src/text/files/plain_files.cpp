@@ -21,7 +21,7 @@ Json special_tokens(const Tokenizer& tokenizer) {
   return names;
 }
 
-Json byte_level() {
+Json byte_level_json() {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
 }
 
@@ -48,9 +48,9 @@ Json tokenizer_json(const Tokenizer& tokenizer) {
   json["truncation"] = json["padding"] = nullptr;
   json["added_tokens"] = added;
   json["normalizer"] = nullptr;
-  json["pre_tokenizer"] = bytes ? byte_level() : Json();
+  json["pre_tokenizer"] = bytes ? byte_level_json() : Json();
   json["post_processor"] = tokenizer.bos_id() >= 0 ? bos_post_processor(bos_name, tokenizer.bos_id()) : Json();
-  json["decoder"] = bytes ? byte_level() : Json{{"type", "Fuse"}};
+  json["decoder"] = bytes ? byte_level_json() : Json{{"type", "Fuse"}};
   json["model"] = {{"type", "BPE"},
                    {"dropout", nullptr},
                    {"unk_token", nullptr},

@@ -247,7 +247,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")
     parser.add_argument("--ranks", type=positive, default=1)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--markdown", action="store_true", help="the last line is a row of docs/performance.md")
+    parser.add_argument("--markdown", action="store_true", help="the last line is a row of benchmarks/results/pytorch.md")
     args = parser.parse_args()
     if args.steps <= WARM:
         parser.error(f"--steps: more than {WARM}")

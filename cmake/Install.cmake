@@ -4,7 +4,9 @@ set(data_directory ${CMAKE_INSTALL_DATADIR}/llmtrain)
 foreach(folder inputs jobs)
   install(DIRECTORY ${folder} DESTINATION ${data_directory} USE_SOURCE_PERMISSIONS)
 endforeach()
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} USE_SOURCE_PERMISSIONS)
+# As in the tree, so that links between the pages hold.
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} USE_SOURCE_PERMISSIONS)
+install(DIRECTORY benchmarks/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/benchmarks)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 
 # Module files derive the prefix from their own location: modules/tcl/llmtrain/VERSION-DEVICE and

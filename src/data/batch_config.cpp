@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 void BatchConfig::visit(DeckKeys& keys) {
-  keys.section("batch", "How many tokens an optimizer step takes, whatever the number of ranks.");
+  keys.section("batch", "Set how many tokens an optimizer step takes, whatever the number of ranks.");
   keys.key("sequence_length", sequence_length,
            {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Longest sample.", .required = true});
   keys.key("micro", micro,

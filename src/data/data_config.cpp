@@ -38,7 +38,7 @@ struct TokenizerCodec {
 }  // namespace
 
 void DataConfig::visit(DeckKeys& keys) {
-  keys.section("data", "Where text or tokens come from, and how documents become samples.");
+  keys.section("data", "Name the text or tokens to train on, and say how documents become samples.");
   keys.key(
       "train", train,
       {.doc = "Files or globs: text, rows of JSON (.jsonl, .ndjson, or known by their content: text, or input_ids and "

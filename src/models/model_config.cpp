@@ -63,7 +63,8 @@ int64_t ModelConfig::window_of_layer(int64_t layer) const {
 }
 
 void ModelConfig::visit(DeckKeys& keys) {
-  keys.section("model", "Shape and components of the decoder; the family sets the keys that are not given.");
+  keys.section("model",
+               "Describe the decoder, or start from a published one. The family sets every key that is not given.");
   keys.key("family", family, {.doc = family_docs()});
   keys.key("path", path,
            {.doc = "Hugging Face folder of the initial weights (config.json, safetensors). Every other key of this "

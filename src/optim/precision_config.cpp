@@ -20,7 +20,9 @@ struct LossScaleCodec {
 }  // namespace
 
 void PrecisionConfig::visit(DeckKeys& keys) {
-  keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
+  keys.section("precision",
+               "Choose the number format of the passes. Master weights, moments, norms, softmax, loss and sums are "
+               "fp32 or wider.",
                Change::applies);
   keys.key("compute", compute,
            {.doc = "Type of weights and activations in the passes. auto: bf16 if device and libraries are fast at it, "

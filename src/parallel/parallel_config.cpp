@@ -9,7 +9,7 @@ namespace llmtrain {
 
 void ParallelConfig::visit(DeckKeys& keys) {
   keys.section("parallel",
-               "Distribution of the work over ranks. Only reduction_groups and reduction_blocks affect the results.",
+               "Divide the work among the ranks. Only reduction_groups and reduction_blocks touch the results.",
                Change::nothing);
   keys.key("zero", zero,
            {.range = between(0, 3),

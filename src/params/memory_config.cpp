@@ -5,7 +5,7 @@
 namespace llmtrain {
 
 void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Memory of a rank. Nothing here affects the results.", Change::nothing);
+  keys.section("memory", "Trade memory of a rank against time. Nothing here touches the results.", Change::nothing);
   keys.key(
       "recompute", recompute,
       {.doc = "Activations that the backward pass recomputes. none: outputs of norms, and in half precision the sum of "

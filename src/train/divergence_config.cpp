@@ -6,8 +6,8 @@ namespace llmtrain {
 
 void DivergenceConfig::visit(DeckKeys& keys) {
   keys.section("divergence",
-               "Divergence handling. A step is bad if its loss or gradient is not finite, or if its loss is a spike; "
-               "its update is skipped.",
+               "Handle steps whose numbers go wrong. A step is bad if its loss or gradient is not finite, or if its "
+               "loss is a spike; a bad step changes no weights.",
                Change::applies);
   keys.key("max_bad_steps", max_bad_steps,
            {.unit = "steps",

@@ -90,7 +90,7 @@ inline int64_t random_below(Random& random, int64_t n) {
   return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
 }
 
-// The campaigns; the numbers are those of the table in docs/reliability.md.
+// The campaigns; the numbers are those of the table in benchmarks/results/fault_campaigns.md.
 void kills(int64_t count, Score& score);
 void crash_points(int64_t count, Score& score);
 void full_disks(int64_t count, Score& score);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # campaign.sh BUILD_DIR [NAME=COUNT ...]: runs all fault campaigns with their full counts (hours), or the given counts,
-# and writes a table of the results to docs/reliability.md. Exit code 1 when anything went wrong. On a busy machine,
+# and writes a table of the results to benchmarks/results/fault_campaigns.md. Exit code 1 when anything went wrong. On a busy machine,
 # LLMTRAIN_FAULT_PATIENCE=10 makes all time limits ten times as long.
 set -euo pipefail
 [[ $# -ge 1 ]] || { echo "usage: tests/fault/campaign.sh BUILD_DIR [NAME=COUNT ...]" >&2 && exit 64; }
 build=$(readlink -f "$1")
 shift
 cd "$(dirname "$(readlink -f "$0")")/../.."
-document=docs/reliability.md
+document=benchmarks/results/fault_campaigns.md
 cmake --build "$build" --target fault_campaign >/dev/null
 
 export OMP_PROC_BIND=false OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

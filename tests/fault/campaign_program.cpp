@@ -1,5 +1,5 @@
 // campaign NAME COUNT [FILE]: one campaign with this many attempts. Ends with exit code 0 when nothing went wrong, and
-// adds a row of the table of docs/reliability.md to FILE.
+// adds a row of the table of benchmarks/results/fault_campaigns.md to FILE.
 
 #include <fmt/format.h>
 

@@ -16,7 +16,7 @@ tar -xzf packed/llmtrain-*.tar.gz -C elsewhere --strip-components=1
 prefix=$work/elsewhere
 rm -r packed
 for file in bin/llmtrain bin/llmtool share/llmtrain/inputs/quickstart.ini share/llmtrain/jobs/train.sbatch \
-  share/doc/llmtrain/reliability.md; do
+  share/doc/llmtrain/docs/reliability.md; do
   [[ -e $prefix/$file ]] || fail "$file is missing"
 done
 [[ -x $prefix/share/llmtrain/jobs/train.sbatch ]] || fail "the jobs cannot be run"

@@ -129,19 +129,25 @@ std::string deck_help(const DeckKeys& defaults, std::string_view topic) {
 
 std::string deck_manual(const DeckKeys& defaults) {
   std::string out =
-      "# The deck\n\n"
-      "Generated from the source (`visit` of each section): do not edit. `llmtrain --help section.key` shows the "
-      "same.\n\n"
-      "One `key = value` per line under a `[section]`. `#` or `;` at the start of a line, or `;` after white space, "
-      "begin a\n"
-      "comment. Commas separate the items of a list, which may continue in indented lines. A backslash at the end of a "
-      "line\njoins the next, indented line to it. Counts accept `_` between digits and K, M, G (powers of 1000), KiB, "
-      "MiB,\n"
-      "GiB. Text is written without quotation marks, with the escapes `\\n`, `\\t`, `\\s` (a space at an end), `\\,`, "
-      "`\\\\` and\n`\\xHH`. `${NAME}` is an environment variable. Relative paths are "
-      "relative\n"
-      "to the working directory of the job. `section.key=value` on the command line overrides the deck. Numbers "
-      "that\nare used in fp32 must be finite in fp32, and nonzero numbers must not round to 0.\n";
+      R"(# The deck
+
+A deck is the text file that describes a run. This page lists every section and key, in the order in which a user meets
+them. It is generated from the source (`visit` of each section): do not edit it. `llmtrain --help section.key` prints the
+same text.
+
+- **Lines.** Write one `key = value` per line under a `[section]`. A comment begins with `#` or `;` at the start of a
+  line, or with `;` after white space.
+- **Lists** are separated by commas and may continue on indented lines. A backslash at the end of a line joins the
+  indented next line to it without a break.
+- **Counts** accept `_` between digits, the suffixes K, M and G (powers of 1000), and KiB, MiB and GiB. Durations look
+  like `90s`, `15m` and `4h`.
+- **Text** is written without quotation marks. `\n`, `\t`, `\s` (a space at either end), `\,`, `\\` and `\xHH` stand for
+  characters that could not be written there.
+- **Environment.** `${NAME}` is replaced by an environment variable. Relative paths start at the working directory of
+  the job.
+- **Command line.** An argument `section.key=value` wins over the deck.
+- **Numbers** that are used in fp32 must be finite there, and may be 0 there only if they are written as 0.
+)";
   for (const DeckKeys::Section& section : defaults.sections()) {
     out += fmt::format("\n## [{}]\n\n{}\n\n| key | type (unit) | range | default | meaning |\n|---|---|---|---|---|\n",
                        section.name, section.doc);

@@ -5,10 +5,9 @@
 namespace llmtrain {
 
 void WatchdogConfig::visit(DeckKeys& keys) {
-  keys.section(
-      "watchdog",
-      "Hang detection. If a rank is lost or stuck, the job prints the state of every rank and ends with exit code 76.",
-      Change::nothing);
+  keys.section("watchdog",
+               "End the job with exit code 76, and report where every rank is, when a rank is lost or stuck.",
+               Change::nothing);
   keys.key("enabled", enabled,
            {.doc = "Detect lost and stuck ranks. false: a job with such a rank hangs until its time limit."});
   keys.key("lost_after", lost_after,

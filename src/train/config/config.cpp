@@ -144,7 +144,7 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary) {
                      vocabulary);
 }
 
-void Config::visit(DeckKeys& keys) {
+void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   run.visit(keys);
   model.visit(keys);
   data.visit(keys);
@@ -154,11 +154,11 @@ void Config::visit(DeckKeys& keys) {
   precision.visit(keys);
   parallel.visit(keys);
   memory.visit(keys);
-  watchdog.visit(keys);
-  divergence.visit(keys);
-  checkpoint.visit(keys);
   evaluation.visit(keys);
   log.visit(keys);
+  checkpoint.visit(keys);
+  divergence.visit(keys);
+  watchdog.visit(keys);
 }
 
 void Config::set_vocab_size(int64_t size) {

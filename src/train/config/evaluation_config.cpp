@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 void EvaluationConfig::visit(DeckKeys& keys) {
-  keys.section("evaluation", "Evaluation on validation data.", Change::nothing);
+  keys.section("evaluation", "Measure the loss on validation data.", Change::nothing);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of evaluations; 0 = never during the run."});
   keys.key("at_start", at_start, {.doc = "Evaluate before the first step too."});

@@ -5,7 +5,7 @@
 namespace llmtrain {
 
 void LogConfig::visit(DeckKeys& keys) {
-  keys.section("log", "Output during the run, and its intervals.", Change::nothing);
+  keys.section("log", "Choose what is written while the run goes on, and how often.", Change::nothing);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
   keys.key("sinks", sinks, {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl."});

@@ -45,7 +45,7 @@ std::string run_name_of(std::string_view deck_name) {
 }  // namespace
 
 void RunConfig::visit(DeckKeys& keys) {
-  keys.section("run", "Task, name and length of the run.");
+  keys.section("run", "Name the run, choose its task and its length, and say where its results go.");
   keys.key<RunNameCodec>("name", name,
                          {.doc = "Name of the run, whose results are in <output>/<name>/.",
                           .automatic = "the deck's file name",

@@ -30,12 +30,12 @@ int64_t Recorder::now() {
 }
 
 int64_t Recorder::settled_now() const {
-  if (settle_) settle_();
+  if (wait_for_device_) wait_for_device_();
   return now();
 }
 
-void Recorder::start(std::function<void()> settle) {
-  settle_ = std::move(settle);
+void Recorder::start(std::function<void()> wait_for_device) {
+  wait_for_device_ = std::move(wait_for_device);
   spans.reserve(max_spans);
   posts.reserve(max_spans / 16);
   innermost_ = -1;

@@ -61,9 +61,9 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// `settle` is called before each time stamp: it waits for background work of the device, so that every span ends
-  /// with its own work.
-  void start(std::function<void()> settle = {});
+  /// `wait_for_device` is called before each time stamp: it waits for background work of the device, so that every span
+  /// ends with its own work.
+  void start(std::function<void()> wait_for_device = {});
   void stop();
   /// Recorder of the calling thread, or null.
   static Recorder* current() { return current_; }
@@ -83,7 +83,7 @@ class Recorder {
   int64_t settled_now() const;
 
   static constinit thread_local Recorder* current_;
-  std::function<void()> settle_;
+  std::function<void()> wait_for_device_;
   int32_t innermost_ = -1;
 };
 

@@ -95,7 +95,7 @@ struct RunLog::State {
 
   void resume();
   void restore_numbers(const LogState& from);
-  void cut_tables(int64_t step, bool evaluation_owed);
+  void cut_tables(int64_t step, bool evaluation_pending);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
   /// Calls see(name, field) for all that a checkpoint keeps of the log.
   template <class See>
@@ -349,9 +349,9 @@ void RunLog::State::restore_numbers(const LogState& from) {
 }
 
 /// Rows of steps behind this one go, and the evaluation after it that is owed.
-void RunLog::State::cut_tables(int64_t step, bool evaluation_owed) {
+void RunLog::State::cut_tables(int64_t step, bool evaluation_pending) {
   for (MetricsTable* table : {&train, &validation}) {
-    const auto last = static_cast<double>(table == &validation && evaluation_owed ? step - 1 : step);
+    const auto last = static_cast<double>(table == &validation && evaluation_pending ? step - 1 : step);
     const std::vector<double>& steps = table->columns.front().values;
     const auto end = std::ranges::find_if(steps, [&](double s) { return !(s <= last); });
     table->cut(static_cast<size_t>(end - steps.begin()));
@@ -369,7 +369,7 @@ void RunLog::State::resume() {
         console.warn(fmt::format("{}; /{} begins again at step {}", error.what(), table->name, options.resumed_step));
       }
     }
-    cut_tables(options.resumed_step, options.resumed->evaluation_owed);
+    cut_tables(options.resumed_step, options.resumed->evaluation_pending);
   }
   if (metrics) {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();
@@ -390,7 +390,7 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   s.fresh.reset();
   s.restore_numbers(from);
   s.earlier_seconds = wall - seconds_since(s.start);
-  s.cut_tables(r.step, from.evaluation_owed);
+  s.cut_tables(r.step, from.evaluation_pending);
   if (!s.metrics) return;
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["rolled_back_to_step"] = r.step;

@@ -57,7 +57,7 @@ struct RollbackRecord {
 struct LogState {
   std::map<std::string, int64_t> counters;
   std::map<std::string, double> values;
-  bool evaluation_owed = false;  ///< of the checkpoint's step: it will be done, whether or not it has been
+  bool evaluation_pending = false;  ///< of the checkpoint's step: it will be done, whether or not it has been
 };
 
 struct RunLogOptions {

@@ -98,18 +98,18 @@ class NcclSession final : public WaitObserver {
       calls(comm_, native(stream_));
       code = ncclGroupEnd();  // returns the calls' errors as well
     }
-    settle(code, operation, until);
+    wait_until_done(code, operation, until);
   }
   void connect(int size, int rank, Clock::time_point until);
   std::shared_ptr<Flight> take(const char* operation, int64_t bytes);
   void forget_arrived();
   /// Waits until NCCL has completed a nonblocking call.
-  void settle(ncclResult_t code, const char* what, Clock::time_point until = Clock::time_point::max());
+  void wait_until_done(ncclResult_t code, const char* what, Clock::time_point until = Clock::time_point::max());
   ncclResult_t state();
   [[noreturn]] void fail(ncclResult_t code, const std::string& what);
   /// Locks the communicator once it exists.
   std::unique_lock<std::timed_mutex> usable();
-  bool ends_quietly();
+  bool finalize_without_error();
 
   std::timed_mutex mutex_;     ///< guards comm_ and NCCL's calls
   ncclComm_t comm_ = nullptr;  ///< null after abort()
@@ -131,7 +131,7 @@ NcclSession::NcclSession(int size, int rank, const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const Clock::time_point until = Clock::now() + start_limit;
-  settle(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "start of NCCL", until);
+  wait_until_done(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "start of NCCL", until);
   connect(size, rank, until);
   session_of_process = this;
   set_abort_action(abort_session);
@@ -181,7 +181,7 @@ NcclSession::~NcclSession() {
   set_abort_action(nullptr);
   session_of_process = nullptr;
   if (comm_ == nullptr) return;
-  if (std::uncaught_exceptions() == 0 && ends_quietly()) {
+  if (std::uncaught_exceptions() == 0 && finalize_without_error()) {
     ncclCommDestroy(comm_);
   } else {
     ncclCommAbort(comm_);  // ncclCommDestroy would wait for lost peers
@@ -189,7 +189,7 @@ NcclSession::~NcclSession() {
 }
 
 /// True if all transfers complete, and all peers finalize, soon.
-bool NcclSession::ends_quietly() {
+bool NcclSession::finalize_without_error() {
   try {
     const Clock::time_point until = Clock::now() + end_limit;
     for (const auto& flight : in_flight_) {
@@ -198,7 +198,7 @@ bool NcclSession::ends_quietly() {
         std::this_thread::yield();
       }
     }
-    settle(ncclCommFinalize(comm_), "end of NCCL", until);
+    wait_until_done(ncclCommFinalize(comm_), "end of NCCL", until);
     return true;
   } catch (const std::exception&) {
     return false;
@@ -212,7 +212,7 @@ ncclResult_t NcclSession::state() {
   return code == ncclSuccess ? error : code;
 }
 
-void NcclSession::settle(ncclResult_t code, const char* what, Clock::time_point until) {
+void NcclSession::wait_until_done(ncclResult_t code, const char* what, Clock::time_point until) {
   while (code == ncclInProgress) {
     if (Clock::now() > until) fail(code, fmt::format("{}, which has taken too long,", what));
     std::this_thread::yield();

@@ -60,7 +60,7 @@ std::string DivergenceGuard::check(int64_t n, std::optional<double> loss, double
   return bad_;
 }
 
-void DivergenceGuard::lose(int64_t n, const std::string& why) {
+void DivergenceGuard::mark_lost(int64_t n, const std::string& why) {
   lost_ = why;
   bad_data_end_ = n > 0 ? data_step(n - 1) + 1 : 0;
 }

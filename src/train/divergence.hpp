@@ -27,7 +27,7 @@ class DivergenceGuard {
   /// steps.
   std::string check(int64_t n, std::optional<double> loss, double grad_norm, double loss_scale = 0);
   /// Declares the state after n steps unusable, even if its steps were good.
-  void lose(int64_t n, const std::string& why);
+  void mark_lost(int64_t n, const std::string& why);
 
   int64_t bad_in_row() const { return bad_in_row_; }
   /// Number of updates in the state, for Adam's bias correction.

@@ -250,7 +250,7 @@ void Saver::end_removal() {
   });
 }
 
-void Saver::forget_after(int64_t step) {
+void Saver::discard_after(int64_t step) {
   LLMTRAIN_CHECK(!under_way(), "a save is under way");
   throw_on_all_ranks(communicator_, [&] {
     if (communicator_.rank() != 0) return;

@@ -99,7 +99,7 @@ class Saver {
   };
   void set_pinned(const Pinned& pinned) { pinned_ = pinned; }
   /// Removes checkpoints of later steps after a rollback to this one. Collective, while no save is in progress.
-  void forget_after(int64_t step);
+  void discard_after(int64_t step);
 
  private:
   void start(const std::function<void()>& work);

@@ -22,6 +22,6 @@ struct StepUnderWay {
 inline void (*step_hook)(const StepUnderWay&) = nullptr;
 
 /// Called on every rank before each unit of work of an evaluation or of samples during training.
-inline void (*poll_hook)(bool evaluation, int rank) = nullptr;
+inline void (*stop_poll_hook)(bool evaluation, int rank) = nullptr;
 
 }  // namespace llmtrain

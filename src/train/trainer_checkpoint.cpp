@@ -215,7 +215,7 @@ Trainer::Requests Trainer::agree_on_requests(Run& run) {
 }
 
 int64_t Trainer::stop_requested(Run& run, int64_t completed) {
-  if (poll_hook != nullptr) poll_hook(run.pending.evaluation, run.runtime.communicator().rank());
+  if (stop_poll_hook != nullptr) stop_poll_hook(run.pending.evaluation, run.runtime.communicator().rank());
   const Requests requests = agree_on_requests(run);
   const bool save_now = requests.save != 0 && requests.stop == 0 && completed > 0 && completed != run.saved_step;
   const double begin = now();
@@ -241,7 +241,7 @@ int64_t Trainer::save_if_due(Run& run, int64_t& completed, int64_t stop) {
     const bool finite = state_is_finite(run);
     if (finite && wanted) save(run, completed, begin);
     if (!finite && (scheduled || end)) {
-      run.guard.lose(completed, "the parameters or moments are not finite");
+      run.guard.mark_lost(completed, "the parameters or moments are not finite");
       completed = roll_back(run, completed);
       return stop;
     }

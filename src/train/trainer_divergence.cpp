@@ -83,7 +83,7 @@ int64_t Trainer::roll_back(Run& run, int64_t completed) {
   const ResumePoint point = rollback_point(run, completed);
   const int64_t step = restore(run, point);
   const DivergenceGuard::Range left_out = run.guard.roll_back(before, step, run.best_saved);
-  run.saver->forget_after(step);
+  run.saver->discard_after(step);
   const RollbackRecord record{step, completed, left_out.first, left_out.last, before.reason()};
   throw_on_all_ranks(run.runtime.communicator(), [&] {
     if (run.runtime.communicator().rank() == 0) cut_metrics(RunDirectory::path_of(config_), point.manifest);

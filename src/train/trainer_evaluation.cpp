@@ -59,7 +59,7 @@ int64_t Trainer::evaluate(Run& run, int64_t completed) {
   }
   if (!std::isfinite(record.loss)) {
     run.log.evaluation(record);
-    run.guard.lose(completed, "the validation loss is not finite");
+    run.guard.mark_lost(completed, "the validation loss is not finite");
     return 0;
   }
   record.best = update_best(run, record);

@@ -9,7 +9,7 @@ if ! COMPILER=$(compgen -c aarch64-linux-gnu-g++ | sort -V | tail -n 1); then
   exit 77
 fi
 commands=$(sed -nE 's/^ *"command": "(.*)",?$/\1/p' "$build/compile_commands.json" |
-  grep -E -- "-c $PWD/(kernels/host|src/device|src/core)/[a-z0-9_]+\.cpp\$" | grep -vE '_avx512\.cpp$' |
+  grep -E -- "-c $PWD/(kernels/host|src/device|src/core)/[a-z0-9_/]+\.cpp\$" | grep -vE '_avx512\.cpp$' |
   sed -E 's/\\(["\\])/\1/g') # JSON's escapes
 [[ -n $commands ]] || { echo "nothing to compile in $build" && exit 1; }
 export COMPILER

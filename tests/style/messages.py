@@ -36,6 +36,10 @@ AVOIDED = {
     r"\bnone is whole\b": "no intact one was found",
     r"\bowed\b": "pending",
     r"\bheed(?:s|ed)?\b": "use, ignore",
+    r"^(?:Of|What) ": "a noun or an imperative",
+    r"\b(?:go|goes|going|gone) on with\b": "resume, continue",
+    r"\bmay be broken\b": "fractions allowed",
+    r"\btaken apart\b": "profiled",
 }
 
 SAMPLE = r'''#include "a file"

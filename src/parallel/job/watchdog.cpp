@@ -118,7 +118,7 @@ struct Watchdog::State {
   void watch();
   void report_status();
   RankStatus own_status();
-  void look_at_others(double seconds);
+  void check_peers(double seconds);
   std::optional<Verdict> conclude(const LaneWatch& main, const LaneWatch& writer);
   [[noreturn]] void end_with(const Verdict& verdict);
   template <class Condition>
@@ -160,7 +160,7 @@ RankStatus Watchdog::State::own_status() {
   return status;
 }
 
-void Watchdog::State::look_at_others(double seconds) {
+void Watchdog::State::check_peers(double seconds) {
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;
     ObservedRank& other = table[static_cast<size_t>(r)];
@@ -191,7 +191,7 @@ void Watchdog::State::report_status() {
     }
     const Clock::time_point now = Clock::now();
     if (looking) {
-      look_at_others(std::min(Seconds(now - last).count(), std::max(2 * beat, longest_pause)));
+      check_peers(std::min(Seconds(now - last).count(), std::max(2 * beat, longest_pause)));
     } else {
       for (ObservedRank& other : table) other.silent = 0;
     }

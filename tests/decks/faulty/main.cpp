@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   try {
     read_faults(std::getenv("LLMTRAIN_TEST_FAULTS"));
     step_hook = apply;
-    poll_hook = apply_between;
+    stop_poll_hook = apply_between;
     const CommandLine command = parse_command_line(argc, argv);
     Runtime runtime(argc, argv);
     return runtime.guard([&] { return run_program(command, runtime); });

@@ -19,7 +19,7 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* while_verifying = "while a checkpoint was verified";
-constexpr int64_t pieces_before_pause = 16;  // of each thread
+constexpr int64_t pieces_before_pause = 16;  // per thread
 
 int64_t pieces_of(const CheckpointFile& file) { return (file.bytes + hash_piece - 1) / hash_piece; }
 
@@ -29,7 +29,7 @@ void check_size(const FileHandle& file, int64_t expected) {
   }
 }
 
-/// Which tensor of a shard is not what was saved; empty: none.
+/// Returns the first damaged tensor of a shard; empty if there is none.
 std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_t shard, const Pause& pause) {
   ShardIndex index;
   try {
@@ -55,7 +55,7 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
   return {};
 }
 
-/// The share of this rank in the pieces of all files, and what is wrong with files on the way.
+/// This rank's share of the pieces of all files, and the problems found in them.
 class PieceReader {
  public:
   PieceReader(const std::string& path, const std::vector<CheckpointFile>& files, int64_t begin, int64_t end,
@@ -63,7 +63,7 @@ class PieceReader {
       : path_(path), files_(files), begin_(begin), end_(end), threads_(threads) {}
 
   std::vector<Digest> digests;
-  std::string problems;  ///< a line each
+  std::string problems;  ///< one per line
 
   void read(const Pause& pause) {
     digests.resize(static_cast<size_t>(end_ - begin_));
@@ -129,7 +129,7 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
   return problems;
 }
 
-/// Lines of all ranks, each once.
+/// Merges the lines of all ranks, each once.
 std::string join_problems(const std::vector<std::string>& texts) {
   std::vector<std::string> lines;
   for (const std::string& text : texts) {
@@ -144,7 +144,7 @@ std::string join_problems(const std::vector<std::string>& texts) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-/// Collective: empty, or what is wrong with the files.
+/// Collective: returns the problems of the files, or an empty text.
 std::string check_files(const std::string& path, const Manifest& manifest, Communicator& communicator) {
   const std::vector<CheckpointFile> files = manifest.all_files();
   int64_t pieces = 0;
@@ -169,7 +169,7 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   return join_problems({problems});
 }
 
-/// That of a folder, which is of the step in its name where it has one.
+/// Reads the manifest of a folder and checks it against the step in the folder's name, if there is one.
 Manifest parse_manifest_of(const std::string& path, const std::string& text) {
   Manifest manifest = parse_manifest(text, path + "/" + manifest_name);
   const auto step = step_of(std::filesystem::path(path).filename().string());
@@ -179,7 +179,7 @@ Manifest parse_manifest_of(const std::string& path, const std::string& text) {
   return manifest;
 }
 
-/// Rank 0's manifest text, or its reason to refuse, on all ranks.
+/// Returns rank 0's manifest text, or throws its error, on all ranks.
 Manifest read_manifest_together(const std::string& path, Communicator& communicator) {
   std::string text;
   throw_on_all_ranks(communicator, [&] {
@@ -193,7 +193,7 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
   return parse_manifest_of(path, text);
 }
 
-/// Copies what the target wants of one part.
+/// Copies the elements of one part that the target needs.
 void load_part(const FileHandle& file, const IndexEntry& entry, int64_t unit, StateTarget& target,
                std::span<float> buffer, const Pause& pause) {
   const ShardBorders wanted = target.wanted(unit);
@@ -207,7 +207,7 @@ void load_part(const FileHandle& file, const IndexEntry& entry, int64_t unit, St
     at += count;
     pause();
   }
-  // Verified before; what is read whole is compared once more, as the disk may fail between the two.
+  // It was verified before; parts that are read whole are compared again, since the disk can fail in between.
   if (begin == entry.part.begin && end == entry.part.end && hash.digest() != entry.hash) {
     throw UserError(ExitCode::io, file.path() + ": the file has changed while it was read");
   }

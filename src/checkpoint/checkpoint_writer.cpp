@@ -14,7 +14,7 @@
 namespace llmtrain {
 namespace {
 
-/// `hashes`: of the file, or of a share of its pieces.
+/// `hashes` covers the file, or a share of its pieces.
 std::string message_of(const CheckpointShard& shard, const std::vector<Digest>& hashes) {
   Message message;
   message.put(shard.file.name);
@@ -90,7 +90,7 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
 CheckpointSave::CheckpointSave(std::string folder, Communicator& communicator, SaveHook hook)
     : folder_(std::move(folder)), communicator_(communicator), hook_(std::move(hook)) {}
 
-/// Of one mind: all go on, or all throw the same and nothing of the attempt is left.
+/// Synchronizes failures: all ranks continue, or all throw the same error and remove the attempt.
 void CheckpointSave::run_phase(const std::function<void()>& work) {
   try {
     throw_on_all_ranks(communicator_, work);

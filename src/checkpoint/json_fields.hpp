@@ -1,5 +1,5 @@
 #pragma once
-// Strict access to JSON that a checkpoint's files hold: every field is there, of its type, and no other.
+// Strict access to JSON in a checkpoint's files: every field is present, has its type, and no other fields exist.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 
 namespace llmtrain {
 
-/// A value and where it is, for messages.
+/// A value and its location for messages.
 class JsonField {
  public:
   JsonField(const nlohmann::json& value, std::string place) : value_(value), place_(std::move(place)) {}
@@ -25,7 +25,7 @@ class JsonField {
   [[noreturn]] void refuse(const std::string& what) const {
     throw UserError(ExitCode::bad_content, fmt::format("{}: {}", place_, what));
   }
-  /// An object with these keys, perhaps some of the optional ones, and no others.
+  /// Requires an object with these keys, optionally some of the optional ones, and no others.
   void check_keys(std::initializer_list<std::string_view> keys,
                   std::initializer_list<std::string_view> optional = {}) const {
     if (!value_.is_object()) refuse("an object is expected");
@@ -41,7 +41,7 @@ class JsonField {
     return {value_.at(std::string(key)), fmt::format("{}.{}", place_, key)};
   }
   JsonField operator[](size_t i) const { return {value_.at(i), fmt::format("{}[{}]", place_, i)}; }
-  /// Elements of an array.
+  /// Returns the elements of an array.
   size_t size() const {
     if (!value_.is_array()) refuse("an array is expected");
     return value_.size();

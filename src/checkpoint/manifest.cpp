@@ -123,7 +123,7 @@ RunState run_from(const JsonField& field) {
   return run;
 }
 
-/// Files have numbers in the order of their first shards, and each is the same wherever it is named.
+/// Numbers files in the order of their first shards; a file must be the same wherever it is named.
 void check_shard_files(const JsonField& field, const std::vector<CheckpointShard>& shards) {
   const int64_t files = count_files(shards);
   std::map<std::string, CheckpointFile> seen;
@@ -155,7 +155,7 @@ void read_files(const JsonField& shards, const JsonField& files, Manifest& manif
   }
 }
 
-/// The part that the hash covers.
+/// Text that the hash covers.
 std::string_view hashed_part(std::string_view text, const std::string& source) {
   const size_t begin = before_hash.size() + 32 + after_hash.size();
   const bool framed = text.size() > begin + ending.size() && text.starts_with(before_hash) &&

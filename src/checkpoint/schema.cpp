@@ -16,7 +16,7 @@
 namespace llmtrain {
 namespace {
 
-/// Bytes of a few kinds of state still fit.
+/// Largest size of a unit: bytes of a few kinds of state still fit.
 constexpr int64_t max_elements = std::numeric_limits<int64_t>::max() / 64;
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {

@@ -10,14 +10,14 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t pieces_ahead = 8;  // the disk reads them while one is hashed
+constexpr int64_t pieces_ahead = 8;  // the disk reads some of them while another is hashed
 
 Hdf5Handle checked(hid_t id, Hdf5Handle::Close close, const std::string& path) {
   if (id < 0) fail_hdf5_write(path);
   return {id, close};
 }
 
-/// Contiguous, its place on the disk fixed now; HDF5 writes no byte of it.
+/// Contiguous dataset whose location on the disk is fixed now; HDF5 writes no byte of it.
 Hdf5Handle create_dataset(hid_t parent, const std::string& name, hid_t type, hid_t space, const std::string& path) {
   const Hdf5Handle properties = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
   if (H5Pset_layout(properties.get(), H5D_CONTIGUOUS) < 0 ||
@@ -49,7 +49,7 @@ class BusyDisk {
   void written(int64_t offset, int64_t count) {
     if (offset != end_) begin_ = offset;
     end_ = offset + count;
-    const int64_t whole_pages = end_ / 4096 * 4096;  // the page behind them is about to change
+    const int64_t whole_pages = end_ / 4096 * 4096;  // the page after them will change
     if (whole_pages - begin_ < window) return;
     file_.begin_sync(begin_, whole_pages - begin_);
     begin_ = whole_pages;
@@ -215,7 +215,7 @@ std::vector<Digest> ShardFile::digest_pieces(int64_t first, int64_t last) const 
 }
 
 CheckpointShard ShardFile::seal_whole(const std::string& text) {
-  // Parts and index lie in any order: HDF5 puts small datasets where it has room.
+  // Parts and index are in any order: HDF5 puts small datasets into free space.
   std::vector<StreamHash> hashes(index_.entries.size());
   std::vector<size_t> order(index_.entries.size());
   std::iota(order.begin(), order.end(), size_t{0});

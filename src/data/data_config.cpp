@@ -12,7 +12,7 @@
 namespace llmtrain {
 namespace {
 
-/// none, blank_line, or the text itself.
+/// Accepts none, blank_line, or the text itself.
 struct SeparatorCodec {
   static std::string parse(std::string_view text, const KeyInfo&) {
     if (text == "none") return "";

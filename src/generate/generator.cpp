@@ -8,10 +8,10 @@
 
 namespace llmtrain {
 
-/// One prompt and what it has become.
+/// One prompt and its continuation.
 struct Generator::Text {
   size_t prompt = 0;
-  int64_t slot = 0;  ///< of the cache
+  int64_t slot = 0;  ///< slot in the cache
   std::vector<int32_t> ids;
   size_t prompt_length = 0;
   GenerationEnd end = GenerationEnd::length;
@@ -84,7 +84,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   return results;
 }
 
-/// One more token of each text, of which as many are run at a time as there are rows for.
+/// Generates one more token of each text; the number of texts per forward pass is limited by the rows.
 void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = false;
   for (size_t next = 0; next < texts.size();) {
@@ -113,7 +113,7 @@ void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, cons
   }
 }
 
-/// One more token of each text, all but its last one being in the cache.
+/// Generates one more token of each text; the cache holds all tokens but the last.
 void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = true;
   ctx.role = ProductRole::decoding;
@@ -132,7 +132,7 @@ void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, cons
 
 void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
                      const GenerationRequest& request) {
-  ctx.role = ProductRole::decoding;  // one row of each text
+  ctx.role = ProductRole::decoding;  // one row per text
   const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
   model_.logits(ctx, &batch, rows, drawn_from);
   host_logits_.resize(static_cast<size_t>(drawn_from.numel()));

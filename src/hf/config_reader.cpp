@@ -42,7 +42,7 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
 }
 
-/// Families are named by model_type, as in Transformers; an older file may have architectures alone.
+/// model_type names the family, as in Transformers; an older file can have architectures alone.
 Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
   const std::vector<std::string> architectures = keys.texts("architectures", 16);
   const std::string type = keys.text("model_type", "");
@@ -65,12 +65,12 @@ Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::st
                             printable(name), joined(names), did_you_mean(name, names)));
 }
 
-/// Code that comes with a model is not run, as Transformers does not run it without trust_remote_code: the stock model
-/// of its model_type is taken.
+/// Code that comes with a model is not run, like in Transformers without trust_remote_code: the stock model of its
+/// model_type is used.
 void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
   const nlohmann::json* code = keys.value("auto_map");
   if (code == nullptr) return;
-  // Phi-3 was published with its code before Transformers had it; the code is the same.
+  // Phi-3 was published with code before Transformers supported it; the code is equivalent.
   const auto entry = [&](const char* key) {
     const bool there = code->is_object() && code->contains(key) && (*code)[key].is_string();
     return there ? (*code)[key].get<std::string>() : std::string();
@@ -84,7 +84,7 @@ void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::
                   place, shown(*code), architecture_name(family)));
 }
 
-/// What would compute something else than the stock model.
+/// Refuses settings that differ from the stock model.
 void refuse_foreign_parts(JsonKeys& keys, const std::string& place) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const nlohmann::json* value = keys.value(key);
@@ -108,7 +108,7 @@ Activation gated_activation(JsonKeys& keys, std::string_view key, const std::str
   return Activation::swiglu;
 }
 
-/// A key that Transformers also takes under the name that other families have (attribute_map).
+/// Reads a key that Transformers also accepts under other families' name (attribute_map).
 int64_t renamed(JsonKeys& keys, std::string_view key, std::string_view other, int64_t high) {
   if (!keys.has(other)) return keys.integer(key, {}, 1, high);
   const int64_t value = keys.integer(other, {}, 1, high);
@@ -143,7 +143,7 @@ void read_gpt2(JsonKeys& keys, ModelConfig& c) {
   keys.only("scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not known");
 }
 
-/// Which layers have the window, from layer_types or from `otherwise`.
+/// Reads from layer_types, otherwise from `otherwise`, which layers have the window.
 template <class Otherwise>
 void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
   const std::vector<std::string> types = keys.texts("layer_types", 4096);
@@ -214,7 +214,7 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
   if (c.family == Family::gemma2) {
     c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
-    keys.no_effect("hidden_act");  // of older files; hidden_activation decides
+    keys.no_effect("hidden_act");  // in older files; hidden_activation takes precedence
   } else {
     c.activation = gated_activation(keys, "hidden_act", "silu");
   }
@@ -222,7 +222,7 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
   read_rope(keys, c, problems, unknown);
 }
 
-/// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
+/// Checks the limits of the kernels, like ModelConfig::check() for a deck.
 void check_heads(JsonKeys& keys, const ModelConfig& c) {
   const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
   if (c.head_dim > max_head_dim) {
@@ -233,7 +233,7 @@ void check_heads(JsonKeys& keys, const ModelConfig& c) {
   }
 }
 
-/// Keys of one family or two.
+/// Keys of one or two families.
 void read_special_parts(JsonKeys& keys, ModelConfig& c) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.attention_bias) {
@@ -250,7 +250,7 @@ void read_special_parts(JsonKeys& keys, ModelConfig& c) {
     keys.only("rope_interleaved", false, "rope turns the halves of a head, not neighbours");
   }
   if (c.family == Family::qwen2) keys.only("use_mrope", false, "positions are numbers, not triples of them");
-  if (c.family == Family::phi3) {  // of files whose makers generalised the model, with the values of the stock one
+  if (c.family == Family::phi3) {  // some files generalise the model and hold the values of the stock one
     keys.only("full_attn_mod", 1, "attention is whole in every layer");
     keys.only("interpolate_factor", 1, "positions are not interpolated so");
     keys.only("lm_head_bias", false, "the head has no bias");

@@ -15,7 +15,7 @@ Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
   const std::string older = rope.text("type", "default");
   std::string name = rope.text("rope_type", older);
   const bool phi3 = family == ModelConfig::Family::phi3;
-  if (phi3 && (name == "su" || name == "yarn")) name = "longrope";  // its names in older files
+  if (phi3 && (name == "su" || name == "yarn")) name = "longrope";  // names in older files
   if (name == "default") return Kind::none;
   for (const Kind kind : {Kind::linear, Kind::dynamic, Kind::llama3, Kind::yarn, Kind::longrope}) {
     if (name != name_of(kind)) continue;
@@ -27,7 +27,7 @@ Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
   return Kind::none;
 }
 
-/// A number that may be left out.
+/// Reads an optional number.
 double optional_number(JsonKeys& keys, std::string_view key) { return keys.number(key, 0.0); }
 
 void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
@@ -37,7 +37,7 @@ void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
   if (s.kind == Kind::none) return;
   s.factor = optional_number(rope, "factor");
   if (s.kind == Kind::linear || s.kind == Kind::dynamic) return;
-  // Beside rope_scaling it wins, as in Transformers; without any the model is taken as not extended (Phi-3: from 4096).
+  // It overrides rope_scaling, as in Transformers; without any the model is not extended (Phi-3: from 4096).
   constexpr int64_t most = int64_t{1} << 30;
   const int64_t inside = rope.integer("original_max_position_embeddings", model.max_seq_len, 1, most);
   const int64_t otherwise = model.family == ModelConfig::Family::phi3 ? 4096 : inside;
@@ -60,7 +60,7 @@ void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
   }
 }
 
-/// Without what only rope_parameters holds, and with the newer name of the kind.
+/// Removes the keys that only rope_parameters has, and uses the newer name of the kind.
 nlohmann::json scaling_alone(nlohmann::json rope) {
   if (!rope.is_object()) return rope;
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) rope.erase(key);
@@ -88,7 +88,7 @@ void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& pro
     keys.problem("partial_rotary_factor", "only phi3 turns a part of each head, at most all of it");
   }
   read_scaling(rope, keys, model);
-  // In a file of Phi-3 it is there without scaling too.
+  // A file of Phi-3 has it without scaling, too.
   keys.no_effect("original_max_position_embeddings");
   for (const char* kind : {"full_attention", "sliding_attention"}) {
     rope.only(kind, nullptr, "rope of its own for a kind of layers is not known");

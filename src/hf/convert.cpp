@@ -56,7 +56,7 @@ void to_float(StoredType type, const void* stored, int64_t count, float* out) {
 
 void to_float_in_memory(StoredType type, const void* stored, int64_t count, float* out) {
   int64_t done = 0;
-#ifdef __SSE2__  // of every 64-bit x86
+#ifdef __SSE2__  // part of every 64-bit x86
   if (type == StoredType::BF16) {
     const auto* bytes = static_cast<const char*>(stored);
     while (done < count && reinterpret_cast<uintptr_t>(out + done) % sizeof(__m128i) != 0) {
@@ -85,7 +85,7 @@ void from_float(StoredType type, const float* values, int64_t count, void* store
     case StoredType::BF16:
       for (int64_t i = 0; i < count; ++i) {
         const auto bits = std::bit_cast<uint32_t>(values[i]);
-        const auto exact = static_cast<uint16_t>(bits >> 16);  // also where a NaN would be made quiet
+        const auto exact = static_cast<uint16_t>(bits >> 16);  // also if this would make a NaN quiet
         const uint16_t rounded = (bits & 0xFFFFu) == 0 ? exact : bf16(values[i]).bits;
         std::memcpy(bytes + 2 * i, &rounded, sizeof(rounded));
       }

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t max_bytes = int64_t{1} << 30;
 constexpr int64_t max_values = int64_t{1} << 20;
 
-/// The state of a model as minGPT and nanoGPT name it.
+/// State of a model with the names of minGPT and nanoGPT.
 class GptState {
  public:
   explicit GptState(const std::string& path)
@@ -45,7 +45,7 @@ class GptState {
     c.vocab_size = keys.integer("vocab_size", {}, 1, 1 << 30);
     c.max_seq_len = keys.integer("block_size", {}, 1, 1 << 24);
     keys.no_effect("model_type embd_pdrop resid_pdrop attn_pdrop dropout");
-    // nanoGPT says whether there are biases, and has the exact GELU; minGPT has them, and GELU by tanh.
+    // nanoGPT records whether there are biases, and uses the exact GELU; minGPT has biases, and GELU by tanh.
     const bool nano = keys.has_key("bias");
     has_bias_ = keys.boolean("bias", true);
     if (c.n_heads > 0 && c.d_model % c.n_heads != 0) keys.problem("n_head", "does not divide n_embd");
@@ -91,7 +91,7 @@ class GptState {
     return values;
   }
 
-  /// Before anything is written: a tensor that no part of the model asks for.
+  /// Refuses, before anything is written, a tensor that the model does not use.
   void refuse_extra(const std::vector<UnitSpec>& units) const {
     std::set<std::string_view> known = {head, embedding};
     for (const UnitSpec& unit : units) {
@@ -112,7 +112,7 @@ class GptState {
   bool has(std::string_view name) const { return names_.find(name) >= 0; }
   const nlohmann::json& value(std::string_view name, const char* key) const {
     int64_t number = names_.find(name);
-    if (number < 0 && name == embedding) number = names_.find(head);  // of a tied pair a state may hold either one
+    if (number < 0 && name == embedding) number = names_.find(head);  // a state can hold either one of a tied pair
     if (number < 0) refuse(fmt::format("{}: the tensor is missing", name));
     const auto tensor = document_.find(std::string(stored_[static_cast<size_t>(number)]));
     if (!tensor->is_object() || !tensor->contains(key)) refuse(fmt::format("{}: it has no {}", name, key));

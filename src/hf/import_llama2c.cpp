@@ -14,21 +14,22 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t first_header_bytes = 7 * 4, later_header_bytes = 256;
-constexpr int32_t later_magic = 0x616b3432;            ///< "ak42"
-constexpr int64_t begin_of_text = 1, end_of_text = 2;  ///< of every SentencePiece vocabulary that llama2.c trains with
+constexpr int32_t later_magic = 0x616b3432;  ///< "ak42"
+constexpr int64_t begin_of_text = 1,
+                  end_of_text = 2;  ///< ids in every SentencePiece vocabulary that llama2.c trains with
 
 [[noreturn]] void refuse_file(const std::string& path, const std::string& what) {
   throw UserError(ExitCode::bad_content, path + ": " + what);
 }
 
-/// Version 0 is its fields and fp32 tensors; 1 has norms first, and no tables of rope; 2 is 1 with matrices of int8, of
-/// which each group of values has a scale.
+/// Version 0 has its fields and fp32 tensors; version 1 has the norms first, and no rope tables; version 2 is version 1
+/// with int8 matrices, in which each group of values has a scale.
 struct Header {
   ModelConfig model;
   bool tied = true;
   int version = 0;
   int64_t bytes = first_header_bytes;
-  int64_t group = 0;  ///< values of a scale; 0: the matrices are fp32
+  int64_t group = 0;  ///< values per scale; 0: the matrices are fp32
 };
 
 Header read_header(const FileHandle& file) {
@@ -84,19 +85,19 @@ Header read_header(const FileHandle& file) {
   return header;
 }
 
-/// Where each tensor of a layer lies.
+/// Location of each tensor of a layer.
 class Places {
  public:
   struct Place {
     int64_t begin;
-    int64_t elements;  ///< of a layer
-    int64_t group;     ///< of int8; 0: fp32
+    int64_t elements;  ///< per layer
+    int64_t group;     ///< values per int8 scale; 0: fp32
 
     int64_t scales() const { return group == 0 ? 0 : elements / group; }
     int64_t bytes() const { return group == 0 ? 4 * elements : elements + 4 * scales(); }
   };
 
-  /// UserError when the file has another size than the header tells.
+  /// Throws UserError if the file's size differs from the header's.
   Places(const FileHandle& file, const Header& header) : path_(file.path()), group_(header.group), end_(header.bytes) {
     const ModelConfig& c = header.model;
     const int64_t width = c.d_model, kv = c.n_kv_heads * c.head_dim;
@@ -128,7 +129,7 @@ class Places {
     }
   }
 
-  /// Of "model.layers.3.mlp.up_proj.weight" or "model.norm.weight".
+  /// Finds "model.layers.3.mlp.up_proj.weight" or "model.norm.weight".
   Place find(const std::string& name) const {
     constexpr std::string_view layers = "model.layers.";
     std::string part = name.substr(0, name.rfind('.'));
@@ -185,7 +186,8 @@ std::vector<float> read_values(const FileHandle& file, const Places::Place& plac
   return values;
 }
 
-/// Rows of each head, from pairs (0 1) (2 3) ... to halves: all first elements of the pairs, then all second ones.
+/// Reorders the rows of each head from pairs (0 1) (2 3) ... to halves: first elements of all pairs, then the second
+/// ones.
 std::vector<float> halves_of_pairs(const std::vector<float>& values, int64_t head_dim, int64_t columns) {
   std::vector<float> out(values.size());
   const int64_t rows = static_cast<int64_t>(values.size()) / columns;

@@ -20,10 +20,10 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t window_elements = int64_t{2} << 20;  ///< what one thread reads at a time: 8 MiB of fp32
-constexpr size_t windows_before_pause = 8;             ///< of each thread
+constexpr int64_t window_elements = int64_t{2} << 20;  ///< elements per read of one thread: 8 MiB of fp32
+constexpr size_t windows_before_pause = 8;             ///< per thread
 
-/// Elements [begin, end) of a slice and where they belong on this rank.
+/// Elements [begin, end) of a slice and their destination on this rank.
 struct Window {
   StoredSlice slice;
   int64_t begin;
@@ -32,7 +32,7 @@ struct Window {
   int64_t first;  ///< element of the unit
 };
 
-/// work(0) .. work(count - 1) on threads, with pauses between.
+/// Runs work(0) .. work(count - 1) on threads, with pauses in between.
 template <class Work>
 void share_out(size_t count, int threads, const Pause& pause, const Work& work) {
   const size_t batch = windows_before_pause * static_cast<size_t>(threads);
@@ -47,7 +47,7 @@ class Loader {
   Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator)
       : index_(index), match_(match), params_(params), communicator_(communicator), files_(index.files.size()) {}
 
-  /// This rank's share.
+  /// Returns this rank's share.
   void read(Stream& stream, const Pause& pause) {
     const FolderHandle folder = FolderHandle::open(index_.folder);
     const std::vector<Window> windows = cut_windows(folder);
@@ -118,7 +118,7 @@ class Loader {
     }
   }
 
-  /// Every rank compares its part of the two matrices.
+  /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {
     const WeightIndex::Tensor& head = index_.tensors[static_cast<size_t>(match_.tied_head)];
     const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
@@ -162,7 +162,7 @@ std::vector<UnitSpec> units_of(const ParamStore& params) {
 
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream) {
-  // Headers are read once; a model of a thousand files is not opened by every rank.
+  // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) packed = read_weight_index(FolderHandle::open(folder)).packed();

@@ -41,7 +41,7 @@ bool is_model_file(const std::string& name) {
          std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
 }
 
-/// False also when it cannot be read.
+/// Returns false also if it cannot be read.
 bool holds_model_files_only(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -50,8 +50,8 @@ bool holds_model_files_only(const fs::path& folder) {
   return !error;
 }
 
-/// What killed processes of this machine left of the same folder. One that was killed while it replaced a model may
-/// have left files of the user's there: they stay.
+/// Removes temporary folders of the same model that killed processes of this machine left. If a process was killed
+/// while it replaced a model, such a folder can hold the user's files: they are kept.
 void remove_leftovers(const std::string& path) {
   const fs::path folder = folder_of(path);
   const std::string prefix = fmt::format("{}.partial-{}-", fs::path(path).filename().string(), host_name());
@@ -78,7 +78,7 @@ void check_replaceable(const std::string& path) {
   }
 }
 
-/// Takes over what is no file of the model that was replaced.
+/// Moves files that do not belong to the replaced model.
 void keep_foreign_files(const std::string& former, const std::string& folder) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(former, ignored)) {
@@ -93,7 +93,7 @@ void keep_foreign_files(const std::string& former, const std::string& folder) {
 
 int64_t bytes_of(const StoredTensor& t) { return t.numel() * bits_of(t.type) / 8; }
 
-/// Number of each tensor's file: one is full before the next begins, and a tensor is never cut.
+/// Returns the file of each tensor: files are filled in order, and a tensor is never split.
 std::vector<size_t> divide(const std::vector<StoredTensor>& tensors, int64_t file_bytes) {
   std::vector<size_t> files;
   int64_t used = 0;
@@ -110,7 +110,7 @@ std::vector<size_t> divide(const std::vector<StoredTensor>& tensors, int64_t fil
   return files;
 }
 
-/// Names that Transformers, and with it other readers, expect.
+/// File names that Transformers and other readers expect.
 std::string file_name(size_t file, size_t count) {
   return count == 1 ? single_weights_name : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, count);
 }

@@ -36,7 +36,7 @@ std::optional<StoredType> type_of(std::string_view name) {
 constexpr int64_t length_bytes = 8;
 constexpr size_t max_metadata = 65536;  // entries
 
-/// Collects the tensors; offsets are those of the header until they are checked.
+/// Collects the tensors; offsets are taken from the header and checked later.
 class HeaderHandler final : public JsonHandler {
  public:
   explicit HeaderHandler(SafetensorsHeader& header) : JsonHandler(30 * max_tensors_of_file), header_(header) {}
@@ -95,7 +95,7 @@ class HeaderHandler final : public JsonHandler {
   }
 
   bool on_close() override {
-    if (depth() == 2) return true;  // of shape or data_offsets
+    if (depth() == 2) return true;  // values of shape or data_offsets
     if (depth() == 0 || in_metadata_) return true;
     for (const Place p : {Place::dtype, Place::shape, Place::offsets}) {
       if (!seen_[static_cast<size_t>(p)])
@@ -132,11 +132,11 @@ class HeaderHandler final : public JsonHandler {
   std::string name_, key_;
   Place place_ = Place::none;
   std::array<bool, 5> seen_{};
-  int offsets_ = 0;  // read of the current tensor
+  int offsets_ = 0;  // fields of the current tensor that were read
   bool in_metadata_ = false, has_metadata_ = false;
 };
 
-/// Bytes of a tensor, or nothing when they do not fit 63 bits or are no whole number.
+/// Returns the bytes of a tensor, or nothing if they do not fit 63 bits or are not a whole number.
 std::optional<int64_t> checked_bytes(const StoredTensor& tensor) {
   int64_t count = 1, bits = 0;
   if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return 0;

@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-/// Components that no model family has in its own names.
+/// Name components that wrappers add and no model family uses.
 constexpr std::array<std::string_view, 6> wrappers = {"_orig_mod",                   // torch.compile
                                                       "module",                      // (distributed) data parallelism
                                                       "_fsdp_wrapped_module",        // FSDP
@@ -29,7 +29,7 @@ bool is_wrapper(std::string_view component) { return std::ranges::find(wrappers,
 
 struct Unwrapped {
   std::string name;
-  std::string_view leading;  ///< wrappers that the stored name begins with
+  std::string_view leading;  ///< wrappers at the beginning of the stored name
 };
 
 Unwrapped unwrap(std::string_view stored) {
@@ -47,14 +47,14 @@ Unwrapped unwrap(std::string_view stored) {
   return result;
 }
 
-/// Returns what stands before `name` where it is all of `full` or its end behind a dot.
+/// Returns the prefix before `name` if `name` is all of `full` or its end after a dot.
 std::optional<std::string> prefix_of(const std::string& full, std::string_view name) {
   if (!full.ends_with(name)) return std::nullopt;
   const std::string prefix = full.substr(0, full.size() - name.size());
   return prefix.empty() || prefix.ends_with('.') ? std::optional(prefix) : std::nullopt;
 }
 
-/// Finds what stands before all names by a tensor that every model has once.
+/// Finds the prefix of all names by a tensor that every model has once.
 void find_prefix(const std::vector<Unwrapped>& stored, const DecoderNames& model, StoredNames& names) {
   for (const std::string& anchor : {model.final_norm + ".weight", model.embedding + ".weight"}) {
     const std::string first = anchor.substr(0, anchor.find('.') + 1);

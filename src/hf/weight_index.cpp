@@ -24,7 +24,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
 }
 
-/// Says what lies there instead of the weights.
+/// Describes other files that are there instead of the weights.
 [[noreturn]] void no_weights(const FolderHandle& folder) {
   const auto error = [&](const std::string& what) {
     return UserError(ExitCode::missing_input,
@@ -88,7 +88,7 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   const std::string place = folder.path_of(weights_index_name);
   if (names.size() > max_files) refuse(place, fmt::format("names {} files", names.size()));
   for (const std::string& name : names) add_file(index, folder, name);
-  // Both directions: what the index says is there, and what is there the index says.
+  // Checks both directions: tensors of the index are in the files, and tensors of the files are in the index.
   std::map<std::string_view, size_t> place_of;
   for (const WeightIndex::Tensor& t : index.tensors) {
     const auto said = weight_map.find(t.name);

@@ -19,7 +19,7 @@ void append(std::string& line, fmt::format_string<Args...> format, Args&&... arg
   fmt::format_to(std::back_inserter(line), format, std::forward<Args>(args)...);
 }
 
-/// Not a number has a sign that means nothing.
+/// The sign of NaN has no meaning.
 void append_exact(std::string& line, double value) {
   if (std::isnan(value)) {
     line += "nan";

@@ -74,7 +74,7 @@ class CharTokenizer final : public Tokenizer {
   int32_t characters() const { return static_cast<int32_t>(code_points_.size()); }
 
   std::vector<char32_t> code_points_;
-  std::vector<int32_t> id_of_;  // by code point, -1 where there is none
+  std::vector<int32_t> id_of_;  // by code point, -1 = none
   bool with_bos_;
 };
 

@@ -5,7 +5,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t overlap = 8;  // more than what a cut is judged by
+constexpr size_t overlap = 8;  // more than the context that find_cut examines
 
 }  // namespace
 

@@ -11,12 +11,12 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t max_named = 3;         ///< tokens in a message
-constexpr size_t max_token_bytes = 60;  ///< of a token in a message
+constexpr size_t max_named = 3;         ///< tokens per message
+constexpr size_t max_token_bytes = 60;  ///< bytes per token in a message
 constexpr const char* remedy =
     "or give the model more rows (resize_token_embeddings of Transformers) and train them, too";
 
-/// A token as messages show it.
+/// Formats a token for messages.
 std::string shown(const Tokenizer* tokenizer, int64_t id) {
   std::string name = tokenizer != nullptr ? tokenizer->token(static_cast<int32_t>(id)) : std::string();
   if (name.empty()) return {};

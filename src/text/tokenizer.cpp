@@ -15,11 +15,11 @@ constexpr size_t max_serialized = size_t{1} << 20;  // bytes; the largest char v
   throw UserError(ExitCode::bad_content, "stored tokenizer: " + why + ": make the token file again");
 }
 
-/// The object of a serialized tokenizer is flat: an object with at most one array.
+/// A serialized tokenizer is flat: an object with at most one array.
 nlohmann::json parse_flat(std::string_view text) {
   if (text.size() > max_serialized) refuse("longer than a char or byte tokenizer can be");
   int depth = 0;
-  for (const char c : text) {  // no strings with brackets in it are written
+  for (const char c : text) {  // strings with brackets in them are never written
     depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
     if (depth > 2) refuse("nested too deeply");
   }

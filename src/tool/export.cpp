@@ -1,4 +1,4 @@
-// llmtool export: a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
+// llmtool export: writes a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
 
 #include <fmt/format.h>
 
@@ -28,8 +28,8 @@ struct ExportCommand {
   bool force = false;
 };
 
-/// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
-/// with, if it did, or from the checkpoint where that is gone.
+/// Weights of a checkpoint, read tensor by tensor; the accompanying files come from the folder that the run started
+/// from, if any, or from the checkpoint if that folder is gone.
 void export_checkpoint(const std::string& path, ExportOptions options) {
   LoadedModel loaded(path, DType::f32);
   const Tokenizer* tokenizer = loaded.tokenizer();

@@ -48,7 +48,7 @@ struct GenerateOptions {
   std::string compute = "fp32";
 };
 
-/// A text, and where it stands.
+/// A prompt and its location in a file.
 struct Prompt {
   std::string text;
   std::string place;
@@ -65,7 +65,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// A line is a prompt; of rows (.jsonl, .ndjson) a string, or an object with "prompt".
+/// A line is a prompt; a line of rows (.jsonl, .ndjson) is a string, or an object with "prompt".
 std::vector<Prompt> read_prompts(const std::string& path) {
   const std::string text = FileHandle::open_to_read(path).read_text(max_prompt_bytes);
   const bool rows = names_rows(path);
@@ -139,7 +139,7 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
   return request;
 }
 
-/// What a text has become: shown as far as it is certain, ended by stop strings.
+/// Text of a continuation: printed once it is final, ended by stop strings.
 class GrowingText {
  public:
   GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
@@ -147,7 +147,7 @@ class GrowingText {
     for (const std::string& one : stop_) longest_stop_ = std::max(longest_stop_, one.size());
   }
 
-  /// False when a stop string has come up; the text ends before the first one.
+  /// Returns false if a stop string has occurred; the text ends before the first one.
   bool add(int32_t token) {
     const size_t searched = held_back(stream_.certain());
     stream_.add(token);
@@ -155,7 +155,7 @@ class GrowingText {
     return end_ == std::string::npos;
   }
   std::string_view text() const { return std::string_view(stream_.text()).substr(0, end_); }
-  /// Bytes that no later token changes and in which no stop string can begin.
+  /// Returns the number of bytes that no later token changes and in which no stop string can begin.
   size_t certain() const { return end_ == std::string::npos ? held_back(stream_.certain()) : text().size(); }
 
  private:
@@ -168,7 +168,7 @@ class GrowingText {
   TextStream stream_;
   const std::vector<std::string>& stop_;
   size_t longest_stop_ = 0;
-  size_t end_ = std::string::npos;  // where a stop string begins
+  size_t end_ = std::string::npos;  // begin of the stop string
 };
 
 std::string_view name_of(GenerationEnd end) {
@@ -204,7 +204,7 @@ void generate(const GenerateOptions& options) {
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
   for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
-  // Keys in the cache keep the angles that they were given, so dynamic rope has no further reach here.
+  // Cached keys keep their angles, so dynamic rope cannot extend the context here.
   const bool dynamic = loaded.config().rope_scaling.kind == RopeScaling::Kind::dynamic;
   const int64_t most = dynamic ? loaded.config().max_seq_len : loaded.config().longest_sequence();
   if (static_cast<int64_t>(longest) > most) {
@@ -212,7 +212,7 @@ void generate(const GenerateOptions& options) {
                                                        "shorten it",
                                                        longest, most));
   }
-  // The last new token is not read any more.
+  // The model does not read the last new token.
   const int64_t context = std::min(most + 1, static_cast<int64_t>(longest) + options.max_new_tokens);
   const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
   Generator generator(loaded.model(), {loaded.config().vocab_size, sequences, context});

@@ -1,4 +1,4 @@
-// llmtool import: models and token ids of other programs.
+// llmtool import: converts models and token ids of other programs.
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ struct Options {
   bool force = false;
 };
 
-/// PyTorch's files: a zip archive, or before 1.6 a bare pickle.
+/// Detects PyTorch files: a zip archive, or before 1.6 a bare pickle.
 void refuse_pickle(const std::string& path) {
   std::array<char, 4> first{};
   FileHandle::open_to_read(path).read_some(0, 4, first.data());

@@ -1,4 +1,4 @@
-// llmtool inspect: what is in a file.
+// llmtool inspect: shows the content of a file.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -53,7 +53,7 @@ void print_lengths(const TokenFile& file) {
                   static_cast<double>(file.tokens()) / static_cast<double>(lengths.size()), at(0.95), lengths.back()));
 }
 
-/// Reads everything, so that ids outside the vocabulary show here and not in a training job.
+/// Reads everything, so that ids outside the vocabulary are found here and not in a training job.
 void print_contents(const TokenFile& file) {
   std::vector<int32_t> ids;
   std::vector<uint8_t> mask;

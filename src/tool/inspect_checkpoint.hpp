@@ -3,7 +3,7 @@
 
 namespace llmtrain {
 
-/// Prints what the manifest of a checkpoint says; sizes of files are checked, contents are not (llmtool verify does).
+/// Prints the manifest of a checkpoint; checks sizes of files, but not contents (llmtool verify does). Throws
 /// UserError(bad_content or missing_input).
 void inspect_checkpoint(const std::string& path);
 

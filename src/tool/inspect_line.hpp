@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-/// One line of what llmtool inspect says of a file.
+/// Prints one line of llmtool inspect's description of a file.
 inline void inspect_line(std::string_view name, const std::string& value) {
   std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
 }

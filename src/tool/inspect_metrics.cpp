@@ -61,7 +61,7 @@ std::vector<double> read_column(hid_t data, const std::string& path, const std::
   return values;
 }
 
-/// Passes over what is no number, as the loss of a step without a target.
+/// Skips NaN, such as the loss of a step without a target.
 double least_number(const std::vector<double>& values) {
   double least = std::numeric_limits<double>::quiet_NaN();
   for (const double value : values) least = std::fmin(least, value);

@@ -3,10 +3,11 @@
 
 namespace llmtrain {
 
-/// Whether the file is HDF5 with a run's metrics rather than tokens. Main thread only.
+/// Returns true if the HDF5 file holds a run's metrics rather than tokens. Main thread only.
 bool is_metrics_file(const std::string& path);
 
-/// Prints rows, first, last and least value and units of every column of a metrics.h5. UserError(bad_content).
+/// Prints rows, first, last and smallest value and units of every column of a metrics.h5. Throws
+/// UserError(bad_content).
 void inspect_metrics(const std::string& path);
 
 }  // namespace llmtrain

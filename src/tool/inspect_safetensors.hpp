@@ -3,7 +3,7 @@
 
 namespace llmtrain {
 
-/// Prints what the header of a file of safetensors says. UserError(bad_content).
+/// Prints the header of a safetensors file. Throws UserError(bad_content).
 void inspect_safetensors(const std::string& path);
 
 }  // namespace llmtrain

@@ -1,4 +1,4 @@
-// llmtool logprobs: how probable a model finds rows of token ids.
+// llmtool logprobs: computes the log-probabilities of rows of token ids.
 
 #include <fmt/format.h>
 
@@ -52,7 +52,7 @@ std::vector<int32_t> parse_row(std::string_view line, int64_t number, const Load
   return std::move(row.ids);
 }
 
-/// One row as a batch of one segment; every id but the first is a target.
+/// Makes a batch of one row as one segment; every id but the first is a target.
 HostBatch batch_of(const std::vector<int32_t>& ids) {
   HostBatch host;
   const size_t n = ids.size();
@@ -67,7 +67,7 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
   return host;
 }
 
-/// A model with room for rows of some length; for a longer one it is started again with more.
+/// Model with room for rows of some length; a longer row restarts it with more room.
 class Scorer {
  public:
   explicit Scorer(const LogprobsOptions& options) : loaded_(options.model, parse_compute_option(options.compute)) {}
@@ -106,7 +106,7 @@ class Scorer {
   int64_t room_ = 0;
 };
 
-/// False at the end. A line of any length takes bounded memory.
+/// Returns false at the end. A line of any length takes bounded memory.
 bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& line, int64_t number) {
   in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
   if (in.gcount() == 0) return false;
@@ -138,7 +138,7 @@ void logprobs(const LogprobsOptions& options) {
                                               "sound, or overflow in this --compute");
     }
     out["sum"] = sum;
-    std::cout << out.dump() << std::endl;  // whoever reads it need not wait for the next
+    std::cout << out.dump() << std::endl;  // flushed at once for programs that wait for the answer
   }
 }
 

@@ -1,4 +1,4 @@
-// llmtool prepare: text or rows of token ids -> a token file, by the code that llmtrain itself tokenizes with.
+// llmtool prepare: converts text or rows of token ids to a token file, with llmtrain's own tokenization.
 
 #include <fmt/format.h>
 
@@ -87,7 +87,7 @@ void prepare(const PrepareOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (!rows) tokenizer = choose_tokenizer(options, request.scan);
   request.tokenizer = tokenizer.get();
-  // Those of characters and bytes have the token when they were made to use it.
+  // Tokenizers of characters and bytes have the token if they were made to use it.
   request.add_bos = !rows && tokenizer->bos_id() >= 0 && (options.add_bos || tokenizer->files().empty());
   request.output = options.output;
   request.command = command_of(options);

@@ -1,4 +1,4 @@
-// llmtool split: the documents of a file into training and validation data.
+// llmtool split: divides the documents of a file into training and validation data.
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ struct SplitOptions {
   bool force = false;
 };
 
-/// Which documents are for validation: exactly round(fraction x documents) of them, a function of the seed.
+/// Selects the validation documents: exactly round(fraction x documents) of them, a function of the seed.
 class Selection {
  public:
   Selection(int64_t documents, const SplitOptions& options)
@@ -111,13 +111,13 @@ void split_text(const InputFile& input, const SplitOptions& options) {
     progress(reader.progress());
   }
   if (document != documents) throw UserError(ExitCode::io, options.input + ": it was changed while it was read");
-  for (OutputFile* file : {&train, &validation}) file->close();  // both are whole before either gets its name
+  for (OutputFile* file : {&train, &validation}) file->close();  // both are complete before either gets its name
   validation.finish();
   train.finish();
   report_split(options, documents, selection.chosen(), fmt::format("{} and {} bytes", bytes[0], bytes[1]));
 }
 
-/// A token file that gets whole documents of another.
+/// Token file that receives whole documents of another.
 class TokenSide {
  public:
   TokenSide(const TokenFile& from, const std::string& path, const Selection& selection, bool validation)
@@ -171,7 +171,7 @@ void split_tokens_of(const SplitOptions& options) {
   const Selection selection(documents, options);
   TokenSide train(*file, options.train, selection, false), validation(*file, options.validation, selection, true);
   const auto progress = percent_report(terminal_report(), "writing");
-  for (int64_t begin = 0; begin < documents;) {  // runs of documents of one side
+  for (int64_t begin = 0; begin < documents;) {  // consecutive documents for the same output
     int64_t end = begin + 1;
     while (end < documents && selection(end) == selection(begin)) ++end;
     TokenSide& side = selection(begin) ? validation : train;
@@ -186,7 +186,7 @@ void split_tokens_of(const SplitOptions& options) {
                fmt::format("{} and {} tokens", train.tokens(), validation.tokens()));
 }
 
-/// Outputs are of the input's kind, and known by their ending.
+/// Outputs have the input's kind, which their ending shows.
 void check_names(const SplitOptions& options, InputKind kind) {
   for (const std::string& path : {options.train, options.validation}) {
     const bool rows = names_rows(path), tokens = names_tokens(path);

@@ -1,4 +1,4 @@
-// llmtool tokenizer: text to tokens and back with any tokenizer that training can use.
+// llmtool tokenizer: converts text to tokens and back with any tokenizer that training can use.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -38,13 +38,13 @@ std::unique_ptr<Tokenizer> open_and_warn(const TokenizerOptions& options) {
   return tokenizer;
 }
 
-/// All of a file, or of the standard input.
+/// Reads all of a file, or of the standard input.
 std::string read_input(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   return FileHandle::open_to_read(path).read_text(INT64_MAX);
 }
 
-/// Calls use(part) with all of a file, or of the standard input, in parts.
+/// Calls use(part) with successive blocks of a file, or of the standard input.
 template <class Use>
 void read_parts(const std::string& path, const Use& use) {
   std::string part(size_t{1} << 18, '\0');
@@ -62,7 +62,7 @@ void read_parts(const std::string& path, const Use& use) {
   }
 }
 
-/// Ids in one line, as they come.
+/// Prints ids in one line as they arrive.
 class IdPrinter {
  public:
   void print(std::vector<int32_t>& ids) {
@@ -79,7 +79,7 @@ class IdPrinter {
   bool first_ = true;
 };
 
-/// In bounded memory where the tokenizer can.
+/// Encodes in bounded memory if the tokenizer can.
 void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
   std::vector<int32_t> ids, behind;
   if (options.special_tokens) {

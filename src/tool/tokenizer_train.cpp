@@ -1,4 +1,4 @@
-// llmtool tokenizer train: byte-level BPE from files of text, as tokenizer.json and tokenizer_config.json.
+// llmtool tokenizer train: trains byte-level BPE on files of text and writes tokenizer.json and tokenizer_config.json.
 
 #include <fmt/format.h>
 
@@ -63,7 +63,7 @@ TokenizerTraining training_of(const TrainOptions& options) {
   return training;
 }
 
-/// The folder is there, can be written to, and has no tokenizer that would be lost.
+/// Checks that the folder exists, is writable, and has no tokenizer that would be lost.
 void prepare_folder(const TrainOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.output, error);

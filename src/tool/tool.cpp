@@ -27,7 +27,7 @@ void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string
   refuse_command_line(fmt::format("no such subcommand '{}'{}", name, did_you_mean(name, views)));
 }
 
-/// Arguments that the subcommand does not know.
+/// Refuses arguments that the subcommand does not have.
 void refuse_unknown_arguments(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -41,7 +41,7 @@ void refuse_unknown_arguments(const CLI::App& app) {
   }
 }
 
-/// A subcommand that has subcommands itself: the one that was chosen, or null.
+/// Subcommands of a subcommand: returns the chosen one, or null.
 const CLI::App* nested_of(const CLI::App& app) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   return parsed.empty() ? nullptr : parsed.front();
@@ -94,7 +94,7 @@ int parse_and_run(int argc, const char* const* argv) {
   } catch (const CLI::Success& request) {  // help or version
     return program.exit(request, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
-    // A misspelt option is the reason when a required one is missing.
+    // A misspelt option explains why a required one is missing.
     if (const Subcommand* chosen = chosen_of(added)) {
       refuse_unknown_nested(*chosen->app);
       const CLI::App* nested = nested_of(*chosen->app);

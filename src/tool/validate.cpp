@@ -1,4 +1,4 @@
-// llmtool validate: whether text and rows can be trained on, and what they are like.
+// llmtool validate: checks text and rows for training and describes them.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@ struct ValidateOptions {
   bool json = false;
 };
 
-/// The token for what the tokenizer does not know, by the names that are usual; -1: none.
+/// Returns the tokenizer's unknown token by its usual names, -1 if there is none.
 int32_t unknown_id_of(const Tokenizer* tokenizer) {
   if (tokenizer == nullptr || tokenizer->files().empty()) return -1;
   for (int32_t id = 0; id < tokenizer->vocabulary_size(); ++id) {

@@ -13,7 +13,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t input_bytes = int64_t{1} << 18;
-// Neither begins a text in UTF-8.
+// No UTF-8 text begins with either of them.
 constexpr std::string_view gzip_magic = "\x1F\x8B", zstd_magic = "\x28\xB5\x2F\xFD";
 
 struct PackedEnding {
@@ -56,13 +56,13 @@ std::string_view uncompressed_name(std::string_view path) {
   return path;
 }
 
-/// Takes input and gives output, as much as there is room for.
+/// Decompresses as much as there is room for.
 class CompressedReader::Decoder {
  public:
   virtual ~Decoder() = default;
-  /// Advances both; the reason when the input is corrupt, else empty.
+  /// Advances both; returns the problem if the input is corrupt, otherwise an empty text.
   virtual std::string run(std::string_view& input, char*& output, int64_t& room) = 0;
-  /// Between members: the input may end here.
+  /// Returns true between members, where the input may end.
   virtual bool at_border() const = 0;
 };
 
@@ -148,7 +148,7 @@ void CompressedReader::refuse(const std::string& what) const {
   throw UserError(ExitCode::bad_content, fmt::format("{}: compressed byte {}: {}", file_.path(), position(), what));
 }
 
-/// Reads on where all input is used up; false at the end of the file.
+/// Reads more when all input is used; returns false at the end of the file.
 bool CompressedReader::fill() {
   if (input_used_ < input_.size()) return true;
   input_offset_ += static_cast<int64_t>(input_.size());

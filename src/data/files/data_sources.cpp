@@ -17,7 +17,7 @@
 namespace llmtrain {
 namespace {
 
-// The example corpus as training and as validation data are different stories: seed, bytes.
+// The training and validation data of the example corpus are different stories: seed, bytes.
 struct StoriesPart {
   uint64_t seed;
   int64_t bytes;

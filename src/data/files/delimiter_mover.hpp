@@ -6,7 +6,7 @@
 
 namespace llmtrain {
 
-/// Ids of documents that a delimiter begins, as ids of documents that end with EOS.
+/// Turns ids of documents that begin with a delimiter into ids of documents that end with EOS.
 class DelimiterMover {
  public:
   DelimiterMover(int32_t delimiter, int32_t eos) : delimiter_(delimiter), eos_(eos) {}
@@ -22,7 +22,7 @@ class DelimiterMover {
       begun_ = true;
     }
   }
-  /// Behind the last id.
+  /// Ends the last document.
   void close(std::vector<int32_t>& out) {
     if (length_ == 0) {
       ++empty_;
@@ -37,7 +37,7 @@ class DelimiterMover {
  private:
   int32_t delimiter_, eos_;
   std::vector<uint64_t> offsets_ = {0};
-  uint64_t length_ = 0;  // of the document that is open
+  uint64_t length_ = 0;  // tokens of the open document
   bool begun_ = false;
   int64_t empty_ = 0;
 };

@@ -27,7 +27,7 @@ double DocumentReader::progress() const {
   return file_bytes_ > 0 ? static_cast<double>(done) / static_cast<double>(file_bytes_) : 1;
 }
 
-/// Appends a block to the buffer; false at the end of the file.
+/// Appends a block to the buffer; returns false at the end of the file.
 bool DocumentReader::fill() {
   if (ended_) return false;
   if (begin_ > static_cast<size_t>(block_bytes)) {

@@ -20,7 +20,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t ids_per_read = int64_t{1} << 20;  ///< ids at a time
+constexpr int64_t ids_per_read = int64_t{1} << 20;  ///< ids per read
 constexpr int64_t llmc_header = 256 * 4;
 constexpr int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801;
 constexpr int64_t megatron_header = 34;  ///< magic, uint64 version, uint8 type, uint64 sequences, uint64 documents
@@ -44,11 +44,11 @@ struct Shard {
 
 struct Source {
   std::vector<Shard> shards;
-  int64_t tokens = 0;  ///< of all
+  int64_t tokens = 0;  ///< total number
   IdType type = IdType::u16;
-  bool delimiter_leads = false;     ///< what eos_id names stands before a document, and not behind it
-  std::vector<uint64_t> documents;  ///< n + 1 offsets; empty: EOS tells
-  int64_t vocabulary_size = 0;      ///< 0: the format does not say
+  bool delimiter_leads = false;     ///< True if the token of eos_id precedes a document instead of following it
+  std::vector<uint64_t> documents;  ///< n + 1 offsets; empty: EOS ends documents
+  int64_t vocabulary_size = 0;      ///< 0: not in the format
   int64_t eos_id = -1;
 };
 
@@ -152,7 +152,7 @@ std::vector<T> read_array(const FileHandle& file, int64_t begin, int64_t count) 
   return values;
 }
 
-/// Offsets of documents in tokens, from the lengths of sequences and the first sequence of each document.
+/// Returns offsets of documents in tokens, from the lengths of sequences and the first sequence of each document.
 std::vector<uint64_t> megatron_documents(const std::string& path, const std::vector<int32_t>& lengths,
                                          const std::vector<int64_t>& pointers, const std::vector<int64_t>& borders,
                                          int64_t width) {
@@ -230,7 +230,7 @@ Source open_source(ForeignTokens format, const std::vector<std::string>& inputs)
   throw Error("unknown format");
 }
 
-/// Calls use(first, ids) for all ids, checked against the vocabulary, a block after the other.
+/// Calls use(first, ids) for all ids, block by block, checked against the vocabulary.
 template <class Use>
 void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   std::vector<char> bytes;
@@ -258,7 +258,7 @@ void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   }
 }
 
-/// Vocabulary and EOS: of the tokenizer, else of the options, else of the format.
+/// Vocabulary and EOS come from the tokenizer, otherwise from the options, otherwise from the format.
 TokenFileInfo info_of(const Source& s, const TokenImport& request) {
   TokenFileInfo info;
   info.path = request.output;
@@ -292,7 +292,7 @@ TokenFileInfo info_of(const Source& s, const TokenImport& request) {
   return info;
 }
 
-/// Offsets of documents from the EOS that each ends with; the last one may lack it.
+/// Returns offsets of documents that end with EOS, which the last one may lack.
 std::vector<uint64_t> documents_by_eos(const Source& s, const TokenFileInfo& info) {
   std::vector<uint64_t> documents = {0};
   for_ids(s, info.vocabulary_size, [&](int64_t first, std::span<const int32_t> ids) {
@@ -304,8 +304,8 @@ std::vector<uint64_t> documents_by_eos(const Source& s, const TokenFileInfo& inf
   return documents;
 }
 
-/// What begins the documents: the one of the tokenizer's special ids that the first one begins with, else what the
-/// format says, where the tokenizer has it.
+/// Returns the token that begins documents: the special id of the tokenizer that the first document begins with,
+/// otherwise the format's if the tokenizer has it.
 int32_t leading_delimiter(const Source& s, const TokenImport& request, const TokenFileInfo& info) {
   if (request.tokenizer == nullptr) return info.eos_id;
   std::array<char, 8> bytes{};
@@ -318,7 +318,7 @@ int32_t leading_delimiter(const Source& s, const TokenImport& request, const Tok
   return s.eos_id < info.vocabulary_size ? static_cast<int32_t>(s.eos_id) : info.eos_id;
 }
 
-/// Calls use(first, ids) for all ids as the token file has them.
+/// Calls use(first, ids) for all ids as in the token file.
 template <class Use>
 DelimiterMover for_moved_ids(const Source& s, int32_t delimiter, const TokenFileInfo& info, const Use& use) {
   DelimiterMover mover(delimiter, info.eos_id);
@@ -367,7 +367,7 @@ void import_tokens(ForeignTokens format, const TokenImport& request, const Progr
   } else {
     if (s.documents.empty()) s.documents = documents_by_eos(s, info);
     const size_t all = s.documents.size();
-    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // empty ones
+    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // skips empty ones
     info.skipped_documents = static_cast<int64_t>(all - s.documents.size());
   }
   info.documents = static_cast<int64_t>(s.documents.size()) - 1;

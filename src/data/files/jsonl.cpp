@@ -17,12 +17,12 @@ namespace {
 
 constexpr int64_t read_bytes = int64_t{1} << 18;
 
-/// Takes the events of the parser, which keeps its own stack on the heap: no depth overflows the machine's. After the
-/// key of a wanted column and until the next key of the row, every value belongs to that column.
+/// Handler of the parser's events. The parser keeps its own stack on the heap, so that no depth overflows the thread's
+/// stack. After the key of a requested column and until the next key of the row, every value belongs to that column.
 class RowHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
-  /// Where the line is no JSON.
+  /// Called if the line is not JSON.
   std::optional<size_t> broken_at() const { return broken_at_; }
   virtual bool finish() = 0;
 
@@ -79,7 +79,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  protected:
-  /// Whether the value of this key of the row is one to take.
+  /// Returns true if the value of this key of the row is requested.
   virtual bool wants(const std::string& key) = 0;
   virtual bool open_list() { return refuse_value(); }
   virtual bool take_null() { return refuse_value(); }
@@ -87,7 +87,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   virtual bool take_integer(int64_t) { return refuse_value(); }
   virtual bool take_float(const std::string&) { return refuse_value(); }
   virtual bool take_string(std::string&) { return refuse_value(); }
-  virtual bool refuse_value() = 0;  ///< of another type than the column has
+  virtual bool refuse_value() = 0;  ///< for a type that the column does not have
 
   size_t depth() const { return keys_.size(); }
   const std::string& key_of_row() const { return key_; }
@@ -105,8 +105,8 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
 
   std::string problem_;
   std::optional<size_t> broken_at_;
-  std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
-  std::string key_;                                    // of the row
+  std::vector<std::unordered_set<std::string>> keys_;  // one entry per open object or array
+  std::string key_;                                    // keys of the row
   bool wanted_ = false;
 };
 
@@ -195,7 +195,7 @@ class TokenRowHandler final : public RowHandler {
   TokenRow& row_;
   std::vector<int32_t> mask_;
   Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels}, attention_{"attention_mask", &mask_};
-  Column* column_ = nullptr;  // of the wanted key
+  Column* column_ = nullptr;  // value of the requested key
 };
 
 class TextRowHandler final : public RowHandler {
@@ -245,7 +245,7 @@ class KeyHandler final : public RowHandler {
   std::vector<std::string>& keys_;
 };
 
-/// Over a line; tells `read` how far the parser has read, which a handler that refuses a value does not learn.
+/// Parses a line; tells `read` how far the parser has read, which a handler that refuses a value does not know.
 class WatchedIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -269,7 +269,7 @@ class WatchedIterator {
 };
 
 void parse_row(std::string_view line, RowHandler& handler) {
-  // The parser takes a NUL for the end of its input, and skips a mark.
+  // The parser takes a NUL for the end of its input, and skips a byte order mark.
   const size_t nul = line.find('\0');
   if (nul != std::string_view::npos) throw RowError(nul, "a NUL");
   if (line.starts_with(byte_order_mark)) throw RowError(0, "the line begins with a byte order mark: remove it");
@@ -277,7 +277,7 @@ void parse_row(std::string_view line, RowHandler& handler) {
   const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
                                                 WatchedIterator(line.data() + line.size(), &read), &handler);
   if (!parsed) throw RowError(handler.broken_at().value_or(std::max<size_t>(read, 1) - 1), handler.problem());
-  if (!handler.finish()) throw RowError(0, handler.problem());  // of the row as a whole
+  if (!handler.finish()) throw RowError(0, handler.problem());  // error of the row as a whole
 }
 
 }  // namespace
@@ -320,7 +320,7 @@ std::vector<std::string> row_keys(std::string_view line) {
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
 void refuse_long_row(const FileHandle& file, int64_t begin, int64_t limit) {
-  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // looked at for the end
+  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // already searched for the end
   std::string buffer(static_cast<size_t>(read_bytes), '\0');
   int64_t bytes = 0;
   bool counted = false;
@@ -354,7 +354,7 @@ LineReader::LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin
   buffer_offset_ = file_bytes_;  // no line starts in the range
 }
 
-/// Appends to the buffer what follows it in the file; false at the end of the file.
+/// Appends the next block of the file to the buffer; returns false at the end of the file.
 bool LineReader::fill() {
   const int64_t from = buffer_offset_ + static_cast<int64_t>(buffer_.size());
   const int64_t count = std::min(read_bytes, file_bytes_ - from);

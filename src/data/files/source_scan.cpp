@@ -24,15 +24,15 @@ struct PieceScan {
   Digest digest;
   int64_t characters = 0;
   int64_t text_bytes = 0;
-  int64_t rows = 0;  // of text
+  int64_t rows = 0;  // bytes of text
   int64_t skipped = 0;
   int64_t first_skipped = -1;
-  std::vector<int64_t> separators;  // places in the file where one may start; they may overlap
-  int64_t first_newline = -1;       // of rows
+  std::vector<int64_t> separators;  // offsets in the file where a document can start; they can overlap
+  int64_t first_newline = -1;       // results for rows
   int64_t last_newline = -1;
 };
 
-/// What all ranks learn about a piece.
+/// Result of a piece, which all ranks receive.
 struct PieceFacts {
   int64_t characters, text_bytes, rows, skipped, first_skipped, separators;
 };
@@ -58,7 +58,7 @@ class Scanner {
   }
 
  private:
-  /// Every rank must see the file as rank 0 found it.
+  /// Checks that every rank sees the file as rank 0 found it.
   static void check(const InputFile& file) {
     if (open_content(file).size() != file.bytes) {
       throw UserError(ExitCode::io, file.path + ": its size differs between the ranks: all must see the same file");
@@ -70,8 +70,8 @@ class Scanner {
 
   PieceScan scan(const FilePiece& piece) {
     const InputFile& file = files_[piece.file];
-    const FileHandle handle = open_content(file);  // not all at once: there may be many
-    // A code point or separator that starts in the piece may end behind it.
+    const FileHandle handle = open_content(file);  // released one by one: there can be many
+    // A code point or separator that starts in the piece can end after it.
     const int64_t beyond = std::max<int64_t>(3, static_cast<int64_t>(file.format.separator.size()) - 1);
     thread_local std::string buffer;
     buffer.resize(static_cast<size_t>(std::min(piece.end + beyond, file.bytes) - piece.begin));
@@ -127,7 +127,7 @@ class Scanner {
     *code_points_ |= seen;
   }
 
-  /// The rows that begin in the piece.
+  /// Scans the rows that begin in the piece.
   void scan_rows(const FilePiece& piece, const FileHandle& handle, PieceScan& result) {
     const InputFile& file = files_[piece.file];
     LineReader lines(handle, file.bytes, piece.begin, piece.end, file.format.row_limit);
@@ -171,7 +171,7 @@ class Scanner {
     if (files_[piece.file].kind != InputKind::text) check_line(piece, result);
   }
 
-  /// A rank sees its pieces in order: a line without end is found without reading all of it as a line.
+  /// A rank scans its pieces in order: a line without an end is detected without reading all of it as a line.
   void check_line(const FilePiece& piece, const PieceScan& result) {
     if (piece.file != line_file_) line_begin_ = piece.begin;
     line_file_ = piece.file;
@@ -234,7 +234,7 @@ class Scanner {
     return scan;
   }
 
-  /// Separators are taken from left to right; one that overlaps the one before is text.
+  /// Separators are found from left to right; one that overlaps the one before is text.
   void add_documents(size_t f, size_t first, size_t last, SourceScan& scan) const {
     const size_t before = scan.documents.size();
     const int64_t length = static_cast<int64_t>(files_[f].format.separator.size());
@@ -264,10 +264,10 @@ class Scanner {
   std::unique_ptr<CodePointSet> code_points_ = std::make_unique<CodePointSet>();
   size_t line_file_ = SIZE_MAX;
   int64_t line_begin_ = 0;
-  // By piece: those of this rank, after exchange() of all.
+  // By piece: results of this rank, and of all ranks after exchange().
   std::vector<Digest> digests_;
   std::vector<PieceFacts> pieces_found_;
-  std::vector<int64_t> separators_;  // of all pieces, one after the other
+  std::vector<int64_t> separators_;  // of all pieces in order
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 
 std::vector<std::string> expand(const std::string& pattern) {
   std::error_code error;
-  if (std::filesystem::exists(pattern, error)) return {pattern};  // also names with characters special in patterns
+  if (std::filesystem::exists(pattern, error))
+    return {pattern};  // also finds names that contain characters special in patterns
   if (error && error != std::errc::filename_too_long) {
     throw UserError(ExitCode::missing_input, pattern + ": " + error.message());
   }
@@ -30,7 +31,7 @@ std::vector<std::string> expand(const std::string& pattern) {
                     pattern + (wild ? ": no file has such a name" : ": there is no such file") +
                         (status == GLOB_ABORTED ? " (a folder on the way cannot be read)" : ""));
   }
-  std::sort(paths.begin(), paths.end());  // by byte, whatever the locale
+  std::sort(paths.begin(), paths.end());  // byte order, whatever the locale
   return paths;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t piece_tokens = int64_t{1} << 16;
 
-/// Reads through a file descriptor at the offsets that HDF5 named once, so that any thread may read.
+/// Reads through a file descriptor at the offsets that HDF5 reported once, so that any thread can read.
 class StoredTokens final : public TokenFile {
  public:
   StoredTokens(const std::string& path, int64_t rows)
@@ -88,7 +88,7 @@ class StoredTokens final : public TokenFile {
   std::vector<uint64_t> documents_;
 };
 
-/// Tokens [begin, end) of another file; documents that a border cuts are shorter here.
+/// View of tokens [begin, end) of another file; documents that a border cuts are shorter here.
 class TokenRange final : public TokenFile {
  public:
   TokenRange(std::shared_ptr<const TokenFile> base, int64_t begin, int64_t end)
@@ -155,7 +155,7 @@ class JoinedTokens final : public TokenFile {
  private:
   void add(const TokenFile& file) {
     const TokenFileInfo& other = file.info();
-    // Rows of ids know no vocabulary but their highest id.
+    // The highest id is the only vocabulary that rows of ids have.
     const bool rows = other.tokenizer_hash.empty() && info_.tokenizer_hash.empty() && other.eos_id < 0;
     if ((other.vocabulary_size != info_.vocabulary_size && !rows) || other.eos_id != info_.eos_id ||
         other.tokenizer_hash != info_.tokenizer_hash) {
@@ -233,7 +233,7 @@ std::string content_of_tokens(const TokenFile& file) {
   StreamHash hash;
   hash.update(facts.data(), facts.size());
   std::vector<int32_t> ids(static_cast<size_t>(std::min(of_place, tokens)));
-  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // where the last place begins
+  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // index of the file that contains the last position
   for (int64_t place = 0; place < places && !ids.empty(); ++place) {
     const int64_t begin = last / (places - 1) * place + last % (places - 1) * place / (places - 1);
     file.read(begin, static_cast<int64_t>(ids.size()), ids.data());

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t written_tokens = size_t{1} << 16;
 
-/// The same bytes whenever and by however many processes it is made: no times are stored.
+/// The bytes do not depend on the time or on the number of processes: no times are stored.
 class TokenFileCreator {
  public:
   explicit TokenFileCreator(const std::string& path) : path_(path) {

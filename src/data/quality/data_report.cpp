@@ -14,20 +14,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of what is examined at once, for each thread and in all.
+// Limits of the work in flight, per thread and in total.
 constexpr size_t batch_bytes = size_t{8} << 20;
 constexpr size_t batch_parts = size_t{1} << 16;
 
-/// What is kept of every document.
+/// Record of every document.
 struct DocumentFacts {
   DocumentPrint print;
-  uint32_t characters = 0, tokens = 0;  // of longer ones the largest number
+  uint32_t characters = 0, tokens = 0;  // saturates for longer ones
   int32_t file = 0;
 };
 
 uint32_t clipped(int64_t value) { return static_cast<uint32_t>(std::min<int64_t>(value, UINT32_MAX)); }
 
-/// Shortest, mean, ..., and a histogram whose classes begin at 0, 1, 2, 4, 8, ...
+/// Computes shortest, mean, ..., and a histogram whose classes begin at 0, 1, 2, 4, 8, ...
 Json length_facts(std::vector<uint32_t> lengths) {
   if (lengths.empty()) return Json();
   Json facts = Json::object();
@@ -110,7 +110,7 @@ class Reporter {
     const bool rows = file.kind != InputKind::text;
     if (part.first && part.last && (rows ? is_blank(part.text) : part.text.empty())) {
       if (!rows) ++empty_;
-      return;  // a blank line between rows is nothing
+      return;  // a blank line between rows is ignored
     }
     if (rows && !(part.first && part.last)) return add_long_row(file, part);
     if (!facts.problem.empty()) {
@@ -130,7 +130,7 @@ class Reporter {
     if (part.last) close(f);
   }
 
-  /// A part of a row beyond the limit, whose size the last one tells.
+  /// Segment of a row beyond the limit; the last one tells its size.
   void add_long_row(const InputFile& file, const DocumentPart& part) {
     if (part.first) {
       first_place_ = place_of(file.path, part, 0);
@@ -147,7 +147,7 @@ class Reporter {
     const uint64_t both[2] = {sum.content, part.content};
     sum.content = sum.bytes == 0 ? part.content : XXH3_64bits(both, sizeof(both));
     if (sum.bytes == 0) {
-      sum.similar = part.similar;  // of the first part
+      sum.similar = part.similar;  // line of the first segment
       sum.runs = part.runs;
       sum.blank = 1;
     }
@@ -191,7 +191,7 @@ class Reporter {
     return values;
   }
 
-  /// Documents by number, from 1 in their file, empty and broken ones not counted.
+  /// Documents by number, from 1 per file; empty and broken ones do not count.
   Json pairs_of(const std::vector<std::array<int64_t, 2>>& pairs) const {
     std::vector<int64_t> first(files_.size() + 1, 0);
     for (const DocumentFacts& document : documents_) ++first[static_cast<size_t>(document.file) + 1];
@@ -245,7 +245,7 @@ class Reporter {
   const std::vector<InputFile>& files_;
   const ReportOptions& options_;
   std::vector<DocumentFacts> documents_;
-  PartFacts open_;  // the document that goes on
+  PartFacts open_;  // the document that continues
   Json first_place_;
   int64_t long_row_bytes_ = 0;  // so far
   int64_t bytes_ = 0, characters_ = 0, tokens_ = 0, unknown_ = 0;

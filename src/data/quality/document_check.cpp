@@ -12,15 +12,15 @@
 namespace llmtrain {
 namespace {
 
-/// Up to `most` bytes of whole characters from the front of a text.
+/// Returns up to `most` bytes of whole characters from the front of a text.
 std::string_view front_of(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   while (most > 1 && is_utf8_continuation(text[most])) --most;
   return text.substr(0, most);
 }
 
-/// Characters that the tokenizer does not cover are stepped over and counted. Each costs an encoding of what follows
-/// it, so a text that has some is counted in short pieces.
+/// Characters that the tokenizer does not cover are skipped and counted. Each costs an encoding of the following text,
+/// so a text that contains some is counted in short segments.
 void count_tokens(std::string_view text, const CheckOptions& options, PartFacts& facts) {
   constexpr size_t short_piece = 256;
   thread_local std::vector<int32_t> ids;

@@ -10,7 +10,7 @@
 namespace llmtrain {
 namespace {
 
-/// People know the text, not the cache's file that its tokens are in.
+/// Messages name the text, since users do not know the cached token file.
 std::string title_of(const TokenFileInfo& info) {
   if (info.sources.empty()) return info.path;
   std::string first = info.sources.front();  // "name size hash"
@@ -37,7 +37,7 @@ SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const Ba
 }
 
 void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
-  if (stride_ > 0) {  // the last window ends with the tokens; one of a single token would have no target
+  if (stride_ > 0) {  // the last window ends with the tokens; a window of a single token would have no target
     LLMTRAIN_CHECK(stride_ <= length_ && length_ >= 2, "windows overlap or touch");
     counts_.samples = tokens_ < 2 ? 0 : 1 + (std::max<int64_t>(0, tokens_ - length_) + stride_ - 1) / stride_;
     if (counts_.samples > 0 && window(counts_.samples - 1).inputs == 0) --counts_.samples;
@@ -53,7 +53,7 @@ void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
   const SamplePlace last = window(counts_.samples - 1);
   counts_.unused_tokens = tokens_ - 1 - (last.begin + last.inputs);
   longest_ = window(0).inputs;
-  size_t first = 1, end = 1;  // documents that begin inside the window, not at its start
+  size_t first = 1, end = 1;  // documents that begin inside the window, after its start
   for (int64_t sample = 0; sample < counts_.samples; ++sample) {
     const SamplePlace place = window(sample);
     counts_.inputs += place.inputs;
@@ -71,7 +71,7 @@ void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
 /// of which is a target only.
 SamplePlace SampleIndex::window(int64_t sample) const {
   if (stride_ == 0) return {sample * length_, std::min(length_, tokens_ - 1 - sample * length_)};
-  const int64_t begin = sample * stride_, before = begin - stride_ + length_;  // where the window before it ends
+  const int64_t begin = sample * stride_, before = begin - stride_ + length_;  // end of the window before it
   return {begin, std::min(begin + length_, tokens_) - begin - 1,
           sample == 0 ? 0 : std::max<int64_t>(0, before - 1 - begin)};
 }
@@ -104,7 +104,7 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
   }
 }
 
-/// The samples of index_documents become parts of fewer ones.
+/// Packs the samples of index_documents into fewer ones.
 void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow) {
   const auto items = static_cast<size_t>(counts_.samples);
   std::vector<int64_t> begins;

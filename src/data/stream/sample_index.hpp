@@ -1,5 +1,5 @@
 #pragma once
-// Which tokens each sample consists of.
+// Tokens of each sample.
 
 #include <cstdint>
 #include <span>
@@ -23,13 +23,15 @@ class SampleIndex {
  public:
   SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch);
 
-  /// Parts of a sample: a document or a window of one each, but under wrap one part that may hold several documents.
+  /// Segments of a sample: one document or window each, but under wrap one segment that can hold several documents.
   size_t parts(int64_t sample) const;
   SamplePlace part(int64_t sample, size_t number) const;
-  int64_t inputs(int64_t sample) const;  ///< of all parts
+  int64_t inputs(int64_t sample) const;  ///< inputs of all segments
   const SampleCounts& counts() const { return counts_; }
-  int64_t longest() const { return longest_; }              ///< inputs of any sample
-  int64_t max_documents() const { return max_documents_; }  ///< that the inputs of a sample touch
+  int64_t longest() const { return longest_; }  ///< largest number of inputs of a sample
+  int64_t max_documents() const {
+    return max_documents_;
+  }  ///< maximum number of documents that the inputs of a sample overlap
 
  private:
   void index_windows(const TokenFile& file, bool keep_rest);
@@ -41,10 +43,10 @@ class SampleIndex {
   std::span<const uint64_t> documents_;
   DataConfig::Packing packing_;
   int64_t length_;                     // T
-  int64_t stride_;                     // wrap: see DataConfig
-  int64_t tokens_;                     // of the file
-  std::vector<int64_t> first_sample_;  // none: of each document, n + 1 entries
-  // Packed: parts of sample s are [part_range_[s], part_range_[s + 1]) of the two lists.
+  int64_t stride_;                     // for wrap: see DataConfig
+  int64_t tokens_;                     // number of tokens in the file
+  std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
+  // Packed: the segments of sample s are [part_range_[s], part_range_[s + 1]) of the two lists.
   std::vector<int64_t> part_range_;
   std::vector<int64_t> part_begin_;
   std::vector<int32_t> part_inputs_;

@@ -17,7 +17,7 @@ SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConf
   require_trained_target();
 }
 
-/// Found in the first sample of any sane file.
+/// Number of samples to search for a target; ordinary files have one in the first.
 void SampleSource::require_trained_target() const {
   std::vector<uint8_t> mask;
   for (int64_t sample = 0; sample < samples(); ++sample) {
@@ -29,9 +29,9 @@ void SampleSource::require_trained_target() const {
                       "no document has two tokens");
 }
 
-/// Borders of documents in (begin, begin + inputs]: targets there are another document's first token.
+/// Returns the document borders in (begin, begin + inputs]: targets there are another document's first token.
 std::span<const uint64_t> SampleSource::borders_in(const SamplePlace& place) const {
-  if (!windows_) return {};  // the part lies in one document
+  if (!windows_) return {};  // the segment lies in one document
   const std::span<const uint64_t> all = file_->documents();
   const auto begin = static_cast<uint64_t>(place.begin), end = static_cast<uint64_t>(place.begin + place.inputs);
   const auto first = std::upper_bound(all.begin(), all.end(), begin);
@@ -87,14 +87,14 @@ void SampleSource::append_part(const SamplePlace& place, HostBatch& out) const {
       if (out.window_mask[i] == 0) drop(i);
     }
   }
-  size_t segment = 0;  // first row of the part in the current one
+  size_t segment = 0;  // first row of the segment in the current one
   const auto close_segment = [&](size_t end) {
     for (size_t i = segment; i < end; ++i) out.positions.push_back(static_cast<int32_t>(i - segment));
     out.segments.push_back(static_cast<int32_t>(row + end));
     segment = end;
   };
   for (const uint64_t border : borders_in(place)) {
-    const size_t i = static_cast<size_t>(border) - static_cast<size_t>(place.begin);  // of the next document's start
+    const size_t i = static_cast<size_t>(border) - static_cast<size_t>(place.begin);  // start of the next document
     drop(i - 1);
     if (!across_documents_ && i < n) close_segment(i);
   }

@@ -1,5 +1,5 @@
-// Opens a token file as what it is, a file from anywhere: every link must be a hard one, every dataset plain bytes
-// inside this file, every size within the file, before anything is allocated.
+// Opens a token file from an untrusted source: every link must be a hard one, every dataset plain bytes inside this
+// file, every size within the file, before anything is allocated.
 
 #include <fmt/format.h>
 
@@ -20,10 +20,10 @@ class LayoutReader {
  public:
   explicit LayoutReader(const std::string& path) : path_(path) {
     file_bytes_ = FileHandle::open_to_read(path).size();
-    H5PLset_loading_state(0);  // a filter named by the file must not load code
+    H5PLset_loading_state(0);  // a filter that the file names must not load code
     const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     H5Pset_fapl_sec2(access.get());
-    H5Pset_file_locking(access.get(), false, true);  // several file systems of clusters have no locks
+    H5Pset_file_locking(access.get(), false, true);  // several cluster file systems have no locks
     file_ = Hdf5Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
     if (!file_.valid()) refuse("not an HDF5 file, or cut short or damaged");
     const Hdf5Handle creation(H5Fget_create_plist(file_.get()), H5Pclose);
@@ -117,7 +117,8 @@ class LayoutReader {
     return handle;
   }
 
-  /// Entries of an attribute of at most one dimension; bounded by the file, since attributes are stored as they are.
+  /// Number of entries of an attribute of at most one dimension; the file bounds it, since attributes are stored as
+  /// they are.
   int64_t entries(const char* name, hid_t handle, size_t width) const {
     const Hdf5Handle space(H5Aget_space(handle), H5Sclose);
     const int dimensions = space.valid() ? H5Sget_simple_extent_ndims(space.get()) : -1;
@@ -148,7 +149,7 @@ class LayoutReader {
     return H5Aexists(file_.get(), name) > 0 ? integer(name, 0, std::numeric_limits<int64_t>::max()) : 0;
   }
 
-  /// Fixed-length strings; none when the attribute is missing.
+  /// Reads fixed-length strings; none if the attribute is missing.
   std::vector<std::string> strings(const char* name) const {
     std::vector<std::string> result;
     const Hdf5Handle handle = attribute(name);

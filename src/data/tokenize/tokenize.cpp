@@ -22,32 +22,32 @@ namespace {
 constexpr int64_t tokenize_job_bytes = hash_piece;
 constexpr int64_t copy_tokens = int64_t{1} << 18;
 constexpr int64_t cut_window = int64_t{1} << 12;  // bytes
-// Bytes that are encoded as one text. Where every part must look for a cut, the search is bounded, too.
+// Bytes that are encoded as one text. They also bound the search for a cut.
 constexpr int64_t longest_whole = int64_t{1} << 30;
 constexpr int64_t longest_uncut = int64_t{64} << 20;
 
-/// Consecutive bytes of one file: whole documents, or a part of a long one; of rows a piece of the file.
+/// Consecutive bytes of one file: whole documents, or a segment of a long one; for rows a piece of the file.
 struct TokenizeJob {
   size_t file;
   int64_t begin;
   int64_t end;
-  size_t first_document = 0;  // of the scan
-  size_t documents = 0;       // 1 for a part
+  size_t first_document = 0;  // index in the scan
+  size_t documents = 0;       // 1 for a segment
   bool starts = true;         // the first document begins here
   bool ends = true;           // the last document ends here
 };
 
 struct JobResult {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> mask;     // of rows with labels, else empty
-  std::vector<uint64_t> counts;  // tokens of each document
+  std::vector<uint8_t> mask;     // for rows with labels, otherwise empty
+  std::vector<uint64_t> counts;  // number of tokens of each document
   int32_t highest = -1;
   int64_t skipped = 0;
-  int64_t padding = 0;  // tokens of rows that were left out
+  int64_t padding = 0;  // padding tokens that were omitted
 };
 
-/// Documents [first, last) of the scan, all of one file; long ones in parts of about equal length, if the tokenizer
-/// can.
+/// Divides documents [first, last) of the scan, all of one file; long ones into segments of about equal length, if the
+/// tokenizer supports it.
 void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool in_parts, std::vector<TokenizeJob>& jobs) {
   for (size_t d = first; d < last; ++d) {
     const DocumentPlace& document = scan.documents[d];
@@ -87,7 +87,7 @@ std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
   return jobs;
 }
 
-/// Facts of a rank that all need, in words of 64 bits.
+/// Facts of a rank that all ranks need, in words of 64 bits.
 struct RankSummary {
   uint64_t continues = 0;  // the first document began on an earlier rank
   uint64_t highest = 0;    // token id + 1
@@ -133,8 +133,8 @@ class Tokenization {
 
   FileHandle open(const TokenizeJob& job) const { return open_content(request_.files[job.file]); }
 
-  /// Where a part really begins: at the first cut at or after the place that it was given. Parts without a cut are
-  /// empty, and the one before goes on.
+  /// Returns the actual begin of a segment: the first cut at or after its nominal begin. A segment without a cut is
+  /// empty, and the one before continues.
   int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const {
     std::string window;
     for (int64_t begin = place - 1; begin + 1 < end; begin += cut_window) {
@@ -144,7 +144,7 @@ class Tokenization {
                                  "tokenizers): this is no text for data.tokenizer",
                                  longest_uncut >> 20));
       }
-      // Overlapping by what a cut is judged by.
+      // Blocks overlap by the context that a cut depends on.
       window.resize(static_cast<size_t>(std::min(begin + cut_window + 8, end) - begin));
       file.read(begin, static_cast<int64_t>(window.size()), window.data());
       const size_t cut = request_.tokenizer->find_cut(window);
@@ -230,7 +230,7 @@ class Tokenization {
 
   bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
 
-  /// `ids`: those of the text, perhaps with BOS before them.
+  /// `ids` are those of the text, possibly with BOS before them.
   void require_rows_for(std::string_view text, std::span<const int32_t> ids) const {
     const auto wrong = std::ranges::find_if_not(ids, [&](int32_t id) { return has_row(id); });
     if (wrong == ids.end()) return;
@@ -260,7 +260,7 @@ class Tokenization {
     result.highest = std::max(result.highest, highest);
   }
 
-  /// Into this rank's part files, ids as int32.
+  /// Writes ids as int32 into this rank's temporary files.
   void collect(const TokenizeJob& job, JobResult& result) {
     size_t first = 0;
     if (!job.starts) {
@@ -287,7 +287,7 @@ class Tokenization {
     summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
   }
 
-  /// Document offsets of the whole file, where this rank's tokens begin, and the attributes.
+  /// Computes document offsets of the whole file, the begin of this rank's tokens, and the attributes.
   TokenFileInfo join_ranks() {
     std::string mine(reinterpret_cast<const char*>(&summary_), sizeof(summary_));
     mine.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * 8);
@@ -410,7 +410,7 @@ class Tokenization {
   FileHandle ids_part_, mask_part_;
   RankSummary summary_;
   std::vector<uint64_t> counts_;   // tokens of this rank's documents
-  std::vector<uint64_t> offsets_;  // of all documents
+  std::vector<uint64_t> offsets_;  // tokens of all documents
   int64_t token_begin_ = 0;
   std::string place_path_;
 };

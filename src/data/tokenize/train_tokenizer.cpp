@@ -54,8 +54,8 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
   }
 }
 
-/// Rank 0 works on a thread of its own; the ranks meet every half second, so that nobody waits long inside a
-/// collective. `stop` becomes the code of a wish to stop that has come to any of them.
+/// Rank 0 works on a separate thread; the ranks synchronize every half second, so that none waits long inside a
+/// collective. `stop` becomes the code of a stop request that any rank received.
 template <class Work>
 void work_on_root(Communicator& communicator, const Work& work, const std::function<void()>& each_round,
                   std::atomic<int64_t>& stop) {

@@ -15,9 +15,9 @@
 namespace llmtrain {
 namespace {
 
-constexpr int training_version = 1;  // raised when the same text and settings give another tokenizer
+constexpr int training_version = 1;  // increased when the same text and settings give another tokenizer
 
-/// Everything that the tokenizer is a function of.
+/// Everything that determines the tokenizer.
 std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, const TokenizerTraining& training) {
   std::string text =
       fmt::format("bpe {} {} {} {} {} {} {}\n{}", training_version, training.vocabulary_size, training.min_frequency,

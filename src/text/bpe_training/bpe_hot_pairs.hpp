@@ -1,7 +1,7 @@
 #pragma once
-// Of all pairs of neighbours only the frequent ones are kept with their places while BPE is trained: every pair that
-// occurs at least threshold() times. When they are used up all pairs are counted again and the threshold is lowered. So
-// memory is a fraction of the words', where a list of the places of every pair would be several times as much.
+// BPE training keeps only the frequent pairs of adjacent tokens and their positions: every pair that occurs at least
+// threshold() times. When these are used up, all pairs are counted again and the threshold is lowered. Memory is thus a
+// fraction of that of the words; a list of all pairs' positions would take several times as much.
 
 #include <algorithm>
 #include <bit>
@@ -32,7 +32,7 @@ class BpeHotPairs {
   int64_t threshold() const { return threshold_; }
   Record* find(BpePair pair) { return part_of(pair).table.find(pair); }
   void erase(BpePair pair) { part_of(pair).table.erase(pair); }
-  /// A pair that was not there before, with room for its places.
+  /// Inserts a new pair, with room for its positions.
   void insert(BpePair pair, int64_t count, uint32_t places) {
     Part& part = part_of(pair);
     Record& record = part.table.insert(pair);
@@ -47,8 +47,8 @@ class BpeHotPairs {
     places.assign(first, first + record.slots);
   }
 
-  /// When memory is full the places of pairs that are gone are given up and, where that is not enough, the less
-  /// frequent half of the pairs: the threshold rises. True when some pairs were given up.
+  /// When memory is full, drops the positions that are no longer occupied and, if that is not enough, the less frequent
+  /// half of the pairs; this raises the threshold. Returns true if pairs were dropped.
   bool make_room() {
     if (size() <= record_limit_ && places() <= place_limit_) return false;
     const int64_t before = threshold_;
@@ -59,7 +59,7 @@ class BpeHotPairs {
     return threshold_ > before;
   }
 
-  /// Counts all pairs and keeps many of the most frequent, at least one unless none occurs `least` times.
+  /// Counts all pairs and keeps many of the most frequent: at least one, unless none occurs `least` times.
   void refill(const std::vector<uint32_t>& bytes_of_id, int64_t least) {
     const auto each_part = [&](const auto& work) {
       parallel_for(parts_.size(), static_cast<int>(parts_.size()), [&](size_t p) { work(p, parts_[p]); });
@@ -69,7 +69,7 @@ class BpeHotPairs {
     while (true) {
       each_part([&](size_t p, Part& part) { count_exactly(p, part, bytes_of_id); });
       if (size() > 0 || threshold_ == least) break;
-      threshold_ = std::max(least, threshold_ / 2);  // buckets that several pairs share promised too much
+      threshold_ = std::max(least, threshold_ / 2);  // the counts of buckets that several pairs share were too high
     }
     each_part([&](size_t, Part& part) { part.sums = std::vector<uint32_t>(); });
     if (size() > 0) limit_places();
@@ -92,18 +92,18 @@ class BpeHotPairs {
   }
 
  private:
-  /// Pairs are divided by their hash, one part for a thread; the result does not depend on the number of parts.
+  /// Pairs are divided by hash, one shard per thread; the result does not depend on the number of shards.
   struct Part {
     BpePairTable table;
     std::vector<Place> places;
-    std::vector<uint32_t> sums;  // by bucket of the hash: an upper bound of the counts of its pairs, up to UINT32_MAX
+    std::vector<uint32_t> sums;  // by hash bucket: upper bound of the counts of its pairs, up to UINT32_MAX
   };
 
   size_t part_index(uint64_t hash) const { return (hash >> 48) % parts_.size(); }
   Part& part_of(BpePair pair) { return parts_[part_index(hash_of_pair(pair))]; }
   size_t bucket_of(uint64_t hash) const { return (hash >> 16) % buckets_; }
 
-  /// visit(slot, pair, hash, count) for the pairs of one part.
+  /// Calls visit(slot, pair, hash, count) for the pairs of one shard.
   template <class Visit>
   void for_each_pair_of(size_t p, const std::vector<uint32_t>& bytes_of_id, const Visit& visit) const {
     words_.for_each_pair(bytes_of_id, [&](size_t slot, Id left, Id right, uint64_t count) {
@@ -123,7 +123,7 @@ class BpeHotPairs {
     });
   }
 
-  /// About `wanted` buckets reach it. Sums are sorted into 16 classes for each power of two.
+  /// Chooses a threshold that about `wanted` buckets reach. Sums are sorted into 16 classes per power of two.
   int64_t choose_threshold(size_t wanted, int64_t least) const {
     const auto class_of = [](uint32_t sum) {
       if (sum < 16) return static_cast<size_t>(sum);
@@ -159,8 +159,8 @@ class BpeHotPairs {
     for (const Part& part : parts_) places += part.places.size();
     return places;
   }
-  /// Pairs that are all equally frequent cannot be parted: then more are kept than planned, and twice as many have to
-  /// come before room is made again.
+  /// A set of equally frequent pairs cannot be divided: in that case more pairs are kept than planned, and room is made
+  /// again only after twice as many have come.
   void set_limits() {
     record_limit_ = std::max(max_records_, 2 * size());
     place_limit_ = std::max(max_places_ + max_places_ / 2, 2 * places());
@@ -173,7 +173,7 @@ class BpeHotPairs {
     }
   }
 
-  /// Leaves about `wanted` pairs.
+  /// Keeps about `wanted` pairs.
   void raise_threshold(size_t wanted) {
     std::vector<int64_t> counts;
     for_each([&](const Record& record) { counts.push_back(record.count); });
@@ -183,7 +183,7 @@ class BpeHotPairs {
     set_threshold(std::min(*last + 1, most));
   }
 
-  /// Raises the threshold until the places fit, or all pairs are equally frequent.
+  /// Raises the threshold until the positions fit, or until all pairs are equally frequent.
   void limit_places() {
     std::vector<std::pair<int64_t, size_t>> sizes;
     for_each([&](const Record& record) { sizes.emplace_back(record.count, record.slots); });
@@ -216,7 +216,7 @@ class BpeHotPairs {
       total += record.slots;
       record.slots = 0;
     });
-    part.places.reserve(2 * max_places_ / parts_.size());  // of which make_room() leaves the last quarter unused
+    part.places.reserve(2 * max_places_ / parts_.size());  // make_room() leaves the last quarter unused
     part.places.resize(total);
     for_each_pair_of(p, bytes_of_id, [&](size_t slot, BpePair pair, uint64_t, uint64_t) {
       Record* record = part.table.find(pair);
@@ -230,7 +230,7 @@ class BpeHotPairs {
   size_t max_places_;
   size_t record_limit_ = 0;
   size_t place_limit_ = 0;
-  size_t buckets_;  // of each part
+  size_t buckets_;  // per shard
   int64_t threshold_ = 0;
 };
 

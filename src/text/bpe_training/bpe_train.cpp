@@ -17,9 +17,9 @@ namespace llmtrain {
 namespace {
 
 constexpr int32_t no_id = -1;
-constexpr size_t ahead = 8;  // places whose memory is fetched while one is worked on
+constexpr size_t ahead = 8;  // number of positions to prefetch ahead
 
-/// Tokens in printable form, and the id of each.
+/// List of tokens in printable form, with the id of each.
 class TokenList {
  public:
   explicit TokenList(size_t expected) : slots_(std::bit_ceil(expected + expected / 2), no_id) {
@@ -132,14 +132,14 @@ class Trainer {
 
   static void give_back() {
 #ifdef __GLIBC__
-    malloc_trim(0);  // else what the words took on other threads stays with them
+    malloc_trim(0);  // otherwise the allocator keeps the memory that the words used on other threads
 #endif
   }
   struct Candidate {
-    int64_t count;  // at most this
+    int64_t count;  // upper bound
     BpePair pair;
   };
-  /// A pair with the new token.
+  /// Pair that contains the new token.
   struct NewPlace {
     uint32_t left;
     uint32_t right;
@@ -179,7 +179,7 @@ class Trainer {
 
   void remember_bytes(size_t id) {
     std::string bytes;
-    from_byte_level(tokens_[id], bytes);  // special tokens never stand in a word, unless they read like bytes
+    from_byte_level(tokens_[id], bytes);  // a special token never occurs in a word, unless it reads like a byte
     bytes_.push_back(static_cast<uint32_t>(bytes.size()));
     if (options_.ties == BpeTrainingOptions::Ties::bytes) strings_.push_back(bytes);
   }
@@ -203,17 +203,17 @@ class Trainer {
       keep_new_pairs();
     } else {
       repeated_ = true;
-      refill();  // the token had pairs before: count them anew
+      refill();  // the token had pairs before: count them again
     }
   }
 
   void merge_at(uint32_t slot, uint32_t left, uint32_t right, uint32_t id) {
     const size_t middle = slot + bytes_[left], end = middle + bytes_[right];
-    if (words_.at(slot) != left || words_.at(middle) != right) return;  // another merge was here
+    if (words_.at(slot) != left || words_.at(middle) != right) return;  // another merge has replaced it
     const auto count = static_cast<int64_t>(words_.count_at(slot));
     const Id previous = words_.at(slot - 1), next = words_.at(end);
     if (previous != BpeWords<Id>::border) {
-      if (previous == id) {  // made just now, when `left` stood behind it
+      if (previous == id) {  // created by this merge, when `left` was after it
         new_pairs_.insert(bpe_pair(id, left)).count -= count;
       } else {
         lower(bpe_pair(previous, left), count);
@@ -238,7 +238,7 @@ class Trainer {
     if (auto* record = hot_.find(pair)) record->count -= count;
   }
 
-  /// None of them existed before.
+  /// Pairs that did not exist before.
   void keep_new_pairs() {
     new_pairs_.for_each_used([&](const BpePairTable::Record& record) {
       if (record.count < hot_.threshold()) return;
@@ -250,7 +250,7 @@ class Trainer {
     }
   }
 
-  /// A pair that was merged twice counts where it was merged last, as in the tokenizers package.
+  /// A pair that was merged twice counts at its last merge, as in the tokenizers package.
   void forget_repeated_merges() {
     if (!repeated_) return;
     std::set<std::pair<int32_t, int32_t>> seen;
@@ -266,11 +266,11 @@ class Trainer {
   BpeWords<Id> words_;
   HotPairs hot_;
   std::vector<uint32_t> bytes_;       // length of each token
-  std::vector<std::string> strings_;  // bytes of each token, where ties need them
+  std::vector<std::string> strings_;  // bytes of each token, if ties need them
   std::vector<Candidate> heap_;
   std::vector<std::pair<int32_t, int32_t>> merges_;
   bool repeated_ = false;
-  // Of the merge under way:
+  // State of the current merge:
   std::vector<uint32_t> places_;
   BpePairTable new_pairs_;
   std::vector<NewPlace> new_places_;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t first_slots = 64;
 constexpr int shard_bits = 6;
 
-/// A length in groups of 7 bits, the lowest first.
+/// Encodes a length in groups of 7 bits, lowest first.
 void append_length(std::string& texts, uint64_t length) {
   for (; length >= 128; length >>= 7) texts += static_cast<char>(length | 128);
   texts += static_cast<char>(length);

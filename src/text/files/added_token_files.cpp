@@ -39,7 +39,7 @@ int32_t parse_id(const std::string& key, const JsonNode& node) {
   return id;
 }
 
-/// A text, or an object with flags. `special`: it is, whatever the object says.
+/// Reads a text, or an object with flags. With `special` the token is special whatever the object says.
 AddedToken read_token(const JsonNode& node, bool special) {
   AddedToken token;
   token.special = special;
@@ -57,7 +57,7 @@ AddedToken read_token(const JsonNode& node, bool special) {
   return token;
 }
 
-/// A file of the folder and, as the order of new tokens hangs on it, the order of its keys.
+/// A file of the folder and the order of its keys, which determines the order of new tokens.
 struct ConfigFile {
   nlohmann::json document = nlohmann::json::object();
   nlohmann::ordered_json ordered = nlohmann::ordered_json::object();
@@ -109,7 +109,7 @@ class FolderReader {
   }
 
  private:
-  /// null takes a name away.
+  /// A null removes a name.
   void name(const std::string& key, const nlohmann::json& value, const JsonNode& node) {
     AddedToken token;
     if (!value.is_null() && value != "") token = read_token(node, true);
@@ -134,7 +134,7 @@ class FolderReader {
     check_size(list.array());
     for (size_t i = 0; i < list.size(); ++i) tokens.push_back(read_token(list.at(i), true));
   }
-  /// A list, or names of tokens.
+  /// Reads a list, or names of tokens.
   void take_extra(const ConfigFile& file) {
     const JsonNode extra = file.root().at("extra_special_tokens");
     if (extra.value().is_array()) {
@@ -158,7 +158,7 @@ class FolderReader {
       take_list(root.at("additional_special_tokens"), out_.extra);
     }
   }
-  /// additional_special_tokens here count when nothing else names such tokens.
+  /// Reads additional_special_tokens, which count here only if nothing else names such tokens.
   void read_extra_of_map() {
     if (map_.root().has("extra_special_tokens")) take_extra(map_);
     if (map_.root().has("additional_special_tokens")) {
@@ -166,7 +166,7 @@ class FolderReader {
     }
   }
 
-  /// added_tokens_decoder of tokenizer_config.json: {"50257": {"content": "<pad>", "special": true, ...}, ...}
+  /// Reads added_tokens_decoder of tokenizer_config.json: {"50257": {"content": "<pad>", "special": true, ...}, ...}
   void read_decoder(const JsonNode& list) {
     check_size(list);
     out_.place = config_.name + ".added_tokens_decoder";
@@ -176,7 +176,7 @@ class FolderReader {
       out_.by_id[parse_id(key, node)] = read_token(node, false);
     }
   }
-  /// added_tokens.json: {"<pad>": 50257, ...}
+  /// Reads added_tokens.json: {"<pad>": 50257, ...}
   void read_added() {
     check_size(added_.root());
     out_.place = added_.name;
@@ -192,7 +192,7 @@ class FolderReader {
     }
   }
 
-  /// A named token has the flags that it has among the added ones; those that have a name are special.
+  /// A named token takes its flags from the added tokens; all named tokens are special.
   void settle_named() {
     std::unordered_map<std::string, AddedToken*> by_content;
     for (auto& [id, token] : out_.by_id) {
@@ -235,7 +235,7 @@ void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabular
     if (!is_new) {
       const AddedToken& before = added[place->second];
       token.id = before.id;
-      token.special = token.special || before.special;  // nothing takes it back
+      token.special = token.special || before.special;  // nothing removes it again
       added[place->second] = std::move(token);
       return;
     }

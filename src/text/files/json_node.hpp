@@ -1,5 +1,5 @@
 #pragma once
-// Reading what a JSON document says, with messages that name the place.
+// Access to JSON documents, with messages that name the location.
 
 #include <cstdint>
 #include <initializer_list>
@@ -10,7 +10,7 @@
 
 namespace llmtrain {
 
-/// A value and where it stands, so that what is wrong can be said. The document outlives it.
+/// A value and its location for error messages. The document must outlive it.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
@@ -18,7 +18,7 @@ class JsonNode {
   const nlohmann::json& value() const { return *value_; }
   const std::string& where() const { return where_; }
   bool is_null() const { return value_->is_null(); }
-  bool has(std::string_view key) const;  ///< and it is not null
+  bool has(std::string_view key) const;  ///< True if the key is present and not null
   JsonNode at(std::string_view key) const;
   JsonNode at(size_t index) const;
   size_t size() const { return value_->size(); }
@@ -32,7 +32,7 @@ class JsonNode {
   std::string text_or(std::string_view key, const std::string& otherwise) const;
   bool boolean_or(std::string_view key, bool otherwise) const;
 
-  /// Refuses keys that are not in the list, by name: they would change what the rest means.
+  /// Refuses, by name, keys that are not in the list, since they would change the meaning of the others.
   void allow(std::initializer_list<std::string_view> keys) const;
   [[noreturn]] void refuse(const std::string& what) const;
 

@@ -12,7 +12,7 @@ namespace {
 namespace names = tokenizer_names;
 using Json = nlohmann::json;
 
-/// Calls see(root) for a file that is there.
+/// Calls see(root) for a file that exists.
 template <class See>
 void read_config(const TokenizerFileSet& set, std::string_view name, const See& see) {
   const TokenizerFile* file = set.find(name);
@@ -21,7 +21,7 @@ void read_config(const TokenizerFileSet& set, std::string_view name, const See& 
   see(JsonNode(document, set.path(*file)));
 }
 
-/// `lenient`: a token that the vocabulary lacks is not named.
+/// With `lenient` a token that the vocabulary lacks counts as not named.
 std::optional<int32_t> id_by_text(const JsonNode& root, const std::string& key, const FindToken& find, bool lenient) {
   if (!root.has(key)) return {};
   const JsonNode node = root.at(key);
@@ -45,7 +45,7 @@ bool is_step(const Json& step, std::string_view type) {
   return step.is_object() && step.contains("type") && step["type"] == type;
 }
 
-/// Calls see(step) for a section's steps of a type; returns how many there are.
+/// Calls see(step) for each step of the given type in a section; returns the number of such steps.
 template <class See>
 int for_steps(Json& section, std::string_view type, const See& see) {
   if (is_step(section, type)) {
@@ -61,7 +61,7 @@ int for_steps(Json& section, std::string_view type, const See& see) {
   return count;
 }
 
-/// Takes the steps of a section out for which `is` holds.
+/// Removes the steps of a section for which `is` holds.
 template <class Is>
 void erase_steps(Json& section, const Is& is) {
   if (is(section)) section = nullptr;
@@ -109,7 +109,7 @@ TokenizerFolder::TokenizerFolder(const TokenizerFileSet& set) : set_(set), class
     if (root.has("add_prefix_space")) add_prefix_space_ = root.at("add_prefix_space").boolean();
     if (root.has("legacy")) legacy_ = root.at("legacy").boolean();
   });
-  // As Transformers: such a folder is not of the kind that its class says.
+  // Like Transformers: such a folder is not of the kind that its class names.
   const bool mistaken = class_->prefix == TokenizerClass::Prefix::metaspace && is_byte_level(set);
   if (mistaken) class_ = &find_tokenizer_class("");
 }

@@ -31,7 +31,7 @@ namespace names = tokenizer_names;
 
 using Format = TokenizerFormat;
 
-/// What the main files make.
+/// Result of reading the main files.
 using TokenizerContent = std::variant<SentencePieceModel, TokenizerParts>;
 
 SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string& name, TokenizerFolder& folder) {
@@ -94,7 +94,7 @@ int64_t id_limit(const TokenizerParts& parts) {
   return id_limit(parts.model->vocabulary().id_limit(), parts.added.tokens());
 }
 
-/// tiktoken's ranks have no place for tokens from files beside them.
+/// A file of tiktoken ranks cannot take tokens from the files next to it.
 void refuse_more_tokens(const TokenizerFileSet& set, const FindToken& find) {
   if (format_of(set) != Format::tiktoken) return;
   for (const auto& [id, token] : read_folder_tokens(set, find_tokenizer_class(""), {}).by_id) {
@@ -106,7 +106,7 @@ void refuse_more_tokens(const TokenizerFileSet& set, const FindToken& find) {
   }
 }
 
-/// From the files beside, or what is usual.
+/// Returns the tokens that the other files name, otherwise the usual ones.
 TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& content, const FindToken& find,
                          int64_t limit) {
   TokenizerOrigin origin = folder.named_ids(find, limit);
@@ -123,7 +123,7 @@ TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& 
   return origin;
 }
 
-/// `stored`: with ids that were found before.
+/// Reads a `stored` tokenizer, with ids that were determined before.
 std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_token, const TokenizerOrigin* stored) {
   TokenizerFolder folder(set);
   TokenizerContent content = read_main_files(set, folder);
@@ -164,7 +164,7 @@ bool is_of_model(const TokenizerFile& file) {
   return std::ranges::find(names::with_ids, file.name) != names::with_ids.end();
 }
 
-/// Nothing when the folder holds none. Its ids are settled.
+/// Returns nothing if the folder holds no stored tokenizer. Its ids are final.
 std::unique_ptr<Tokenizer> load_stored_tokenizer(const std::string& path, const std::string& eos_token) {
   const std::string file = path + "/" + stored_tokenizer_name;
   const auto has = [&](std::string_view name) {
@@ -194,7 +194,7 @@ std::string serialize_origin(const TokenizerOrigin& origin) {
   nlohmann::ordered_json object = {{"type", "files"}, {"eos", origin.eos}, {"bos", origin.bos}, {"pad", origin.pad}};
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TokenizerFile& file : origin.files) {
-    // Weights' shape is not a tokenizer's matter: what was of use in it is in the ids.
+    // The shape of the weights does not concern a tokenizer: everything useful in it is already in the ids.
     if (is_of_model(file)) continue;
     list.push_back({{"name", file.name}, {"base64", to_base64(file.bytes)}});
   }
@@ -226,7 +226,7 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::vector<TokenizerFile> files = tokenizer.files();
   if (files.empty()) files = plain_tokenizer_files(tokenizer);
-  // A file that was named by itself may have any name; in a folder it is looked for under the usual one.
+  // A file that was named directly can have any name; in a folder the usual name is looked for.
   TokenizerFile& main = files.front();
   const bool usual =
       main.name == names::vocab || std::ranges::find(names::sentencepiece, main.name) != names::sentencepiece.end();
@@ -235,7 +235,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   if (std::ranges::find(files, names::config, &TokenizerFile::name) == files.end()) {
     nlohmann::ordered_json config = nlohmann::ordered_json::object();
     if (files.front().name == names::json) config["tokenizer_class"] = "PreTrainedTokenizerFast";
-    if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
+    if (tokenizer.kind() == "sentencepiece bpe") {  // otherwise Transformers expects a tokenizer without spaces and BOS
       std::vector<int32_t> around;
       tokenizer.add_special_tokens(around, nullptr);
       config["tokenizer_class"] = "LlamaTokenizer";

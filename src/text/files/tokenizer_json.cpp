@@ -21,7 +21,7 @@ int32_t token_id(const Vocabulary& vocabulary, std::string_view token, const Jso
   return id;
 }
 
-/// "a b" or ["a", "b"]
+/// Reads "a b" or ["a", "b"].
 std::pair<std::string_view, std::string_view> merge_of(const JsonNode& merges, size_t i) {
   const nlohmann::json& merge = merges.value()[i];
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -37,7 +37,7 @@ std::pair<std::string_view, std::string_view> merge_of(const JsonNode& merges, s
   merges.at(i).refuse("must be two tokens, \"a b\" or [\"a\", \"b\"]");
 }
 
-/// The rule of two tokens; false and what is wrong when a token is missing.
+/// Finds the merge rule of two tokens; returns false and the problem if a token is missing.
 bool make_rule(const Vocabulary& vocabulary, std::string_view left, std::string_view right, std::string_view prefix,
                MergeRule& rule, std::string& problem) {
   if (right.size() < prefix.size()) {
@@ -74,7 +74,7 @@ std::string token_or_none(const JsonNode& node, std::string_view key, const Voca
   return token;
 }
 
-/// The sections that depend on the model.
+/// Sections that depend on the model.
 struct ModelReader {
   TokenizerParts& parts;
   const JsonNode pre_tokenizer;
@@ -82,7 +82,7 @@ struct ModelReader {
   void read(const JsonNode& node) {
     constexpr std::array<std::string_view, 4> known = {"BPE", "WordPiece", "Unigram", "WordLevel"};
     std::string type = node.text_or("type", "");
-    if (type.empty()) {  // files of before the type was written
+    if (type.empty()) {  // older files have no type
       type = node.has("merges") ? "BPE" : node.has("max_input_chars_per_word") ? "WordPiece" : "(none)";
     }
     if (type == "BPE") {
@@ -159,8 +159,8 @@ struct ModelReader {
   }
 };
 
-/// The library gives ids itself, whatever the file says: the model's, else the next free one. A file that says
-/// otherwise means something else than it does.
+/// The library assigns ids itself, whatever the file says: the model's id, otherwise the next free one. A file with
+/// other ids would not mean what it says.
 std::vector<AddedToken> read_added_tokens(const JsonNode& list, const Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;
   if (list.is_null()) return tokens;

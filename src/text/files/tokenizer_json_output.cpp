@@ -102,7 +102,7 @@ class PostReader {
 
  private:
   int32_t id_of(const JsonNode& node) const { return static_cast<int32_t>(node.integer(0, id_limit_ - 1)); }
-  /// ["[SEP]", 102]
+  /// Reads ["[SEP]", 102].
   int32_t pair(const JsonNode& node) const { return id_of(node.at(size_t{1})); }
 
   void trim(const JsonNode& node) {
@@ -116,7 +116,7 @@ class PostReader {
     result_.after.insert(result_.after.end(), after.begin(), after.end());
   }
 
-  /// The template of a single text: special tokens around the one sequence A.
+  /// Reads the template of a single text: special tokens around the one sequence A.
   void add_template(const JsonNode& node) {
     node.allow({"type", "single", "pair", "special_tokens"});
     const JsonNode special = node.at("special_tokens");

@@ -28,7 +28,7 @@ namespace {
   node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
 }
 
-/// {"String": "..."} or {"Regex": "..."}
+/// Reads {"String": "..."} or {"Regex": "..."}.
 struct Pattern {
   bool is_regex;
   std::string text;
@@ -135,7 +135,7 @@ PrependScheme prepend_scheme_of(const JsonNode& node) {
   return PrependScheme::always;
 }
 
-/// ByteLevel is three steps: a space, a split, the byte form.
+/// Expands ByteLevel into three steps: a space, a split, the byte form.
 void add_byte_level(const JsonNode& node, PreTokenizers& steps) {
   node.allow({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (node.boolean_or("add_prefix_space", true)) steps.push_back(make_prefix_space());

@@ -14,11 +14,11 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t longest_ranked_token = 512;  // bytes; all its divisions are looked up
+constexpr size_t longest_ranked_token = 512;  // bytes; all splits of a token are looked up
 constexpr int64_t llama3_ranks = 128'000;
 constexpr int32_t llama3_special_tokens = 256;
 
-/// The names that Llama 3.1 gives to the 256 ids after the ranks.
+/// Returns Llama 3.1's names of the 256 ids after the ranks.
 std::string llama3_special_name(int32_t index) {
   constexpr std::array<std::pair<int32_t, std::string_view>, 9> named = {{{0, "<|begin_of_text|>"},
                                                                           {1, "<|end_of_text|>"},
@@ -38,7 +38,8 @@ std::string llama3_special_name(int32_t index) {
   return fmt::format("<|reserved_special_token_{}|>", index - reserved);
 }
 
-/// Every division of a token into two tokens is a merge of the token's rank, as tiktoken joins whatever bytes make one.
+/// Every split of a token into two tokens is a merge of the token's rank, since tiktoken joins any two byte sequences
+/// whose union is a token.
 void add_divisions(std::string_view bytes, int32_t rank, const Vocabulary& ranks, std::vector<MergeRule>& merges) {
   for (size_t length = 1; length < bytes.size(); ++length) {
     const int32_t left = ranks.find(bytes.substr(0, length));
@@ -127,7 +128,7 @@ TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name
   BpeOptions options;
   options.ignore_merges = true;
   if (!can_take_bytes(vocabulary, options)) refuse("some bytes have no token");
-  std::vector<AddedToken> special;  // as in tiktoken, text that looks like one is text
+  std::vector<AddedToken> special;  // as in tiktoken, text that looks like a special token is text
   special.reserve(llama3_special_tokens);
   for (int32_t i = 0; i < llama3_special_tokens; ++i) {
     special.push_back({.content = llama3_special_name(i),

@@ -48,7 +48,7 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part
     }
     end = std::max(end, begin);
     if (done < begin) parts.push_back({done, begin, -1});
-    if (begin < end) parts.push_back({begin, end, token.id});  // else the one before has taken it all
+    if (begin < end) parts.push_back({begin, end, token.id});  // otherwise the token before has taken it all
     done = end;
   }
   if (done < text.size()) parts.push_back({done, text.size(), -1});

@@ -1,6 +1,5 @@
 #pragma once
-// Text on its way from the input to tokens. Where offsets are wanted every byte knows the bytes of the input that it
-// came from.
+// Text between the input and its tokens. If offsets are requested, every byte knows the input bytes that it came from.
 
 #include <cstdint>
 #include <string>
@@ -12,12 +11,12 @@
 
 namespace llmtrain {
 
-/// A part of the text after some of the steps. Does not own anything.
+/// View of a text after some of the steps. Owns nothing.
 struct Chunk {
   std::string_view text;
-  const TextRange* origins = nullptr;  ///< of each byte, in the input; null when nobody wants offsets
-  bool starts_input = false;           ///< nothing of the input stands before it
-  size_t origin_begin = 0;             ///< where it begins in the input; known with origins only
+  const TextRange* origins = nullptr;  ///< input range of each byte; null if no offsets are requested
+  bool starts_input = false;           ///< True if it begins the input
+  size_t origin_begin = 0;             ///< its offset in the input; known with origins only
 
   Chunk part(size_t begin, size_t end) const {
     if (origins == nullptr) return {text.substr(begin, end - begin), nullptr, starts_input && begin == 0, 0};
@@ -26,7 +25,7 @@ struct Chunk {
   }
 };
 
-/// Calls through a reference to something callable that outlives it: no allocation.
+/// Reference to a callable that outlives it: calls allocate nothing.
 class ChunkSink {
  public:
   template <class F>
@@ -40,10 +39,10 @@ class ChunkSink {
   void (*call_)(const void*, const Chunk&);
 };
 
-/// A text that a step writes.
+/// Text that a step writes.
 class AlignedText {
  public:
-  /// Empty; with origins when the input has them.
+  /// Makes it empty; with origins if the input has them.
   void reset(const Chunk& like) {
     text_.clear();
     origins_.clear();
@@ -51,7 +50,7 @@ class AlignedText {
     starts_input_ = like.starts_input;
     origin_begin_ = like.origin_begin;
   }
-  /// The whole input before any step, with origins: a byte comes from its whole character.
+  /// Takes the whole input before any step, with origins: the origin of a byte is its whole character.
   void assign_input(std::string_view text);
 
   void append(const Chunk& chunk) {
@@ -68,7 +67,7 @@ class AlignedText {
     if (tracked_) origins_.insert(origins_.end(), text_.size() - before, origin);
   }
 
-  /// Like the chunk that it was reset for: the same place in the input.
+  /// Returns a view with the position of the text that it was reset for.
   Chunk chunk() const { return {text_, tracked_ ? origins_.data() : nullptr, starts_input_, origin_begin_}; }
 
  private:
@@ -79,9 +78,9 @@ class AlignedText {
   size_t origin_begin_ = 0;
 };
 
-/// Writes a changed chunk character by character, with the origins that the tokenizers library gives: `change` is 0 for
-/// a character in place of the next one, 1 for one that is new and shares the origin of what stands before it, -n for
-/// one in place of the next one and n more that vanish.
+/// Writes a changed text character by character, with the origins that the tokenizers library gives: `change` is 0 for
+/// a character that replaces the next one, 1 for a new character, which shares the origin of the one before it, and -n
+/// for a character that replaces the next one while n more are removed.
 class CharacterRewriter {
  public:
   CharacterRewriter(const Chunk& from, AlignedText& to) : from_(from), to_(to) {}
@@ -92,14 +91,15 @@ class CharacterRewriter {
     to_.append(code, origin(change));
     if (change <= 0) skip(1 + static_cast<size_t>(-change));
   }
-  /// The same, but the character may still get to know that others vanish after it.
+  /// Writes likewise, but later removals can still change the character's origin.
   void hold(char32_t code, int change) {
     finish();
     held_ = code;
     held_change_ = change;
     holds_ = true;
   }
-  /// Of the characters that come next some vanish. At the very beginning nothing tells so, as in the reference.
+  /// Reports that some of the next characters are removed. Nothing records this at the very beginning, as in the
+  /// reference.
   void remove(int characters) {
     if (holds_) held_change_ -= characters;
   }

@@ -25,13 +25,13 @@ class Lowercase final : public Normalizer {
       const Character c = character_at(from.text, i);
       i += c.length;
       writer.put(lowercase(c.code), 0);
-      if (c.code == U'\u0130') writer.put(U'\u0307', 1);  // the only one that becomes two
+      if (c.code == U'\u0130') writer.put(U'\u0307', 1);  // the only character that becomes two
     }
   }
   bool works_on_parts() const override { return true; }
 };
 
-/// Keeps the characters that a predicate accepts, changed by a function of one character.
+/// Keeps the characters that a predicate accepts, each mapped by a function.
 class FilterMap final : public Normalizer {
  public:
   using Keep = bool (*)(char32_t);
@@ -218,7 +218,7 @@ class ChineseSpaces final : public Normalizer {
   bool works_on_parts() const override { return true; }
 
  private:
-  /// As BERT has it: the blocks of unified ideographs that it knew.
+  /// As in BERT: the blocks of unified ideographs that it knew.
   static bool is_chinese(char32_t c) {
     const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
     return in(0x4E00, 0x9FFF) || in(0x3400, 0x4DBF) || in(0x20000, 0x2A6DF) || in(0x2A700, 0x2B73F) ||

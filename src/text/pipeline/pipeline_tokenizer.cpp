@@ -23,8 +23,8 @@ class PipelineTokenizer final : public Tokenizer {
       if (token.special) special_.insert({token.content, true});
     }
     works_on_parts_ = can_work_on_parts();
-    // Normalizers drop characters and make several of one: then the first piece need not be the one that begins the
-    // input, nor the only one.
+    // Normalizers can remove characters and split one into several; then the first word is not necessarily the one that
+    // begins the input, nor the only one.
     const auto asks = [](const auto& step) { return step->asks_for_start(); };
     needs_origins_ =
         !parts_.normalizers.empty() && std::any_of(parts_.pre_tokenizers.begin(), parts_.pre_tokenizers.end(), asks);
@@ -43,7 +43,7 @@ class PipelineTokenizer final : public Tokenizer {
     const size_t before = ids.size();
     try {
       run(text, !begins, ids, nullptr);
-    } catch (const EncodeError&) {  // once more, to know where in the text it is
+    } catch (const EncodeError&) {  // encodes it again to find its position in the text
       ids.resize(before);
       Ranges ranges;
       run(text, !begins, ids, &ranges);
@@ -82,8 +82,8 @@ class PipelineTokenizer final : public Tokenizer {
 
   bool works_on_parts() const override { return works_on_parts_; }
 
-  /// Between a letter or digit and a single space before a letter, all of ASCII: no pattern, token or normalization
-  /// reaches over it (can_work_on_parts).
+  /// Returns true between a letter or digit and a single space before a letter, all ASCII: no pattern, token or
+  /// normalization extends over this position (can_work_on_parts).
   size_t find_cut(std::string_view window) const override {
     for (size_t i = window.find(' ', 1); i < window.size() - 1; i = window.find(' ', i + 1)) {
       if (is_alphanumeric(window[i - 1]) && is_alphanumeric(window[i + 1])) return i;
@@ -97,11 +97,11 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<std::string> tokens;
   };
 
-  /// Everything that one call needs.
+  /// Working memory of one call.
   struct Run {
     std::vector<int32_t>& ids;
     Ranges* ranges;
-    const char* continued;  // where a part that does not begin its text begins; else null
+    const char* continued;  // start of a segment that does not begin its text, otherwise null
   };
 
   void run(std::string_view text, bool continues, std::vector<int32_t>& ids, Ranges* ranges) const {
@@ -213,11 +213,11 @@ class PipelineTokenizer final : public Tokenizer {
     const auto prefixes = [](const auto& step) { return step->only_at_start(); };
     const bool prefixed = std::any_of(parts_.normalizers.begin(), parts_.normalizers.end(), prefixes);
     if (!parts_.added.works_on_parts(prefixed)) return false;
-    // Pieces end before such a space, or the model cuts there by itself.
+    // Words end before such a space, or the model cuts there itself.
     return cuts("ab cd") && cuts("a1 2b") && cuts("a B");
   }
 
-  /// Whether the piece that the space of `text` is in begins with it, or it is in none.
+  /// Returns true if the word with the space of `text` begins with it, or if no word contains it.
   bool cuts(std::string_view text) const {
     AlignedText one, other;
     const Chunk normal = normalize(parts_.normalizers, {text, nullptr, true, 0}, false, one, other);
@@ -248,7 +248,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::unordered_map<std::string, bool> special_;  // contents of special tokens
   bool works_on_parts_ = false;
   size_t decode_reach_ = 0;
-  bool needs_origins_ = false;  // whether a piece begins the input shows only in them
+  bool needs_origins_ = false;  // True if only the special tokens depend on whether a word begins the input
 };
 
 }  // namespace

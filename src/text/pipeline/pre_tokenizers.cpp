@@ -7,13 +7,13 @@
 namespace llmtrain {
 namespace {
 
-/// Hands on what a series of matches and gaps between them becomes.
+/// Turns a series of matches, and the gaps between them, into words.
 class Splitter {
  public:
   Splitter(const Chunk& from, SplitBehavior behavior, bool invert, const ChunkSink& sink)
       : from_(from), behavior_(behavior), invert_(invert), sink_(sink) {}
 
-  /// A match, after all that came before it.
+  /// Adds a match; everything before it was added.
   void match(size_t begin, size_t end) {
     if (begin > done_) part(begin, false);
     part(end, true);
@@ -24,7 +24,7 @@ class Splitter {
   }
 
  private:
-  /// Bytes from done_ to `end` are a match or a gap.
+  /// Adds the bytes from done_ to `end`, a match or a gap.
   void part(size_t end, bool is_match) {
     const size_t begin = done_;
     done_ = end;
@@ -42,7 +42,7 @@ class Splitter {
       case SplitBehavior::merged_with_previous:
         join(begin, end, any_ && is_match && !previous_);
         break;
-      case SplitBehavior::merged_with_next:  // a gap joins the match before it; of matches in a row the last
+      case SplitBehavior::merged_with_next:  // a gap joins the match before it, the last one of adjacent matches
         join(begin, end, any_ && !is_match && previous_);
         break;
     }
@@ -105,7 +105,7 @@ class PatternSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// The few patterns that Replace knows too.
+/// Native code of the few patterns that Replace also knows.
 class RegexSplit final : public PreTokenizer {
  public:
   RegexSplit(RegexMatch match, SplitBehavior behavior, bool invert)
@@ -130,7 +130,7 @@ class RegexSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// Any other pattern: what its matches are may hang on the whole text.
+/// Matches any other pattern, whose matches can depend on the whole text.
 class AnyRegexSplit final : public PreTokenizer {
  public:
   AnyRegexSplit(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert)
@@ -175,7 +175,7 @@ class LiteralSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// Every character of a kind is a match.
+/// Matches every character of a kind.
 class CharacterSplit final : public PreTokenizer {
  public:
   using Is = bool (*)(char32_t);

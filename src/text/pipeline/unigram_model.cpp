@@ -14,8 +14,8 @@ namespace {
 
 constexpr double unk_penalty = 10.0;
 
-/// The most probable division into tokens (Viterbi), scores in double as in the tokenizers library. Characters without
-/// a token of their own may be unknown; unknown ones in a row are one token.
+/// Finds the most probable segmentation (Viterbi), with scores in double as in the tokenizers library. Characters
+/// without a token can be unknown; adjacent unknown characters are one token.
 class UnigramModel final : public TokenModel {
  public:
   UnigramModel(Vocabulary vocabulary, std::vector<double> scores, int32_t unk_id, bool byte_fallback)
@@ -39,7 +39,7 @@ class UnigramModel final : public TokenModel {
     find_best(piece, best);
     thread_local std::vector<TextRange> path;
     path.clear();
-    bool joins = false;  // what follows is unknown
+    bool joins = false;  // the following characters are unknown
     for (size_t end = piece.size(); end > 0; end = best[end].begin) {
       const bool unknown = best[end].id == unk_;
       if (unknown && joins) {

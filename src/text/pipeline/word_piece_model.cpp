@@ -5,8 +5,8 @@
 namespace llmtrain {
 namespace {
 
-/// From the left the longest token each, after the first with the prefix of a continuation; a word that is not covered
-/// to its end is one unknown token.
+/// Takes the longest token from the left each time, with the continuation prefix after the first; a word that tokens do
+/// not cover to its end is one unknown token.
 class WordPieceModel final : public TokenModel {
  public:
   WordPieceModel(Vocabulary vocabulary, const WordPieceOptions& options)
@@ -34,7 +34,7 @@ class WordPieceModel final : public TokenModel {
       int32_t id = -1;
       (begin == 0 ? starts_ : continues_).prefixes(piece.substr(begin), [&](size_t n, int32_t value) {
         const size_t end = begin + n;
-        if (end < piece.size() && is_utf8_continuation(piece[end])) return;  // not inside a character
+        if (end < piece.size() && is_utf8_continuation(piece[end])) return;  // never inside a character
         length = n;
         id = value;
       });

@@ -11,8 +11,8 @@
 namespace llmtrain {
 namespace {
 
-// A unit of the trie, 32 bits: label of the edge to it (bits 0-7, and bit 31 set for values), whether a value hangs on
-// it (bit 8), and where its children are, relative to it by exclusive or (bits 10-30, times 256 when bit 9 is set).
+// A unit of the trie has 32 bits: the label of the edge to it (bits 0-7, and bit 31 set for values), a flag for a value
+// below it (bit 8), and the offset of its children, combined by exclusive or (bits 10-30, times 256 if bit 9 is set).
 uint32_t label_of(uint32_t unit) { return unit & (0x80000000u | 0xFFu); }
 bool has_value(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t value_of(uint32_t unit) { return unit & 0x7FFFFFFFu; }
@@ -20,8 +20,8 @@ uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & (1u << 9)) >> 
 
 constexpr size_t max_blob = size_t{16} << 20;
 
-/// What HF calls Precompiled: clusters of less than six bytes are replaced as wholes by the shortest rule that they
-/// begin with, others character by character. Odd, and so in the reference.
+/// Replaces like Precompiled of the tokenizers library: a cluster shorter than six bytes is replaced as a whole by the
+/// shortest rule that is its prefix, others character by character. The reference has the same peculiarity.
 class Precompiled final : public Normalizer {
  public:
   explicit Precompiled(std::shared_ptr<const Charsmap> charsmap) : charsmap_(std::move(charsmap)) {}
@@ -95,8 +95,8 @@ Charsmap::Charsmap(std::string_view blob, const std::string& name) {
   check(name);
 }
 
-/// Every child that a search can reach lies inside, whatever the text: a search checks its steps itself, values need to
-/// point to the beginning of a character.
+/// Checks that every child that a search can reach lies inside, whatever the text: a search checks its own steps;
+/// values must point to the beginning of a character.
 void Charsmap::check(const std::string& name) const {
   const auto refuse = [&](size_t unit, const std::string& what) {
     throw UserError(ExitCode::bad_content,

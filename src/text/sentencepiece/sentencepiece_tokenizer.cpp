@@ -40,7 +40,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     } else {
       segmenter_ = make_piece_lattice(model_, pieces_);
     }
-    // Words are segmented apart where no piece reaches from one to the next.
+    // Words are segmented separately if no piece crosses from one to the next.
     separate_ = segmenter_->works_on_words() && model_.escape_whitespaces && !model_.whitespace_as_suffix &&
                 !pieces_.any_joins_words();
   }
@@ -92,13 +92,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  /// A part of the input; `continues`: it is not the first, or not to be taken for one.
+  /// A segment of the input; with `continues` it is not the first, or is not treated as the first.
   struct Part {
     std::string_view text;
     size_t begin;
     bool continues;
   };
-  /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece is done on any.
+  /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece changes them.
   void cut_added(const Part& from, bool normalized, std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
     std::vector<AddedTokens::Part> found;
     added_.split(from.text, normalized, found);
@@ -123,7 +123,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::vector<size_t> origins;
     normalizer_.normalize(text, continues, normal, ranges != nullptr ? &origins : nullptr);
     for (size_t& origin : origins) origin += place;
-    bool unknown = false;  // the last piece was
+    bool unknown = false;  // the last piece was unknown
     size_t end = 0;
     for (size_t begin = 0; begin < normal.size(); begin = end) {
       end = separate_ ? word_end(normal, begin) : normal.size();
@@ -164,7 +164,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  /// An unknown piece becomes its bytes where the model has them; else unknown ones in a row are one.
+  /// Turns an unknown piece into its bytes if the model has them; otherwise adjacent unknown pieces are one token.
   void add_piece(std::string_view text, const PieceRange& piece, bool& unknown, std::vector<int32_t>& ids,
                  const std::vector<size_t>* origins, std::vector<TextRange>* ranges) const {
     const TextRange range = ranges != nullptr ? TextRange{(*origins)[piece.begin], (*origins)[piece.end]} : TextRange{};
@@ -189,7 +189,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool space_taken = false;
     for (const int32_t id : ids) {
       if (const auto added = added_by_id_.find(id); added != added_by_id_.end()) {
-        if (!with_special && added->second.special) continue;  // as if it were not there: a text begins behind <s>
+        if (!with_special && added->second.special) continue;  // ignored: a text begins after <s>
         begins = false;
         space_taken = false;
         text += added->second.content;
@@ -214,12 +214,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text;
   }
 
-  /// Whether a space at the beginning was left out.
+  /// True if a space at the beginning was omitted.
   bool add_surface(std::string_view piece, bool begins, std::string& text) const {
     bool taken = false;
     if (begins && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) && piece.starts_with(space_symbol)) {
       piece.remove_prefix(space_symbol.size());
-      taken = !model_.remove_extra_whitespaces;  // else all of them are left out
+      taken = !model_.remove_extra_whitespaces;  // otherwise all of them are omitted
     }
     while (!piece.empty()) {
       const size_t space = std::min(piece.find(space_symbol), piece.size());

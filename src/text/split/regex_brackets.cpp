@@ -1,4 +1,4 @@
-// Brackets of regular expressions: sets of characters, their intersections, and what they hold.
+// Brackets of regular expressions: sets of characters, their intersections and members.
 
 #include "text/split/regex_translator.hpp"
 

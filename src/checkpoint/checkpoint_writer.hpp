@@ -44,7 +44,7 @@ class CheckpointSave {
   void begin(const Schema& schema, const SaveRequest& request);
   /// Writes the state through `buffer` to the disk and reads it back.
   void write(const StateSource& source, std::span<float> buffer);
-  /// If ranks share files: computes this rank's share of their hashes after all have written.
+  /// If ranks share files, digest() computes this rank's share of their hashes after all have written.
   bool needs_digest() const { return shared_.files > 0 && !digested_; }
   void digest();
   /// True if this rank has failed.
@@ -74,7 +74,7 @@ class CheckpointSave {
   std::vector<Digest> pieces_;   ///< hashes of this rank's share of the shared file
   bool digested_ = false, gathered_ = false;
   CheckpointShard sealed_;
-  std::vector<CheckpointShard> shards_;  ///< of all ranks, on rank 0
+  std::vector<CheckpointShard> shards_;  ///< shards of all ranks, on rank 0
   std::exception_ptr failure_;
 };
 

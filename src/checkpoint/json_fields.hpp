@@ -34,7 +34,7 @@ class JsonField {
     }
     size_t known = keys.size();
     for (const std::string_view key : optional) known += value_.contains(key) ? 1 : 0;
-    if (value_.size() != known) refuse("there are more keys than this version knows");
+    if (value_.size() != known) refuse("unknown keys are present");
   }
   bool has(std::string_view key) const { return value_.is_object() && value_.contains(key); }
   JsonField operator[](std::string_view key) const {

@@ -15,7 +15,7 @@ std::string_view name_of(StateKind kind);  // "master", ...
 
 struct UnitSchema {
   std::string name;
-  int64_t elements = 0;  ///< a multiple of a chunk
+  int64_t elements = 0;  ///< a multiple of the chunk size
   bool operator==(const UnitSchema&) const = default;
 };
 
@@ -45,15 +45,15 @@ void check_schema(const Schema& schema, const std::string& place);
 std::string difference(const Schema& stored, const Schema& wanted);
 
 /// Elements [begin, end) of one kind of state of a unit, inside one tensor (with the padding after it).
-struct StatePart {
+struct StateRange {
   StateKind state = StateKind::master;
   int64_t tensor = 0;
   int64_t begin = 0;
   int64_t end = 0;
   int64_t bytes() const { return (end - begin) * state_bytes; }
-  bool operator==(const StatePart&) const = default;
+  bool operator==(const StateRange&) const = default;
 };
 /// Returns everything that shard `shard` of `shards` holds: by kind, unit and element.
-std::vector<StatePart> parts_of_shard(const Schema& schema, int64_t shard, int64_t shards);
+std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards);
 
 }  // namespace llmtrain

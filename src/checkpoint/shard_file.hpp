@@ -55,8 +55,8 @@ class ShardFile {
   /// Creates or finds the datasets of this shard in a group of the file.
   void lay_out(int64_t group, const Schema& schema, bool create);
   void open(const std::string& path);
-  CheckpointShard seal_whole(const std::string& index);
-  CheckpointShard seal_part(const std::string& index);
+  CheckpointShard seal_file(const std::string& index);
+  CheckpointShard seal_shard(const std::string& index);
 
   ShardIndex index_;
   std::vector<int64_t> units_;  ///< unit of each entry

@@ -13,7 +13,7 @@
 namespace llmtrain {
 
 struct IndexEntry {
-  StatePart part;
+  StateRange range;
   int64_t offset = 0;  ///< bytes from the beginning of the file
   Digest hash;         ///< XXH3-128 of the part's bytes
 };

@@ -66,7 +66,7 @@ class Grammar {
  public:
   explicit Grammar(const GrammarSource& source);
 
-  /// Returns a uniform integer below its argument, which is at least 1.
+  /// Function that returns a uniform integer below its argument, which is at least 1.
   using Below = std::function<uint32_t(uint32_t)>;
   std::string write(const Below& below) const;
 

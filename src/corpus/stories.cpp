@@ -9,7 +9,7 @@ namespace {
 /// Separates the random streams of the corpus from those of sampling.
 constexpr uint64_t corpus_tag = 0x73746F72696573;  // "stories"
 
-/// Returns a uniform integer below n from 32-bit words, without bias (Lemire, ACM TOMACS 29, 2019: multiply, keep the
+/// Draws uniform integers below n from 32-bit words, without bias (Lemire, ACM TOMACS 29, 2019: multiply, keep the
 /// upper word, reject the few lower words that would favour some results).
 class UniformBelow {
  public:

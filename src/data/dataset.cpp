@@ -31,7 +31,7 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* bpe_without_text =
-    "data.tokenizer: bpe is learnt from text, and data.train has none: leave it out, or name the tokenizer of the ids";
+    "data.tokenizer: bpe is trained on text, but data.train has none; remove the key, or name the tokenizer of the ids";
 
 /// Returns the number of empty documents and, for rows, the location of the first one.
 std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
@@ -57,7 +57,7 @@ SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
   slice(scan.text_bytes, part.text_bytes);
   slice(scan.skipped, part.skipped);
   slice(scan.first_skipped, part.first_skipped);
-  for (const DocumentPlace& place : scan.documents) {
+  for (const DocumentRange& place : scan.documents) {
     if (place.file >= first && place.file < first + count) {
       part.documents.push_back({place.file - first, place.begin, place.end});
     }
@@ -88,12 +88,12 @@ class DatasetOpener {
       if (communicator_.rank() == 0) list_contents();
     });
     data_.optimum = known_optimum();
-    data_.note = note_missing_rows(data_.tokenizer.get(), config_);
+    data_.note = missing_rows_warning(data_.tokenizer.get(), config_);
     return std::move(data_);
   }
 
   /// Replaces open() for callers that need the tokenizer alone.
-  TrainedTokenizer learn() {
+  TrainedTokenizer train_tokenizer_only() {
     find_inputs();
     const std::vector<InputFile> files = training_text();
     const SourceScan scan = scan_sources(files, communicator_, percent_report(report_, "reading"));
@@ -160,7 +160,7 @@ class DatasetOpener {
     });
   }
 
-  /// Data with token ids only: uses the tokenizer that the deck names for them.
+  /// Uses the tokenizer that the deck names for data with token ids only.
   void name_ids() {
     if (!names_tokenizer_of_ids(config_) || (!scanned_.empty() && is_encoded(scanned_.front().kind))) return;
     if (config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path(), false);
@@ -252,7 +252,7 @@ class DatasetOpener {
   void choose_tokenizer() {
     if (!is_encoded(scanned_.front().kind)) {
       if (!config_.add_bos) return;
-      throw UserError(ExitCode::deck, "data.add_bos: rows of input_ids are taken as they are; set it to false");
+      throw UserError(ExitCode::deck, "data.add_bos: rows of input_ids are used unchanged; set it to false");
     }
     const std::shared_ptr<const Tokenizer> stored = data_.tokenizer;
     if (stored && config_.tokenizer == "char" && stored->kind() == "char" &&
@@ -297,7 +297,7 @@ class DatasetOpener {
     request.output = folder_ + "/tokens-" + key_of(request) + ".h5";
 
     const StoredFile stored = check_digest(request.output, communicator_);
-    if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged: made again");
+    if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged; making it again");
     if (stored != StoredFile::whole || holds_missing_row(request.output)) make(request);
     std::shared_ptr<const TokenFile> opened;
     throw_on_all_ranks(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
@@ -324,10 +324,10 @@ class DatasetOpener {
     tokenize_to_file(request, communicator_, report_);
     if (skipped > 0) report_(skip_report(request, skipped));
     for (size_t f = 0; f < request.files.size(); ++f) {
-      const auto in_file = [&](const DocumentPlace& place) { return place.file == f; };
+      const auto in_file = [&](const DocumentRange& place) { return place.file == f; };
       if (request.files[f].format.separator.empty() || request.files[f].kind != InputKind::text) continue;
       if (std::count_if(request.scan.documents.begin(), request.scan.documents.end(), in_file) == 1) {
-        report_(request.files[f].path + ": data.document_separator does not occur: the file is one document");
+        report_(request.files[f].path + ": data.document_separator does not occur; the file is one document");
       }
     }
     report_("tokens are kept in " + request.output);
@@ -355,7 +355,7 @@ class DatasetOpener {
     return hex(digest_of(text.data(), text.size()));
   }
 
-  /// Only if a sample is a whole story, since the entropy is that of whole stories.
+  /// Known only if a sample is a whole story, since the entropy is that of whole stories.
   double known_optimum() const {
     const auto built_in = [](const std::vector<InputFile>& files) { return files.front().name == builtin_stories; };
     const bool stories = built_in(sets_.sources.front()) && (sets_.validation.empty() || built_in(sets_.validation));
@@ -393,9 +393,10 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
   return data;
 }
 
-TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communicator, const ProgressReport& report) {
+TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,
+                                      const ProgressReport& report) {
   const BatchConfig none;
-  return DatasetOpener(config, none, communicator, report).learn();
+  return DatasetOpener(config, none, communicator, report).train_tokenizer_only();
 }
 
 DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report) {
@@ -470,7 +471,7 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
   } else {
     tokenizer = nullptr;
   }
-  facts.note = note_missing_rows(tokenizer.get(), config);
+  facts.note = missing_rows_warning(tokenizer.get(), config);
   facts.vocabulary_size = needed_rows(config, facts.vocabulary_size);
   return facts;
 }

@@ -38,7 +38,8 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
                      const ProgressReport& report);
 
 /// Trains the tokenizer of data.tokenizer = bpe on data.train, without the cache. Collective.
-TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communicator, const ProgressReport& report);
+TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,
+                                      const ProgressReport& report);
 
 /// Receives each error and its key.
 using DataErrorReport = std::function<void(const char* key, const UserError&)>;

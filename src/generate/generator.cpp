@@ -62,7 +62,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       LLMTRAIN_CHECK(!request.prompts[p].empty(), "a continuation needs at least one token");
       texts.push_back({p, static_cast<int64_t>(p - first), request.prompts[p], request.prompts[p].size()});
     }
-    for (bool begun = false;; begun = true) {
+    for (bool started = false;; started = true) {
       std::vector<Text*> running;
       for (Text& text : texts) {
         if (text.running && text.made() < request.max_new_tokens) running.push_back(&text);
@@ -70,7 +70,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       if (running.empty()) break;
       if (request.interrupted && request.interrupted()) return results;
       note_progress();
-      if (begun && room_.cache) {
+      if (started && room_.cache) {
         run_last_tokens(ctx, running, request);
       } else {
         run_whole_texts(ctx, running, request);
@@ -99,7 +99,7 @@ void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, cons
       if (window > room_.context) {
         throw UserError(ExitCode::bad_content, "prompt " + std::to_string(text.prompt + 1) + " has " +
                                                    std::to_string(window) + " tokens, more than the context of " +
-                                                   std::to_string(room_.context) + ": shorten it");
+                                                   std::to_string(room_.context) + "; shorten it");
       }
       if (static_cast<int64_t>(host.ids.size()) + window > rows()) break;
       for (int64_t i = 0; i < window; ++i) append_row(host, *(text.ids.end() - window + i), i, text.slot);

@@ -61,7 +61,7 @@ class Generator {
   /// Returns the rows that the model must be planned for.
   int64_t rows() const;
   void plan(Arena& arena, DType compute);
-  /// Called when the arena is committed and the model started.
+  /// Requires a committed arena and a started model.
   std::vector<Continuation> run(ParamStore& params, Arena& arena, Stream& stream, const GenerationRequest& request);
 
  private:

@@ -10,12 +10,12 @@ namespace llmtrain {
 /// Filters of the distribution, as in Transformers' logits processors, in their order.
 struct SamplingOptions {
   double temperature = 1;  ///< 0 = greedy: the highest logit, the lowest id among equals
-  int64_t top_k = 0;       ///< keep the k most probable and those equal to the last of them; 0 = off
-  double top_p =
-      1;  ///< then the smallest set of the most probable whose mass reaches p, of equals the lower ids; 1 = off
-  double min_p = 0;  ///< then those at least this fraction as probable as the most probable one; 0 = off
-  double repetition_penalty =
-      1;  ///< for tokens that have occurred (Keskar et al. 2019), before everything else; 1 = off
+  int64_t top_k = 0;       ///< keeps the k most probable and those equal to the last of them; 0 = off
+  /// Keeps the smallest set of the most probable whose mass reaches p, of equals the lower ids; 1 = off.
+  double top_p = 1;
+  double min_p = 0;  ///< keeps those at least this fraction as probable as the most probable one; 0 = off
+  /// Penalty on tokens that have occurred (Keskar et al. 2019), applied before the other filters; 1 = off.
+  double repetition_penalty = 1;
 };
 
 /// Divides logits above 0 of tokens that have occurred by the penalty and multiplies those below 0, each once.

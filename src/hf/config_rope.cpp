@@ -19,11 +19,11 @@ Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
   if (name == "default") return Kind::none;
   for (const Kind kind : {Kind::linear, Kind::dynamic, Kind::llama3, Kind::yarn, Kind::longrope}) {
     if (name != name_of(kind)) continue;
-    if (phi3 && kind != Kind::longrope) rope.problem("rope_type", fmt::format("{}: phi3 has longrope only", name));
+    if (phi3 && kind != Kind::longrope) rope.problem("rope_type", fmt::format("{}: phi3 supports only longrope", name));
     return kind;
   }
-  rope.problem("rope_type", fmt::format("{} is not known: default, linear, dynamic, llama3, yarn and longrope are",
-                                        printable(name)));
+  rope.problem("rope_type",
+               fmt::format("{} must be default, linear, dynamic, llama3, yarn or longrope", printable(name)));
   return Kind::none;
 }
 
@@ -76,7 +76,7 @@ void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& pro
   const nlohmann::json* older = keys.value("rope_scaling");
   const nlohmann::json* newer = keys.value("rope_parameters");
   if (older != nullptr && newer != nullptr && scaling_alone(*older) != scaling_alone(*newer)) {
-    keys.problem("rope_scaling", "means something else than rope_parameters: one of the two must go");
+    keys.problem("rope_scaling", "contradicts rope_parameters; remove one of them");
   }
   JsonKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const double theta = keys.number("rope_theta", 10000.0);
@@ -85,13 +85,13 @@ void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& pro
   model.partial_rotary_factor = rope.number("partial_rotary_factor", partial);
   if (model.partial_rotary_factor > 1 ||
       (model.partial_rotary_factor != 1 && model.family != ModelConfig::Family::phi3)) {
-    keys.problem("partial_rotary_factor", "only phi3 turns a part of each head, at most all of it");
+    keys.problem("partial_rotary_factor", "only phi3 supports a fraction of each head, at most 1");
   }
   read_scaling(rope, keys, model);
   // A file of Phi-3 has it without scaling, too.
   keys.no_effect("original_max_position_embeddings");
   for (const char* kind : {"full_attention", "sliding_attention"}) {
-    rope.only(kind, nullptr, "rope of its own for a kind of layers is not known");
+    rope.only(kind, nullptr, "separate rope settings for a kind of layers are not supported");
   }
   rope.no_effect(no_effect_rope);
   rope.list_unknown(unknown);

@@ -50,7 +50,7 @@ void to_float(StoredType type, const void* stored, int64_t count, float* out) {
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(load<f16>(bytes + 2 * i));
       return;
     default:
-      throw Error(fmt::format("{} is no type of weights", name_of(type)));
+      throw Error(fmt::format("{} is not a type of weights", name_of(type)));
   }
 }
 
@@ -95,13 +95,13 @@ void from_float(StoredType type, const float* values, int64_t count, void* store
         const uint16_t rounded = f16(values[i]).bits;
         if ((rounded & 0x7FFFu) == 0x7C00u && std::isfinite(values[i])) {
           throw UserError(ExitCode::bad_content,
-                          fmt::format("element {}: {} does not fit fp16: write fp32 or bf16", i, values[i]));
+                          fmt::format("element {}: {} does not fit fp16; write fp32 or bf16", i, values[i]));
         }
         std::memcpy(bytes + 2 * i, &rounded, sizeof(rounded));
       }
       return;
     default:
-      throw Error(fmt::format("{} is no type of weights", name_of(type)));
+      throw Error(fmt::format("{} is not a type of weights", name_of(type)));
   }
 }
 

@@ -58,12 +58,12 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   }
   texts.try_emplace("generation_config.json", write_generation_config(model, ids));
   if (!options.save_tokenizer) return texts;
-  const bool own_template = has_chat_template(options.beside_tokenizer);
+  const bool own_template = has_chat_template(options.companion_files);
   std::erase_if(texts, [&](const auto& text) {
     if (is_chat_template(text.first)) return own_template;
     return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
   });
-  texts.insert(options.beside_tokenizer.begin(), options.beside_tokenizer.end());
+  texts.insert(options.companion_files.begin(), options.companion_files.end());
   return texts;
 }
 
@@ -239,8 +239,8 @@ void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const s
   const bool is_folder = std::filesystem::is_directory(place, ignored);
   if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) return;
   const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
-  std::map<std::string, std::string> beside = tokenizer_texts(folder);
-  if (holds_tokenizer(beside, tokenizer)) options.beside_tokenizer = std::move(beside);
+  std::map<std::string, std::string> companions = tokenizer_texts(folder);
+  if (holds_tokenizer(companions, tokenizer)) options.companion_files = std::move(companions);
 }
 
 std::map<std::string, std::string> model_texts(const std::string& folder) {

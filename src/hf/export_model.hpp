@@ -17,15 +17,15 @@ namespace llmtrain {
 struct ExportOptions {
   std::string output;
   bool overwrite = false;
-  std::optional<StoredType> type;      ///< of the weights; default fp32 for a store, unchanged for a folder
+  std::optional<StoredType> type;      ///< type of the weights; default: fp32 for a store, unchanged for a folder
   int64_t file_bytes = 5'000'000'000;  ///< maximum size of a file of weights
   /// Result of model_texts() for the folder that the model was loaded from. It is copied, except for the tokenizer's
   /// files if save_tokenizer is set. Empty: config.json and generation_config.json are created.
   std::map<std::string, std::string> texts;
   TokenIds ids;  ///< for the created files
   std::function<void(const std::string& folder)> save_tokenizer;
-  std::map<std::string, std::string> beside_tokenizer =
-      {};  ///< further files of the folder that the tokenizer came from
+  /// Further files of the folder that the tokenizer came from.
+  std::map<std::string, std::string> companion_files = {};
 };
 
 /// Returns all tokenizer files and chat templates of a folder, by name.

@@ -8,7 +8,7 @@
 
 namespace llmtrain {
 
-/// Returns the values of a slice of a parameter, row-major [rows, columns] as in the model.
+/// Function that returns the values of a slice of a parameter, row-major [rows, columns] as in the model.
 using SliceValues = std::function<std::vector<float>(const ParamSpec& param, const ParamSlice& slice)>;
 
 /// Writes the folder of a model, slice by slice.

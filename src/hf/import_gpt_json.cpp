@@ -24,7 +24,7 @@ class GptState {
  public:
   explicit GptState(const std::string& path)
       : path_(path), document_(read_json(FileHandle::open_to_read(path), {max_bytes, max_values})) {
-    if (!document_.is_object() || !document_.contains("config")) refuse("no state of a GPT: it has no \"config\"");
+    if (!document_.is_object() || !document_.contains("config")) refuse("not the state of a GPT: it has no \"config\"");
     for (const auto& item : document_.items()) {
       if (item.key() != "config") stored_.emplace_back(item.key());
     }
@@ -66,7 +66,7 @@ class GptState {
   std::vector<float> values(const ParamSpec& param, const ParamSlice& slice) {
     const auto count = static_cast<size_t>(slice.rows * param.columns);
     if (!has_bias_ && slice.name.ends_with(".bias")) {
-      if (has(slice.name)) refuse(slice.name + ": it is there, and config.bias is false");
+      if (has(slice.name)) refuse(slice.name + ": unexpected bias, since config.bias is false");
       return std::vector<float>(count);
     }
     const std::vector<int64_t> expected =
@@ -101,7 +101,7 @@ class GptState {
     }
     for (const auto& [name, number] : names_.number_of) {
       const bool mask = name.ends_with(".attn.bias");
-      if (!mask && !known.contains(name)) refuse(printable(stored_[number]) + ": no part of this model asks for it");
+      if (!mask && !known.contains(name)) refuse(printable(stored_[number]) + ": this model does not use it");
     }
   }
 

@@ -55,7 +55,7 @@ int64_t JsonKeys::integer(std::string_view key, std::optional<int64_t> fallback,
                     (!value->is_number_unsigned() || value->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   const int64_t number = fits ? value->get<int64_t>() : low - 1;
   if (number < low || number > high) {
-    problem(key, fmt::format("{} is not an integer from {} to {}", shown(*value), low, high));
+    problem(key, fmt::format("{} must be an integer from {} to {}", shown(*value), low, high));
     return fallback.value_or(low);
   }
   return number;
@@ -69,7 +69,7 @@ double JsonKeys::number(std::string_view key, std::optional<double> fallback) {
   }
   const double number = value->is_number() ? value->get<double>() : -1;
   if (!(number > 0) || !std::isfinite(number)) {
-    problem(key, fmt::format("{} is not a number above 0", shown(*value)));
+    problem(key, fmt::format("{} must be a number above 0", shown(*value)));
     return fallback.value_or(1);
   }
   return number;
@@ -78,14 +78,14 @@ double JsonKeys::number(std::string_view key, std::optional<double> fallback) {
 bool JsonKeys::boolean(std::string_view key, bool fallback) {
   const nlohmann::json* value = use(key);
   if (value == nullptr) return fallback;
-  if (!value->is_boolean()) problem(key, fmt::format("{} is not true or false", shown(*value)));
+  if (!value->is_boolean()) problem(key, fmt::format("{} must be true or false", shown(*value)));
   return value->is_boolean() ? value->get<bool>() : fallback;
 }
 
 std::string JsonKeys::text(std::string_view key, const std::string& fallback) {
   const nlohmann::json* value = use(key);
   if (value == nullptr) return fallback;
-  if (!value->is_string()) problem(key, fmt::format("{} is not a text", shown(*value)));
+  if (!value->is_string()) problem(key, fmt::format("{} must be a text", shown(*value)));
   return value->is_string() ? value->get<std::string>() : fallback;
 }
 

@@ -73,9 +73,9 @@ class Matcher {
     }
     const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
     if (!problems.empty()) {
-      throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: the weights are not those of the model that config.json describes{}",
-                                  index_.folder, problems));
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{}: the weights do not fit the model that config.json describes{}", index_.folder, problems));
     }
     if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
     if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
@@ -84,8 +84,8 @@ class Matcher {
     }
     if (other_heads_ > 0) {
       match_.warnings.push_back(fmt::format(
-          "{}: {} tensor{} of another head ({}) {} left out: the language model alone "
-          "is taken",
+          "{}: {} tensor{} of another head ({}) {} omitted; only the language model "
+          "is used",
           index_.folder, other_heads_, other_heads_ == 1 ? "" : "s", other_head_, other_heads_ == 1 ? "is" : "are"));
     }
     if (rope_tables_ > 0) match_.notes.push_back(fmt::format("{} rope tables not needed", rope_tables_));
@@ -103,7 +103,7 @@ class Matcher {
       const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
       const bool of_pair = (name == head_ || name == embedding_) && !shape_.config.tie_embeddings && other_is_there;
       missing_.add(of_pair ? name +
-                                 " (where head and embedding are one matrix, config.json must say "
+                                 " (if head and embedding are one matrix, config.json must set "
                                  "tie_word_embeddings: true)"
                            : name);
       return -1;
@@ -154,8 +154,8 @@ class Matcher {
   std::string embedding_, head_;  ///< the pair that can be tied
   std::string other_head_;        ///< first tensor of another head
   WeightMatch match_;
-  Problems missing_{"missing"}, extra_{"not part of the model"}, wrong_shape_{"of another shape"},
-      wrong_type_{"of a type other than F32, BF16, F16"};
+  Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
+      wrong_type_{"with a type other than F32, BF16, F16"};
   int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0;
 };
 

@@ -69,12 +69,13 @@ void remove_leftovers(const std::string& path) {
 
 void check_replaceable(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  if (name.empty() || name == "." || name == "..") cannot_create(path, "give the folder by its name");
-  if (fs::is_symlink(path)) cannot_create(path, "it is a symbolic link: give the folder that it leads to");
+  if (name.empty() || name == "." || name == "..") cannot_create(path, "give the folder's own name");
+  if (fs::is_symlink(path)) cannot_create(path, "it is a symbolic link; name the folder that it points to");
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     if (entry.is_regular_file() || entry.path().filename() == chat_template_folder) continue;
-    cannot_create(path, fmt::format("it holds {}, so it is no folder of one model: it is not replaced; choose another",
-                                    printable(entry.path().filename().string())));
+    cannot_create(
+        path, fmt::format("it contains {}, so it is not the folder of one model and is not replaced; choose another",
+                          printable(entry.path().filename().string())));
   }
 }
 
@@ -86,7 +87,7 @@ void keep_foreign_files(const std::string& former, const std::string& folder) {
     if (is_model_file(name)) continue;
     const std::string place = fmt::format("{}/{}", folder, name);
     if (std::rename(entry.path().c_str(), place.c_str()) != 0) {
-      fail_to_create(place, fmt::format("it is still in {}, for it cannot be moved", former), errno);
+      fail_to_create(place, fmt::format("it cannot be moved and is still in {}", former), errno);
     }
   }
 }
@@ -128,8 +129,8 @@ ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(pla
   while (plan_.path.size() > 1 && plan_.path.ends_with('/')) plan_.path.pop_back();
   std::error_code error;
   const bool there = fs::exists(plan_.path, error);
-  if (there && !fs::is_directory(plan_.path, error)) cannot_create(plan_.path, "a file of that name is there");
-  if (there && !plan_.overwrite && !fs::is_empty(plan_.path, error)) cannot_create(plan_.path, "it is there already");
+  if (there && !fs::is_directory(plan_.path, error)) cannot_create(plan_.path, "a file of that name exists");
+  if (there && !plan_.overwrite && !fs::is_empty(plan_.path, error)) cannot_create(plan_.path, "it already exists");
   if (there) check_replaceable(plan_.path);
   remove_leftovers(plan_.path);
   partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());

@@ -90,8 +90,8 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
     const std::string_view leading = unwrapped.front().leading;
     if (tensor.leading != leading || !tensor.name.starts_with(names.added)) {
       const bool first_has = leading.size() + names.added.size() > tensor.leading.size();
-      refuse(place, fmt::format("{} and {} are not named alike: one of them begins with {}. All tensors of a model "
-                                "have the same prefix, or none has one",
+      refuse(place, fmt::format("{} and {} have different prefixes: one of them begins with {}. All tensors of a model "
+                                "must have the same prefix, or none",
                                 printable(stored.front()), printable(stored[t]),
                                 printable(fmt::format("{}{}", first_has ? leading : tensor.leading, names.added))));
     }
@@ -100,7 +100,7 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
     if (!names.missing.empty() && !name.starts_with(head)) name.insert(0, names.missing);
     const auto [at, added] = names.number_of.emplace(std::move(name), t);
     if (added) continue;
-    refuse(place, fmt::format("{} and {} are both {}: one of the two must go", printable(stored[at->second]),
+    refuse(place, fmt::format("{} and {} are both {}; remove one of them", printable(stored[at->second]),
                               printable(stored[t]), printable(at->first)));
   }
   if (!unwrapped.empty()) names.added = std::string(unwrapped.front().leading) + names.added;

@@ -60,13 +60,13 @@ void Console::print(const std::string& text) {
   write_out(stdout, line);
   if (!log_) return;
   log_->append(line);
-  note_reader_gone();
+  report_lost_reader();
 }
 
-void Console::note_reader_gone() {
-  if (!reader_gone || noted_) return;
-  noted_ = true;
-  log_->append("warning: whoever read the standard output is gone; the run goes on, and its log is this file\n");
+void Console::report_lost_reader() {
+  if (!reader_gone || reported_) return;
+  reported_ = true;
+  log_->append("warning: the reader of the standard output is gone; the run continues, and this file is its log\n");
 }
 
 void Console::log_only(const std::string& text) {

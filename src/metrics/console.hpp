@@ -29,12 +29,12 @@ class Console {
 
  private:
   void end_live();
-  void note_reader_gone();
+  void report_lost_reader();
 
   bool active_;
   bool terminal_;
   bool live_ = false;
-  bool noted_ = false;  ///< True if log.txt records that the reader is gone
+  bool reported_ = false;  ///< True if log.txt records that the reader is gone
   std::unique_ptr<AppendFile> log_;
 };
 

@@ -95,7 +95,7 @@ struct RunLog::State {
 
   void resume();
   void restore_numbers(const LogState& from);
-  void cut_tables(int64_t step, bool evaluation_owed);
+  void cut_tables(int64_t step, bool evaluation_pending);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
   /// Calls see(name, field) for all fields of the log that a checkpoint keeps.
   template <class See>
@@ -141,8 +141,8 @@ struct RunLog::State {
   nlohmann::ordered_json interval_json(const StepRecord& r);
 
   RunLogOptions options;
-  int64_t libraries =
-      options.memory_now ? options.memory_now() : 0;  ///< memory before the planned allocation is touched
+  /// Memory before the planned allocation is touched.
+  int64_t libraries = options.memory_now ? options.memory_now() : 0;
   MemoryGauge memory{options.memory_now};
   Console console;
   Clock::time_point start;
@@ -210,7 +210,7 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   const int64_t total = std::max<int64_t>(options.total_steps, 1);
   const int width = static_cast<int>(fmt::formatted_size("{}", total));
   const double loss = interval.mean_loss();  // nan: none of these steps was good and had targets
-  const char* without_loss = interval.tokens == 0 ? "no targets" : "left out";
+  const char* without_loss = interval.tokens == 0 ? "no targets" : "skipped";
   std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
                                  std::isnan(loss) ? without_loss : number_text(loss, 4));
   line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
@@ -350,9 +350,9 @@ void RunLog::State::restore_numbers(const LogState& from) {
 }
 
 /// Removes rows of later steps, and the evaluation after this step that is pending.
-void RunLog::State::cut_tables(int64_t step, bool evaluation_owed) {
+void RunLog::State::cut_tables(int64_t step, bool evaluation_pending) {
   for (MetricsTable* table : {&train, &validation}) {
-    const auto last = static_cast<double>(table == &validation && evaluation_owed ? step - 1 : step);
+    const auto last = static_cast<double>(table == &validation && evaluation_pending ? step - 1 : step);
     const std::vector<double>& steps = table->columns.front().values;
     const auto end = std::ranges::find_if(steps, [&](double s) { return !(s <= last); });
     table->cut(static_cast<size_t>(end - steps.begin()));
@@ -367,10 +367,10 @@ void RunLog::State::resume() {
       try {
         read_metrics_hdf5(path, *table);
       } catch (const UserError& error) {
-        console.warn(fmt::format("{}; /{} begins again at step {}", error.what(), table->name, options.resumed_step));
+        console.warn(fmt::format("{}; /{} restarts at step {}", error.what(), table->name, options.resumed_step));
       }
     }
-    cut_tables(options.resumed_step, options.resumed->evaluation_owed);
+    cut_tables(options.resumed_step, options.resumed->evaluation_pending);
   }
   if (metrics) {
     nlohmann::ordered_json j = nlohmann::ordered_json::object();
@@ -391,7 +391,7 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   s.fresh.reset();
   s.restore_numbers(from);
   s.earlier_seconds = wall - seconds_since(s.start);
-  s.cut_tables(r.step, from.evaluation_owed);
+  s.cut_tables(r.step, from.evaluation_pending);
   if (!s.metrics) return;
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["rolled_back_to_step"] = r.step;
@@ -452,7 +452,7 @@ void RunLog::State::print_training() {
   if (last_loss_step == 0 && last_step.step > 0) {
     loss = "none: no step had a target";
   } else if (last_loss_step != steps && last_loss_step != 0) {
-    loss = fmt::format("{:.4f} at step {}, the last one with a target", last_loss, last_loss_step);
+    loss = fmt::format("{:.4f} at step {}, the last step with a target", last_loss, last_loss_step);
   }
   console.print("  training loss       " + loss);
   if (evaluated != 0) {

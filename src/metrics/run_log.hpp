@@ -57,8 +57,8 @@ struct RollbackRecord {
 struct LogState {
   std::map<std::string, int64_t> counters;
   std::map<std::string, double> values;
-  bool evaluation_owed =
-      false;  ///< True if the evaluation of the checkpoint's step will be done, whether or not it was
+  /// True if the evaluation of the checkpoint's step will be done, whether or not it was.
+  bool evaluation_pending = false;
 };
 
 struct RunLogOptions {

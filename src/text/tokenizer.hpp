@@ -74,12 +74,12 @@ class Tokenizer {
   virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Long texts are encoded in segments. find_cut returns the cuts, which give the same ids as the whole.
-  virtual bool works_on_parts() const { return true; }
-  /// Returns a position inside `window`, bytes within a text, before which the text can be cut; npos if there is none.
-  /// The result depends only on a few bytes around the position, not on where the window begins.
-  virtual size_t find_cut(std::string_view window) const;
+  virtual bool is_segmentable() const { return true; }
+  /// Returns a position inside `context`, some bytes of a text, before which the text can be cut; npos if there is
+  /// none. The result depends only on a few bytes around the position, not on where the context begins.
+  virtual size_t find_cut(std::string_view context) const;
   /// With `begins` the segment is the first one of its text.
-  virtual void encode_part(std::string_view text, bool begins, std::vector<int32_t>& ids) const;
+  virtual void encode_segment(std::string_view text, bool begins, std::vector<int32_t>& ids) const;
 };
 
 /// A char vocabulary with more code points is refused (ids, EOS and BOS fit 16 bits): use bytes.

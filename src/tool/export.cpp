@@ -28,8 +28,8 @@ struct ExportCommand {
   bool force = false;
 };
 
-/// Weights of a checkpoint, read tensor by tensor; the accompanying files come from the folder that the run started
-/// from, if any, or from the checkpoint if that folder is gone.
+/// Exports the weights of a checkpoint, read tensor by tensor; the accompanying files come from the folder that the run
+/// started from, if any, or from the checkpoint if that folder is gone.
 void export_checkpoint(const std::string& path, ExportOptions options) {
   LoadedModel loaded(path, DType::f32);
   const Tokenizer* tokenizer = loaded.tokenizer();
@@ -48,7 +48,7 @@ void export_checkpoint(const std::string& path, ExportOptions options) {
   }
   const std::vector<UnitSpec>& units = loaded.model().units();
   if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors are not those of its deck: {}", path, what));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));
   }
   CheckpointWeights weights(path, manifest);
   const auto read = [&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); };
@@ -73,7 +73,7 @@ void export_any(const ExportCommand& o) {
 
 StoredType parse_weight_type_option(const std::string& text) {
   const std::optional<StoredType> type = weight_type_of(text);
-  if (!type) refuse_command_line("--dtype: '" + text + "' is none of fp32, bf16, fp16");
+  if (!type) refuse_command_line("--dtype: '" + text + "' must be fp32, bf16 or fp16");
   return *type;
 }
 
@@ -83,10 +83,10 @@ Subcommand add_export(CLI::App& program) {
       "write a checkpoint, or a Hugging Face folder in files of another type or size, as a Hugging Face folder");
   const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
-  app->add_option("--output", o->output, "folder to write")->required();
+  app->add_option("--output", o->output, "output folder")->required();
   app->add_option("--dtype", o->dtype,
-                  "of the weights: fp32, bf16 or fp16; as they are unless given (of a checkpoint fp32)");
-  app->add_option("--file-size", o->file_size, "bytes of weights before another file is begun")->capture_default_str();
+                  "type of the weights: fp32, bf16 or fp16; default: unchanged, for a checkpoint fp32");
+  app->add_option("--file-size", o->file_size, "maximum bytes of weights per file")->capture_default_str();
   app->add_flag("--force", o->force, "replace the folder");
   return {app, [o] { export_any(*o); }};
 }

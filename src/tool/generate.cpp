@@ -85,11 +85,12 @@ std::vector<Prompt> read_prompts(const std::string& path) {
     nlohmann::json row = parse_json(line, place, {max_prompt_bytes});
     if (row.is_object() && row.contains("prompt")) row = row["prompt"];
     if (!row.is_string()) {
-      throw UserError(ExitCode::bad_content, place + ": a line is a string, or an object with a string \"prompt\"");
+      throw UserError(ExitCode::bad_content,
+                      place + ": a line must be a string, or an object with a string \"prompt\"");
     }
     prompts.push_back({row.get<std::string>(), place});
   }
-  if (prompts.empty()) throw UserError(ExitCode::bad_content, path + ": there is no prompt in it");
+  if (prompts.empty()) throw UserError(ExitCode::bad_content, path + ": it has no prompt");
   return prompts;
 }
 
@@ -115,15 +116,17 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
       tokenizer.encode(prompt.text, ids);
       if (!options.no_special_tokens) tokenizer.add_special_tokens(ids, nullptr);
       if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
-      if (ids.empty()) throw UserError(ExitCode::bad_content, "an empty prompt has no token to begin with");
+      if (ids.empty())
+        throw UserError(ExitCode::bad_content, "an empty prompt needs a BOS token, which the tokenizer does not have");
       require_rows(ids, &tokenizer, loaded.vocabulary(), prompt.place);
     }
   }
   for (const double number : {options.temperature, options.top_p, options.min_p, options.repetition_penalty}) {
-    if (!std::isfinite(number)) refuse_command_line("--temperature and the like are finite numbers");
+    if (!std::isfinite(number))
+      refuse_command_line("--temperature and the other sampling options must be finite numbers");
   }
   for (const std::string& stop : options.stop) {
-    if (stop.empty()) refuse_command_line("--stop wants a text that is not empty");
+    if (stop.empty()) refuse_command_line("--stop must not be empty");
   }
   request.sampling = {options.greedy ? 0 : options.temperature, options.top_k, options.top_p, options.min_p,
                       options.repetition_penalty};
@@ -208,7 +211,7 @@ void generate(const GenerateOptions& options) {
   const bool dynamic = loaded.config().rope_scaling.kind == RopeScaling::Kind::dynamic;
   const int64_t most = dynamic ? loaded.config().max_seq_len : loaded.config().longest_sequence();
   if (static_cast<int64_t>(longest) > most) {
-    throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}: "
+    throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}; "
                                                        "shorten it",
                                                        longest, most));
   }
@@ -250,7 +253,7 @@ void generate(const GenerateOptions& options) {
   std::cout.flush();
   const auto cut = std::ranges::count(all, GenerationEnd::context, &Continuation::end);
   if (cut > 0) {
-    std::cerr << fmt::format("llmtool: {} of {} texts ended where the model's context of {} tokens does\n", cut,
+    std::cerr << fmt::format("llmtool: {} of {} texts ended at the limit of the model's context of {} tokens\n", cut,
                              all.size(), most);
   }
 }
@@ -259,37 +262,39 @@ void generate(const GenerateOptions& options) {
 
 Subcommand add_generate(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "generate", "continue prompts; prints the new text of one prompt as it grows, of several a JSON line each");
+      "generate",
+      "continue prompts; print the new text of a single prompt as it grows, a JSON line per prompt otherwise");
   const auto o = std::make_shared<GenerateOptions>();
-  app->add_option("--model", o->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
-  app->add_option("--prompt", o->prompts, "text to continue; may be given several times");
-  app->add_option("--prompt-file", o->prompt_file, "a prompt on each line; of .jsonl a string or {\"prompt\": ...}");
+  app->add_option("--model", o->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
+  app->add_option("--prompt", o->prompts, "text to continue; repeatable");
+  app->add_option("--prompt-file", o->prompt_file,
+                  "file with a prompt per line; in .jsonl a string or {\"prompt\": ...}");
   app->add_option("--prompt-ids", o->prompt_ids, "token ids instead of text: 1,2,3");
-  app->add_option("--max-new-tokens", o->max_new_tokens, "at most this many")
+  app->add_option("--max-new-tokens", o->max_new_tokens, "maximum number of new tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app->add_flag("--greedy", o->greedy, "always the most probable token");
-  app->add_option("--temperature", o->temperature, "logits are divided by it; 0 is greedy")
+  app->add_flag("--greedy", o->greedy, "always take the most probable token");
+  app->add_option("--temperature", o->temperature, "divisor of the logits; 0 is greedy")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  app->add_option("--top-k", o->top_k, "only the k most probable tokens; 0 = all")
+  app->add_option("--top-k", o->top_k, "keep the k most probable tokens; 0 = all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
-  app->add_option("--top-p", o->top_p, "only the most probable tokens that reach p together; 1 = all")
+  app->add_option("--top-p", o->top_p, "keep the most probable tokens that reach p together; 1 = all")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app->add_option("--min-p", o->min_p, "only tokens at least p times as probable as the most probable one")
+  app->add_option("--min-p", o->min_p, "keep tokens at least p times as probable as the most probable one")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app->add_option("--repetition-penalty", o->repetition_penalty, "makes tokens that have occurred less probable")
+  app->add_option("--repetition-penalty", o->repetition_penalty, "make tokens that have occurred less probable")
       ->check(CLI::Range(1e-3, 1e3))
       ->capture_default_str();
-  app->add_option("--stop", o->stop, "a text that ends the continuation; may be given several times");
-  app->add_option("--seed", o->seed, "of the draws")->capture_default_str();
-  app->add_flag("--ids", o->ids, "print token ids, a line for each prompt");
-  app->add_flag("--no-special-tokens", o->no_special_tokens, "do not put BOS and the like before a prompt");
-  app->add_flag("--ignore-eos", o->ignore_eos, "go on after an end of text");
-  app->add_option("--compute", o->compute, "fp32, bf16 or fp16")->capture_default_str();
+  app->add_option("--stop", o->stop, "text that ends the continuation; repeatable");
+  app->add_option("--seed", o->seed, "seed of the sampling")->capture_default_str();
+  app->add_flag("--ids", o->ids, "print token ids, a line per prompt");
+  app->add_flag("--no-special-tokens", o->no_special_tokens, "do not add BOS and similar tokens to a prompt");
+  app->add_flag("--ignore-eos", o->ignore_eos, "continue after an end of text");
+  app->add_option("--compute", o->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [o] { generate(*o); }};
 }
 

@@ -70,7 +70,7 @@ void print_contents(const TokenFile& file) {
   }
   inspect_line("highest id", std::to_string(highest));
   inspect_line("mask",
-               file.info().has_mask ? fmt::format("{} of {} tokens are trained on", trained, file.tokens()) : "none");
+               file.info().has_mask ? fmt::format("{} of {} tokens are targets", trained, file.tokens()) : "none");
 }
 
 void print_beginning(const TokenFile& file) {
@@ -115,7 +115,8 @@ void inspect(const std::string& path) {
 
 Subcommand add_inspect(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "inspect", "show what is in a token file, and check all of it, a run's metrics.h5, safetensors or a checkpoint");
+      "inspect",
+      "show the content of a token file (and check all of it), a run's metrics.h5, safetensors or a checkpoint");
   const auto path = std::make_shared<std::string>();
   app->add_option("file", *path, "token file or metrics (.h5), .safetensors, or folder of a checkpoint")->required();
   return {app, [path] { inspect(*path); }};

@@ -20,7 +20,7 @@ constexpr hsize_t max_rows = hsize_t{1} << 28;
 constexpr hsize_t max_columns = 1000;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw UserError(ExitCode::bad_content, fmt::format("{}: {}: not metrics that a run has written", path, what));
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {}: not the metrics of a run", path, what));
 }
 
 bool has_plain_link(hid_t file, const char* name) {

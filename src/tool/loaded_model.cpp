@@ -50,8 +50,8 @@ int64_t LoadedModel::vocabulary() const { return checkpoint_ ? checkpoint_->toke
 const Tokenizer& LoadedModel::required_tokenizer() const {
   if (tokenizer_) return *tokenizer_;
   throw UserError(ExitCode::missing_input, folder_ +
-                                               ": no tokenizer is there (tokenizer.json, tokenizer.model, or "
-                                               "vocab.json and merges.txt): give token ids instead of text");
+                                               ": it has no tokenizer (tokenizer.json, tokenizer.model, or "
+                                               "vocab.json and merges.txt); give token ids instead of text");
 }
 
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {
@@ -89,7 +89,7 @@ DType parse_compute_option(const std::string& text) {
   if (text == "fp32") return DType::f32;
   if (text == "bf16") return DType::bf16;
   if (text == "fp16") return DType::f16;
-  refuse_command_line("--compute: '" + text + "' is none of fp32, bf16, fp16");
+  refuse_command_line("--compute: '" + text + "' must be fp32, bf16 or fp16");
 }
 
 }  // namespace llmtrain

@@ -43,7 +43,7 @@ class LoadedModel {
   DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
   Communicator& communicator() { return *communicator_; }
   ParamStore& params() { return *params_; }
-  /// null for a Hugging Face folder
+  /// Null for a Hugging Face folder.
   const CheckpointModel* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
   Arena& arena() { return arena_; }
   Stream& stream() { return *stream_; }

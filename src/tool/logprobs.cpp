@@ -113,8 +113,8 @@ bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& li
   if (in.fail()) {
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("standard input:{}: the line is longer than {} MiB: these are more ids than any context has",
-                    number, longest_line >> 20));
+        fmt::format("standard input:{}: the line is longer than {} MiB, which is more ids than any context has", number,
+                    longest_line >> 20));
   }
   line = std::string_view(buffer.data(), static_cast<size_t>(in.gcount()) - (in.eof() ? 0 : 1));
   return true;
@@ -134,8 +134,8 @@ void logprobs(const LogprobsOptions& options) {
     for (const float value : values) sum += double{value};
     if (!std::isfinite(sum)) {
       throw UserError(ExitCode::diverged, "standard input:" + std::to_string(number) +
-                                              ": a log-probability is no finite number: the model's weights are not "
-                                              "sound, or overflow in this --compute");
+                                              ": a log-probability is not finite: the model's weights are "
+                                              "damaged, or overflow in this --compute");
     }
     out["sum"] = sum;
     std::cout << out.dump() << std::endl;  // flushed at once for programs that wait for the answer
@@ -147,11 +147,11 @@ void logprobs(const LogprobsOptions& options) {
 Subcommand add_logprobs(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "logprobs",
-      "log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
-      "\"sum\": x} lines out, one entry fewer than ids");
+      "compute log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
+      "\"sum\": x} lines out, with one entry fewer than ids");
   const auto options = std::make_shared<LogprobsOptions>();
-  app->add_option("--model", options->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
-  app->add_option("--compute", options->compute, "fp32, bf16 or fp16")->capture_default_str();
+  app->add_option("--model", options->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
+  app->add_option("--compute", options->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [options] { logprobs(*options); }};
 }
 

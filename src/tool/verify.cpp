@@ -35,7 +35,7 @@ void verify(const std::string& path) {
 }  // namespace
 
 Subcommand add_verify(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("verify", "check every byte of a checkpoint; exit code 0 or 65");
+  CLI::App* app = program.add_subcommand("verify", "check every byte of a checkpoint; exit with code 0 or 65");
   const auto path = std::make_shared<std::string>();
   app->add_option("checkpoint", *path, "folder of a checkpoint, .../checkpoints/step-XXXXXXXX")->required();
   return {app, [path] { verify(*path); }};

@@ -80,7 +80,7 @@ class GzipDecoder final : public CompressedReader::Decoder {
       input.remove_prefix(std::min(input.find_first_not_of('\0'), input.size()));
       if (input.empty()) return "";
       if (input.front() != gzip_magic.front())
-        return "what follows the compressed data is none and no padding of zeros";
+        return "the bytes after the compressed data are neither another member nor zeros";
       inflateReset(&stream_);
       at_border_ = false;
     }
@@ -172,10 +172,11 @@ int64_t CompressedReader::read(char* data, int64_t count) {
     const std::string problem = decoder_->run(input, output, room);
     input_used_ = input_.size() - input.size();
     if (!problem.empty()) refuse(problem);
-    if (!more && room == before) refuse("the file ends within its compressed data: it was cut off");
+    if (!more && room == before) refuse("the file ends within its compressed data: it was cut off; copy it again");
     given_ += before - room;
     if (given_ > limit_) {
-      refuse(fmt::format("more than {} bytes when unpacked, which data.unpacked_limit allows", limit_));
+      refuse(fmt::format(
+          "it unpacks to more than {} bytes, the value of data.unpacked_limit; raise it if the file is right", limit_));
     }
   }
   return output - data;

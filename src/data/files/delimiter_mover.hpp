@@ -14,12 +14,12 @@ class DelimiterMover {
   void add(std::span<const int32_t> ids, std::vector<int32_t>& out) {
     for (const int32_t id : ids) {
       if (id == delimiter_) {
-        if (begun_) close(out);
+        if (started_) close(out);
       } else {
         out.push_back(id);
         ++length_;
       }
-      begun_ = true;
+      started_ = true;
     }
   }
   /// Ends the last document.
@@ -38,7 +38,7 @@ class DelimiterMover {
   int32_t delimiter_, eos_;
   std::vector<uint64_t> offsets_ = {0};
   uint64_t length_ = 0;  // tokens of the open document
-  bool begun_ = false;
+  bool started_ = false;
   int64_t empty_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace llmtrain {
 
 /// A document, or a segment of a document that is longer than the limit. `text` and `behind` of all segments in order
 /// equal the file, byte for byte, except for a byte order mark at its beginning.
-struct DocumentPart {
+struct DocumentSegment {
   std::string text;    ///< for rows a line of JSON
   std::string behind;  ///< separator or line end after the last segment
   int64_t offset = 0;  ///< offset of the segment in the unpacked file
@@ -24,18 +24,18 @@ struct DocumentPart {
 
 class DocumentReader {
  public:
-  static constexpr int64_t longest_part = int64_t{16} << 20;  ///< bytes of text; rows have their own limit
+  static constexpr int64_t max_segment_bytes = int64_t{16} << 20;  ///< bytes of text; rows have their own limit
 
   /// `limit` is the number of bytes that a compressed file may unpack to.
   DocumentReader(const InputFile& file, int64_t limit);
   /// Returns false at the end. Segments are cut between characters of UTF-8.
-  bool next(DocumentPart& part);
+  bool next(DocumentSegment& segment);
   /// Returns the fraction of the file that was read, 0 to 1.
   double progress() const;
 
  private:
   bool fill();
-  void take(size_t end, DocumentPart& part);
+  void take(size_t end, DocumentSegment& segment);
 
   FileHandle file_;
   std::unique_ptr<CompressedReader> unpacked_;

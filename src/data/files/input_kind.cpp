@@ -26,22 +26,22 @@ struct RefusedFormat {
   std::string_view ending, magic, advice;
 };
 using namespace std::string_view_literals;
-constexpr std::string_view unpack_archive = "an archive: unpack it, and name the files in it";
+constexpr std::string_view unpack_archive = "an archive; unpack it and name its files";
 constexpr RefusedFormat refused_formats[] = {
     {".parquet", "PAR1\x15"sv,
-     "Parquet is not read in this version: make rows of it, e.g. with duckdb -c \"COPY (SELECT text FROM "
+     "Parquet is not supported; convert it to rows, e.g. with duckdb -c \"COPY (SELECT text FROM "
      "'FILE.parquet') TO 'FILE.jsonl' (FORMAT json)\""},
-    {".arrow", "ARROW1\0\0"sv, "Arrow is not read in this version: make rows of text (.jsonl) of it"},
+    {".arrow", "ARROW1\0\0"sv, "Arrow is not supported; convert it to rows of text (.jsonl)"},
     {".tar", "", unpack_archive},
     {".tgz", "", unpack_archive},
     {".zip", "PK\x03\x04", unpack_archive},
     {".7z", "7z\xBC\xAF\x27\x1C", unpack_archive},
-    {".bz2", "BZh91AY&SY", "only gzip and zstd are unpacked: bzip2 -dc FILE.bz2 | zstd > FILE.zst"},
+    {".bz2", "BZh91AY&SY", "only gzip and zstd are supported; run bzip2 -dc FILE.bz2 | zstd > FILE.zst"},
     {".xz",
      "\xFD"
      "7zXZ",
-     "only gzip and zstd are unpacked: xz -dc FILE.xz | zstd > FILE.zst"},
-    {".lz4", "\x04\x22\x4D\x18", "only gzip and zstd are unpacked: lz4 -dc FILE.lz4 | zstd > FILE.zst"},
+     "only gzip and zstd are supported; run xz -dc FILE.xz | zstd > FILE.zst"},
+    {".lz4", "\x04\x22\x4D\x18", "only gzip and zstd are supported; run lz4 -dc FILE.lz4 | zstd > FILE.zst"},
 };
 
 void refuse_format(const std::string& path, std::string_view head) {
@@ -52,7 +52,7 @@ void refuse_format(const std::string& path, std::string_view head) {
   }
 }
 
-/// Returns the beginning of the file: at least `wanted` bytes if there are as many.
+/// Beginning of a file: at least `wanted` bytes if there are as many.
 class Beginning {
  public:
   Beginning(const FileHandle& file, const InputFile& input) : file_(file) {
@@ -162,7 +162,7 @@ void refuse_whole_json(const InputFile& input, const std::string& head) {
   if (first == std::string::npos || (head[first] != '[' && head[first] != '{')) return;
   const bool array = head[first] == '[';
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: byte {}: a JSON {} is not read as text. Rows are read from .jsonl, one object on "
+                  fmt::format("{}: byte {}: a JSON {} cannot be read as text. Rows are read from .jsonl, one object on "
                               "each line: {}. data.json_as_text (llmtool: --json-as-text) reads it as text",
                               input.path, first, array ? "array" : "object",
                               array ? "jq -c '.[]' FILE.json > FILE.jsonl"
@@ -197,7 +197,7 @@ void examine_input(const FileHandle& file, InputFile& input) {
   if (names_tokens(name)) {
     input.kind = InputKind::tokens;
     if (input.compression == Compression::none) return;
-    throw UserError(ExitCode::bad_content, input.path + ": token files are read in place: unpack it");
+    throw UserError(ExitCode::bad_content, input.path + ": token files cannot be compressed; unpack it");
   }
   Beginning beginning(file, input);
   const std::string& head = beginning.read(hash_piece);

@@ -22,7 +22,7 @@ constexpr int64_t read_bytes = int64_t{1} << 18;
 class RowHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
-  /// Called if the line is not JSON.
+  /// Byte at which the line is not JSON, if any.
   std::optional<size_t> broken_at() const { return broken_at_; }
   virtual bool finish() = 0;
 
@@ -71,7 +71,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
     const std::string_view text = error.what();
     const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
     return fail(std::string("not valid JSON") +
-                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is no character"
+                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is not a character"
                  : says("ill-formed UTF-8")                  ? ": bytes that are not UTF-8"
                  : says("control character")                 ? ": control characters must be escaped"
                  : says("unexpected end of input") || says("missing closing quote") ? ": the line ends too early"
@@ -115,7 +115,7 @@ class TokenRowHandler final : public RowHandler {
   explicit TokenRowHandler(TokenRow& row) : row_(row) {}
 
   bool finish() override {
-    if (!ids_.given) return fail("no input_ids: rows of token ids all have them");
+    if (!ids_.given) return fail("no input_ids: every row of token ids must have them");
     for (const Column* column : {&labels_, &attention_}) {
       if (!column->given || column->values->size() == row_.ids.size()) continue;
       return fail(fmt::format("{} {} for {} input_ids", column->values->size(),
@@ -168,8 +168,8 @@ class TokenRowHandler final : public RowHandler {
     if (column_ == &attention_) return value == 0 || value == 1 ? take(value) : refuse_attention(fmt::to_string(value));
     const bool ignored = column_ == &labels_ && value == ignore_target;
     if (!ignored && (value < 0 || value > max_id)) {
-      return fail(
-          fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), column_->values->size(), value, max_id));
+      return fail(fmt::format("{}[{}] = {} must be a token id from 0 to {}", key_of_row(), column_->values->size(),
+                              value, max_id));
     }
     return take(value);
   }
@@ -188,7 +188,7 @@ class TokenRowHandler final : public RowHandler {
     return true;
   }
   bool refuse_attention(const std::string& value) {
-    return fail(fmt::format("attention_mask[{}] = {} is neither 1 nor, for padding, 0", mask_.size(), value));
+    return fail(fmt::format("attention_mask[{}] = {} must be 1, or 0 for padding", mask_.size(), value));
   }
   bool refuse_value() override { return fail(key_of_row() + " must be a list of integers"); }
 
@@ -203,7 +203,7 @@ class TextRowHandler final : public RowHandler {
   TextRowHandler(const std::string& column, std::string& text) : column_(column), text_(text) {}
 
   bool finish() override {
-    if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids are not mixed");
+    if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids cannot be mixed");
     return has_text_ || fail(fmt::format("no column {}: data.text_column names the one with the text (there are: {})",
                                          printable(column_), columns_.empty() ? "none" : columns_));
   }
@@ -284,8 +284,8 @@ void parse_row(std::string_view line, RowHandler& handler) {
 
 std::string too_long_row(int64_t bytes, int64_t limit, bool counted) {
   return fmt::format(
-      "the row has {}{} bytes, more than the {} that data.row_limit allows; every row is one line of JSON. Where it is "
-      "right, raise data.row_limit in the deck, or --row-limit of llmtool",
+      "the row has {}{} bytes, more than the {} of data.row_limit; every row is one line of JSON. If it is "
+      "correct, raise data.row_limit in the deck, or --row-limit of llmtool",
       counted ? "" : "more than ", bytes, limit);
 }
 

@@ -61,7 +61,7 @@ class Scanner {
   /// Checks that every rank sees the file as rank 0 found it.
   static void check(const InputFile& file) {
     if (open_content(file).size() != file.bytes) {
-      throw UserError(ExitCode::io, file.path + ": its size differs between the ranks: all must see the same file");
+      throw UserError(ExitCode::io, file.path + ": its size differs between the ranks; all must see the same file");
     }
     if (find_invalid_utf8(file.format.separator) != std::string_view::npos) {
       throw UserError(ExitCode::deck, "data.document_separator: not UTF-8");
@@ -158,7 +158,7 @@ class Scanner {
     std::string what = fmt::format("0x{:02x} is not part of UTF-8 text", static_cast<uint8_t>(buffer[at]));
     const bool mark = piece.begin == 0 && buffer.size() >= 2 &&
                       (buffer.substr(0, 2) == "\xFF\xFE" || buffer.substr(0, 2) == "\xFE\xFF");
-    what += mark ? " (it looks like UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
+    what += mark ? " (it looks like UTF-16; convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
                  : " (convert the file, e.g. with iconv -t UTF-8)";
     fail_at_byte(handle, piece.begin + static_cast<int64_t>(at), what);
   }
@@ -226,7 +226,7 @@ class Scanner {
       }
       scan.digests.push_back(combine(std::span(digests_).subspan(first, p - first)));
       if (files_[f].kind == InputKind::text) add_documents(f, first_separator, s, scan);
-      check_skipped_rows(files_[f].path, rows, rows > 0 ? scan.skipped[f] : 0, "is data.text_column the right one?");
+      check_skipped_rows(files_[f].path, rows, rows > 0 ? scan.skipped[f] : 0, "check data.text_column");
     }
     for (size_t c = 0; c < code_points_->size(); ++c) {
       if (code_points_->test(c)) scan.code_points.push_back(static_cast<char32_t>(c));
@@ -253,7 +253,7 @@ class Scanner {
     }
     if (begin < files_[f].bytes) add(files_[f].bytes);
     if (scan.documents.size() == before) {
-      throw UserError(ExitCode::bad_content, files_[f].path + ": nothing but document separators: it has no text");
+      throw UserError(ExitCode::bad_content, files_[f].path + ": it has no text, only document separators");
     }
   }
 
@@ -267,7 +267,7 @@ class Scanner {
   // By piece: results of this rank, and of all ranks after exchange().
   std::vector<Digest> digests_;
   std::vector<PieceFacts> pieces_found_;
-  std::vector<int64_t> separators_;  // of all pieces in order
+  std::vector<int64_t> separators_;  // separators of all pieces in order
 };
 
 }  // namespace

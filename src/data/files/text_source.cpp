@@ -28,7 +28,7 @@ std::vector<std::string> expand(const std::string& pattern) {
   if (paths.empty()) {
     const bool wild = pattern.find_first_of("*?[") != std::string::npos;
     throw UserError(ExitCode::missing_input,
-                    pattern + (wild ? ": no file has such a name" : ": there is no such file") +
+                    pattern + (wild ? ": no file matches" : ": there is no such file") +
                         (status == GLOB_ABORTED ? " (a folder on the way cannot be read)" : ""));
   }
   std::sort(paths.begin(), paths.end());  // byte order, whatever the locale
@@ -45,7 +45,7 @@ std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns
       std::error_code ignored;
       const std::filesystem::path real = std::filesystem::canonical(path, ignored);
       if (!seen.insert(ignored ? path : real.string()).second) {
-        throw UserError(ExitCode::deck, path + ": named twice; each file may be given once");
+        throw UserError(ExitCode::deck, path + ": it is named twice; name each file once");
       }
       const FileHandle file = FileHandle::open_to_read(path);
       InputFile input{path, path, format, InputKind::text, file.size(), file.modified()};
@@ -78,7 +78,7 @@ std::vector<FilePiece> cut_into_pieces(const std::vector<InputFile>& files) {
 void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint) {
   if (2 * skipped <= rows) return;
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: {} of {} rows are empty, at most half may be: {}", path, skipped, rows, hint));
+                  fmt::format("{}: {} of {} rows are empty; at most half may be; {}", path, skipped, rows, hint));
 }
 
 int64_t line_of_byte(const FileHandle& file, int64_t offset) {

@@ -52,7 +52,7 @@ struct InputFile {
 /// separator means CR LF.
 std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format);
 
-/// Path of the file's content, unpacked if necessary; messages name the original file.
+/// Opens the file's content, unpacked if necessary; messages name the original file.
 FileHandle open_content(const InputFile& file);
 
 /// Bytes [begin, end) of a file.
@@ -65,7 +65,7 @@ struct FilePiece {
 std::vector<FilePiece> cut_into_pieces(const std::vector<InputFile>& files);
 void cut_into_pieces(size_t file, int64_t bytes, std::vector<FilePiece>& pieces);
 
-struct DocumentPlace {
+struct DocumentRange {
   size_t file;
   int64_t begin;
   int64_t end;
@@ -80,7 +80,7 @@ struct SourceScan {
   std::vector<int64_t> skipped;        ///< number of empty documents
   std::vector<int64_t> first_skipped;  ///< offset of the first empty row in the file, -1: none
 
-  std::vector<DocumentPlace> documents;  ///< non-empty documents of text files, in order
+  std::vector<DocumentRange> documents;  ///< non-empty documents of text files, in order
   std::vector<char32_t> code_points;     ///< distinct code points of all text, sorted
 };
 /// Collective. Reads every file once; all ranks and threads share the pieces: hash, UTF-8, characters, documents. Rows
@@ -91,7 +91,7 @@ SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& commu
 /// Refuses a file if most of its rows are empty, since this is probably a mistake.
 void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint);
 
-/// Returns "file:line: byte N: what"; finds the line by reading the file up to the byte.
+/// Throws UserError "file:line: byte N: what"; finds the line by reading the file up to the byte.
 [[noreturn]] void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what);
 /// Returns the number of the line that holds the byte, from 1.
 int64_t line_of_byte(const FileHandle& file, int64_t offset);

@@ -78,7 +78,7 @@ class StoredTokens final : public TokenFile {
  private:
   [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}: the file is "
+                    fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}; the file is "
                                 "damaged or changed, or its vocabulary_size is wrong",
                                 layout_.info.path, id, begin, begin + count, layout_.info.vocabulary_size));
   }
@@ -140,13 +140,13 @@ class JoinedTokens final : public TokenFile {
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
-    for_parts(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
+    for_each_file(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
       file.read(from, n, ids);
       ids += n;
     });
   }
   void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
-    for_parts(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
+    for_each_file(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
       file.read_mask(from, n, mask);
       mask += n;
     });
@@ -160,8 +160,8 @@ class JoinedTokens final : public TokenFile {
     if ((other.vocabulary_size != info_.vocabulary_size && !rows) || other.eos_id != info_.eos_id ||
         other.tokenizer_hash != info_.tokenizer_hash) {
       throw UserError(ExitCode::bad_content,
-                      fmt::format("{} and {} were made with different tokenizers (vocabulary {} and {}): token files "
-                                  "that are used together need the same one",
+                      fmt::format("{} and {} were made with different tokenizers (vocabulary {} and {}); token files "
+                                  "that are used together need the same tokenizer",
                                   info_.path, other.path, info_.vocabulary_size, other.vocabulary_size));
     }
     const std::span<const uint64_t> offsets = file.documents();
@@ -179,7 +179,7 @@ class JoinedTokens final : public TokenFile {
   }
 
   template <class Use>
-  void for_parts(int64_t begin, int64_t count, const Use& use) const {
+  void for_each_file(int64_t begin, int64_t count, const Use& use) const {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the files");
     size_t i = static_cast<size_t>(std::upper_bound(borders_.begin(), borders_.end(), begin) - borders_.begin()) - 1;
     for (; count > 0; ++i) {
@@ -210,9 +210,10 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
   if (border <= 0 || border >= tokens) {
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("{}: of {} tokens data.validation_fraction = {} leaves {} to train on and {} to evaluate on: both "
-                    "need some; give another fraction, 0 (no evaluation) or more text",
-                    file->info().path, tokens, validation_fraction, border, tokens - border));
+        fmt::format(
+            "{}: of {} tokens, data.validation_fraction = {} leaves {} for training and {} for validation; both "
+            "need some. Give another fraction, 0 (no evaluation) or more text",
+            file->info().path, tokens, validation_fraction, border, tokens - border));
   }
   return {std::make_shared<const TokenRange>(file, 0, border),
           std::make_shared<const TokenRange>(file, border, tokens)};

@@ -37,7 +37,7 @@ class TokenFile {
   virtual std::span<const uint64_t> documents() const = 0;
   /// Throws UserError(bad_content) for an id outside the vocabulary, UserError(io) if the file cannot be read.
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
-  /// 1 = trained on; all ones without a mask
+  /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
 };
 

@@ -20,7 +20,7 @@ struct CheckOptions {
 };
 
 /// Facts about a document or a segment of it.
-struct PartFacts {
+struct SegmentFacts {
   bool row_is_broken = false;   ///< not a row of text: no other fact is known
   bool wrong_encoding = false;  ///< True if some bytes are not UTF-8
   std::string problem;          ///< first problem
@@ -36,6 +36,6 @@ struct PartFacts {
 };
 
 /// Nothing is known of a segment of a row that is too long.
-PartFacts examine(const DocumentPart& part, InputKind kind, const CheckOptions& options);
+SegmentFacts examine(const DocumentSegment& segment, InputKind kind, const CheckOptions& options);
 
 }  // namespace llmtrain

@@ -37,8 +37,8 @@ struct DuplicateCounts {
 
 inline constexpr int near_bits = 3;     ///< of 64 bits: all but about 1 or 2 % of the runs of words are equal
 inline constexpr int64_t min_runs = 8;  ///< minimum number of runs for a comparison
-inline constexpr int64_t max_compared =
-    1000;  ///< comparisons per document in each of four orders, which bounds the time
+/// Comparisons per document in each of four orders, which bounds the time.
+inline constexpr int64_t max_compared = 1000;
 
 /// If two hashes differ in three bits, bits 16 b to 16 b + 15 are equal for at least one b: in each of four orders,
 /// sorted by those bits first, a document is compared with the ones before it that share them, max_compared at most.

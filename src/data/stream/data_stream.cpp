@@ -67,7 +67,7 @@ struct DataStream::State {
     const uint64_t key = random_key(seed, RandomPurpose::sample_order, static_cast<uint64_t>(epoch), source);
     return sources[source].first_id() + SampleOrder(sources[source].samples(), key)(place);
   }
-  /// Returns the samples of a step. For one source: those of its epoch, which can end within the step; for several: an
+  /// Lists the samples of a step. For one source: those of its epoch, which can end within the step; for several: an
   /// endless stream, in which every source has its own epochs.
   void samples_of(int64_t step, int64_t steps_per_epoch, std::vector<int64_t>& ids) const {
     ids.clear();
@@ -83,7 +83,7 @@ struct DataStream::State {
     const int64_t last = std::min(first + batch.global, counts.samples);
     for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, step / steps_per_epoch, place));
   }
-  /// Returns the distinct samples of a micro-batch.
+  /// Returns the maximum number of distinct samples in a micro-batch.
   int64_t max_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
   void append_padding(int64_t rows, HostBatch& out) const;
 
@@ -91,7 +91,7 @@ struct DataStream::State {
   bool rounded;  // rows vary from batch to batch
   uint64_t seed;
   bool shuffle;
-  SampleCounts counts;  // of all sources
+  SampleCounts counts;  // sum over the sources
   std::vector<SampleSource> sources;
   std::optional<Mixture> mixture;
 };

@@ -20,7 +20,7 @@ bool exceeds_rows(const DataConfig& config, int64_t vocabulary);
 int64_t needed_rows(const DataConfig& config, int64_t vocabulary);
 
 /// Returns a warning that names tokens without a row; empty if there is none. `tokenizer` may be null.
-std::string note_missing_rows(const Tokenizer* tokenizer, const DataConfig& config);
+std::string missing_rows_warning(const Tokenizer* tokenizer, const DataConfig& config);
 
 /// Throws UserError(bad_content) if EOS or BOS, which documents of text get, has no row.
 void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config);

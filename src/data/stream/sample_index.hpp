@@ -13,7 +13,7 @@ namespace llmtrain {
 
 /// Tokens [begin, begin + inputs] of the file: the first `inputs` are inputs, the last `inputs` targets, of which the
 /// first `context` do not count.
-struct SamplePlace {
+struct SampleSpan {
   int64_t begin;
   int64_t inputs;
   int64_t context = 0;
@@ -23,22 +23,21 @@ class SampleIndex {
  public:
   SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch);
 
-  /// Segments of a sample: one document or window each, but under wrap one segment that can hold several documents.
-  size_t parts(int64_t sample) const;
-  SamplePlace part(int64_t sample, size_t number) const;
-  int64_t inputs(int64_t sample) const;  ///< inputs of all segments
+  /// Spans of a sample: one document or window each, but under wrap one span that can hold several documents.
+  size_t spans(int64_t sample) const;
+  SampleSpan span(int64_t sample, size_t number) const;
+  int64_t inputs(int64_t sample) const;  ///< inputs of all spans
   const SampleCounts& counts() const { return counts_; }
   int64_t longest() const { return longest_; }  ///< largest number of inputs of a sample
-  int64_t max_documents() const {
-    return max_documents_;
-  }  ///< maximum number of documents that the inputs of a sample overlap
+  /// Maximum number of documents that the inputs of a sample overlap.
+  int64_t max_documents() const { return max_documents_; }
 
  private:
   void index_windows(const TokenFile& file, bool keep_rest);
-  SamplePlace window(int64_t sample) const;
+  SampleSpan window(int64_t sample) const;
   void index_documents(const TokenFile& file, DataConfig::Overflow overflow);
   void index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow);
-  SamplePlace whole_place(int64_t sample) const;
+  SampleSpan whole_span(int64_t sample) const;
 
   std::span<const uint64_t> documents_;
   DataConfig::Packing packing_;
@@ -46,10 +45,10 @@ class SampleIndex {
   int64_t stride_;                     // for wrap: see DataConfig
   int64_t tokens_;                     // number of tokens in the file
   std::vector<int64_t> first_sample_;  // for none: offset of each document, n + 1 entries
-  // Packed: the segments of sample s are [part_range_[s], part_range_[s + 1]) of the two lists.
-  std::vector<int64_t> part_range_;
-  std::vector<int64_t> part_begin_;
-  std::vector<int32_t> part_inputs_;
+  // Packed: the spans of sample s are [span_range_[s], span_range_[s + 1]) of the two lists.
+  std::vector<int64_t> span_range_;
+  std::vector<int64_t> span_begin_;
+  std::vector<int32_t> span_inputs_;
   int64_t longest_ = 0;
   int64_t max_documents_ = 1;
   SampleCounts counts_;

@@ -22,8 +22,8 @@ class SampleOrder {
     right_ = (samples_ + left_ - 1) / left_;
   }
 
-  int64_t operator()(int64_t place) const {
-    uint64_t x = static_cast<uint64_t>(place);
+  int64_t operator()(int64_t span) const {
+    uint64_t x = static_cast<uint64_t>(span);
     do {
       x = shuffle(x);
     } while (x >= samples_);

@@ -24,7 +24,7 @@ class SampleSource {
   int64_t first_id() const { return first_id_; }
   /// Maximum number of segments in the rows of one sample.
   int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
-  /// A segment of a document has a target, unless a mask says otherwise.
+  /// A span of a document has a target, unless a mask says otherwise.
   bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
   /// Counts the targets of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
@@ -32,11 +32,11 @@ class SampleSource {
 
  private:
   void require_trained_target() const;
-  std::span<const uint64_t> borders_in(const SamplePlace& place) const;
-  void append_part(const SamplePlace& place, HostBatch& out) const;
+  std::span<const uint64_t> borders_in(const SampleSpan& span) const;
+  void append_span(const SampleSpan& span, HostBatch& out) const;
 
   std::shared_ptr<const TokenFile> file_;
-  bool windows_;           // packing = wrap: a segment can hold several documents
+  bool windows_;           // packing = wrap: a span can hold several documents
   bool across_documents_;  // and attention crosses their borders
   int64_t first_id_;
   SampleIndex index_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t count_job_bytes = hash_piece;
 constexpr int64_t read_bytes = int64_t{1} << 16;
-constexpr int64_t looked_ahead = 64;  // bytes read after a cut: patterns look one character ahead
+constexpr int64_t lookahead_bytes = 64;  // bytes read after a cut: patterns look one character ahead
 
 /// Whole documents in order, or a segment of a long one; for rows those that begin in a piece of the file.
 struct CountJob {
@@ -27,11 +27,11 @@ struct CountJob {
 };
 
 std::vector<CountJob> make_count_jobs(const std::vector<InputFile>& files,
-                                      const std::vector<DocumentPlace>& documents) {
+                                      const std::vector<DocumentRange>& documents) {
   std::vector<CountJob> jobs;
   int64_t bytes = count_job_bytes;  // segment of the last job
   for (size_t d = 0; d < documents.size(); ++d) {
-    const DocumentPlace& document = documents[d];
+    const DocumentRange& document = documents[d];
     const int64_t length = document.end - document.begin;
     if (length > count_job_bytes) {
       for (int64_t begin = document.begin; begin < document.end; begin += count_job_bytes) {
@@ -59,15 +59,15 @@ class WordReader {
   WordReader(const FileHandle& file, const SplitPattern& split, TrainingUnit unit, WordCounts& counts)
       : file_(file), unit_(unit), splitter_(split), counter_(counts) {}
 
-  /// Returns the part of `document` between the first cut in [begin, end) and the first cut at or after `end`.
-  void read(const DocumentPlace& document, int64_t begin, int64_t end) {
+  /// Reads `document` from the first cut in [begin, end) to the first cut at or after `end`.
+  void read(const DocumentRange& document, int64_t begin, int64_t end) {
     const int64_t first = begin == document.begin ? begin : find_cut(begin, end);
     if (first == end && begin != document.begin) return;  // an earlier segment extends over this one
     const int64_t last = end == document.end ? end : find_cut(end, document.end);
     if (unit_ == TrainingUnit::line) {
       read_lines(first, last);
     } else {
-      read_text(first, last, std::min(last + looked_ahead, document.end));
+      read_text(first, last, std::min(last + lookahead_bytes, document.end));
     }
   }
 
@@ -160,7 +160,7 @@ class WordReader {
 };
 
 /// Sums the counts of all ranks on rank 0, one shard at a time.
-void bring_together(Communicator& communicator, WordCounts& counts) {
+void reduce_to_root(Communicator& communicator, WordCounts& counts) {
   const bool root = communicator.rank() == 0;
   for (size_t shard = 0; shard < WordCounts::shards; ++shard) {
     const std::vector<std::string> all = communicator.gather_all(root ? std::string() : counts.serialized(shard));
@@ -190,15 +190,15 @@ void count_words(const std::vector<InputFile>& files, const SourceScan& scan, co
           const FileHandle file = open_content(files[f]);
           WordReader reader(file, split, unit, counts);
           for (; d < job.first_document + job.documents && scan.documents[d].file == f; ++d) {
-            const DocumentPlace& document = scan.documents[d];
-            const bool part = job.documents == 1;
-            reader.read(document, part ? job.begin : document.begin, part ? job.end : document.end);
+            const DocumentRange& document = scan.documents[d];
+            const bool is_segment = job.documents == 1;
+            reader.read(document, is_segment ? job.begin : document.begin, is_segment ? job.end : document.end);
           }
         }
         return 0;
       },
       [](int64_t, int) {}, progress);
-  bring_together(communicator, counts);
+  reduce_to_root(communicator, counts);
 }
 
 }  // namespace llmtrain

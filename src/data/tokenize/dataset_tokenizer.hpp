@@ -26,7 +26,7 @@ void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, cons
 /// Returns true if the deck names the tokenizer of token ids. char does not count: a resolved deck has it by default.
 bool names_tokenizer_of_ids(const DataConfig& config);
 
-/// Vocabulary of ids without a tokenizer. `vocabulary` is the highest id + 1, or the one in their file.
+/// Checks ids without a tokenizer. `vocabulary` is the highest id + 1, or the one in their file.
 void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary);
 
 }  // namespace llmtrain

@@ -22,7 +22,7 @@ namespace {
 const SplitPattern& find_split(const std::string& name) {
   const std::vector<std::string_view> names = trainable_splits();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw UserError(ExitCode::command_line, fmt::format("the split pattern {} is none of {}{}", name,
+    throw UserError(ExitCode::command_line, fmt::format("the split pattern {} must be one of {}{}", name,
                                                         joined(names, ", "), did_you_mean(name, names)));
   }
   return *SplitPattern::find_name(name);
@@ -39,17 +39,17 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
   find_split(training.split);
   check_bpe_options(options_of(training));
   if (files.empty()) {
-    throw UserError(ExitCode::deck, "there is no text to learn a tokenizer from: token files have theirs already");
+    throw UserError(ExitCode::deck, "there is no text to train a tokenizer on; token files already have theirs");
   }
   for (const InputFile& file : files) {
     if (!is_encoded(file.kind)) {
-      throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, which this is not");
+      throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, but this file has none");
     }
   }
   for (const std::string* token : {&training.eos, &training.bos}) {
     const auto& all = training.special_tokens;
     if (!token->empty() && std::find(all.begin(), all.end(), *token) == all.end()) {
-      throw UserError(ExitCode::command_line, fmt::format("{} is none of the special tokens", *token));
+      throw UserError(ExitCode::command_line, fmt::format("{} is not one of the special tokens", *token));
     }
   }
 }

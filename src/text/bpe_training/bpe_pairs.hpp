@@ -25,9 +25,9 @@ class BpePairTable {
   static constexpr BpePair free = UINT64_MAX;
   struct Record {
     BpePair pair = free;
-    int64_t count = 0;    // occurrences in the corpus
-    uint32_t places = 0;  // index of its first slot in the list of positions
-    uint32_t slots = 0;   // number of slots
+    int64_t count = 0;       // occurrences in the corpus
+    uint32_t positions = 0;  // index of its first slot in the list of positions
+    uint32_t slots = 0;      // number of slots
     bool is_free() const { return pair == free; }
   };
 

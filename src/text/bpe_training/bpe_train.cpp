@@ -64,14 +64,15 @@ void check_bpe_options(const BpeTrainingOptions& options) {
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) refuse("a special token is empty");
     if (find_invalid_utf8(token) != std::string::npos) refuse("a special token is not UTF-8");
-    if (!seen.insert(token).second) refuse(fmt::format("the special token {} is named twice", token));
+    if (!seen.insert(token).second) refuse(fmt::format("the special token {} is repeated", token));
   }
   const auto least = static_cast<int64_t>(256 + seen.size());
   if (options.vocabulary_size < least || options.vocabulary_size > max_bpe_tokens) {
-    refuse(fmt::format(
-        "a vocabulary of {} tokens: set --vocab-size (data.vocab_size) to at least {} (256 bytes and the special "
-        "tokens) and at most {}",
-        options.vocabulary_size, least, max_bpe_tokens));
+    refuse(
+        fmt::format("a vocabulary of {} tokens is not possible; set --vocab-size (data.vocab_size) to at least {} (256 "
+                    "bytes and the special "
+                    "tokens) and at most {}",
+                    options.vocabulary_size, least, max_bpe_tokens));
   }
 }
 
@@ -96,7 +97,7 @@ class Trainer {
       : options_(options),
         tokens_(std::move(alphabet.tokens)),
         words_(counts, alphabet.id_of_byte),
-        hot_((give_back(), words_), options.threads) {
+        hot_((release_free_memory(), words_), options.threads) {
     bytes_.reserve(static_cast<size_t>(options.vocabulary_size));
     merges_.reserve(static_cast<size_t>(options.vocabulary_size));
     for (size_t id = 0; id < tokens_.size(); ++id) remember_bytes(id);
@@ -130,7 +131,7 @@ class Trainer {
  private:
   using HotPairs = BpeHotPairs<Id>;
 
-  static void give_back() {
+  static void release_free_memory() {
 #ifdef __GLIBC__
     malloc_trim(0);  // otherwise the allocator keeps the memory that the words used on other threads
 #endif
@@ -140,7 +141,7 @@ class Trainer {
     BpePair pair;
   };
   /// Pair that contains the new token.
-  struct NewPlace {
+  struct NewPosition {
     uint32_t left;
     uint32_t right;
     uint32_t slot;
@@ -186,7 +187,7 @@ class Trainer {
 
   void merge_everywhere(const BpePairTable::Record& record) {
     const uint32_t left = left_of(record.pair), right = right_of(record.pair);
-    hot_.copy_places(record, places_);
+    hot_.copy_positions(record, places_);
     hot_.erase(record.pair);
     const std::string token = std::string(tokens_[left]).append(tokens_[right]);
     const int32_t known = tokens_.find(token);
@@ -194,7 +195,7 @@ class Trainer {
     if (known == no_id) remember_bytes(static_cast<size_t>(id));
     merges_.emplace_back(static_cast<int32_t>(left), static_cast<int32_t>(right));
     new_pairs_.clear();
-    new_places_.clear();
+    new_positions_.clear();
     for (size_t i = 0; i < places_.size(); ++i) {
       if (i + ahead < places_.size()) words_.prefetch(places_[i + ahead]);
       merge_at(places_[i], left, right, static_cast<uint32_t>(id));
@@ -231,7 +232,7 @@ class Trainer {
     BpePairTable::Record& record = new_pairs_.insert(pair);
     record.count += count;
     ++record.slots;
-    new_places_.push_back({left_of(pair), right_of(pair), slot});
+    new_positions_.push_back({left_of(pair), right_of(pair), slot});
   }
 
   void lower(BpePair pair, int64_t count) {
@@ -245,8 +246,8 @@ class Trainer {
       hot_.insert(record.pair, record.count, record.slots);
       push({record.count, record.pair});
     });
-    for (const NewPlace& place : new_places_) {
-      if (auto* record = hot_.find(bpe_pair(place.left, place.right))) hot_.add_place(*record, place.slot);
+    for (const NewPosition& position : new_positions_) {
+      if (auto* record = hot_.find(bpe_pair(position.left, position.right))) hot_.add_position(*record, position.slot);
     }
   }
 
@@ -273,7 +274,7 @@ class Trainer {
   // State of the current merge:
   std::vector<uint32_t> places_;
   BpePairTable new_pairs_;
-  std::vector<NewPlace> new_places_;
+  std::vector<NewPosition> new_positions_;
 };
 
 }  // namespace

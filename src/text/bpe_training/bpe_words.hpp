@@ -30,7 +30,7 @@ class BpeWords {
     });
     if (slots > max_slots) {
       throw UserError(ExitCode::bad_content,
-                      "the distinct words of the training text take more than 4 GiB: train on a part of the text");
+                      "the distinct words of the training text take more than 4 GiB; train on less text");
     }
     slots_.reserve(slots);
     counts_.reserve(count);

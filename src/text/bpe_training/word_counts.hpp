@@ -37,7 +37,7 @@ class WordCounts {
  private:
   struct Entry {
     uint64_t count;
-    uint64_t place;  // length and text of the word in `texts`
+    uint64_t position;  // length and text of the word in `texts`
   };
   struct Shard {
     mutable std::mutex mutex;
@@ -67,7 +67,7 @@ class WordCounter {
     for (size_t slot = hash & (slot_count - 1);; slot = (slot + 1) & (slot_count - 1)) {
       if (slots_[slot] == 0) return insert(slot, hash, word);
       Entry& entry = entries_[slots_[slot] - 1];
-      if (entry.hash == hash && std::string_view(texts_).substr(entry.place, entry.length) == word) {
+      if (entry.hash == hash && std::string_view(texts_).substr(entry.position, entry.length) == word) {
         ++entry.count;
         return;
       }
@@ -83,7 +83,7 @@ class WordCounter {
   struct Entry {
     uint64_t hash;
     uint64_t count;
-    uint32_t place;
+    uint32_t position;
     uint32_t length;
   };
   void insert(size_t slot, uint64_t hash, std::string_view word);

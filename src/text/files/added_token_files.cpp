@@ -18,24 +18,24 @@ namespace {
 
 namespace names = tokenizer_names;
 
-constexpr size_t max_tokens_beside = size_t{1} << 16;
-constexpr size_t longest_token_beside = size_t{1} << 10;  ///< bytes
+constexpr size_t max_other_tokens = size_t{1} << 16;
+constexpr size_t max_token_bytes = size_t{1} << 10;  ///< bytes
 
 void check_size(const JsonNode& list) {
-  if (list.size() > max_tokens_beside) list.refuse(fmt::format("more than {} tokens", max_tokens_beside));
+  if (list.size() > max_other_tokens) list.refuse(fmt::format("more than {} tokens", max_other_tokens));
 }
 
 const std::string& checked(const std::string& content, const JsonNode& node) {
-  if (content.empty()) node.refuse("an empty token");
-  if (content.size() > longest_token_beside)
-    node.refuse(fmt::format("a token of more than {} bytes", longest_token_beside));
+  if (content.empty()) node.refuse("a token must not be empty");
+  if (content.size() > max_token_bytes) node.refuse(fmt::format("a token of more than {} bytes", max_token_bytes));
   return content;
 }
 
 int32_t parse_id(const std::string& key, const JsonNode& node) {
   int32_t id = -1;
   const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-  if (error != std::errc() || stop != key.data() + key.size() || id < 0) node.refuse("the key is no id of a token");
+  if (error != std::errc() || stop != key.data() + key.size() || id < 0)
+    node.refuse("the key must be the id of a token");
   return id;
 }
 
@@ -104,7 +104,7 @@ class FolderReader {
     }
     if (out_.extra.empty()) out_.extra = late_extra_;
     std::erase_if(out_.named, [](const FolderTokens::Named& named) { return named.token.content.empty(); });
-    settle_named();
+    resolve_named();
     return std::move(out_);
   }
 
@@ -193,7 +193,7 @@ class FolderReader {
   }
 
   /// A named token takes its flags from the added tokens; all named tokens are special.
-  void settle_named() {
+  void resolve_named() {
     std::unordered_map<std::string, AddedToken*> by_content;
     for (auto& [id, token] : out_.by_id) {
       token.id = id;
@@ -244,7 +244,7 @@ void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabular
     if (token.id < 0) token.id = static_cast<int32_t>(next++);
     if (said >= 0 && said != token.id) {
       warnings.push_back(
-          fmt::format("{}: the token \"{}\" has the id {} there; it gets {}, as in Transformers, where "
+          fmt::format("{}: the token \"{}\" has the id {} in the file, but gets {} here, as in Transformers, where "
                       "new tokens follow the vocabulary without a gap",
                       tokens.place, token.content.substr(0, 60), said, token.id));
     }

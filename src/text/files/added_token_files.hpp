@@ -14,7 +14,7 @@
 
 namespace llmtrain {
 
-/// Returns the id of a token, -1 if there is none.
+/// Function that returns the id of a token, -1 if there is none.
 using FindToken = std::function<int32_t(std::string_view)>;
 
 struct FolderTokens {

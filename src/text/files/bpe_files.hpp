@@ -17,7 +17,7 @@ nlohmann::json bos_post_processor(const std::string& bos, int32_t id);
 /// normalizer, `split` as pre-tokenizer, every special token added. A text begins with `bos`, unless that is empty.
 std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split, const std::string& bos = "");
 
-/// Returns tokenizer_config.json, which names the special tokens by their purpose; an empty name means none.
+/// Special tokens that tokenizer_config.json names by their purpose; empty: none.
 struct BpeSpecialTokens {
   std::string eos;  ///< ends every text
   std::string bos;

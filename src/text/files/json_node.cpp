@@ -68,7 +68,7 @@ bool JsonNode::boolean_or(std::string_view key, bool otherwise) const {
 void JsonNode::allow(std::initializer_list<std::string_view> keys) const {
   for (const auto& [key, value] : object().value_->items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      refuse(fmt::format("the key {} is not known to this version", key.substr(0, 60)));
+      refuse(fmt::format("the key {} is not supported", key.substr(0, 60)));
     }
   }
 }

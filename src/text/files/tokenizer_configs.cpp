@@ -73,8 +73,8 @@ void erase_steps(Json& section, const Is& is) {
   }
 }
 
-void set_metaspace(Json& root, bool prefix, bool every_part) {
-  const char* scheme = !prefix ? "never" : every_part ? "always" : "first";
+void set_metaspace(Json& root, bool prefix, bool every_segment) {
+  const char* scheme = !prefix ? "never" : every_segment ? "always" : "first";
   const auto change = [&](Json& step) {
     step["prepend_scheme"] = scheme;
     step.erase("add_prefix_space");
@@ -134,14 +134,14 @@ bool TokenizerFolder::gpt2_prefix_space() const {
     const std::string kind = root.text_or("tokenizer_class", "GPT2Tokenizer");
     if (kind == "GPT2Tokenizer" || kind == "GPT2TokenizerFast") return;
     root.at("tokenizer_class")
-        .refuse(fmt::format("{}: how it splits text is not in vocab.json and merges.txt, which are read as GPT-2's: "
+        .refuse(fmt::format("{}: vocab.json and merges.txt do not record how it splits text and are read as GPT-2's; "
                             "its tokenizer.json is needed",
                             printable(kind)));
   });
   return add_prefix_space_.value_or(false);
 }
 
-bool TokenizerFolder::prefixes_every_part() const {
+bool TokenizerFolder::prefixes_every_segment() const {
   return legacy_.value_or(class_->prefix != TokenizerClass::Prefix::metaspace);
 }
 

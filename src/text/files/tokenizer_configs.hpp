@@ -26,7 +26,7 @@ class TokenizerFolder {
   /// of the tokenizer is not GPT-2's.
   bool gpt2_prefix_space() const;
   /// Returns true if every text between added tokens begins with a space, as the first one does (SentencePiece).
-  bool prefixes_every_part() const;
+  bool prefixes_every_segment() const;
 
   /// Returns the tokens `added` by the main file together with those of the folder.
   std::vector<AddedToken> add_tokens(std::vector<AddedToken> added, const FindToken& in_vocabulary, int64_t size);

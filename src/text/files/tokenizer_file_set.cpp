@@ -57,7 +57,7 @@ void find_main_files(const std::string& path, TokenizerFileSet& set) {
     return;
   }
   throw UserError(ExitCode::missing_input,
-                  path + ": the folder holds no tokenizer.json, tokenizer.model, or vocab.json and merges.txt");
+                  path + ": the folder has no tokenizer.json, tokenizer.model, or vocab.json and merges.txt");
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ TokenizerFormat format_of(const TokenizerFileSet& set) {
   return TokenizerFormat::sentencepiece;
 }
 
-bool is_beside_tokenizer(std::string_view name) {
+bool is_companion_file(std::string_view name) {
   const auto among = [&](const auto& list) { return std::ranges::find(list, name) != list.end(); };
   return name == names::merges || name == names::added || among(names::with_texts) || among(names::with_ids);
 }

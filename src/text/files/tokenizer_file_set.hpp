@@ -35,7 +35,7 @@ struct TokenizerFileSet {
 TokenizerFormat format_of(const TokenizerFileSet& set);
 
 /// Returns true if a file of this name is next to the main one.
-bool is_beside_tokenizer(std::string_view name);
+bool is_companion_file(std::string_view name);
 
 /// Accepts a file or a folder as `path`; in a folder tokenizer.json comes first. Throws UserError(missing_input).
 TokenizerFileSet read_tokenizer_files(const std::string& path);

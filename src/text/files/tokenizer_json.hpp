@@ -21,7 +21,7 @@ inline constexpr JsonLimits tokenizer_limits{.bytes = max_tokenizer_json, .value
 
 /// `name` is the file's name for messages. `change` may change the document, and `add` the added tokens, before they
 /// are used. Throws UserError(bad_content).
-TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
+TokenizerSteps read_tokenizer_json(std::string_view text, const std::string& name,
                                    const std::function<void(nlohmann::json&)>& change = {}, const AddTokens& add = {});
 
 inline constexpr size_t max_steps = 64;  ///< per section

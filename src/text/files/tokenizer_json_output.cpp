@@ -61,9 +61,9 @@ void add_decoders(const JsonNode& node, Decoders& steps) {
     node.allow({"type", "suffix"});
     steps.push_back(make_bpe_decoder(node.at("suffix").text()));
   } else if (type == "CTC") {
-    node.refuse("CTC decodes speech, not text: such a tokenizer cannot be used");
+    node.refuse("a CTC decoder is for speech, not for text, and is not supported");
   } else {
-    node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
+    node.refuse(fmt::format("the type {} is not supported{}", type, did_you_mean(type, known)));
   }
 }
 
@@ -94,7 +94,7 @@ class PostReader {
     } else if (type == "TemplateProcessing") {
       add_template(node);
     } else {
-      node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
+      node.refuse(fmt::format("the type {} is not supported{}", type, did_you_mean(type, known)));
     }
     if (result_.before.size() + result_.after.size() > max_special_tokens) node.refuse("too many special tokens");
   }

@@ -12,10 +12,10 @@ namespace llmtrain {
 inline constexpr int64_t max_tiktoken_file = int64_t{16} << 20;  ///< bytes
 
 /// Reads GPT-2's files: byte-level BPE with its split. `add` makes the added tokens.
-TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
+TokenizerSteps read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
                                const std::string& merges_name, bool add_prefix_space, const AddTokens& add);
 
 /// Reads lines "base64 rank". The number of ranks identifies the split and the special tokens: Llama 3.
-TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name);
+TokenizerSteps read_tiktoken_file(std::string_view text, const std::string& name);
 
 }  // namespace llmtrain

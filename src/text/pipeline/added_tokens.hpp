@@ -33,15 +33,15 @@ class AddedTokens {
   bool any(bool normalized) const { return !(normalized ? normalized_ : plain_).empty(); }
 
   /// Splits the text into tokens and the text between them (token < 0), in order.
-  struct Part {
+  struct Segment {
     size_t begin, end;
     int32_t token;
   };
-  void split(std::string_view text, bool normalized, std::vector<Part>& parts) const;
+  void split(std::string_view text, bool normalized, std::vector<Segment>& segments) const;
 
   /// Returns false if a token could extend over a cut between a letter or digit and a space, or, when `prefixed` (a
   /// prefix is put before the text after a token, but not before the text after a cut), end at one.
-  bool works_on_parts(bool prefixed) const;
+  bool is_segmentable(bool prefixed) const;
 
  private:
   std::vector<AddedToken> tokens_;

@@ -12,13 +12,13 @@
 namespace llmtrain {
 
 /// View of a text after some of the steps. Owns nothing.
-struct Chunk {
+struct TextView {
   std::string_view text;
   const TextRange* origins = nullptr;  ///< input range of each byte; null if no offsets are requested
   bool starts_input = false;           ///< True if it begins the input
   size_t origin_begin = 0;             ///< its offset in the input; known with origins only
 
-  Chunk part(size_t begin, size_t end) const {
+  TextView range(size_t begin, size_t end) const {
     if (origins == nullptr) return {text.substr(begin, end - begin), nullptr, starts_input && begin == 0, 0};
     const size_t origin = begin < end ? origins[begin].begin : origin_begin;
     return {text.substr(begin, end - begin), origins + begin, origin == 0, origin};
@@ -26,24 +26,24 @@ struct Chunk {
 };
 
 /// Reference to a callable that outlives it: calls allocate nothing.
-class ChunkSink {
+class TextSink {
  public:
   template <class F>
-  explicit ChunkSink(const F& callable)
+  explicit TextSink(const F& callable)
       : object_(&callable),
-        call_([](const void* object, const Chunk& chunk) { (*static_cast<const F*>(object))(chunk); }) {}
-  void operator()(const Chunk& chunk) const { call_(object_, chunk); }
+        call_([](const void* object, const TextView& view) { (*static_cast<const F*>(object))(view); }) {}
+  void operator()(const TextView& view) const { call_(object_, view); }
 
  private:
   const void* object_;
-  void (*call_)(const void*, const Chunk&);
+  void (*call_)(const void*, const TextView&);
 };
 
 /// Text that a step writes.
 class AlignedText {
  public:
   /// Makes it empty; with origins if the input has them.
-  void reset(const Chunk& like) {
+  void reset(const TextView& like) {
     text_.clear();
     origins_.clear();
     tracked_ = like.origins != nullptr;
@@ -53,9 +53,9 @@ class AlignedText {
   /// Takes the whole input before any step, with origins: the origin of a byte is its whole character.
   void assign_input(std::string_view text);
 
-  void append(const Chunk& chunk) {
-    text_ += chunk.text;
-    if (tracked_) origins_.insert(origins_.end(), chunk.origins, chunk.origins + chunk.text.size());
+  void append(const TextView& view) {
+    text_ += view.text;
+    if (tracked_) origins_.insert(origins_.end(), view.origins, view.origins + view.text.size());
   }
   void append(std::string_view text, const TextRange& origin) {
     text_ += text;
@@ -68,7 +68,7 @@ class AlignedText {
   }
 
   /// Returns a view with the position of the text that it was reset for.
-  Chunk chunk() const { return {text_, tracked_ ? origins_.data() : nullptr, starts_input_, origin_begin_}; }
+  TextView view() const { return {text_, tracked_ ? origins_.data() : nullptr, starts_input_, origin_begin_}; }
 
  private:
   std::string text_;
@@ -83,7 +83,7 @@ class AlignedText {
 /// for a character that replaces the next one while n more are removed.
 class CharacterRewriter {
  public:
-  CharacterRewriter(const Chunk& from, AlignedText& to) : from_(from), to_(to) {}
+  CharacterRewriter(const TextView& from, AlignedText& to) : from_(from), to_(to) {}
   void skip(size_t characters) {
     for (; characters > 0 && at_ < from_.text.size(); --characters) at_ += character_at(from_.text, at_).length;
   }
@@ -115,7 +115,7 @@ class CharacterRewriter {
     return at_ < from_.text.size() ? from_.origins[at_] : TextRange{from_.origin_begin, from_.origin_begin};
   }
 
-  const Chunk& from_;
+  const TextView& from_;
   AlignedText& to_;
   size_t at_ = 0;
   char32_t held_ = 0;

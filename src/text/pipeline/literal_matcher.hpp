@@ -26,7 +26,7 @@ class LiteralMatcher {
   /// Finds matches from left to right, each the longest at its position and beginning after the one before. Replaces
   /// `matches`.
   void find(std::string_view text, std::vector<Match>& matches) const;
-  /// Returns the longest match at every position that has one, overlapping matches included.
+  /// Finds the longest match at every position that has one, overlapping matches included.
   void find_all(std::string_view text, std::vector<Match>& matches) const;
 
  private:

@@ -58,7 +58,7 @@ struct Candidate {
 };
 
 void merge_long(const MergeTable& table, std::vector<BpeSymbol>& symbols) {
-  LLMTRAIN_CHECK(symbols.size() < UINT32_MAX, "a piece has less than 2^32 symbols");
+  LLMTRAIN_CHECK(symbols.size() < UINT32_MAX, "a word has less than 2^32 symbols");
   constexpr uint32_t none = UINT32_MAX;
   const auto n = static_cast<uint32_t>(symbols.size());
   std::vector<uint32_t> before(n), after(n);

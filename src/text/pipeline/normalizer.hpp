@@ -17,17 +17,17 @@ class Normalizer {
   virtual ~Normalizer() = default;
   /// Returns true if a quick check shows that apply() would not change the text and origins.
   virtual bool keeps(std::string_view text) const = 0;
-  virtual void apply(const Chunk& from, AlignedText& to) const = 0;
+  virtual void apply(const TextView& from, AlignedText& to) const = 0;
   /// Returns true if a text that is cut between a letter or digit and a single space is normalized as in the whole.
-  virtual bool works_on_parts() const { return false; }
+  virtual bool is_segmentable() const { return false; }
   /// Returns true if it adds a prefix to a text; the segments after a cut omit it.
   virtual bool only_at_start() const { return false; }
 };
 
 /// Applies the steps in order; `to` receives the result and `spare` is overwritten. The returned view is `from` or lies
 /// in one of them.
-Chunk normalize(const std::vector<std::unique_ptr<Normalizer>>& steps, const Chunk& from, bool continues,
-                AlignedText& to, AlignedText& spare);
+TextView normalize(const std::vector<std::unique_ptr<Normalizer>>& steps, const TextView& from, bool continues,
+                   AlignedText& to, AlignedText& spare);
 
 enum class NormalizationForm : uint8_t { nfc, nfd, nfkc, nfkd };
 std::unique_ptr<Normalizer> make_form_normalizer(NormalizationForm form);
@@ -51,7 +51,7 @@ struct BertNormalization {
 void add_bert_normalizers(const BertNormalization& options, std::vector<std::unique_ptr<Normalizer>>& steps);
 std::unique_ptr<Normalizer> make_precompiled_normalizer(std::shared_ptr<const Charsmap> charsmap);
 
-/// Returns the end of the match of a known regex that begins at i, or i if there is none.
+/// Function that returns the end of the match of a known regex that begins at i, or i if there is none.
 using RegexMatch = size_t (*)(std::string_view text, size_t i);
 /// Native code of some patterns of Replace and Split: " {2,}", "\\s+" and a few more; nullptr for others (regex.hpp).
 RegexMatch find_replace_regex(std::string_view regex);

@@ -17,7 +17,7 @@
 
 namespace llmtrain {
 
-struct TokenizerParts {
+struct TokenizerSteps {
   std::vector<std::unique_ptr<Normalizer>> normalizers;
   std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers;
   std::unique_ptr<TokenModel> model;
@@ -27,7 +27,7 @@ struct TokenizerParts {
   std::vector<std::unique_ptr<TokenDecoder>> decoders;
 };
 
-/// Returns the tokens of the main file together with those of the other files.
+/// Function that returns the tokens of the main file together with those of the other files.
 using AddTokens = std::function<std::vector<AddedToken>(std::vector<AddedToken>, const Vocabulary&)>;
 
 /// Ids of the special tokens, -1 = none, and the files that define the tokenizer.
@@ -39,7 +39,7 @@ struct TokenizerOrigin {
   std::vector<std::string> warnings = {};  ///< Tokenizer::warnings()
 };
 
-std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts, TokenizerOrigin origin);
+std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerSteps steps, TokenizerOrigin origin);
 
 /// Returns Tokenizer::serialized() of a tokenizer that was read from files.
 std::string serialize_origin(const TokenizerOrigin& origin);

@@ -17,9 +17,9 @@ namespace llmtrain {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  virtual void apply(const Chunk& from, const ChunkSink& sink) const = 0;
-  /// Like Normalizer::works_on_parts.
-  virtual bool works_on_parts() const { return true; }
+  virtual void apply(const TextView& from, const TextSink& sink) const = 0;
+  /// Like Normalizer::is_segmentable.
+  virtual bool is_segmentable() const { return true; }
   /// Returns true if the result depends on whether a word begins the input.
   virtual bool asks_for_start() const { return false; }
 };

@@ -40,7 +40,7 @@ std::unique_ptr<TokenDecoder> each(Change change, Extend extend) {
   return std::make_unique<Each<Change, Extend>>(std::move(change), std::move(extend));
 }
 
-/// Step that joins tokens and examines whole ones.
+/// Reports a step that joins tokens and examines whole ones.
 void join(DecodeReach& reach) {
   if (reach.joined) reach.add(DecodeReach::unbounded);
   reach.joined = true;
@@ -166,10 +166,10 @@ std::unique_ptr<TokenDecoder> make_regex_replace_decoder(const std::string& rege
   std::shared_ptr<Normalizer> replace = make_regex_replace_normalizer(regex, std::move(content), place);
   const auto change = [replace](std::string& token, size_t, size_t) {
     AlignedText changed;
-    const Chunk chunk{token};
-    changed.reset(chunk);
-    replace->apply(chunk, changed);
-    token = std::string(changed.chunk().text);
+    const TextView view{token};
+    changed.reset(view);
+    replace->apply(view, changed);
+    token = std::string(changed.view().text);
   };
   return each(change, [](DecodeReach& reach) { reach.add(DecodeReach::unbounded); });
 }

@@ -28,7 +28,7 @@ class TokenModel {
   virtual ~TokenModel() = default;
   virtual std::string kind() const = 0;  ///< "bpe", "wordpiece", "unigram"
   /// Encodes a non-empty word.
-  virtual void tokenize(std::string_view piece, TokenSink sink) const = 0;
+  virtual void tokenize(std::string_view word, TokenSink sink) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
   /// Returns true if tokenize() takes the original bytes instead of GPT-2's byte form.
   virtual bool takes_bytes() const { return false; }

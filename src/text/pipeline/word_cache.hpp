@@ -19,18 +19,18 @@ class WordCache {
   static constexpr size_t max_ids = 10;
 
   /// Appends the ids of the word if it is cached.
-  bool get(std::string_view piece, uint64_t hash, std::vector<int32_t>& ids) const {
+  bool get(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
     const Slot& slot = slots_[hash & (slots_.size() - 1)];
-    if (slot.length != piece.size() || std::memcmp(slot.key, piece.data(), piece.size()) != 0) return false;
+    if (slot.length != word.size() || std::memcmp(slot.key, word.data(), word.size()) != 0) return false;
     ids.insert(ids.end(), slot.ids, slot.ids + slot.count);
     return true;
   }
-  void put(std::string_view piece, uint64_t hash, const int32_t* ids, size_t count) {
-    if (piece.size() > longest_key || count > max_ids) return;
+  void put(std::string_view word, uint64_t hash, const int32_t* ids, size_t count) {
+    if (word.size() > longest_key || count > max_ids) return;
     Slot& slot = slots_[hash & (slots_.size() - 1)];
-    slot.length = static_cast<uint8_t>(piece.size());
+    slot.length = static_cast<uint8_t>(word.size());
     slot.count = static_cast<uint8_t>(count);
-    std::memcpy(slot.key, piece.data(), piece.size());
+    std::memcpy(slot.key, word.data(), word.size());
     std::copy_n(ids, count, slot.ids);  // an empty list has no address
   }
 

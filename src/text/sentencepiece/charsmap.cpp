@@ -27,7 +27,7 @@ class Precompiled final : public Normalizer {
   explicit Precompiled(std::shared_ptr<const Charsmap> charsmap) : charsmap_(std::move(charsmap)) {}
 
   bool keeps(std::string_view text) const override { return text.empty(); }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
     for (size_t i = 0; i < from.text.size();) {
       const size_t end = grapheme_end(from.text, i);
@@ -85,7 +85,7 @@ Charsmap::Charsmap(std::string_view blob, const std::string& name) {
   };
   const size_t bytes = word(0);
   if (bytes % 4 != 0 || bytes == 0 || bytes >= blob.size() - 4) {
-    refuse(fmt::format("a trie of {} bytes in {} bytes", bytes, blob.size()));
+    refuse(fmt::format("it declares a trie of {} bytes, but has {} bytes", bytes, blob.size()));
   }
   units_.reserve(bytes / 4);
   for (size_t i = 0; i < bytes; i += 4) units_.push_back(word(4 + i));
@@ -102,15 +102,15 @@ void Charsmap::check(const std::string& name) const {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: precompiled_charsmap: unit {} of the trie {}", name, unit, what));
   };
-  if (offset_of(units_[0]) >= units_.size()) refuse(0, "leads outside");
+  if (offset_of(units_[0]) >= units_.size()) refuse(0, "points outside");
   for (size_t i = 0; i < units_.size(); ++i) {
     const uint32_t unit = units_[i];
     if ((unit & 0x80000000u) != 0 || !has_value(unit)) continue;
     const size_t place = i ^ offset_of(unit);
-    if (place >= units_.size()) refuse(i, "leads outside");
+    if (place >= units_.size()) refuse(i, "points outside");
     const uint32_t value = value_of(units_[place]);
     if (value >= replacements_.size() || is_utf8_continuation(replacements_[value])) {
-      refuse(i, fmt::format("leads to replacement {} of {}", value, replacements_.size()));
+      refuse(i, fmt::format("points to replacement {} of {}", value, replacements_.size()));
     }
   }
 }

@@ -40,7 +40,7 @@ class ProtobufReader {
     }
   }
   bool failed() const { return failed_; }
-  /// position of the next field, or failed
+  /// Position of the next field, or of the failure.
   size_t offset() const { return size_ - rest_.size(); }
 
   uint32_t field() const { return field_; }

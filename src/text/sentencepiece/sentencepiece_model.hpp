@@ -36,7 +36,8 @@ struct SentencePieceModel {
   bool escape_whitespaces = true;
 
   std::vector<AddedToken> added = {};  ///< from the files next to the model; cut out before a text is normalized
-  bool prefixes_every_part = true;  ///< True if the dummy prefix precedes every text between them, not only the first
+  /// True if the dummy prefix precedes every text between them, not only the first.
+  bool prefixes_every_segment = true;
 
   bool has(Type type, int32_t id) const { return pieces[static_cast<size_t>(id)].type == type; }
 };

@@ -54,7 +54,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t pad_id() const override { return origin_.pad; }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override { run(text, false, ids, nullptr); }
-  void encode_part(std::string_view text, bool begins, std::vector<int32_t>& ids) const override {
+  void encode_segment(std::string_view text, bool begins, std::vector<int32_t>& ids) const override {
     run(text, !begins, ids, nullptr);
   }
   void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
@@ -62,7 +62,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     run(text, false, ids, &ranges);
   }
 
-  bool works_on_parts() const override { return separate_ && added_.works_on_parts(model_.prefixes_every_part); }
+  bool is_segmentable() const override { return separate_ && added_.is_segmentable(model_.prefixes_every_segment); }
   size_t find_cut(std::string_view window) const override {
     for (size_t i = window.find(' ', 1); i < window.size() - 1; i = window.find(' ', i + 1)) {
       if (is_alphanumeric(window[i - 1]) && is_alphanumeric(window[i + 1])) return i;
@@ -93,21 +93,22 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   /// A segment of the input; with `continues` it is not the first, or is not treated as the first.
-  struct Part {
+  struct Segment {
     std::string_view text;
     size_t begin;
     bool continues;
   };
   /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece changes them.
-  void cut_added(const Part& from, bool normalized, std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
-    std::vector<AddedTokens::Part> found;
+  void cut_added(const Segment& from, bool normalized, std::vector<int32_t>& ids,
+                 std::vector<TextRange>* ranges) const {
+    std::vector<AddedTokens::Segment> found;
     added_.split(from.text, normalized, found);
-    for (const AddedTokens::Part& part : found) {
-      const size_t begin = from.begin + part.begin;
-      const bool continues = from.continues || (begin > 0 && !model_.prefixes_every_part);
-      const Part piece{from.text.substr(part.begin, part.end - part.begin), begin, continues};
-      if (part.token >= 0) {
-        ids.push_back(part.token);
+    for (const AddedTokens::Segment& segment : found) {
+      const size_t begin = from.begin + segment.begin;
+      const bool continues = from.continues || (begin > 0 && !model_.prefixes_every_segment);
+      const Segment piece{from.text.substr(segment.begin, segment.end - segment.begin), begin, continues};
+      if (segment.token >= 0) {
+        ids.push_back(segment.token);
         if (ranges != nullptr) ranges->push_back({begin, begin + piece.text.size()});
       } else if (normalized) {
         encode_between(piece.text, begin, piece.continues, ids, ranges);
@@ -214,7 +215,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text;
   }
 
-  /// True if a space at the beginning was omitted.
+  /// Returns true if a space at the beginning was omitted.
   bool add_surface(std::string_view piece, bool begins, std::string& text) const {
     bool taken = false;
     if (begins && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) && piece.starts_with(space_symbol)) {

@@ -166,11 +166,11 @@ size_t SplitPattern::piece_end(const SplitScanner& text, size_t i) const {
   }
 }
 
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& words) const {
   const SplitScanner scanner(text);
   for (size_t i = 0; i < text.size();) {
     const size_t end = piece_end(scanner, i);
-    pieces.push_back(text.substr(i, end - i));
+    words.push_back(text.substr(i, end - i));
     i = end;
   }
 }

@@ -29,7 +29,7 @@ class SplitPattern {
   /// Appends the words of `text`, which cover it in order: the matches of the regex and the gaps between them
   /// ("isolated"). A byte that is not part of well-formed UTF-8 counts as one character that is neither letter, number,
   /// mark, punctuation, symbol nor space.
-  void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  void split(std::string_view text, std::vector<std::string_view>& words) const;
   /// Finds the words one by one: returns the end of the word that begins at i < text.size(), which is 0 or the end of a
   /// word. Afterwards text.reached_end() tells if the text's end affected the result.
   size_t piece_end(const SplitScanner& text, size_t i) const;

@@ -73,7 +73,7 @@ struct Regex::State {
   const Regex& regex;
   std::string_view text;
   std::string repaired = {};         // text with U+FFFD for every stray byte
-  std::vector<size_t> origins = {};  // of its bytes and its end, in the text; empty: identical to the text
+  std::vector<size_t> origins = {};  // offsets of its bytes and its end in the text; empty: identical to the text
   std::string_view subject = {};
   size_t next = 0;
   size_t last_end = std::string::npos;  // end of the match before
@@ -96,7 +96,7 @@ struct Regex::State {
 
   [[noreturn]] void refuse(const std::string& why) const {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the regex {} {} on a text of {} bytes: write it without repetitions that can "
+                    fmt::format("{}: the regex {} {} on a text of {} bytes; rewrite it without repetitions that can "
                                 "match the same characters in many ways",
                                 regex.place_, regex.pattern_.substr(0, 200), why, text.size()));
   }

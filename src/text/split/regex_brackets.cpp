@@ -77,7 +77,7 @@ void RegexTranslator::member(const Options& options, int depth, BracketMembers& 
     ++i_;
     if (is('[') || (is('\\') && i_ + 1 < pattern_.size() &&
                     std::string_view("wWsSdDhHpP").find(pattern_[i_ + 1]) != std::string_view::npos)) {
-      refuse_construct("a range that ends in a set");
+      refuse_construct("has a range that ends in a set");
     }
     last = single(options);
     if (last < first) refuse("has a range that runs backwards");

@@ -38,7 +38,7 @@ class RegexTranslator {
 
   std::string run() {
     if (pattern_.size() > max_pattern_bytes) refuse(fmt::format("is longer than {} bytes", max_pattern_bytes));
-    if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is no UTF-8");
+    if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is not UTF-8");
     const std::string out = alternatives({}, 0);
     if (i_ < pattern_.size()) refuse("has a ) without (");
     return out;
@@ -61,7 +61,7 @@ class RegexTranslator {
                                                        printable(pattern_.substr(0, 200)), i_, what));
   }
   [[noreturn]] void refuse_construct(std::string_view construct) const {
-    refuse(fmt::format("has {}, which is not known to this version", construct));
+    refuse(fmt::format("has {}, which is not supported", construct));
   }
   bool at_end() const { return i_ >= pattern_.size(); }
   bool is(char c) const { return !at_end() && pattern_[i_] == c; }
@@ -95,7 +95,7 @@ class RegexTranslator {
         skipped = true;
       } else {
         Repeat repeat;
-        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition behind a blank or a comment");
+        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition after a blank or a comment");
         term(options, depth, out);
         skipped = false;
       }
@@ -298,7 +298,7 @@ class RegexTranslator {
     if (letter == 'x' || letter == 'u') {
       const size_t digits = letter == 'x' ? 2 : 4;
       c = hexadecimal(i_ + 1, i_ + 1 + digits);
-      if (letter == 'x' && c >= 0x80) refuse_construct("a byte that is no character");
+      if (letter == 'x' && c >= 0x80) refuse_construct("a byte that is not a character");
       i_ += 1 + digits;
       return true;
     }
@@ -314,7 +314,7 @@ class RegexTranslator {
     const char* last = pattern_.data() + std::min(end, pattern_.size());
     const auto [stop, error] = std::from_chars(first, last, code, 16);
     const bool good = error == std::errc() && stop == last && first < last && code < code_point_limit;
-    if (!good || (code >= 0xD800 && code <= 0xDFFF)) refuse("has an escape that is no character");
+    if (!good || (code >= 0xD800 && code <= 0xDFFF)) refuse("has an escape that is not a character");
     return code;
   }
 

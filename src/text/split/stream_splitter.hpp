@@ -19,18 +19,18 @@ class StreamSplitter {
 
   /// sink(std::string_view) receives the words that the text after `part` cannot change.
   template <class Sink>
-  void add(std::string_view part, const Sink& sink) {
-    while (!part.empty()) {
+  void add(std::string_view block, const Sink& sink) {
+    while (!block.empty()) {
       const size_t room = longest_piece + 1 - held_.size();
-      const size_t taken = std::min(part.size(), room);
+      const size_t taken = std::min(block.size(), room);
       if (held_.empty()) {
-        const size_t done = split_or_cut(part.substr(0, taken), sink);
-        if (taken == part.size()) held_ = part.substr(done);
-        part.remove_prefix(taken == part.size() ? taken : done);
+        const size_t done = split_or_cut(block.substr(0, taken), sink);
+        if (taken == block.size()) held_ = block.substr(done);
+        block.remove_prefix(taken == block.size() ? taken : done);
       } else {
-        held_ += part.substr(0, taken);
+        held_ += block.substr(0, taken);
         held_.erase(0, split_or_cut(held_, sink));
-        part.remove_prefix(taken);
+        block.remove_prefix(taken);
       }
     }
   }

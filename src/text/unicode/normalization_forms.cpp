@@ -180,8 +180,8 @@ class FormNormalizer final : public Normalizer {
  public:
   explicit FormNormalizer(NormalizationForm form) : form_(form) {}
   bool keeps(std::string_view text) const override { return is_in_form(text, form_); }
-  void apply(const Chunk& from, AlignedText& to) const override { write_form(from, form_, to); }
-  bool works_on_parts() const override { return true; }
+  void apply(const TextView& from, AlignedText& to) const override { write_form(from, form_, to); }
+  bool is_segmentable() const override { return true; }
 
  private:
   NormalizationForm form_;
@@ -211,7 +211,7 @@ bool is_in_form(std::string_view text, NormalizationForm form) {
   return true;
 }
 
-void write_form(const Chunk& from, NormalizationForm form, AlignedText& to) {
+void write_form(const TextView& from, NormalizationForm form, AlignedText& to) {
   const bool composed = form == NormalizationForm::nfc || form == NormalizationForm::nfkc;
   const bool compatible = form == NormalizationForm::nfkc || form == NormalizationForm::nfkd;
   CharacterRewriter writer(from, to);

@@ -12,6 +12,6 @@ namespace llmtrain {
 
 /// Returns true if a quick check shows that the text is in the form.
 bool is_in_form(std::string_view text, NormalizationForm form);
-void write_form(const Chunk& from, NormalizationForm form, AlignedText& to);
+void write_form(const TextView& from, NormalizationForm form, AlignedText& to);
 
 }  // namespace llmtrain

@@ -9,8 +9,8 @@ namespace llmtrain {
 /// <output>/<name>/ as found at start, and the lock that makes this job its only writer. Rank 0 only.
 class RunDirectory {
  public:
-  /// begun: with checkpoints to go on from. A run that was cut off before its first is as good as empty.
-  enum class Found { empty, begun, finished };
+  /// resumable: with checkpoints to resume from. A run that was cut off before its first is as good as empty.
+  enum class Found { empty, resumable, finished };
 
   /// Creates the directory or examines the one that is there, and locks it. UserError(cannot_create): another job owns
   /// it (host, pid and job are named), it holds a run of another deck and run.overwrite is false; or it holds files of

@@ -46,23 +46,23 @@ std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
 }
 
 /// Returns the section of a scan that belongs to files [first, first + count).
-SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
-  SourceScan part;
-  const auto slice = [&](const auto& from, auto& to) {
+SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
+  SourceScan section;
+  const auto take = [&](const auto& from, auto& to) {
     const auto begin = from.begin() + static_cast<std::ptrdiff_t>(first);
     to.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
   };
-  slice(scan.digests, part.digests);
-  slice(scan.characters, part.characters);
-  slice(scan.text_bytes, part.text_bytes);
-  slice(scan.skipped, part.skipped);
-  slice(scan.first_skipped, part.first_skipped);
-  for (const DocumentRange& place : scan.documents) {
-    if (place.file >= first && place.file < first + count) {
-      part.documents.push_back({place.file - first, place.begin, place.end});
+  take(scan.digests, section.digests);
+  take(scan.characters, section.characters);
+  take(scan.text_bytes, section.text_bytes);
+  take(scan.skipped, section.skipped);
+  take(scan.first_skipped, section.first_skipped);
+  for (const DocumentRange& document : scan.documents) {
+    if (document.file >= first && document.file < first + count) {
+      section.documents.push_back({document.file - first, document.begin, document.end});
     }
   }
-  return part;
+  return section;
 }
 
 class DatasetOpener {
@@ -150,7 +150,7 @@ class DatasetOpener {
     scan_ = scan_sources(scanned_, communicator_, percent_report(report_, "reading"));
     if (encoded && config_.tokenizer == "bpe") {
       const std::vector<InputFile> files = training_text();
-      share_tokenizer(open_trained_tokenizer(files, part_of(scan_, 0, files.size()), bpe_training(), folder_,
+      share_tokenizer(open_trained_tokenizer(files, section_of(scan_, 0, files.size()), bpe_training(), folder_,
                                              communicator_, report_),
                       true);
     }
@@ -194,7 +194,7 @@ class DatasetOpener {
       while (last < files.size() && files[last].kind != InputKind::tokens) ++last;
       opened.push_back(
           open_set({files.begin() + static_cast<std::ptrdiff_t>(f), files.begin() + static_cast<std::ptrdiff_t>(last)},
-                   part_of(scan_, scanned_before_, last - f)));
+                   section_of(scan_, scanned_before_, last - f)));
       scanned_before_ += last - f;
       f = last;
     }
@@ -372,13 +372,13 @@ class DatasetOpener {
   ProgressReport report_;
   std::string folder_;
   InputSets sets_;
-  std::shared_ptr<const Tokenizer> tokenizer_;      // names of files
+  std::shared_ptr<const Tokenizer> tokenizer_;      // loaded from files
   std::shared_ptr<const Tokenizer> ids_tokenizer_;  // tokenizer that the deck names for ids without one
   std::string stored_in_;                           // the token file that data_.tokenizer comes from
   std::map<std::string, std::shared_ptr<const TokenFile>> token_files_;  // by path
   std::vector<InputFile> scanned_;                                       // text and rows, in the order of sets_
   SourceScan scan_;                                                      // scan of these
-  size_t scanned_before_ = 0;                                            // opened files of it
+  size_t scanned_before_ = 0;                                            // number of its files that are open
   Dataset data_;
 };
 

@@ -132,7 +132,7 @@ class HeaderHandler final : public JsonHandler {
   std::string name_, key_;
   Place place_ = Place::none;
   std::array<bool, 5> seen_{};
-  int offsets_ = 0;  // fields of the current tensor that were read
+  int offsets_ = 0;  // number of offsets of the current tensor that were read
   bool in_metadata_ = false, has_metadata_ = false;
 };
 

@@ -132,7 +132,7 @@ class TokenSide {
     info.characters = info.bytes = info.skipped_documents = 0;
     info.command = "llmtool split of " + info.path + (info.command.empty() ? "" : ", made by " + info.command);
     writer_ = std::make_unique<TokenFileWriter>(path, info, offsets_);
-    region_ = std::make_unique<TokenRegionWriter>(writer_->place());
+    region_ = std::make_unique<TokenRegionWriter>(writer_->target());
   }
   int64_t tokens() const { return static_cast<int64_t>(offsets_.back()); }
 

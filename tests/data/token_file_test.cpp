@@ -205,7 +205,7 @@ TEST(TokenFile, MayBeLargerThanMemory) {
   info.vocabulary_size = 300;
   {
     TokenFileWriter writer(path, info, std::vector<uint64_t>{0, tokens / 2, tokens});
-    TokenRegionWriter(writer.place()).write(marked, std::vector<int32_t>{7, 8, 9});
+    TokenRegionWriter(writer.target()).write(marked, std::vector<int32_t>{7, 8, 9});
     writer.publish();
   }
   struct rlimit before {};

@@ -369,7 +369,7 @@ void import_tokens(ForeignTokens format, const TokenImport& request, const Progr
   } else {
     if (s.documents.empty()) s.documents = documents_by_eos(s, info);
     const size_t all = s.documents.size();
-    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // skips empty ones
+    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // removes empty ones
     info.skipped_documents = static_cast<int64_t>(all - s.documents.size());
   }
   info.documents = static_cast<int64_t>(s.documents.size()) - 1;

@@ -106,7 +106,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   std::string problem_;
   std::optional<size_t> broken_at_;
   std::vector<std::unordered_set<std::string>> keys_;  // one entry per open object or array
-  std::string key_;                                    // keys of the row
+  std::string key_;                                    // current key of the row
   bool wanted_ = false;
 };
 
@@ -195,7 +195,7 @@ class TokenRowHandler final : public RowHandler {
   TokenRow& row_;
   std::vector<int32_t> mask_;
   Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels}, attention_{"attention_mask", &mask_};
-  Column* column_ = nullptr;  // value of the requested key
+  Column* column_ = nullptr;  // column of the requested key, or null
 };
 
 class TextRowHandler final : public RowHandler {
@@ -320,7 +320,7 @@ std::vector<std::string> row_keys(std::string_view line) {
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
 void refuse_long_row(const FileHandle& file, int64_t begin, int64_t limit) {
-  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // already searched for the end
+  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // number of bytes to search for the end
   std::string buffer(static_cast<size_t>(read_bytes), '\0');
   int64_t bytes = 0;
   bool counted = false;

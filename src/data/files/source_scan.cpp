@@ -24,11 +24,11 @@ struct PieceScan {
   Digest digest;
   int64_t characters = 0;
   int64_t text_bytes = 0;
-  int64_t rows = 0;  // bytes of text
+  int64_t rows = 0;  // rows of text
   int64_t skipped = 0;
   int64_t first_skipped = -1;
-  std::vector<int64_t> separators;  // offsets in the file where a document can start; they can overlap
-  int64_t first_newline = -1;       // results for rows
+  std::vector<int64_t> separators;  // offsets in the file where a separator can start; they can overlap
+  int64_t first_newline = -1;       // in files of rows, as last_newline
   int64_t last_newline = -1;
 };
 

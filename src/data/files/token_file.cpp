@@ -226,17 +226,17 @@ std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<
 }
 
 std::string content_of_tokens(const TokenFile& file) {
-  constexpr int64_t places = 256, of_place = 1024;
+  constexpr int64_t samples = 256, sample_tokens = 1024;
   const TokenFileInfo& info = file.info();
   const int64_t tokens = file.tokens();
   const std::string facts = fmt::format("{} {} {} {} {} {}", tokens, file.documents().size(), info.vocabulary_size,
                                         info.eos_id, info.has_mask, info.tokenizer_hash);
   StreamHash hash;
   hash.update(facts.data(), facts.size());
-  std::vector<int32_t> ids(static_cast<size_t>(std::min(of_place, tokens)));
-  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // index of the file that contains the last position
-  for (int64_t place = 0; place < places && !ids.empty(); ++place) {
-    const int64_t begin = last / (places - 1) * place + last % (places - 1) * place / (places - 1);
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(sample_tokens, tokens)));
+  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // begin of the last sample
+  for (int64_t sample = 0; sample < samples && !ids.empty(); ++sample) {
+    const int64_t begin = last / (samples - 1) * sample + last % (samples - 1) * sample / (samples - 1);
     file.read(begin, static_cast<int64_t>(ids.size()), ids.data());
     hash.update(ids.data(), ids.size() * sizeof(int32_t));
     if (last == 0) break;

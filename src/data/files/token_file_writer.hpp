@@ -15,19 +15,19 @@ namespace llmtrain {
 /// Writes ids and masks into a token file that this or another process has created. write() is thread-safe.
 class TokenRegionWriter {
  public:
-  struct Place {
+  struct Target {
     std::string path;
     token_format::Region tokens;
     token_format::Region mask;
   };
-  explicit TokenRegionWriter(const Place& place) : place_(place), file_(FileHandle::open_to_write(place.path)) {}
+  explicit TokenRegionWriter(const Target& target) : target_(target), file_(FileHandle::open_to_write(target.path)) {}
 
   void write(int64_t begin, std::span<const int32_t> ids) const;
   void write_mask(int64_t begin, std::span<const uint8_t> mask) const;
   void sync() const { file_.sync(); }
 
  private:
-  Place place_;
+  Target target_;
   FileHandle file_;
 };
 
@@ -41,13 +41,13 @@ class TokenFileWriter {
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
-  const TokenRegionWriter::Place& place() const { return place_; }
+  const TokenRegionWriter::Target& target() const { return target_; }
   /// Ends the writing: makes the file durable and gives it its name.
   void publish();
 
  private:
   std::string path_;
-  TokenRegionWriter::Place place_;
+  TokenRegionWriter::Target target_;
   bool published_ = false;
 };
 

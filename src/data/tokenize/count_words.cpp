@@ -23,13 +23,13 @@ struct CountJob {
   size_t documents;  // none for rows
   int64_t begin;     // range of the segment
   int64_t end;
-  size_t file = 0;  // range of rows
+  size_t file = 0;  // file of rows
 };
 
 std::vector<CountJob> make_count_jobs(const std::vector<InputFile>& files,
                                       const std::vector<DocumentRange>& documents) {
   std::vector<CountJob> jobs;
-  int64_t bytes = count_job_bytes;  // segment of the last job
+  int64_t bytes = count_job_bytes;  // bytes of the last job
   for (size_t d = 0; d < documents.size(); ++d) {
     const DocumentRange& document = documents[d];
     const int64_t length = document.end - document.begin;

@@ -359,22 +359,22 @@ class Tokenization {
     }
   }
 
-  TokenRegionWriter::Place share_region(const TokenFileWriter* writer) {
-    TokenRegionWriter::Place place;
+  TokenRegionWriter::Target share_region(const TokenFileWriter* writer) {
+    TokenRegionWriter::Target target;
     std::string path;
     if (writer != nullptr) {
-      place = writer->place();
-      path = place.path;
+      target = writer->target();
+      path = target.path;
     }
-    token_format::Region regions[2] = {place.tokens, place.mask};
+    token_format::Region regions[2] = {target.tokens, target.mask};
     communicator_.broadcast(path);
     communicator_.broadcast(regions, sizeof(regions));
     return {path, regions[0], regions[1]};
   }
 
-  void copy_local_files(const TokenRegionWriter::Place& place, bool has_mask) {
+  void copy_local_files(const TokenRegionWriter::Target& target, bool has_mask) {
     std::unique_ptr<TokenRegionWriter> region;
-    throw_on_all_ranks(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(place); });
+    throw_on_all_ranks(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(target); });
     const int64_t tokens = static_cast<int64_t>(summary_.tokens);
     const int64_t pieces = (tokens + copy_tokens - 1) / copy_tokens;
     share_work<int>(
@@ -393,7 +393,7 @@ class Tokenization {
         },
         [](int64_t, int) {}, nullptr);
     throw_on_all_ranks(communicator_, [&] { region->sync(); });
-    output_path_ = place.path;
+    output_path_ = target.path;
   }
 
   void publish(TokenFileWriter* writer) {
@@ -411,8 +411,8 @@ class Tokenization {
   std::vector<TokenizeJob> jobs_;
   FileHandle local_ids_, local_mask_;
   RankSummary summary_;
-  std::vector<uint64_t> counts_;   // tokens of this rank's documents
-  std::vector<uint64_t> offsets_;  // tokens of all documents
+  std::vector<uint64_t> counts_;   // token counts of this rank's documents
+  std::vector<uint64_t> offsets_;  // offsets of all documents
   int64_t token_begin_ = 0;
   std::string output_path_;
 };

@@ -123,7 +123,7 @@ void CodePointSet::normalize() {
 
 CodePointSet CodePointSet::complement() const {
   CodePointSet out;
-  const auto add_gap = [&](char32_t first, char32_t end) {  // size of [first, end) without surrogates
+  const auto add_gap = [&](char32_t first, char32_t end) {  // adds [first, end) without surrogates
     if (first < std::min(end, first_surrogate)) out.add(first, std::min(end, first_surrogate) - 1);
     first = std::max<char32_t>(first, last_surrogate + 1);
     if (first < end) out.add(first, end - 1);

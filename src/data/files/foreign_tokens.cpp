@@ -379,7 +379,7 @@ void import_tokens(ForeignTokens format, const TokenImport& request, const Progr
                                        file_digest(path, *make_local_communicator())));
   }
   TokenFileWriter file(request.output, info, s.documents);
-  const TokenRegionWriter writer(file.place());
+  const TokenRegionWriter writer(file.target());
   const auto progress = percent_report(report, "importing");
   const auto write = [&](int64_t first, std::span<const int32_t> ids) {
     writer.write(first, ids);

@@ -124,7 +124,7 @@ TEST_F(DatasetTest, TokenFilesAreUsedAsTheyAre) {
   info.tokenizer = R"({"type":"bytes","bos":false})";
   write_token_file(folder_ / "wrong.h5", info, std::vector<int32_t>{1}, {}, std::vector<uint64_t>{0, 1});
   config_.train = {folder_ / "wrong.h5"};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("disagree")));
+  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("contradicts")));
 }
 
 TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {

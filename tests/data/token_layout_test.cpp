@@ -190,9 +190,9 @@ TEST(HostileTokenFile, DeclaredSizesAreComparedWithTheFile) {
     ASSERT_TRUE(data.valid());
   };
   EXPECT_THAT(refusal_of({.tokens = [&](hid_t file) { huge(file, "tokens", H5T_STD_U16LE, hsize_t{1} << 50); }}),
-              HasSubstr("more than the file"));
+              HasSubstr("more than fit"));
   EXPECT_THAT(refusal_of({.documents = [&](hid_t file) { huge(file, "documents", H5T_STD_U64LE, hsize_t{1} << 50); }}),
-              HasSubstr("more than the file"));
+              HasSubstr("more than fit"));
   // Allocated: the count is raised in the bytes of the file.
   const Folder folder;
   const std::string path = write_file(

@@ -107,7 +107,7 @@ TEST_F(WeightIndexTest, IndexAndFilesMustAgree) {
 TEST_F(WeightIndexTest, RefusesWhatIsNoIndex) {
   for (const char* text : {"[]", "{}", "5", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":5})"}) {
     folder_.write(weights_index_name, text);
-    EXPECT_THAT(read(), HasSubstr("no weight_map")) << text;
+    EXPECT_THAT(read(), HasSubstr("weight_map must be")) << text;
   }
   folder_.write(weights_index_name, R"({"weight_map":{"a":5}})");
   EXPECT_THAT(read(), HasSubstr("must be a file name"));

@@ -286,7 +286,7 @@ TEST(BpeTrain, RefusesWhatCannotBe) {
   expect_refusal({.vocabulary_size = 256, .special_tokens = {"<e>"}}, "at least 257");
   expect_refusal({.vocabulary_size = max_bpe_tokens + 1}, "at most");
   expect_refusal({.special_tokens = {""}}, "empty");
-  expect_refusal({.special_tokens = {"<e>", "<e>"}}, "twice");
+  expect_refusal({.special_tokens = {"<e>", "<e>"}}, "repeated");
   expect_refusal({.special_tokens = {"\xFF"}}, "UTF-8");
   WordCounts none;
   EXPECT_EQ(train_bpe(none, {.vocabulary_size = 257, .special_tokens = {"<e>"}}).tokens.size(), 257u);

@@ -304,7 +304,7 @@ TEST(Tiktoken, BrokenFilesNameTheLine) {
   EXPECT_THAT(why("IQ== 0\nIg== x\n"), HasSubstr(":2: the rank"));
   EXPECT_THAT(why("IQ== 0\nIg== 99999999\n"), HasSubstr(":2: the rank"));
   EXPECT_THAT(why("IQ== 0\nIQ== 1\n"), HasSubstr(":2: the token or the rank is repeated"));
-  EXPECT_THAT(why("IQ== 0\nIg== 1\n"), HasSubstr("a file of 2 ranks"));
+  EXPECT_THAT(why("IQ== 0\nIg== 1\n"), HasSubstr("the file has 2 ranks"));
 }
 
 TEST(TokenizerFiles, FolderSaysWhichTokensMeanWhat) {

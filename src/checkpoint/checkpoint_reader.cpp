@@ -12,8 +12,8 @@
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {

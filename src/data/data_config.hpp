@@ -5,7 +5,7 @@
 
 #include "core/deck/named_enum.hpp"
 #include "data/files/text_source.hpp"
-#include "data/tokenize/bpe_config.hpp"
+#include "data/tokenize/tokenizer_config.hpp"
 
 namespace llmtrain {
 
@@ -24,9 +24,9 @@ struct DataConfig {
   std::vector<std::string> validation;  ///< likewise; empty: validation_fraction of the training tokens
   double validation_fraction = 0.1;     ///< fraction of the tokens at the end; 0 = none; ignored if validation is given
   std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (is_tokenizer_path)
-  int64_t vocab_size = 32000;           ///< vocabulary size of bpe
-  BpeConfig bpe;                        ///< [tokenizer]
-  std::string eos_token;                ///< empty: as in the tokenizer's files
+  int64_t vocab_size = 32000;           ///< of bpe
+  TokenizerConfig bpe;                  ///< [tokenizer]
+  std::string eos_token;                ///< empty: as the tokenizer's files say
   Packing packing = Packing::wrap;
   std::string document_separator;    ///< exact text: "\n\n" for blank_line; empty: a file is one document
   std::string text_column = "text";  ///< column of .jsonl rows without input_ids
@@ -55,17 +55,6 @@ struct DataConfig {
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const std::string& output);
-};
-
-/// [batch]: after load_config both `global` and `gradient_accumulation_steps` are set, global = micro * accumulation.
-struct BatchConfig {
-  int64_t sequence_length = 0;              ///< T, in tokens
-  int64_t micro = 1;                        ///< sequences per forward pass
-  int64_t global = 0;                       ///< sequences per optimizer step
-  int64_t gradient_accumulation_steps = 0;  ///< micro-batches per optimizer step, over all ranks
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck);
 };
 
 template <>

@@ -10,9 +10,9 @@
 #include "core/files/json_reader.hpp"
 #include "core/registry.hpp"
 #include "hf/config_json.hpp"
+#include "hf/config_keys.hpp"
 #include "hf/config_no_effect.hpp"
 #include "hf/config_rope.hpp"
-#include "hf/json_keys.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
 
@@ -42,8 +42,8 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
 }
 
-/// model_type names the family, as in Transformers; an older file can have architectures alone.
-Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
+/// Families are named by model_type, as in Transformers; an older file may have architectures alone.
+Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
   const std::vector<std::string> architectures = keys.texts("architectures", 16);
   const std::string type = keys.text("model_type", "");
   if (type.empty() && architectures.empty()) refuse(place, "it names neither model_type nor architectures");
@@ -66,9 +66,9 @@ Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::st
                      printable(name), joined(names), did_you_mean(name, names)));
 }
 
-/// Code that comes with a model is not run, like in Transformers without trust_remote_code: the stock model of its
-/// model_type is used.
-void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
+/// Code that comes with a model is not run, as Transformers does not run it without trust_remote_code: the stock model
+/// of its model_type is taken.
+void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
   const nlohmann::json* code = keys.value("auto_map");
   if (code == nullptr) return;
   // Phi-3 was published with code before Transformers supported it; the code is equivalent.
@@ -82,15 +82,16 @@ void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::
   warnings.push_back(
       fmt::format("{}: auto_map: the model's custom code ({}) is not run; the stock {} model "
                   "is used, as by Transformers without trust_remote_code",
-                  place, shown(*code), architecture_name(family)));
+                  place, printable_value(*code), architecture_name(family)));
 }
 
-/// Refuses settings that differ from the stock model.
-void refuse_other_mathematics(JsonKeys& keys, const std::string& place) {
+/// What would compute something else than the stock model.
+void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const nlohmann::json* value = keys.value(key);
     if (value == nullptr) continue;
-    const std::string method = value->is_object() ? shown(value->value("quant_method", nlohmann::json())) : "";
+    const std::string method =
+        value->is_object() ? printable_value(value->value("quant_method", nlohmann::json())) : "";
     refuse(place, fmt::format("{}: the weights are quantised ({}); start from the original model", key, method));
   }
   keys.only("is_encoder_decoder", false, "only decoders are supported");
@@ -99,7 +100,7 @@ void refuse_other_mathematics(JsonKeys& keys, const std::string& place) {
   keys.only("use_bidirectional_attention", false, "only causal attention is supported");
 }
 
-Activation gated_activation(JsonKeys& keys, std::string_view key, const std::string& fallback) {
+Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::string& fallback) {
   const std::string name = keys.text(key, fallback);
   if (name == "silu" || name == "swish") return Activation::swiglu;
   if (name == "gelu") return Activation::geglu;
@@ -108,15 +109,15 @@ Activation gated_activation(JsonKeys& keys, std::string_view key, const std::str
   return Activation::swiglu;
 }
 
-/// Reads a key that Transformers also accepts under other families' name (attribute_map).
-int64_t renamed(JsonKeys& keys, std::string_view key, std::string_view other, int64_t high) {
+/// A key that Transformers also takes under the name that other families have (attribute_map).
+int64_t renamed(ConfigKeys& keys, std::string_view key, std::string_view other, int64_t high) {
   if (!keys.has(other)) return keys.integer(key, {}, 1, high);
   const int64_t value = keys.integer(other, {}, 1, high);
   if (keys.integer(key, value, 1, high) != value) keys.problem(key, fmt::format("must agree with {}", other));
   return value;
 }
 
-void read_gpt2(JsonKeys& keys, ModelConfig& c) {
+void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   c.d_model = renamed(keys, "n_embd", "hidden_size", max_width);
   c.n_layers = renamed(keys, "n_layer", "num_hidden_layers", 4096);
   c.n_heads = renamed(keys, "n_head", "num_attention_heads", 4096);
@@ -145,7 +146,7 @@ void read_gpt2(JsonKeys& keys, ModelConfig& c) {
 
 /// Reads from layer_types, otherwise from `otherwise`, which layers have the window.
 template <class Otherwise>
-void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
+void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
   const std::vector<std::string> types = keys.texts("layer_types", 4096);
   if (!types.empty() && static_cast<int64_t>(types.size()) != c.n_layers) {
     keys.problem("layer_types", fmt::format("has {} entries for {} layers", types.size(), c.n_layers));
@@ -173,7 +174,7 @@ void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwi
   c.sliding_window_layers = layers;
 }
 
-void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
+void read_windows(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   c.sliding_window = 0;
   c.sliding_window_layers.clear();
   if (hf.windows == Windows::none) return keys.no_effect_as("sliding_window", 0);
@@ -191,7 +192,7 @@ void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   }
 }
 
-void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
+void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
                      std::vector<std::string>& unknown) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   c.d_model = keys.integer("hidden_size", {}, 1, max_width);
@@ -222,8 +223,8 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
   read_rope(keys, c, problems, unknown);
 }
 
-/// Checks the limits of the kernels, like ModelConfig::check() for a deck.
-void check_heads(JsonKeys& keys, const ModelConfig& c) {
+/// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
+void check_heads(ConfigKeys& keys, const ModelConfig& c) {
   const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
   if (c.head_dim > max_head_dim) {
     keys.problem(key,
@@ -236,8 +237,8 @@ void check_heads(JsonKeys& keys, const ModelConfig& c) {
   }
 }
 
-/// Keys of one or two families.
-void read_family_keys(JsonKeys& keys, ModelConfig& c) {
+/// Keys of one family or two.
+void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.attention_bias) {
     c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
@@ -274,9 +275,9 @@ void read_family_keys(JsonKeys& keys, ModelConfig& c) {
   }
 }
 
-int64_t read_id(JsonKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, max_tokens); }
+int64_t read_id(ConfigKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, max_tokens); }
 
-TokenIds read_ids(JsonKeys& keys) {
+TokenIds read_ids(ConfigKeys& keys) {
   TokenIds ids;
   ids.bos = read_id(keys, "bos_token_id");
   ids.pad = read_id(keys, "pad_token_id");
@@ -306,7 +307,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   const nlohmann::json document = parse_json(text, place);
   if (!document.is_object()) refuse(place, "not an object of keys");
   std::vector<std::string> problems, unknown;
-  JsonKeys keys(&document, "", problems);
+  ConfigKeys keys(&document, "", problems);
   HfConfig config;
   ModelConfig& c = config.model;
   c.family = find_family(keys, place, config.warnings);
@@ -333,7 +334,7 @@ TokenIds parse_generation_ids(std::string_view text, const std::string& place, c
   const nlohmann::json document = parse_json(text, place);
   if (!document.is_object()) refuse(place, "not an object of keys");
   std::vector<std::string> problems;
-  JsonKeys keys(&document, "", problems);
+  ConfigKeys keys(&document, "", problems);
   TokenIds ids = read_ids(keys);
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));
   if (ids.bos < 0) ids.bos = otherwise.bos;

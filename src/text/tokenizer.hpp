@@ -70,7 +70,9 @@ class Tokenizer {
   virtual std::string serialized() const = 0;
   /// Returns the files that it was read from; none for char and bytes.
   virtual std::vector<TokenizerFile> files() const { return {}; }
-  /// Names the settings in its files that it does not follow.
+  /// The tokenizer class of Transformers that its files are read as; empty for char and bytes.
+  virtual std::string tokenizer_class() const { return {}; }
+  /// Names the places where its files say something that it does not follow.
   virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Long texts are encoded in segments. find_cut returns the cuts, which give the same ids as the whole.

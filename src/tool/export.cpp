@@ -73,7 +73,7 @@ void export_any(const ExportCommand& o) {
 
 StoredType parse_weight_type_option(const std::string& text) {
   const std::optional<StoredType> type = weight_type_of(text);
-  if (!type) refuse_command_line("--dtype: '" + text + "' must be fp32, bf16 or fp16");
+  if (!type) refuse_command_line("--dtype must be fp32, bf16 or fp16, not '" + text + "'");
   return *type;
 }
 
@@ -86,7 +86,8 @@ Subcommand add_export(CLI::App& program) {
   app->add_option("--output", o->output, "output folder")->required();
   app->add_option("--dtype", o->dtype,
                   "type of the weights: fp32, bf16 or fp16; default: unchanged, for a checkpoint fp32");
-  app->add_option("--file-size", o->file_size, "maximum bytes of weights per file")->capture_default_str();
+  app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
+      ->capture_default_str();
   app->add_flag("--force", o->force, "replace the folder");
   return {app, [o] { export_any(*o); }};
 }

@@ -46,7 +46,7 @@ size_t choose(const char* option, const std::string& given, const std::array<std
     if (given == names[i]) return i;
   }
   refuse_command_line(
-      fmt::format("{}: {} must be one of {}{}", option, given, joined(names), did_you_mean(given, names)));
+      fmt::format("{} must be one of {}, not {}{}", option, joined(names), given, did_you_mean(given, names)));
 }
 
 TokenizerTraining training_of(const TrainOptions& options) {

@@ -33,7 +33,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const Tokeniz
   if (name == "bytes") return make_byte_tokenizer(use.begins_texts);
   if (!is_tokenizer_path(name)) {
     throw UserError(ExitCode::command_line,
-                    fmt::format("tokenizer {}: must be bytes, a token file (.h5), or a tokenizer's file or folder{}",
+                    fmt::format("tokenizer {}: it must be bytes, a token file (.h5), or a tokenizer's file or folder{}",
                                 name, did_you_mean(name, std::array<std::string_view, 1>{"bytes"})));
   }
   std::unique_ptr<Tokenizer> tokenizer =

@@ -126,7 +126,7 @@ RunState run_from(const JsonNode& field) {
   return run;
 }
 
-/// Files have numbers in the order of their first shards, and each is the same wherever it is named.
+/// Numbers files in the order of their first shards; a file must be the same wherever it is named.
 void check_shard_files(const JsonNode& field, const std::vector<CheckpointShard>& shards) {
   const int64_t files = count_files(shards);
   std::map<std::string, CheckpointFile> seen;

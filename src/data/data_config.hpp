@@ -26,7 +26,7 @@ struct DataConfig {
   std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (is_tokenizer_path)
   int64_t vocab_size = 32000;           ///< of bpe
   TokenizerConfig bpe;                  ///< [tokenizer]
-  std::string eos_token;                ///< empty: as the tokenizer's files say
+  std::string eos_token;                ///< empty: as in the tokenizer's files
   Packing packing = Packing::wrap;
   std::string document_separator;    ///< exact text: "\n\n" for blank_line; empty: a file is one document
   std::string text_column = "text";  ///< column of .jsonl rows without input_ids

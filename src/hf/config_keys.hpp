@@ -15,7 +15,7 @@ namespace llmtrain {
 /// sees all of them at once; keys that nobody reads are listed. null counts as absent, except in has_key().
 class ConfigKeys {
  public:
-  /// `prefix` begins the names of keys in problems, such as "rope_scaling.". An absent object has no keys.
+  /// `prefix` precedes the names of keys in problems, such as "rope_scaling.". An absent object has no keys.
   ConfigKeys(const nlohmann::json* object, std::string prefix, std::vector<std::string>& problems);
 
   bool has(std::string_view key) const { return find(key) != nullptr; }

@@ -42,7 +42,7 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
 }
 
-/// Families are named by model_type, as in Transformers; an older file may have architectures alone.
+/// model_type names the family, as in Transformers; an older file can have architectures alone.
 Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
   const std::vector<std::string> architectures = keys.texts("architectures", 16);
   const std::string type = keys.text("model_type", "");
@@ -66,8 +66,8 @@ Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::
                      printable(name), joined(names), did_you_mean(name, names)));
 }
 
-/// Code that comes with a model is not run, as Transformers does not run it without trust_remote_code: the stock model
-/// of its model_type is taken.
+/// Code that comes with a model is not run, like in Transformers without trust_remote_code: the stock model of its
+/// model_type is used.
 void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
   const nlohmann::json* code = keys.value("auto_map");
   if (code == nullptr) return;
@@ -85,7 +85,7 @@ void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std
                   place, printable_value(*code), architecture_name(family)));
 }
 
-/// What would compute something else than the stock model.
+/// Refuses settings that differ from the stock model.
 void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const nlohmann::json* value = keys.value(key);
@@ -109,7 +109,7 @@ Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::s
   return Activation::swiglu;
 }
 
-/// A key that Transformers also takes under the name that other families have (attribute_map).
+/// Reads a key that Transformers also accepts under other families' name (attribute_map).
 int64_t renamed(ConfigKeys& keys, std::string_view key, std::string_view other, int64_t high) {
   if (!keys.has(other)) return keys.integer(key, {}, 1, high);
   const int64_t value = keys.integer(other, {}, 1, high);
@@ -223,7 +223,7 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   read_rope(keys, c, problems, unknown);
 }
 
-/// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
+/// Checks the limits of the kernels, like ModelConfig::check() for a deck.
 void check_heads(ConfigKeys& keys, const ModelConfig& c) {
   const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
   if (c.head_dim > max_head_dim) {
@@ -237,7 +237,7 @@ void check_heads(ConfigKeys& keys, const ModelConfig& c) {
   }
 }
 
-/// Keys of one family or two.
+/// Keys of one or two families.
 void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.attention_bias) {

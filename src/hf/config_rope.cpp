@@ -27,7 +27,7 @@ Kind kind_of(ConfigKeys& rope, ModelConfig::Family family) {
   return Kind::none;
 }
 
-/// A number that may be left out.
+/// Reads an optional number.
 double optional_number(ConfigKeys& keys, std::string_view key) { return keys.number(key, 0.0); }
 
 void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {

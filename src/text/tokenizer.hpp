@@ -72,7 +72,7 @@ class Tokenizer {
   virtual std::vector<TokenizerFile> files() const { return {}; }
   /// The tokenizer class of Transformers that its files are read as; empty for char and bytes.
   virtual std::string tokenizer_class() const { return {}; }
-  /// Names the places where its files say something that it does not follow.
+  /// Names the settings in its files that it does not follow.
   virtual std::vector<std::string> warnings() const { return {}; }
 
   /// Long texts are encoded in segments. find_cut returns the cuts, which give the same ids as the whole.

@@ -11,7 +11,7 @@ class DeckKeys;
 class DeckLoader;
 struct TokenizerTraining;
 
-/// [tokenizer]: how data.tokenizer = bpe is learnt from the training text.
+/// [tokenizer]: training of data.tokenizer = bpe on the training text.
 struct TokenizerConfig {
   enum class Unit : uint8_t { line, document };
 

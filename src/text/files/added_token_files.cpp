@@ -121,7 +121,7 @@ class FolderReader {
   }
 
  private:
-  /// null takes a name away.
+  /// A null removes a name.
   void name(const std::string& key, const nlohmann::json& value, const JsonNode& node, bool special) {
     FolderTokens::Named named{key, {}};
     if (!value.is_null() && value != "") {

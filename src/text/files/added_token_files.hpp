@@ -21,7 +21,7 @@ struct FolderTokens {
   struct Named {
     std::string key;  ///< eos_token ...; empty: it has no name
     AddedToken token;
-    bool by_class = false;                      ///< no file names it: the tokenizer's class does
+    bool by_class = false;                      ///< True if no file names it and the tokenizer's class does
     bool is_text = true;                        ///< the file says no more than the text
     bool operator==(const Named& other) const;  ///< what Transformers takes for equal: the key does not count
   };

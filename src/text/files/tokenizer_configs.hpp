@@ -26,8 +26,8 @@ class TokenizerFolder {
   void rebuild(nlohmann::json& document);
   /// Sets the special tokens around a text, where the class does; after add_tokens.
   void set_post_processor(PostProcessor& post);
-  /// Whether vocab.json and merges.txt have a space before the text. UserError(bad_content) when the class of the
-  /// tokenizer is not GPT-2's.
+  /// Returns true if vocab.json and merges.txt put a space before the text. Throws UserError(bad_content) if the class
+  /// of the tokenizer is not GPT-2's.
   bool gpt2_prefix_space() const;
   /// Returns true if every text between added tokens begins with a space, as the first one does (SentencePiece).
   bool prefixes_every_segment() const;
@@ -35,8 +35,8 @@ class TokenizerFolder {
   /// Returns the tokens `added` by the main file together with those of the folder.
   std::vector<AddedToken> add_tokens(std::vector<AddedToken> added, const FindToken& in_vocabulary, int64_t size);
 
-  /// EOS, BOS and padding as the files name them: as text, else as id; -1 where none does. The warnings of what was
-  /// read; no files, and no class.
+  /// Returns EOS, BOS and padding as the files name them: as text, otherwise as id; -1 if no file does. Includes the
+  /// warnings of the reading, but no files and no class.
   TokenizerOrigin named_ids(const FindToken& find, int64_t id_limit) const;
   void put_class(TokenizerOrigin& origin) const;
 

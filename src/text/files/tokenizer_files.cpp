@@ -266,7 +266,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
       const std::string kind = tokenizer.tokenizer_class();
       config["tokenizer_class"] = kind.empty() ? names::keeping_class : kind;
     }
-    if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
+    if (tokenizer.kind() == "sentencepiece bpe") {  // otherwise Transformers expects a tokenizer without spaces and BOS
       std::vector<int32_t> around;
       tokenizer.add_special_tokens(around, nullptr);
       config["tokenizer_class"] = "LlamaTokenizer";

@@ -27,9 +27,9 @@ bool is_tokenizer_path(std::string_view name);
 /// Restores the result of serialize_origin(); make_tokenizer_from calls it.
 std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized);
 
-/// Writes the files that a tokenizer was read from, unchanged, into a folder that is there, and tokenizer_config.json
-/// when it came without one; char and bytes get files (plain_files.hpp). Where a config.json beside them could decide
-/// the tokenizer class, tokenizer_config.json gets the one that the tokenizer was read as. UserError(io).
+/// Writes the files that a tokenizer was read from, unchanged, into an existing folder, and tokenizer_config.json if
+/// the tokenizer had none; char and bytes get files (plain_files.hpp). If a config.json there could decide the
+/// tokenizer class, tokenizer_config.json gets the class that the tokenizer was read as. Throws UserError(io).
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
 /// Throws UserError(bad_content), with advice on naming one, if the tokenizer has no EOS.

@@ -19,14 +19,14 @@ namespace llmtrain {
 inline constexpr int64_t max_tokenizer_json = int64_t{48} << 20;  ///< bytes
 inline constexpr JsonLimits tokenizer_limits{.bytes = max_tokenizer_json, .values = int64_t{1} << 21};
 
-/// What may be changed of a tokenizer.json while it is read, in this order.
+/// Changes to a tokenizer.json while it is read, in this order.
 struct TokenizerJsonChanges {
   std::function<void(nlohmann::json&)> document;
   AddTokens added;
   std::function<void(PostProcessor&)> post;
 };
 
-/// `name` is the file's, for messages. UserError(bad_content).
+/// `name` is the file's name for messages. Throws UserError(bad_content).
 TokenizerSteps read_tokenizer_json(std::string_view text, const std::string& name,
                                    const TokenizerJsonChanges& changes = {});
 

@@ -14,14 +14,14 @@ namespace llmtrain {
 struct AddedToken {
   std::string content;
   int32_t id = -1;
-  bool single_word = false;  ///< only where no word goes on
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< and after it
-  bool normalized = false;   ///< is looked for in the normalized text, itself normalized
-  bool special = false;      ///< decode leaves it out
+  bool single_word = false;  ///< matches only at word boundaries
+  bool lstrip = false;       ///< also matches the white space before it
+  bool rstrip = false;       ///< also matches the white space after it
+  bool normalized = false;   ///< matches in the normalized text, and is normalized itself
+  bool special = false;      ///< decode omits it
   bool is_split = false;     ///< found in a text, it is no token there, and neither is another that it overlaps
-  bool in_text = true;       ///< false: a name only, that text cannot bring about
-  std::string found = {};    ///< what is looked for when it is normalized
+  bool in_text = true;       ///< false: a name only, which no text produces
+  std::string found = {};    ///< normalized form to search for
 };
 
 class AddedTokens {

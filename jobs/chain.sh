@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# For sites that do not allow requeueing: N jobs, each of which begins when the one before has ended, however it ended.
-# Each goes on where the run is; what is left of the chain after its end finds a finished run and ends at once.
+# For sites that do not allow requeueing: submits N jobs, each of which starts when the one before has ended, for any
+# reason. Each job resumes the run; jobs that remain after the end of the run find it finished and exit at once.
 #
 #   jobs/chain.sh 5 inputs/medium.ini [section.key=value ...]
 #   OPTIONS="--time=12:00:00 --nodes=4" jobs/chain.sh 5 my.ini      options of sbatch
@@ -19,7 +19,7 @@ for ((i = 0; i < count; ++i)); do
   job=${job%%;*}
   echo "job $job"
   if ((i > 0)); then continue; fi
-  # What the first job has replaced the others go on with.
+  # The first job can replace a run; the others resume it.
   for argument; do
     shift
     [[ $argument == run.overwrite=* ]] || set -- "$@" "$argument"

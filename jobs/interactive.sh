@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A run in the foreground, to try a deck: asks Slurm for nodes, runs, gives them back.
+# Runs a deck in the foreground, to try it: requests nodes from Slurm, runs, and releases them.
 #
 #   jobs/interactive.sh inputs/small.ini [section.key=value ...]
 #   NODES=2 TASKS=4 CORES=4 TIME=00:30:00 jobs/interactive.sh my.ini
 #   OPTIONS="--partition=debug --account=mine" jobs/interactive.sh my.ini      more options of srun
 #
-# Ctrl-C: the ranks get SIGINT, save and end with exit code 75; the same command goes on. Twice within a second: all ends
-# at once (--disable-status; without it the first Ctrl-C tells how the ranks are, and the second ends them unsaved).
-# Inside an allocation of salloc it uses that one.
+# Ctrl-C: the ranks get SIGINT, save and end with exit code 75; the same command resumes. Ctrl-C twice within a second
+# ends everything at once (--disable-status; without it the first Ctrl-C prints the state of the ranks, and the second
+# ends them unsaved). Inside an allocation of salloc it uses that allocation.
 set -euo pipefail
 
 [[ $# -ge 1 ]] || { echo "usage: jobs/interactive.sh DECK [section.key=value ...]" >&2 && exit 64; }

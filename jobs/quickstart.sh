@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to a trained language model: installs what is missing, builds, trains inputs/quickstart.ini.
+# Trains a language model from scratch: installs missing packages, builds, and trains inputs/quickstart.ini.
 set -euo pipefail
 
 usage() {
@@ -51,7 +51,7 @@ done
 
 arguments=()
 if ((${#texts[@]} > 0)); then
-  # Runs of different texts lie beside each other.
+  # Runs of different texts have different names.
   first=$(basename "${texts[0]%.*}")
   run_name=quickstart-$(printf '%s' "$first" | LC_ALL=C tr -c 'A-Za-z0-9._-' '-')
   if ((${#texts[@]} > 1)); then run_name+=-and-$((${#texts[@]} - 1))-more; fi
@@ -61,7 +61,7 @@ fi
 for setting in "${settings[@]}"; do
   case $setting in run.name=*) run_name=${setting#*=} ;; esac
 done
-# the last run.name holds
+# the last run.name counts
 filtered=()
 for argument in "${arguments[@]}"; do
   if [[ $argument == run.name=* && " ${settings[*]} " == *" run.name="* ]]; then continue; fi
@@ -72,7 +72,7 @@ arguments=("${filtered[@]}" "${settings[@]}")
 cd "$root"
 status=0
 cmake/install_dependencies.sh "${installer_options[@]}" || status=$?
-if ((status != 0 && status != 69)); then exit "$status"; fi # 69: not Debian; the build says what is missing
+if ((status != 0 && status != 69)); then exit "$status"; fi # 69: not Debian; the build reports what is missing
 
 cores=$(nproc)
 if [[ ! -f build/host/build.ninja ]]; then
@@ -85,10 +85,10 @@ cmake --build --preset host --parallel "$cores" --target llmtrain llmtool || fai
 ranks=2
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 export OMP_NUM_THREADS=$threads
-# Threads of ranks that share few cores must not spin for each other; bound by nobody, they use all cores.
+# Threads of ranks that share few cores must not spin; unbound, they use all cores.
 export OMP_PROC_BIND=${OMP_PROC_BIND:-false}
-export HOME=${HOME:-/tmp}                       # Open MPI does not start without
-export OMPI_MCA_reachable=weighted              # no warning about addresses of this machine itself
+export HOME=${HOME:-/tmp}                       # Open MPI does not start without it
+export OMPI_MCA_reachable=weighted              # no warning about this machine's own addresses
 export UCX_HANDLE_ERRORS=${UCX_HANDLE_ERRORS:-none} # no backtraces of a library that is only loaded
 if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -19,10 +19,10 @@ namespace llmtrain {
 namespace {
 
 constexpr std::string_view prefix = "step-";
-constexpr std::string_view replaced = ".replaced-";  // behind it the checkpoint's name
+constexpr std::string_view replaced = ".replaced-";  // followed by the checkpoint's name
 constexpr std::string_view leftovers[] = {".attempt-", ".deleting-", ".link-", replaced};
 
-/// Different for all processes and calls.
+/// Returns a suffix that is unique among processes and calls.
 std::string unique_name(std::string_view kind, std::string_view name) {
   static std::atomic<int> counter{0};
   char host[64] = {};
@@ -35,7 +35,7 @@ void rename_path(const std::string& from, const std::string& to) {
 }
 
 void remove_tree(const std::string& path) {
-  std::error_code ignored;  // a leftover is swept at the next start
+  std::error_code ignored;  // the next start removes a leftover
   std::filesystem::remove_all(path, ignored);
 }
 
@@ -77,7 +77,7 @@ std::vector<int64_t> published_steps(const std::string& folder) {
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
   }
-  // Not to see checkpoints would be to start again from step 0.
+  // A failure to see checkpoints must not restart the run from step 0.
   if (error) {
     throw UserError(ExitCode::missing_input, fmt::format("{}: cannot read it: {}", folder, error.message()));
   }
@@ -112,7 +112,7 @@ void publish_attempt(const std::string& folder, const std::string& attempt, int6
   const std::string target = folder + "/" + checkpoint_name(step);
   call(hook, "rename attempt");
   if (is_there(target)) {
-    // Exchanged in one operation where the file system can.
+    // Exchanges both in one operation if the file system can.
     if (::renameat2(AT_FDCWD, attempt.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
       sync_folder(folder);
       call(hook, "remove replaced");

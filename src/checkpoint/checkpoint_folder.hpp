@@ -1,6 +1,6 @@
 #pragma once
-// The folder <run>/checkpoints and the names in it. A checkpoint is visible from the rename of its attempt on; a
-// removed one is invisible from the rename to its tombstone on. One rank at a time calls these.
+// The folder <run>/checkpoints and its names. A checkpoint becomes visible when its attempt is renamed, and invisible
+// when it is renamed to its tombstone. One rank at a time calls these functions.
 
 #include <cstdint>
 #include <optional>
@@ -16,27 +16,27 @@ namespace llmtrain {
 std::string checkpoint_name(int64_t step);
 std::optional<int64_t> step_of(std::string_view name);
 
-/// Steps of the published checkpoints, newest first; none when the folder is not there.
+/// Returns the steps of the published checkpoints, newest first; none if the folder does not exist.
 std::vector<int64_t> published_steps(const std::string& folder);
 
-/// A checkpoint that was about to be replaced when its job was killed, and whose name nobody took, has it again. Before
-/// anything looks for checkpoints; only the owner of the run may call it.
+/// Restores the name of a checkpoint whose replacement was interrupted when its job was killed. It is called before
+/// anything looks for checkpoints, and only by the owner of the run.
 void restore_replaced(const std::string& folder);
 
-/// Removes what killed jobs left: attempts, tombstones and half-made links. Only the owner of the run may call it.
+/// Removes leftovers of killed jobs: attempts, tombstones and half-made links. Only the owner of the run may call it.
 void sweep_leftovers(const std::string& folder);
 
-/// Makes folder and attempt. Gives the attempt's path.
+/// Makes the folder and an attempt. Returns the attempt's path.
 std::string create_attempt(const std::string& folder, int64_t step, const SaveHook& hook);
-/// The attempt becomes the checkpoint of its step, in one rename; an older one of the same step makes room for it: in
-/// the same operation, or, where the file system cannot, by a rename that restore_replaced undoes.
+/// Renames the attempt to the checkpoint of its step. An older checkpoint of the same step is replaced in the same
+/// operation or, if the file system cannot do that, by a rename that restore_replaced undoes.
 void publish_attempt(const std::string& folder, const std::string& attempt, int64_t step, const SaveHook& hook);
-/// Tombstone, then removal.
+/// Renames to a tombstone, then removes.
 void remove_checkpoint(const std::string& folder, int64_t step, const SaveHook& hook);
-/// Points the symbolic link to a checkpoint, for people: failures are of no consequence.
+/// Points the symbolic link to a checkpoint, for users; failures are ignored.
 void link_checkpoint(const std::string& folder, const std::string& link, int64_t step, const SaveHook& hook);
 
-/// Bytes a file of this user could still take in the folder.
+/// Returns the bytes that a file of this user can still take in the folder.
 int64_t free_bytes(const std::string& folder);
 
 }  // namespace llmtrain

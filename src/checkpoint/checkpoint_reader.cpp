@@ -19,7 +19,7 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* while_verifying = "while a checkpoint was verified";
-constexpr int64_t pieces_before_pause = 16;  // of each thread
+constexpr int64_t pieces_before_pause = 16;  // per thread
 
 int64_t pieces_of(const CheckpointFile& file) { return (file.bytes + hash_piece - 1) / hash_piece; }
 
@@ -29,7 +29,7 @@ void check_size(const FileHandle& file, int64_t expected) {
   }
 }
 
-/// Which tensor of a shard is not what was saved; empty: none.
+/// Returns the first damaged tensor of a shard; empty if there is none.
 std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_t shard, const Pause& pause) {
   ShardIndex index;
   try {
@@ -40,8 +40,8 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
   std::vector<char> buffer(static_cast<size_t>(hash_piece));
   for (const IndexEntry& entry : index.entries) {
     StreamHash hash;
-    for (int64_t begin = 0; begin < entry.part.bytes();) {
-      const int64_t count = std::min(hash_piece, entry.part.bytes() - begin);
+    for (int64_t begin = 0; begin < entry.range.bytes();) {
+      const int64_t count = std::min(hash_piece, entry.range.bytes() - begin);
       file.read(entry.offset + begin, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count));
       begin += count;
@@ -49,13 +49,14 @@ std::string find_damage(const FileHandle& file, const Manifest& manifest, int64_
     }
     if (hash.digest() == entry.hash) continue;
     return fmt::format("{} of tensor {}, elements {} to {} of its unit: hash {} instead of {}",
-                       name_of(entry.part.state), manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)].name,
-                       entry.part.begin, entry.part.end, hex(hash.digest()), hex(entry.hash));
+                       name_of(entry.range.state),
+                       manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)].name, entry.range.begin,
+                       entry.range.end, hex(hash.digest()), hex(entry.hash));
   }
   return {};
 }
 
-/// The share of this rank in the pieces of all files, and what is wrong with files on the way.
+/// This rank's share of the pieces of all files, and the problems found in them.
 class PieceReader {
  public:
   PieceReader(const std::string& path, const std::vector<CheckpointFile>& files, int64_t begin, int64_t end,
@@ -63,7 +64,7 @@ class PieceReader {
       : path_(path), files_(files), begin_(begin), end_(end), threads_(threads) {}
 
   std::vector<Digest> digests;
-  std::string problems;  ///< a line each
+  std::string problems;  ///< one per line
 
   void read(const Pause& pause) {
     digests.resize(static_cast<size_t>(end_ - begin_));
@@ -119,7 +120,7 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
         const std::string damage = find_damage(handle, manifest, static_cast<int64_t>(shard), pause);
         if (!damage.empty()) where = "; " + damage;
       }
-      if (where.empty() && files[f].name.starts_with("shard-")) where = "; in what HDF5 keeps between the tensors";
+      if (where.empty() && files[f].name.starts_with("shard-")) where = "; in HDF5's data between the tensors";
     } catch (const UserError& error) {
       where = fmt::format("; {}", error.what());
     }
@@ -129,7 +130,7 @@ std::string compare_hashes(const std::string& path, const Manifest& manifest, co
   return problems;
 }
 
-/// Lines of all ranks, each once.
+/// Merges the lines of all ranks, each once.
 std::string join_problems(const std::vector<std::string>& texts) {
   std::vector<std::string> lines;
   for (const std::string& text : texts) {
@@ -144,7 +145,7 @@ std::string join_problems(const std::vector<std::string>& texts) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-/// Collective: empty, or what is wrong with the files.
+/// Collective: returns the problems of the files, or an empty text.
 std::string check_files(const std::string& path, const Manifest& manifest, Communicator& communicator) {
   const std::vector<CheckpointFile> files = manifest.all_files();
   int64_t pieces = 0;
@@ -160,7 +161,7 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   Message mine;
   mine.put(reader.digests);
   std::vector<Digest> all;
-  for (const std::string& part : communicator.gather_all(mine.bytes())) Message(part).take(all);
+  for (const std::string& range : communicator.gather_all(mine.bytes())) Message(range).take(all);
   std::string problems;
   run_cancellable(communicator, while_verifying, [&](const Pause& pause) {
     if (communicator.rank() == 0) problems = compare_hashes(path, manifest, files, all, pause);
@@ -169,7 +170,7 @@ std::string check_files(const std::string& path, const Manifest& manifest, Commu
   return join_problems({problems});
 }
 
-/// That of a folder, which is of the step in its name where it has one.
+/// Reads the manifest of a folder and checks it against the step in the folder's name, if there is one.
 Manifest parse_manifest_of(const std::string& path, const std::string& text) {
   Manifest manifest = parse_manifest(text, path + "/" + manifest_name);
   const auto step = step_of(std::filesystem::path(path).filename().string());
@@ -179,7 +180,7 @@ Manifest parse_manifest_of(const std::string& path, const std::string& text) {
   return manifest;
 }
 
-/// Rank 0's manifest text, or its reason to refuse, on all ranks.
+/// Returns rank 0's manifest text, or throws its error, on all ranks.
 Manifest read_manifest_together(const std::string& path, Communicator& communicator) {
   std::string text;
   throw_on_all_ranks(communicator, [&] {
@@ -193,23 +194,23 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
   return parse_manifest_of(path, text);
 }
 
-/// Copies what the target wants of one part.
-void load_part(const FileHandle& file, const IndexEntry& entry, int64_t unit, StateTarget& target,
-               std::span<float> buffer, const Pause& pause) {
+/// Copies the elements of one part that the target needs.
+void load_range(const FileHandle& file, const IndexEntry& entry, int64_t unit, StateTarget& target,
+                std::span<float> buffer, const Pause& pause) {
   const ShardBorders wanted = target.wanted(unit);
-  const int64_t begin = std::max(entry.part.begin, wanted.begin), end = std::min(entry.part.end, wanted.end);
+  const int64_t begin = std::max(entry.range.begin, wanted.begin), end = std::min(entry.range.end, wanted.end);
   StreamHash hash;
   for (int64_t at = begin; at < end;) {
     const int64_t count = std::min(static_cast<int64_t>(buffer.size()), end - at);
-    file.read(entry.offset + (at - entry.part.begin) * state_bytes, count * state_bytes, buffer.data());
+    file.read(entry.offset + (at - entry.range.begin) * state_bytes, count * state_bytes, buffer.data());
     hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
-    target.write(unit, entry.part.state, at, count, buffer.data());
+    target.write(unit, entry.range.state, at, count, buffer.data());
     at += count;
     pause();
   }
-  // Verified before; what is read whole is compared once more, as the disk may fail between the two.
-  if (begin == entry.part.begin && end == entry.part.end && hash.digest() != entry.hash) {
-    throw UserError(ExitCode::io, file.path() + ": the file has changed while it was read");
+  // It was verified before; parts that are read whole are compared again, since the disk can fail in between.
+  if (begin == entry.range.begin && end == entry.range.end && hash.digest() != entry.hash) {
+    throw UserError(ExitCode::io, file.path() + ": the file has changed during reading");
   }
 }
 
@@ -264,7 +265,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Commun
   for (const RefusedCheckpoint& refused : found.refused) reasons += "\n" + refused.reason;
   throw UserError(ExitCode::bad_content,
                   fmt::format("{}: no intact checkpoint was found. Nothing was deleted, and the run does not "
-                              "start again by itself: restore one, or use another run.name{}",
+                              "restart by itself; restore a checkpoint, or use another run.name{}",
                               folder, reasons));
 }
 
@@ -283,9 +284,9 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
       const FileHandle file = folder.open_to_read(listed.name);
       check_size(file, listed.bytes);
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
-        if (!target.wants(entry.part.state)) continue;
-        const TensorSchema& tensor = manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)];
-        load_part(file, entry, tensor.unit, target, buffer, pause);
+        if (!target.wants(entry.range.state)) continue;
+        const TensorSchema& tensor = manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)];
+        load_range(file, entry, tensor.unit, target, buffer, pause);
       }
     }
   });

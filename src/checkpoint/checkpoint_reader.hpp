@@ -1,6 +1,6 @@
 #pragma once
-// Resuming. A checkpoint counts only after all bytes of all its files were found to be what its manifest says; files
-// are opened without following links, and never by HDF5.
+// Resuming. A checkpoint is used only after all bytes of all its files were compared with its manifest; files are
+// opened without following links, and never by HDF5.
 
 #include <optional>
 #include <span>
@@ -13,11 +13,11 @@
 
 namespace llmtrain {
 
-/// Collective: reads everything, shared out to ranks and threads. UserError(bad_content or missing_input) on all ranks,
-/// which names each file that is wrong and, in shards, the tensor, with the expected and the actual hash.
+/// Collective: reads everything, shared among ranks and threads. Throws UserError(bad_content or missing_input) on all
+/// ranks, which names each damaged file and, in shards, the tensor, with the expected and the actual hash.
 Manifest verify_checkpoint(const std::string& path, Communicator& communicator);
 
-/// The manifest alone, and that the files have their sizes. Not collective.
+/// Reads the manifest alone, and checks the sizes of the files. Not collective.
 Manifest read_manifest(const std::string& path);
 
 struct RefusedCheckpoint {
@@ -29,15 +29,15 @@ struct RefusedCheckpoint {
 struct FoundCheckpoint {
   std::string path;
   Manifest manifest;
-  std::vector<RefusedCheckpoint> refused;  ///< newer ones
+  std::vector<RefusedCheckpoint> refused;  ///< newer checkpoints that are damaged
 };
 
-/// Collective: the newest checkpoint that verifies, the same on all ranks. None only where there is none at all: if
-/// all are damaged, UserError(bad_content), since a run never starts again from step 0 by itself.
+/// Collective: returns the newest intact checkpoint, the same on all ranks. Returns none only if there is no
+/// checkpoint: if all are damaged, it throws UserError(bad_content), since a run never restarts from step 0 by itself.
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Communicator& communicator);
 
-/// Collective: the target's ranges out of a verified checkpoint of any number of shards, by way of `buffer`.
-/// UserError(bad_content) when the tensors are not the target's.
+/// Collective: reads the target's ranges from a verified checkpoint with any number of shards, through `buffer`. Throws
+/// UserError(bad_content) if the tensors are not the target's.
 void load_checkpoint(const std::string& path, const Manifest& manifest, StateTarget& target, std::span<float> buffer,
                      Communicator& communicator);
 

@@ -19,9 +19,9 @@ CheckpointWeights::CheckpointWeights(const std::string& path, const Manifest& ma
   for (size_t shard = 0; shard < shards_.size(); ++shard) {
     const ShardIndex index = read_shard_index(file(shard), manifest, static_cast<int64_t>(shard));
     for (const IndexEntry& entry : index.entries) {
-      if (entry.part.state != StateKind::master) continue;
-      const int64_t unit = manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)].unit;
-      runs_.push_back({unit, entry.part.begin, entry.part.end, shard, entry.offset});
+      if (entry.range.state != StateKind::master) continue;
+      const int64_t unit = manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)].unit;
+      runs_.push_back({unit, entry.range.begin, entry.range.end, shard, entry.offset});
     }
   }
   std::ranges::sort(runs_, {}, [](const Run& run) { return std::tuple(run.unit, run.begin); });

@@ -1,5 +1,5 @@
 #pragma once
-// The weights of a checkpoint, of whatever number of shards, read where they are wanted.
+// Random access to the weights of a checkpoint with any number of shards.
 
 #include <cstdint>
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace llmtrain {
 
-/// Of a verified checkpoint. Keeps where things lie, a few open files, and no values.
+/// Weights of a verified checkpoint. It keeps locations and a few open files, but no values.
 class CheckpointWeights {
  public:
   CheckpointWeights(const std::string& path, const Manifest& manifest);
 
-  /// Elements [begin, end) of a unit, fp32.
+  /// Reads elements [begin, end) of a unit, fp32.
   void read(int64_t unit, int64_t begin, int64_t end, float* out);
 
  private:

@@ -14,7 +14,7 @@
 namespace llmtrain {
 namespace {
 
-/// `hashes`: of the file, or of a share of its pieces.
+/// `hashes` covers the file, or a share of its pieces.
 std::string message_of(const CheckpointShard& shard, const std::vector<Digest>& hashes) {
   Message message;
   message.put(shard.file.name);
@@ -38,8 +38,8 @@ CheckpointShard shard_of(const std::string& bytes, std::vector<Digest>& hashes) 
 
 UserError disk_full(const std::string& folder, int64_t needed, int64_t available) {
   return {ExitCode::io,
-          fmt::format("{}: the disk is full: a checkpoint needs {} bytes, {} are free. Older checkpoints were left "
-                      "alone; free some space (checkpoint.keep, run.output) and submit the same command again",
+          fmt::format("{}: the disk is full: a checkpoint needs {} bytes, but {} are free. Older checkpoints were "
+                      "kept. Free some space (checkpoint.keep, run.output) and submit the same command again",
                       folder, needed, available)};
 }
 
@@ -51,7 +51,7 @@ CheckpointFile write_text(const std::string& folder, const std::string& name, co
   file.sync();
   file.drop_cached();
   if (file.read_text(static_cast<int64_t>(text.size())) != text) {
-    throw UserError(ExitCode::io, file.path() + ": the disk does not give back what was written");
+    throw UserError(ExitCode::io, file.path() + ": the disk returns other bytes than were written; check the disk");
   }
   return digest_file(file, name);
 }
@@ -81,7 +81,7 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
   file.drop_cached();
   call(hook, "read back manifest");
   if (file.read_text(max_manifest_bytes) != text || to_text(parse_manifest(text, path)) != text) {
-    throw UserError(ExitCode::io, path + ": the disk does not give back what was written");
+    throw UserError(ExitCode::io, path + ": the disk returns other bytes than were written; check the disk");
   }
   call(hook, "sync attempt");
   sync_folder(attempt);
@@ -90,7 +90,7 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
 CheckpointSave::CheckpointSave(std::string folder, Communicator& communicator, SaveHook hook)
     : folder_(std::move(folder)), communicator_(communicator), hook_(std::move(hook)) {}
 
-/// Of one mind: all go on, or all throw the same and nothing of the attempt is left.
+/// Synchronizes failures: all ranks continue, or all throw the same error and remove the attempt.
 void CheckpointSave::run_phase(const std::function<void()>& work) {
   try {
     throw_on_all_ranks(communicator_, work);

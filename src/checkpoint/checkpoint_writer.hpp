@@ -1,7 +1,7 @@
 #pragma once
 // Saving. Everything is written to an attempt's folder and becomes visible by one rename, after it was synced, read
-// back and compared. All ranks agree after each phase; a failure on any ends the save on all of them with one
-// UserError, removes the attempt and leaves the older checkpoints alone.
+// back and compared. All ranks agree after each phase; a failure on any rank ends the save on all of them with one
+// UserError, removes the attempt and keeps the older checkpoints.
 
 #include <cstdint>
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace llmtrain {
 
-/// What rank 0 says about the run; the manifest gets schema and files from the save itself.
+/// Rank 0's description of the run; the save adds schema and files to the manifest.
 struct SaveRequest {
   int64_t step = 0;
   std::string program;
@@ -26,35 +26,35 @@ struct SaveRequest {
   int64_t ledger_bytes = 0;
   Digest ledger_hash;
   RunState run;
-  bool best = false;      ///< the link `best` comes to point here
-  bool from_disk = true;  ///< what was written is read back from there, if the system can be brought to it
+  bool best = false;      ///< True if the link `best` will point here
+  bool from_disk = true;  ///< True if the written bytes are read back from the disk itself, if the system supports it
   std::map<std::string, std::string> texts = {};  ///< further files by name, e.g. the tokenizer
-  /// The file of every rank, numbered in the order of their first ranks; empty: one each.
+  /// File of every rank, in the order of the files' first ranks; empty: one per rank.
   std::vector<int64_t> file_of_rank = {};
 };
 
-/// One save: begin, write, digest where it is needed, gather, complete, publish. begin, gather and publish are
-/// collective and for the main thread; the others call no MPI and may run on another thread between them. They keep a
-/// failure for the next collective one, which throws it on all ranks.
+/// One save: begin, write, digest if needed, gather, complete, publish. begin, gather and publish are collective and
+/// for the main thread; the others call no MPI and may run on another thread in between. They store a failure for the
+/// next collective call, which throws it on all ranks.
 class CheckpointSave {
  public:
   CheckpointSave(std::string folder, Communicator& communicator, SaveHook hook = nullptr);
 
-  /// Attempt, files and their space on the disk.
+  /// Makes the attempt and its files, and reserves their space on the disk.
   void begin(const Schema& schema, const SaveRequest& request);
-  /// The state, by way of `buffer`, to the disk and back.
+  /// Writes the state through `buffer` to the disk and reads it back.
   void write(const StateSource& source, std::span<float> buffer);
-  /// Ranks share files: when all have written, each has its share of their hashes to make.
+  /// If ranks share files, digest() computes this rank's share of their hashes after all have written.
   bool needs_digest() const { return shared_.files > 0 && !digested_; }
   void digest();
-  /// It failed, here.
+  /// True if this rank has failed.
   bool failed() const { return failure_ != nullptr; }
-  /// Agrees that all was written.
+  /// Agrees that all ranks have written.
   void gather();
   bool is_gathered() const { return gathered_; }
-  /// View, texts and manifest, on rank 0.
+  /// Writes view, texts and manifest, on rank 0.
   void complete();
-  /// Gives the checkpoint's path.
+  /// Returns the checkpoint's path.
   std::string publish();
 
  private:
@@ -70,19 +70,19 @@ class CheckpointSave {
   Schema schema_;
   std::string attempt_;
   std::unique_ptr<ShardFile> shard_;
-  SharedFile shared_{0, 0, {}};  ///< files: 0 where every rank has its own
-  std::vector<Digest> pieces_;   ///< of the shared file, this rank's share
+  SharedFile shared_{0, 0, {}};  ///< files: 0 if every rank has a file to itself
+  std::vector<Digest> pieces_;   ///< hashes of this rank's share of the shared file
   bool digested_ = false, gathered_ = false;
   CheckpointShard sealed_;
-  std::vector<CheckpointShard> shards_;  ///< of all ranks, on rank 0
+  std::vector<CheckpointShard> shards_;  ///< shards of all ranks, on rank 0
   std::exception_ptr failure_;
 };
 
-/// All of it, synchronously. Collective.
+/// Saves synchronously in one call. Collective.
 std::string save_checkpoint(const std::string& folder, const StateSource& source, const SaveRequest& request,
                             std::span<float> buffer, Communicator& communicator, const SaveHook& hook = nullptr);
 
-/// The steps of rank 0 after the shards: view, manifest, syncs. For save and for programs that write a layout without
+/// Rank 0's steps after the shards: view, manifest, syncs. Used by save, and by programs that write a layout without
 /// its ranks.
 void complete_attempt(const std::string& attempt, const Schema& schema, const SaveRequest& request,
                       std::vector<CheckpointShard> shards, const SaveHook& hook = nullptr);

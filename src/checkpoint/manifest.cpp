@@ -62,7 +62,7 @@ Json run_to_json(const RunState& run) {
 CheckpointFile file_from(const JsonNode& field) {
   CheckpointFile file{field.at("name").text(), field.at("bytes").count(), digest_from(field.at("hash"))};
   check_file_name(file.name, "manifest");
-  if (file.bytes == 0) field.refuse("a file of a checkpoint is not empty");
+  if (file.bytes == 0) field.refuse("a file of a checkpoint must not be empty");
   return file;
 }
 
@@ -126,7 +126,7 @@ RunState run_from(const JsonNode& field) {
   return run;
 }
 
-/// Files have numbers in the order of their first shards, and each is the same wherever it is named.
+/// Numbers files in the order of their first shards; a file must be the same wherever it is named.
 void check_shard_files(const JsonNode& field, const std::vector<CheckpointShard>& shards) {
   const int64_t files = count_files(shards);
   std::map<std::string, CheckpointFile> seen;
@@ -135,13 +135,13 @@ void check_shard_files(const JsonNode& field, const std::vector<CheckpointShard>
     const auto number = static_cast<int64_t>(seen.size());
     const auto [found, is_new] = seen.emplace(file.name, file);
     if (is_new && file.name != shard_name(number, files)) field.at(i).refuse("not the name of this shard's file");
-    if (found->second != file) field.at(i).refuse("another size or hash than the same file has before");
+    if (found->second != file) field.at(i).refuse("size and hash differ from the same file above");
   }
 }
 
 void read_files(const JsonNode& shards, const JsonNode& files, Manifest& manifest) {
   const auto count = static_cast<int64_t>(shards.size());
-  if (count < 1 || count > max_shards) shards.refuse("an impossible number of shards");
+  if (count < 1 || count > max_shards) shards.refuse("the number of shards is impossible");
   for (size_t i = 0; i < shards.size(); ++i) {
     shards.at(i).check_keys({"name", "bytes", "hash", "index_offset", "index_bytes"});
     const CheckpointFile file = file_from(shards.at(i));
@@ -154,16 +154,16 @@ void read_files(const JsonNode& shards, const JsonNode& files, Manifest& manifes
     files.at(i).check_keys({"name", "bytes", "hash"});
     manifest.files.push_back(file_from(files.at(i)));
     const std::string& name = manifest.files.back().name;
-    if (name.starts_with("shard-") || !names.insert(name).second) files.at(i).refuse("not a name for such a file");
+    if (name.starts_with("shard-") || !names.insert(name).second) files.at(i).refuse("not a valid name of a file");
   }
 }
 
-/// The part that the hash covers.
-std::string_view hashed_part(std::string_view text, const std::string& source) {
+/// Text that the hash covers.
+std::string_view hashed_text(std::string_view text, const std::string& source) {
   const size_t begin = before_hash.size() + 32 + after_hash.size();
   const bool framed = text.size() > begin + ending.size() && text.starts_with(before_hash) &&
                       text.substr(before_hash.size() + 32).starts_with(after_hash) && text.ends_with(ending);
-  if (!framed) throw UserError(ExitCode::bad_content, source + ": not a whole manifest of a checkpoint");
+  if (!framed) throw UserError(ExitCode::bad_content, source + ": not a complete manifest of a checkpoint");
   const std::string_view body = text.substr(begin, text.size() - begin - ending.size());
   const std::string expected(text.substr(before_hash.size(), 32));
   const std::string actual = hex(digest_of(body.data(), body.size()));
@@ -231,7 +231,7 @@ std::string to_text(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view text, const std::string& source) {
   const nlohmann::json json =
-      parse_json(hashed_part(text, source), source, {.bytes = max_manifest_bytes, .values = int64_t{1} << 22});
+      parse_json(hashed_text(text, source), source, {.bytes = max_manifest_bytes, .values = int64_t{1} << 22});
   const JsonNode field(json, source);
   if (!json.is_object() || !json.contains("format") || json["format"] != "llmtrain checkpoint" ||
       !json.contains("version")) {

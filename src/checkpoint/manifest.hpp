@@ -1,7 +1,7 @@
 #pragma once
-// manifest.json, written last: a checkpoint is one only if every byte of its files is what the manifest says.
+// manifest.json, written last: a folder is a checkpoint only if every byte of its files matches the manifest.
 //
-//   {"hash":"<XXH3-128 of what follows, to before the last brace>","manifest":{...}}
+//   {"hash":"<XXH3-128 of the text that follows, up to the last brace>","manifest":{...}}
 
 #include <cstdint>
 #include <map>
@@ -29,7 +29,7 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// A shard, which is of one rank, and where its index lies, so that it is read without HDF5. Shards may share a file.
+/// Shard of one rank, with the location of its index, so that it is read without HDF5. Shards can share a file.
 struct CheckpointShard {
   CheckpointFile file;
   int64_t index_offset = 0;
@@ -37,15 +37,15 @@ struct CheckpointShard {
   bool operator==(const CheckpointShard&) const = default;
 };
 
-/// What the run needs besides tensors; everything else is a function of (deck, step).
+/// State of the run other than tensors; everything else is a function of (deck, step).
 struct RunState {
-  std::map<std::string, int64_t> counters;  ///< e.g. tokens seen; early stopping's evaluations without progress
-  std::map<std::string, double> values;     ///< e.g. the best metric
+  std::map<std::string, int64_t> counters;  ///< for example tokens seen; evaluations without progress (early stopping)
+  std::map<std::string, double> values;     ///< for example the best metric
   std::string parameters;                   ///< hash of the parameters as in the ledger, or empty
-  std::string attention;  ///< the library that computed it where it could; empty: ours, or not recorded
-  /// The files that the deck names, by content; empty in checkpoints of older versions.
+  std::string attention;  ///< library that computed attention if possible; empty: our kernel, or not recorded
+  /// Files of the deck, by content; empty in checkpoints of older versions.
   std::vector<NamedContent> contents;
-  /// Steps [first, last) of the data that are left out, in order.
+  /// Steps [first, last) of the data that are omitted, in order.
   std::vector<std::pair<int64_t, int64_t>> skipped;
   bool operator==(const RunState&) const = default;
 };
@@ -53,28 +53,28 @@ struct RunState {
 struct Manifest {
   int64_t step = 0;
   std::string program;  ///< name and version
-  std::string deck;     ///< resolved
+  std::string deck;     ///< resolved deck
   Schema schema;
   std::vector<CheckpointShard> shards;
-  std::vector<CheckpointFile> files;  ///< the others
-  int64_t ledger_bytes = 0;           ///< up to this step
-  Digest ledger_hash;                 ///< of these bytes, as of a file
+  std::vector<CheckpointFile> files;  ///< all other files
+  int64_t ledger_bytes = 0;           ///< bytes of the ledger up to this step
+  Digest ledger_hash;                 ///< hash of these bytes, computed like a file's
   RunState run;
   bool operator==(const Manifest&) const = default;
 
-  /// Those of shards first, each once.
+  /// Returns all files, those of shards first, each once.
   std::vector<CheckpointFile> all_files() const;
 };
 
-/// "shard-00000-of-00004.h5": a file of one shard or more.
+/// Returns "shard-00000-of-00004.h5": a file of one shard or more.
 std::string shard_name(int64_t file, int64_t files);
-/// Where the datasets of a shard are in its file: "", or "/rank-00003" where shards share files.
+/// Returns the group of a shard's datasets in its file: "", or "/rank-00003" if shards share files.
 std::string group_of_shard(int64_t shard, int64_t shards, int64_t files);
-/// Files that hold these shards.
+/// Returns the files that hold these shards.
 int64_t count_files(const std::vector<CheckpointShard>& shards);
 
 std::string to_text(const Manifest& manifest);
-/// UserError(bad_content) beginning with `source`; the text may be hostile.
+/// Throws UserError(bad_content) beginning with `source`; the text is untrusted.
 Manifest parse_manifest(std::string_view text, const std::string& source);
 
 /// A hash as a checkpoint's files have it.

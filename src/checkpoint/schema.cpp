@@ -16,7 +16,7 @@
 namespace llmtrain {
 namespace {
 
-/// Bytes of a few kinds of state still fit.
+/// Largest size of a unit: bytes of a few kinds of state still fit.
 constexpr int64_t max_elements = std::numeric_limits<int64_t>::max() / 64;
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {
@@ -76,20 +76,20 @@ void check_schema(const Schema& schema, const std::string& place) {
       refuse(place, fmt::format("unit {} has an impossible size", printable(unit.name)));
     }
     total += unit.elements;
-    if (!names.insert(unit.name).second) refuse(place, fmt::format("unit {} is there twice", printable(unit.name)));
+    if (!names.insert(unit.name).second) refuse(place, fmt::format("unit {} is repeated", printable(unit.name)));
   }
   names.clear();
   int64_t unit = -1, end = 0;
   for (const TensorSchema& tensor : schema.tensors) {
     check_tensor(tensor, place);
     if (!names.insert(tensor.name).second) {
-      refuse(place, fmt::format("tensor {} is there twice", printable(tensor.name)));
+      refuse(place, fmt::format("tensor {} is repeated", printable(tensor.name)));
     }
     const bool next = tensor.unit == unit + 1 && tensor.offset == 0;
     const bool behind = tensor.unit == unit && tensor.offset >= end;
     if (!(next || behind) || static_cast<size_t>(tensor.unit) >= schema.units.size() ||
         tensor.offset + tensor.elements() > schema.units[static_cast<size_t>(tensor.unit)].elements) {
-      refuse(place, fmt::format("tensor {} is not where it can be", printable(tensor.name)));
+      refuse(place, fmt::format("tensor {} overlaps another or is outside its unit", printable(tensor.name)));
     }
     unit = tensor.unit;
     end = tensor.offset + tensor.elements();
@@ -116,17 +116,17 @@ std::string difference(const Schema& stored, const Schema& wanted) {
     }
   }
   for (const auto& [name, tensor] : has) {
-    if (!needs.contains(name)) found.push_back(printable(name) + " is of no use here");
+    if (!needs.contains(name)) found.push_back(printable(name) + " is not in this model");
   }
-  if (found.empty()) return "the tensors are divided into units in another way";
+  if (found.empty()) return "the tensors are divided into units differently";
   const size_t shown = std::min<size_t>(found.size(), 5);
   const std::vector<std::string> first(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown));
   return fmt::format("{}{}", fmt::join(first, ", "),
                      found.size() > shown ? fmt::format(" and {} more differences", found.size() - shown) : "");
 }
 
-std::vector<StatePart> parts_of_shard(const Schema& schema, int64_t shard, int64_t shards) {
-  std::vector<StatePart> parts;
+std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards) {
+  std::vector<StateRange> ranges;
   for (size_t t = 0; t < schema.tensors.size(); ++t) {
     const TensorSchema& tensor = schema.tensors[t];
     const int64_t elements = schema.units[static_cast<size_t>(tensor.unit)].elements;
@@ -134,16 +134,16 @@ std::vector<StatePart> parts_of_shard(const Schema& schema, int64_t shard, int64
     const ShardBorders own = borders_of_shard(elements, shard, shards);
     const int64_t begin = std::max(tensor.offset, own.begin);
     const int64_t end = std::min(last ? elements : schema.tensors[t + 1].offset, own.end);
-    if (begin < end) parts.push_back({StateKind::master, static_cast<int64_t>(t), begin, end});
+    if (begin < end) ranges.push_back({StateKind::master, static_cast<int64_t>(t), begin, end});
   }
-  const size_t each = parts.size();
+  const size_t each = ranges.size();
   for (const StateKind kind : {StateKind::m, StateKind::v}) {
     for (size_t p = 0; p < each; ++p) {
-      parts.push_back(parts[p]);
-      parts.back().state = kind;
+      ranges.push_back(ranges[p]);
+      ranges.back().state = kind;
     }
   }
-  return parts;
+  return ranges;
 }
 
 }  // namespace llmtrain

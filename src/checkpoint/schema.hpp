@@ -1,5 +1,5 @@
 #pragma once
-// What a checkpoint holds, independent of ranks: flat units with fp32 state, and the tensors that lie in them.
+// Rank-independent content of a checkpoint: flat units with fp32 state, and the tensors in them.
 
 #include <cstdint>
 #include <string>
@@ -14,18 +14,18 @@ std::string_view name_of(StateKind kind);  // "master", ...
 
 struct UnitSchema {
   std::string name;
-  int64_t elements = 0;  ///< whole chunks
+  int64_t elements = 0;  ///< a multiple of the chunk size
   bool operator==(const UnitSchema&) const = default;
 };
 
-/// rows * columns consecutive elements of a unit, from `offset` on.
+/// A tensor: rows * columns consecutive elements of a unit, from `offset` on.
 struct TensorSchema {
-  std::string name;  ///< Hugging Face's
+  std::string name;  ///< name in Hugging Face
   int64_t unit = 0;
   int64_t offset = 0;
   int64_t rows = 0;
   int64_t columns = 0;      ///< 0 for a vector
-  bool transposed = false;  ///< Hugging Face stores it as [columns, rows]
+  bool transposed = false;  ///< True if Hugging Face stores it as [columns, rows]
   int64_t elements() const { return columns == 0 ? rows : rows * columns; }
   bool operator==(const TensorSchema&) const = default;
 };
@@ -37,22 +37,22 @@ struct Schema {
 };
 
 Schema make_schema(const std::vector<UnitSpec>& units);
-/// UserError(bad_content) beginning with `place` unless sizes are sound, names are usable and unique and tensors lie in
-/// their units one behind the other.
+/// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, and
+/// tensors are consecutive in their units.
 void check_schema(const Schema& schema, const std::string& place);
-/// What the two differ in, for people; empty when they are equal.
+/// Describes the differences for the user; empty if both are equal.
 std::string difference(const Schema& stored, const Schema& wanted);
 
-/// A run of one kind's elements [begin, end) of a unit, inside one tensor (with the padding behind it).
-struct StatePart {
+/// Elements [begin, end) of one kind of state of a unit, inside one tensor (with the padding after it).
+struct StateRange {
   StateKind state = StateKind::master;
   int64_t tensor = 0;
   int64_t begin = 0;
   int64_t end = 0;
   int64_t bytes() const { return (end - begin) * state_bytes; }
-  bool operator==(const StatePart&) const = default;
+  bool operator==(const StateRange&) const = default;
 };
-/// All that shard `shard` of `shards` holds: by kind, unit and element.
-std::vector<StatePart> parts_of_shard(const Schema& schema, int64_t shard, int64_t shards);
+/// Returns everything that shard `shard` of `shards` holds: by kind, unit and element.
+std::vector<StateRange> ranges_of_shard(const Schema& schema, int64_t shard, int64_t shards);
 
 }  // namespace llmtrain

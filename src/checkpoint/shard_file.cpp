@@ -10,14 +10,14 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t pieces_ahead = 8;  // the disk reads them while one is hashed
+constexpr int64_t pieces_ahead = 8;  // the disk reads some of them while another is hashed
 
 Hdf5Handle checked(hid_t id, Hdf5Handle::Close close, const std::string& path) {
   if (id < 0) fail_hdf5_write(path);
   return {id, close};
 }
 
-/// Contiguous, its place on the disk fixed now; HDF5 writes no byte of it.
+/// Contiguous dataset whose location on the disk is fixed now; HDF5 writes no byte of it.
 Hdf5Handle create_dataset(hid_t parent, const std::string& name, hid_t type, hid_t space, const std::string& path) {
   const Hdf5Handle properties = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
   if (H5Pset_layout(properties.get(), H5D_CONTIGUOUS) < 0 ||
@@ -49,7 +49,7 @@ class BusyDisk {
   void written(int64_t offset, int64_t count) {
     if (offset != end_) begin_ = offset;
     end_ = offset + count;
-    const int64_t whole_pages = end_ / 4096 * 4096;  // the page behind them is about to change
+    const int64_t whole_pages = end_ / 4096 * 4096;  // the page after them will change
     if (whole_pages - begin_ < window) return;
     file_.begin_sync(begin_, whole_pages - begin_);
     begin_ = whole_pages;
@@ -61,14 +61,16 @@ class BusyDisk {
   int64_t begin_ = 0, end_ = -1;
 };
 
-[[noreturn]] void refuse_part(const std::string& path, const StatePart& part) {
-  throw UserError(ExitCode::io,
-                  fmt::format("{}: the disk does not give back what was written ({} of elements {} to {})", path,
-                              name_of(part.state), part.begin, part.end));
+[[noreturn]] void refuse_range(const std::string& path, const StateRange& range) {
+  throw UserError(
+      ExitCode::io,
+      fmt::format("{}: the disk returns other bytes than were written ({} of elements {} to {}); check the disk", path,
+                  name_of(range.state), range.begin, range.end));
 }
 
 [[noreturn]] void refuse_index(const std::string& path) {
-  throw UserError(ExitCode::io, path + ": the disk does not give back what was written (index or size)");
+  throw UserError(ExitCode::io,
+                  path + ": the disk returns other bytes than were written (index or size); check the disk");
 }
 
 int64_t offset_of(const Hdf5Handle& dataset, const std::string& path) {
@@ -81,9 +83,9 @@ int64_t offset_of(const Hdf5Handle& dataset, const std::string& path) {
 
 ShardFile::ShardFile(const Schema& schema, int64_t step, int64_t shard, int64_t shards)
     : index_{step, shard, shards, {}} {
-  for (const StatePart& part : parts_of_shard(schema, shard, shards)) {
-    index_.entries.push_back({part, 0, {}});
-    units_.push_back(schema.tensors[static_cast<size_t>(part.tensor)].unit);
+  for (const StateRange& range : ranges_of_shard(schema, shard, shards)) {
+    index_.entries.push_back({range, 0, {}});
+    units_.push_back(schema.tensors[static_cast<size_t>(range.tensor)].unit);
   }
 }
 
@@ -135,16 +137,16 @@ void ShardFile::lay_out(int64_t group, const Schema& schema, bool create) {
     const std::string name(name_of(kind));
     const Hdf5Handle of_kind = create ? create_group(group, name, name_)
                                       : checked(H5Gopen2(group, name.c_str(), H5P_DEFAULT), H5Gclose, name_);
-    while (e < index_.entries.size() && index_.entries[e].part.state == kind) {
+    while (e < index_.entries.size() && index_.entries[e].range.state == kind) {
       size_t end = e;
-      while (end < units_.size() && units_[end] == units_[e] && index_.entries[end].part.state == kind) ++end;
-      const int64_t begin = index_.entries[e].part.begin;
-      const auto elements = static_cast<hsize_t>(index_.entries[end - 1].part.end - begin);
+      while (end < units_.size() && units_[end] == units_[e] && index_.entries[end].range.state == kind) ++end;
+      const int64_t begin = index_.entries[e].range.begin;
+      const auto elements = static_cast<hsize_t>(index_.entries[end - 1].range.end - begin);
       const Hdf5Handle space = checked(H5Screate_simple(1, &elements, nullptr), H5Sclose, name_);
       const Hdf5Handle dataset =
           dataset_of(of_kind.get(), schema.units[static_cast<size_t>(units_[e])].name, H5T_IEEE_F32LE, space.get());
       const int64_t offset = offset_of(dataset, name_);
-      for (; e < end; ++e) index_.entries[e].offset = offset + (index_.entries[e].part.begin - begin) * state_bytes;
+      for (; e < end; ++e) index_.entries[e].offset = offset + (index_.entries[e].range.begin - begin) * state_bytes;
     }
   }
   const Hdf5Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, name_);
@@ -161,12 +163,12 @@ void ShardFile::write_state(const StateSource& source, std::span<float> buffer, 
   for (size_t e = 0; e < index_.entries.size(); ++e) {
     IndexEntry& entry = index_.entries[e];
     StreamHash hash;
-    for (int64_t begin = entry.part.begin; begin < entry.part.end;) {
-      const int64_t count = std::min(static_cast<int64_t>(buffer.size()), entry.part.end - begin);
-      source.read(units_[e], entry.part.state, begin, count, buffer.data());
+    for (int64_t begin = entry.range.begin; begin < entry.range.end;) {
+      const int64_t count = std::min(static_cast<int64_t>(buffer.size()), entry.range.end - begin);
+      source.read(units_[e], entry.range.state, begin, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
       if (hook) hook("write " + name_);
-      const int64_t offset = entry.offset + (begin - entry.part.begin) * state_bytes;
+      const int64_t offset = entry.offset + (begin - entry.range.begin) * state_bytes;
       file_.write(offset, count * state_bytes, buffer.data());
       busy.written(offset, count * state_bytes);
       begin += count;
@@ -183,19 +185,19 @@ CheckpointShard ShardFile::seal(const SaveHook& hook, bool from_disk) {
   file_.sync();
   if (from_disk) file_.drop_cached();
   if (hook) hook("read back " + name_);
-  return shared_ ? seal_part(text) : seal_whole(text);
+  return shared_ ? seal_shard(text) : seal_file(text);
 }
 
-CheckpointShard ShardFile::seal_part(const std::string& text) {
+CheckpointShard ShardFile::seal_shard(const std::string& text) {
   std::vector<char> buffer(static_cast<size_t>(hash_piece));
   for (const IndexEntry& entry : index_.entries) {
     StreamHash hash;
-    for (int64_t at = 0; at < entry.part.bytes(); at += hash_piece) {
-      const int64_t count = std::min(hash_piece, entry.part.bytes() - at);
+    for (int64_t at = 0; at < entry.range.bytes(); at += hash_piece) {
+      const int64_t count = std::min(hash_piece, entry.range.bytes() - at);
       file_.read(entry.offset + at, count, buffer.data());
       hash.update(buffer.data(), static_cast<size_t>(count));
     }
-    if (hash.digest() != entry.hash) refuse_part(file_.path(), entry.part);
+    if (hash.digest() != entry.hash) refuse_range(file_.path(), entry.range);
   }
   std::string index(text.size(), '\0');
   file_.read(index_offset_, static_cast<int64_t>(index.size()), index.data());
@@ -214,8 +216,8 @@ std::vector<Digest> ShardFile::digest_pieces(int64_t first, int64_t last) const 
   return digests;
 }
 
-CheckpointShard ShardFile::seal_whole(const std::string& text) {
-  // Parts and index lie in any order: HDF5 puts small datasets where it has room.
+CheckpointShard ShardFile::seal_file(const std::string& text) {
+  // Parts and index are in any order: HDF5 puts small datasets into free space.
   std::vector<StreamHash> hashes(index_.entries.size());
   std::vector<size_t> order(index_.entries.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -227,7 +229,7 @@ CheckpointShard ShardFile::seal_whole(const std::string& text) {
   };
   size_t first = 0;
   const CheckpointFile found = digest_file(file_, name_, [&](int64_t offset, const char* data, int64_t bytes) {
-    const auto end_of = [&](size_t e) { return index_.entries[e].offset + index_.entries[e].part.bytes(); };
+    const auto end_of = [&](size_t e) { return index_.entries[e].offset + index_.entries[e].range.bytes(); };
     while (first < order.size() && end_of(order[first]) <= offset) ++first;
     for (size_t i = first; i < order.size() && index_.entries[order[i]].offset < offset + bytes; ++i) {
       const size_t e = order[i];
@@ -236,7 +238,7 @@ CheckpointShard ShardFile::seal_whole(const std::string& text) {
     see(index_hash, index_offset_, index_offset_ + static_cast<int64_t>(text.size()), offset, data, bytes);
   });
   for (size_t e = 0; e < hashes.size(); ++e) {
-    if (hashes[e].digest() != index_.entries[e].hash) refuse_part(file_.path(), index_.entries[e].part);
+    if (hashes[e].digest() != index_.entries[e].hash) refuse_range(file_.path(), index_.entries[e].range);
   }
   if (found.bytes != bytes_ || index_hash.digest() != digest_of(text.data(), text.size())) refuse_index(file_.path());
   return {found, index_offset_, static_cast<int64_t>(text.size())};

@@ -1,7 +1,7 @@
 #pragma once
-// The HDF5 file of one rank: a contiguous dataset per kind of state and unit, /master/<unit>, /m/<unit>, /v/<unit>, and
-// /index. HDF5 lays the file out on the main thread and is closed; the bytes are then written at the datasets' offsets
-// with pwrite, by any thread. Or the file of several ranks, with the same in a group each, /rank-00003/master/<unit>.
+// HDF5 file of one rank: a contiguous dataset per kind of state and unit, /master/<unit>, /m/<unit>, /v/<unit>, and
+// /index. HDF5 lays the file out on the main thread and is closed; any thread then writes the bytes at the datasets'
+// offsets with pwrite. A file of several ranks has the same datasets in one group per rank, /rank-00003/master/<unit>.
 
 #include <functional>
 #include <span>
@@ -14,40 +14,40 @@
 
 namespace llmtrain {
 
-/// Called before each file operation with its name: tests stop there. What it throws ends the save.
+/// Called before each file operation with its name, where tests can interrupt. An exception from it ends the save.
 using SaveHook = std::function<void(const std::string& operation)>;
 inline void call(const SaveHook& hook, const std::string& operation) {
   if (hook) hook(operation);
 }
 
-/// Which shards share a file.
+/// Assignment of shards to files.
 struct SharedFile {
   int64_t file = 0, files = 1;
-  std::vector<int64_t> shards;  ///< of this file
+  std::vector<int64_t> shards;  ///< shards of this file
 };
 
 class ShardFile {
  public:
   /// Creates `folder`/shard-... with all datasets. Main thread only.
   ShardFile(const std::string& folder, const Schema& schema, int64_t step, int64_t shard, int64_t shards);
-  /// One of several in a file that create_shared has made. Main thread only.
+  /// Opens one of several shards in a file of create_shared. Main thread only.
   ShardFile(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step, int64_t shard,
             int64_t shards);
   static void create_shared(const std::string& folder, const SharedFile& shared, const Schema& schema, int64_t step,
                             int64_t shards);
 
-  /// Of the whole file.
+  /// Size of the whole file.
   int64_t bytes() const { return bytes_; }
-  /// False when the disk has no room for the file.
+  /// Returns false if the disk has no room for the file.
   bool reserve() const { return file_.reserve(bytes_); }
 
-  // Any thread.
+  // The following functions can be called from any thread.
   /// Copies the state through `buffer` into the file and keeps its hashes.
   void write_state(const StateSource& source, std::span<float> buffer, const SaveHook& hook);
-  /// Writes the index, syncs, reads the whole file back and compares it with what was in memory. Of a shared file it
-  /// reads its own part, and leaves the file's hash to who knows that all is written.
+  /// Writes the index, syncs, reads the whole file back and compares it with the memory. In a shared file it reads its
+  /// own shard; the file's hash is computed after all ranks have written.
   CheckpointShard seal(const SaveHook& hook, bool from_disk = true);
-  /// Digests of the pieces [first, last) of 1 MiB of the whole file.
+  /// Returns the digests of the pieces [first, last) of 1 MiB of the whole file.
   std::vector<Digest> digest_pieces(int64_t first, int64_t last) const;
 
  private:
@@ -55,11 +55,11 @@ class ShardFile {
   /// Creates or finds the datasets of this shard in a group of the file.
   void lay_out(int64_t group, const Schema& schema, bool create);
   void open(const std::string& path);
-  CheckpointShard seal_whole(const std::string& index);
-  CheckpointShard seal_part(const std::string& index);
+  CheckpointShard seal_file(const std::string& index);
+  CheckpointShard seal_shard(const std::string& index);
 
   ShardIndex index_;
-  std::vector<int64_t> units_;  ///< of each entry
+  std::vector<int64_t> units_;  ///< unit of each entry
   FileHandle file_;
   int64_t bytes_ = 0;
   int64_t index_offset_ = 0;
@@ -67,7 +67,7 @@ class ShardFile {
   bool shared_ = false;
 };
 
-/// Reads a file in pieces of 1 MiB and gives its size and hash; `see(offset, data, bytes)` gets each piece.
+/// Reads a file in pieces of 1 MiB and returns its size and hash; `see(offset, data, bytes)` receives each piece.
 using SeePiece = std::function<void(int64_t offset, const char* data, int64_t bytes)>;
 CheckpointFile digest_file(const FileHandle& file, const std::string& name, const SeePiece& see = nullptr);
 

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int64_t max_index_bytes = int64_t{256} << 20;
 
-IndexEntry entry_from(const JsonNode& field, const StatePart& wanted, int64_t file_bytes) {
+IndexEntry entry_from(const JsonNode& field, const StateRange& wanted, int64_t file_bytes) {
   if (field.array().size() != 6) field.refuse("six values are expected");
-  const StatePart part{static_cast<StateKind>(field.at(size_t{0}).count(2)), field.at(1).count(), field.at(2).count(),
-                       field.at(3).count()};
-  if (part != wanted) field.refuse("not the part that belongs here");
+  const StateRange range{static_cast<StateKind>(field.at(size_t{0}).count(2)), field.at(1).count(), field.at(2).count(),
+                         field.at(3).count()};
+  if (range != wanted) field.refuse("not the expected range");
   const int64_t offset = field.at(4).count(file_bytes);
-  if (part.bytes() > file_bytes - offset) field.refuse("the part reaches beyond the end of the file");
-  return {part, offset, digest_from(field.at(5))};
+  if (range.bytes() > file_bytes - offset) field.refuse("the range extends beyond the end of the file");
+  return {range, offset, digest_from(field.at(5))};
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ std::string to_text(const ShardIndex& index) {
                   checkpoint_version, index.step, index.shard, index.shards);
   const char* separator = "\n";
   for (const IndexEntry& entry : index.entries) {
-    text += fmt::format("{}[{},{},{},{},{},\"{}\"]", separator, static_cast<int>(entry.part.state), entry.part.tensor,
-                        entry.part.begin, entry.part.end, entry.offset, hex(entry.hash));
+    text += fmt::format("{}[{},{},{},{},{},\"{}\"]", separator, static_cast<int>(entry.range.state), entry.range.tensor,
+                        entry.range.begin, entry.range.end, entry.offset, hex(entry.hash));
     separator = ",\n";
   }
   return text + "]}\n";
@@ -47,19 +47,19 @@ ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, in
     field.refuse(fmt::format("not the index of shard {} of {} of step {}", shard, shards, manifest.step));
   }
   ShardIndex index = head;
-  const std::vector<StatePart> wanted = parts_of_shard(manifest.schema, shard, shards);
-  const JsonNode parts = field.at("parts").array();
-  if (parts.size() != wanted.size()) parts.refuse(fmt::format("{} parts are expected", wanted.size()));
+  const std::vector<StateRange> wanted = ranges_of_shard(manifest.schema, shard, shards);
+  const JsonNode ranges = field.at("parts").array();
+  if (ranges.size() != wanted.size()) ranges.refuse(fmt::format("{} ranges are expected", wanted.size()));
   const int64_t file_bytes = manifest.shards[static_cast<size_t>(shard)].file.bytes;
   index.entries.reserve(wanted.size());
-  for (size_t i = 0; i < wanted.size(); ++i) index.entries.push_back(entry_from(parts.at(i), wanted[i], file_bytes));
+  for (size_t i = 0; i < wanted.size(); ++i) index.entries.push_back(entry_from(ranges.at(i), wanted[i], file_bytes));
   return index;
 }
 
 ShardIndex read_shard_index(const FileHandle& file, const Manifest& manifest, int64_t shard) {
   const CheckpointShard& entry = manifest.shards[static_cast<size_t>(shard)];
   if (entry.index_bytes > max_index_bytes) {
-    throw UserError(ExitCode::bad_content, file.path() + ": its index is larger than any can be");
+    throw UserError(ExitCode::bad_content, file.path() + ": its index is too large");
   }
   std::string text(static_cast<size_t>(entry.index_bytes), '\0');
   file.read(entry.index_offset, entry.index_bytes, text.data());

@@ -1,6 +1,6 @@
 #pragma once
-// The index of a shard: where the bytes of its parts lie in the file, and their hashes. JSON in a dataset of its own,
-// whose place the manifest tells, so that a resume needs no HDF5.
+// Index of a shard: the offsets of its parts in the file, and their hashes. It is JSON in a separate dataset, whose
+// location is in the manifest, so that a resume needs no HDF5.
 
 #include <string>
 #include <string_view>
@@ -13,8 +13,8 @@
 namespace llmtrain {
 
 struct IndexEntry {
-  StatePart part;
-  int64_t offset = 0;  ///< bytes from the begin of the file
+  StateRange range;
+  int64_t offset = 0;  ///< bytes from the beginning of the file
   Digest hash;         ///< XXH3-128 of the part's bytes
 };
 
@@ -25,12 +25,12 @@ struct ShardIndex {
   std::vector<IndexEntry> entries;
 };
 
-/// Of the same length whatever the hashes.
+/// The length does not depend on the hashes.
 std::string to_text(const ShardIndex& index);
-/// The index of a shard. UserError(bad_content) beginning with `source` unless it is the one
-/// that the manifest's schema and step demand, with every part inside of the file.
+/// Parses the index of a shard. Throws UserError(bad_content) beginning with `source` unless it matches the manifest's
+/// schema and step, with every part inside the file.
 ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, int64_t shard, const std::string& source);
-/// The same from the shard's file.
+/// Reads it from the shard's file.
 ShardIndex read_shard_index(const FileHandle& file, const Manifest& manifest, int64_t shard);
 
 }  // namespace llmtrain

@@ -1,5 +1,5 @@
 #pragma once
-// The seam between checkpoints and what holds the state: ranges of flat units in host memory, piece by piece.
+// Interface between checkpoints and the owner of the state: ranges of flat units in host memory, in blocks.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace llmtrain {
 
-/// What this rank saves: of every unit the elements that borders_of_shard() gives it.
+/// State to save from this rank: in every unit the elements that borders_of_shard() assigns to it.
 class StateSource {
  public:
   virtual ~StateSource() = default;
@@ -17,7 +17,7 @@ class StateSource {
   virtual void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const = 0;
 };
 
-/// What this rank needs back.
+/// State that this rank needs back.
 class StateTarget {
  public:
   virtual ~StateTarget() = default;
@@ -25,7 +25,7 @@ class StateTarget {
   virtual ShardBorders wanted(int64_t unit) const = 0;
   virtual bool wants(StateKind /*kind*/) const { return true; }
   virtual void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) = 0;
-  /// Collective: all ranges are written.
+  /// Collective: called when all ranges are written.
   virtual void finish() = 0;
 };
 

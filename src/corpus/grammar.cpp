@@ -27,7 +27,7 @@ size_t index_of(const Range& range, std::string_view name, const char* kind) {
 }
 
 void check_prefix_free(std::vector<std::string_view> texts, const std::string& where) {
-  std::sort(texts.begin(), texts.end());  // a prefix sorts directly before some text that it begins
+  std::sort(texts.begin(), texts.end());  // a prefix sorts directly before a text that starts with it
   for (size_t i = 0; i + 1 < texts.size(); ++i) {
     LLMTRAIN_CHECK(!texts[i + 1].starts_with(texts[i]), "grammar: " + where + ": '" + std::string(texts[i]) +
                                                             "' begins '" + std::string(texts[i + 1]) + "'");
@@ -36,7 +36,7 @@ void check_prefix_free(std::vector<std::string_view> texts, const std::string& w
 
 }  // namespace
 
-/// What is known about the variables at one place: chosen on some path to it, chosen on every path to it.
+/// Assignment state of the variables at one point of a rule: assigned on some path, assigned on every path.
 struct Grammar::Flow {
   std::vector<bool> maybe, surely;
 };
@@ -89,7 +89,7 @@ void Grammar::add_variable(const GrammarVariable& source) {
     const Variable& excluded = variables_[variable.except.back()];
     LLMTRAIN_CHECK(excluded.list == variable.list && excluded.joined < 0 && source.joined.empty(),
                    "grammar: '" + source.name + "' may except only plain variables of its list");
-    // Distinct values, so that the number of words left is the same on every path.
+    // The excluded values must be distinct, so that every path leaves the same number of words.
     for (size_t k = 0; k + 1 < variable.except.size(); ++k) {
       LLMTRAIN_CHECK(std::count(excluded.except.begin(), excluded.except.end(), variable.except[k]) == 1,
                      "grammar: the variables that '" + source.name + "' excepts must except each other");
@@ -197,12 +197,12 @@ void Grammar::parse_form(std::string_view body, Item& item) {
     item.forms.push_back(form_named(list, entry[static_cast<size_t>(column)]));
   }
   item.selector = static_cast<int>(selector);
-  // Expected lengths multiply the two distributions.
+  // The expected length is a product of the two distributions, so they must be independent.
   LLMTRAIN_CHECK(origin(item.target) != origin(selector),
                  "grammar: '" + std::string(body) + "' needs two variables of independent lists");
 }
 
-/// The list from which the value of a variable descends: variables of different origin are independent.
+/// Returns the list that a variable's value is drawn from. Variables of different lists are independent.
 size_t Grammar::origin(size_t variable) const {
   while (variables_[variable].joined >= 0) variable = static_cast<size_t>(variables_[variable].joined);
   return variables_[variable].list;

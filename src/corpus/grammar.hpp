@@ -1,7 +1,7 @@
 #pragma once
-// A probabilistic grammar that remembers: words chosen once return later in the text. It is unambiguous by
-// construction (every text has at most one derivation), so the probability of a text and the entropy of the source are
-// exact.
+// A probabilistic grammar with variables: a word that was chosen once can return later in the text. The grammar is
+// unambiguous by construction (every text has at most one derivation), so the probability of a text and the entropy of
+// the source are exact.
 
 #include <cstdint>
 #include <functional>
@@ -19,12 +19,12 @@ struct WordList {
   std::vector<std::string> entries;
 };
 
-/// Something a text chooses once and may return to.
+/// A value that the text chooses once and can repeat.
 struct GrammarVariable {
   std::string name;
   std::string list;
-  std::string except = {};  ///< variables of the same list that have another value, separated by spaces
-  std::string joined = {};  ///< a variable whose first form equals the first form of this one's value
+  std::string except = {};  ///< other variables of the same list whose values differ from this one, separated by spaces
+  std::string joined = {};  ///< variable whose first form equals the first form of this one's value
 };
 
 struct GrammarAlternative {
@@ -39,42 +39,44 @@ struct GrammarRule {
 
 struct GrammarSource {
   std::vector<WordList> lists;
-  std::vector<GrammarVariable> variables;  ///< each after those it names
-  std::vector<GrammarRule> rules;          ///< the first is the whole text; a rule uses only later ones
+  std::vector<GrammarVariable> variables;  ///< a variable comes after those that it names
+  std::vector<GrammarRule> rules;          ///< the first rule produces the whole text; a rule uses only later rules
 };
 
 /// Items inside the text of an alternative:
 ///   <rule>     one alternative of the rule
-///   [x] [x.f]  variable x gets its value here, uniformly among those allowed, and its first form (form f) is written
-///   {x} {x.f}  the value that x has, again
+///   [x] [x.f]  assigns variable x, uniformly among its allowed values, and writes its first form (or form f)
+///   {x} {x.f}  writes the value of x again
 ///   [x:n.f] {x:n.f}  the form of x that is named by the form f of n's value: agreement in number
-///   [=list]    a word that is not remembered, in its first form
+///   [=list]    writes a random word in its first form and does not store it
 /// A text cannot contain < > [ ] { } otherwise.
 ///
-/// Unambiguous: read from left to right, each choice shows itself at once. Among the alternatives of a rule no leading
-/// literal is a prefix of another, nor is one among the words that a variable may take at one place; so at most one
-/// continues the text. The constructor checks this, and that on every path a variable is chosen at most once and only
-/// then used. The entropy of a text is therefore the expected sum of the entropies of the choices behind it:
+/// The grammar is unambiguous because the text, read from left to right, determines each choice at once. No leading
+/// literal of an alternative is a prefix of another alternative's, and no word that a variable can take at a position
+/// is a prefix of another such word; so at most one choice continues the text. The constructor checks this. It also
+/// checks that every path assigns a variable at most once and uses it only afterwards. The entropy of a text is
+/// therefore the expected sum of the entropies of its choices:
 ///   H(rule) = - sum_i p_i ln p_i + sum_i p_i sum_items H(item)
-///   H([x])  = ln(words allowed), for a joined variable its mean over the values of the variable it is joined to.
-/// No probability depends on a value except through `joined`, hence a place is reached independently of the values of
-/// the variables, and each variable has there the distribution it was drawn from: uniform for a plain one, and, by
-/// symmetry, for one with exceptions.
+///   H([x])  = ln(number of allowed words); for a joined variable its mean over the values of the variable it is joined
+///   to
+/// No probability depends on a value except through `joined`. Reaching a position is therefore independent of the
+/// values of the variables, and each variable has there the distribution that it was drawn from: uniform for a plain
+/// variable and, by symmetry, for one with exceptions.
 class Grammar {
  public:
   explicit Grammar(const GrammarSource& source);
 
-  /// A uniform integer below its argument, which is at least 1.
+  /// Function that returns a uniform integer below its argument, which is at least 1.
   using Below = std::function<uint32_t(uint32_t)>;
   std::string write(const Below& below) const;
 
-  /// ln of the probability of `text`, -infinity if the grammar does not write it.
+  /// Returns ln of the probability of `text`, -infinity if the grammar does not produce it.
   double log_probability(std::string_view text) const;
 
-  double entropy() const;                  ///< of a text, nats
-  double first_character_entropy() const;  ///< nats; the first character is a function of the text
-  double expected_length() const;          ///< bytes
-  int64_t longest() const;                 ///< bytes; no text is longer
+  double entropy() const;                  ///< entropy of one text in nats
+  double first_character_entropy() const;  ///< in nats; the first character is a function of the text
+  double expected_length() const;          ///< in bytes
+  int64_t longest() const;                 ///< length of the longest text in bytes
 
  private:
   enum class ItemKind : uint8_t { literal, rule, draw, recall };
@@ -82,8 +84,8 @@ class Grammar {
     ItemKind kind = ItemKind::literal;
     std::string text;        // literal
     size_t target = 0;       // rule or variable
-    int selector = -1;       // variable whose value picks the form, or none
-    std::vector<int> forms;  // [entries of the selector's list], or the one form
+    int selector = -1;       // variable whose value selects the form, or none
+    std::vector<int> forms;  // [entries of the selector's list], or the only form
   };
   struct Alternative {
     uint32_t weight;
@@ -104,11 +106,11 @@ class Grammar {
     size_t list = 0;
     std::vector<size_t> except;
     int joined = -1;
-    std::vector<std::vector<int>> domains;  // entries allowed, by the entry of `joined` (else one domain)
+    std::vector<std::vector<int>> domains;  // allowed entries by the entry of `joined` (otherwise one domain)
     std::vector<double> probability;        // [entry]
     bool remembered = true;
   };
-  using Bindings = std::vector<int>;  // entry by variable, -1 = none yet
+  using Bindings = std::vector<int>;  // entry by variable, -1 = not assigned yet
   struct Flow;
   struct Reader;
 

@@ -1,4 +1,4 @@
-// Exact properties of the texts of a grammar; the derivation is at class Grammar.
+// Exact properties of the texts of a grammar; class Grammar derives them.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,8 @@ double entropy_of(const std::vector<double>& probability) {
 
 }  // namespace
 
-/// Expectation over derivations of: the sum of of_rule over the rules and of of_item over the items that they expand.
+/// Returns the expectation, over derivations, of the sum of of_rule over the rules and of of_item over the items that
+/// they expand.
 double Grammar::expect(size_t index, const std::function<double(const Rule&)>& of_rule,
                        const std::function<double(const Item&)>& of_item) const {
   const Rule& rule = rules_[index];

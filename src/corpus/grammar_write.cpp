@@ -1,4 +1,4 @@
-// Writing a text and reading it back.
+// Writes a text and parses it again.
 
 #include <algorithm>
 #include <cmath>
@@ -57,7 +57,7 @@ void Grammar::write_rule(size_t index, const Below& below, Bindings& bindings, s
   }
 }
 
-/// Follows the one derivation that a text can have.
+/// Follows the only derivation that a text can have.
 struct Grammar::Reader {
   const Grammar& grammar;
   std::string_view rest;

@@ -6,11 +6,11 @@ namespace llmtrain {
 
 namespace {
 
-/// Keeps the streams of the corpus apart from those of sampling from a model.
+/// Separates the random streams of the corpus from those of sampling.
 constexpr uint64_t corpus_tag = 0x73746F72696573;  // "stories"
 
-/// Uniform integers below n from 32-bit words, without bias (Lemire, ACM TOMACS 29, 2019: multiply, keep the upper
-/// word, reject the few lower words that would favour some results).
+/// Draws uniform integers below n from 32-bit words, without bias (Lemire, ACM TOMACS 29, 2019: multiply, keep the
+/// upper word, reject the few lower words that would favour some results).
 class UniformBelow {
  public:
   UniformBelow(uint64_t key, uint64_t sequence) : key_(key), sequence_(sequence) {}

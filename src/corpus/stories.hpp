@@ -12,25 +12,25 @@
 
 namespace llmtrain {
 
-/// Follows every story, also the last one. A document is the text between two separators.
+/// Separator that follows every story, the last one included. A document is the text between two separators.
 inline constexpr std::string_view story_separator = "\n\n";
-/// No story has more bytes (= characters: the text is ASCII); as a sample it needs this sequence length.
+/// Upper bound of a story's bytes (= characters: the text is ASCII); as a sample it needs this sequence length.
 inline constexpr int64_t longest_story = 287;
 
-/// The data of the grammar.
+/// Returns the data of the grammar.
 const GrammarSource& stories_source();
-/// The compiled grammar; made once.
+/// Returns the compiled grammar, which is made once.
 const Grammar& stories_grammar();
 
-/// Story `index` of the corpus `seed`: a pure function of both, the same bytes on every machine.
+/// Returns story `index` of the corpus `seed`: a pure function of both, the same bytes on every machine.
 std::string story(uint64_t seed, uint64_t index);
 
-/// What a perfect model attains, exactly. With H = entropy of a story, H1 = entropy of its first character and
-/// L = its length: a document is L characters and one end symbol. Without a symbol of beginning the first character is
-/// an input only, and the L trained targets are characters 2 .. L and the end symbol. Their entropy given all that
-/// precedes them is H - H1 (chain rule: the first character is a function of the story, and so is the end of it). A
-/// loss is a sum over targets divided by their number, whose expectations are H - H1 and E[L] a story. Every story
-/// begins with the same letter: H1 = 0, so this is also the entropy per character of the text.
+/// Exact loss of a perfect model. With H = entropy of a story, H1 = entropy of its first character and L = its length:
+/// a document is L characters and one end symbol. Without a symbol for the beginning, the first character is an input
+/// only, and the L trained targets are characters 2 .. L and the end symbol. Their entropy given everything before them
+/// is H - H1 (chain rule: the first character and the end are functions of the story). A loss is a sum over targets
+/// divided by their number; the expectations per story are H - H1 and E[L]. Every story begins with the same letter, so
+/// H1 = 0, and this is also the entropy per character of the text.
 struct StoriesOptimum {
   double nats_per_story = 0;        ///< H
   double nats_per_character = 0;    ///< (H - H1) / E[L]
@@ -40,12 +40,12 @@ StoriesOptimum stories_optimum();
 
 struct StoriesSummary {
   int64_t stories = 0;
-  int64_t bytes = 0;  ///< separators included
+  int64_t bytes = 0;  ///< with separators
 };
-/// Hands stories 0, 1, ... of corpus `seed`, each with its separator, to `sink` as long as they fit into `bytes` whole.
-/// A smaller corpus is the beginning of a larger one.
+/// Passes stories 0, 1, ... of corpus `seed`, each with its separator, to `sink` while whole stories fit into `bytes`.
+/// A smaller corpus is a prefix of a larger one.
 StoriesSummary write_stories(uint64_t seed, int64_t bytes, const std::function<void(std::string_view)>& sink);
-/// The same as one string.
+/// Returns the same as one string.
 std::string stories_text(uint64_t seed, int64_t bytes);
 
 }  // namespace llmtrain

@@ -1,10 +1,10 @@
-// The grammar of the example corpus, as data. Lists are written so that no word begins another, and a rule's
-// alternatives differ in their first words: see class Grammar. Words after "a" begin with consonants.
+// The grammar of the example corpus, as data. No word of a list is a prefix of another, and the alternatives of a rule
+// differ in their first words: see class Grammar. Words after "a" begin with consonants.
 //
-// Names, towns, pets and treasures begin with a capital, each with its own letter within its list, and counts are
-// digits. These characters are rare, so that a small model soon learns to look back for them: one of 160,000 parameters
-// (3 layers of width 64) recalls nearly all after 3.5 million characters. Nouns in lower case it did not recall after
-// 4.5 million, therefore none returns here; pronouns, "boy" and "girl" agree with the names.
+// Names, towns, pets and treasures begin with a capital letter that is unique within their list, and counts are digits.
+// These characters are rare, so a small model soon learns to look back for them: a model of 160,000 parameters (3
+// layers of width 64) recalls nearly all after 3.5 million characters. It did not recall lower-case nouns after 4.5
+// million, so no such noun returns here; pronouns, "boy" and "girl" agree with the names.
 
 #include "corpus/stories.hpp"
 

@@ -15,41 +15,41 @@ class DeckLoader;
 /// Name of the example corpus in data.train and data.validation.
 inline constexpr const char* builtin_stories = "builtin:stories";
 
-/// [data]: where text or tokens come from and how documents become samples.
+/// [data]: source of text or tokens, and the division of documents into samples.
 struct DataConfig {
   enum class Packing : uint8_t { none, wrap, greedy, first_fit, best_fit };
   enum class Overflow : uint8_t { split, truncate, error };
 
   std::vector<std::string> train;       ///< files, globs or builtin:stories, in the order of the deck
   std::vector<std::string> validation;  ///< likewise; empty: validation_fraction of the training tokens
-  double validation_fraction = 0.1;     ///< of the tokens, the last ones; 0 = none; no meaning when validation is named
+  double validation_fraction = 0.1;     ///< fraction of the tokens at the end; 0 = none; ignored if validation is given
   std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (is_tokenizer_path)
   int64_t vocab_size = 32000;           ///< of bpe
   TokenizerConfig bpe;                  ///< [tokenizer]
-  std::string eos_token;                ///< empty: as the tokenizer's files say
+  std::string eos_token;                ///< empty: as in the tokenizer's files
   Packing packing = Packing::wrap;
-  std::string document_separator;    ///< as it stands in the text: "\n\n" for blank_line; empty: a file is a document
-  std::string text_column = "text";  ///< of .jsonl rows without input_ids
+  std::string document_separator;    ///< exact text: "\n\n" for blank_line; empty: a file is one document
+  std::string text_column = "text";  ///< column of .jsonl rows without input_ids
   bool add_bos = false;
-  Overflow overflow = Overflow::split;  ///< documents longer than the sequence, under every packing but wrap
+  Overflow overflow = Overflow::split;  ///< treatment of documents longer than the sequence, with any packing but wrap
   bool cross_document_attention = false;
   bool shuffle = true;
-  int64_t row_limit = default_row_limit;       ///< bytes of a row of JSON
-  bool json_as_text = false;                   ///< rows are known by the names of files alone
-  int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may give
+  int64_t row_limit = default_row_limit;       ///< bytes per row of JSON
+  bool json_as_text = false;                   ///< True if only the names of files identify rows
+  int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may unpack to
   std::string cache;                           ///< folder of token files; resolved to <run.output>/cache
 
-  // No keys. Whether the deck itself says `tokenizer`, which then must be that of token files and ids.
+  // Fields without keys. True if the deck itself sets `tokenizer`, which must then be the one of token files and ids.
   bool tokenizer_given = false;
-  // Where the tokenizer is read instead of `tokenizer`, the folder of which is gone: a checkpoint.
+  // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
-  // Rows of the embedding of a model that exists: no token may have a higher id. 0: the model gets as many as needed.
+  // Embedding rows of an existing model: every token id must be below it. 0: the model gets as many rows as needed.
   int64_t embedding_rows = 0;
   const std::string& tokenizer_path() const { return tokenizer_from.empty() ? tokenizer : tokenizer_from; }
-  // How packing = wrap cuts the tokens for an evaluation of its own.
-  bool keep_rest = false;  ///< the last window may be shorter
-  int64_t stride = 0;      ///< above 0: windows of sequence_length tokens begin this far apart, each target counts once
+  // Division of tokens with packing = wrap in a separate evaluation.
+  bool keep_rest = false;  ///< True if the last window may be shorter
+  int64_t stride = 0;  ///< above 0: windows of sequence_length tokens begin this far apart, and each target counts once
 
   TextFormat text_format() const;
 

@@ -31,9 +31,9 @@ namespace llmtrain {
 namespace {
 
 constexpr const char* bpe_without_text =
-    "data.tokenizer: bpe is learnt from text, and data.train has none: leave it out, or name the tokenizer of the ids";
+    "data.tokenizer: bpe is trained on text, but data.train has none; remove the key, or name the tokenizer of the ids";
 
-/// How many documents were empty and, of rows, where the first one is.
+/// Returns the number of empty documents and, for rows, the location of the first one.
 std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
   std::string text = fmt::format("{} empty documents were skipped", skipped);
   for (size_t f = 0; f < request.files.size(); ++f) {
@@ -45,24 +45,24 @@ std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
   return text;
 }
 
-/// The part of a scan that belongs to files [first, first + count).
-SourceScan part_of(const SourceScan& scan, size_t first, size_t count) {
-  SourceScan part;
-  const auto slice = [&](const auto& from, auto& to) {
+/// Returns the section of a scan that belongs to files [first, first + count).
+SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
+  SourceScan section;
+  const auto take = [&](const auto& from, auto& to) {
     const auto begin = from.begin() + static_cast<std::ptrdiff_t>(first);
     to.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
   };
-  slice(scan.digests, part.digests);
-  slice(scan.characters, part.characters);
-  slice(scan.text_bytes, part.text_bytes);
-  slice(scan.skipped, part.skipped);
-  slice(scan.first_skipped, part.first_skipped);
-  for (const DocumentPlace& place : scan.documents) {
-    if (place.file >= first && place.file < first + count) {
-      part.documents.push_back({place.file - first, place.begin, place.end});
+  take(scan.digests, section.digests);
+  take(scan.characters, section.characters);
+  take(scan.text_bytes, section.text_bytes);
+  take(scan.skipped, section.skipped);
+  take(scan.first_skipped, section.first_skipped);
+  for (const DocumentRange& document : scan.documents) {
+    if (document.file >= first && document.file < first + count) {
+      section.documents.push_back({document.file - first, document.begin, document.end});
     }
   }
-  return part;
+  return section;
 }
 
 class DatasetOpener {
@@ -88,12 +88,12 @@ class DatasetOpener {
       if (communicator_.rank() == 0) list_contents();
     });
     data_.optimum = known_optimum();
-    data_.note = note_missing_rows(data_.tokenizer.get(), config_);
+    data_.note = missing_rows_warning(data_.tokenizer.get(), config_);
     return std::move(data_);
   }
 
-  /// Instead of open(), for who wants the tokenizer alone.
-  TrainedTokenizer learn() {
+  /// Replaces open() for callers that need the tokenizer alone.
+  TrainedTokenizer train_tokenizer_only() {
     find_inputs();
     const std::vector<InputFile> files = training_text();
     const SourceScan scan = scan_sources(files, communicator_, percent_report(report_, "reading"));
@@ -103,7 +103,7 @@ class DatasetOpener {
  private:
   TokenizerTraining bpe_training() const { return config_.bpe.training(config_.vocab_size, config_.add_bos); }
 
-  /// What a tokenizer is learnt from: the training data without token files.
+  /// Data that a tokenizer is trained on: the training data without token files.
   std::vector<InputFile> training_text() const {
     std::vector<InputFile> files;
     for (const std::vector<InputFile>& source : sets_.sources) {
@@ -126,7 +126,7 @@ class DatasetOpener {
     unpack_files(sets_.pointers(), folder_, config_.unpacked_limit, communicator_, report_);
   }
 
-  /// Token files that the deck names. The tokenizer of the first one that has it is that of the run.
+  /// Opens the token files of the deck. The tokenizer of the first one that has it is the run's.
   void open_token_files() {
     throw_on_all_ranks(communicator_, [&] {
       for (const InputFile& file : sets_.all()) {
@@ -150,7 +150,7 @@ class DatasetOpener {
     scan_ = scan_sources(scanned_, communicator_, percent_report(report_, "reading"));
     if (encoded && config_.tokenizer == "bpe") {
       const std::vector<InputFile> files = training_text();
-      share_tokenizer(open_trained_tokenizer(files, part_of(scan_, 0, files.size()), bpe_training(), folder_,
+      share_tokenizer(open_trained_tokenizer(files, section_of(scan_, 0, files.size()), bpe_training(), folder_,
                                              communicator_, report_),
                       true);
     }
@@ -160,7 +160,7 @@ class DatasetOpener {
     });
   }
 
-  /// Data that are token ids alone: the tokenizer that the deck says is theirs.
+  /// Uses the tokenizer that the deck names for data with token ids only.
   void name_ids() {
     if (!names_tokenizer_of_ids(config_) || (!scanned_.empty() && is_encoded(scanned_.front().kind))) return;
     if (config_.has_tokenizer_files()) share_tokenizer(config_.tokenizer_path(), false);
@@ -175,14 +175,14 @@ class DatasetOpener {
     });
   }
 
-  /// Token files are judged by their ids where their vocabulary is larger than the model.
+  /// Checks the ids of token files whose vocabulary is larger than the model's.
   void bound_token_files() {
     for (auto& [path, file] : token_files_) {
       file = with_rows(file, data_.tokenizer.get(), config_, communicator_, report_);
     }
   }
 
-  /// Consecutive files of one kind are one token file, opened or made; all of a source follow each other.
+  /// Consecutive files of one kind become one token file, opened or made; all files of a source are consecutive.
   std::shared_ptr<const TokenFile> open_source(const std::vector<InputFile>& files) {
     std::vector<std::shared_ptr<const TokenFile>> opened;
     for (size_t f = 0; f < files.size();) {
@@ -194,7 +194,7 @@ class DatasetOpener {
       while (last < files.size() && files[last].kind != InputKind::tokens) ++last;
       opened.push_back(
           open_set({files.begin() + static_cast<std::ptrdiff_t>(f), files.begin() + static_cast<std::ptrdiff_t>(last)},
-                   part_of(scan_, scanned_before_, last - f)));
+                   section_of(scan_, scanned_before_, last - f)));
       scanned_before_ += last - f;
       f = last;
     }
@@ -203,7 +203,7 @@ class DatasetOpener {
     return source;
   }
 
-  /// Sets validation data apart, and checks that all was made with one tokenizer.
+  /// Separates the validation data, and checks that one tokenizer made all data.
   void join() {
     std::vector<std::shared_ptr<const TokenFile>> train, validation;
     for (WeightedTokens& source : data_.sources) {
@@ -252,12 +252,12 @@ class DatasetOpener {
   void choose_tokenizer() {
     if (!is_encoded(scanned_.front().kind)) {
       if (!config_.add_bos) return;
-      throw UserError(ExitCode::deck, "data.add_bos: rows of input_ids are taken as they are; set it to false");
+      throw UserError(ExitCode::deck, "data.add_bos: rows of input_ids are used unchanged; set it to false");
     }
     const std::shared_ptr<const Tokenizer> stored = data_.tokenizer;
     if (stored && config_.tokenizer == "char" && stored->kind() == "char" &&
         (stored->bos_id() >= 0) == config_.add_bos) {
-      return;  // a vocabulary of these characters alone would not be the token files'
+      return;  // a vocabulary of these characters alone would differ from that of the token files
     }
     data_.tokenizer = make_tokenizer();
     if (stored) check_same_tokenizer(config_, *data_.tokenizer, *stored, stored_in_);
@@ -269,7 +269,7 @@ class DatasetOpener {
     return tokenizer_;
   }
 
-  /// Rank 0 reads the files, all others are told.
+  /// Rank 0 reads the files and broadcasts the result.
   void share_tokenizer(const std::string& path, bool for_text) {
     std::string serialized;
     throw_on_all_ranks(communicator_, [&] {
@@ -297,14 +297,14 @@ class DatasetOpener {
     request.output = folder_ + "/tokens-" + key_of(request) + ".h5";
 
     const StoredFile stored = check_digest(request.output, communicator_);
-    if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged: made again");
+    if (stored == StoredFile::damaged) report_(request.output + ": the cached token file is damaged; making it again");
     if (stored != StoredFile::whole || holds_missing_row(request.output)) make(request);
     std::shared_ptr<const TokenFile> opened;
     throw_on_all_ranks(communicator_, [&] { opened = open_token_file(request.output, config_.embedding_rows); });
     return opened;
   }
 
-  /// A file in the cache may have been made for another model. Tokenizing again then says where the text has the token.
+  /// A cached file can come from another model's run. Tokenizing again then tells where the text has the token.
   bool holds_missing_row(const std::string& path) {
     std::shared_ptr<const TokenFile> file;
     throw_on_all_ranks(communicator_, [&] { file = open_token_file(path); });
@@ -324,10 +324,10 @@ class DatasetOpener {
     tokenize_to_file(request, communicator_, report_);
     if (skipped > 0) report_(skip_report(request, skipped));
     for (size_t f = 0; f < request.files.size(); ++f) {
-      const auto in_file = [&](const DocumentPlace& place) { return place.file == f; };
+      const auto in_file = [&](const DocumentRange& place) { return place.file == f; };
       if (request.files[f].format.separator.empty() || request.files[f].kind != InputKind::text) continue;
       if (std::count_if(request.scan.documents.begin(), request.scan.documents.end(), in_file) == 1) {
-        report_(request.files[f].path + ": data.document_separator does not occur: the file is one document");
+        report_(request.files[f].path + ": data.document_separator does not occur; the file is one document");
       }
     }
     report_("tokens are kept in " + request.output);
@@ -342,7 +342,7 @@ class DatasetOpener {
                        rows ? " text_column=" + nlohmann::json(config_.text_column).dump() : "");
   }
 
-  /// Everything that a token file is a function of.
+  /// Everything that determines a token file.
   static std::string key_of(const TokenizeRequest& request) {
     std::string text = fmt::format("format {}, {}\n", token_format::version, request.command);
     if (request.tokenizer != nullptr) text += request.tokenizer->serialized();
@@ -350,19 +350,19 @@ class DatasetOpener {
       const InputFile& file = request.files[f];
       text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
                           nlohmann::json(file.format.separator).dump());
-      if (file.by_content) text += " rows";  // of a name that may mean text
+      if (file.by_content) text += " rows";  // if the name can also mean text
     }
     return hex(digest_of(text.data(), text.size()));
   }
 
-  /// Only where a sample is a whole story, as the entropy is that of whole stories.
+  /// Known only if a sample is a whole story, since the entropy is that of whole stories.
   double known_optimum() const {
     const auto built_in = [](const std::vector<InputFile>& files) { return files.front().name == builtin_stories; };
     const bool stories = built_in(sets_.sources.front()) && (sets_.validation.empty() || built_in(sets_.validation));
     const int64_t inputs = longest_story + (config_.add_bos ? 1 : 0);
     if (!stories || config_.packing == DataConfig::Packing::wrap || batch_.sequence_length < inputs) return 0;
     const StoriesOptimum optimum = stories_optimum();
-    // With BOS every character is a target, else all but the first; the end symbol is always.
+    // With BOS every character is a target, otherwise all but the first; the end symbol always is.
     return config_.add_bos ? optimum.nats_per_story / (optimum.characters_per_story + 1) : optimum.nats_per_character;
   }
 
@@ -372,13 +372,13 @@ class DatasetOpener {
   ProgressReport report_;
   std::string folder_;
   InputSets sets_;
-  std::shared_ptr<const Tokenizer> tokenizer_;                           // of files
-  std::shared_ptr<const Tokenizer> ids_tokenizer_;                       // that the deck names for ids without one
-  std::string stored_in_;                                                // the token file that data_.tokenizer is of
+  std::shared_ptr<const Tokenizer> tokenizer_;      // loaded from files
+  std::shared_ptr<const Tokenizer> ids_tokenizer_;  // tokenizer that the deck names for ids without one
+  std::string stored_in_;                           // the token file that data_.tokenizer comes from
   std::map<std::string, std::shared_ptr<const TokenFile>> token_files_;  // by path
   std::vector<InputFile> scanned_;                                       // text and rows, in the order of sets_
-  SourceScan scan_;                                                      // of them
-  size_t scanned_before_ = 0;                                            // files of it that are opened
+  SourceScan scan_;                                                      // scan of these
+  size_t scanned_before_ = 0;                                            // number of its files that are open
   Dataset data_;
 };
 
@@ -388,14 +388,15 @@ Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communi
                      const ProgressReport& report) {
   Dataset data = DatasetOpener(config, batch, communicator, report).open();
 #if defined(__GLIBC__)
-  malloc_trim(0);  // what learning a tokenizer and encoding a text have freed stays with the heap otherwise
+  malloc_trim(0);  // otherwise the heap keeps the memory that training a tokenizer and encoding a text have freed
 #endif
   return data;
 }
 
-TrainedTokenizer learn_tokenizer(const DataConfig& config, Communicator& communicator, const ProgressReport& report) {
+TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,
+                                      const ProgressReport& report) {
   const BatchConfig none;
-  return DatasetOpener(config, none, communicator, report).learn();
+  return DatasetOpener(config, none, communicator, report).train_tokenizer_only();
 }
 
 DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report) {
@@ -414,7 +415,7 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
   const auto examine = [&](const char* key, const std::vector<std::string>& patterns) {
     std::vector<InputFile> files;
     bool sound = true;
-    for (const std::string& pattern : patterns) {  // each, to report all that are missing
+    for (const std::string& pattern : patterns) {  // one by one, to report all that are missing
       sound = guarded(key, [&] { find_input_files({pattern}, format); }) && sound;
     }
     if (!sound || !guarded(key, [&] { files = find_input_files(patterns, format); })) return false;
@@ -470,7 +471,7 @@ DataFacts check_data_files(const DataConfig& config, const DataErrorReport& repo
   } else {
     tokenizer = nullptr;
   }
-  facts.note = note_missing_rows(tokenizer.get(), config);
+  facts.note = missing_rows_warning(tokenizer.get(), config);
   facts.vocabulary_size = needed_rows(config, facts.vocabulary_size);
   return facts;
 }

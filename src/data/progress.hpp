@@ -7,10 +7,10 @@
 
 namespace llmtrain {
 
-/// A line for the user; called on rank 0 where work is shared.
+/// Receives a line for the user; called on rank 0 if ranks share the work.
 using ProgressReport = std::function<void(const std::string&)>;
 
-/// "what: 40 %", at most ten times, and not at all for work that is done at once.
+/// Reports "what: 40 %", at most ten times, and not at all for short work.
 inline std::function<void(double)> percent_report(ProgressReport report, std::string what) {
   return [report = std::move(report), what = std::move(what), shown = 0](double done) mutable {
     const int percent = static_cast<int>(100 * done);

@@ -8,10 +8,10 @@
 
 namespace llmtrain {
 
-/// One prompt and what it has become.
+/// One prompt and its continuation.
 struct Generator::Text {
   size_t prompt = 0;
-  int64_t slot = 0;  ///< of the cache
+  int64_t slot = 0;  ///< slot in the cache
   std::vector<int32_t> ids;
   size_t prompt_length = 0;
   GenerationEnd end = GenerationEnd::length;
@@ -62,7 +62,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       LLMTRAIN_CHECK(!request.prompts[p].empty(), "a continuation needs at least one token");
       texts.push_back({p, static_cast<int64_t>(p - first), request.prompts[p], request.prompts[p].size()});
     }
-    for (bool begun = false;; begun = true) {
+    for (bool started = false;; started = true) {
       std::vector<Text*> running;
       for (Text& text : texts) {
         if (text.running && text.made() < request.max_new_tokens) running.push_back(&text);
@@ -70,7 +70,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
       if (running.empty()) break;
       if (request.interrupted && request.interrupted()) return results;
       note_progress();
-      if (begun && room_.cache) {
+      if (started && room_.cache) {
         run_last_tokens(ctx, running, request);
       } else {
         run_whole_texts(ctx, running, request);
@@ -84,7 +84,7 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   return results;
 }
 
-/// One more token of each text, of which as many are run at a time as there are rows for.
+/// Generates one more token of each text; the number of texts per forward pass is limited by the rows.
 void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = false;
   for (size_t next = 0; next < texts.size();) {
@@ -99,7 +99,7 @@ void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, cons
       if (window > room_.context) {
         throw UserError(ExitCode::bad_content, "prompt " + std::to_string(text.prompt + 1) + " has " +
                                                    std::to_string(window) + " tokens, more than the context of " +
-                                                   std::to_string(room_.context) + ": shorten it");
+                                                   std::to_string(room_.context) + "; shorten it");
       }
       if (static_cast<int64_t>(host.ids.size()) + window > rows()) break;
       for (int64_t i = 0; i < window; ++i) append_row(host, *(text.ids.end() - window + i), i, text.slot);
@@ -113,7 +113,7 @@ void Generator::run_whole_texts(Context& ctx, std::span<Text* const> texts, cons
   }
 }
 
-/// One more token of each text, all but its last one being in the cache.
+/// Generates one more token of each text; the cache holds all tokens but the last.
 void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, const GenerationRequest& request) {
   cache_.decoding = true;
   ctx.role = ProductRole::decoding;
@@ -132,7 +132,7 @@ void Generator::run_last_tokens(Context& ctx, std::span<Text* const> texts, cons
 
 void Generator::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<Text* const> texts,
                      const GenerationRequest& request) {
-  ctx.role = ProductRole::decoding;  // one row of each text
+  ctx.role = ProductRole::decoding;  // one row per text
   const Tensor drawn_from = logits_.rows(0, static_cast<int64_t>(rows.size()));
   model_.logits(ctx, &batch, rows, drawn_from);
   host_logits_.resize(static_cast<size_t>(drawn_from.numel()));

@@ -1,5 +1,5 @@
 #pragma once
-// Continuing several prompts at once.
+// Continues several prompts at once.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace llmtrain {
 
-/// Why a continuation ended.
+/// Reason why a continuation ended.
 enum class GenerationEnd : uint8_t { eos, length, context, stopped };
 
 struct Continuation {
@@ -25,40 +25,43 @@ struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;  ///< none empty
   SamplingOptions sampling;
   int64_t max_new_tokens = 256;
-  std::vector<int32_t> eos;  ///< any of them ends a text
-  int64_t vocabulary = 0;    ///< tokens that may be drawn
+  std::vector<int32_t> eos;  ///< each of them ends a text
+  int64_t vocabulary = 0;    ///< number of tokens that may be sampled
   uint64_t seed = 0;
-  int64_t step = 0;     ///< of training; another one gives other draws
-  bool slides = false;  ///< the oldest tokens of a text longer than the context are not read; else it ends there
-  /// Told each new token of prompt p; false ends that text. May be null.
+  int64_t step = 0;     ///< training step; another one gives other samples
+  bool slides = false;  ///< True if the oldest tokens of a text longer than the context are dropped; otherwise the text
+                        ///< ends there
+  /// Receives each new token of prompt p; false ends that text. May be null.
   std::function<bool(size_t p, int32_t token)> on_token;
-  /// Asked before each token of all texts, by all ranks alike: whether to leave off, as they are. May be null.
+  /// Called before each token of all texts, by all ranks alike: returns true to stop with the texts so far. May be
+  /// null.
   std::function<bool()> interrupted;
-  /// Given the tokens just drawn, by all ranks alike: makes them those of one rank. Without it GPUs of two kinds, whose
-  /// last bits differ, may end texts at different tokens and then wait for each other for ever. May be null.
+  /// Called with the tokens just sampled, by all ranks alike: replaces them with those of one rank. Without it, GPUs of
+  /// two kinds, whose last bits differ, can end texts at different tokens and then wait for each other forever. May be
+  /// null.
   std::function<void(std::span<int32_t> tokens)> agree;
 };
 
-/// For what a Generator has room.
+/// Capacity of a Generator.
 struct GeneratorRoom {
-  int64_t vocabulary_rows = 0;  ///< of the embedding
-  int64_t sequences = 1;        ///< at a time
+  int64_t vocabulary_rows = 0;  ///< rows of the embedding
+  int64_t sequences = 1;        ///< number of simultaneous sequences
   int64_t context = 0;          ///< tokens of each that the model reads
-  bool cache = true;            ///< of keys and values; without one the whole text is run for each token
+  bool cache = true;  ///< True for a cache of keys and values; without it the whole text is processed for each token
 };
 
-/// The loop of generation and its buffers. The bits of a text's logits, and so its tokens, are a function of the
-/// weights, the text, whether there is a cache, the compute dtype and the processor; its draws also of the request's
-/// sampling, seed and step and of the prompt's index. They do not depend on the other prompts, their number, lengths
-/// and order, on the room, or on the number of threads: products are batch-invariant (kernels/matmul.hpp, which says
-/// how far a GPU's are). Where weights are sharded, all ranks call it alike and compute the same.
+/// Generation loop and its buffers. The bits of a text's logits, and so its tokens, are a function of the weights, the
+/// text, whether there is a cache, the compute dtype and the processor; its samples also of the request's sampling,
+/// seed and step and of the prompt's index. They do not depend on the other prompts, their number, lengths and order,
+/// on the capacity, or on the number of threads: products are batch-invariant (kernels/matmul.hpp documents the limits
+/// on a GPU). If weights are sharded, all ranks call it alike and compute the same.
 class Generator {
  public:
   Generator(Model& model, const GeneratorRoom& room);
-  /// Rows that the model must have been planned for.
+  /// Returns the rows that the model must be planned for.
   int64_t rows() const;
   void plan(Arena& arena, DType compute);
-  /// The arena is committed, the model started.
+  /// Requires a committed arena and a started model.
   std::vector<Continuation> run(ParamStore& params, Arena& arena, Stream& stream, const GenerationRequest& request);
 
  private:

@@ -11,10 +11,10 @@ namespace llmtrain {
 
 namespace {
 
-/// The id of the highest logit.
+/// Returns the id of the highest logit.
 size_t highest(std::span<const float> logits) {
   LLMTRAIN_CHECK(!logits.empty(), "there is nothing to sample from");
-  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false for NaN, too
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; })) {  // false also for NaN
     throw UserError(ExitCode::diverged, "the model's logits are not finite: the weights are damaged or diverged");
   }
   return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -27,8 +27,8 @@ float kth_highest(std::span<const float> logits, size_t k) {
   return *kth;
 }
 
-/// Of the tokens with a weight, only those that are needed, the most probable first, to reach `p` of the mass. A heap
-/// orders no more of them than are kept.
+/// Keeps only the most probable tokens that are needed to reach `p` of the mass. A heap sorts no more tokens than are
+/// kept.
 void keep_mass(std::span<double> weights, std::span<const float> logits, double p) {
   std::vector<size_t> left;
   double mass = 0;

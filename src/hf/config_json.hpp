@@ -1,7 +1,7 @@
 #pragma once
-// config.json <-> the deck's [model]. Every key of a file is used, is known to have no effect on training, or is named
-// in a warning, since Transformers does not read it either. A value that changes the model's mathematics and is not
-// supported is an error.
+// Converts config.json to and from the deck's [model]. Every key of a file is used, is known to have no effect on
+// training, or is named in a warning, since Transformers does not read it either. An unsupported value that changes the
+// model's mathematics is an error.
 
 #include <cstdint>
 #include <string>
@@ -14,39 +14,40 @@ namespace llmtrain {
 
 inline constexpr int64_t max_config_bytes = int64_t{1} << 20;
 
-/// What config.json says besides the shape.
+/// Settings of config.json other than the shape.
 struct TokenIds {
-  int64_t bos = -1;  ///< -1: none
+  int64_t bos = -1;  ///< -1 = none
   int64_t pad = -1;
   std::vector<int64_t> eos;
 };
 
 struct HfConfig {
-  ModelConfig model;  ///< resolved; both dropouts 0, since they are the deck's
+  ModelConfig model;  ///< resolved; both dropouts are 0, since they belong to the deck
   TokenIds ids;
-  std::vector<std::string> warnings;  ///< what the user should know, each beginning with the file's path
+  std::vector<std::string> warnings;  ///< warnings for the user, each beginning with the file's path
 };
 
-/// Of v4 and v5 style. `place` is the file's path, for messages. UserError(bad_content) with everything that is wrong.
+/// Reads files in the style of v4 and v5. `place` is the file's path, for messages. Throws UserError(bad_content) with
+/// all problems.
 HfConfig parse_hf_config(std::string_view text, const std::string& place);
 
-/// The ids in generation_config.json, which Transformers' generate() takes rather than config.json's; `otherwise` those
-/// that it does not name. UserError(bad_content).
+/// Returns the ids in generation_config.json, which Transformers' generate() prefers to those of config.json;
+/// `otherwise` supplies ids that it does not name. Throws UserError(bad_content).
 TokenIds parse_generation_ids(std::string_view text, const std::string& place, const TokenIds& otherwise);
 
-/// "LlamaForCausalLM"
+/// Returns, for example, "LlamaForCausalLM".
 std::string_view architecture_name(ModelConfig::Family family);
 
-/// dtype of stored weights as config.json names it: float32, bfloat16, float16.
+/// Returns the dtype of stored weights as config.json names it: float32, bfloat16, float16.
 std::string write_hf_config(const ModelConfig& model, const TokenIds& ids, std::string_view dtype);
 
-/// generation_config.json, of the ids that the model has.
+/// Returns generation_config.json with the ids that the model has.
 std::string write_generation_config(const ModelConfig& model, const TokenIds& ids);
 
-/// Why no config.json describes this model, or "": Transformers has no such architecture.
+/// Returns the reason why no config.json describes this model (Transformers has no such architecture), or "".
 std::string hf_config_obstacle(const ModelConfig& model);
 
-/// The same text, unless it names another dtype of the weights.
+/// Returns the text with another dtype of the weights, or unchanged if it has that dtype.
 std::string with_dtype(const std::string& config_text, const std::string& place, std::string_view dtype);
 
 }  // namespace llmtrain

@@ -1,7 +1,7 @@
 #pragma once
-// Keys of config.json that Transformers reads or writes, some of its older versions only, and that change nothing that
-// the model computes. They are passed over in silence; a key in none of the lists is named in a warning. Names are
-// separated by spaces.
+// Keys of config.json that Transformers (or an older version) reads or writes, and that do not change the model's
+// mathematics. They are ignored silently; a warning names keys that are in none of the lists. Spaces separate the
+// names.
 
 #include <string_view>
 
@@ -19,7 +19,7 @@ inline constexpr std::string_view no_effect_base =
     "tie_encoder_decoder tokenizer_class torch_dtype torchscript transformers_version unk_token_id "
     "xla_device";
 
-/// Settings of generate(), which older versions kept in config.json; and of training.
+/// Settings of generate(), which older versions kept in config.json, and of training.
 inline constexpr std::string_view no_effect_generation =
     "assistant_confidence_threshold attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens "
     "cache_implementation classifier_dropout diversity_penalty do_sample early_stopping embd_pdrop "
@@ -31,15 +31,14 @@ inline constexpr std::string_view no_effect_generation =
     "return_dict_in_generate summary_activation suppress_tokens temperature top_k top_p typical_p "
     "use_bfloat16 use_cache use_flash_attn";
 
-/// Keys of single families and of tools that write along.
+/// Keys of single families and of other tools.
 inline constexpr std::string_view no_effect_special =
     "_num_labels is_llama_config library_name max_sequence_length model_max_length n_ctx n_special "
     "output_past predict_special_tokens pretraining_tp reorder_and_upcast_attn summary_first_dropout "
     "summary_proj_to_labels summary_type summary_use_proj tokenizer_model_max_length tokenizer_padding_side "
     "transformers.js_config unsloth_fixed unsloth_training unsloth_version use_flash_attention";
 
-/// Keys of rope_scaling and rope_parameters: the keys of other kinds than the one that is named, and those that nothing
-/// reads.
+/// Keys of rope_scaling and rope_parameters that belong to other kinds than the given one, and keys that nothing reads.
 inline constexpr std::string_view no_effect_rope =
     "attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor "
     "mscale mscale_all_dim original_max_position_embeddings short_factor truncate";

@@ -42,7 +42,7 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
 }
 
-/// Families are named by model_type, as in Transformers; an older file may have architectures alone.
+/// model_type names the family, as in Transformers; an older file can have architectures alone.
 Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
   const std::vector<std::string> architectures = keys.texts("architectures", 16);
   const std::string type = keys.text("model_type", "");
@@ -54,23 +54,24 @@ Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::
     const auto family = static_cast<Family>(i);
     if (!std::ranges::all_of(architectures, is_own)) {
       warnings.push_back(
-          fmt::format("{}: architectures: {}: model_type decides, so the model is taken as {}, without "
-                      "what another class adds to it",
+          fmt::format("{}: architectures: {}: model_type takes precedence, so the model is read as {}, without "
+                      "additions of another class",
                       place, printable(joined(architectures)), architecture_name(family)));
     }
     return family;
   }
   const std::string& name = type.empty() ? architectures.front() : type;
-  refuse(place, fmt::format("{} {} is not known; this version knows {}{}", type.empty() ? "architecture" : "model_type",
-                            printable(name), joined(names), did_you_mean(name, names)));
+  refuse(place,
+         fmt::format("{} {} is not supported; this version supports {}{}", type.empty() ? "architecture" : "model_type",
+                     printable(name), joined(names), did_you_mean(name, names)));
 }
 
-/// Code that comes with a model is not run, as Transformers does not run it without trust_remote_code: the stock model
-/// of its model_type is taken.
+/// Code that comes with a model is not run, like in Transformers without trust_remote_code: the stock model of its
+/// model_type is used.
 void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
   const nlohmann::json* code = keys.value("auto_map");
   if (code == nullptr) return;
-  // Phi-3 was published with its code before Transformers had it; the code is the same.
+  // Phi-3 was published with code before Transformers supported it; the code is equivalent.
   const auto entry = [&](const char* key) {
     const bool there = code->is_object() && code->contains(key) && (*code)[key].is_string();
     return there ? (*code)[key].get<std::string>() : std::string();
@@ -79,25 +80,24 @@ void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std
                      entry("AutoModelForCausalLM").ends_with("modeling_phi3.Phi3ForCausalLM");
   if (stock) return;
   warnings.push_back(
-      fmt::format("{}: auto_map: the model comes with code of its own ({}), which is not run: the stock {} "
-                  "is taken, as by Transformers without trust_remote_code",
+      fmt::format("{}: auto_map: the model's custom code ({}) is not run; the stock {} model "
+                  "is used, as by Transformers without trust_remote_code",
                   place, printable_value(*code), architecture_name(family)));
 }
 
-/// What would compute something else than the stock model.
-void refuse_foreign_parts(ConfigKeys& keys, const std::string& place) {
+/// Refuses settings that differ from the stock model.
+void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const nlohmann::json* value = keys.value(key);
     if (value == nullptr) continue;
     const std::string method =
         value->is_object() ? printable_value(value->value("quant_method", nlohmann::json())) : "";
-    refuse(place, fmt::format("{}: the weights are quantised ({}): start from the model that they were made from", key,
-                              method));
+    refuse(place, fmt::format("{}: the weights are quantised ({}); start from the original model", key, method));
   }
-  keys.only("is_encoder_decoder", false, "only decoders are known");
-  keys.only("add_cross_attention", false, "cross-attention is not known");
-  keys.only("pruned_heads", nlohmann::json::object(), "pruned heads are not known");
-  keys.only("use_bidirectional_attention", false, "only causal attention is known");
+  keys.only("is_encoder_decoder", false, "only decoders are supported");
+  keys.only("add_cross_attention", false, "cross-attention is not supported");
+  keys.only("pruned_heads", nlohmann::json::object(), "pruned heads are not supported");
+  keys.only("use_bidirectional_attention", false, "only causal attention is supported");
 }
 
 Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::string& fallback) {
@@ -105,15 +105,15 @@ Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::s
   if (name == "silu" || name == "swish") return Activation::swiglu;
   if (name == "gelu") return Activation::geglu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::geglu_tanh;
-  keys.problem(key, printable(name) + ": silu, gelu and gelu_pytorch_tanh are known");
+  keys.problem(key, printable(name) + ": must be silu, gelu or gelu_pytorch_tanh");
   return Activation::swiglu;
 }
 
-/// A key that Transformers also takes under the name that other families have (attribute_map).
+/// Reads a key that Transformers also accepts under other families' name (attribute_map).
 int64_t renamed(ConfigKeys& keys, std::string_view key, std::string_view other, int64_t high) {
   if (!keys.has(other)) return keys.integer(key, {}, 1, high);
   const int64_t value = keys.integer(other, {}, 1, high);
-  if (keys.integer(key, value, 1, high) != value) keys.problem(key, fmt::format("{} says otherwise", other));
+  if (keys.integer(key, value, 1, high) != value) keys.problem(key, fmt::format("must agree with {}", other));
   return value;
 }
 
@@ -127,7 +127,7 @@ void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   c.d_ff = keys.integer("n_inner", 4 * c.d_model, 1, max_width * 4);
   c.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   c.tie_embeddings = keys.boolean("tie_word_embeddings", true);
-  if (c.d_model % c.n_heads != 0) keys.problem("n_head", fmt::format("{} heads do not divide n_embd", c.n_heads));
+  if (c.d_model % c.n_heads != 0) keys.problem("n_head", fmt::format("{} heads must divide n_embd", c.n_heads));
   c.head_dim = std::max<int64_t>(c.d_model / c.n_heads, 1);
   const std::string activation = keys.text("activation_function", "gelu_new");
   if (activation == "gelu_new" || activation == "gelu_pytorch_tanh")
@@ -139,12 +139,12 @@ void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   else if (activation == "silu" || activation == "swish")
     c.activation = Activation::silu;
   else
-    keys.problem("activation_function", printable(activation) + ": gelu_new, gelu, relu and silu are known");
-  keys.only("scale_attn_weights", true, "scores without the factor 1 / sqrt(head_dim) are not known");
-  keys.only("scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not known");
+    keys.problem("activation_function", printable(activation) + ": must be gelu_new, gelu, relu or silu");
+  keys.only("scale_attn_weights", true, "scores without the factor 1 / sqrt(head_dim) are not supported");
+  keys.only("scale_attn_by_inverse_layer_idx", false, "scores scaled by layer are not supported");
 }
 
-/// Which layers have the window, from layer_types or from `otherwise`.
+/// Reads from layer_types, otherwise from `otherwise`, which layers have the window.
 template <class Otherwise>
 void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
   const std::vector<std::string> types = keys.texts("layer_types", 4096);
@@ -159,14 +159,14 @@ void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& other
       const std::string& type = types[static_cast<size_t>(i)];
       sliding = type == "sliding_attention";
       if (!sliding && type != "full_attention") {
-        keys.problem("layer_types", printable(type) + ": full_attention and sliding_attention are known");
+        keys.problem("layer_types", printable(type) + ": must be full_attention or sliding_attention");
         return;
       }
     }
     if (sliding) layers.push_back(i);
   }
   if (!layers.empty() && c.sliding_window == 0) {
-    keys.problem("layer_types", "names sliding layers, and there is no window");
+    keys.problem("layer_types", "names sliding layers, but sliding_window is missing");
     return;
   }
   if (layers.empty()) c.sliding_window = 0;
@@ -201,13 +201,13 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   const int64_t kv_heads = keys.has_key("num_key_value_heads") || hf.n_kv_heads == 0 ? c.n_heads : hf.n_kv_heads;
   c.n_kv_heads = keys.integer("num_key_value_heads", kv_heads, 1, 4096);
   if (c.n_heads % c.n_kv_heads != 0) {
-    keys.problem("num_key_value_heads", fmt::format("{} does not divide {} heads", c.n_kv_heads, c.n_heads));
+    keys.problem("num_key_value_heads", fmt::format("{} must divide the {} heads", c.n_kv_heads, c.n_heads));
   }
   family_entry(c.family).defaults(c);
   c.d_ff = keys.integer("intermediate_size", {}, 1, max_width * 4);
   const int64_t head_dim = hf.head_dim > 0 ? hf.head_dim : std::max<int64_t>(c.d_model / c.n_heads, 1);
   if (hf.head_dim == 0 && head_dim * c.n_heads != c.d_model && !keys.has("head_dim")) {
-    keys.problem("num_attention_heads", fmt::format("{} heads do not divide hidden_size", c.n_heads));
+    keys.problem("num_attention_heads", fmt::format("{} heads must divide hidden_size", c.n_heads));
   }
   c.head_dim = keys.integer("head_dim", head_dim, 1, 4096);
   c.max_seq_len = keys.integer("max_position_embeddings", hf.max_seq_len, 1, max_positions);
@@ -215,7 +215,7 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   c.tie_embeddings = keys.boolean("tie_word_embeddings", hf.tie_embeddings);
   if (c.family == Family::gemma2) {
     c.activation = gated_activation(keys, "hidden_activation", "gelu_pytorch_tanh");
-    keys.no_effect("hidden_act");  // of older files; hidden_activation decides
+    keys.no_effect("hidden_act");  // in older files; hidden_activation takes precedence
   } else {
     c.activation = gated_activation(keys, "hidden_act", "silu");
   }
@@ -223,19 +223,22 @@ void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>&
   read_rope(keys, c, problems, unknown);
 }
 
-/// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
+/// Checks the limits of the kernels, like ModelConfig::check() for a deck.
 void check_heads(ConfigKeys& keys, const ModelConfig& c) {
   const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
   if (c.head_dim > max_head_dim) {
-    keys.problem(key, fmt::format("heads of {} elements are wider than {}", c.head_dim, max_head_dim));
+    keys.problem(key,
+                 fmt::format("heads of {} elements are too wide; at most {} are supported", c.head_dim, max_head_dim));
   }
   if (c.positions == ModelConfig::Positions::rope && (c.rotary_dim() % 2 != 0 || c.rotary_dim() == 0)) {
-    keys.problem(key, fmt::format("rope turns pairs of elements, and {} of a head are odd or none", c.rotary_dim()));
+    keys.problem(
+        key, fmt::format("rope rotates pairs of elements, so a head must have an even number of them above 0, not {}",
+                         c.rotary_dim()));
   }
 }
 
-/// Keys of one family or two.
-void read_special_parts(ConfigKeys& keys, ModelConfig& c) {
+/// Keys of one or two families.
+void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.attention_bias) {
     c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
@@ -248,19 +251,19 @@ void read_special_parts(ConfigKeys& keys, ModelConfig& c) {
     keys.no_effect_as("mlp_bias", false);
   }
   if (c.family == Family::llama) {
-    keys.only("rope_interleaved", false, "rope turns the halves of a head, not neighbours");
+    keys.only("rope_interleaved", false, "rope rotates the halves of a head, not adjacent elements");
   }
-  if (c.family == Family::qwen2) keys.only("use_mrope", false, "positions are numbers, not triples of them");
-  if (c.family == Family::phi3) {  // of files whose makers generalised the model, with the values of the stock one
-    keys.only("full_attn_mod", 1, "attention is whole in every layer");
-    keys.only("interpolate_factor", 1, "positions are not interpolated so");
-    keys.only("lm_head_bias", false, "the head has no bias");
-    keys.only("mup_use_scaling", false, "scaled widths are not known");
+  if (c.family == Family::qwen2) keys.only("use_mrope", false, "only scalar positions are supported");
+  if (c.family == Family::phi3) {  // some files generalise the model and hold the values of the stock one
+    keys.only("full_attn_mod", 1, "only full attention in every layer is supported");
+    keys.only("interpolate_factor", 1, "this interpolation of positions is not supported");
+    keys.only("lm_head_bias", false, "a bias of the head is not supported");
+    keys.only("mup_use_scaling", false, "scaled widths are not supported");
   }
   c.query_pre_attn_scalar = static_cast<double>(c.head_dim);
   if (c.family == Family::gemma2) {
     if (c.sliding_window > 0) {
-      keys.only("sliding_window_size", c.sliding_window, "sliding_window says otherwise");
+      keys.only("sliding_window_size", c.sliding_window, "must agree with sliding_window");
     }
     c.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
     const auto cap = [&](std::string_view key, double otherwise) {
@@ -284,7 +287,7 @@ TokenIds read_ids(ConfigKeys& keys) {
       if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(max_tokens) && ids.eos.size() < 64) {
         ids.eos.push_back(id.get<int64_t>());
       } else {
-        keys.problem("eos_token_id", "is no list of token ids");
+        keys.problem("eos_token_id", "must be a list of token ids");
         break;
       }
     }
@@ -309,14 +312,14 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   ModelConfig& c = config.model;
   c.family = find_family(keys, place, config.warnings);
   warn_of_code(keys, c.family, place, config.warnings);
-  refuse_foreign_parts(keys, place);
+  refuse_other_mathematics(keys, place);
   c.vocab_size = keys.integer("vocab_size", {}, 1, max_tokens);
   if (c.family == Family::gpt2) {
     read_gpt2(keys, c);
   } else {
     read_llama_like(keys, c, problems, unknown);
   }
-  read_special_parts(keys, c);
+  read_family_keys(keys, c);
   check_heads(keys, c);
   c.initializer_std = keys.number("initializer_range", 0.02);
   config.ids = read_ids(keys);

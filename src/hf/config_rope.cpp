@@ -15,19 +15,19 @@ Kind kind_of(ConfigKeys& rope, ModelConfig::Family family) {
   const std::string older = rope.text("type", "default");
   std::string name = rope.text("rope_type", older);
   const bool phi3 = family == ModelConfig::Family::phi3;
-  if (phi3 && (name == "su" || name == "yarn")) name = "longrope";  // its names in older files
+  if (phi3 && (name == "su" || name == "yarn")) name = "longrope";  // names in older files
   if (name == "default") return Kind::none;
   for (const Kind kind : {Kind::linear, Kind::dynamic, Kind::llama3, Kind::yarn, Kind::longrope}) {
     if (name != name_of(kind)) continue;
-    if (phi3 && kind != Kind::longrope) rope.problem("rope_type", fmt::format("{}: phi3 has longrope only", name));
+    if (phi3 && kind != Kind::longrope) rope.problem("rope_type", fmt::format("{}: phi3 supports only longrope", name));
     return kind;
   }
-  rope.problem("rope_type", fmt::format("{} is not known: default, linear, dynamic, llama3, yarn and longrope are",
-                                        printable(name)));
+  rope.problem("rope_type",
+               fmt::format("{} must be default, linear, dynamic, llama3, yarn or longrope", printable(name)));
   return Kind::none;
 }
 
-/// A number that may be left out.
+/// Reads an optional number.
 double optional_number(ConfigKeys& keys, std::string_view key) { return keys.number(key, 0.0); }
 
 void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
@@ -37,7 +37,7 @@ void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   if (s.kind == Kind::none) return;
   s.factor = optional_number(rope, "factor");
   if (s.kind == Kind::linear || s.kind == Kind::dynamic) return;
-  // Beside rope_scaling it wins, as in Transformers; without any the model is taken as not extended (Phi-3: from 4096).
+  // It overrides rope_scaling, as in Transformers; without any the model is not extended (Phi-3: from 4096).
   constexpr int64_t most = int64_t{1} << 30;
   const int64_t inside = rope.integer("original_max_position_embeddings", model.max_seq_len, 1, most);
   const int64_t otherwise = model.family == ModelConfig::Family::phi3 ? 4096 : inside;
@@ -60,7 +60,7 @@ void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   }
 }
 
-/// Without what only rope_parameters holds, and with the newer name of the kind.
+/// Removes the keys that only rope_parameters has, and uses the newer name of the kind.
 nlohmann::json scaling_alone(nlohmann::json rope) {
   if (!rope.is_object()) return rope;
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) rope.erase(key);
@@ -76,7 +76,7 @@ void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& p
   const nlohmann::json* older = keys.value("rope_scaling");
   const nlohmann::json* newer = keys.value("rope_parameters");
   if (older != nullptr && newer != nullptr && scaling_alone(*older) != scaling_alone(*newer)) {
-    keys.problem("rope_scaling", "means something else than rope_parameters: one of the two must go");
+    keys.problem("rope_scaling", "contradicts rope_parameters; remove one of them");
   }
   ConfigKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const double theta = keys.number("rope_theta", 10000.0);
@@ -85,13 +85,13 @@ void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& p
   model.partial_rotary_factor = rope.number("partial_rotary_factor", partial);
   if (model.partial_rotary_factor > 1 ||
       (model.partial_rotary_factor != 1 && model.family != ModelConfig::Family::phi3)) {
-    keys.problem("partial_rotary_factor", "only phi3 turns a part of each head, at most all of it");
+    keys.problem("partial_rotary_factor", "only phi3 supports a fraction of each head, at most 1");
   }
   read_scaling(rope, keys, model);
-  // In a file of Phi-3 it is there without scaling too.
+  // A file of Phi-3 has it without scaling, too.
   keys.no_effect("original_max_position_embeddings");
   for (const char* kind : {"full_attention", "sliding_attention"}) {
-    rope.only(kind, nullptr, "rope of its own for a kind of layers is not known");
+    rope.only(kind, nullptr, "separate rope settings for a kind of layers are not supported");
   }
   rope.no_effect(no_effect_rope);
   rope.list_unknown(unknown);

@@ -20,7 +20,7 @@ using Family = ModelConfig::Family;
 using Windows = HuggingFaceFamily::Windows;
 using Activation = ModelConfig::Activation;
 
-/// As Transformers names it; gated kinds by what is gated.
+/// Returns the name in Transformers; gated kinds are named by the function of the gate.
 std::string_view activation_name(Activation activation, Family family) {
   switch (activation) {
     case Activation::gelu:
@@ -67,7 +67,7 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
   if (windows == Windows::even_layers) return;
   j["use_sliding_window"] = c.sliding_window > 0;
   j["max_window_layers"] = all && c.sliding_window > 0 ? 0 : c.n_layers;
-  // Where only the last layers have it, readers that know no layer_types find them too.
+  // If only the last layers have it, max_window_layers informs readers that do not know layer_types.
   if (!all && static_cast<int64_t>(c.sliding_window_layers.size()) == c.n_layers - c.sliding_window_layers.front()) {
     j["max_window_layers"] = c.sliding_window_layers.front();
   }
@@ -116,7 +116,7 @@ void write_ids(nlohmann::json& j, const ModelConfig& c, const TokenIds& ids) {
   if (ids.eos.size() > 1) j["eos_token_id"] = ids.eos;
 }
 
-/// Name of every [model] key and its value as a deck has it, but for what config.json does not decide.
+/// Returns the name and deck value of every [model] key that config.json determines.
 std::vector<std::pair<std::string, std::string>> printed(ModelConfig model) {
   DeckKeys keys;
   model.visit(keys);

@@ -50,13 +50,13 @@ void to_float(StoredType type, const void* stored, int64_t count, float* out) {
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(load<f16>(bytes + 2 * i));
       return;
     default:
-      throw Error(fmt::format("{} is no type of weights", name_of(type)));
+      throw Error(fmt::format("{} is not a type of weights", name_of(type)));
   }
 }
 
 void to_float_in_memory(StoredType type, const void* stored, int64_t count, float* out) {
   int64_t done = 0;
-#ifdef __SSE2__  // of every 64-bit x86
+#ifdef __SSE2__  // part of every 64-bit x86
   if (type == StoredType::BF16) {
     const auto* bytes = static_cast<const char*>(stored);
     while (done < count && reinterpret_cast<uintptr_t>(out + done) % sizeof(__m128i) != 0) {
@@ -85,7 +85,7 @@ void from_float(StoredType type, const float* values, int64_t count, void* store
     case StoredType::BF16:
       for (int64_t i = 0; i < count; ++i) {
         const auto bits = std::bit_cast<uint32_t>(values[i]);
-        const auto exact = static_cast<uint16_t>(bits >> 16);  // also where a NaN would be made quiet
+        const auto exact = static_cast<uint16_t>(bits >> 16);  // also if this would make a NaN quiet
         const uint16_t rounded = (bits & 0xFFFFu) == 0 ? exact : bf16(values[i]).bits;
         std::memcpy(bytes + 2 * i, &rounded, sizeof(rounded));
       }
@@ -95,13 +95,13 @@ void from_float(StoredType type, const float* values, int64_t count, void* store
         const uint16_t rounded = f16(values[i]).bits;
         if ((rounded & 0x7FFFu) == 0x7C00u && std::isfinite(values[i])) {
           throw UserError(ExitCode::bad_content,
-                          fmt::format("element {}: {} does not fit fp16: write fp32 or bf16", i, values[i]));
+                          fmt::format("element {}: {} does not fit fp16; write fp32 or bf16", i, values[i]));
         }
         std::memcpy(bytes + 2 * i, &rounded, sizeof(rounded));
       }
       return;
     default:
-      throw Error(fmt::format("{} is no type of weights", name_of(type)));
+      throw Error(fmt::format("{} is not a type of weights", name_of(type)));
   }
 }
 

@@ -23,7 +23,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t piece_elements = int64_t{1} << 22;
-constexpr int64_t max_text = int64_t{256} << 20;  ///< bytes of a tokenizer's file
+constexpr int64_t max_text = int64_t{256} << 20;  ///< bytes per file of a tokenizer
 
 bool is_chat_template(const std::string& name) {
   return name.starts_with(std::string(chat_template_folder) + "/") ||
@@ -35,7 +35,7 @@ bool has_chat_template(const std::map<std::string, std::string>& texts) {
          (config != texts.end() && config->second.find("\"chat_template\"") != std::string::npos);
 }
 
-/// Returns whether the files that the tokenizer was read from are among these.
+/// Returns true if the files that the tokenizer was read from are among these.
 bool holds_tokenizer(const std::map<std::string, std::string>& texts, const Tokenizer& tokenizer) {
   const std::vector<TokenizerFile> files = tokenizer.files();
   return !files.empty() && std::ranges::all_of(files, [&](const TokenizerFile& file) {
@@ -58,12 +58,12 @@ std::map<std::string, std::string> texts_of(const ExportOptions& options, const 
   }
   texts.try_emplace("generation_config.json", write_generation_config(model, ids));
   if (!options.save_tokenizer) return texts;
-  const bool own_template = has_chat_template(options.beside_tokenizer);
+  const bool own_template = has_chat_template(options.companion_files);
   std::erase_if(texts, [&](const auto& text) {
     if (is_chat_template(text.first)) return own_template;
     return std::ranges::find(tokenizer_file_names, text.first) != tokenizer_file_names.end();
   });
-  texts.insert(options.beside_tokenizer.begin(), options.beside_tokenizer.end());
+  texts.insert(options.companion_files.begin(), options.companion_files.end());
   return texts;
 }
 
@@ -77,14 +77,14 @@ ModelFolderPlan plan_of(const ExportOptions& options, std::map<std::string, std:
   return plan;
 }
 
-/// Sends the values of a slice through this process, or, on the rank that has a writer, into the file. A failure to
-/// write is kept: the other ranks count on this one in the gathers that follow.
+/// Sends the values of a slice through this process or, on the rank with the writer, into the file. It stores a write
+/// error for later, since the other ranks need this one in the gathers that follow.
 class SliceWriter {
  public:
   SliceWriter(const GatherWeights& gather, ModelFolderWriter* writer, Communicator& communicator)
       : gather_(gather), writer_(writer), communicator_(communicator) {}
 
-  /// `offset`: of the parameter in its unit.
+  /// `offset` is that of the parameter in its unit.
   void write(int unit, int64_t offset, const ParamSpec& param, const ParamSlice& slice) {
     offset += slice.first_row * param.columns;
     const int64_t elements = slice.rows * param.columns;
@@ -117,7 +117,7 @@ class SliceWriter {
     }
   }
 
-  /// values_ are elements of a [rows, columns] from `at` on.
+  /// values_ are elements of a [rows, columns] matrix, starting at `at`.
   void turn(int64_t at, int64_t rows, int64_t columns) {
     int64_t r = at / columns, c = at % columns;
     for (const float value : values_) {
@@ -135,7 +135,7 @@ class SliceWriter {
   std::exception_ptr failure_;
 };
 
-/// Rows of the embedding that no token has stay behind: to other programs they would be tokens.
+/// Embedding rows without a token are omitted: other programs would take them for tokens.
 ParamSlice exported_slice(const DecoderShape& shape, const ParamSlice& slice) {
   ParamSlice exported = slice;
   const DecoderNames& names = shape.names;
@@ -239,8 +239,8 @@ void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const s
   const bool is_folder = std::filesystem::is_directory(place, ignored);
   if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) return;
   const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
-  std::map<std::string, std::string> beside = tokenizer_texts(folder);
-  if (holds_tokenizer(beside, tokenizer)) options.beside_tokenizer = std::move(beside);
+  std::map<std::string, std::string> companions = tokenizer_texts(folder);
+  if (holds_tokenizer(companions, tokenizer)) options.companion_files = std::move(companions);
 }
 
 std::map<std::string, std::string> model_texts(const std::string& folder) {
@@ -266,7 +266,7 @@ std::vector<std::string> convert_model(const std::string& source, ExportOptions 
   const StoredType type = options.type.value_or(index.tensors[match.slices.front().tensor].type);
   ModelFolderPlan plan = plan_of(options, texts_of(options, config.model, type));
   if (!index.metadata.empty()) plan.metadata = index.metadata;
-  // Under the model's own names, whatever stood before them in the files.
+  // Uses the model's own names, without any prefix that the files had.
   const auto name_of_slice = [&](const SliceSource& s) -> const std::string& {
     return units[static_cast<size_t>(s.unit)]
         .params[static_cast<size_t>(s.param)]

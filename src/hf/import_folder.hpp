@@ -8,10 +8,10 @@
 
 namespace llmtrain {
 
-/// Values of a slice of a parameter, row-major [rows, columns] as the model holds it.
+/// Function that returns the values of a slice of a parameter, row-major [rows, columns] as in the model.
 using SliceValues = std::function<std::vector<float>(const ParamSpec& param, const ParamSlice& slice)>;
 
-/// The folder of a model, one slice after the other.
+/// Writes the folder of a model, slice by slice.
 void write_imported(const ImportOptions& options, const ModelConfig& model, const TokenIds& ids,
                     const SliceValues& values);
 

@@ -19,12 +19,12 @@ namespace {
 constexpr int64_t max_bytes = int64_t{1} << 30;
 constexpr int64_t max_values = int64_t{1} << 20;
 
-/// The state of a model as minGPT and nanoGPT name it.
+/// State of a model with the names of minGPT and nanoGPT.
 class GptState {
  public:
   explicit GptState(const std::string& path)
       : path_(path), document_(read_json(FileHandle::open_to_read(path), {max_bytes, max_values})) {
-    if (!document_.is_object() || !document_.contains("config")) refuse("no state of a GPT: it has no \"config\"");
+    if (!document_.is_object() || !document_.contains("config")) refuse("not the state of a GPT: it has no \"config\"");
     for (const auto& item : document_.items()) {
       if (item.key() != "config") stored_.emplace_back(item.key());
     }
@@ -45,7 +45,7 @@ class GptState {
     c.vocab_size = keys.integer("vocab_size", {}, 1, 1 << 30);
     c.max_seq_len = keys.integer("block_size", {}, 1, 1 << 24);
     keys.no_effect("model_type embd_pdrop resid_pdrop attn_pdrop dropout");
-    // nanoGPT says whether there are biases, and has the exact GELU; minGPT has them, and GELU by tanh.
+    // nanoGPT records whether there are biases, and uses the exact GELU; minGPT has biases, and GELU by tanh.
     const bool nano = keys.has_key("bias");
     has_bias_ = keys.boolean("bias", true);
     if (c.n_heads > 0 && c.d_model % c.n_heads != 0) keys.problem("n_head", "does not divide n_embd");
@@ -67,7 +67,7 @@ class GptState {
   std::vector<float> values(const ParamSpec& param, const ParamSlice& slice) {
     const auto count = static_cast<size_t>(slice.rows * param.columns);
     if (!has_bias_ && slice.name.ends_with(".bias")) {
-      if (has(slice.name)) refuse(slice.name + ": it is there, and config.bias is false");
+      if (has(slice.name)) refuse(slice.name + ": unexpected bias, since config.bias is false");
       return std::vector<float>(count);
     }
     const std::vector<int64_t> expected =
@@ -85,7 +85,7 @@ class GptState {
     return values;
   }
 
-  /// Before anything is written: a tensor that no part of the model asks for.
+  /// Refuses, before anything is written, a tensor that the model does not use.
   void refuse_extra(const std::vector<UnitSpec>& units) const {
     std::set<std::string_view> known = {head, embedding};
     for (const UnitSpec& unit : units) {
@@ -95,7 +95,7 @@ class GptState {
     }
     for (const auto& [name, number] : names_.number_of) {
       const bool mask = name.ends_with(".attn.bias");
-      if (!mask && !known.contains(name)) refuse(printable(stored_[number]) + ": no part of this model asks for it");
+      if (!mask && !known.contains(name)) refuse(printable(stored_[number]) + ": this model does not use it");
     }
   }
 
@@ -106,7 +106,7 @@ class GptState {
   bool has(std::string_view name) const { return names_.find(name) >= 0; }
   JsonNode tensor(std::string_view name) const {
     int64_t number = names_.find(name);
-    if (number < 0 && name == embedding) number = names_.find(head);  // of a tied pair a state may hold either one
+    if (number < 0 && name == embedding) number = names_.find(head);  // a state can hold either one of a tied pair
     if (number < 0) refuse(fmt::format("{}: the tensor is missing", name));
     return JsonNode(document_, path_).at(stored_[static_cast<size_t>(number)]);
   }

@@ -20,11 +20,11 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t window_elements = int64_t{2} << 20;  ///< what one thread reads at a time: 8 MiB of fp32
-constexpr size_t windows_before_pause = 8;             ///< of each thread
+constexpr int64_t block_elements = int64_t{2} << 20;  ///< elements per read of one thread: 8 MiB of fp32
+constexpr size_t blocks_before_pause = 8;             ///< per thread
 
-/// Elements [begin, end) of a slice and where they belong on this rank.
-struct Window {
+/// Elements [begin, end) of a slice and their destination on this rank.
+struct Block {
   StoredSlice slice;
   int64_t begin;
   int64_t end;
@@ -32,10 +32,10 @@ struct Window {
   int64_t first;  ///< element of the unit
 };
 
-/// work(0) .. work(count - 1) on threads, with pauses between.
+/// Runs work(0) .. work(count - 1) on threads, with pauses in between.
 template <class Work>
-void share_out(size_t count, int threads, const Pause& pause, const Work& work) {
-  const size_t batch = windows_before_pause * static_cast<size_t>(threads);
+void run_on_threads(size_t count, int threads, const Pause& pause, const Work& work) {
+  const size_t batch = blocks_before_pause * static_cast<size_t>(threads);
   for (size_t first = 0; first < count; first += batch) {
     parallel_for(std::min(batch, count - first), threads, [&](size_t i) { work(first + i); });
     pause();
@@ -47,20 +47,20 @@ class Loader {
   Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator)
       : index_(index), match_(match), params_(params), communicator_(communicator), files_(index.files.size()) {}
 
-  /// This rank's share.
+  /// Reads this rank's share.
   void read(Stream& stream, const Pause& pause) {
     const FolderHandle folder = FolderHandle::open(index_.folder);
-    const std::vector<Window> windows = cut_windows(folder);
+    const std::vector<Block> blocks = make_blocks(folder);
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
     if (device_memory_is_host() && !params_.is_offloaded(StateKind::master)) {
-      share_out(windows.size(), threads, pause, [&](size_t i) {
-        const Window& w = windows[i];
+      run_on_threads(blocks.size(), threads, pause, [&](size_t i) {
+        const Block& w = blocks[i];
         const ParamStore::Shard shard = params_.shard(w.unit);
         bytes += read_slice(w.slice, w.begin, w.end, shard.master.as<float>() + (w.first - shard.begin));
       });
     } else {
-      read_through_host(windows, threads, bytes, stream, pause);
+      read_through_host(blocks, threads, bytes, stream, pause);
     }
     bytes_ = bytes;
     if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
@@ -79,8 +79,8 @@ class Loader {
     return *handle;
   }
 
-  std::vector<Window> cut_windows(const FolderHandle& folder) {
-    std::vector<Window> windows;
+  std::vector<Block> make_blocks(const FolderHandle& folder) {
+    std::vector<Block> blocks;
     for (const SliceSource& source : match_.slices) {
       const ParamSpec& param = params_.spec(source.unit).params[static_cast<size_t>(source.param)];
       const ParamSlice& slice = param.slices[static_cast<size_t>(source.slice)];
@@ -91,34 +91,34 @@ class Loader {
       if (begin >= end) continue;
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
-      for (int64_t at = begin; at < end; at += window_elements) {
-        const int64_t stop = std::min(at + window_elements, end);
-        windows.push_back({stored, at - offset, stop - offset, source.unit, at});
+      for (int64_t at = begin; at < end; at += block_elements) {
+        const int64_t stop = std::min(at + block_elements, end);
+        blocks.push_back({stored, at - offset, stop - offset, source.unit, at});
       }
     }
-    return windows;
+    return blocks;
   }
 
-  void read_through_host(const std::vector<Window>& windows, int threads, std::atomic<int64_t>& bytes, Stream& stream,
+  void read_through_host(const std::vector<Block>& blocks, int threads, std::atomic<int64_t>& bytes, Stream& stream,
                          const Pause& pause) {
     const size_t at_once = static_cast<size_t>(threads);
     std::vector<std::vector<float>> buffers(at_once);
-    for (size_t first = 0; first < windows.size(); first += at_once) {
-      const size_t count = std::min(at_once, windows.size() - first);
+    for (size_t first = 0; first < blocks.size(); first += at_once) {
+      const size_t count = std::min(at_once, blocks.size() - first);
       parallel_for(count, threads, [&](size_t i) {
-        const Window& w = windows[first + i];
+        const Block& w = blocks[first + i];
         buffers[i].resize(static_cast<size_t>(w.end - w.begin));
         bytes += read_slice(w.slice, w.begin, w.end, buffers[i].data());
       });
       for (size_t i = 0; i < count; ++i) {
-        const Window& w = windows[first + i];
+        const Block& w = blocks[first + i];
         params_.write_state(w.unit, StateKind::master, w.first, w.end - w.begin, buffers[i].data(), stream);
       }
       pause();
     }
   }
 
-  /// Every rank compares its part of the two matrices.
+  /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {
     const WeightIndex::Tensor& head = index_.tensors[static_cast<size_t>(match_.tied_head)];
     const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
@@ -126,9 +126,9 @@ class Loader {
     const int64_t first = elements / ranks * rank, last = rank + 1 == ranks ? elements : elements / ranks * (rank + 1);
     const StoredSlice a{&head, &file(folder, head.file), elements, 1, false};
     const StoredSlice b{&embedding, &file(folder, embedding.file), elements, 1, false};
-    const int64_t step = window_elements / 8;
-    const auto windows = static_cast<size_t>((last - first + step - 1) / step);
-    share_out(windows, threads, pause, [&](size_t i) {
+    const int64_t step = block_elements / 8;
+    const auto blocks = static_cast<size_t>((last - first + step - 1) / step);
+    run_on_threads(blocks, threads, pause, [&](size_t i) {
       const int64_t begin = first + static_cast<int64_t>(i) * step, end = std::min(begin + step, last);
       std::vector<float> left(static_cast<size_t>(end - begin)), right(left.size());
       read_slice(a, begin, end, left.data());
@@ -136,8 +136,8 @@ class Loader {
       if (std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) != 0) {
         throw UserError(ExitCode::bad_content,
                         fmt::format("{}: {} differs from {}, although config.json ties them (tie_word_embeddings). "
-                                    "Where they are two matrices, set tie_word_embeddings to false there; where one "
-                                    "of the two is left over, remove it",
+                                    "If they are two matrices, set tie_word_embeddings to false there; if one "
+                                    "of the two is obsolete, remove it",
                                     index_.folder, head.name, embedding.name));
       }
     });
@@ -162,7 +162,7 @@ std::vector<UnitSpec> units_of(const ParamStore& params) {
 
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream) {
-  // Headers are read once; a model of a thousand files is not opened by every rank.
+  // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() == 0) packed = read_weight_index(FolderHandle::open(folder)).packed();

@@ -1,7 +1,7 @@
 #pragma once
-// Weights of a Hugging Face folder -> a ParamStore. Each rank reads the bytes of the elements that it owns, on several
-// threads, straight into its master weights: no rank ever holds the whole model, at ZeRO 0 too, where the shards are
-// gathered after they were read.
+// Reads the weights of a Hugging Face folder into a ParamStore. Each rank reads the bytes of the elements that it owns,
+// on several threads, directly into its master weights: no rank ever holds the whole model, not even at ZeRO 0, where
+// the shards are gathered after reading.
 
 #include <string>
 #include <vector>
@@ -12,21 +12,21 @@
 namespace llmtrain {
 
 struct LoadReport {
-  int64_t bytes = 0;   ///< read by all ranks
-  double seconds = 0;  ///< of reading, the slowest rank's
+  int64_t bytes = 0;   ///< bytes that all ranks read
+  double seconds = 0;  ///< time of the slowest rank
   int64_t files = 0;
-  std::vector<std::string> notes, warnings;  ///< of WeightMatch
+  std::vector<std::string> notes, warnings;  ///< from WeightMatch
 };
 
-/// Collective. Every parameter of the started store gets its value, exactly, and weights are published. `shape` is what
+/// Collective. Sets every parameter of the started store exactly, and publishes the weights. `shape` is the one that
 /// the store's units were made from.
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
                         Communicator& communicator, Stream& stream);
 
-/// Without reading a weight: whether the folder holds what the model needs. For one rank.
+/// Checks, without reading a weight, that the folder holds what the model needs. For one rank.
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units);
 
-/// "1.2 GB from 3 files in 0.41 s, 2.9 GB/s"
+/// Returns, for example, "1.2 GB from 3 files in 0.41 s, 2.9 GB/s".
 std::string load_text(const LoadReport& report);
 
 }  // namespace llmtrain

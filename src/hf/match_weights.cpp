@@ -14,7 +14,7 @@
 namespace llmtrain {
 namespace {
 
-/// Problems of one kind; the first few are named.
+/// Problems of one kind; messages name the first few.
 class Problems {
  public:
   explicit Problems(std::string title) : title_(std::move(title)) {}
@@ -33,7 +33,7 @@ class Problems {
   int64_t count_ = 0;
 };
 
-/// Heads of other tasks: a folder that has one beside a language model is trained and evaluated without it.
+/// Heads of other tasks: a folder with one besides a language model is trained and evaluated without it.
 constexpr std::array<std::string_view, 4> other_heads = {"score.", "classifier.", "qa_outputs.", "v_head."};
 
 std::vector<std::string_view> names_of(const WeightIndex& index) {
@@ -73,9 +73,9 @@ class Matcher {
     }
     const std::string problems = missing_.text() + extra_.text() + wrong_shape_.text() + wrong_type_.text();
     if (!problems.empty()) {
-      throw UserError(ExitCode::bad_content,
-                      fmt::format("{}: the weights are not those of the model that config.json describes{}",
-                                  index_.folder, problems));
+      throw UserError(
+          ExitCode::bad_content,
+          fmt::format("{}: the weights do not fit the model that config.json describes{}", index_.folder, problems));
     }
     if (!names_.added.empty()) match_.notes.push_back(fmt::format("names begin with '{}'", names_.added));
     if (!names_.missing.empty()) match_.notes.push_back(fmt::format("names without '{}'", names_.missing));
@@ -84,8 +84,8 @@ class Matcher {
     }
     if (other_heads_ > 0) {
       match_.warnings.push_back(fmt::format(
-          "{}: {} tensor{} of another head ({}) {} left out: the language model alone "
-          "is taken",
+          "{}: {} tensor{} of another head ({}) {} omitted; only the language model "
+          "is used",
           index_.folder, other_heads_, other_heads_ == 1 ? "" : "s", other_head_, other_heads_ == 1 ? "is" : "are"));
     }
     if (rope_tables_ > 0) match_.notes.push_back(fmt::format("{} rope tables not needed", rope_tables_));
@@ -97,13 +97,13 @@ class Matcher {
   int64_t take(const ParamSpec& param, const ParamSlice& slice) {
     const std::string& name = slice.name;
     int64_t found = names_.find(name);
-    // A file may hold either one of a tied pair.
+    // A file can hold either one of a tied pair.
     if (found < 0 && name == embedding_ && shape_.config.tie_embeddings) found = names_.find(head_);
     if (found < 0) {
       const bool other_is_there = name == head_ ? names_.find(embedding_) >= 0 : names_.find(head_) >= 0;
       const bool of_pair = (name == head_ || name == embedding_) && !shape_.config.tie_embeddings && other_is_there;
       missing_.add(of_pair ? name +
-                                 " (where head and embedding are one matrix, config.json must say "
+                                 " (if head and embedding are one matrix, config.json must set "
                                  "tie_word_embeddings: true)"
                            : name);
       return -1;
@@ -120,7 +120,7 @@ class Matcher {
     return static_cast<int64_t>(number);
   }
 
-  /// What no parameter asked for: known harmless things are noted, the rest is a problem.
+  /// Sorts unused tensors: known harmless ones give a note, the others a problem.
   void check_unused(size_t number) {
     const WeightIndex::Tensor& tensor = index_.tensors[number];
     const std::string& name = plain_names_[number];
@@ -131,7 +131,7 @@ class Matcher {
       ++masks_;
     } else if (name == head_ && shape_.config.tie_embeddings) {
       match_.tied_head = static_cast<int64_t>(number);
-      match_.embedding = names_.find(embedding_);  // there, since the head was not taken in its place
+      match_.embedding = names_.find(embedding_);  // present, since the head was not used in its place
       const WeightIndex::Tensor& embedding = index_.tensors[static_cast<size_t>(match_.embedding)];
       if (tensor.shape != embedding.shape) {
         wrong_shape_.add(fmt::format("{} is {}, the embedding that it is tied to {}", name, shape_text(tensor.shape),
@@ -149,13 +149,13 @@ class Matcher {
   const DecoderShape& shape_;
   const WeightIndex& index_;
   StoredNames names_;
-  std::vector<std::string> plain_names_;  ///< of each tensor, as the model has them
+  std::vector<std::string> plain_names_;  ///< name of each tensor in the model
   std::vector<uint8_t> used_;
-  std::string embedding_, head_;  ///< the pair that may be tied
-  std::string other_head_;        ///< the first tensor of one
+  std::string embedding_, head_;  ///< the pair that can be tied
+  std::string other_head_;        ///< first tensor of another head
   WeightMatch match_;
-  Problems missing_{"missing"}, extra_{"not part of the model"}, wrong_shape_{"of another shape"},
-      wrong_type_{"of a type other than F32, BF16, F16"};
+  Problems missing_{"missing"}, extra_{"not in the model"}, wrong_shape_{"with another shape"},
+      wrong_type_{"with a type other than F32, BF16, F16"};
   int64_t rope_tables_ = 0, masks_ = 0, other_heads_ = 0;
 };
 

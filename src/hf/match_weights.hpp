@@ -7,29 +7,29 @@
 
 namespace llmtrain {
 
-/// A slice of a parameter and the stored tensor that it is.
+/// A slice of a parameter and its stored tensor.
 struct SliceSource {
   int unit;
   int param;
   int slice;
   int64_t columns;
-  size_t tensor;  ///< of WeightIndex::tensors
+  size_t tensor;  ///< index in WeightIndex::tensors
 };
 
 struct WeightMatch {
   std::vector<SliceSource> slices;  ///< every slice of every unit, in order
-  /// A head that is stored although it is tied, and the embedding: they must be equal. -1: none.
+  /// A head that is stored although it is tied, and the embedding: they must be equal. -1 = none.
   int64_t tied_head = -1;
   int64_t embedding = -1;
-  std::vector<std::string> notes;     ///< how the tensors are named, and what is there and not needed
-  std::vector<std::string> warnings;  ///< what is there and may have been wanted
+  std::vector<std::string> notes;     ///< naming of the tensors, and unneeded tensors
+  std::vector<std::string> warnings;  ///< tensors that are not used but may have been wanted
 };
 
-/// Finds each of the model's tensors. UserError(bad_content) that names what is missing, what no part of the model asks
-/// for, and wrong shapes and types, all at once.
+/// Finds each of the model's tensors. Throws UserError(bad_content) that names all missing tensors, unused tensors, and
+/// wrong shapes and types at once.
 WeightMatch match_weights(const DecoderShape& shape, const std::vector<UnitSpec>& units, const WeightIndex& index);
 
-/// Shape of a slice in files.
+/// Returns the shape of a slice in files.
 std::vector<int64_t> stored_shape(const ParamSpec& param, const ParamSlice& slice);
 
 }  // namespace llmtrain

@@ -41,7 +41,7 @@ bool is_model_file(const std::string& name) {
          std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
 }
 
-/// False also when it cannot be read.
+/// Returns false also if it cannot be read.
 bool holds_model_files_only(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -50,8 +50,8 @@ bool holds_model_files_only(const fs::path& folder) {
   return !error;
 }
 
-/// What killed processes of this machine left of the same folder. One that was killed while it replaced a model may
-/// have left files of the user's there: they stay.
+/// Removes temporary folders of the same model that killed processes of this machine left. If a process was killed
+/// while it replaced a model, such a folder can hold the user's files: they are kept.
 void remove_leftovers(const std::string& path) {
   const fs::path folder = folder_of(path);
   const std::string prefix = fmt::format("{}.partial-{}-", fs::path(path).filename().string(), host_name());
@@ -69,16 +69,17 @@ void remove_leftovers(const std::string& path) {
 
 void check_replaceable(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  if (name.empty() || name == "." || name == "..") cannot_create(path, "give the folder by its name");
-  if (fs::is_symlink(path)) cannot_create(path, "it is a symbolic link: give the folder that it leads to");
+  if (name.empty() || name == "." || name == "..") cannot_create(path, "give the folder's own name");
+  if (fs::is_symlink(path)) cannot_create(path, "it is a symbolic link; name the folder that it points to");
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     if (entry.is_regular_file() || entry.path().filename() == chat_template_folder) continue;
-    cannot_create(path, fmt::format("it holds {}, so it is no folder of one model: it is not replaced; choose another",
-                                    printable(entry.path().filename().string())));
+    cannot_create(
+        path, fmt::format("it contains {}, so it is not the folder of one model and is not replaced; choose another",
+                          printable(entry.path().filename().string())));
   }
 }
 
-/// Takes over what is no file of the model that was replaced.
+/// Moves files that do not belong to the replaced model.
 void keep_foreign_files(const std::string& former, const std::string& folder) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(former, ignored)) {
@@ -86,14 +87,14 @@ void keep_foreign_files(const std::string& former, const std::string& folder) {
     if (is_model_file(name)) continue;
     const std::string place = fmt::format("{}/{}", folder, name);
     if (std::rename(entry.path().c_str(), place.c_str()) != 0) {
-      fail_to_create(place, fmt::format("it is still in {}, for it cannot be moved", former), errno);
+      fail_to_create(place, fmt::format("it cannot be moved and is still in {}", former), errno);
     }
   }
 }
 
 int64_t bytes_of(const StoredTensor& t) { return t.numel() * bits_of(t.type) / 8; }
 
-/// Number of each tensor's file: one is full before the next begins, and a tensor is never cut.
+/// Returns the file of each tensor: files are filled in order, and a tensor is never split.
 std::vector<size_t> divide(const std::vector<StoredTensor>& tensors, int64_t file_bytes) {
   std::vector<size_t> files;
   int64_t used = 0;
@@ -110,7 +111,7 @@ std::vector<size_t> divide(const std::vector<StoredTensor>& tensors, int64_t fil
   return files;
 }
 
-/// Names that Transformers, and with it other readers, expect.
+/// File names that Transformers and other readers expect.
 std::string file_name(size_t file, size_t count) {
   return count == 1 ? single_weights_name : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, count);
 }
@@ -128,8 +129,8 @@ ModelFolderWriter::ModelFolderWriter(ModelFolderPlan plan) : plan_(std::move(pla
   while (plan_.path.size() > 1 && plan_.path.ends_with('/')) plan_.path.pop_back();
   std::error_code error;
   const bool there = fs::exists(plan_.path, error);
-  if (there && !fs::is_directory(plan_.path, error)) cannot_create(plan_.path, "a file of that name is there");
-  if (there && !plan_.overwrite && !fs::is_empty(plan_.path, error)) cannot_create(plan_.path, "it is there already");
+  if (there && !fs::is_directory(plan_.path, error)) cannot_create(plan_.path, "a file of that name exists");
+  if (there && !plan_.overwrite && !fs::is_empty(plan_.path, error)) cannot_create(plan_.path, "it already exists");
   if (there) check_replaceable(plan_.path);
   remove_leftovers(plan_.path);
   partial_ = fmt::format("{}.partial-{}-{}", plan_.path, host_name(), getpid());

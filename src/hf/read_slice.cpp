@@ -8,10 +8,10 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t staging_bytes = int64_t{256} << 10;  ///< stays in the second-level cache
+constexpr int64_t staging_bytes = int64_t{256} << 10;  ///< fits the second-level cache
 constexpr int64_t page_bytes = 4096;
 
-/// Of this thread, reused from call to call.
+/// Buffer of this thread, reused by later calls.
 char* staging(int64_t bytes) {
   thread_local std::vector<char> buffer;
   if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<size_t>(bytes));
@@ -34,11 +34,11 @@ int64_t read_rows(const StoredSlice& s, int64_t begin, int64_t end, float* out) 
   return bytes;
 }
 
-/// Rows [first, last) of the model's matrix are columns of the stored one, of which a few rows at a time are read.
+/// Rows [first, last) of the model's matrix are columns of the stored one; a few stored rows are read at a time.
 int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, float* out) {
   const int64_t width = bits_of(s.tensor->type) / 8;
   const int64_t first = begin / s.columns, last = (end + s.columns - 1) / s.columns, rows = last - first;
-  const bool whole = (s.rows - rows) * width < page_bytes;  // gaps included
+  const bool whole = (s.rows - rows) * width < page_bytes;  // includes the gaps
   const int64_t stored_row = (whole ? s.rows : rows) * width;
   const int64_t block = std::clamp<int64_t>(staging_bytes / (stored_row + 4 * rows), 1, s.columns);
   int64_t total = 0;
@@ -60,7 +60,7 @@ int64_t read_columns(const StoredSlice& s, int64_t begin, int64_t end, float* ou
       to_float(s.tensor->type, buffer + i * stored_row, rows, values.data() + i * rows);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = (first + r) * s.columns + c - begin;  // of `out`, where column c of the row would lie
+      const int64_t row = (first + r) * s.columns + c - begin;  // address in `out` of column c in the row
       const int64_t from = std::max<int64_t>(0, -row), to = std::min(count, end - begin - row);
       for (int64_t i = from; i < to; ++i) out[row + i] = values[static_cast<size_t>(i * rows + r)];
     }

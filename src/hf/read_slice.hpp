@@ -4,7 +4,7 @@
 
 namespace llmtrain {
 
-/// A slice of a parameter as it lies in a file: [rows, columns], or [columns, rows] when transposed.
+/// Slice of a parameter in a file: [rows, columns], or [columns, rows] when transposed.
 struct StoredSlice {
   const WeightIndex::Tensor* tensor;
   const FileHandle* file;
@@ -13,8 +13,8 @@ struct StoredSlice {
   bool transposed;
 };
 
-/// Elements [begin, end) of the slice, counted row-major as the model holds it, as fp32. Reads no bytes but theirs,
-/// unless the gaps between them are shorter than a page. Safe for threads. Returns the bytes read.
+/// Reads elements [begin, end) of the slice, counted row-major as in the model, as fp32. It reads no other bytes,
+/// except gaps shorter than a page. Thread-safe. Returns the number of bytes read.
 int64_t read_slice(const StoredSlice& slice, int64_t begin, int64_t end, float* out);
 
 }  // namespace llmtrain

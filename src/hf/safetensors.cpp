@@ -36,7 +36,7 @@ std::optional<StoredType> type_of(std::string_view name) {
 constexpr int64_t length_bytes = 8;
 constexpr size_t max_metadata = 65536;  // entries
 
-/// Collects the tensors; offsets are those of the header until they are checked.
+/// Collects the tensors; offsets are taken from the header and checked later.
 class HeaderHandler final : public JsonHandler {
  public:
   explicit HeaderHandler(SafetensorsHeader& header) : JsonHandler(30 * max_tensors_of_file), header_(header) {}
@@ -95,7 +95,7 @@ class HeaderHandler final : public JsonHandler {
   }
 
   bool on_close() override {
-    if (depth() == 2) return true;  // of shape or data_offsets
+    if (depth() == 2) return true;  // values of shape or data_offsets
     if (depth() == 0 || in_metadata_) return true;
     for (const Place p : {Place::dtype, Place::shape, Place::offsets}) {
       if (!seen_[static_cast<size_t>(p)])
@@ -132,11 +132,11 @@ class HeaderHandler final : public JsonHandler {
   std::string name_, key_;
   Place place_ = Place::none;
   std::array<bool, 5> seen_{};
-  int offsets_ = 0;  // read of the current tensor
+  int offsets_ = 0;  // number of offsets of the current tensor that were read
   bool in_metadata_ = false, has_metadata_ = false;
 };
 
-/// Bytes of a tensor, or nothing when they do not fit 63 bits or are no whole number.
+/// Returns the bytes of a tensor, or nothing if they do not fit 63 bits or are not a whole number.
 std::optional<int64_t> checked_bytes(const StoredTensor& tensor) {
   int64_t count = 1, bits = 0;
   if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return 0;
@@ -162,16 +162,16 @@ void check_tensors(SafetensorsHeader& header, const std::string& path, int64_t d
   for (StoredTensor& t : tensors) {
     const std::string name = printable(t.name);
     if (t.begin != next) {
-      refuse(fmt::format("{} begins at byte {} of the data, where {} was expected: tensors overlap or leave a hole",
-                         name, t.begin, next));
+      refuse(fmt::format("{} begins at byte {} of the data instead of {}: tensors overlap or leave a hole", name,
+                         t.begin, next));
     }
     if (t.end < t.begin || t.end > data_bytes) {
-      refuse(fmt::format("{} ends at byte {} of the data, of which there are {}: {}", name, t.end, data_bytes,
-                         t.end > data_bytes ? "the file is cut off or damaged" : "before its beginning"));
+      refuse(fmt::format("{} ends at byte {} of {} bytes of data: {}", name, t.end, data_bytes,
+                         t.end > data_bytes ? "the file is cut off or damaged" : "it ends before it begins"));
     }
     const std::optional<int64_t> bytes = checked_bytes(t);
     if (bytes != t.end - t.begin) {
-      refuse(fmt::format("{}: {} {} does not take the {} bytes that data_offsets give it", name, name_of(t.type),
+      refuse(fmt::format("{}: {} {} does not need {} bytes, as data_offsets declare", name, name_of(t.type),
                          shape_text(t.shape), t.end - t.begin));
     }
     next = t.end;
@@ -191,23 +191,23 @@ int64_t read_header_length(const FileHandle& file) {
   const int64_t size = file.size();
   const int64_t got = file.read_some(0, static_cast<int64_t>(start.size()), start.data());
   if (std::string_view(start.data(), static_cast<size_t>(got)).starts_with("version https://git-lfs")) {
-    refuse("a Git LFS pointer, not the weights: fetch the file itself (git lfs pull)");
+    refuse("a Git LFS pointer, not the weights; fetch the file itself (git lfs pull)");
   }
-  if (size < length_bytes || got < length_bytes) refuse(fmt::format("no safetensors file: it has {} bytes", size));
+  if (size < length_bytes || got < length_bytes) refuse(fmt::format("not a safetensors file: it has {} bytes", size));
   uint64_t length = 0;
   for (int i = length_bytes - 1; i >= 0; --i)
     length = length << 8 | static_cast<uint8_t>(start[static_cast<size_t>(i)]);
   if (length > static_cast<uint64_t>(max_safetensors_header)) {
-    refuse(
-        fmt::format("no safetensors file, or damaged: its first 8 bytes give the header {} bytes, at most {} are "
-                    "allowed",
-                    length, max_safetensors_header));
+    refuse(fmt::format(
+        "not a safetensors file, or damaged: its first 8 bytes declare a header of {} bytes; at most {} are "
+        "allowed",
+        length, max_safetensors_header));
   }
   if (static_cast<int64_t>(length) > size - length_bytes) {
-    refuse(fmt::format("the header should have {} bytes, the file ends after {}: it is cut off or damaged", length,
+    refuse(fmt::format("the header should have {} bytes, but the file ends after {}: it is cut off or damaged", length,
                        size - length_bytes));
   }
-  if (length < 2 || start[length_bytes] != '{') refuse("no safetensors file: the header does not begin with '{'");
+  if (length < 2 || start[length_bytes] != '{') refuse("not a safetensors file: the header does not begin with '{'");
   return static_cast<int64_t>(length);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // The safetensors format: 8 bytes little-endian length of the header, the header (JSON: name -> dtype, shape,
-// data_offsets; __metadata__), then the tensors, row-major, without holes. Nothing here trusts the file.
+// data_offsets; __metadata__), then the tensors, row-major, without holes. The reader does not trust the file.
 
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@ inline constexpr int64_t max_safetensors_header = 100'000'000;  ///< bytes, as i
 inline constexpr int64_t max_tensors_of_file = 1'000'000;
 inline constexpr size_t max_tensor_rank = 8;
 
-/// Every dtype that the format knows, in its order.
+/// All dtypes of the format, in its order.
 enum class StoredType : uint8_t {
   BOOL,
   F4,
@@ -48,21 +48,21 @@ struct StoredTensor {
   std::string name;
   StoredType type = StoredType::F32;
   std::vector<int64_t> shape;
-  int64_t begin = 0;  ///< bytes in the file
+  int64_t begin = 0;  ///< offset in the file, in bytes
   int64_t end = 0;
 
-  int64_t numel() const;  ///< fits, once the header is checked
+  int64_t numel() const;  ///< fits after the header was checked
 };
 
 struct SafetensorsHeader {
-  std::vector<StoredTensor> tensors;  ///< in the order of the file
+  std::vector<StoredTensor> tensors;  ///< in file order
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads and checks the header: UserError(bad_content) for anything but a sound file, with what is wrong and where.
+/// Reads and checks the header. Throws UserError(bad_content) with the problem and its location for an invalid file.
 SafetensorsHeader read_safetensors_header(const FileHandle& file);
 
-/// "[2, 3]"
+/// Returns, for example, "[2, 3]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
 }  // namespace llmtrain

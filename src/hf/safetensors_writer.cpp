@@ -13,11 +13,11 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t header_length_bytes = 8;
-constexpr int64_t piece_elements = int64_t{1} << 18;  ///< converted at a time
+constexpr int64_t piece_elements = int64_t{1} << 18;  ///< elements per conversion
 
 std::string quoted_json(const std::string& text) { return nlohmann::json(text).dump(); }
 
-/// Gives the tensors their places in the data and returns the header.
+/// Assigns the tensors their offsets in the data and returns the header.
 std::string lay_out(std::vector<StoredTensor>& tensors, const std::map<std::string, std::string>& metadata) {
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return a.type != b.type ? a.type > b.type : a.name < b.name;

@@ -9,18 +9,18 @@
 
 namespace llmtrain {
 
-/// A new file: the header at once, then the elements of the tensors in any order and in pieces. Header and order are
+/// Writes a new file: the header at once, then blocks of the tensors' elements in any order. Header and order equal
 /// those of the reference implementation, byte for byte: larger types first, then by name.
 class SafetensorsWriter {
  public:
-  /// Of `tensors` name, type and shape count; types are F32, BF16 or F16.
+  /// Uses name, type and shape of `tensors`; types are F32, BF16 or F16.
   SafetensorsWriter(const std::string& path, std::vector<StoredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
 
-  int64_t bytes() const { return bytes_; }  ///< of the whole file
-  /// Elements [first, first + count) of a tensor, row-major as stored. Safe for threads.
+  int64_t bytes() const { return bytes_; }  ///< size of the whole file
+  /// Writes elements [first, first + count) of a tensor, row-major as stored. Thread-safe.
   void write(const std::string& name, int64_t first, const float* values, int64_t count) const;
-  /// Everything is written: makes it durable.
+  /// Ends the writing and makes the file durable.
   void finish() const;
 
  private:

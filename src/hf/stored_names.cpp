@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-/// Components that no model family has in its own names.
+/// Name components that wrappers add and no model family uses.
 constexpr std::array<std::string_view, 6> wrappers = {"_orig_mod",                   // torch.compile
                                                       "module",                      // (distributed) data parallelism
                                                       "_fsdp_wrapped_module",        // FSDP
@@ -29,7 +29,7 @@ bool is_wrapper(std::string_view component) { return std::ranges::find(wrappers,
 
 struct Unwrapped {
   std::string name;
-  std::string_view leading;  ///< wrappers that the stored name begins with
+  std::string_view leading;  ///< wrappers at the beginning of the stored name
 };
 
 Unwrapped unwrap(std::string_view stored) {
@@ -47,14 +47,14 @@ Unwrapped unwrap(std::string_view stored) {
   return result;
 }
 
-/// Returns what stands before `name` where it is all of `full` or its end behind a dot.
+/// Returns the prefix before `name` if `name` is all of `full` or its end after a dot.
 std::optional<std::string> prefix_of(const std::string& full, std::string_view name) {
   if (!full.ends_with(name)) return std::nullopt;
   const std::string prefix = full.substr(0, full.size() - name.size());
   return prefix.empty() || prefix.ends_with('.') ? std::optional(prefix) : std::nullopt;
 }
 
-/// Finds what stands before all names by a tensor that every model has once.
+/// Finds the prefix of all names by a tensor that every model has once.
 void find_prefix(const std::vector<Unwrapped>& stored, const DecoderNames& model, StoredNames& names) {
   for (const std::string& anchor : {model.final_norm + ".weight", model.embedding + ".weight"}) {
     const std::string first = anchor.substr(0, anchor.find('.') + 1);
@@ -90,8 +90,8 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
     const std::string_view leading = unwrapped.front().leading;
     if (tensor.leading != leading || !tensor.name.starts_with(names.added)) {
       const bool first_has = leading.size() + names.added.size() > tensor.leading.size();
-      refuse(place, fmt::format("{} and {} are not named alike: one of them begins with {}. All tensors of a model "
-                                "have the same prefix, or none has one",
+      refuse(place, fmt::format("{} and {} have different prefixes: one of them begins with {}. All tensors of a model "
+                                "must have the same prefix, or none",
                                 printable(stored.front()), printable(stored[t]),
                                 printable(fmt::format("{}{}", first_has ? leading : tensor.leading, names.added))));
     }
@@ -100,7 +100,7 @@ StoredNames match_names(std::span<const std::string_view> stored, const DecoderN
     if (!names.missing.empty() && !name.starts_with(head)) name.insert(0, names.missing);
     const auto [at, added] = names.number_of.emplace(std::move(name), t);
     if (added) continue;
-    refuse(place, fmt::format("{} and {} are both {}: one of the two must go", printable(stored[at->second]),
+    refuse(place, fmt::format("{} and {} are both {}; remove one of them", printable(stored[at->second]),
                               printable(stored[t]), printable(at->first)));
   }
   if (!unwrapped.empty()) names.added = std::string(unwrapped.front().leading) + names.added;

@@ -24,7 +24,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
 }
 
-/// Says what lies there instead of the weights.
+/// Describes other files that are there instead of the weights.
 [[noreturn]] void no_weights(const FolderHandle& folder) {
   const auto error = [&](const std::string& what) {
     return UserError(ExitCode::missing_input,
@@ -33,17 +33,17 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
   for (const std::string& name : folder.names()) {
     if (ends_with_any(name, {".bin", ".pt", ".pth", ".bin.index.json"})) {
       throw error(
-          fmt::format(", but {}, an old PyTorch file: reading such a file runs code that it contains, so it is not "
-                      "read. Where you trust it, convert it once:\n  {}",
+          fmt::format(", but {}, an old PyTorch file. Reading such a file runs code in it, so it is not "
+                      "read. If you trust it, convert it once:\n  {}",
                       name, pickle_way_out(folder.path())));
     }
     if (name == "adapter_model.safetensors") throw error(", but a LoRA adapter, which needs its base model");
     if (name.starts_with("consolidated.")) {
       throw error(
-          fmt::format(", but {}: the layout of its makers, not Hugging Face's; fetch the Hugging Face files", name));
+          fmt::format(", but {}, which has the original layout of its authors; fetch the Hugging Face files", name));
     }
     if (ends_with_any(name, {".gguf", ".h5", ".msgpack", ".onnx", ".ckpt", ".index"})) {
-      throw error(fmt::format(", but {}: only safetensors are read", name));
+      throw error(fmt::format(", but {}; only safetensors are supported", name));
     }
   }
   throw error("");
@@ -66,7 +66,7 @@ std::map<std::string, std::string> read_weight_map(const FolderHandle& folder) {
   const nlohmann::json document = read_json(file, index_limits);
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   if (!document.is_object() || map == document.end() || !map->is_object() || map->empty()) {
-    refuse(file.path(), "no weight_map: an object of tensor names and files is needed");
+    refuse(file.path(), "weight_map must be an object of tensor names and files");
   }
   std::map<std::string, std::string> result;
   JsonNode(*map, file.path() + ": weight_map").each_member([&](const std::string& tensor, const JsonNode& name) {
@@ -86,21 +86,22 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
   const std::string place = folder.path_of(weights_index_name);
   if (names.size() > max_files) refuse(place, fmt::format("names {} files", names.size()));
   for (const std::string& name : names) add_file(index, folder, name);
-  // Both directions: what the index says is there, and what is there the index says.
+  // Checks both directions: tensors of the index are in the files, and tensors of the files are in the index.
   std::map<std::string_view, size_t> place_of;
   for (const WeightIndex::Tensor& t : index.tensors) {
     const auto said = weight_map.find(t.name);
     const std::string& file = index.files[t.file].name;
     if (said == weight_map.end())
-      refuse(place, fmt::format("{} holds {}, which is not in weight_map", file, printable(t.name)));
+      refuse(place, fmt::format("{} contains {}, which is not in weight_map", file, printable(t.name)));
     if (said->second != file) {
-      refuse(place, fmt::format("{} holds {}, which weight_map places into {}", file, printable(t.name), said->second));
+      refuse(place,
+             fmt::format("{} contains {}, which weight_map assigns to {}", file, printable(t.name), said->second));
     }
     place_of.emplace(t.name, t.file);
   }
   for (const auto& [tensor, file] : weight_map) {
     if (!place_of.contains(tensor))
-      refuse(place, fmt::format("{} should hold {} and does not", file, printable(tensor)));
+      refuse(place, fmt::format("{} does not contain {}, which weight_map assigns to it", file, printable(tensor)));
   }
 }
 

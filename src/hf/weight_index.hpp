@@ -1,5 +1,5 @@
 #pragma once
-// Which tensors a Hugging Face folder holds and where their bytes lie: model.safetensors alone, or the files that
+// Tensors of a Hugging Face folder and the location of their bytes: model.safetensors alone, or the files that
 // model.safetensors.index.json names.
 
 #include <cstdint>
@@ -28,20 +28,20 @@ struct WeightIndex {
   std::string folder;
   std::vector<File> files;
   std::vector<Tensor> tensors;                  ///< sorted by name
-  std::map<std::string, std::string> metadata;  ///< of the first file
+  std::map<std::string, std::string> metadata;  ///< metadata of the first file
 
   const Tensor* find(std::string_view name) const;
 
-  /// As bytes, for the ranks that do not read the headers themselves.
+  /// Serializes the index for ranks that do not read the headers.
   std::string packed() const;
   static WeightIndex unpacked(const std::string& bytes);
 };
 
-/// Reads and checks every header. UserError: missing_input when there are no weights (other formats are named, with the
-/// way out), bad_content for damaged or hostile files.
+/// Reads and checks every header. Throws UserError: missing_input if there are no weights (with advice on other
+/// formats), bad_content for damaged or hostile files.
 WeightIndex read_weight_index(const FolderHandle& folder);
 
-/// The command that turns a model of old PyTorch files into one of safetensors.
+/// Returns the command that converts a model in old PyTorch files to safetensors.
 std::string pickle_way_out(const std::string& folder);
 
 }  // namespace llmtrain

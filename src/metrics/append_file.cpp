@@ -26,8 +26,9 @@ void AppendFile::append(std::string_view bytes) {
     const ssize_t written = write(file_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      throw UserError(ExitCode::io, fmt::format("{}: writing {} bytes failed: {}. Free space and submit again", path_,
-                                                bytes.size(), strerror(errno)));
+      throw UserError(ExitCode::io,
+                      fmt::format("{}: writing {} bytes failed: {}. Free some space and submit the job again", path_,
+                                  bytes.size(), strerror(errno)));
     }
     bytes.remove_prefix(static_cast<size_t>(written));
   }

@@ -4,7 +4,7 @@
 
 namespace llmtrain {
 
-/// A file that only grows; every append is one write(2), so that a reader or a crash never sees half of an earlier
+/// Append-only file; every append is one write(2), so that neither a reader nor a crash ever sees half of an earlier
 /// line.
 class AppendFile {
  public:
@@ -13,7 +13,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// UserError(io) with the path and the cause when the bytes do not fit.
+  /// Throws UserError(io) with the path and the cause if the bytes do not fit.
   void append(std::string_view bytes);
   void sync();
   const std::string& path() const { return path_; }

@@ -16,11 +16,11 @@ namespace llmtrain {
 
 namespace {
 
-/// mpirun gives its ranks a pseudo-terminal even when its own output goes to a file: there it cannot be known.
+/// mpirun gives its ranks a pseudo-terminal even if its output goes to a file, so a terminal cannot be detected there.
 bool is_terminal(int descriptor) { return isatty(descriptor) == 1 && std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr; }
 
-/// Whoever reads an output stream may go away (`llmtrain deck.ini | head`). What is printed afterwards goes nowhere,
-/// and the run goes on.
+/// The reader of an output stream can exit (`llmtrain deck.ini | head`). Later output is discarded, and the run
+/// continues.
 bool reader_gone = false;
 
 void write_out(std::FILE* stream, std::string_view text) {
@@ -60,13 +60,13 @@ void Console::print(const std::string& text) {
   write_out(stdout, line);
   if (!log_) return;
   log_->append(line);
-  note_reader_gone();
+  report_lost_reader();
 }
 
-void Console::note_reader_gone() {
-  if (!reader_gone || noted_) return;
-  noted_ = true;
-  log_->append("warning: whoever read the standard output is gone; the run goes on, and its log is this file\n");
+void Console::report_lost_reader() {
+  if (!reader_gone || reported_) return;
+  reported_ = true;
+  log_->append("warning: the reader of the standard output is gone; the run continues, and this file is its log\n");
 }
 
 void Console::log_only(const std::string& text) {
@@ -84,7 +84,7 @@ void Console::warn(const std::string& text) {
 
 void Console::live(const std::string& text) {
   if (!terminal_) return;
-  winsize size{};  // a line that wraps could not be overwritten
+  winsize size{};  // a wrapped line could not be overwritten
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
   const std::string_view shown = std::string_view(text).substr(0, known ? size.ws_col - 1U : text.size());
   write_out(stdout, fmt::format("\r{}\033[K", shown));

@@ -7,14 +7,14 @@
 
 namespace llmtrain {
 
-/// A standard output or error stream that nobody reads any more does not end this process: consoles print into nothing
-/// then, and log.txt says so.
+/// Keeps this process alive if the reader of its standard output or error stream exits: consoles then discard their
+/// output, and log.txt records it.
 void keep_going_without_reader();
 
-/// Lines for people: standard output, and log.txt without escapes. On a terminal the last line can be live.
+/// Console output: the standard output, and log.txt without escapes. On a terminal the last line can be live.
 class Console {
  public:
-  /// `log_path` empty: standard output only. Inactive: nothing at all.
+  /// With an empty `log_path` it writes to the standard output only. Inactive, it writes nothing.
   Console(const std::string& log_path, bool active);
   ~Console();
   Console(const Console&) = delete;
@@ -23,18 +23,18 @@ class Console {
   void print(const std::string& text);
   void warn(const std::string& text);
   void log_only(const std::string& text);
-  /// Replaces the live line of a terminal, cut to its width; nothing in a file.
+  /// Replaces the live line of a terminal, cut to its width; does nothing in a file.
   void live(const std::string& text);
   bool has_live() const { return terminal_; }
 
  private:
   void end_live();
-  void note_reader_gone();
+  void report_lost_reader();
 
   bool active_;
   bool terminal_;
   bool live_ = false;
-  bool noted_ = false;  ///< log.txt says that the reader is gone
+  bool reported_ = false;  ///< True if log.txt records that the reader is gone
   std::unique_ptr<AppendFile> log_;
 };
 

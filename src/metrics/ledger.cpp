@@ -19,7 +19,7 @@ void append(std::string& line, fmt::format_string<Args...> format, Args&&... arg
   fmt::format_to(std::back_inserter(line), format, std::forward<Args>(args)...);
 }
 
-/// Not a number has a sign that means nothing.
+/// The sign of NaN has no meaning.
 void append_exact(std::string& line, double value) {
   if (std::isnan(value)) {
     line += "nan";
@@ -67,21 +67,21 @@ std::string problem_text(const StepRecord& r) {
   constexpr size_t max_shown = 8;
   const std::span shown(r.sample_ids.data(), std::min(r.sample_ids.size(), max_shown));
   const size_t more = r.sample_ids.size() - shown.size();
-  return fmt::format("step {}: {} (loss {}, gradient norm {}); its update is left out. Samples {}{}", r.step, r.problem,
+  return fmt::format("step {}: {} (loss {}, gradient norm {}); the update is skipped. Samples {}{}", r.step, r.problem,
                      number_text(r.loss, 4), number_text(r.grad_norm, 4), fmt::join(shown, ", "),
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 std::string skip_text(const StepRecord& r) {
-  return fmt::format("step {}: gradients overflow at a loss scale of {:g}; the step is skipped, one of {} so far",
-                     r.step, r.scaling->loss_scale, r.scaling->skipped_steps);
+  return fmt::format("step {}: gradients overflow at a loss scale of {:g}; the step is skipped ({} so far)", r.step,
+                     r.scaling->loss_scale, r.scaling->skipped_steps);
 }
 
 std::string problem_text(const RollbackRecord& r) {
-  return fmt::format("step {}: {}: back to the checkpoint of step {}{}", r.from, r.reason, r.step,
-                     r.last_skipped > r.first_skipped ? fmt::format("; the data of {} steps from there on are left out",
-                                                                    r.last_skipped - r.first_skipped)
-                                                      : "");
+  return fmt::format("step {}: {}; returning to the checkpoint of step {}{}", r.from, r.reason, r.step,
+                     r.last_skipped > r.first_skipped
+                         ? fmt::format("; the data of the next {} steps are skipped", r.last_skipped - r.first_skipped)
+                         : "");
 }
 
 }  // namespace llmtrain

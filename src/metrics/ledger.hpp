@@ -1,5 +1,5 @@
 #pragma once
-// Lines of ledger.jsonl, and what the console says of numbers that go wrong.
+// Lines of ledger.jsonl, and console messages on divergence.
 
 #include <string>
 
@@ -7,14 +7,14 @@
 
 namespace llmtrain {
 
-/// In the memory of another step's line.
+/// Reuses the memory of another step's line.
 void ledger_line(const StepRecord& record, std::string& line);
 std::string ledger_line(const EvaluationRecord& record);
 std::string ledger_line(const RollbackRecord& record);
 
 std::string problem_text(const StepRecord& record);
 std::string problem_text(const RollbackRecord& record);
-/// Of a step that the loss scale skipped.
+/// Line of a step that the loss scale skipped.
 std::string skip_text(const StepRecord& record);
 
 }  // namespace llmtrain

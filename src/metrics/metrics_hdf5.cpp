@@ -92,7 +92,7 @@ void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw UserError(ExitCode::bad_content, fmt::format("{}: {} is not what a run has written", path, what));
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {} is not as a run writes it", path, what));
 }
 
 std::vector<double> read_column(hid_t file, const std::string& name, const std::string& path) {

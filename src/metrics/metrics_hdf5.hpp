@@ -4,7 +4,7 @@
 
 namespace llmtrain {
 
-/// Equally long columns under one name, e.g. /train.
+/// Columns of equal length under one name, e.g. /train.
 struct MetricsTable {
   struct Column {
     std::string name;
@@ -16,16 +16,17 @@ struct MetricsTable {
 
   size_t rows() const { return columns.empty() ? 0 : columns.front().values.size(); }
   void add(const std::vector<double>& row);
-  /// Only the first rows stay.
+  /// Keeps only the first rows.
   void cut(size_t rows);
 };
 
 /// Writes a complete HDF5 file: a group per table, a 1-D fp64 dataset per column with the attribute "units". The file
-/// appears whole or not at all (temporary name, fsync, rename), so that it opens whenever the job is killed.
+/// appears atomically (temporary name, fsync, rename), so that it can be opened whenever the job is killed. Throws
 /// UserError(io).
 void write_metrics_hdf5(const std::string& path, const std::vector<MetricsTable>& tables);
 
-/// Fills the table's columns from such a file. UserError(bad_content) when the file has not got them, equally long.
+/// Fills the table's columns from such a file. Throws UserError(bad_content) if the file lacks them or their lengths
+/// differ.
 void read_metrics_hdf5(const std::string& path, MetricsTable& table);
 
 }  // namespace llmtrain

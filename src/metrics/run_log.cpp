@@ -28,7 +28,7 @@ constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// The host's kernel walks all pages for it, a second and more for 100 GiB: at most a hundredth of the time goes there.
+/// The kernel walks all pages for this value, a second and more for 100 GiB: it may take at most 1 % of the time.
 class MemoryGauge {
  public:
   explicit MemoryGauge(std::function<int64_t()> now) : now_(std::move(now)) {}
@@ -48,12 +48,12 @@ class MemoryGauge {
   Clock::time_point next_;
 };
 
-/// Sums since the last line of the console.
+/// Sums since the last console line.
 struct Interval {
   int64_t steps = 0;
   int64_t tokens = 0;
   int64_t left_out = 0;  ///< tokens of bad steps
-  double loss = 0;       ///< of good steps, weighted by tokens
+  double loss = 0;       ///< sum over good steps, weighted by tokens
   double seconds = 0;
   StepRecord::Phases phases;
 
@@ -71,7 +71,7 @@ struct Interval {
     phases.reduction += r.phases.reduction;
     phases.optimizer += r.phases.optimizer;
   }
-  /// Not a number where no token counts: there was no target, or no step was a good one.
+  /// NaN if no token counts: there was no target, or no step was good.
   double mean_loss() const { return left_out == tokens ? not_a_number : loss / static_cast<double>(tokens - left_out); }
   double rate() const { return static_cast<double>(tokens) / std::max(seconds, 1e-9); }
 };
@@ -97,7 +97,7 @@ struct RunLog::State {
   void restore_numbers(const LogState& from);
   void cut_tables(int64_t step, bool evaluation_pending);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
-  /// Calls see(name, field) for all that a checkpoint keeps of the log.
+  /// Calls see(name, field) for all fields of the log that a checkpoint keeps.
   template <class See>
   void each_number(const See& see) {
     see("wall_time", earlier_seconds);
@@ -121,7 +121,7 @@ struct RunLog::State {
     see("evaluated", evaluated);
   }
 
-  /// A complete file each time: at most 1 % of the run is spent on it, however long the columns grow.
+  /// Writes a complete file each time; this takes at most 1 % of the run, however long the columns grow.
   void write_hdf5_sometimes() {
     if (seconds_since(hdf5_written) > 100 * hdf5_cost) write_hdf5();
   }
@@ -141,26 +141,27 @@ struct RunLog::State {
   nlohmann::ordered_json interval_json(const StepRecord& r);
 
   RunLogOptions options;
-  int64_t libraries = options.memory_now ? options.memory_now() : 0;  ///< before the planned memory is touched
+  /// Memory before the planned allocation is touched.
+  int64_t libraries = options.memory_now ? options.memory_now() : 0;
   MemoryGauge memory{options.memory_now};
   Console console;
   Clock::time_point start;
   std::unique_ptr<AppendFile> ledger, metrics;
-  std::string ledger_text;  ///< a line
+  std::string ledger_text;  ///< current line
   Interval interval, all;
   std::optional<EvaluationRecord> fresh;
   double last_validation = 0;
   int64_t evaluated = 0;       ///< 1: last_validation is known
-  double earlier_seconds = 0;  ///< of the jobs before
+  double earlier_seconds = 0;  ///< time of earlier jobs
   double best = std::numeric_limits<double>::infinity();
   int64_t best_step = 0;
   StepRecord last_step;
-  double last_loss = 0;  ///< of the last step that had a target
+  double last_loss = 0;  ///< loss of the last step with a target
   int64_t last_loss_step = 0;
   double evaluation_seconds = 0;
-  int64_t evaluations = 0;               ///< of this job
-  Clock::time_point first_step_begin;    ///< of this job; set by its first step
-  double evaluation_seconds_before = 0;  ///< evaluations until then
+  int64_t evaluations = 0;               ///< evaluations in this job
+  Clock::time_point first_step_begin;    ///< set by this job's first step
+  double evaluation_seconds_before = 0;  ///< time of evaluations before that
   double sample_seconds = 0;
   Clock::time_point hdf5_written = Clock::now();
   double hdf5_cost = 0;
@@ -190,8 +191,8 @@ RunLog::~RunLog() = default;
 void RunLog::print(const std::string& text) { state_->console.print(text); }
 void RunLog::warn(const std::string& text) { state_->console.warn(text); }
 
-/// Steps at the speed of the interval; evaluations at the mean of those of this job; and for each step its share of
-/// what else the job has spent between its steps so far: saving, samples, the log itself.
+/// Estimates the remaining time: steps at the speed of the interval, evaluations at this job's mean, and for each step
+/// its share of the other time between steps so far: saving, samples, the log itself.
 double RunLog::State::seconds_left(int64_t step) const {
   const auto steps_left = static_cast<double>(options.total_steps - step);
   const double of_step = interval.seconds / static_cast<double>(std::max<int64_t>(interval.steps, 1));
@@ -208,8 +209,8 @@ double RunLog::State::seconds_left(int64_t step) const {
 std::string RunLog::State::progress(const StepRecord& r) const {
   const int64_t total = std::max<int64_t>(options.total_steps, 1);
   const int width = static_cast<int>(fmt::formatted_size("{}", total));
-  const double loss = interval.mean_loss();  // nan: no step of these was a good one with targets
-  const char* without_loss = interval.tokens == 0 ? "no targets" : "left out";
+  const double loss = interval.mean_loss();  // nan: none of these steps was good and had targets
+  const char* without_loss = interval.tokens == 0 ? "no targets" : "skipped";
   std::string line = fmt::format("step {:>{}}/{} {:>3}%  loss {}", r.step, width, total, r.step * 100 / total,
                                  std::isnan(loss) ? without_loss : number_text(loss, 4));
   line += fresh ? fmt::format("  val {:.4f}", fresh->loss) : std::string();
@@ -224,7 +225,7 @@ nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["step"] = r.step;
   j["wall_time"] = wall_time();
-  j["loss"] = r.tokens > 0 ? r.loss : not_a_number;  // which JSON calls null
+  j["loss"] = r.tokens > 0 ? r.loss : not_a_number;  // JSON writes NaN as null
   j["loss_mean"] = interval.mean_loss();
   j["grad_norm"] = r.grad_norm;
   j["learning_rate"] = r.learning_rate;
@@ -348,7 +349,7 @@ void RunLog::State::restore_numbers(const LogState& from) {
   });
 }
 
-/// Rows of steps behind this one go, and the evaluation after it that is owed.
+/// Removes rows of later steps, and the evaluation after this step that is pending.
 void RunLog::State::cut_tables(int64_t step, bool evaluation_pending) {
   for (MetricsTable* table : {&train, &validation}) {
     const auto last = static_cast<double>(table == &validation && evaluation_pending ? step - 1 : step);
@@ -366,7 +367,7 @@ void RunLog::State::resume() {
       try {
         read_metrics_hdf5(path, *table);
       } catch (const UserError& error) {
-        console.warn(fmt::format("{}; /{} begins again at step {}", error.what(), table->name, options.resumed_step));
+        console.warn(fmt::format("{}; /{} restarts at step {}", error.what(), table->name, options.resumed_step));
       }
     }
     cut_tables(options.resumed_step, options.resumed->evaluation_pending);
@@ -451,7 +452,7 @@ void RunLog::State::print_training() {
   if (last_loss_step == 0 && last_step.step > 0) {
     loss = "none: no step had a target";
   } else if (last_loss_step != steps && last_loss_step != 0) {
-    loss = fmt::format("{:.4f} at step {}, the last one with a target", last_loss, last_loss_step);
+    loss = fmt::format("{:.4f} at step {}, the last step with a target", last_loss, last_loss_step);
   }
   console.print("  training loss       " + loss);
   if (evaluated != 0) {

@@ -1,6 +1,6 @@
 #pragma once
-// The only code that prints, and the files of a run: log.txt, ledger.jsonl, metrics.jsonl, metrics.h5. Rank 0 owns one
-// that writes; the other ranks' is silent.
+// All output of a run: the console, log.txt, ledger.jsonl, metrics.jsonl, metrics.h5. Rank 0 owns a log that writes;
+// the logs of other ranks are silent.
 
 #include <cstdint>
 #include <functional>
@@ -12,28 +12,28 @@
 
 namespace llmtrain {
 
-/// One optimizer step. The exact values are the ledger; times are for people.
+/// One optimizer step. The exact values go to the ledger; times are informative.
 struct StepRecord {
-  int64_t step = 0;  ///< completed, from 1
+  int64_t step = 0;  ///< completed steps, from 1
   double learning_rate = 0;
-  double loss = 0;                     ///< mean over the trained tokens of the step; means nothing without one
-  double grad_norm = 0;                ///< before clipping
-  int64_t tokens = 0;                  ///< trained; 0: no sample of the step has a target, so it has no loss
+  double loss = 0;                     ///< mean over the trained tokens of the step; undefined without any
+  double grad_norm = 0;                ///< norm before clipping
+  int64_t tokens = 0;                  ///< trained tokens; 0: no sample of the step has a target, so it has no loss
   uint64_t samples = 0;                ///< hash of the sample numbers
   std::optional<uint64_t> parameters;  ///< hash, at hashed steps
-  int64_t bad_steps = 0;               ///< in a row up to this one, whose update was left out; 0: a good step
-  std::string problem;                 ///< of a bad step: what is wrong
-  std::vector<int64_t> sample_ids;     ///< of a bad step
+  int64_t bad_steps = 0;  ///< consecutive bad steps up to this one, whose updates were omitted; 0: a good step
+  std::string problem;    ///< problem of a bad step
+  std::vector<int64_t> sample_ids;  ///< samples of a bad step
   struct Scaling {
     double loss_scale = 1;
-    int64_t skipped_steps = 0;  ///< of the run, up to this one
-    bool skipped = false;       ///< this one: its gradients overflowed
+    int64_t skipped_steps = 0;  ///< skipped steps of the run up to this one
+    bool skipped = false;       ///< True if the gradients of this step overflowed
   };
   std::optional<Scaling> scaling;  ///< with fp16
   double seconds = 0;              ///< wall time of the step
   struct Phases {
     double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
-  } phases;  ///< seconds
+  } phases;  ///< in seconds
 };
 
 struct EvaluationRecord {
@@ -42,42 +42,44 @@ struct EvaluationRecord {
   int64_t tokens = 0;
   double seconds = 0;
   bool best = false;
-  std::optional<double> token_accuracy = {};  ///< where it is wanted
+  std::optional<double> token_accuracy = {};  ///< if requested
 };
 
-/// The run goes back to a checkpoint and leaves data out.
+/// Rollback of the run to a checkpoint, with data that is omitted.
 struct RollbackRecord {
-  int64_t step = 0;                             ///< of the checkpoint
-  int64_t from = 0;                             ///< steps completed until then
-  int64_t first_skipped = 0, last_skipped = 0;  ///< steps of the data [first, last)
+  int64_t step = 0;                             ///< step of the checkpoint
+  int64_t from = 0;                             ///< completed steps before the rollback
+  int64_t first_skipped = 0, last_skipped = 0;  ///< steps of the omitted data [first, last)
   std::string reason;
 };
 
-/// What the log of a resumed run goes on from; kept in checkpoints.
+/// State of the log in a checkpoint, from which a resumed run continues.
 struct LogState {
   std::map<std::string, int64_t> counters;
   std::map<std::string, double> values;
-  bool evaluation_pending = false;  ///< of the checkpoint's step: it will be done, whether or not it has been
+  /// True if the evaluation of the checkpoint's step will be done, whether or not it was.
+  bool evaluation_pending = false;
 };
 
 struct RunLogOptions {
-  std::string directory;  ///< of the run; empty: console only
+  std::string directory;  ///< run directory; empty: console only
   bool active = true;     ///< false on ranks other than 0
   int64_t total_steps = 0;
   int64_t every_steps = 10;  ///< console and metrics.jsonl interval
-  /// Evaluations that are to come when the step has been logged, its own included; null: none.
+  /// Returns the number of future evaluations after a logged step, its own included; null: none.
   std::function<int64_t(int64_t step)> evaluations_left;
-  double evaluation_steps = 0;  ///< how many steps take as long as an evaluation, until one was timed
+  double evaluation_steps = 0;  ///< duration of an evaluation in steps, until one was timed
   bool jsonl = true;
   bool hdf5 = true;
   bool scales_loss = false;
   int ranks = 1;
   double flops_per_token = 0;
-  double optimum = 0;                   ///< loss of a perfect model where it is known, else 0
-  int64_t memory_bytes = 0;             ///< planned per rank
-  std::function<int64_t()> memory_now;  ///< bytes that this rank has where the plan lies; null: not known, 0
-  std::vector<std::string> earlier;     ///< lines that the console has shown already, for log.txt
-  std::optional<LogState> resumed;      ///< of the checkpoint that the run goes on from
+  double optimum = 0;        ///< loss of a perfect model if known, otherwise 0
+  int64_t memory_bytes = 0;  ///< planned bytes per rank
+  std::function<int64_t()>
+      memory_now;                    ///< returns the bytes that this rank uses on the planned device; null: unknown, 0
+  std::vector<std::string> earlier;  ///< lines that the console has shown already, for log.txt
+  std::optional<LogState> resumed;   ///< state in the checkpoint from which the run resumes
   int64_t resumed_step = 0;
 };
 
@@ -88,24 +90,24 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// Lines to the console and log.txt.
+  /// Prints lines to the console and log.txt.
   void print(const std::string& text);
   void warn(const std::string& text);
 
-  /// Ledger line at once (flushed); console line and metrics.jsonl line at the interval and the last step: the step's
-  /// values and the interval's mean loss, tokens/s, FLOP/s, time left.
+  /// Appends the ledger line at once (flushed); the console line and the line of metrics.jsonl at the interval and the
+  /// last step: the step's values and the interval's mean loss, tokens/s, FLOP/s, time left.
   void step(const StepRecord& record);
   void evaluation(const EvaluationRecord& record);
-  /// What is for people is cut back to the checkpoint, whose state is `state`; the ledger keeps what happened.
+  /// Truncates the user's files to the checkpoint, whose state is `state`; the ledger keeps the history.
   void roll_back(const RollbackRecord& record, const LogState& state);
-  /// Seconds of training in this job and those before it.
+  /// Returns the seconds of training in this job and earlier ones.
   double wall_time() const;
-  /// As of now; everything so far is on the disk, metrics.h5 included, when it returns.
+  /// Returns the current state; when it returns, everything so far is on the disk, metrics.h5 included.
   LogState save();
   void sample(int64_t step, const std::string& prompt, const std::string& continuation, double seconds);
-  /// Best and last losses (beside the optimum), tokens/s, times by phase, files written.
+  /// Prints best and last losses (and the optimum), tokens/s, times by phase, files written.
   void finish(const std::string& reason);
-  /// The end of a job whose run goes on: nothing but the reason and where the results are.
+  /// Ends a job whose run continues later: prints only the reason and the location of the results.
   void stop(const std::string& reason);
 
  private:

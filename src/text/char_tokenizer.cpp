@@ -64,7 +64,7 @@ class CharTokenizer final : public Tokenizer {
       const char32_t c = next_code_point(text, i);
       const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
       if (id < 0) {
-        throw EncodeError(begin, fmt::format("character U+{:04X} is not among the {} characters of the vocabulary",
+        throw EncodeError(begin, fmt::format("character U+{:04X} is not one of the {} characters of the vocabulary",
                                              static_cast<uint32_t>(c), characters()));
       }
       use(id, begin, i);
@@ -74,7 +74,7 @@ class CharTokenizer final : public Tokenizer {
   int32_t characters() const { return static_cast<int32_t>(code_points_.size()); }
 
   std::vector<char32_t> code_points_;
-  std::vector<int32_t> id_of_;  // by code point, -1 where there is none
+  std::vector<int32_t> id_of_;  // by code point, -1 = none
   bool with_bos_;
 };
 
@@ -83,7 +83,7 @@ class CharTokenizer final : public Tokenizer {
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<char32_t> code_points, bool with_bos) {
   if (code_points.size() > max_char_vocabulary) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("the text has {} different characters, a char vocabulary at most {}: use "
+                    fmt::format("the text has {} different characters, but a char vocabulary has at most {}; use "
                                 "data.tokenizer = bytes",
                                 code_points.size(), max_char_vocabulary));
   }

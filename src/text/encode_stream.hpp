@@ -8,16 +8,17 @@
 
 namespace llmtrain {
 
-/// The tokens of one text that comes in parts, the same whatever the parts are. Memory is that of the longest stretch
-/// in which the tokenizer has no place to cut (Tokenizer::find_cut), and at least `part_bytes`; that of the whole text
-/// where it takes texts only as wholes.
+/// Encodes one text that arrives in blocks; the ids do not depend on the blocks. Memory is that of the longest stretch
+/// without a cut (Tokenizer::find_cut), and at least `block_bytes`; it is that of the whole text if the tokenizer
+/// cannot encode blocks separately.
 class EncodeStream {
  public:
-  explicit EncodeStream(const Tokenizer& tokenizer, size_t part_bytes = size_t{1} << 20);
+  explicit EncodeStream(const Tokenizer& tokenizer, size_t block_bytes = size_t{1} << 20);
 
-  /// Appends the ids that are certain. EncodeError as Tokenizer::encode, its byte an offset in the whole text.
-  void add(std::string_view part, std::vector<int32_t>& ids);
-  /// The text is at its end.
+  /// Appends the ids that are final. Throws EncodeError like Tokenizer::encode; its byte is an offset in the whole
+  /// text.
+  void add(std::string_view block, std::vector<int32_t>& ids);
+  /// Ends the text.
   void finish(std::vector<int32_t>& ids);
 
  private:
@@ -25,10 +26,10 @@ class EncodeStream {
   size_t find_last_cut() const;
 
   const Tokenizer& tokenizer_;
-  size_t part_bytes_;
+  size_t block_bytes_;
   std::string held_;
-  size_t offset_ = 0;    // of held_ in the text
-  size_t searched_ = 0;  // no cut lies before it
+  size_t offset_ = 0;    // offset of held_ in the text
+  size_t searched_ = 0;  // no cut lies before this position
 };
 
 }  // namespace llmtrain

@@ -13,7 +13,7 @@ constexpr size_t min_tokens = 8;
 constexpr size_t first_limit = 32;
 constexpr size_t unbounded = std::string_view::npos;
 
-/// Bytes at the end of `text` that more bytes may complete to a character.
+/// Returns the number of bytes at the end of `text` that more bytes can complete to a character.
 size_t unfinished(std::string_view text) {
   for (size_t length = 1; length <= std::min<size_t>(3, text.size()); ++length) {
     const std::string_view last = text.substr(text.size() - length);
@@ -53,8 +53,8 @@ const std::string& TextStream::text() const {
   return text_;
 }
 
-/// The first tokens of a text may give other bytes than the same tokens within it, within reach_, and the last ones may
-/// change within reach_: what lies between the two is the same in the text of the last tokens alone.
+/// The first tokens of a text can give other bytes than the same tokens within it, within reach_, and the last ones can
+/// change within reach_: the bytes between the two equal those in the text of the last tokens alone.
 void TextStream::forget_old_tokens(std::string_view decoded) {
   if (reach_ == unbounded) return;
   for (size_t count = min_tokens; count * 2 <= tokens_.size(); count *= 2) {
@@ -65,7 +65,7 @@ void TextStream::forget_old_tokens(std::string_view decoded) {
     if (text_.size() > reach_) {
       kept_ = text_.size() - reach_;
       begin_ = text.size() - reach_;
-    } else if (begin_ >= forgotten + reach_) {  // the text is shorter than that, and still begins in these tokens
+    } else if (begin_ >= forgotten + reach_) {  // the text is shorter and still begins in these tokens
       begin_ -= forgotten;
     } else {
       continue;

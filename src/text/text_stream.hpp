@@ -8,19 +8,18 @@
 
 namespace llmtrain {
 
-/// The text of tokens that come one by one: at all times what decode() gives for all of them together, less what it
-/// gives for the ones before. Only the last few tokens are decoded, so that a token costs the same however long the
-/// text is; where a tokenizer's decoding has no bound (Tokenizer::decode_reach) all of them are, when text() is asked
-/// for.
+/// Text of tokens that arrive one by one: always decode() of all of them, minus decode() of the tokens before. Only the
+/// last few tokens are decoded, so that the cost of a token does not depend on the length of the text; if a tokenizer's
+/// decoding has no bound (Tokenizer::decode_reach), text() decodes all of them.
 class TextStream {
  public:
-  /// `before`: tokens whose text is not wanted, a prompt.
+  /// Begins after the tokens of a prompt, `before`, whose text is omitted.
   TextStream(const Tokenizer& tokenizer, std::vector<int32_t> before);
 
   void add(int32_t token);
-  /// Bytes that are no UTF-8 stay as they are.
+  /// Bytes that are not UTF-8 are kept.
   const std::string& text() const;
-  /// Bytes of text() that no later token changes; the beginning of a character is not among them.
+  /// Number of bytes of text() that no later token changes; an incomplete character does not count.
   size_t certain() const;
 
  private:
@@ -29,11 +28,11 @@ class TextStream {
   const Tokenizer& tokenizer_;
   size_t reach_;
   std::vector<int32_t> tokens_;  // the latest
-  size_t max_tokens_;            // when there are more, old ones are forgotten
-  size_t begin_ = 0;             // where in the text of `tokens_` text_[kept_] is
+  size_t max_tokens_;            // limit above which old tokens are dropped
+  size_t begin_ = 0;             // offset of text_[kept_] in the text of `tokens_`
   size_t kept_ = 0;
   mutable std::string text_;
-  mutable bool stale_ = false;  // text_ is without the latest tokens
+  mutable bool stale_ = false;  // text_ lacks the latest tokens
 };
 
 }  // namespace llmtrain

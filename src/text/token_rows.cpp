@@ -11,12 +11,11 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t max_named = 3;         ///< tokens in a message
-constexpr size_t max_token_bytes = 60;  ///< of a token in a message
-constexpr const char* remedy =
-    "or give the model more rows (resize_token_embeddings of Transformers) and train them, too";
+constexpr size_t max_named = 3;         ///< tokens per message
+constexpr size_t max_token_bytes = 60;  ///< bytes per token in a message
+constexpr const char* remedy = "or give the model more rows (resize_token_embeddings of Transformers) and train them";
 
-/// A token as messages show it.
+/// Formats a token for messages.
 std::string shown(const Tokenizer* tokenizer, int64_t id) {
   std::string name = tokenizer != nullptr ? tokenizer->token(static_cast<int32_t>(id)) : std::string();
   if (name.empty()) return {};
@@ -33,7 +32,7 @@ std::string row_shortage(const Tokenizer* tokenizer, int64_t id, int64_t rows) {
 }
 
 std::string missing_row(const Tokenizer* tokenizer, int64_t id, int64_t rows) {
-  return fmt::format("{}: leave the token out, {}", row_shortage(tokenizer, id, rows), remedy);
+  return fmt::format("{}; omit the token, {}", row_shortage(tokenizer, id, rows), remedy);
 }
 
 std::string tokens_without_row(const Tokenizer& tokenizer, int64_t rows) {
@@ -50,7 +49,7 @@ std::string tokens_without_row(const Tokenizer& tokenizer, int64_t rows) {
   return fmt::format(
       "the tokenizer has {} tokens and the model's embedding {} rows: {}{} ha{} no row. A text that has such a token "
       "is "
-      "refused. Nothing needs to be done where none has; else leave the tokens out of the text, {}",
+      "refused. If no text has one, nothing needs to be done; otherwise remove the tokens from the text, {}",
       tokens, rows, names.empty() ? "the last tokens" : fmt::format("{}", fmt::join(names, ", ")),
       more > 0 ? fmt::format(" and {} more", more) : "", count == 1 ? "s" : "ve", remedy);
 }

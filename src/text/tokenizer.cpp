@@ -18,7 +18,7 @@ std::vector<char32_t> read_code_points(const JsonNode& list) {
   std::vector<char32_t> code_points;
   for (size_t i = 0; i < list.size(); ++i) {
     const auto c = static_cast<char32_t>(list.at(i).count(code_point_limit - 1));
-    if (c >= 0xD800 && c < 0xE000) list.at(i).refuse("a surrogate is no character");
+    if (c >= 0xD800 && c < 0xE000) list.at(i).refuse("a surrogate is not a character");
     if (!code_points.empty() && code_points.back() >= c) list.at(i).refuse("code points must ascend");
     code_points.push_back(c);
   }
@@ -40,7 +40,7 @@ size_t Tokenizer::find_cut(std::string_view window) const {
   return std::string_view::npos;
 }
 
-void Tokenizer::encode_part(std::string_view text, bool, std::vector<int32_t>& ids) const { encode(text, ids); }
+void Tokenizer::encode_segment(std::string_view text, bool, std::vector<int32_t>& ids) const { encode(text, ids); }
 
 std::unique_ptr<Tokenizer> make_tokenizer_from(std::string_view serialized) {
   if (serialized.starts_with(R"({"type":"files",)")) return load_serialized_tokenizer(serialized);

@@ -10,7 +10,7 @@
 
 namespace llmtrain {
 
-/// Text that a tokenizer cannot encode; the byte is an offset in that text.
+/// Error for text that a tokenizer cannot encode; the byte is an offset in that text.
 class EncodeError : public UserError {
  public:
   EncodeError(size_t byte, const std::string& reason)
@@ -32,67 +32,68 @@ struct TextRange {
   bool operator==(const TextRange&) const = default;
 };
 
-/// A file that a tokenizer was read from.
+/// File that a tokenizer was read from.
 struct TokenizerFile {
-  std::string name;  ///< without folder
+  std::string name;  ///< without a folder
   std::string bytes;
 };
 
-/// Text to token ids and back. Immutable after construction, so that threads share one.
+/// Converts text to token ids and back. Immutable after construction, so that threads can share one.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual std::string kind() const = 0;         ///< "char", "bytes", "bpe" ...
   virtual int64_t vocabulary_size() const = 0;  ///< highest id + 1
-  virtual int32_t eos_id() const = 0;           ///< -1 when there is none: training on text needs one
-  virtual int32_t bos_id() const = 0;           ///< -1 when there is none
+  virtual int32_t eos_id() const = 0;           ///< -1 if there is none: training on text needs one
+  virtual int32_t bos_id() const = 0;           ///< -1 if there is none
   virtual int32_t pad_id() const { return -1; }
-  /// Appends the ids of `text` as one text, without special tokens around it. EncodeError for text the vocabulary does
-  /// not cover or that is not UTF-8 (where that matters).
+  /// Appends the ids of `text` as one text, without special tokens around it. Throws EncodeError for text that the
+  /// vocabulary does not cover or that is not UTF-8 (if that matters).
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
-  /// The same, and the bytes of `text` that each token stands for.
+  /// Appends also the bytes of `text` that each token represents.
   virtual void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
                                   std::vector<TextRange>& ranges) const = 0;
-  /// Puts the tokens around a text that it has for a model (BOS, [CLS], ...); their ranges are empty. `ranges` may be
+  /// Adds the tokens that a model expects around a text (BOS, [CLS], ...); their ranges are empty. `ranges` may be
   /// null.
   virtual void add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const;
-  /// Bytes of the ids; special tokens give nothing.
-  /// Ids without a token give nothing: a model may have more rows than its tokenizer has tokens.
+  /// Returns the bytes of the ids; special tokens give nothing.
+  /// Ids without a token give nothing: a model can have more rows than its tokenizer has tokens.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
-  /// When tokens follow, only the last so many bytes of decode() may change; when the first tokens are left out, the
-  /// same bytes come, but for the first so many. npos: no such number is known.
+  /// Number of last bytes of decode() that can change when tokens follow, and of first bytes that can change when the
+  /// first tokens are omitted. npos: no such number is known.
   virtual size_t decode_reach() const { return 0; }
-  /// Special tokens give their names.
+  /// Decodes with the names of special tokens.
   virtual std::string decode_with_special(std::span<const int32_t> ids) const { return decode(ids); }
-  /// A token as the vocabulary has it, for people; empty when the id has none.
+  /// Returns a token as it is in the vocabulary, for display; empty if the id has none.
   virtual std::string token(int32_t id) const { return decode(std::span(&id, 1)); }
-  /// Everything needed to make it again (make_tokenizer_from), stored in token files; equal text = equal tokenizer.
+  /// Returns a complete description (make_tokenizer_from), which token files store; equal text = equal tokenizer.
   virtual std::string serialized() const = 0;
-  /// What it was read from; none for char and bytes.
+  /// Returns the files that it was read from; none for char and bytes.
   virtual std::vector<TokenizerFile> files() const { return {}; }
   /// The tokenizer class of Transformers that its files are read as; empty for char and bytes.
   virtual std::string tokenizer_class() const { return {}; }
-  /// Names the places where its files say something that it does not follow.
+  /// Names the settings in its files that it does not follow.
   virtual std::vector<std::string> warnings() const { return {}; }
 
-  /// Long texts are encoded in parts. A cut is where find_cut says so, and gives the ids of the whole.
-  virtual bool works_on_parts() const { return true; }
-  /// A place inside `window`, bytes within a text, before which the text may be cut; npos when there is none. A
-  /// function of a few bytes around the place: it does not matter where the window begins.
-  virtual size_t find_cut(std::string_view window) const;
-  /// `begins`: the part is the first one of its text.
-  virtual void encode_part(std::string_view text, bool begins, std::vector<int32_t>& ids) const;
+  /// Long texts are encoded in segments. find_cut returns the cuts, which give the same ids as the whole.
+  virtual bool is_segmentable() const { return true; }
+  /// Returns a position inside `context`, some bytes of a text, before which the text can be cut; npos if there is
+  /// none. The result depends only on a few bytes around the position, not on where the context begins.
+  virtual size_t find_cut(std::string_view context) const;
+  /// With `begins` the segment is the first one of its text.
+  virtual void encode_segment(std::string_view text, bool begins, std::vector<int32_t>& ids) const;
 };
 
-/// A char vocabulary with more code points than this is refused (ids, EOS and BOS fit 16 bits): use bytes.
+/// A char vocabulary with more code points is refused (ids, EOS and BOS fit 16 bits): use bytes.
 inline constexpr size_t max_char_vocabulary = 65534;
 
-/// Ids 0..255 are the bytes, 256 is EOS and, when there is one, 257 is BOS.
+/// Makes a tokenizer whose ids 0..255 are the bytes, 256 is EOS and, with BOS, 257 is BOS.
 std::unique_ptr<Tokenizer> make_byte_tokenizer(bool with_bos = false);
-/// One id per Unicode code point, in code point order from 0; then EOS and, when there is one, BOS. `code_points` are
-/// distinct and sorted.
+/// Makes a tokenizer with one id per Unicode code point, in code point order from 0; then EOS and, with BOS, BOS.
+/// `code_points` are distinct and sorted.
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<char32_t> code_points, bool with_bos = false);
-/// From serialized() text, which may come from a foreign file: UserError(bad_content) when it is none.
+/// Restores a tokenizer from serialized() text, which can come from an untrusted file. Throws UserError(bad_content) if
+/// it is invalid.
 std::unique_ptr<Tokenizer> make_tokenizer_from(std::string_view serialized);
 
 }  // namespace llmtrain

@@ -51,11 +51,11 @@ void write_corpus(const CorpusOptions& options) {
 Subcommand add_corpus(CLI::App& program) {
   CLI::App* app = program.add_subcommand("corpus", "write the built-in example corpus, whose entropy is known exactly");
   const auto options = std::make_shared<CorpusOptions>();
-  app->add_option("name", options->corpus, "stories: short English stories")->required();
-  app->add_option("--bytes", options->bytes, "at most this size, in whole stories (K M G, KiB MiB GiB)")
+  app->add_option("name", options->corpus, "name of the corpus; stories: short English stories")->required();
+  app->add_option("--bytes", options->bytes, "maximum size, in whole stories (K M G, KiB MiB GiB)")
       ->capture_default_str();
-  app->add_option("--seed", options->seed, "another seed gives other stories")->capture_default_str();
-  app->add_option("--output", options->output, "file to write; - for the standard output")->required();
+  app->add_option("--seed", options->seed, "seed of the stories")->capture_default_str();
+  app->add_option("--output", options->output, "output file; - is the standard output")->required();
   app->add_flag("--force", options->force, "overwrite the file");
   return {app, [options] { write_corpus(*options); }};
 }

@@ -1,4 +1,4 @@
-// llmtool export: a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
+// llmtool export: writes a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
 
 #include <fmt/format.h>
 
@@ -28,8 +28,8 @@ struct ExportCommand {
   bool force = false;
 };
 
-/// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
-/// with, if it did, or from the checkpoint where that is gone.
+/// Exports the weights of a checkpoint, read tensor by tensor; the accompanying files come from the folder that the run
+/// started from, if any, or from the checkpoint if that folder is gone.
 void export_checkpoint(const std::string& path, ExportOptions options) {
   LoadedModel loaded(path, DType::f32);
   const Tokenizer* tokenizer = loaded.tokenizer();
@@ -48,7 +48,7 @@ void export_checkpoint(const std::string& path, ExportOptions options) {
   }
   const std::vector<UnitSpec>& units = loaded.model().units();
   if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
-    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors are not those of its deck: {}", path, what));
+    throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));
   }
   CheckpointWeights weights(path, manifest);
   const auto read = [&](int unit, int64_t begin, int64_t end, float* out) { weights.read(unit, begin, end, out); };
@@ -83,9 +83,9 @@ Subcommand add_export(CLI::App& program) {
       "write a checkpoint, or a Hugging Face folder in files of another type or size, as a Hugging Face folder");
   const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
-  app->add_option("--output", o->output, "folder to write")->required();
+  app->add_option("--output", o->output, "output folder")->required();
   app->add_option("--dtype", o->dtype,
-                  "of the weights: fp32, bf16 or fp16; as they are unless given (of a checkpoint fp32)");
+                  "type of the weights: fp32, bf16 or fp16; default: unchanged, for a checkpoint fp32");
   app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
       ->capture_default_str();
   app->add_flag("--force", o->force, "replace the folder");

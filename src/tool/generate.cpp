@@ -48,7 +48,7 @@ struct GenerateOptions {
   std::string compute = "fp32";
 };
 
-/// A text, and where it stands.
+/// A prompt and its location in a file.
 struct Prompt {
   std::string text;
   std::string place;
@@ -65,7 +65,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// A line is a prompt; of rows (.jsonl, .ndjson) a string, or an object with "prompt".
+/// A line is a prompt; a line of rows (.jsonl, .ndjson) is a string, or an object with "prompt".
 std::vector<Prompt> read_prompts(const std::string& path) {
   const std::string text = FileHandle::open_to_read(path).read_text(max_prompt_bytes);
   const bool rows = names_rows(path);
@@ -85,11 +85,12 @@ std::vector<Prompt> read_prompts(const std::string& path) {
     nlohmann::json row = parse_json(line, place, {max_prompt_bytes});
     if (row.is_object() && row.contains("prompt")) row = row["prompt"];
     if (!row.is_string()) {
-      throw UserError(ExitCode::bad_content, place + ": a line is a string, or an object with a string \"prompt\"");
+      throw UserError(ExitCode::bad_content,
+                      place + ": a line must be a string, or an object with a string \"prompt\"");
     }
     prompts.push_back({row.get<std::string>(), place});
   }
-  if (prompts.empty()) throw UserError(ExitCode::bad_content, path + ": there is no prompt in it");
+  if (prompts.empty()) throw UserError(ExitCode::bad_content, path + ": it has no prompt");
   return prompts;
 }
 
@@ -115,15 +116,17 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
       tokenizer.encode(prompt.text, ids);
       if (!options.no_special_tokens) tokenizer.add_special_tokens(ids, nullptr);
       if (ids.empty() && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
-      if (ids.empty()) throw UserError(ExitCode::bad_content, "an empty prompt has no token to begin with");
+      if (ids.empty())
+        throw UserError(ExitCode::bad_content, "an empty prompt needs a BOS token, which the tokenizer does not have");
       require_rows(ids, &tokenizer, loaded.vocabulary(), prompt.place);
     }
   }
   for (const double number : {options.temperature, options.top_p, options.min_p, options.repetition_penalty}) {
-    if (!std::isfinite(number)) refuse_command_line("--temperature and the like are finite numbers");
+    if (!std::isfinite(number))
+      refuse_command_line("--temperature and the other sampling options must be finite numbers");
   }
   for (const std::string& stop : options.stop) {
-    if (stop.empty()) refuse_command_line("--stop wants a text that is not empty");
+    if (stop.empty()) refuse_command_line("--stop must not be empty");
   }
   request.sampling = {options.greedy ? 0 : options.temperature, options.top_k, options.top_p, options.min_p,
                       options.repetition_penalty};
@@ -139,7 +142,7 @@ GenerationRequest make_request(const GenerateOptions& options, const LoadedModel
   return request;
 }
 
-/// What a text has become: shown as far as it is certain, ended by stop strings.
+/// Text of a continuation: printed once it is final, ended by stop strings.
 class GrowingText {
  public:
   GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const std::vector<std::string>& stop)
@@ -147,7 +150,7 @@ class GrowingText {
     for (const std::string& one : stop_) longest_stop_ = std::max(longest_stop_, one.size());
   }
 
-  /// False when a stop string has come up; the text ends before the first one.
+  /// Returns false if a stop string has occurred; the text ends before the first one.
   bool add(int32_t token) {
     const size_t searched = held_back(stream_.certain());
     stream_.add(token);
@@ -155,7 +158,7 @@ class GrowingText {
     return end_ == std::string::npos;
   }
   std::string_view text() const { return std::string_view(stream_.text()).substr(0, end_); }
-  /// Bytes that no later token changes and in which no stop string can begin.
+  /// Returns the number of bytes that no later token changes and in which no stop string can begin.
   size_t certain() const { return end_ == std::string::npos ? held_back(stream_.certain()) : text().size(); }
 
  private:
@@ -168,7 +171,7 @@ class GrowingText {
   TextStream stream_;
   const std::vector<std::string>& stop_;
   size_t longest_stop_ = 0;
-  size_t end_ = std::string::npos;  // where a stop string begins
+  size_t end_ = std::string::npos;  // begin of the stop string
 };
 
 std::string_view name_of(GenerationEnd end) {
@@ -204,15 +207,15 @@ void generate(const GenerateOptions& options) {
   GenerationRequest request = make_request(options, loaded);
   size_t longest = 0;
   for (const auto& prompt : request.prompts) longest = std::max(longest, prompt.size());
-  // Keys in the cache keep the angles that they were given, so dynamic rope has no further reach here.
+  // Cached keys keep their angles, so dynamic rope cannot extend the context here.
   const bool dynamic = loaded.config().rope_scaling.kind == RopeScaling::Kind::dynamic;
   const int64_t most = dynamic ? loaded.config().max_seq_len : loaded.config().longest_sequence();
   if (static_cast<int64_t>(longest) > most) {
-    throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}: "
+    throw UserError(ExitCode::bad_content, fmt::format("a prompt has {} tokens, more than the model's context of {}; "
                                                        "shorten it",
                                                        longest, most));
   }
-  // The last new token is not read any more.
+  // The model does not read the last new token.
   const int64_t context = std::min(most + 1, static_cast<int64_t>(longest) + options.max_new_tokens);
   const auto sequences = std::min<int64_t>(sequences_at_once, static_cast<int64_t>(request.prompts.size()));
   Generator generator(loaded.model(), {loaded.config().vocab_size, sequences, context});
@@ -250,7 +253,7 @@ void generate(const GenerateOptions& options) {
   std::cout.flush();
   const auto cut = std::ranges::count(all, GenerationEnd::context, &Continuation::end);
   if (cut > 0) {
-    std::cerr << fmt::format("llmtool: {} of {} texts ended where the model's context of {} tokens does\n", cut,
+    std::cerr << fmt::format("llmtool: {} of {} texts ended at the limit of the model's context of {} tokens\n", cut,
                              all.size(), most);
   }
 }
@@ -259,37 +262,39 @@ void generate(const GenerateOptions& options) {
 
 Subcommand add_generate(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "generate", "continue prompts; prints the new text of one prompt as it grows, of several a JSON line each");
+      "generate",
+      "continue prompts; print the new text of a single prompt as it grows, a JSON line per prompt otherwise");
   const auto o = std::make_shared<GenerateOptions>();
-  app->add_option("--model", o->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
-  app->add_option("--prompt", o->prompts, "text to continue; may be given several times");
-  app->add_option("--prompt-file", o->prompt_file, "a prompt on each line; of .jsonl a string or {\"prompt\": ...}");
+  app->add_option("--model", o->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
+  app->add_option("--prompt", o->prompts, "text to continue; repeatable");
+  app->add_option("--prompt-file", o->prompt_file,
+                  "file with a prompt per line; in .jsonl a string or {\"prompt\": ...}");
   app->add_option("--prompt-ids", o->prompt_ids, "token ids instead of text: 1,2,3");
-  app->add_option("--max-new-tokens", o->max_new_tokens, "at most this many")
+  app->add_option("--max-new-tokens", o->max_new_tokens, "maximum number of new tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app->add_flag("--greedy", o->greedy, "always the most probable token");
-  app->add_option("--temperature", o->temperature, "logits are divided by it; 0 is greedy")
+  app->add_flag("--greedy", o->greedy, "always take the most probable token");
+  app->add_option("--temperature", o->temperature, "divisor of the logits; 0 is greedy")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  app->add_option("--top-k", o->top_k, "only the k most probable tokens; 0 = all")
+  app->add_option("--top-k", o->top_k, "keep the k most probable tokens; 0 = all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
-  app->add_option("--top-p", o->top_p, "only the most probable tokens that reach p together; 1 = all")
+  app->add_option("--top-p", o->top_p, "keep the most probable tokens that reach p together; 1 = all")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app->add_option("--min-p", o->min_p, "only tokens at least p times as probable as the most probable one")
+  app->add_option("--min-p", o->min_p, "keep tokens at least p times as probable as the most probable one")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app->add_option("--repetition-penalty", o->repetition_penalty, "makes tokens that have occurred less probable")
+  app->add_option("--repetition-penalty", o->repetition_penalty, "make tokens that have occurred less probable")
       ->check(CLI::Range(1e-3, 1e3))
       ->capture_default_str();
-  app->add_option("--stop", o->stop, "a text that ends the continuation; may be given several times");
-  app->add_option("--seed", o->seed, "of the draws")->capture_default_str();
-  app->add_flag("--ids", o->ids, "print token ids, a line for each prompt");
-  app->add_flag("--no-special-tokens", o->no_special_tokens, "do not put BOS and the like before a prompt");
-  app->add_flag("--ignore-eos", o->ignore_eos, "go on after an end of text");
-  app->add_option("--compute", o->compute, "fp32, bf16 or fp16")->capture_default_str();
+  app->add_option("--stop", o->stop, "text that ends the continuation; repeatable");
+  app->add_option("--seed", o->seed, "seed of the sampling")->capture_default_str();
+  app->add_flag("--ids", o->ids, "print token ids, a line per prompt");
+  app->add_flag("--no-special-tokens", o->no_special_tokens, "do not add BOS and similar tokens to a prompt");
+  app->add_flag("--ignore-eos", o->ignore_eos, "continue after an end of text");
+  app->add_option("--compute", o->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [o] { generate(*o); }};
 }
 

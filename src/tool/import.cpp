@@ -1,4 +1,4 @@
-// llmtool import: models and token ids of other programs.
+// llmtool import: converts models and token ids of other programs.
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ struct Options {
   bool force = false;
 };
 
-/// PyTorch's files: a zip archive, or before 1.6 a bare pickle.
+/// Detects PyTorch files: a zip archive, or before 1.6 a bare pickle.
 void refuse_pickle(const std::string& path) {
   std::array<char, 4> first{};
   FileHandle::open_to_read(path).read_some(0, 4, first.data());
@@ -50,8 +50,8 @@ void refuse_pickle(const std::string& path) {
   if (bytes != std::string_view("PK\x03\x04", 4) && !bytes.starts_with("\x80\x02")) return;
   const std::string folder = std::filesystem::path(path).parent_path().string();
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: a PyTorch file: reading such a file runs code that it contains, so it is not read. "
-                              "Where you trust it and its config.json lies beside it, convert it once:\n  {}",
+                  fmt::format("{}: a PyTorch file. Reading such a file runs code in it, so it is not read. "
+                              "If you trust it and its config.json is in the same folder, convert it once:\n  {}",
                               path, pickle_way_out(folder.empty() ? "." : folder)));
 }
 
@@ -70,7 +70,7 @@ Format choose_format(const Options& o) {
       break;
   }
   refuse_pickle(input);
-  refuse_command_line(fmt::format("{}: it does not say what it is: name its --format ({})", input,
+  refuse_command_line(fmt::format("{}: its format cannot be detected; give --format ({})", input,
                                   joined(std::span(formats).subspan(1))));
 }
 
@@ -124,10 +124,11 @@ void import_file(const Options& o) {
   const Format format = choose_format(o);
   const bool model = format == Format::llama2c || format == Format::gpt_json;
   if (o.inputs.size() > 1 && (model || format == Format::megatron)) {
-    refuse_command_line("input: one file at a time; only token files of nanoGPT and llm.c may be several");
+    refuse_command_line("input: give one file; only token files of nanoGPT and llm.c can be several");
   }
   if (!o.tokenizer.empty() && (o.vocabulary_size > 0 || o.eos_id >= 0)) {
-    refuse_command_line("--tokenizer says the vocabulary and the end of a text: without --vocab-size and --eos-id");
+    refuse_command_line(
+        "--tokenizer determines the vocabulary and the end of a text; remove --vocab-size and --eos-id");
   }
   if (model && (o.vocabulary_size > 0 || o.eos_id >= 0)) {
     refuse_command_line("--vocab-size and --eos-id are for files of token ids");
@@ -139,28 +140,29 @@ void import_file(const Options& o) {
 
 Subcommand add_import(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "import",
-      "make a Hugging Face folder of a model, or a token file (.h5) of token ids, that another program has written");
+      "import", "convert another program's model to a Hugging Face folder, or its token ids to a token file (.h5)");
   const auto o = std::make_shared<Options>();
-  app->add_option("input", o->inputs,
-                  "the file; of Megatron its .bin or .idx; of nanoGPT and llm.c also several, in order: a document may "
-                  "go on in the next one")
+  app->add_option(
+         "input", o->inputs,
+         "input file; for Megatron its .bin or .idx; for nanoGPT and llm.c also several, in order: a document can "
+         "continue in the next one")
       ->required();
-  app->add_option("--output", o->output, "folder for a model, file ending in .h5 for token ids")->required();
+  app->add_option("--output", o->output, "output folder for a model, or output file ending in .h5 for token ids")
+      ->required();
   app->add_option(
          "--format", o->format,
          "llama2c (.bin, versions 0 to 2), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
-         "megatron (.bin and .idx); auto looks into the file")
+         "megatron (.bin and .idx); auto detects the format")
       ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())))
       ->capture_default_str();
-  app->add_option("--tokenizer", o->tokenizer, "its tokenizer: file or folder; goes with a model into its folder");
-  app->add_option("--eos-token", o->eos_token,
-                  "the token that ends a document, when no file of the tokenizer names it");
-  app->add_option("--vocab-size", o->vocabulary_size, "of token ids without a tokenizer")
+  app->add_option("--tokenizer", o->tokenizer,
+                  "file or folder of its tokenizer; it is copied into the folder of a model");
+  app->add_option("--eos-token", o->eos_token, "token that ends a document, if no file of the tokenizer names it");
+  app->add_option("--vocab-size", o->vocabulary_size, "vocabulary size of token ids without a tokenizer")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
-  app->add_option("--eos-id", o->eos_id, "the id that ends a document (of llm.c: begins it), without a tokenizer")
+  app->add_option("--eos-id", o->eos_id, "id that ends a document (in llm.c: begins it), without a tokenizer")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
-  app->add_option("--dtype", o->dtype, "of a model's weights: fp32, bf16 or fp16")->capture_default_str();
+  app->add_option("--dtype", o->dtype, "type of a model's weights: fp32, bf16 or fp16")->capture_default_str();
   app->add_flag("--force", o->force, "overwrite the output");
   return {app, [o] { import_file(*o); }};
 }

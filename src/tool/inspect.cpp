@@ -1,4 +1,4 @@
-// llmtool inspect: what is in a file.
+// llmtool inspect: shows the content of a file.
 
 #include "tool/inspect.hpp"
 
@@ -53,7 +53,7 @@ void print_lengths(const TokenFile& file) {
                   static_cast<double>(file.tokens()) / static_cast<double>(lengths.size()), at(0.95), lengths.back()));
 }
 
-/// Reads everything, so that ids outside the vocabulary show here and not in a training job.
+/// Reads everything, so that ids outside the vocabulary are found here and not in a training job.
 void print_contents(const TokenFile& file) {
   std::vector<int32_t> ids;
   std::vector<uint8_t> mask;
@@ -70,7 +70,7 @@ void print_contents(const TokenFile& file) {
   }
   inspect_line("highest id", std::to_string(highest));
   inspect_line("mask",
-               file.info().has_mask ? fmt::format("{} of {} tokens are trained on", trained, file.tokens()) : "none");
+               file.info().has_mask ? fmt::format("{} of {} tokens are targets", trained, file.tokens()) : "none");
 }
 
 void print_beginning(const TokenFile& file) {
@@ -119,7 +119,8 @@ void inspect_line(std::string_view name, const std::string& value) {
 
 Subcommand add_inspect(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "inspect", "show what is in a token file, and check all of it, a run's metrics.h5, safetensors or a checkpoint");
+      "inspect",
+      "show the content of a token file (and check all of it), a run's metrics.h5, safetensors or a checkpoint");
   const auto path = std::make_shared<std::string>();
   app->add_option("file", *path, "token file or metrics (.h5), .safetensors, or folder of a checkpoint")->required();
   return {app, [path] { inspect(*path); }};

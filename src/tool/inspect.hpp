@@ -9,16 +9,16 @@ namespace llmtrain {
 /// Prints one line: "name value".
 void inspect_line(std::string_view name, const std::string& value);
 
-/// Prints what the manifest of a checkpoint says; sizes of files are checked, contents are not (llmtool verify does).
+/// Prints the manifest of a checkpoint; checks sizes of files, but not contents (llmtool verify does).
 void inspect_checkpoint(const std::string& path);
 
-/// Whether the file is HDF5 with a run's metrics rather than tokens. Main thread only.
+/// Returns true if the file is HDF5 with a run's metrics rather than tokens. Main thread only.
 bool is_metrics_file(const std::string& path);
 
-/// Prints rows, first, last and least value and units of every column of a metrics.h5.
+/// Prints rows, first, last and smallest value and units of every column of a metrics.h5.
 void inspect_metrics(const std::string& path);
 
-/// Prints what the header of a file of safetensors says.
+/// Prints the header of a safetensors file.
 void inspect_safetensors(const std::string& path);
 
 }  // namespace llmtrain

@@ -19,7 +19,7 @@ constexpr hsize_t max_rows = hsize_t{1} << 28;
 constexpr hsize_t max_columns = 1000;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw UserError(ExitCode::bad_content, fmt::format("{}: {}: not metrics that a run has written", path, what));
+  throw UserError(ExitCode::bad_content, fmt::format("{}: {}: not the metrics of a run", path, what));
 }
 
 bool has_plain_link(hid_t file, const char* name) {
@@ -60,7 +60,7 @@ std::vector<double> read_column(hid_t data, const std::string& path, const std::
   return values;
 }
 
-/// Passes over what is no number, as the loss of a step without a target.
+/// Skips NaN, such as the loss of a step without a target.
 double least_number(const std::vector<double>& values) {
   double least = std::numeric_limits<double>::quiet_NaN();
   for (const double value : values) least = std::fmin(least, value);

@@ -50,8 +50,8 @@ int64_t LoadedModel::vocabulary() const { return checkpoint_ ? checkpoint_->toke
 const Tokenizer& LoadedModel::required_tokenizer() const {
   if (tokenizer_) return *tokenizer_;
   throw UserError(ExitCode::missing_input, folder_ +
-                                               ": no tokenizer is there (tokenizer.json, tokenizer.model, or "
-                                               "vocab.json and merges.txt): give token ids instead of text");
+                                               ": it has no tokenizer (tokenizer.json, tokenizer.model, or "
+                                               "vocab.json and merges.txt); give token ids instead of text");
 }
 
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {

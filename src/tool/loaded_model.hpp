@@ -1,6 +1,5 @@
 #pragma once
-// A Hugging Face folder or a checkpoint as a model that can be run on this machine: what generate and logprobs stand
-// on.
+// Loads a Hugging Face folder or a checkpoint as a model to run on this machine, for generate and logprobs.
 
 #include <functional>
 #include <memory>
@@ -20,31 +19,31 @@ namespace llmtrain {
 
 class LoadedModel {
  public:
-  /// Reads config.json, the tokenizer where there is one, and the headers of the weights; of a checkpoint, the deck and
-  /// the tokenizer in it, and verifies every byte. Warns on stderr of tokens that the model has no rows for. UserError.
+  /// Reads config.json, the tokenizer if there is one, and the headers of the weights; for a checkpoint, its deck and
+  /// tokenizer, and verifies every byte. Warns on stderr about tokens without an embedding row. Throws UserError.
   LoadedModel(const std::string& folder, DType compute);
 
   const ModelConfig& config() const { return config_.model; }
   const TokenIds& ids() const { return config_.ids; }
-  /// Null: the folder has none.
+  /// Null if the folder has no tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  /// UserError(missing_input) that says so.
+  /// Throws UserError(missing_input) if there is none.
   const Tokenizer& required_tokenizer() const;
   Model& model() { return *model_; }
   DType compute() const { return compute_; }
 
-  /// Plans the parameters and what `plan` adds, allocates, and reads the weights. A second time, in place of the first:
-  /// with another plan.
+  /// Plans the parameters and the allocations of `plan`, allocates, and reads the weights. A second call replaces the
+  /// plan of the first.
   void start(const std::function<void(Arena&)>& plan);
-  /// After start().
+  /// Available after start().
   Context context();
-  /// Rows of the embedding that are tokens: no id may be higher.
+  /// Embedding rows that are tokens: every id must be below this number.
   int64_t vocabulary() const;
-  /// With the rows that are tokens.
+  /// Model shape with these rows.
   DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
   Communicator& communicator() { return *communicator_; }
   ParamStore& params() { return *params_; }
-  /// Null: a Hugging Face folder.
+  /// Null for a Hugging Face folder.
   const CheckpointModel* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
   Arena& arena() { return arena_; }
   Stream& stream() { return *stream_; }
@@ -67,10 +66,10 @@ class LoadedModel {
   std::optional<WorkspaceScope> workspace_;
 };
 
-/// Says on stderr which tokens have no row in a model's embedding.
+/// Prints on stderr which tokens have no row in the model's embedding.
 void warn_of_missing_rows(const Tokenizer& tokenizer, int64_t rows, const std::string& path);
 
-/// "fp32", "bf16" or "fp16", as the option --compute says it.
+/// Parses "fp32", "bf16" or "fp16" of the option --compute.
 DType parse_compute_option(const std::string& text);
 
 }  // namespace llmtrain

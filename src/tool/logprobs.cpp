@@ -1,4 +1,4 @@
-// llmtool logprobs: how probable a model finds rows of token ids.
+// llmtool logprobs: computes the log-probabilities of rows of token ids.
 
 #include <fmt/format.h>
 
@@ -52,7 +52,7 @@ std::vector<int32_t> parse_row(std::string_view line, int64_t number, const Load
   return std::move(row.ids);
 }
 
-/// One row as a batch of one segment; every id but the first is a target.
+/// Makes a batch of one row as one segment; every id but the first is a target.
 HostBatch batch_of(const std::vector<int32_t>& ids) {
   HostBatch host;
   const size_t n = ids.size();
@@ -67,7 +67,7 @@ HostBatch batch_of(const std::vector<int32_t>& ids) {
   return host;
 }
 
-/// A model with room for rows of some length; for a longer one it is started again with more.
+/// Model with room for rows of some length; a longer row restarts it with more room.
 class Scorer {
  public:
   explicit Scorer(const LogprobsOptions& options) : loaded_(options.model, parse_compute_option(options.compute)) {}
@@ -106,15 +106,15 @@ class Scorer {
   int64_t room_ = 0;
 };
 
-/// False at the end. A line of any length takes bounded memory.
+/// Returns false at the end. A line of any length takes bounded memory.
 bool read_line(std::istream& in, std::vector<char>& buffer, std::string_view& line, int64_t number) {
   in.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
   if (in.gcount() == 0) return false;
   if (in.fail()) {
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("standard input:{}: the line is longer than {} MiB: these are more ids than any context has",
-                    number, longest_line >> 20));
+        fmt::format("standard input:{}: the line is longer than {} MiB, which is more ids than any context has", number,
+                    longest_line >> 20));
   }
   line = std::string_view(buffer.data(), static_cast<size_t>(in.gcount()) - (in.eof() ? 0 : 1));
   return true;
@@ -134,11 +134,11 @@ void logprobs(const LogprobsOptions& options) {
     for (const float value : values) sum += double{value};
     if (!std::isfinite(sum)) {
       throw UserError(ExitCode::diverged, "standard input:" + std::to_string(number) +
-                                              ": a log-probability is no finite number: the model's weights are not "
-                                              "sound, or overflow in this --compute");
+                                              ": a log-probability is not finite: the model's weights are "
+                                              "damaged, or overflow in this --compute");
     }
     out["sum"] = sum;
-    std::cout << out.dump() << std::endl;  // whoever reads it need not wait for the next
+    std::cout << out.dump() << std::endl;  // flushed at once for programs that wait for the answer
   }
 }
 
@@ -147,11 +147,11 @@ void logprobs(const LogprobsOptions& options) {
 Subcommand add_logprobs(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "logprobs",
-      "log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
-      "\"sum\": x} lines out, one entry fewer than ids");
+      "compute log-probabilities (nats) of token ids: {\"input_ids\": [...]} lines in, {\"logprobs\": [...], "
+      "\"sum\": x} lines out, with one entry fewer than ids");
   const auto options = std::make_shared<LogprobsOptions>();
-  app->add_option("--model", options->model, "Hugging Face folder, or a checkpoint of llmtrain")->required();
-  app->add_option("--compute", options->compute, "fp32, bf16 or fp16")->capture_default_str();
+  app->add_option("--model", options->model, "Hugging Face folder, or checkpoint of llmtrain")->required();
+  app->add_option("--compute", options->compute, "compute type: fp32, bf16 or fp16")->capture_default_str();
   return {app, [options] { logprobs(*options); }};
 }
 

@@ -71,7 +71,7 @@ void OutputFile::finish() {
 
 void check_token_file_output(const std::string& path, bool overwrite) {
   if (!path.ends_with(".h5")) {
-    refuse_command_line("--output: a token file is known by its ending, .h5");
+    refuse_command_line("--output: the name of a token file must end in .h5");
   }
   std::error_code ignored;
   const std::string folder = folder_of(path);

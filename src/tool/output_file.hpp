@@ -5,8 +5,8 @@
 
 namespace llmtrain {
 
-/// What a subcommand writes: a file that appears whole or not at all, a device or pipe, or "-", the standard output.
-/// UserError: cannot_create when a file is there and `overwrite` is false or it cannot be made, io when writing fails.
+/// Output of a subcommand: a file that appears atomically, a device or pipe, or "-", the standard output. Throws
+/// UserError: cannot_create if the file exists and `overwrite` is false or it cannot be made, io if writing fails.
 class OutputFile {
  public:
   OutputFile(const std::string& path, bool overwrite);
@@ -16,21 +16,21 @@ class OutputFile {
 
   bool is_standard_output() const { return stream_ == stdout; }
   void write(std::string_view bytes);
-  /// Everything is on the disk, though not under the name that was asked for.
+  /// Makes everything durable, still under the temporary name.
   void close();
-  /// Everything is on the disk, under the name that was asked for.
+  /// Makes everything durable, under the requested name.
   void finish();
 
  private:
   [[noreturn]] void fail() const;
 
   std::string path_;
-  std::string partial_;  ///< name while it is written; empty when written in place
+  std::string partial_;  ///< temporary name; empty if written in place
   std::FILE* stream_ = nullptr;
 };
 
-/// Before a token file is made: UserError(command_line) when its name does not end in .h5, cannot_create when it is
-/// there and `overwrite` is false, or its folder is not.
+/// Checks the output before a token file is made. Throws UserError: command_line if its name does not end in .h5,
+/// cannot_create if it exists and `overwrite` is false, or if its folder does not exist.
 void check_token_file_output(const std::string& path, bool overwrite);
 
 }  // namespace llmtrain

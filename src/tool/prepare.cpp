@@ -1,4 +1,4 @@
-// llmtool prepare: text or rows of token ids -> a token file, by the code that llmtrain itself tokenizes with.
+// llmtool prepare: converts text or rows of token ids to a token file, with llmtrain's own tokenization.
 
 #include <fmt/format.h>
 
@@ -71,14 +71,14 @@ void prepare(const PrepareOptions& options) {
   const ProgressReport report = [](const std::string& line) { std::cerr << without_controls(line) << '\n'; };
   TokenizeRequest request;
   if (options.column == "input_ids" || options.column == "labels") {
-    refuse_command_line("--text-column: " + options.column + " holds token ids, not text");
+    refuse_command_line("--text-column: " + options.column + " is a column of token ids, not text");
   }
   request.files = find_input_files(options.inputs, options.rows.format(options.separator, options.column));
   report_notes(request.files, report);
   const bool rows = !is_encoded(kind_of_all(request.files));
   if (rows && (!options.tokenizer.empty() || options.add_bos || options.separator != "none")) {
     refuse_command_line(
-        "rows of input_ids are taken as they are: without --tokenizer, --add-bos and "
+        "rows of input_ids are used unchanged; remove --tokenizer, --add-bos and "
         "--document-separator");
   }
   const WorkFolder folder(options.output);
@@ -87,7 +87,7 @@ void prepare(const PrepareOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (!rows) tokenizer = choose_tokenizer(options, request.scan);
   request.tokenizer = tokenizer.get();
-  // Those of characters and bytes have the token when they were made to use it.
+  // Tokenizers of characters and bytes have the token if they were made to use it.
   request.add_bos = !rows && tokenizer->bos_id() >= 0 && (options.add_bos || tokenizer->files().empty());
   request.output = options.output;
   request.command = command_of(options);
@@ -108,20 +108,21 @@ Subcommand add_prepare(CLI::App& program) {
   CLI::App* app = program.add_subcommand("prepare", "make a token file from text, or from rows of token ids");
   const auto options = std::make_shared<PrepareOptions>();
   app->add_option("--input", options->inputs,
-                  "files or patterns: text, rows of JSON with a column of text, or rows with input_ids and optional "
-                  "attention_mask (0: left out) and labels (-100: not trained on); all also .gz, .zst")
+                  "input files or globs: text, rows of JSON with a column of text, or rows with input_ids and optional "
+                  "attention_mask (0: omitted) and labels (-100: not a target); all also as .gz and .zst")
       ->required();
   app->add_option("--tokenizer", options->tokenizer,
-                  "char (default), bytes, a token file whose tokenizer is used, as validation text needs, or a "
-                  "tokenizer.json, SentencePiece model, ranked file of tiktoken's, vocab.json or folder");
-  app->add_option("--eos-token", options->eos_token, "the token that ends a document, when no file names it");
-  app->add_option("--document-separator", options->separator,
-                  "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
+                  "char (default), bytes, a token file for its tokenizer (as validation text needs), or a "
+                  "tokenizer.json, SentencePiece model, tiktoken file of ranks, vocab.json or folder");
+  app->add_option("--eos-token", options->eos_token, "token that ends a document, if no file names it");
+  app->add_option(
+         "--document-separator", options->separator,
+         "separator of documents: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
   app->add_option("--text-column", options->column, "key of the text in rows without input_ids")->capture_default_str();
   options->rows.add_to(*app);
-  app->add_flag("--add-bos", options->add_bos, "every document begins with a begin-of-text token");
-  app->add_option("--output", options->output, "token file to write, ending in .h5")->required();
+  app->add_flag("--add-bos", options->add_bos, "begin every document with a begin-of-text token");
+  app->add_option("--output", options->output, "output token file, ending in .h5")->required();
   app->add_flag("--force", options->force, "overwrite the file");
   return {app, [options] { prepare(*options); }};
 }

@@ -1,4 +1,4 @@
-// llmtool split: the documents of a file into training and validation data.
+// llmtool split: divides the documents of a file into training and validation data.
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ struct SplitOptions {
   bool force = false;
 };
 
-/// Which documents are for validation: exactly round(fraction x documents) of them, a function of the seed.
+/// Selects the validation documents: exactly round(fraction x documents) of them, a function of the seed.
 class Selection {
  public:
   Selection(int64_t documents, const SplitOptions& options)
@@ -44,8 +44,8 @@ class Selection {
         order_(std::max<int64_t>(1, documents), random_key(seed_of(options), RandomPurpose::sample_order, UINT64_MAX)) {
     if (chosen_ > 0 && chosen_ < documents) return;
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} documents, of which {} would be for validation: both sides need one (another "
-                                "--fraction or --document-separator?)",
+                    fmt::format("{}: of {} documents, {} would be for validation; both sides need one (try another "
+                                "--fraction or --document-separator)",
                                 options.input, documents, chosen_));
   }
   bool operator()(int64_t document) const { return order_(document) < chosen_; }
@@ -65,33 +65,33 @@ void report_split(const SplitOptions& options, int64_t documents, int64_t chosen
                            options.validation, chosen, amounts);
 }
 
-bool is_empty(const DocumentPart& part, InputKind kind) {
-  return part.first && part.last && (kind == InputKind::text ? part.text.empty() : is_blank(part.text));
+bool is_empty(const DocumentSegment& segment, InputKind kind) {
+  return segment.first && segment.last && (kind == InputKind::text ? segment.text.empty() : is_blank(segment.text));
 }
 
-[[noreturn]] void refuse_long_row(const InputFile& input, const DocumentPart& first, DocumentReader& reader) {
+[[noreturn]] void refuse_long_row(const InputFile& input, const DocumentSegment& first, DocumentReader& reader) {
   auto bytes = static_cast<int64_t>(first.text.size());
-  DocumentPart part;
+  DocumentSegment segment;
   do {
-    reader.next(part);
-    bytes += static_cast<int64_t>(part.text.size());
-  } while (!part.last);
+    reader.next(segment);
+    bytes += static_cast<int64_t>(segment.text.size());
+  } while (!segment.last);
   throw UserError(ExitCode::bad_content,
                   fmt::format("{}:{}: byte {}: {}", input.path, first.line, first.offset,
-                              too_long_row(bytes - (part.text.ends_with('\r') ? 1 : 0), input.format.row_limit)));
+                              too_long_row(bytes - (segment.text.ends_with('\r') ? 1 : 0), input.format.row_limit)));
 }
 
 void split_text(const InputFile& input, const SplitOptions& options) {
   const int64_t limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
   const ProgressReport report = terminal_report();
-  DocumentPart part;
+  DocumentSegment segment;
   int64_t documents = 0;
   {
     DocumentReader reader(input, limit);
     const auto progress = percent_report(report, "counting documents");
-    while (reader.next(part)) {
-      if (input.kind != InputKind::text && !part.last) refuse_long_row(input, part, reader);
-      documents += part.last && !is_empty(part, input.kind) ? 1 : 0;
+    while (reader.next(segment)) {
+      if (input.kind != InputKind::text && !segment.last) refuse_long_row(input, segment, reader);
+      documents += segment.last && !is_empty(segment, input.kind) ? 1 : 0;
       progress(reader.progress());
     }
   }
@@ -101,23 +101,24 @@ void split_text(const InputFile& input, const SplitOptions& options) {
   OutputFile* side = &train;  // empty documents and blank lines stay with the document before them
   DocumentReader reader(input, limit);
   const auto progress = percent_report(report, "writing");
-  while (reader.next(part)) {
-    const bool empty = is_empty(part, input.kind);
-    if (part.first && !empty) side = selection(document) ? &validation : &train;
-    side->write(part.text);
-    side->write(part.behind);
-    bytes[side == &validation ? 1 : 0] += static_cast<int64_t>(part.text.size() + part.behind.size());
-    document += part.last && !empty ? 1 : 0;
+  while (reader.next(segment)) {
+    const bool empty = is_empty(segment, input.kind);
+    if (segment.first && !empty) side = selection(document) ? &validation : &train;
+    side->write(segment.text);
+    side->write(segment.behind);
+    bytes[side == &validation ? 1 : 0] += static_cast<int64_t>(segment.text.size() + segment.behind.size());
+    document += segment.last && !empty ? 1 : 0;
     progress(reader.progress());
   }
-  if (document != documents) throw UserError(ExitCode::io, options.input + ": it was changed while it was read");
-  for (OutputFile* file : {&train, &validation}) file->close();  // both are whole before either gets its name
+  if (document != documents)
+    throw UserError(ExitCode::io, options.input + ": it was changed during reading; start again");
+  for (OutputFile* file : {&train, &validation}) file->close();  // both are complete before either gets its name
   validation.finish();
   train.finish();
   report_split(options, documents, selection.chosen(), fmt::format("{} and {} bytes", bytes[0], bytes[1]));
 }
 
-/// A token file that gets whole documents of another.
+/// Token file that receives whole documents of another.
 class TokenSide {
  public:
   TokenSide(const TokenFile& from, const std::string& path, const Selection& selection, bool validation)
@@ -131,7 +132,7 @@ class TokenSide {
     info.characters = info.bytes = info.skipped_documents = 0;
     info.command = "llmtool split of " + info.path + (info.command.empty() ? "" : ", made by " + info.command);
     writer_ = std::make_unique<TokenFileWriter>(path, info, offsets_);
-    region_ = std::make_unique<TokenRegionWriter>(writer_->place());
+    region_ = std::make_unique<TokenRegionWriter>(writer_->target());
   }
   int64_t tokens() const { return static_cast<int64_t>(offsets_.back()); }
 
@@ -150,7 +151,7 @@ class TokenSide {
     }
   }
   void publish() {
-    LLMTRAIN_CHECK(written_ == tokens(), "tokens left out");
+    LLMTRAIN_CHECK(written_ == tokens(), "tokens are missing");
     writer_->publish();
   }
 
@@ -171,7 +172,7 @@ void split_tokens_of(const SplitOptions& options) {
   const Selection selection(documents, options);
   TokenSide train(*file, options.train, selection, false), validation(*file, options.validation, selection, true);
   const auto progress = percent_report(terminal_report(), "writing");
-  for (int64_t begin = 0; begin < documents;) {  // runs of documents of one side
+  for (int64_t begin = 0; begin < documents;) {  // consecutive documents for the same output
     int64_t end = begin + 1;
     while (end < documents && selection(end) == selection(begin)) ++end;
     TokenSide& side = selection(begin) ? validation : train;
@@ -186,7 +187,7 @@ void split_tokens_of(const SplitOptions& options) {
                fmt::format("{} and {} tokens", train.tokens(), validation.tokens()));
 }
 
-/// Outputs are of the input's kind, and known by their ending.
+/// Outputs have the input's kind, which their ending shows.
 void check_names(const SplitOptions& options, InputKind kind) {
   for (const std::string& path : {options.train, options.validation}) {
     const bool rows = names_rows(path), tokens = names_tokens(path);
@@ -194,7 +195,7 @@ void check_names(const SplitOptions& options, InputKind kind) {
                        : kind == InputKind::text ? !rows && !tokens && compression_of(path) == Compression::none
                                                  : rows;
     if (right) continue;
-    refuse_command_line(fmt::format("{}: a part of {} ends in {}", path, options.input,
+    refuse_command_line(fmt::format("{}: an output of {} must end in {}", path, options.input,
                                     kind == InputKind::tokens ? ".h5"
                                     : kind == InputKind::text ? ".txt, uncompressed"
                                                               : ".jsonl, uncompressed"));
@@ -205,7 +206,7 @@ void check_names(const SplitOptions& options, InputKind kind) {
     refuse_command_line("--train and --validation name the same file");
   }
   for (const std::string& path : {options.train, options.validation}) {
-    if (path == "-") refuse_command_line("a part is a file; - is none");
+    if (path == "-") refuse_command_line("the outputs must be files, not -");
     if (std::filesystem::equivalent(path, options.input, ignored)) {
       refuse_command_line(path + ": it is the input");
     }
@@ -223,7 +224,7 @@ void split(const SplitOptions& options) {
   if (!(options.fraction > 0 && options.fraction < 1)) refuse_command_line("--fraction: must be between 0 and 1");
   const std::vector<InputFile> files = find_input_files({options.input}, options.rows.format(options.separator));
   report_notes(files, terminal_report());
-  if (files.size() != 1) refuse_command_line("--input: one file at a time is split");
+  if (files.size() != 1) refuse_command_line("--input: give one file");
   check_names(options, files.front().kind);
   if (files.front().kind == InputKind::tokens) {
     split_tokens_of(options);
@@ -237,15 +238,18 @@ void split(const SplitOptions& options) {
 Subcommand add_split(CLI::App& program) {
   CLI::App* app = program.add_subcommand("split", "divide the documents of a file into training and validation data");
   const auto options = std::make_shared<SplitOptions>();
-  app->add_option("--input", options->input, "text, rows of JSON (both also .gz, .zst) or a token file")->required();
-  app->add_option("--train", options->train, "file to write")->required();
-  app->add_option("--validation", options->validation, "file to write")->required();
-  app->add_option("--fraction", options->fraction, "of the documents, for validation")->capture_default_str();
-  app->add_option("--seed", options->seed, "which documents these are")->capture_default_str();
-  app->add_option("--document-separator", options->separator,
-                  "of text: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
+  app->add_option("--input", options->input, "input file: text, rows of JSON (both also .gz, .zst) or a token file")
+      ->required();
+  app->add_option("--train", options->train, "output file for training")->required();
+  app->add_option("--validation", options->validation, "output file for validation")->required();
+  app->add_option("--fraction", options->fraction, "fraction of the documents for validation")->capture_default_str();
+  app->add_option("--seed", options->seed, "seed of the selection")->capture_default_str();
+  app->add_option(
+         "--document-separator", options->separator,
+         "separator of documents: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
-  app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
+  app->add_option("--unpacked-limit", options->limit, "maximum unpacked bytes of a compressed file")
+      ->capture_default_str();
   options->rows.add_to(*app);
   app->add_flag("--force", options->force, "overwrite the files");
   return {app, [options] { split(*options); }};

@@ -12,7 +12,7 @@
 namespace llmtrain {
 namespace {
 
-/// The number before " %" at the end, -1 when there is none.
+/// Returns the number before " %" at the end, -1 if there is none.
 int percent_of(std::string_view line) {
   if (!line.ends_with(" %")) return -1;
   line.remove_suffix(2);

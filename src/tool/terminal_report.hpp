@@ -3,8 +3,8 @@
 
 namespace llmtrain {
 
-/// Lines on the standard error stream. "what: 40 %" is for people who wait: a bar in one line on a terminal, else
-/// nothing.
+/// Prints lines on the standard error stream. A line "what: 40 %" is a progress report: a terminal shows it as a bar,
+/// other outputs omit it.
 ProgressReport terminal_report();
 
 }  // namespace llmtrain

@@ -1,4 +1,4 @@
-// llmtool tokenizer: text to tokens and back with any tokenizer that training can use.
+// llmtool tokenizer: converts text to tokens and back with any tokenizer that training can use.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -38,31 +38,31 @@ std::unique_ptr<Tokenizer> open_and_warn(const TokenizerOptions& options) {
   return tokenizer;
 }
 
-/// All of a file, or of the standard input.
+/// Reads all of a file, or of the standard input.
 std::string read_input(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   return FileHandle::open_to_read(path).read_text(INT64_MAX);
 }
 
-/// Calls use(part) with all of a file, or of the standard input, in parts.
+/// Calls use(part) with successive blocks of a file, or of the standard input.
 template <class Use>
-void read_parts(const std::string& path, const Use& use) {
-  std::string part(size_t{1} << 18, '\0');
+void read_blocks(const std::string& path, const Use& use) {
+  std::string block(size_t{1} << 18, '\0');
   if (path == "-") {
-    while (std::cin.read(part.data(), static_cast<std::streamsize>(part.size())) || std::cin.gcount() > 0) {
-      use(std::string_view(part).substr(0, static_cast<size_t>(std::cin.gcount())));
+    while (std::cin.read(block.data(), static_cast<std::streamsize>(block.size())) || std::cin.gcount() > 0) {
+      use(std::string_view(block).substr(0, static_cast<size_t>(std::cin.gcount())));
     }
     return;
   }
   const FileHandle file = FileHandle::open_to_read(path);
   int64_t at = 0;
-  while (const int64_t count = file.read_some(at, static_cast<int64_t>(part.size()), part.data())) {
-    use(std::string_view(part).substr(0, static_cast<size_t>(count)));
+  while (const int64_t count = file.read_some(at, static_cast<int64_t>(block.size()), block.data())) {
+    use(std::string_view(block).substr(0, static_cast<size_t>(count)));
     at += count;
   }
 }
 
-/// Ids in one line, as they come.
+/// Prints ids in one line as they arrive.
 class IdPrinter {
  public:
   void print(std::vector<int32_t>& ids) {
@@ -79,7 +79,7 @@ class IdPrinter {
   bool first_ = true;
 };
 
-/// In bounded memory where the tokenizer can.
+/// Encodes in bounded memory if the tokenizer can.
 void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
   std::vector<int32_t> ids, behind;
   if (options.special_tokens) {
@@ -92,8 +92,8 @@ void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
   }
   IdPrinter printer;
   EncodeStream stream(tokenizer);
-  read_parts(options.input, [&](std::string_view part) {
-    stream.add(part, ids);
+  read_blocks(options.input, [&](std::string_view block) {
+    stream.add(block, ids);
     printer.print(ids);
   });
   stream.finish(ids);
@@ -161,7 +161,7 @@ void info(const TokenizerOptions& options) {
   std::vector<int32_t> around;
   tokenizer->add_special_tokens(around, nullptr);
   line("around a text", around.empty() ? "nothing" : fmt::format("{}", fmt::join(around, " ")));
-  line("long texts", tokenizer->works_on_parts() ? "in parts, by all threads" : "as wholes, each by one thread");
+  line("long texts", tokenizer->is_segmentable() ? "in segments, by all threads" : "as a whole, by one thread each");
   for (const TokenizerFile& file : tokenizer->files()) {
     line("file", fmt::format("{}, {} bytes", file.name, file.bytes.size()));
   }
@@ -171,7 +171,7 @@ void info(const TokenizerOptions& options) {
 }  // namespace
 
 Subcommand add_tokenizer(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("tokenizer", "encode and decode text, look at a tokenizer, learn one");
+  CLI::App* app = program.add_subcommand("tokenizer", "encode and decode text, describe or train a tokenizer");
   app->require_subcommand(1);
   const auto options = std::make_shared<TokenizerOptions>();
   const auto run = std::make_shared<void (*)(const TokenizerOptions&)>(nullptr);
@@ -179,22 +179,24 @@ Subcommand add_tokenizer(CLI::App& program) {
     CLI::App* command = app->add_subcommand(name, help);
     command
         ->add_option("--tokenizer", options->tokenizer,
-                     "tokenizer.json, SentencePiece model, ranked file of tiktoken's, vocab.json, a folder with one of "
+                     "tokenizer.json, SentencePiece model, tiktoken file of ranks, vocab.json, a folder with one of "
                      "them, a token file (.h5), or bytes")
         ->required();
-    command->add_option("--eos-token", options->eos_token, "the token that ends a text, when no file names it");
+    command->add_option("--eos-token", options->eos_token, "token that ends a text, if no file names it");
     command->callback([run, work] { *run = work; });
     return command;
   };
-  CLI::App* encode_app = add("encode", "the tokens of a text", encode);
-  encode_app->add_option("--input", options->input, "file of one text; - is the standard input")->capture_default_str();
-  encode_app->add_flag("--ids", options->ids, "print ids alone, in one line");
-  encode_app->add_flag("--special-tokens", options->special_tokens, "with the special tokens around a text");
-  CLI::App* decode_app = add("decode", "the text of token ids", decode);
-  decode_app->add_option("--input", options->input, "file of ids between blanks or commas; - is the standard input")
+  CLI::App* encode_app = add("encode", "print the tokens of a text", encode);
+  encode_app->add_option("--input", options->input, "file with one text; - is the standard input")
       ->capture_default_str();
-  decode_app->add_flag("--special-tokens", options->special_tokens, "special tokens give their names");
-  add("info", "what a tokenizer is", info);
+  encode_app->add_flag("--ids", options->ids, "print only ids, in one line");
+  encode_app->add_flag("--special-tokens", options->special_tokens, "include the special tokens around a text");
+  CLI::App* decode_app = add("decode", "print the text of token ids", decode);
+  decode_app
+      ->add_option("--input", options->input, "file of ids, separated by blanks or commas; - is the standard input")
+      ->capture_default_str();
+  decode_app->add_flag("--special-tokens", options->special_tokens, "print the names of special tokens");
+  add("info", "describe a tokenizer", info);
   const Subcommand train = add_tokenizer_train(*app);
   return {app, [options, run, train] { train.app->parsed() ? train.run() : (*run)(*options); }};
 }

@@ -1,4 +1,4 @@
-// llmtool tokenizer train: byte-level BPE from files of text, as tokenizer.json and tokenizer_config.json.
+// llmtool tokenizer train: trains byte-level BPE on files of text and writes tokenizer.json and tokenizer_config.json.
 
 #include <fmt/format.h>
 
@@ -64,7 +64,7 @@ TokenizerTraining training_of(const TrainOptions& options) {
   return training;
 }
 
-/// The folder is there, can be written to, and has no tokenizer that would be lost.
+/// Checks that the folder exists, is writable, and has no tokenizer that would be lost.
 void prepare_folder(const TrainOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
@@ -101,38 +101,40 @@ void train(const TrainOptions& options) {
 }  // namespace
 
 Subcommand add_tokenizer_train(CLI::App& tokenizer) {
-  CLI::App* app = tokenizer.add_subcommand("train", "learn a byte-level BPE tokenizer from text");
+  CLI::App* app = tokenizer.add_subcommand("train", "train a byte-level BPE tokenizer on text");
   const auto options = std::make_shared<TrainOptions>();
-  app->add_option("--input", options->inputs, "files or patterns of UTF-8 text or of rows of JSON, also .gz, .zst")
+  app->add_option("--input", options->inputs, "input files or globs: UTF-8 text or rows of JSON, also as .gz and .zst")
       ->required();
-  app->add_option("--vocab-size", options->vocabulary_size, "tokens, the 256 bytes and the special ones included")
+  app->add_option("--vocab-size", options->vocabulary_size,
+                  "number of tokens, with the 256 bytes and the special tokens")
       ->required();
-  app->add_option("--output", options->output, "folder for tokenizer.json and tokenizer_config.json")->required();
-  app->add_option("--min-frequency", options->min_frequency, "a pair that occurs less often is not merged")
+  app->add_option("--output", options->output, "output folder for tokenizer.json and tokenizer_config.json")
+      ->required();
+  app->add_option("--min-frequency", options->min_frequency, "minimum number of occurrences of a pair that is merged")
       ->capture_default_str();
   app->add_option("--special", options->special_tokens, "special tokens, which get the first ids")
       ->capture_default_str();
-  app->add_flag("--no-special", options->no_special, "no special token");
-  app->add_option("--eos", options->eos, "the special token that ends a text; not given: the first one");
-  app->add_option("--bos", options->bos, "the special token that begins a text; not given: none");
-  app->add_option("--split", options->split, "what cuts text into words: " + joined(trainable_splits()))
+  app->add_flag("--no-special", options->no_special, "use no special token");
+  app->add_option("--eos", options->eos, "special token that ends a text; default: the first one");
+  app->add_option("--bos", options->bos, "special token that begins a text; default: none");
+  app->add_option("--split", options->split, "pattern that splits text into words: " + joined(trainable_splits()))
       ->capture_default_str();
   app->add_option(
          "--unit", options->unit,
-         "line: every line with its end is cut by itself, as the tokenizers package does; document: a document "
-         "as a whole, so that tokens may hold several line ends")
+         "line: split every line (with its end) separately, as the tokenizers package does; document: split a document "
+         "as a whole, so that tokens can contain several line ends")
       ->capture_default_str();
   app->add_option("--document-separator", options->separator,
-                  "none (a file is one document), blank_line, or a text with \\n, \\t as in the deck; it is not learnt")
+                  "separator of documents: none (a file is one document), blank_line, or a text with \\n, \\t as in "
+                  "the deck; it is not trained on")
       ->capture_default_str();
-  app->add_option("--text-column", options->text_column, "of rows, that holds the text")->capture_default_str();
+  app->add_option("--text-column", options->text_column, "column of the text in rows")->capture_default_str();
   options->rows.add_to(*app);
-  app->add_option(
-         "--ties", options->ties,
-         "of pairs equally frequent is merged: ids, the one of the smallest ids, as the tokenizers package does; "
-         "bytes, the greatest by their bytes")
+  app->add_option("--ties", options->ties,
+                  "choice among equally frequent pairs: ids, the smallest ids, as the tokenizers package does; "
+                  "bytes, the greatest byte strings")
       ->capture_default_str();
-  app->add_option("--threads", options->threads, "not given: OMP_NUM_THREADS, else all cores");
+  app->add_option("--threads", options->threads, "number of threads; default: OMP_NUM_THREADS, otherwise all cores");
   app->add_flag("--force", options->force, "overwrite the files");
   return {app, [options] { train(*options); }};
 }

@@ -27,7 +27,7 @@ void refuse_unknown_subcommand(const std::vector<Subcommand>& known, std::string
   refuse_command_line(fmt::format("no such subcommand '{}'{}", name, did_you_mean(name, views)));
 }
 
-/// Arguments that the subcommand does not know.
+/// Refuses arguments that the subcommand does not have.
 void refuse_unknown_arguments(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -37,11 +37,11 @@ void refuse_unknown_arguments(const CLI::App& app) {
   for (const std::string& argument : app.remaining()) {
     const std::string name = argument.substr(0, argument.find('='));
     if (name.starts_with("-")) refuse_command_line(fmt::format("no such option {}{}", name, did_you_mean(name, views)));
-    refuse_command_line(fmt::format("'{}' is not understood", argument));
+    refuse_command_line(fmt::format("unexpected argument '{}'", argument));
   }
 }
 
-/// A subcommand that has subcommands itself: the one that was chosen, or null.
+/// Subcommands of a subcommand: returns the chosen one, or null.
 const CLI::App* nested_of(const CLI::App& app) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   return parsed.empty() ? nullptr : parsed.front();
@@ -70,17 +70,17 @@ const Subcommand* chosen_of(const std::vector<Subcommand>& subcommands_added) {
 }
 
 int parse_and_run(int argc, const char* const* argv) {
-  CLI::App program("What is done before and after a training job of llmtrain.", "llmtool");
-  program.set_help_flag("-h,--help", "this text; after a subcommand, its options");
+  CLI::App program("Tasks before and after a training job of llmtrain.", "llmtool");
+  program.set_help_flag("-h,--help", "print this text; after a subcommand, its options");
   program.set_version_flag("--version", std::string("llmtool ") + LLMTRAIN_VERSION, "version");
   std::vector<Subcommand> added;
   for (const auto& add : subcommands) {
     added.push_back(add(program));
     added.back().app->allow_extras();
-    added.back().app->set_help_flag("-h,--help", "this text");
+    added.back().app->set_help_flag("-h,--help", "print this text");
     for (CLI::App* nested : added.back().app->get_subcommands([](CLI::App*) { return true; })) {
       nested->allow_extras();
-      nested->set_help_flag("-h,--help", "this text");
+      nested->set_help_flag("-h,--help", "print this text");
     }
   }
   if (argc < 2) {
@@ -94,7 +94,7 @@ int parse_and_run(int argc, const char* const* argv) {
   } catch (const CLI::Success& request) {  // help or version
     return program.exit(request, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
-    // A misspelt option is the reason when a required one is missing.
+    // A misspelt option explains why a required one is missing.
     if (const Subcommand* chosen = chosen_of(added)) {
       refuse_unknown_nested(*chosen->app);
       const CLI::App* nested = nested_of(*chosen->app);
@@ -104,7 +104,7 @@ int parse_and_run(int argc, const char* const* argv) {
   }
   refuse_unknown_arguments(program);
   const Subcommand* chosen = chosen_of(added);
-  if (chosen == nullptr) refuse_command_line("no subcommand is named");
+  if (chosen == nullptr) refuse_command_line("a subcommand is required");
   refuse_unknown_nested(*chosen->app);
   refuse_unknown_arguments(*chosen->app);
   if (const CLI::App* nested = nested_of(*chosen->app)) refuse_unknown_arguments(*nested);
@@ -137,9 +137,9 @@ std::string parse_separator_option(const std::string& text) {
 }
 
 void RowOptions::add_to(CLI::App& app) {
-  app.add_option("--row-limit", limit, "bytes above which a row of JSON is refused")->capture_default_str();
+  app.add_option("--row-limit", limit, "maximum bytes of a row of JSON")->capture_default_str();
   app.add_flag("--json-as-text", json_as_text,
-               "files that do not end in .jsonl, .ndjson or .jsonlines are text even if they hold JSON");
+               "treat files that do not end in .jsonl, .ndjson or .jsonlines as text even if they hold JSON");
 }
 
 TextFormat RowOptions::format(const std::string& separator, const std::string& column) const {
@@ -161,7 +161,8 @@ int run_tool(int argc, const char* const* argv) {
   try {
     const int code = parse_and_run(argc, argv);
     std::cout.flush();
-    if (!std::cout) throw UserError(ExitCode::io, "standard output: it cannot be written: is a disk full?");
+    if (!std::cout)
+      throw UserError(ExitCode::io, "standard output: it cannot be written; check whether a disk is full");
     return code;
   } catch (const UserError& error) {
     std::cerr << "llmtool: " << error.what() << '\n';

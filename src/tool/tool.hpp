@@ -1,5 +1,5 @@
 #pragma once
-// llmtool: what is done before and after a job. One file per subcommand; the list is in tool.cpp.
+// llmtool: tasks before and after a training job. One file per subcommand; tool.cpp lists them.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace llmtrain {
 
-/// A subcommand that was added to the program. `run` comes after the command line was found right; it does the work and
-/// throws UserError.
+/// A subcommand of the program. `run` is called after the command line was parsed; it does the work and throws
+/// UserError.
 struct Subcommand {
   CLI::App* app;
   std::function<void()> run;
@@ -28,32 +28,32 @@ Subcommand add_logprobs(CLI::App& program);
 Subcommand add_prepare(CLI::App& program);
 Subcommand add_split(CLI::App& program);
 Subcommand add_tokenizer(CLI::App& program);
-/// `train`, a subcommand of tokenizer.
+/// Adds `train`, a subcommand of tokenizer.
 Subcommand add_tokenizer_train(CLI::App& tokenizer);
 Subcommand add_validate(CLI::App& program);
 Subcommand add_verify(CLI::App& program);
 
-/// The whole program; returns its exit code (interface.md).
+/// Runs the whole program; returns its exit code (interface.md).
 int run_tool(int argc, const char* const* argv);
 
-/// Throws UserError(ExitCode::command_line) that points to the help.
+/// Throws UserError(ExitCode::command_line) that refers to the help.
 [[noreturn]] void refuse_command_line(const std::string& what);
-/// On the standard error stream, each as "warning: ...".
+/// Prints warnings on the standard error stream, each as "warning: ...".
 void print_warnings(const std::vector<std::string>& warnings);
-/// Of --document-separator, as the deck's data.document_separator is read.
+/// Parses --document-separator like the deck's data.document_separator.
 std::string parse_separator_option(const std::string& text);
-/// Options of every subcommand that reads text and rows.
+/// Options of all subcommands that read text and rows.
 struct RowOptions {
   std::string limit = "1GiB";
   bool json_as_text = false;
 
   void add_to(CLI::App& app);
   TextFormat format(const std::string& separator, const std::string& column = "text") const;
-  std::string command() const;  ///< what of them is not the default
+  std::string command() const;  ///< Returns the options that are not the default
 };
-/// --dtype
+/// Adds --dtype.
 StoredType parse_weight_type_option(const std::string& text);
-/// The value of an option that takes a size or count, read as a deck reads it.
+/// Parses an option with a size or count like a deck value.
 int64_t parse_count_option(const std::string& option, const std::string& text, const ValueRange& range);
 
 }  // namespace llmtrain

@@ -1,4 +1,4 @@
-// llmtool validate: whether text and rows can be trained on, and what they are like.
+// llmtool validate: checks text and rows for training and describes them.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@ struct ValidateOptions {
   bool json = false;
 };
 
-/// The token for what the tokenizer does not know, by the names that are usual; -1: none.
+/// Returns the tokenizer's unknown token by its usual names, -1 if there is none.
 int32_t unknown_id_of(const Tokenizer* tokenizer) {
   if (tokenizer == nullptr || tokenizer->files().empty()) return -1;
   for (int32_t id = 0; id < tokenizer->vocabulary_size(); ++id) {
@@ -115,7 +115,7 @@ void validate(const ValidateOptions& options) {
     print_report(report);
   }
   if (!report["usable"].get<bool>()) {
-    throw UserError(ExitCode::bad_content, "the data cannot be trained on as it is: see the report");
+    throw UserError(ExitCode::bad_content, "the data cannot be used for training; see the report");
   }
 }
 
@@ -124,17 +124,20 @@ void validate(const ValidateOptions& options) {
 Subcommand add_validate(CLI::App& program) {
   CLI::App* app = program.add_subcommand("validate", "check text and rows: encoding, duplicates, lengths, tokens");
   const auto options = std::make_shared<ValidateOptions>();
-  app->add_option("input", options->inputs, "files or patterns: text or rows of JSON, also .gz, .zst")->required();
+  app->add_option("input", options->inputs, "input files or globs: text or rows of JSON, also as .gz and .zst")
+      ->required();
   app->add_option("--text-column", options->column, "key of the text in rows")->capture_default_str();
-  app->add_option("--document-separator", options->separator,
-                  "of text: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
+  app->add_option(
+         "--document-separator", options->separator,
+         "separator of documents: none (a file is one document), blank_line, or a text with \\n, \\t as in the deck")
       ->capture_default_str();
   app->add_option("--tokenizer", options->tokenizer,
-                  "counts tokens: bytes, a token file whose tokenizer is used, or a tokenizer's file or folder");
-  app->add_option("--huge", options->huge, "bytes above which a document is named")->capture_default_str();
-  app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
+                  "tokenizer for token counts: bytes, a token file, or a tokenizer's file or folder");
+  app->add_option("--huge", options->huge, "size in bytes above which a document is listed")->capture_default_str();
+  app->add_option("--unpacked-limit", options->limit, "maximum unpacked bytes of a compressed file")
+      ->capture_default_str();
   options->rows.add_to(*app);
-  app->add_flag("--json", options->json, "the report as JSON");
+  app->add_flag("--json", options->json, "print the report as JSON");
   return {app, [options] { validate(*options); }};
 }
 

@@ -1,4 +1,4 @@
-// llmtool verify: every byte of a checkpoint against its manifest.
+// llmtool verify: checks every byte of a checkpoint against its manifest.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-/// What lacks a file is a damaged checkpoint; 66 is for a path that is not there.
+/// A checkpoint with a missing file is damaged; exit code 66 is for a path that does not exist.
 Manifest verified(const std::string& path) {
   const auto alone = make_local_communicator();
   try {
@@ -35,7 +35,7 @@ void verify(const std::string& path) {
 }  // namespace
 
 Subcommand add_verify(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("verify", "check every byte of a checkpoint; exit code 0 or 65");
+  CLI::App* app = program.add_subcommand("verify", "check every byte of a checkpoint; exit with code 0 or 65");
   const auto path = std::make_shared<std::string>();
   app->add_option("checkpoint", *path, "folder of a checkpoint, .../checkpoints/step-XXXXXXXX")->required();
   return {app, [path] { verify(*path); }};

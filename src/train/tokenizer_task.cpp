@@ -24,7 +24,7 @@ int run_tokenizer_task(Config& config, Runtime& runtime) {
   watch_ranks(config, runtime);
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =
-      learn_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
+      train_deck_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });
   throw_on_all_ranks(communicator, [&] {
     if (!root) return;
     directory->start(write_deck(config));

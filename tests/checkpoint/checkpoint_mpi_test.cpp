@@ -1,4 +1,4 @@
-// Ranks together: every ZeRO stage and shard number into every other, and failures of one rank.
+// Ranks together: every ZeRO stage and number of shards into every other, and failures of one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using test::stream;
 using test::toy_value;
 using testing::HasSubstr;
 
-/// A store whose state is of a step; elements behind the tensors included.
+/// Fills a store with the state of a step, the elements after the tensors included.
 class ToyStore {
  public:
   ToyStore(int stage, DType compute) : store(test::toy_specs(), options(stage, compute)) {
@@ -33,7 +33,7 @@ class ToyStore {
     });
     state.finish();
   }
-  /// Elements that are not those of the step, over all ranks.
+  /// Counts elements that differ from the step's, over all ranks.
   int64_t wrong(int64_t step) {
     int64_t count[] = {0};
     const StoreState state(store, stream());
@@ -47,7 +47,7 @@ class ToyStore {
     communicator().sum(count);
     return count[0];
   }
-  /// Weights that are not the rounded master, over all ranks and units.
+  /// Counts weights that differ from the rounded master, over all ranks and units.
   int64_t wrong_weights(int64_t step) {
     int64_t count[] = {0};
     for (int u = 0; u < store.unit_count(); ++u) {
@@ -158,7 +158,7 @@ TEST_F(Checkpoint, AnyNumberOfShardsIsReadByAnyNumberOfRanks) {
   }
 }
 
-/// Ranks of a node share a file, wherever the launcher puts them.
+/// Ranks of a node share a file, wherever the launcher places them.
 TEST_F(Checkpoint, RanksThatShareFilesSaveTheSame) {
   const int64_t size = communicator().size();
   ToyStore saved(2, DType::f32);
@@ -186,7 +186,7 @@ TEST_F(Checkpoint, RanksThatShareFilesSaveTheSame) {
     EXPECT_EQ(load(loaded), step);
     EXPECT_EQ(loaded.wrong(step), 0);
     EXPECT_GT(loaded.wrong(step + 1), 1000);
-    // What is damaged is named, whosever it is.
+    // Messages name the damaged files, whatever rank owns them.
     communicator().barrier();
     if (communicator().rank() == 0) {
       const ShardIndex index =

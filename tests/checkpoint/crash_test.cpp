@@ -1,4 +1,4 @@
-// The job dies before any file operation of a save: the previous or the new checkpoint is found, whole.
+// The job dies before any file operation of a save: afterwards the previous or the new checkpoint is found, intact.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -13,7 +13,7 @@ namespace {
 bool can_exchange = true;
 }
 
-/// In place of the C library's: some file systems cannot exchange two names.
+/// Replaces the C library's function: some file systems cannot exchange two names.
 extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   if (can_exchange) return static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
   errno = EINVAL;
@@ -23,7 +23,7 @@ extern "C" int renameat2(int from_folder, const char* from, int to_folder, const
 namespace llmtrain {
 namespace {
 
-/// Not an exception of the program's: nothing is cleaned up, as when the process is killed.
+/// Not an exception of the program: nothing is cleaned up, as when the process is killed.
 struct Killed {};
 
 class Crash : public testing::Test {
@@ -75,7 +75,7 @@ TEST_F(Crash, BeforeEveryOperationOfASave) {
     EXPECT_EQ(folder_.leftovers(), 0);
     EXPECT_EQ(found_step(), found);
     if (!killed) break;
-    if (found == step) step += 10;  // resumed from it; the next save is the next one's
+    if (found == step) step += 10;  // resumed from it; the next save is that of the next step
   }
   EXPECT_THAT(operations, testing::IsSupersetOf({"create attempt", "create shard", "write shard-00000-of-00001.h5",
                                                  "sync shard-00000-of-00001.h5", "sync manifest", "rename attempt",
@@ -153,7 +153,7 @@ TEST_F(Crash, AFailureOfEveryOperationLeavesTheOlderOnesAlone) {
     EXPECT_EQ(folder_.leftovers(), 0) << n;
     if (!failed) break;
     const int64_t found = found_step();
-    if (found == 30) break;  // published: what follows are links
+    if (found == 30) break;  // published: only links follow
     ASSERT_EQ(found, 20);
   }
   EXPECT_EQ(found_step(), 30);

@@ -1,4 +1,4 @@
-// A damaged checkpoint is never taken, and the next older one is.
+// A damaged checkpoint is never used; the next older one is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class Damage : public testing::Test {
     std::sort(names.begin(), names.end());
     return names;
   }
-  /// Step 10 is found and is whole; gives why 20 was not.
+  /// Checks that step 10 is found and intact; returns the reason why 20 was refused.
   std::string fallback() const {
     const auto found = find_checkpoint(folder_.path(), test::communicator());
     if (!found || found->manifest.step != 10 || found->refused.size() != 1) return "";
@@ -67,7 +67,7 @@ TEST_F(Damage, EveryFlippedBit) {
       const size_t at = random() % hurt.size();
       hurt[at] = static_cast<char>(hurt[at] ^ (1 << (random() % 8)));
       put_bytes(file(name), hurt);
-      const bool manifest = name == manifest_name;  // its frame and its text may be what is hurt
+      const bool manifest = name == manifest_name;  // its frame and its text can be damaged
       ASSERT_THAT(fallback(), AllOf(HasSubstr(name), HasSubstr(manifest ? "manifest" : "instead of"))) << "byte " << at;
     }
     put_bytes(file(name), whole);
@@ -84,8 +84,8 @@ TEST_F(Damage, TheTensorAndItsHashesAreNamed) {
     hurt[static_cast<size_t>(entry.offset)] ^= 1;
     put_bytes(file(name), hurt);
     hurt[static_cast<size_t>(entry.offset)] ^= 1;
-    const std::string& tensor = manifest.schema.tensors[static_cast<size_t>(entry.part.tensor)].name;
-    EXPECT_THAT(fallback(), AllOf(HasSubstr(name), HasSubstr(tensor), HasSubstr(name_of(entry.part.state)),
+    const std::string& tensor = manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)].name;
+    EXPECT_THAT(fallback(), AllOf(HasSubstr(name), HasSubstr(tensor), HasSubstr(name_of(entry.range.state)),
                                   HasSubstr("instead of " + hex(entry.hash)),
                                   HasSubstr("instead of " + hex(manifest.shards[1].file.hash))));
   }

@@ -1,5 +1,5 @@
-// The format holds for 1,000 ranks and the 723 tensors of a model of 70 billion parameters: a twin with tiny tensors is
-// written and read, and says its sizes and times.
+// The format supports 1,000 ranks and the 723 tensors of a model of 70 billion parameters: a twin with tiny tensors is
+// written and read, and prints its sizes and times.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

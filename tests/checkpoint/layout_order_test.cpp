@@ -1,5 +1,4 @@
-// HDF5 puts datasets below its alignment where it has room, not one behind the other: nothing may depend on their
-// order.
+// HDF5 puts datasets below its alignment into free space, not in order: nothing may depend on their order.
 
 #include <gtest/gtest.h>
 
@@ -12,8 +11,8 @@
 namespace llmtrain {
 namespace {
 
-/// Units of less and of more than the alignment of 4096 bytes, in turn; the first one is longer than a piece that is
-/// read back at a time (1 MiB).
+/// Units smaller and larger than the alignment of 4096 bytes, alternating; the first one is longer than a piece of the
+/// read-back (1 MiB).
 std::vector<UnitSpec> mixed_specs(int64_t large, int64_t small) {
   const auto unit = [](const std::string& name, int64_t rows) {
     return UnitSpec{name, {ParamSpec{name, rows, 8, true, Initializer::zeros(), {{name + ".weight", 0, rows}}}}};
@@ -22,7 +21,7 @@ std::vector<UnitSpec> mixed_specs(int64_t large, int64_t small) {
           unit("c", small),      unit("d", small), unit("e", large)};
 }
 
-/// Whether parts that follow each other in the index do so in the file.
+/// Returns true if consecutive ranges of the index are consecutive in the file.
 bool in_order(const std::string& path, const Manifest& manifest) {
   bool ordered = true;
   for (size_t s = 0; s < manifest.shards.size(); ++s) {

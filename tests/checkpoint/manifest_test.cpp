@@ -31,7 +31,7 @@ Manifest toy_manifest() {
   return manifest;
 }
 
-/// The text around a body, with the hash that belongs to it.
+/// Returns the text of a manifest with this body and its hash.
 std::string framed(const std::string& body) {
   return R"({"hash":")" + hex(digest_of(body.data(), body.size())) + R"(","manifest":)" + body + "}\n";
 }
@@ -54,7 +54,7 @@ TEST(Manifest, ReadsWhatItWrites) {
   EXPECT_NE(parse_manifest(to_text(other), "m"), manifest);
 }
 
-// Where it is ours, manifests are as they were before there was another.
+// With our own attention, manifests are as before there was a library.
 TEST(Manifest, NamesTheLibraryOfAttentionWhereThereIsOne) {
   Manifest manifest = toy_manifest();
   EXPECT_THAT(to_text(manifest), Not(HasSubstr("attention")));
@@ -87,7 +87,7 @@ TEST(Manifest, EveryFlippedBitAndEveryCutIsRefused) {
   EXPECT_EQ(refusal(text), "");
 }
 
-/// The first `from` of a manifest's body replaced, with a right hash: what a forger can do.
+/// Replaces the first `from` of a manifest's body and corrects the hash: what a forger can do.
 std::string forged(const std::string& from, const std::string& to) {
   const std::string text = to_text(toy_manifest());
   std::string body = text.substr(54, text.size() - 54 - 2);
@@ -101,7 +101,7 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"version\": 1", "\"version\": 2"), HasSubstr("version 2; this program reads version 1"));
   EXPECT_THAT(forged("\"view.h5\"", "\"../view.h5\""), HasSubstr("not the name of a file"));
   EXPECT_THAT(forged("\"view.h5\"", "\"/etc/passwd\""), HasSubstr("not the name of a file"));
-  EXPECT_THAT(forged("\"view.h5\"", "\"manifest.json\""), HasSubstr("not a name for such a file"));
+  EXPECT_THAT(forged("\"view.h5\"", "\"manifest.json\""), HasSubstr("not a valid name of a file"));
   EXPECT_THAT(forged("shard-00001-of-00002", "shard-00000-of-00002"), HasSubstr("not the name of this shard"));
   EXPECT_THAT(forged("\"index_offset\": 4000", "\"index_offset\": 4600"),
               HasSubstr("index_bytes: must be an integer from 0 to 400, not 500"));
@@ -112,10 +112,10 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"step\": 12", "\"step\": 12, \"step\": 12"), HasSubstr("step"));
   EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 9223372036854775552"), HasSubstr("impossible size"));
   EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 700"), HasSubstr("impossible size"));
-  EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 512"), HasSubstr("not where it can be"));
-  EXPECT_THAT(forged("\"h.0.k\"", "\"h.0.q\""), HasSubstr("there twice"));
+  EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 512"), HasSubstr("overlaps another or is outside its unit"));
+  EXPECT_THAT(forged("\"h.0.k\"", "\"h.0.q\""), HasSubstr("repeated"));
   EXPECT_THAT(forged("\"h.0.k\"", "\"../k\""), HasSubstr("not the name of a tensor"));
-  EXPECT_THAT(forged("\"offset\": 256", "\"offset\": 255"), HasSubstr("not where it can be"));
+  EXPECT_THAT(forged("\"offset\": 256", "\"offset\": 255"), HasSubstr("overlaps another or is outside its unit"));
   EXPECT_THAT(forged("   3,\n", "   9,\n"), HasSubstr("not a range after the others"));
   EXPECT_THAT(forged("\"parameters\":", "\"attention\": 7, \"parameters\":"),
               HasSubstr("attention: must be a text, not 7"));
@@ -139,7 +139,7 @@ TEST(Schema, DifferencesAreNamed) {
   EXPECT_THAT(difference(schema, make_schema(test::toy_specs(101))), HasSubstr("wte.weight is 100 x 7 instead of 101"));
   auto specs = test::toy_specs();
   specs[2].params[0].slices[0].name = "norm";
-  EXPECT_THAT(difference(schema, make_schema(specs)), HasSubstr("norm is missing, 'ln_f.weight' is of no use here"));
+  EXPECT_THAT(difference(schema, make_schema(specs)), HasSubstr("norm is missing, 'ln_f.weight' is not in this model"));
 }
 
 TEST(Schema, PartsOfAllShardsAreEveryElementOnce) {
@@ -148,9 +148,9 @@ TEST(Schema, PartsOfAllShardsAreEveryElementOnce) {
     std::vector<std::vector<int>> seen;
     for (const UnitSchema& unit : schema.units) seen.emplace_back(static_cast<size_t>(unit.elements), 0);
     for (int64_t s = 0; s < shards; ++s) {
-      for (const StatePart& part : parts_of_shard(schema, s, shards)) {
-        const int64_t unit = schema.tensors[static_cast<size_t>(part.tensor)].unit;
-        for (int64_t e = part.begin; e < part.end; ++e) ++seen[static_cast<size_t>(unit)][static_cast<size_t>(e)];
+      for (const StateRange& range : ranges_of_shard(schema, s, shards)) {
+        const int64_t unit = schema.tensors[static_cast<size_t>(range.tensor)].unit;
+        for (int64_t e = range.begin; e < range.end; ++e) ++seen[static_cast<size_t>(unit)][static_cast<size_t>(e)];
       }
     }
     for (const auto& unit : seen) EXPECT_THAT(unit, testing::Each(3)) << shards;

@@ -22,7 +22,7 @@ TEST(Retention, KeepsTheNewestAndThePinned) {
   EXPECT_THAT(removable(steps, {.keep = 0, .pinned = {}, .verified = all, .refused = {}}), ElementsAre(10, 20, 30));
   EXPECT_THAT(removable(steps, {.keep = 2, .pinned = {}, .verified = {50}, .refused = {}}), IsEmpty());
   EXPECT_THAT(removable(steps, {.keep = 2, .pinned = {}, .verified = {50, 20}, .refused = {}}), ElementsAre(10));
-  // A damaged one does not count, and goes when it is old.
+  // A damaged checkpoint does not count, and is removed when it is old.
   EXPECT_THAT(removable(steps, {.keep = 2, .pinned = {}, .verified = {40, 30}, .refused = {50}}), ElementsAre(10, 20));
   EXPECT_THAT(removable(steps, {.keep = 2, .pinned = {}, .verified = {50, 40}, .refused = {20}}),
               ElementsAre(10, 20, 30));
@@ -81,7 +81,7 @@ class ToyRun {
     const auto steps = published_steps(folder_);
     if (steps.size() > 2 && steps.front() != best_) damaged_.insert(steps.front());
   }
-  /// The job starts again: it goes on from the newest that verifies, and knows of no other.
+  /// The job starts again: it resumes from the newest checkpoint that verifies, and knows no other.
   void start() {
     kill_in_ = -1;
     sweep_leftovers(folder_);
@@ -117,12 +117,12 @@ class ToyRun {
   RetentionRules rules_;
   std::set<int64_t> damaged_;
   int64_t step_ = 0, best_ = 0, source_ = 0, removed_ = 0;
-  int64_t not_looked_at_ = 0;  ///< saves begun since retention last came to its end
+  int64_t not_looked_at_ = 0;  ///< saves started since retention last completed
   int kill_in_ = -1;
 };
 
 TEST(Retention, TenThousandRandomRunsNeverLoseWhatTheyNeed) {
-  // Each rename is synced, which only a disk in memory does ten thousand times in seconds.
+  // Each rename is synced; only a disk in memory does this ten thousand times in seconds.
   const bool fast = ::access("/dev/shm", W_OK) == 0;
   const uint64_t runs = fast ? 10'000 : 50;
   const std::string folder = (fast ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path()) /

@@ -1,5 +1,5 @@
 #pragma once
-// A state whose every element is a function of (step, kind, unit, element), for any shard of any number.
+// A state whose every element is a function of (step, kind, unit, element), for any shard of any number of shards.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ inline std::vector<UnitSpec> toy_specs(int64_t rows = 100) {
           {"head", {{"ln_f", 300, 1, false, Initializer::ones(), {{"ln_f.weight", 0, 300}}}}}};
 }
 
-/// Bits of every exponent, NaN included: they must pass through unseen.
+/// Returns bits of every exponent, NaN included: they must be copied unchanged.
 inline float toy_value(int64_t step, StateKind kind, int64_t unit, int64_t element) {
   uint64_t x = static_cast<uint64_t>(step) * 4 + static_cast<uint64_t>(kind);
   x = (x * 1000003 + static_cast<uint64_t>(unit)) * 1000000007 + static_cast<uint64_t>(element) + 1;
@@ -60,7 +60,7 @@ class ToySource : public StateSource {
   int64_t step_;
 };
 
-/// Counts what arrives: elements as toy_value(step) has them, and others.
+/// Counts the elements that arrive: those equal to toy_value(step), and others.
 class ToyTarget : public StateTarget {
  public:
   ToyTarget(Schema schema, int64_t step, int64_t rank, int64_t size)
@@ -101,7 +101,7 @@ inline SaveRequest toy_request(int64_t step) {
   return request;
 }
 
-/// A checkpoint of `shards` shards, by one process.
+/// Writes a checkpoint of `shards` shards in one process.
 inline std::string write_layout(const std::string& folder, const Schema& schema, int64_t step, int64_t shards,
                                 const SaveHook& hook = nullptr) {
   const std::string attempt = create_attempt(folder, step, hook);
@@ -126,7 +126,7 @@ inline void put_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-/// A folder of this test, the same on all ranks, and gone afterwards.
+/// Folder of this test, the same on all ranks, removed afterwards.
 class ToyFolder {
  public:
   explicit ToyFolder(const std::string& name) {
@@ -141,7 +141,7 @@ class ToyFolder {
   ToyFolder& operator=(const ToyFolder&) = delete;
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  /// Everything but published checkpoints and links.
+  /// Returns everything except published checkpoints and links.
   int64_t leftovers() const {
     int64_t n = 0;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {

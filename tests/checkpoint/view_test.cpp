@@ -7,7 +7,7 @@
 namespace llmtrain {
 namespace {
 
-/// As a user's HDF5 reads it.
+/// Reads like a user's HDF5.
 std::vector<float> read_tensor(const std::string& path, const std::string& name, std::vector<hsize_t>& shape) {
   const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   EXPECT_TRUE(file.valid());
@@ -21,7 +21,7 @@ std::vector<float> read_tensor(const std::string& path, const std::string& name,
   return values;
 }
 
-// tests/style/sources.sh sees to it that every file is made with this access.
+// tests/style/sources.sh checks that every file is made with this access.
 TEST(View, FilesAreWrittenForHdf5Release110) {
   const auto newest = [](hid_t access) {
     H5F_libver_t low = H5F_LIBVER_EARLIEST, high = H5F_LIBVER_EARLIEST;

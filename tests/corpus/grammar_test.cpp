@@ -16,8 +16,8 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Every kind of item: weights, exceptions, joined variables, agreement, forgotten words, rules in rules, and rules
-/// that one path skips.
+/// Contains every kind of item: weights, exceptions, joined variables, agreement, words that are not stored, nested
+/// rules, and rules that one path skips.
 GrammarSource small_source() {
   return {
       {{"name", "name he", {"Al/he", "Bo/he", "Cleo/she"}},
@@ -43,8 +43,8 @@ struct Enumeration {
   double derivations = 0;
 };
 
-/// All texts with their probabilities, without the grammar's own arithmetic: writes a text for every sequence of
-/// outcomes of the random numbers that the grammar asks for.
+/// Returns all texts with their probabilities, independently of the grammar's arithmetic: writes a text for every
+/// sequence of random numbers that the grammar requests.
 Enumeration enumerate(const Grammar& grammar) {
   Enumeration all;
   std::vector<uint32_t> script, ranges;

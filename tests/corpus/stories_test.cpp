@@ -32,7 +32,7 @@ const std::vector<std::string>& corpus() {
   return stories;
 }
 
-// The corpus is data that others cite: a change of these values is a change of the corpus.
+// Others cite the corpus: a change of these values changes the corpus.
 TEST(Stories, AreTheSameBytesEverywhere) {
   EXPECT_EQ(story(1, 0),
             "One cold morning Anna and Victor ran to Venice.\n"
@@ -104,7 +104,7 @@ TEST(Stories, HaveTheEntropyThatIsStated) {
   };
   EXPECT_NEAR(sum / n, optimum.nats_per_story, 4 * standard_error(sum, squares));
   EXPECT_NEAR(length / n, optimum.characters_per_story, 4 * standard_error(length, length_squares));
-  EXPECT_LT(standard_error(sum, squares), 0.001 * optimum.nats_per_story);  // the test can see 0.4 %
+  EXPECT_LT(standard_error(sum, squares), 0.001 * optimum.nats_per_story);  // the test detects 0.4 %
 }
 
 TEST(Stories, EveryCharacterCountsInTheOptimum) {
@@ -151,8 +151,8 @@ Words cut_at_punctuation(std::string_view text) {
 }
 
 struct Loss {
-  double held_out;  ///< of the last tenth, nats per character
-  double seen;      ///< of the first thousand stories of the other nine tenths, on which the model was trained
+  double held_out;  ///< loss on the last tenth, nats per character
+  double seen;      ///< loss on the first thousand stories of the other nine tenths, the training data
 };
 
 double loss_of(const test::WordNgram& model, Words (*cut)(std::string_view), size_t begin, size_t end) {
@@ -179,7 +179,7 @@ TEST(Stories, AreBeyondAWordFiveGram) {
     for (auto smoothing : {test::Smoothing::kneser_ney, test::Smoothing::witten_bell}) {
       const Loss loss = ngram_loss(cut, smoothing);
       EXPECT_GE(loss.held_out, 1.15 * optimum);
-      EXPECT_LT(loss.seen, 0.95 * loss.held_out);  // control: a lower loss is seen where there is one
+      EXPECT_LT(loss.seen, 0.95 * loss.held_out);  // control: the test detects a lower loss
     }
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// An interpolated 5-gram model of words: the peer that the example corpus is made to beat. Two smoothings, modified
+// An interpolated 5-gram model of words: the baseline that the example corpus must beat. Two smoothings, modified
 // Kneser-Ney (Chen and Goodman, Computer Speech and Language 13, 1999, eq. 26) and Witten-Bell (eq. 17 there).
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class WordNgram {
 
   explicit WordNgram(Smoothing smoothing) : smoothing_(smoothing) {}
 
-  /// One document: its words; begin and end are added here.
+  /// Words of one document; begin and end are added here.
   void count(const std::vector<std::string_view>& words) {
     const Sentence ids = sentence(words, true);
     for (size_t i = order - 1; i < ids.size(); ++i) {
@@ -31,7 +31,7 @@ class WordNgram {
     }
   }
 
-  /// Once, after all counts.
+  /// Called once, after all counts.
   void finish() {
     if (smoothing_ == Smoothing::kneser_ney) use_continuations();
     for (size_t n = 1; n <= order; ++n) {
@@ -46,7 +46,7 @@ class WordNgram {
     }
   }
 
-  /// Natural logarithm of the probability of the words and the end.
+  /// Returns the natural logarithm of the probability of the words and the end.
   double log_probability(const std::vector<std::string_view>& words) const {
     const Sentence ids = const_cast<WordNgram*>(this)->sentence(words, false);
     double sum = 0;
@@ -54,7 +54,7 @@ class WordNgram {
     return sum;
   }
 
-  /// Sum over all words of the probability after the given ones: 1 for a proper model.
+  /// Returns the sum over all words of the probability after the given ones: 1 for a proper model.
   double total_probability(const std::vector<std::string_view>& words) const {
     Sentence ids = const_cast<WordNgram*>(this)->sentence(words, false);
     double sum = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Text as gzip and zstd pack it.
+// Text compressed by gzip and zstd.
 
 #include <zlib.h>
 #include <zstd.h>

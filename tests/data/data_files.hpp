@@ -1,5 +1,5 @@
 #pragma once
-// Folders and files of tests, and what a UserError said.
+// Folders and files of tests, and the text of a UserError.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 
 namespace llmtrain::test {
 
-/// Removed at the end of the test.
+/// Folder that is removed at the end of the test.
 class Folder {
  public:
   Folder() : path_(temporary_path(testing::TempDir() + "llmtrain-data")) { std::filesystem::create_directories(path_); }
@@ -34,7 +34,7 @@ class Folder {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  /// Writes a file and gives its path.
+  /// Writes a file and returns its path.
   std::string file(const std::string& name, std::string_view content) const {
     std::ofstream(*this / name, std::ios::binary) << content;
     return *this / name;
@@ -57,7 +57,7 @@ inline std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// "<exit code> <message>" of the UserError that the work throws.
+/// Returns "<exit code> <message>" of the UserError that `work` throws.
 inline std::string refusal(const std::function<void()>& work) {
   try {
     work();

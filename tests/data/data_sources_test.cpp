@@ -119,9 +119,9 @@ TEST_F(Sources, ValidationIsTheEndOfEachSource) {
 TEST_F(Sources, WhatCannotBeMeant) {
   const std::string a = folder_.file("a.txt", "a"), b = folder_.file("b.txt", "b");
   config_.train = {a + ":1", b};
-  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("give one to each, or to none")));
+  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("give a weight to each entry, or to none")));
   config_.train = {a + ":1", a + ":2"};
-  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("named in two sources")));
+  EXPECT_THAT(refused(), AllOf(StartsWith("78 "), HasSubstr("it is in two sources")));
   config_.train = {a + ":1", "missing:2"};
   EXPECT_THAT(refused(), AllOf(StartsWith("66 "), HasSubstr("missing: there is no such file")));
   std::filesystem::copy(a, folder_ / "odd:1");

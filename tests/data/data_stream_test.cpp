@@ -27,7 +27,7 @@ const DataConfig wrap = test::packing(DataConfig::Packing::wrap), none = test::p
 constexpr int32_t no = ignore_target;
 
 TEST(DataStream, WrapCutsWindowsOfTheStream) {
-  // Two documents of 5 and 6 tokens, T = 4: windows [0, 4), [4, 8); tokens 9 and 10 give no whole window.
+  // Two documents of 5 and 6 tokens, T = 4: windows [0, 4), [4, 8); tokens 9 and 10 do not fill a window.
   const auto file =
       std::make_shared<MemoryTokens>(std::vector<std::vector<int32_t>>{{10, 11, 12, 13, 14}, {20, 21, 22, 23, 24, 25}});
   const DataStream stream(file, wrap, batch_of(4, 2, 2), 1, false);
@@ -148,7 +148,7 @@ TEST(DataStream, TheMaskChoosesTargets) {
   }
 }
 
-/// Token ids are their places in the stream, so that a batch shows what it consists of.
+/// Token ids are their positions in the stream, so that a batch shows its content.
 struct RandomCase {
   std::vector<std::vector<int32_t>> documents;
   std::vector<uint8_t> mask;
@@ -177,8 +177,8 @@ RandomCase random_case(uint32_t seed) {
   return c;
 }
 
-/// What samples must cover, target by target: target place -> whether it is trained. Written from the definition, with
-/// the document of every token at hand.
+/// Targets that samples must cover: target position -> whether it is trained. Written from the definition, with the
+/// document of every token.
 std::map<int32_t, bool> expected_targets(const RandomCase& c) {
   std::vector<size_t> document_of;
   for (size_t d = 0; d < c.documents.size(); ++d) document_of.insert(document_of.end(), c.documents[d].size(), d);
@@ -225,7 +225,7 @@ void check_batch(const RandomCase& c, const DataStream& stream, const MicroBatch
     if (batch.targets[i] != no) {
       ASSERT_EQ(batch.targets[i], target);
     }
-    // Neighbours are of one segment exactly when attention may pass between them.
+    // Adjacent rows are in one segment exactly when attention may pass between them.
     if (i + 1 < rows && batch.sequence_ids[i + 1] == batch.sequence_ids[i]) {
       const bool starts = std::any_of(c.documents.begin(), c.documents.end(),
                                       [&](const auto& document) { return document.front() == target; });

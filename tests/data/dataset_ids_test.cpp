@@ -1,4 +1,4 @@
-// Data that are token ids already: rows of them, and token files.
+// Data of token ids: rows and token files.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST_F(DatasetTest, PaddingOfRowsIsLeftOutAndTold) {
   EXPECT_THAT(all_tokens(*data.train), ElementsAre(7, 8, 7, 8));
   EXPECT_EQ(data.train->info().skipped_documents, 1);
   EXPECT_FALSE(data.train->info().has_mask) << "everything that is left is trained on";
-  EXPECT_THAT(reports_, testing::Contains(HasSubstr("4 tokens are padding (attention_mask 0) and left out")));
+  EXPECT_THAT(reports_, testing::Contains(HasSubstr("4 tokens are padding (attention_mask 0) and are omitted")));
   const std::string padding = "{\"input_ids\":[0],\"attention_mask\":[0]}\n";
   config_.train = {folder_.file("b.jsonl", "{\"position_ids\":[0,1],\"input_ids\":[7,8]}\n" + padding + padding)};
   EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("2 of 3 rows are empty"), HasSubstr("attention_mask is 0")));
@@ -77,7 +77,7 @@ TEST_F(DatasetTest, RowErrorsNameTheLine) {
   EXPECT_EQ(open().train->info().documents, 300000);
 }
 
-/// Of this process so far; 0 where the kernel does not count them.
+/// Bytes that this process has read so far; 0 if the kernel does not count them.
 int64_t bytes_read() {
   std::ifstream file("/proc/self/io");
   std::string name;
@@ -104,7 +104,7 @@ TEST_F(DatasetTest, TokenFilesAreUsedAsTheyAre) {
   const std::string made = open().train->info().path;
   std::filesystem::copy(made, folder_ / "one.h5");
   std::filesystem::copy(made, folder_ / "two.h5");
-  config_.tokenizer = "char";  // the file's own counts
+  config_.tokenizer = "char";  // the counts of the file
   config_.train = {folder_ / "*.h5"};
   const Dataset data = open();
   EXPECT_EQ(data.train->tokens(), 14);
@@ -125,7 +125,7 @@ TEST_F(DatasetTest, TokenFilesAreUsedAsTheyAre) {
   info.tokenizer = R"({"type":"bytes","bos":false})";
   write_token_file(folder_ / "wrong.h5", info, std::vector<int32_t>{1}, {}, std::vector<uint64_t>{0, 1});
   config_.train = {folder_ / "wrong.h5"};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("disagree")));
+  EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("contradicts")));
 }
 
 TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
@@ -140,8 +140,8 @@ TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
   EXPECT_THAT(refused(), AllOf(HasSubstr("65 "), HasSubstr("below 258"), HasSubstr("has 257")));
   config_.validation.clear();
   config_.tokenizer = "bpe";
-  EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("learnt from text")));
-  config_.tokenizer = "char";  // of no text: nothing
+  EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("trained on text")));
+  config_.tokenizer = "char";  // without text: nothing
   EXPECT_EQ(open().vocabulary_size, 257);
 
   config_.train = {folder_.file("a.txt", "abcabc")};
@@ -169,7 +169,7 @@ TEST_F(DatasetTest, ADecksTokenizerIsThatOfTokenIds) {
     check();
     EXPECT_THAT(errors, ElementsAre(HasSubstr("data.tokenizer"))) << "also without reading the data";
   }
-  config_.tokenizer = "char";  // as the resolved deck of a run that named none
+  config_.tokenizer = "char";  // like the resolved deck of a run without the key
   EXPECT_EQ(open().tokenizer->kind(), "bytes");
   EXPECT_EQ(check(), 257);
   EXPECT_THAT(errors, testing::IsEmpty());

@@ -1,4 +1,4 @@
-// The same token file on any number of ranks; what goes wrong on one rank ends all of them.
+// The token file does not depend on the number of ranks; an error on one rank ends all of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class RanksTest : public testing::Test {
   }
   ~RanksTest() override { ranks_.barrier(); }
 
-  /// Rank 0 writes it.
+  /// Rank 0 writes the file.
   std::string file(const std::string& name, const std::string& content) {
     if (folder_) folder_->file(name, content);
     ranks_.barrier();
@@ -105,7 +105,7 @@ TEST_F(RanksTest, TheTokenizerLearntIsTheSameOnAnyNumberOfRanks) {
   });
 }
 
-/// Found in the cache it is not learnt again, damaged it is.
+/// A cached tokenizer is not trained again; a damaged one is.
 TEST_F(RanksTest, TheTokenizerLearntIsKept) {
   config_.train = {file("a.txt", stories_text(3, 200'000))};
   config_.tokenizer = "bpe";
@@ -132,7 +132,7 @@ TEST_F(RanksTest, TheTokenizerLearntIsKept) {
   EXPECT_TRUE(learnt());
 }
 
-/// The first of several, whichever rank reads it.
+/// The first of several errors, whichever rank reads it.
 TEST_F(RanksTest, AnIdWithoutARowIsFoundByAllRanks) {
   std::string rows;
   for (int r = 0; r < 600; ++r) {
@@ -202,7 +202,7 @@ TEST_F(RanksTest, SeveralJobsMayFillOneCacheAtOnce) {
   config_.train = {file("a.txt", text_of_documents("\n"))};
   const auto alone = make_local_communicator();
   ranks_.barrier();
-  const Dataset mine = open(*alone, "cache");  // every rank is a job of its own
+  const Dataset mine = open(*alone, "cache");  // every rank is a separate job
   const std::string path = mine.train->info().path;
   ranks_.barrier();
   const std::vector<std::string> paths = ranks_.gather_all(path);

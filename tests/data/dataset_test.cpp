@@ -28,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-/// What the token file of one document must hold, made the plain way.
+/// Expected token file of one document, computed in a simple way.
 std::vector<int32_t> plain_tokens(const Tokenizer& tokenizer, const std::string& document) {
   std::vector<int32_t> ids;
   if (tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
@@ -81,7 +81,7 @@ TEST_F(DatasetTest, BosComesBeforeEveryDocument) {
   EXPECT_EQ(data.vocabulary_size, 5);
 }
 
-/// Documents of many sizes around the size of a piece, of characters of 1 to 4 bytes.
+/// Documents with sizes around that of a piece, and characters of 1 to 4 bytes.
 std::vector<std::string> random_documents(uint32_t seed) {
   const std::vector<std::string> characters = {"a", "\n", "\u00e9", "\u20ac", "\U0001F600", "z"};
   std::mt19937 random(seed);
@@ -132,7 +132,7 @@ TEST_F(DatasetTest, SeparatorsAcrossPiecesAreFound) {
     config_.train = {folder_.file("a.txt", first + "<separator>y")};
     EXPECT_THAT(offsets_of(*open().train), ElementsAre(0, first.size() + 1, first.size() + 3)) << shift;
   }
-  // Matches are taken from left to right, also where they could overlap across a piece.
+  // Matches are found from left to right, even if they could overlap across a piece.
   config_.document_separator = "--";
   const std::string dashes(static_cast<size_t>(hash_piece) + 1, '-');
   config_.train = {folder_.file("a.txt", dashes + "x")};
@@ -227,7 +227,7 @@ TEST_F(DatasetTest, PatternsAreSortedAndFilesNamedOnce) {
   config_.train.push_back(folder_ / "x2.txt");
   EXPECT_THAT(refused(), AllOf(HasSubstr("78 "), HasSubstr("named twice")));
   config_.train = {folder_ / "[x].txt"};
-  EXPECT_THAT(refused(), AllOf(HasSubstr("66 "), HasSubstr("no file has such a name")));
+  EXPECT_THAT(refused(), AllOf(HasSubstr("66 "), HasSubstr("no file matches")));
   folder_.file("[x].txt", "q");
   EXPECT_THAT(all_tokens(*open().train), ElementsAre('q', 256));
 }

@@ -1,5 +1,5 @@
-// Data for a model that exists, whose embedding has fewer rows than the tokenizer has tokens: a token without a row is
-// refused where it stands, whatever the cache holds, and everything else is as ever.
+// Data for an existing model whose embedding has fewer rows than the tokenizer has tokens: a token without a row is
+// refused with its location, whatever the cache holds; everything else is unchanged.
 
 #include "data/stream/embedding_rows.hpp"
 
@@ -36,7 +36,7 @@ class EmbeddingRowsTest : public test::DatasetTest {
     config_.tokenizer_given = true;
   }
 
-  /// For a model with so many rows; 0: for one that is made for the data.
+  /// Opens the data for a model with that many rows; 0: for a new model.
   Dataset open_for(int64_t rows) {
     config_.embedding_rows = rows;
     return open();
@@ -116,7 +116,7 @@ TEST_F(EmbeddingRowsTest, TokenFilesAreJudgedByTheirIds) {
   config_.train.push_back(folder_ / "padded.h5");
   EXPECT_EQ(open_for(5).vocabulary_size, 5);
   EXPECT_THAT(refused_for(4), HasSubstr("65 " + config_.train.back() + ": token 2 of document 1: " + missing_pad));
-  // One that changes after that gives no such id either.
+  // A file that changes later cannot produce such an id either.
   const auto bounded = open_token_file(folder_ / "padded.h5", 4);
   EXPECT_THAT(refusal([&] { all_tokens(*bounded); }), HasSubstr("65 "));
   EXPECT_EQ(all_tokens(*open_token_file(folder_ / "padded.h5", 5)), (std::vector<int32_t>{3, 4, 2}));

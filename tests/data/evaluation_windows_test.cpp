@@ -1,4 +1,4 @@
-// Windows that score every token, with as much context as they have room for.
+// Windows that score every token with as much context as fits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using test::batch_of;
 using test::MemoryTokens;
 using testing::ElementsAre;
 
-/// Context of each scored token (ids are 0, 1, 2 ...): tokens before it that its window has.
+/// Returns the context of each scored token (ids are 0, 1, 2 ...): the earlier tokens in its window.
 std::map<int32_t, int> contexts(const DataStream& stream) {
   std::map<int32_t, int> found;
   int64_t trained = 0;
@@ -66,7 +66,7 @@ TEST(EvaluationWindows, WithoutAStrideTheRestIsAShorterWindow) {
 }
 
 TEST(EvaluationWindows, OverlapByTheStride) {
-  // Windows of tokens 0-5, 2-7, 4-9, 6-10; from the second on only the last two count, of the last one.
+  // Windows of tokens 0-5, 2-7, 4-9, 6-10; from the second on only the last two targets count, in the last window one.
   const DataStream stream(counting(11), windows(2), batch_of(6, 1, 2), 1, false);
   EXPECT_EQ(stream.samples(), 4);
   EXPECT_THAT(contexts(stream),

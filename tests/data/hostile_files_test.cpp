@@ -1,5 +1,5 @@
-// Files that attack a reader, each beside its twin: the nearest file that is right and must be taken. Whatever the file
-// is, the end is a message that names it, in bounded memory.
+// Hostile files, each with its twin: the nearest valid file, which must be accepted. Every hostile file ends with a
+// message that names it, in bounded memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,11 +43,11 @@ std::string keys(size_t count) {
 }
 
 struct HostileFile {
-  const char* name;    ///< of the test
-  const char* ending;  ///< of the file
+  const char* name;    ///< name of the test
+  const char* ending;  ///< name of the file
   std::string (*hostile)();
   std::string (*twin)();
-  const char* message;  ///< behind the name of the file
+  const char* message;  ///< expected text after the name of the file
 };
 
 std::ostream& operator<<(std::ostream& out, const HostileFile& file) { return out << file.name; }
@@ -67,7 +67,7 @@ const HostileFile files[] = {
      [] { return std::string("{\"text\":\"a\",\"Text\":\"b\"}\n"); }, ":1: byte 17: key 'text' twice"},
     {"line_of_17_mib", ".jsonl", [] { return good + row(std::string(17 << 20, 'x')); },
      [] { return good + row(std::string(15 << 20, 'x')); },
-     ":2: byte 16: the row has 17825803 bytes, more than the 16777216 that data.row_limit allows"},
+     ":2: byte 16: the row has 17825803 bytes, more than the 16777216 of data.row_limit"},
     {"number_of_many_digits", ".jsonl", [] { return ids("1" + std::string(1 << 20, '0')); },
      [] { return ids("1000000"); }, ":1: byte 1048590: not valid JSON"},
     {"number_beyond_64_bits", ".jsonl", [] { return ids("18446744073709551616"); }, [] { return ids("18446"); },
@@ -95,9 +95,9 @@ const HostileFile files[] = {
     {"text_that_is_a_list", ".jsonl", [] { return std::string("{\"text\":[\"a\"]}\n"); }, [] { return row("a"); },
      ":1: byte 8: 'text' must be a text"},
     {"json_that_is_one_list", ".json", [] { return std::string(" [{\"text\":\"a\"}]\n"); },
-     [] { return std::string("text that is in a file named so\n"); }, ": byte 1: a JSON array is not read as text"},
+     [] { return std::string("text that is in a file named so\n"); }, ": byte 1: a JSON array cannot be read as text"},
     {"json_that_is_one_object", ".json", [] { return std::string("{\"rows\":[]}"); },
-     [] { return std::string("text that is in a file named so\n"); }, ": byte 0: a JSON object is not read as text"},
+     [] { return std::string("text that is in a file named so\n"); }, ": byte 0: a JSON object cannot be read as text"},
     {"overlong_utf8", ".txt", [] { return std::string("line\n\xC0\xAF"); },
      [] { return std::string("line\n\xC2\xAF"); }, ":2: byte 5: 0xc0 is not part of UTF-8"},
     {"surrogate_in_utf8", ".txt", [] { return std::string("\xED\xA0\x80"); },
@@ -133,10 +133,10 @@ const HostileFile files[] = {
     {"gzip_that_is_text", ".txt.gz", [] { return std::string("text"); }, [] { return gzipped("text"); },
      ": compressed byte "},
     {"gzip_bomb", ".txt.gz", [] { return gzipped(std::string(64 << 20, '\0')); },
-     [] { return gzipped(std::string(1 << 20, '\0')); }, "more than 33554432 bytes when unpacked"},
+     [] { return gzipped(std::string(1 << 20, '\0')); }, "it unpacks to more than 33554432 bytes"},
     {"zstd_bomb", ".txt.zst", [] { return zstd_packed(std::string(64 << 20, '\0')); },
-     [] { return zstd_packed(std::string(1 << 20, '\0')); }, "more than 33554432 bytes when unpacked"},
-    // A frame header whose window is 2^41 bytes, and one of 2^20.
+     [] { return zstd_packed(std::string(1 << 20, '\0')); }, "it unpacks to more than 33554432 bytes"},
+    // Frame headers with a window of 2^41 bytes and of 2^20.
     {"zstd_with_a_huge_window", ".txt.zst",
      [] {
        return std::string(
@@ -154,7 +154,7 @@ const HostileFile files[] = {
     {"rows_that_are_empty", ".jsonl", [] { return good + row("") + row(""); },
      [] { return good + good + row("") + row(""); }, ": 2 of 3 rows are empty"},
     {"archive", ".tar.gz", [] { return gzipped("text"); }, nullptr, ": an archive"},
-    {"parquet", ".parquet", [] { return std::string("PAR1"); }, nullptr, ": Parquet is not read in this version"},
+    {"parquet", ".parquet", [] { return std::string("PAR1"); }, nullptr, ": Parquet is not supported"},
 };
 
 class Hostile : public testing::TestWithParam<HostileFile> {
@@ -206,7 +206,7 @@ TEST(HostileText, WithoutAPlaceToCut) {
   const std::string path = folder.file("zeros.txt", "a text\n");
   std::filesystem::resize_file(path, 80 << 20);  // sparse: NULs to the end
   EXPECT_THAT(verdict(path),
-              AllOf(StartsWith("65 "), HasSubstr("zeros.txt:2: byte "), HasSubstr("without a place to cut")));
+              AllOf(StartsWith("65 "), HasSubstr("zeros.txt:2: byte "), HasSubstr("have no position to cut")));
   EXPECT_EQ(verdict(folder.file("words.txt", "a text\n" + repeated("word ", 1 << 19))), "nothing was thrown");
 }
 

@@ -41,7 +41,7 @@ TEST(TokenRow, LeavesOutPadding) {
   EXPECT_THAT(row.ids, ElementsAre(1, 2, 3));
   EXPECT_FALSE(row.has_labels);
   EXPECT_EQ(row.padding, 3);
-  // Labels of padding mean nothing.
+  // Labels of padding are ignored.
   parse_token_row(R"({"input_ids":[0,1,2],"labels":[7,-100,2],"attention_mask":[0,1,1]})", row);
   EXPECT_THAT(row.ids, ElementsAre(1, 2));
   EXPECT_THAT(row.labels, ElementsAre(-100, 2));
@@ -78,18 +78,18 @@ TEST(TokenRow, RefusesWhatIsNoRow) {
       {R"({"input_ids":[[1]]})", "flat list"},
       {R"({"input_ids":[1.0]})", "not an integer"},
       {R"({"input_ids":[1e2]})", "not an integer"},
-      {R"({"input_ids":[-1]})", "not a token id"},
-      {R"({"input_ids":[-100]})", "not a token id"},
-      {R"({"input_ids":[2147483647]})", "not a token id"},
-      {R"({"input_ids":[18446744073709551615]})", "not a token id"},
+      {R"({"input_ids":[-1]})", "must be a token id"},
+      {R"({"input_ids":[-100]})", "must be a token id"},
+      {R"({"input_ids":[2147483647]})", "must be a token id"},
+      {R"({"input_ids":[18446744073709551615]})", "must be a token id"},
       {R"({"input_ids":[99999999999999999999999]})", "not an integer"},
       {R"({"input_ids":[1],"labels":[1,1]})", "2 labels for 1"},
       {R"({"input_ids":[1,2],"labels":[1,3]})", "labels[1] is 3"},
       {R"({"input_ids":[1,2],"labels":[1,3],"attention_mask":[0,1]})", "labels[1] is 3"},
       {R"({"input_ids":[1,2],"attention_mask":[1]})", "1 entries of attention_mask for 2"},
-      {R"({"input_ids":[1,2],"attention_mask":[1,2]})", "attention_mask[1] = 2 is neither 1 nor"},
-      {R"({"input_ids":[1,2],"attention_mask":[-1,1]})", "attention_mask[0] = -1 is neither 1 nor"},
-      {R"({"input_ids":[1,2],"attention_mask":[0.5,1]})", "attention_mask[0] = 0.5 is neither 1 nor"},
+      {R"({"input_ids":[1,2],"attention_mask":[1,2]})", "attention_mask[1] = 2 must be 1, or 0"},
+      {R"({"input_ids":[1,2],"attention_mask":[-1,1]})", "attention_mask[0] = -1 must be 1, or 0"},
+      {R"({"input_ids":[1,2],"attention_mask":[0.5,1]})", "attention_mask[0] = 0.5 must be 1, or 0"},
       {R"({"input_ids":[1,2],"attention_mask":[[1,1]]})", "attention_mask must be a flat list"},
       {R"({"input_ids":[1,2],"attention_mask":1})", "attention_mask must be a list"},
       {R"({"input_ids":[1,2],"attention_mask":["1",1]})", "attention_mask must be a list"},
@@ -145,7 +145,7 @@ TEST(TextRow, DecodesTheColumnExactly) {
 TEST(TextRow, RefusesWhatIsNoRowOfText) {
   struct Case {
     std::string line, reason;
-    size_t byte;  ///< where the parser stood: at what is wrong, or at the end of a value of a wrong type
+    size_t byte;  ///< position of the parser: at the error, or at the end of a value of a wrong type
   };
   const std::vector<Case> rows = {
       {R"({"text":"\ud83d"})", "a lone surrogate", 15},
@@ -164,7 +164,7 @@ TEST(TextRow, RefusesWhatIsNoRowOfText) {
       {R"({"text":true})", "must be a text", 11},
       {R"({"text":"a","text":"b"})", "twice", 17},
       {R"({"body":"a"})", "no column 'text': data.text_column names the one with the text (there are: 'body')", 0},
-      {R"({"text":"a","input_ids":[1]})", "not mixed", 0},
+      {R"({"text":"a","input_ids":[1]})", "cannot be mixed", 0},
       {R"(["text"])", "must be a JSON object", 0},
       {"\xEF\xBB\xBF{\"text\":\"a\"}", "byte order mark", 0},
       {std::string("{\"text\":\"a\"}\0", 13), "NUL", 12},
@@ -247,10 +247,10 @@ TEST(LineReader, RefusesALineBeyondTheLimit) {
     const std::string longest(static_cast<size_t>(limit), 'x');
     for (const char* line_end : {"\n", "\r\n", ""}) {
       EXPECT_EQ(verdict("ok\n" + longest + line_end, limit), "nothing was thrown") << limit;
-      EXPECT_THAT(verdict("ok\n" + longest + "x" + line_end, limit),
-                  AllOf(HasSubstr("65 "), HasSubstr("x:2: byte 3: the row has " + std::to_string(limit + 1) + " bytes"),
-                        HasSubstr("more than the " + std::to_string(limit) + " that data.row_limit allows"),
-                        HasSubstr("--row-limit")));
+      EXPECT_THAT(
+          verdict("ok\n" + longest + "x" + line_end, limit),
+          AllOf(HasSubstr("65 "), HasSubstr("x:2: byte 3: the row has " + std::to_string(limit + 1) + " bytes"),
+                HasSubstr("more than the " + std::to_string(limit) + " of data.row_limit"), HasSubstr("--row-limit")));
     }
     EXPECT_THAT(verdict("ok\n" + std::string(static_cast<size_t>(20 * limit + 300000), 'x'), limit),
                 HasSubstr("the row has more than "))

@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Whether among samples [0, n), for every n below `samples`, each source has its share to within less than one.
+/// Returns true if, of samples [0, n) for every n below `samples`, each source has its share to within less than one.
 bool keeps_shares(const Mixture& mixture, const std::vector<double>& weights, int64_t samples) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> taken(weights.size(), 0);

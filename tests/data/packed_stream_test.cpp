@@ -143,7 +143,7 @@ TEST(DataStream, SourcesHaveTheirSharesAndEpochs) {
     }
     EXPECT_GT(orders.size(), 20U) << "a new order every epoch";
   }
-  // A pure function of the step; of one source the order of before.
+  // A pure function of the step; for one source the order is unchanged.
   EXPECT_EQ(samples_between(stream, 77, 78), std::vector<int64_t>(ids.begin() + 77 * 6, ids.begin() + 78 * 6));
   const DataStream again(sources, none, batch_of(4, 2, 6), 9, true);
   EXPECT_EQ(samples_between(again, 0, 500), ids);

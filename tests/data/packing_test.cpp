@@ -24,7 +24,7 @@ PackList packs_of(Packing packing, const std::vector<int32_t>& lengths, int32_t 
   return list;
 }
 
-/// The definition, looking at every pack for every item.
+/// Implements the definition by looking at every pack for every item.
 PackList plain_packs(Packing packing, const std::vector<int32_t>& lengths, int32_t capacity) {
   std::vector<int32_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);

@@ -25,7 +25,7 @@ const std::string folder = "tests/reference/rows/";
 class ReferenceRows : public DatasetTest {
  protected:
   ReferenceRows() { config_.tokenizer = "bytes"; }
-  /// The documents of a file of text or rows of text.
+  /// Returns the documents of a file of text or rows of text.
   std::vector<std::string> texts(const std::string& path) {
     config_.train = {path};
     const Dataset data = open();
@@ -37,11 +37,11 @@ class ReferenceRows : public DatasetTest {
     }
     return all;
   }
-  /// By the reader of validate and split.
+  /// Reads like validate and split.
   static std::vector<std::string> read_one_by_one(const std::string& path) {
     DocumentReader reader(find_input_files({path}, {}).front(), int64_t{1} << 30);
     std::vector<std::string> all;
-    for (DocumentPart part; reader.next(part);) {
+    for (DocumentSegment part; reader.next(part);) {
       if (!is_blank(part.text)) parse_text_row(part.text, "text", all.emplace_back());
     }
     return all;
@@ -69,7 +69,7 @@ TEST_F(ReferenceRows, AnotherNameIsToldAndCanMeanText) {
   EXPECT_EQ(texts(folder + "lines.ndjson").size(), 3U) << "by its name";
 }
 
-// These texts begin like rows and are none.
+// These texts begin like rows, but are not rows.
 TEST_F(ReferenceRows, SourceTextStaysText) {
   for (const std::string text : {"{\n  \"a\": 1\n}\n", "{\n}\n", "{}\n{}\n", "{x: 1}\n", "{\"a\", \"b\"}\n",
                                  "{\"a\": 1} is JSON.\n", "{\"a\": 1}\nand then text\n", "{'text': 'a'}\n",
@@ -77,7 +77,7 @@ TEST_F(ReferenceRows, SourceTextStaysText) {
     const std::string bare = text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : text;
     EXPECT_EQ(texts(folder_.file("x.js", text)), std::vector<std::string>{bare}) << text;
   }
-  // Rows, although something is wrong with the second one.
+  // Rows, although the second one has an error.
   config_.train = {folder_.file("x", "{\"text\": \"a\"}\n{\"text\": \"b\"\n")};
   EXPECT_THAT(refused(), HasSubstr("x:2: byte 26: not valid JSON"));
   config_.train = {folder_.file("x", "{\"text\": \"a\"},\n{\"text\": \"b\"},\n")};

@@ -38,7 +38,7 @@ class TextRows : public testing::Test {
     reports_.clear();
     return open_dataset(config_, batch_, *communicator_, [&](const std::string& line) { reports_.push_back(line); });
   }
-  /// What becomes of a file with this content.
+  /// Returns the result for a file with this content.
   std::string verdict(const std::string& content) {
     config_.train = {folder_.file("x.jsonl", content)};
     return refusal([&] { open(); });
@@ -136,7 +136,7 @@ TEST_F(TextRows, HostileFilesAndTheirTwins) {
   EXPECT_EQ(verdict(good + good + empty + empty), nothing);
   EXPECT_THAT(verdict(good + "{\"input_ids\":[1]}\n"), HasSubstr("x.jsonl:2: byte 16: input_ids, which the first"));
   EXPECT_THAT(verdict("{\"input_ids\":[1]}\n" + good),
-              HasSubstr("x.jsonl:2: byte 18: no input_ids: rows of token ids"));
+              HasSubstr("x.jsonl:2: byte 18: no input_ids: every row of token ids"));
 }
 
 TEST_F(TextRows, AFourGigabyteLineEndsInBoundedMemory) {
@@ -147,7 +147,7 @@ TEST_F(TextRows, AFourGigabyteLineEndsInBoundedMemory) {
   const int64_t before = peak_memory();
   EXPECT_THAT(refusal([&] { open(); }),
               AllOf(HasSubstr("65 "), HasSubstr("x.jsonl:2: byte 16: the row has more than 268435456 bytes, more than "
-                                                "the 16777216 that data.row_limit allows")));
+                                                "the 16777216 of data.row_limit")));
   EXPECT_LT(peak_memory() - before, with_sanitizer(config_.row_limit + (int64_t{64} << 20)));
   const std::string longest(static_cast<size_t>(config_.row_limit) - 11, 'x');
   EXPECT_EQ(verdict("{\"text\":\"good\"}\n{\"text\":\"" + longest + "\"}\r\n"), "nothing was thrown");

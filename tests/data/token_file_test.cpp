@@ -74,7 +74,7 @@ TEST(TokenFile, ComesBackAsWritten) {
 
 TEST(TokenFile, WithoutMaskEverythingIsTrained) {
   const Folder folder;
-  const std::vector<int32_t> ids(200000, 3);  // more than one piece of reading
+  const std::vector<int32_t> ids(200000, 3);  // more than one block of reading
   write_token_file(folder / "x.h5", info_of(10), ids, {}, std::vector<uint64_t>{0, ids.size()});
   const auto file = open_token_file(folder / "x.h5");
   EXPECT_FALSE(file->info().has_mask);
@@ -104,7 +104,7 @@ TEST(TokenFile, SameContentSameBytes) {
   EXPECT_NE(test::content_of(folder / "a.h5"), test::content_of(folder / "c.h5"));
   struct stat status {};
   ASSERT_EQ(stat((folder / "a.h5").c_str(), &status), 0);
-  const mode_t mask = umask(0);  // there is no way to read it alone
+  const mode_t mask = umask(0);  // cannot be read alone
   umask(mask);
   EXPECT_EQ(status.st_mode & 07777, 0666 & ~mask);
 }
@@ -152,9 +152,9 @@ TEST(SplitTokens, CutsTheLastFractionOff) {
   EXPECT_EQ(none.validation, nullptr);
   EXPECT_THAT(refusal([&] { split_tokens(file, 0.95); }),
               HasSubstr("65 " + file->info().path +
-                        ": of 10 tokens data.validation_fraction = 0.95 leaves 0 to train on and 10 to evaluate on: "
-                        "both need some; give another fraction, 0 (no evaluation) or more text"));
-  EXPECT_THAT(refusal([&] { split_tokens(file, 1e-20); }), HasSubstr("leaves 10 to train on and 0 to evaluate on"));
+                        ": of 10 tokens, data.validation_fraction = 0.95 leaves 0 for training and 10 for validation; "
+                        "both need some. Give another fraction, 0 (no evaluation) or more text"));
+  EXPECT_THAT(refusal([&] { split_tokens(file, 1e-20); }), HasSubstr("leaves 10 for training and 0 for validation"));
 }
 
 TEST(ConcatenateTokens, ReadsAcrossBorders) {
@@ -186,7 +186,7 @@ TEST(ConcatenateTokens, ReadsAcrossBorders) {
   EXPECT_THAT(refusal([&] { concatenate_tokens({a, other}); }), HasSubstr("65 "));
 }
 
-/// Bytes of address space that the process has.
+/// Returns the address space of the process in bytes.
 int64_t address_space() {
   std::ifstream status("/proc/self/statm");
   int64_t pages = 0;
@@ -206,7 +206,7 @@ TEST(TokenFile, MayBeLargerThanMemory) {
   info.vocabulary_size = 300;
   {
     TokenFileWriter writer(path, info, std::vector<uint64_t>{0, tokens / 2, tokens});
-    TokenRegionWriter(writer.place()).write(marked, std::vector<int32_t>{7, 8, 9});
+    TokenRegionWriter(writer.target()).write(marked, std::vector<int32_t>{7, 8, 9});
     writer.publish();
   }
   struct rlimit before {};

@@ -1,4 +1,4 @@
-// Token files from hostile hands.
+// Hostile token files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
@@ -18,7 +18,7 @@ using test::write_token_file;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What differs from a right file of 4 tokens in 2 documents.
+/// Differences from a valid file of 4 tokens in 2 documents.
 struct Flaws {
   std::function<void(hid_t file)> tokens = {};  ///< makes /tokens
   std::function<void(hid_t file)> documents = {};
@@ -184,17 +184,17 @@ TEST(HostileTokenFile, TypesAreThoseOfTheFormat) {
 }
 
 TEST(HostileTokenFile, DeclaredSizesAreComparedWithTheFile) {
-  // Never written: the library has not even given it a place.
+  // Never written: the library has not allocated it.
   const auto huge = [](hid_t file, const char* name, hid_t type, hsize_t extent) {
     const Hdf5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
     const Hdf5Handle data(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose);
     ASSERT_TRUE(data.valid());
   };
   EXPECT_THAT(refusal_of({.tokens = [&](hid_t file) { huge(file, "tokens", H5T_STD_U16LE, hsize_t{1} << 50); }}),
-              HasSubstr("more than the file"));
+              HasSubstr("more than fit"));
   EXPECT_THAT(refusal_of({.documents = [&](hid_t file) { huge(file, "documents", H5T_STD_U64LE, hsize_t{1} << 50); }}),
-              HasSubstr("more than the file"));
-  // With a place: the count is raised in the bytes of the file.
+              HasSubstr("more than fit"));
+  // Allocated: the count is raised in the bytes of the file.
   const Folder folder;
   const std::string path = write_file(
       folder, {.tokens = [](hid_t file) { dataset(file, "tokens", H5T_STD_U16LE, std::vector<uint64_t>(12345, 1)); }});

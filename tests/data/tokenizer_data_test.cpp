@@ -1,4 +1,4 @@
-// Text tokenized by tokenizers from files: long documents in parts, what is stored, what is refused.
+// Text tokenized by tokenizers from files: segments of long documents, stored data, refused files.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,10 +38,10 @@ TEST_F(TokenizerDataTest, ATokenFileNamesTheTokenizerThatItWasMadeWith) {
   EXPECT_TRUE(check().empty());
   EXPECT_THAT(all_tokens(*open().train), testing::ElementsAre(3, 2, 1, 0, 4));
   config_.eos_token = "d";
-  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("its texts end with another token than \"d\""));
+  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("its texts do not end with \"d\""));
 }
 
-/// Three documents, one of them far longer than a part, with stretches in which no cut is possible.
+/// Three documents, one of them far longer than a segment, with stretches that cannot be cut.
 std::string long_text() {
   std::string text =
       "a short one\x01" + stories_text(7, 1'500'000) + std::string(1'200'000, 'x') + stories_text(8, 800'000);

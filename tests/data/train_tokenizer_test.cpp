@@ -37,7 +37,7 @@ std::string some_text(uint64_t seed, int lines, int long_line = 0) {
   return text;
 }
 
-/// In one pass over the whole text.
+/// Counts in one pass over the whole text.
 Words expected_words(const std::vector<std::string>& documents, const SplitPattern& split, TrainingUnit unit) {
   Words words;
   for (const std::string& document : documents) {
@@ -75,7 +75,7 @@ class TrainTokenizer : public testing::Test {
   std::vector<std::string> paths_;
 };
 
-/// Files are read in pieces by several threads, cut where it does not show.
+/// Several threads read files in pieces; the cuts do not change the result.
 TEST_F(TrainTokenizer, CountsTheWordsOfTheWholeText) {
   const std::vector<std::string> documents = {some_text(1, 200'000), some_text(2, 3), some_text(3, 60, 20),
                                               std::string(900'000, '\n') + "end", some_text(4, 1) + "no line end"};
@@ -92,7 +92,7 @@ TEST_F(TrainTokenizer, CountsTheWordsOfTheWholeText) {
   }
 }
 
-/// Rows are documents: their words are those of files that have the texts.
+/// Rows are documents: their words are those of files with the same texts.
 TEST_F(TrainTokenizer, RowsAreCountedAsDocuments) {
   std::vector<std::string> documents;
   std::string rows;

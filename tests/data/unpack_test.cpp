@@ -92,7 +92,7 @@ TEST(CompressedReader, RefusesWhatIsDamaged) {
     EXPECT_THAT(verdict(text), AllOf(StartsWith("65 "), HasSubstr("compressed byte")));
     std::mt19937 random(7);
     for (int flip = 0; flip < 60; ++flip) {
-      // Bits of the data and of the checksum; a gzip header has some that nobody checks.
+      // Bits of the data and of the checksum; nobody checks some bits of a gzip header.
       std::string damaged = whole;
       damaged[10 + random() % (whole.size() - 10)] ^= static_cast<char>(1 << random() % 8);
       EXPECT_THAT(verdict(damaged), StartsWith("65 ")) << flip << ending;
@@ -129,7 +129,7 @@ TEST(CompressedReader, ABombEndsInBoundedMemory) {
 
 TEST(CompressedReader, AWindowBeyondTheUsualIsRefused) {
   const Folder folder;
-  // Magic, a frame header of one window byte that says 2^41 bytes, an empty last block.
+  // Magic, a frame header of one window byte that declares 2^41 bytes, an empty last block.
   const std::string huge("\x28\xB5\x2F\xFD\x00\xF8\x01\x00\x00", 9);
   EXPECT_THAT(refusal([&] { unpacked(folder.file("a.zst", huge)); }), StartsWith("65 "));
   const std::string small("\x28\xB5\x2F\xFD\x00\x58\x01\x00\x00", 9);
@@ -196,9 +196,9 @@ TEST_F(Unpacked, DamagedTextInTheCacheIsMadeAgain) {
     damaged[1000] ^= 1;
     std::ofstream(unpacked, std::ios::binary) << damaged;
     EXPECT_TRUE(all_tokens(*open().train) == tokens) << same_size;
-    EXPECT_TRUE(reported("the unpacked text in the cache is damaged: made again"));
+    EXPECT_TRUE(reported("the unpacked text in the cache is damaged; unpacking it again"));
   }
-  std::filesystem::remove(unpacked + ".digest");  // as when the job was killed before
+  std::filesystem::remove(unpacked + ".digest");  // as if the job had been killed before
   EXPECT_TRUE(all_tokens(*open().train) == tokens);
   EXPECT_TRUE(reported("unpacking") && !reported("damaged"));
   open();
@@ -218,7 +218,7 @@ TEST_F(Unpacked, ErrorsNameTheFileThatPeopleKnow) {
   config_.unpacked_limit = no_limit;
   EXPECT_GT(open().train->tokens(), 100'000);
   config_.train = {folder_.file("e.txt.gz", gzipped(""))};
-  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("it holds no text"));
+  EXPECT_THAT(refusal([&] { open(); }), HasSubstr("it has no text"));
   const std::vector<std::string> names = {"x.parquet", "x.tar.gz", "x.bz2", "x.h5.gz", "x.jsonl.xz"};
   for (const std::string& name : names) {
     config_.train = {folder_.file(name, "content")};

@@ -82,7 +82,7 @@ TEST_F(Best, IsNeverOfStepsThatWereGivenUp) {
   const Outcome outcome = run("back", faults + ";rate data 11 -1 -30;rate data 12 -1 -30;rate data 13 -1 -30",
                               {rules[0], rules[1], "run.max_steps=9"}, 2);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("back to the checkpoint of step 4"));
+  EXPECT_THAT(outcome.output, HasSubstr("returning to the checkpoint of step 4"));
   EXPECT_EQ(best("back"), "step-00000003") << outcome.output;
   EXPECT_TRUE(exported("back") == exported("three"));
 }

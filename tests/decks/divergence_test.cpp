@@ -80,7 +80,7 @@ TEST_F(Divergence, ABadStepChangesNothingAndIsTheSameOnAllRanks) {
   EXPECT_EQ(bad["samples"], line_of(lines(clean), 6)["samples"]);
   EXPECT_EQ(bad["bad_steps"], 1);
   EXPECT_EQ(bad["sample_ids"].size(), 2u) << "the last step of an epoch is short";
-  EXPECT_EQ(bad["parameters"], before["parameters"]) << "the update is left out";
+  EXPECT_EQ(bad["parameters"], before["parameters"]) << "the update is skipped";
   EXPECT_NE(line_of(lines(clean), 6)["parameters"], before["parameters"]) << "a control";
   EXPECT_NE(line_of(all, 16)["parameters"], line_of(lines(clean), 16)["parameters"]);
   EXPECT_FALSE(line_of(all, 7).contains("bad_steps"));
@@ -112,7 +112,7 @@ TEST_F(Divergence, GoesBackAndLeavesDataOut) {
   }
   ASSERT_EQ(back.size(), 1u) << expected;
   EXPECT_EQ(back[0].dump(), R"({"rolled_back_from":8,"skipped_data":[4,8],"step":4})");
-  EXPECT_THAT(outcome.output, HasSubstr("back to the checkpoint of step 4; the data of 4 steps from there on"));
+  EXPECT_THAT(outcome.output, HasSubstr("returning to the checkpoint of step 4; the data of the next 4 steps"));
   for (int64_t step = 5; step <= 12; ++step) {
     EXPECT_EQ(line_of(all, step)["samples"], line_of(good, step + 4)["samples"]) << step;
     EXPECT_NE(line_of(all, step)["samples"], line_of(good, step)["samples"]) << step;
@@ -147,7 +147,7 @@ TEST_F(Divergence, WhatIsLeftOutStaysSoWhereverTheRunIsCutOff) {
   for (const int step : {6, 8, 10, 14}) {  // without the faults: the skipped data must be known from the checkpoint
     cut_off("whole", "cut", step);
     EXPECT_EQ(ledger_of("cut", "", step % 3 + 1, often), expected) << "from step " << step;
-    EXPECT_THAT(outcome.output, Not(HasSubstr("back to the checkpoint")));
+    EXPECT_THAT(outcome.output, Not(HasSubstr("returning to the checkpoint")));
   }
   for (const int step : {2, 4}) {  // with the faults: everything is repeated
     cut_off("whole", "cut", step);

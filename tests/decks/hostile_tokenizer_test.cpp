@@ -133,16 +133,16 @@ TEST_F(HostileTokenizer, BytesThatAreNoTokenizer) {
   refused(65, file("twice.json", "{\"model\":{},\"model\":{}}"), "the key 'model' appears twice in one object");
   refused(65, file("pieces/tokenizer.model", std::string("\x0A\xFF\xFF\xFF\xFF\x0F", 6)), "not a SentencePiece model");
   refused(65, file("ranks/tokenizer.model", "IQ== 0\nIg== 0\n"),
-          "tokenizer.model:2: the token or the rank is there twice");
+          "tokenizer.model:2: the token or the rank is repeated");
   refused(65, file("none.h5", "no file of HDF5"), "none.h5: not a usable token file");
 }
 
 TEST_F(HostileTokenizer, FilesThatAreMissingOrNone) {
   refused(66, path("nowhere/tokenizer.json"), "nowhere/tokenizer.json: cannot read it");
   std::filesystem::create_directories(folder_ / "empty");
-  refused(66, path("empty"), "the folder holds no tokenizer.json, tokenizer.model, or vocab.json and merges.txt");
+  refused(66, path("empty"), "the folder has no tokenizer.json, tokenizer.model, or vocab.json and merges.txt");
   std::filesystem::create_directories(folder_ / "folder/tokenizer.json");
-  refused(66, path("folder/tokenizer.json"), "the folder holds no tokenizer.json");
+  refused(66, path("folder/tokenizer.json"), "the folder has no tokenizer.json");
   std::filesystem::create_symlink("loop.json", folder_ / "loop.json");
   refused(66, path("loop.json"), "loop.json: cannot read it");
   ASSERT_EQ(mkfifo(path("pipe.json").c_str(), 0600), 0);

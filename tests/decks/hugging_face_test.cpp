@@ -200,7 +200,7 @@ TEST(HuggingFaceErrors, BrokenTokenizersEndWithAMessage) {
   const TemporaryFolder folder;
   write_file(folder / "vocab.json", R"({"a":0})");
   write_file(folder / "merges.txt", "");
-  EXPECT_THAT(info(folder.text()).output, HasSubstr("vocab.json: it has no token for some bytes"));
+  EXPECT_THAT(info(folder.text()).output, HasSubstr("vocab.json: some bytes have no token"));
   EXPECT_EQ(info(folder.text()).exit_code, 65);
   int files = 0;
   for (const char* kind : {"tokenizer_json", "sentencepiece", "tiktoken"}) {
@@ -229,7 +229,7 @@ TEST(HuggingFaceErrors, AreNamed) {
   };
   const std::string model = golden_model("llama");
   expect(66, "nowhere", {"generate", "--model", "nowhere", "--prompt-ids", "1"});
-  expect(66, "no tokenizer is there", {"generate", "--model", model, "--prompt", "text"});
+  expect(66, "it has no tokenizer", {"generate", "--model", model, "--prompt", "text"});
   expect(64, "--prompt-ids", {"generate", "--model", model, "--prompt-ids", "1,x"});
   expect(65, "--prompt-ids: a token has the id 41", {"generate", "--model", model, "--prompt-ids", "1,41"});
   expect(64, "one of --prompt", {"generate", "--model", model});
@@ -238,11 +238,11 @@ TEST(HuggingFaceErrors, AreNamed) {
   expect(65, "33 ids are more than the model's context of 32", {"logprobs", "--model", model},
          json({{"input_ids", std::vector<int>(33, 1)}}).dump());
   expect(66, "it is a file, not a folder", {"logprobs", "--model", model + "/config.json"});
-  expect(64, "--stop wants a text", {"generate", "--model", model, "--prompt-ids", "1", "--stop", ""});
+  expect(64, "--stop must not be empty", {"generate", "--model", model, "--prompt-ids", "1", "--stop", ""});
   expect(64, "--temperature", {"generate", "--model", model, "--prompt-ids", "1", "--temperature", "nan"});
   const TemporaryFolder folder;
   write_file(folder / "model.pt", std::string("PK\x03\x04", 4) + "data.pkl");
-  expect(65, "reading such a file runs code", {"import", (folder / "model.pt").string(), "--output", "none"});
+  expect(65, "Reading such a file runs code", {"import", (folder / "model.pt").string(), "--output", "none"});
   expect(65, "standard input:1: the line is longer than 16 MiB", {"logprobs", "--model", model},
          std::string(size_t{17} << 20, ' ') + "\n");
 }

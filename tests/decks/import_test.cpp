@@ -207,7 +207,7 @@ TEST_F(Import, StatesOfWrappedModelsAreTheSameModel) {
   }
   write("model.json",
         renamed([](const std::string& name) { return name == "lm_head.weight" ? name : "module." + name; }));
-  expect_error(65, "are not named alike", {"import", path("model.json"), "--output", path("out")});
+  expect_error(65, "have different prefixes", {"import", path("model.json"), "--output", path("out")});
 }
 
 TEST_F(Import, DamagedModelsAreRefused) {
@@ -224,13 +224,14 @@ TEST_F(Import, DamagedModelsAreRefused) {
     return bytes;
   };
   refused(good.substr(0, 20), "too short");
-  refused(good.substr(0, good.size() - 1), "1056539 bytes where its header (dim 64, 5 layers, vocabulary 512) tells");
-  refused(good + "x", "bytes where its header");
+  refused(good.substr(0, good.size() - 1),
+          "it has 1056539 bytes, but its header (dim 64, 5 layers, vocabulary 512) declares");
+  refused(good + "x", "bytes, but its header");
   refused(with(0, -64), "dim is -64");
   refused(with(2, INT32_MAX), "n_layers is 2147483647");
   refused(with(3, 5), "do not divide");
   refused(with(5, INT32_MIN), "vocab_size is 0");
-  refused(with(0, 0x616b3432), "version 172; 0, 1 and 2 are known");  // it is read from the position of hidden_dim
+  refused(with(0, 0x616b3432), "version 172; only 0, 1 and 2 are supported");  // hidden_dim is taken for it
   json state = json::parse(read_file(weights + "gpt-nano-sort/model.json"));
   const auto json_refused = [&](const json& bad, const std::string& what) {
     write("model.json", bad.dump());
@@ -241,7 +242,7 @@ TEST_F(Import, DamagedModelsAreRefused) {
   json_refused(bad, "transformer.h.2.mlp.c_proj.bias: the tensor is missing");
   bad = state;
   bad["transformer.h.3.ln_1.weight"] = bad["transformer.h.2.ln_1.weight"];
-  json_refused(bad, "'transformer.h.3.ln_1.weight': no part of this model asks for it");
+  json_refused(bad, "'transformer.h.3.ln_1.weight': this model does not use it");
   bad = state;
   bad["lm_head.weight"]["shape"] = {48, 3};
   json_refused(bad, "lm_head.weight.shape: must be [3, 48], not [48,3]");
@@ -269,8 +270,8 @@ TEST_F(Import, ExportChangesTypesAndBack) {
   EXPECT_THAT(read_file(half + "/config.json"), HasSubstr("\"dtype\": \"bfloat16\""));
   const std::string full = exported(half, {"--dtype", "fp32"}, "full");
   EXPECT_NE(file(full), file(source)) << "rounded";
-  expect_error(73, "it is there already", {"export", source, "--output", path("same")});
-  expect_error(64, "none of fp32, bf16, fp16", {"export", source, "--output", path("new"), "--dtype", "int8"});
+  expect_error(73, "it already exists", {"export", source, "--output", path("same")});
+  expect_error(64, "must be fp32, bf16 or fp16", {"export", source, "--output", path("new"), "--dtype", "int8"});
   expect_error(66, "nowhere", {"export", "nowhere", "--output", path("new")});
 }
 

@@ -330,7 +330,7 @@ TEST_F(ModelPath, WhatIsMissingOrDamagedIsNamed) {
   model = copy("llama");
   std::string config = read_file(model / "config.json");
   write_file(model / "config.json", std::string(config).replace(config.find("\"llama\""), 7, "\"mamba\""));
-  expect_error(65, "model_type 'mamba' is not known", model.string(), {});
+  expect_error(65, "model_type 'mamba' is not supported", model.string(), {});
   // One more layer than there are weights, then one fewer.
   const size_t layers = config.find("\"num_hidden_layers\": 2") + 21;
   write_file(model / "config.json", std::string(config).replace(layers, 1, "3"));

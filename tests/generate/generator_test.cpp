@@ -30,7 +30,7 @@ ModelConfig config_of(const std::vector<std::string>& keys) {
       .model;
 }
 
-/// Keeps the logits of each pass; may take products as training does.
+/// Keeps the logits of each pass; can compute products like training.
 class RecordedModel : public Model {
  public:
   explicit RecordedModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
@@ -63,7 +63,7 @@ class RecordedModel : public Model {
   double flops_per_token(int64_t sequence_length) const override { return model_->flops_per_token(sequence_length); }
 
   bool as_training = false;
-  std::vector<std::vector<float>> kept;  ///< a row for each text of each pass
+  std::vector<std::vector<float>> kept;  ///< a row per text per pass
 
  private:
   std::unique_ptr<Model> model_;
@@ -89,7 +89,7 @@ class Machine {
   std::vector<Continuation> run(const GenerationRequest& request) {
     return generator_.run(params_, arena_, stream(), request);
   }
-  /// Of each prompt the logits of all its new tokens, one after the other. They fit in together, and end at the length.
+  /// Returns the logits of all new tokens of each prompt, in order. All prompts fit together, and end at the length.
   std::vector<std::vector<float>> logits(const GenerationRequest& request, bool as_training = false) {
     model_->as_training = as_training;
     model_->kept.clear();
@@ -131,7 +131,7 @@ class Generation : public testing::TestWithParam<std::vector<std::string>> {};
 
 TEST_P(Generation, WithACacheEqualsThatWithout) {
   Machine machine(GetParam(), DType::f32, 3, 48);
-  Machine plain(GetParam(), DType::f32, 1, 48, false);  // each text alone, the whole of it for each token
+  Machine plain(GetParam(), DType::f32, 1, 48, false);  // each text alone, the whole text for each token
   for (const double temperature : {0.0, 1.0}) {
     GenerationRequest request = request_of(30);
     request.sampling.temperature = temperature;
@@ -196,7 +196,7 @@ TEST_P(Company, LogitsOfATextAreThoseOfTheTextAlone) {
       EXPECT_TRUE(together.logits(some) == first) << count << " texts";
       differs |= together.logits(some, true) != first;
     }
-    // Without a cache passes are long, of few texts: there training takes the same ways.
+    // Without a cache passes are long, with few texts: training then uses the same kernels.
     EXPECT_TRUE(differs || !cache) << "the control: products as in training";
     GenerationRequest reversed = all;
     std::reverse(reversed.prompts.begin(), reversed.prompts.end());
@@ -243,7 +243,7 @@ TEST(Generator, EndsAtEosTheContextTheLengthAndWhereItIsTold) {
   EXPECT_EQ(stopped[0].tokens, all[0].tokens);
 }
 
-// On GPUs of two kinds ranks may draw otherwise.
+// On GPUs of two kinds ranks can sample different tokens.
 TEST(Generator, GoesOnWithTheTokensThatRanksAgreeOn) {
   Machine machine({"model.family=llama"}, DType::f32, 3, 48);
   GenerationRequest request = request_of(12);

@@ -24,7 +24,7 @@ std::map<int32_t, int> draw(const SamplingOptions& options, int n) {
   return counts;
 }
 
-/// Chi-square of observed counts against softmax(logits / temperature) over `kept` tokens.
+/// Returns chi-square of observed counts against softmax(logits / temperature) over `kept` tokens.
 double chi_square(const std::map<int32_t, int>& counts, const std::vector<int32_t>& kept, double temperature, int n) {
   double mass = 0;
   for (int32_t t : kept) mass += std::exp(logits[static_cast<size_t>(t)] / temperature);
@@ -109,9 +109,9 @@ std::vector<Golden> read_goldens() {
   return goldens;
 }
 
-/// The largest difference from Transformers' probability of a token; 1 where another set of tokens is left. Which of
-/// equally probable tokens top-p leaves out is arbitrary in Transformers (torch.sort), how many is not: tokens are
-/// compared in the order of their logits.
+/// Returns the largest difference from Transformers' probability of a token; 1 if another set of tokens is kept. Which
+/// of equally probable tokens top-p removes is arbitrary in Transformers (torch.sort), but their number is not: tokens
+/// are compared in the order of their logits.
 double difference(const Golden& golden, const SamplingOptions& options) {
   std::vector<float> penalized = golden.logits;
   penalize_repetition(penalized, golden.occurred, options.repetition_penalty);
@@ -127,7 +127,7 @@ double difference(const Golden& golden, const SamplingOptions& options) {
   std::sort(theirs.begin(), theirs.end());
   for (size_t i = 0; i < ours.size(); ++i) {
     const double a = ours[i].second, b = theirs[i].second;
-    if ((a > 1e-30) != (b > 1e-30)) return 1;  // below that fp32 has nothing left of a token
+    if ((a > 1e-30) != (b > 1e-30)) return 1;  // below this, fp32 keeps nothing of a token
     worst = test::larger(worst, std::abs(a - b));
   }
   return worst;

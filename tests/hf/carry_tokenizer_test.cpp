@@ -1,4 +1,4 @@
-// Which of a tokenizer's files an export carries: told by their content, not by how the deck spells the folder.
+// Tokenizer files that an export carries: identified by their content, not by the deck's spelling of the folder.
 
 #include <gtest/gtest.h>
 
@@ -57,12 +57,12 @@ TEST(CarryTokenizer, AnotherFolderBringsItsOwnFiles) {
   const auto tokenizer = load_tokenizer(path);
   carry_tokenizer(options, *tokenizer, path);
   EXPECT_TRUE(options.save_tokenizer);
-  EXPECT_EQ(options.beside_tokenizer.at("chat_template.jinja"), "{{ other }}");
-  EXPECT_EQ(options.beside_tokenizer.count("added_tokens.json"), 1U);
-  write(folder / "other/tokenizer_config.json", "{}");  // not the tokenizer's any more
-  options.beside_tokenizer.clear();
+  EXPECT_EQ(options.companion_files.at("chat_template.jinja"), "{{ other }}");
+  EXPECT_EQ(options.companion_files.count("added_tokens.json"), 1U);
+  write(folder / "other/tokenizer_config.json", "{}");  // no longer the tokenizer's
+  options.companion_files.clear();
   carry_tokenizer(options, *tokenizer, path);
-  EXPECT_TRUE(options.beside_tokenizer.empty());
+  EXPECT_TRUE(options.companion_files.empty());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace llmtrain {
 namespace {
 
-/// The value of a half by its definition.
+/// Returns the value of a half by its definition.
 double value_of_half(int bits) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);

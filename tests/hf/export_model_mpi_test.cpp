@@ -1,4 +1,5 @@
-// In and out again: what stores of every stage and number of ranks write is, byte for byte, what they were loaded from.
+// Round trip: the files that stores of every stage and number of ranks write equal, byte for byte, those that they were
+// loaded from.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ class ExportModel : public testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(path)) names.insert(entry.path().filename().string());
     return names;
   }
-  /// Names of files that differ between "in" and "out" (rank 0 looks).
+  /// Returns the files that differ between "in" and "out" (rank 0 looks).
   std::set<std::string> differing() const {
     communicator().barrier();
     std::set<std::string> result;
@@ -71,7 +72,7 @@ TEST_P(ExportOf, FilesComeBackByteForByte) {
                             .ids = {},
                             .save_tokenizer = {}};
       export_model(options, started.shape, started.store, communicator());
-      // A new config.json says of which type the weights are, and a generation_config.json is added.
+      // A new config.json names the type of the weights, and a generation_config.json is added.
       std::set<std::string> expected;
       if (communicator().rank() == 0) expected = {"generation_config.json"};
       if (communicator().rank() == 0 && stored.type != StoredType::F32) expected.insert("config.json");
@@ -99,10 +100,10 @@ TEST_F(ExportModel, WhatBelongsToTheSourceIsTakenOver) {
   export_model(options, started.shape, started.store, communicator());
   const bool root = communicator().rank() == 0;
   EXPECT_EQ(differing(), root ? std::set<std::string>{"README.md"} : std::set<std::string>{});
-  // A second time it is there, on every rank.
+  // The second time it exists, on every rank.
   EXPECT_THAT(test::verdict(ExitCode::cannot_create,
                             [&] { export_model(options, started.shape, started.store, communicator()); }),
-              HasSubstr("it is there already"));
+              HasSubstr("it already exists"));
   communicator().barrier();
   if (root) folder_.write("out/README.md", "what a person wrote about it");
   communicator().barrier();
@@ -131,9 +132,9 @@ TEST_F(ExportModel, AFolderOfFoldersIsNeverReplaced) {
     return test::verdict(ExitCode::cannot_create,
                          [&] { export_model(options, started.shape, started.store, communicator()); });
   };
-  EXPECT_THAT(refusal(), HasSubstr("it holds 'other', so it is no folder of one model"));
+  EXPECT_THAT(refusal(), HasSubstr("it contains 'other', so it is not the folder of one model"));
   options.output = folder_.at("out/.");
-  EXPECT_THAT(refusal(), HasSubstr("give the folder by its name"));
+  EXPECT_THAT(refusal(), HasSubstr("give the folder's own name"));
   communicator().barrier();
   EXPECT_EQ(folder_.read("out/other/model.safetensors"), "another model");
 }

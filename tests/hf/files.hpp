@@ -1,5 +1,5 @@
 #pragma once
-// Folders and files that tests write, whole or broken in one place.
+// Folders and files that tests write, intact or broken in one place.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace llmtrain::test {
 
 namespace fs = std::filesystem;
 
-/// A folder of this test alone, empty at first, removed at the end.
+/// Folder of this test alone, empty at first, removed at the end.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const std::string& name, bool owner = true)
@@ -54,7 +54,7 @@ class ScratchFolder {
 
 inline std::string unique_name(const std::string& name) { return name + "-" + std::to_string(getpid()); }
 
-/// 8 bytes of length, the header, and as many bytes of data.
+/// Writes 8 bytes of length, the header, and that many bytes of data.
 inline std::string safetensors_bytes(const std::string& header, size_t data, uint64_t length) {
   std::string bytes(8, '\0');
   std::memcpy(bytes.data(), &length, 8);
@@ -66,7 +66,7 @@ inline std::string safetensors_bytes(const std::string& header, size_t data) {
   return safetensors_bytes(header, data, header.size());
 }
 
-/// "accepted", or the message of the UserError of this code.
+/// Returns "accepted", or the message of the UserError with this code.
 inline std::string verdict(ExitCode code, const std::function<void()>& work) {
   try {
     work();

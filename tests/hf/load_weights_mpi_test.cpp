@@ -1,4 +1,4 @@
-// Weights of files in stores of every stage, dtype and number of ranks, against the same values set by hand.
+// Weights of files in stores of every stage, dtype and number of ranks, compared with the same values set by hand.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class LoadWeights : public testing::Test {
   LoadReport load(Started& started) const {
     return load_weights(folder_.at("model"), started.shape, started.store, communicator(), stream());
   }
-  /// Whether a store loaded from the files is, on this rank, what set_parameter makes.
+  /// Returns true if a store loaded from the files equals the result of set_parameter on this rank.
   bool equals_set(const ModelConfig& model, DType compute, int stage, LoadReport* report = nullptr) const {
     Started loaded(model, compute, stage), expected(model, compute, stage);
     const LoadReport r = load(loaded);
@@ -67,7 +67,7 @@ TEST_P(LoadWeightsOf, EveryStageAndDtypeHoldsTheBitsOfTheFile) {
 INSTANTIATE_TEST_SUITE_P(Families, LoadWeightsOf,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3"));
 
-// What must be seen if it goes wrong.
+// Errors that must be detected.
 TEST_F(LoadWeights, AnotherOrientationOfASquareMatrixShows) {
   const ModelConfig model = small_model("gpt2");
   write(model, {.transposed_wrongly = "transformer.h.1.attn.c_proj.weight"});
@@ -103,7 +103,7 @@ TEST_F(LoadWeights, WhatOtherProgramsWriteAlongIsNoted) {
   EXPECT_TRUE(equals_set(gemma, DType::f32, 2));
 }
 
-// safetensors.torch.save_model writes the first name of the pair alone.
+// safetensors.torch.save_model writes only the first name of the pair.
 TEST_F(LoadWeights, OfATiedPairEitherNameDoes) {
   for (const char* family : {"gpt2", "gemma2"}) {
     const ModelConfig model = small_model(family);
@@ -117,7 +117,7 @@ TEST_F(LoadWeights, OfATiedPairEitherNameDoes) {
     }
     ModelConfig untied = model;
     untied.tie_embeddings = false;
-    EXPECT_THAT(refusal(untied), HasSubstr("config.json must say tie_word_embeddings: true"));
+    EXPECT_THAT(refusal(untied), HasSubstr("config.json must set tie_word_embeddings: true"));
   }
 }
 
@@ -128,7 +128,7 @@ TEST_F(LoadWeights, MissingAndForeignTensorsAreNamed) {
   EXPECT_THAT(refusal(small_model("qwen2")), AllOf(HasSubstr("missing: model.layers.0.self_attn.q_proj.bias"),
                                                    HasSubstr("model.layers.1.mlp.up_proj.weight")));
   write(small_model("qwen2"), {});
-  EXPECT_THAT(refusal(model), HasSubstr("not part of the model: 'model.layers.0.self_attn.k_proj.bias'"));
+  EXPECT_THAT(refusal(model), HasSubstr("not in the model: 'model.layers.0.self_attn.k_proj.bias'"));
   ModelConfig other = model;
   other.d_ff = 51;
   write(other, {});

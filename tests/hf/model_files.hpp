@@ -28,7 +28,7 @@ inline ModelConfig small_model(const std::string& type) {
   return parse_hf_config(R"({"model_type":")" + type + R"(","vocab_size":67,)" + sizes + "}", "config.json").model;
 }
 
-/// Element i of a stored tensor, row-major as the model holds it: exact in BF16 and F16.
+/// Returns element i of a stored tensor, row-major as in the model: exact in BF16 and F16.
 inline float element_of(const std::string& name, int64_t i) {
   uint64_t key = 1469598103934665603u;
   for (const char c : name) key = (key ^ static_cast<uint8_t>(c)) * 1099511628211u;
@@ -44,16 +44,16 @@ inline std::vector<float> values_of(const ParamSpec& param) {
   return values;
 }
 
-/// How a model lies in files.
+/// Layout of a model in files.
 struct Stored {
   StoredType type = StoredType::F32;
   int64_t file_bytes = int64_t{1} << 40;
-  std::string before = {};              ///< all names
-  bool head_alone = false;              ///< of a tied pair
-  bool prefix = true;                   ///< names with the first part, "model." or "transformer."
-  bool extras = false;                  ///< tensors that other programs write along
-  std::string left_out = {};            ///< a tensor
-  std::string transposed_wrongly = {};  ///< a square one
+  std::string before = {};              ///< prefix of all names
+  bool head_alone = false;              ///< True if only the head of a tied pair is stored
+  bool prefix = true;                   ///< True if names have the first component, "model." or "transformer."
+  bool extras = false;                  ///< True if there are tensors that other programs add
+  std::string left_out = {};            ///< name of a missing tensor
+  std::string transposed_wrongly = {};  ///< name of a square tensor to transpose
 };
 
 inline std::vector<float> as_stored(const ParamSpec& param, const ParamSlice& slice, bool transposed) {
@@ -114,7 +114,7 @@ inline void write_model(const std::string& path, const ModelConfig& model, const
   writer.publish();
 }
 
-/// A store with memory, started.
+/// A started store with memory.
 struct Started {
   Started(const ModelConfig& model, DType compute, int stage)
       : shape(decoder_shape(model, model.vocab_size)), store(Decoder(shape).units(), options(compute, stage)) {
@@ -132,7 +132,7 @@ struct Started {
     return o;
   }
 
-  /// The known values, by set_parameter.
+  /// Sets the known values by set_parameter.
   void set() {
     for (int unit = 0; unit < store.unit_count(); ++unit) {
       for (size_t p = 0; p < store.spec(unit).params.size(); ++p) {
@@ -142,7 +142,7 @@ struct Started {
     store.publish_weights();
   }
 
-  /// Bytes of everything this rank holds of the weights: its masters, padding included, and what passes see.
+  /// Returns all bytes of weights on this rank: its masters, padding included, and the published weights.
   std::string bytes() {
     std::string all;
     const auto append = [&](const Tensor& t) {
@@ -166,7 +166,7 @@ struct Started {
   DeviceBuffer memory;
 };
 
-/// A path that all ranks agree on.
+/// Returns a path that all ranks agree on.
 inline std::string shared_path(const std::string& name) {
   int64_t process = getpid();
   communicator().broadcast(&process, sizeof(process));

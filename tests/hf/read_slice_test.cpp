@@ -13,7 +13,7 @@ namespace {
 
 class ReadSlice : public testing::TestWithParam<StoredType> {
  protected:
-  /// A matrix of the model, stored behind some other bytes.
+  /// A matrix of the model, stored after some other bytes.
   StoredSlice store(int64_t rows, int64_t columns, bool transposed) {
     values_.clear();
     for (int64_t i = 0; i < rows * columns; ++i) values_.push_back(test::element_of("m", i));

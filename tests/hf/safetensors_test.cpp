@@ -1,4 +1,4 @@
-// S1 of the named attacks: each damaged file beside the sound one that it was made from.
+// S1 of the named attacks: each damaged file with the valid one that it was made from.
 
 #include "hf/safetensors.hpp"
 
@@ -122,16 +122,13 @@ TEST_F(Safetensors, RefusesPlacesThatDoNotFitTheFile) {
   EXPECT_THAT(read(safetensors_bytes("{}", 5)), HasSubstr("5 bytes follow"));
   EXPECT_THAT(read(safetensors_bytes(one("F32", "[1]", "[1,5]"), 5)), HasSubstr("overlap or leave a hole"));
   EXPECT_THAT(read(safetensors_bytes(one("F32", "[1]", "[4,0]"), 4)), HasSubstr("overlap or leave a hole"));
-  EXPECT_THAT(read(safetensors_bytes(one("F32", "[2]", "[0,4]"), 4)), HasSubstr("does not take the 4 bytes"));
-  EXPECT_THAT(read(safetensors_bytes(one("F16", "[1]", "[0,4]"), 4)), HasSubstr("does not take the 4 bytes"));
-  EXPECT_THAT(read(safetensors_bytes(one("F4", "[3]", "[0,1]"), 1)), HasSubstr("does not take the 1 bytes"));
+  EXPECT_THAT(read(safetensors_bytes(one("F32", "[2]", "[0,4]"), 4)), HasSubstr("does not need 4 bytes"));
+  EXPECT_THAT(read(safetensors_bytes(one("F16", "[1]", "[0,4]"), 4)), HasSubstr("does not need 4 bytes"));
+  EXPECT_THAT(read(safetensors_bytes(one("F4", "[3]", "[0,1]"), 1)), HasSubstr("does not need 1 bytes"));
   // Products that wrap: to 0, to the right number of bytes, in the last factor, in the width of an element.
-  EXPECT_THAT(read(safetensors_bytes(one("F32", "[4294967296,4294967296]", "[0,0]"), 0)),
-              HasSubstr("does not take the 0"));
-  EXPECT_THAT(read(safetensors_bytes(one("F32", "[4611686018427387905]", "[0,4]"), 4)),
-              HasSubstr("does not take the 4"));
-  EXPECT_THAT(read(safetensors_bytes(one("U8", "[3,6148914691236517206]", "[0,2]"), 2)),
-              HasSubstr("does not take the 2"));
+  EXPECT_THAT(read(safetensors_bytes(one("F32", "[4294967296,4294967296]", "[0,0]"), 0)), HasSubstr("does not need 0"));
+  EXPECT_THAT(read(safetensors_bytes(one("F32", "[4611686018427387905]", "[0,4]"), 4)), HasSubstr("does not need 4"));
+  EXPECT_THAT(read(safetensors_bytes(one("U8", "[3,6148914691236517206]", "[0,2]"), 2)), HasSubstr("does not need 2"));
   EXPECT_THAT(read(safetensors_bytes(one("F32", "[1]", "[0,18446744073709551615]"), 4)), HasSubstr("not a size"));
   EXPECT_THAT(read(safetensors_bytes(one("F32", "[18446744073709551616]", "[0,4]"), 4)), HasSubstr("not a size"));
   EXPECT_THAT(read(safetensors_bytes(one("F32", "[1]", "[9223372036854775807,9223372036854775807]"), 4)),

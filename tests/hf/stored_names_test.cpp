@@ -1,4 +1,4 @@
-// Names of tensors under what wrappers of other programs put into them.
+// Names of tensors with the components that other programs' wrappers add.
 
 #include "hf/stored_names.hpp"
 
@@ -64,7 +64,7 @@ TEST(StoredNames, OfAModelWithoutItsHeadLackTheFirstPart) {
 TEST(StoredNames, ThatDoNotAgreeAreRefused) {
   std::vector<std::string> mixed = llama;
   mixed[1] = "module." + mixed[1];
-  EXPECT_THAT(refusal(mixed), HasSubstr("q_proj.weight' are not named alike: one of them begins with 'module.'"));
+  EXPECT_THAT(refusal(mixed), HasSubstr("q_proj.weight' have different prefixes: one of them begins with 'module.'"));
   mixed = llama;
   mixed.push_back("vision_tower.weight");
   EXPECT_EQ(refusal(mixed), "accepted") << "whether the model has it is another question";

@@ -1,4 +1,4 @@
-// S2 of the named attacks: an index whose names lead out of the folder, beside a sound one.
+// S2 of the named attacks: an index whose names point outside the folder, with a valid one.
 
 #include "hf/weight_index.hpp"
 
@@ -92,14 +92,14 @@ TEST_F(WeightIndexTest, NoNameLeadsOutOfTheFolder) {
 
 TEST_F(WeightIndexTest, IndexAndFilesMustAgree) {
   write_index(first_part, first_part);
-  EXPECT_THAT(read(), HasSubstr("should hold 'b' and does not"));
+  EXPECT_THAT(read(), HasSubstr("does not contain 'b'"));
   write_index("model-00002-of-00002.safetensors", first_part);
-  EXPECT_THAT(read(), HasSubstr("which weight_map places into"));
+  EXPECT_THAT(read(), HasSubstr("which weight_map assigns to"));
   folder_.write(weights_index_name, R"({"weight_map":{"a":"model-00001-of-00002.safetensors"}})");
-  EXPECT_EQ(read(), "accepted");  // what the index does not name is not read
+  EXPECT_EQ(read(), "accepted");  // a file that the index does not name is not read
   write_part("model-00002-of-00002.safetensors", "a");
   write_index(first_part);
-  EXPECT_THAT(read(), HasSubstr("holds 'a', which weight_map places into"));
+  EXPECT_THAT(read(), HasSubstr("contains 'a', which weight_map assigns to"));
   write_part("model-00002-of-00002.safetensors", "c");
   EXPECT_THAT(read(), HasSubstr("which is not in weight_map"));
 }
@@ -107,7 +107,7 @@ TEST_F(WeightIndexTest, IndexAndFilesMustAgree) {
 TEST_F(WeightIndexTest, RefusesWhatIsNoIndex) {
   for (const char* text : {"[]", "{}", "5", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":5})"}) {
     folder_.write(weights_index_name, text);
-    EXPECT_THAT(read(), HasSubstr("no weight_map")) << text;
+    EXPECT_THAT(read(), HasSubstr("weight_map must be")) << text;
   }
   folder_.write(weights_index_name, R"({"weight_map":{"a":5}})");
   EXPECT_THAT(read(), HasSubstr("weight_map.'a': must be a text, not 5"));
@@ -126,9 +126,9 @@ TEST_F(WeightIndexTest, OtherFormatsAreNamedWithTheWayOut) {
   for (const char* name : {"pytorch_model.bin", "model.pt", "consolidated.00.pth", "pytorch_model.bin.index.json"}) {
     EXPECT_THAT(found(name), testing::AllOf(HasSubstr(name), HasSubstr("save_pretrained"))) << name;
   }
-  EXPECT_THAT(found("model.gguf"), HasSubstr("only safetensors are read"));
+  EXPECT_THAT(found("model.gguf"), HasSubstr("only safetensors are supported"));
   EXPECT_THAT(found("adapter_model.safetensors"), HasSubstr("LoRA adapter"));
-  EXPECT_THAT(found("consolidated.safetensors"), HasSubstr("layout of its makers"));
+  EXPECT_THAT(found("consolidated.safetensors"), HasSubstr("original layout of its authors"));
   EXPECT_THAT(found(""), HasSubstr("no model.safetensors here"));
 }
 

@@ -76,7 +76,7 @@ TEST_F(RunLogFiles, LedgerLinesAreExact) {
   EXPECT_EQ(ledger[2], R"({"step":2,"validation_loss":"0x1.5555555555555p-2"})");
 }
 
-// The time left is that of the whole run: the same steps take longer where evaluations are to come.
+// The remaining time is that of the whole run: the same steps take longer if evaluations follow.
 TEST_F(RunLogFiles, TimeLeftHasTheEvaluationsToCome) {
   RunLogOptions o = options();
   o.total_steps = 100;
@@ -101,7 +101,7 @@ TEST_F(RunLogFiles, TimeLeftHasTheEvaluationsToCome) {
   EXPECT_EQ(left(), duration(2 * 0.5 + 40)) << "the mean of two";
 }
 
-// What a job does between its steps (it saves, writes samples) takes time of the rest, too.
+// Other tasks between the steps of a job (saves, samples) also extend the remaining time.
 TEST_F(RunLogFiles, TimeLeftHasWhatComesBetweenSteps) {
   RunLogOptions o = options();
   o.total_steps = 1002;
@@ -139,10 +139,10 @@ TEST_F(RunLogFiles, AReaderThatGoesAwayEndsNothing) {
   std::fflush(stdout);
   dup2(kept, STDOUT_FILENO);
   close(kept);
-  keep_going_without_reader();  // of the stream that is there again
+  keep_going_without_reader();  // on the restored stream
   std::signal(SIGPIPE, SIG_DFL);
   const std::string note =
-      "warning: whoever read the standard output is gone; the run goes on, and its log is this file";
+      "warning: the reader of the standard output is gone; the run continues, and this file is its log";
   EXPECT_EQ(lines("log.txt"), (std::vector<std::string>{"before", "while", note, "after"}));
   EXPECT_EQ(lines("next.txt"), (std::vector<std::string>{"later", note, "last"}));
 }
@@ -315,7 +315,7 @@ TEST_F(RunLogFiles, AStepWithoutATargetHasNoLossAndCountsInNoMean) {
   const std::string printed = run({0, 0, 100, 0});
   EXPECT_NE(printed.find("step 2/4  50%  loss no targets  lr"), std::string::npos) << printed;
   EXPECT_NE(printed.find("step 4/4 100%  loss 6.0000  lr"), std::string::npos) << printed;
-  EXPECT_NE(printed.find("training loss       6.0000 at step 3, the last one with a target"), std::string::npos);
+  EXPECT_NE(printed.find("training loss       6.0000 at step 3, the last step with a target"), std::string::npos);
   const auto ledger = lines("ledger.jsonl");
   EXPECT_NE(ledger[0].find(R"("loss":null,"grad_norm":"0x1.8p+0","tokens":0,)"), std::string::npos) << ledger[0];
   EXPECT_NE(ledger[2].find(R"("loss":"0x1.8p+2","grad_norm")"), std::string::npos) << ledger[2];
@@ -326,7 +326,7 @@ TEST_F(RunLogFiles, AStepWithoutATargetHasNoLossAndCountsInNoMean) {
   EXPECT_EQ(second["loss_mean"], 6.0);
   EXPECT_TRUE(std::isnan(column(folder / "metrics.h5", "/train/loss")[0]));
   EXPECT_EQ(column(folder / "metrics.h5", "/train/loss_mean")[1], 6.0);
-  // The control: a target, and its loss is told.
+  // The control: with a target, the loss is printed.
   fs::remove(folder / "ledger.jsonl");
   EXPECT_EQ(run({1, 0, 100}).find("no targets"), std::string::npos);
   EXPECT_EQ(lines("ledger.jsonl")[0].find("null"), std::string::npos);

@@ -74,7 +74,7 @@ std::string made_ab() {
   return text;
 }
 
-/// In lines with their ends, or as a whole; cut into parts of `part` bytes as a file is read.
+/// Counts by lines with their ends, or as a whole; reads in blocks of `part` bytes like a file.
 void count_words(const std::string& text, const std::string& split, bool whole, WordCounts& counts,
                  size_t part = 65536) {
   WordCounter counter(counts);
@@ -124,7 +124,7 @@ BpeVocabulary train(const std::string& text, const std::string& split, bool whol
   return train_bpe(counts, options);
 }
 
-/// True when the text was there. Every vocabulary, list of merges and file is that of the Python package.
+/// Returns true if the text was there. Every vocabulary, list of merges and file equals the Python package's.
 bool check_goldens(const std::string& prefix, int threads) {
   const nlohmann::json goldens = nlohmann::json::parse(read_file("tests/reference/tokenizers/bpe_goldens.json"));
   bool found = false;
@@ -167,8 +167,7 @@ TEST(BpeTrain, CorporaAsThePythonPackage) {
   if (!check_goldens(std::string(data) + "/", 2)) GTEST_SKIP() << data << " has none of the corpora";
 }
 
-/// The merges of a published exercise, whose rule for ties is the other one: with it they are equal, without they
-/// differ.
+/// Merges of a published exercise with the other rule for ties: with that rule they are equal, without it they differ.
 TEST(BpeTrain, TiesByBytesAsTheReferenceMerges) {
   const char* data = std::getenv("LLMTRAIN_DATA");
   const std::string folder = std::string(data == nullptr ? "" : data) + "/tokenizer/bpe_training/";
@@ -238,7 +237,7 @@ TEST(BpeTrain, VocabularyOfMoreThanSixteenBits) {
   for (size_t id = 0; id < a.tokens.size(); ++id) ASSERT_EQ(a.tokens[id], b.tokens[id]);
 }
 
-/// Neither the order in which words come, nor threads, nor how a text is read change anything.
+/// The order of words, the threads, and the way a text is read do not matter.
 TEST(BpeTrain, OrderOfWordsDoesNotMatter) {
   const std::string text = made_words();
   const BpeTrainingOptions options{.vocabulary_size = 900, .special_tokens = {"<|endoftext|>"}};
@@ -287,7 +286,7 @@ TEST(BpeTrain, RefusesWhatCannotBe) {
   expect_refusal({.vocabulary_size = 256, .special_tokens = {"<e>"}}, "at least 257");
   expect_refusal({.vocabulary_size = max_bpe_tokens + 1}, "at most");
   expect_refusal({.special_tokens = {""}}, "empty");
-  expect_refusal({.special_tokens = {"<e>", "<e>"}}, "twice");
+  expect_refusal({.special_tokens = {"<e>", "<e>"}}, "repeated");
   expect_refusal({.special_tokens = {"\xFF"}}, "UTF-8");
   WordCounts none;
   EXPECT_EQ(train_bpe(none, {.vocabulary_size = 257, .special_tokens = {"<e>"}}).tokens.size(), 257u);

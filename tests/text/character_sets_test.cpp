@@ -5,7 +5,7 @@
 namespace llmtrain {
 namespace {
 
-/// Where the first extended grapheme cluster ends, after Unicode Standard Annex 29.
+/// Returns the end of the first extended grapheme cluster, according to Unicode Standard Annex 29.
 size_t first(std::string_view text) { return grapheme_end(text, 0); }
 
 TEST(GraphemeEnd, FollowsTheRules) {

@@ -26,7 +26,7 @@ TEST(CodePoints, EncodesAsTheCompilerDoes) {
 
 TEST(CodePoints, EveryCodePointComesBack) {
   for (char32_t c = 0; c < code_point_limit; ++c) {
-    if (c == 0xD800) c = 0xE000;  // surrogates are no characters
+    if (c == 0xD800) c = 0xE000;  // surrogates are not characters
     std::string bytes;
     append_code_point(bytes, c);
     ASSERT_EQ(find_invalid_utf8(bytes), std::string_view::npos) << std::hex << static_cast<uint32_t>(c);

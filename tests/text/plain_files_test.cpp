@@ -10,7 +10,7 @@
 namespace llmtrain {
 namespace {
 
-/// What a tokenizer is after it was saved and loaded as other programs would.
+/// Returns the tokenizer after it was saved and loaded like other programs do.
 std::unique_ptr<Tokenizer> saved_and_loaded(const Tokenizer& tokenizer) {
   const test::TemporaryFolder folder;
   save_tokenizer(tokenizer, folder.text());
@@ -33,7 +33,7 @@ void expect_the_same(const Tokenizer& tokenizer, const std::string& text) {
   EXPECT_EQ(encoded(*loaded, text), ids);
   EXPECT_EQ(loaded->decode(ids), text);
   EXPECT_NE(encoded(*loaded, text + "a"), ids) << "control";
-  // A prompt begins as the documents of the training did.
+  // A prompt begins like the training documents.
   std::vector<int32_t> prompt = ids, of_loaded = ids;
   tokenizer.add_special_tokens(prompt, nullptr);
   loaded->add_special_tokens(of_loaded, nullptr);

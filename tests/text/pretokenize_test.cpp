@@ -83,7 +83,7 @@ class SplitGoldens : public testing::Test {
   static void SetUpTestSuite() {
     goldens = nlohmann::json::parse(read_file("tests/reference/tokenizers/split_goldens.json"));
   }
-  /// Every pattern cuts the text as the Python package does, and one that is told to be another does not.
+  /// Every pattern splits the text like the Python package, and a pattern that should differ does differ.
   static void check(const std::string& name, const std::string& text) {
     ASSERT_FALSE(text.empty()) << name;
     std::map<std::string, int> results;
@@ -99,7 +99,7 @@ class SplitGoldens : public testing::Test {
           << name << ' ' << regex;
       ++results[expected.at(1)];
     }
-    const size_t different = name == "mixture" ? 20 : 3;  // three spellings of GPT-2's pattern are one more each
+    const size_t different = name == "mixture" ? 20 : 3;  // three spellings of GPT-2's pattern add one each
     EXPECT_GE(results.size(), different) << name << ": the text does not tell patterns apart";
   }
   static nlohmann::json goldens;
@@ -163,7 +163,7 @@ TEST(SplitPattern, GapsBetweenMatchesArePieces) {
   EXPECT_FALSE(digits.next("ab12c", 4, begin, end));
 }
 
-/// All bytes come back in order whatever they are.
+/// Splitting keeps all bytes in order, whatever they are.
 TEST(SplitPattern, BrokenUtf8IsKept) {
   const std::string text =
       "a\xFF"
@@ -183,14 +183,14 @@ TEST(SplitPattern, BrokenUtf8IsKept) {
   EXPECT_EQ(joined_with_bars("a\xFF\xFE b", *SplitPattern::find_name("gpt2")), "a|\xFF\xFE| b|");
 }
 
-/// Twice the text takes about twice the time, for texts that make backtracking engines slow.
+/// Twice the text takes about twice the time, for texts that are slow for backtracking engines.
 TEST(SplitPattern, TimeIsLinearInTheText) {
   const auto seconds = [](const SplitPattern& pattern, const std::string& unit, const std::string& end, size_t bytes) {
     std::string text;
     while (text.size() < bytes) text += unit;
     text += end;
     Pieces pieces;
-    const std::clock_t before = std::clock();  // the processor's time: what else runs does not count
+    const std::clock_t before = std::clock();  // processor time, so other processes do not count
     pattern.split(text, pieces);
     return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
   };
@@ -199,7 +199,7 @@ TEST(SplitPattern, TimeIsLinearInTheText) {
   for (const nlohmann::json& golden : goldens.at("patterns")) {
     const SplitPattern& pattern = *SplitPattern::find(golden.at("regex").get<std::string>());
     for (const char* unit : {" ", "\n ", "A", "\u00AAA", "1", "'", "\u0301", "/", "\xFF", " '", "aA"}) {
-      // quadratic time in 1 MB would be hours
+      // quadratic time would be hours for 1 MB
       EXPECT_LT(seconds(pattern, unit, "x", size_t{1} << 20), 5.0) << pattern.name() << " of " << unit;
     }
   }

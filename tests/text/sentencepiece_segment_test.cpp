@@ -18,8 +18,8 @@ std::vector<int32_t> ids_of(const SentencePieceModel& model, std::string_view te
   return ids;
 }
 
-// Runs of spaces whose divisions are equally good but for rounding. The ids are those of sentencepiece 0.2.3; sums that
-// are compared in double precision give another division of four spaces.
+// Runs of spaces whose segmentations are equally good except for rounding. The ids are those of sentencepiece 0.2.3;
+// sums compared in double precision segment four spaces differently.
 TEST(PieceLattice, SumsAreComparedInSinglePrecision) {
   const std::string space = "\u2581";
   SentencePieceModel model;

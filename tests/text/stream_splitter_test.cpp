@@ -17,7 +17,7 @@ Pieces whole(const SplitPattern& pattern, std::string_view text) {
   return {pieces.begin(), pieces.end()};
 }
 
-/// Parts of 1 to `longest` bytes, which also cut characters.
+/// Blocks of 1 to `longest` bytes, which also cut characters.
 Pieces in_parts(const SplitPattern& pattern, std::string_view text, uint64_t seed, size_t longest) {
   StreamSplitter splitter(pattern);
   Pieces pieces;
@@ -45,7 +45,7 @@ std::string mixture(uint64_t seed) {
   return text;
 }
 
-/// The pieces do not depend on where the text was cut.
+/// The words do not depend on where the text was cut.
 TEST(StreamSplitter, GivesThePiecesOfTheWhole) {
   for (const std::string_view name : SplitPattern::known()) {
     const SplitPattern* pattern = SplitPattern::find_name(name);
@@ -60,7 +60,7 @@ TEST(StreamSplitter, GivesThePiecesOfTheWhole) {
   }
 }
 
-/// Without holding back it would be otherwise: the control.
+/// The control: without holding text back the words would differ.
 TEST(StreamSplitter, PartsApartAreOtherPieces) {
   const SplitPattern& pattern = *SplitPattern::find_name("gpt2");
   Pieces apart = whole(pattern, "they'l");

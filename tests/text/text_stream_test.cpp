@@ -1,4 +1,4 @@
-// Tokens and texts that come bit by bit give what they give as wholes, with every kind of tokenizer.
+// Tokens and texts that arrive in blocks give the same as wholes, with every kind of tokenizer.
 
 #include "text/text_stream.hpp"
 
@@ -32,7 +32,7 @@ std::string all_texts() {
   return all;
 }
 
-/// Tokens of tricky texts, then any: halves of characters, special tokens, words without an end.
+/// Tokens of difficult texts, then arbitrary ones: halves of characters, special tokens, words without an end.
 std::vector<int32_t> tokens_of(const Tokenizer& tokenizer) {
   std::vector<int32_t> ids;
   tokenizer.encode(all_texts(), ids);
@@ -82,7 +82,7 @@ TEST_P(Streams, IdsAreThoseOfTheWholeText) {
     const size_t early = ids.size();
     stream.finish(ids);
     EXPECT_TRUE(ids == expected) << part;
-    EXPECT_EQ(early > 0, tokenizer_->works_on_parts()) << part;
+    EXPECT_EQ(early > 0, tokenizer_->is_segmentable()) << part;
   }
 }
 
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(All, Streams, testing::ValuesIn(names()), [](const auto
   return name;
 });
 
-/// Counts what is decoded.
+/// Counts the decoded tokens.
 class Counted final : public Tokenizer {
  public:
   explicit Counted(std::unique_ptr<Tokenizer> tokenizer, size_t reach) : inner_(std::move(tokenizer)), reach_(reach) {}
@@ -139,8 +139,8 @@ TEST(TextStream, EachTokenCostsTheSame) {
   const size_t reach = load_tokenizer(folder + "llama2.json")->decode_reach();
   EXPECT_GT(reach, 0u);
   EXPECT_LT(cost(2000, reach, true), size_t{2000 * 48});
-  EXPECT_EQ(cost(2000, std::string::npos, true), size_t{2000 * 2001 / 2});  // all again and again
-  EXPECT_EQ(cost(2000, std::string::npos, false), size_t{2000});            // the text is asked for once
+  EXPECT_EQ(cost(2000, std::string::npos, true), size_t{2000 * 2001 / 2});  // decodes all tokens each time
+  EXPECT_EQ(cost(2000, std::string::npos, false), size_t{2000});            // text() is called once
 }
 
 TEST(TextStream, CharactersAreCertainWhenWhole) {
@@ -153,7 +153,7 @@ TEST(TextStream, CharactersAreCertainWhenWhole) {
   EXPECT_EQ(add("a\xF0\x9F\x98"), 1u);
   EXPECT_EQ(add("\x80"), 5u);
   EXPECT_EQ(add("\xE4\xB8"), 5u);
-  EXPECT_EQ(add("b"), 8u);  // what was broken stays as it is
+  EXPECT_EQ(add("b"), 8u);  // invalid bytes are unchanged
   EXPECT_EQ(stream.text(),
             "a\xF0\x9F\x98\x80\xE4\xB8"
             "b");

@@ -1,4 +1,4 @@
-// Tokenizer files that mean harm, or are broken, each with a twin that is read.
+// Hostile and broken tokenizer files, each with a twin that is accepted.
 
 #include "text/files/tokenizer_files.hpp"
 
@@ -40,7 +40,7 @@ std::string replace(std::string text, const std::string& from, const std::string
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
 }
 
-/// The twin: every test changes one thing of it.
+/// The twin: every test changes one thing in it.
 const std::string good_json = R"({"version":"1.0","truncation":null,"padding":null,
  "added_tokens":[{"id":5,"content":"</s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
  "normalizer":{"type":"Lowercase"},
@@ -80,20 +80,19 @@ TEST(TokenizerJson, TheTwinIsRead) {
 }
 
 TEST(TokenizerJson, UnknownRegexIsRefusedByName) {
-  EXPECT_THAT(why_json(replace(good_json, R"(\\s+)", "a(?R)")), HasSubstr("(?R..., which is not known"));
+  EXPECT_THAT(why_json(replace(good_json, R"(\\s+)", "a(?R)")), HasSubstr("(?R..., which is not supported"));
 }
 
 TEST(TokenizerJson, UnknownPartsAreRefusedByName) {
-  EXPECT_THAT(
-      why_json(replace(good_json, "Lowercase", "Uppercase")),
-      HasSubstr("t.json.normalizer: the type Uppercase is not known to this version (did you mean Lowercase?)"));
+  EXPECT_THAT(why_json(replace(good_json, "Lowercase", "Uppercase")),
+              HasSubstr("t.json.normalizer: the type Uppercase is not supported (did you mean Lowercase?)"));
   EXPECT_THAT(why_json(replace(good_json, "\"Split\"", "\"Splat\"")), HasSubstr("pre_tokenizer: the type Splat"));
-  EXPECT_THAT(why_json(replace(good_json, "\"Fuse\"", "\"CTC\"")), HasSubstr("decoder: CTC decodes speech"));
-  EXPECT_THAT(why_json(replace(good_json, "\"BPE\"", "\"ABC\"")), HasSubstr("model: the model ABC is not known"));
+  EXPECT_THAT(why_json(replace(good_json, "\"Fuse\"", "\"CTC\"")), HasSubstr("decoder: a CTC decoder is for speech"));
+  EXPECT_THAT(why_json(replace(good_json, "\"BPE\"", "\"ABC\"")), HasSubstr("model: the model ABC is not supported"));
   EXPECT_THAT(why_json(replace(good_json, "TemplateProcessing", "Temple")),
               HasSubstr("post_processor: the type Temple"));
   EXPECT_THAT(why_json(replace(good_json, "\"dropout\":null", "\"dropout\":0.1")), HasSubstr("model.dropout: "));
-  EXPECT_THAT(why_json(replace(good_json, "\"invert\"", "\"inwert\"")), HasSubstr("the key inwert is not known"));
+  EXPECT_THAT(why_json(replace(good_json, "\"invert\"", "\"inwert\"")), HasSubstr("the key inwert is not supported"));
   EXPECT_THAT(why_json(replace(good_json, "\"version\":\"1.0\"", "\"version\":\"2.0\"")),
               HasSubstr("only version 1.0"));
 }
@@ -149,8 +148,7 @@ TEST(TokenizerJson, ATokenOfWhichNothingIsLeftIsRefused) {
                             R"("special":true},{"id":6,"content":"\n","normalized":)" + normalized + "}],"));
   };
   const std::string strip = R"("Strip","strip_left":false,"strip_right":true)";
-  EXPECT_THAT(with(strip, "true"),
-              HasSubstr("t.json.added_tokens: the normalizer leaves nothing of the token '\\x0a'"));
+  EXPECT_THAT(with(strip, "true"), HasSubstr("t.json.added_tokens: the normalizer removes all of the token '\\x0a'"));
   EXPECT_EQ(with(strip, "false"), "nothing was thrown");
   EXPECT_EQ(with("\"Lowercase\"", "true"), "nothing was thrown");
 }
@@ -186,7 +184,6 @@ TEST(TokenizerJson, NestedSequencesAreCounted) {
 }
 
 // ---- SentencePiece
-// ---------------------------------------------------------------------------------------------------
 
 std::string varint(uint64_t value) {
   std::string out;
@@ -234,7 +231,7 @@ TEST(SentencePiece, PiecesAreBounded) {
   EXPECT_THAT(why_model(good_model() + piece("x", std::numeric_limits<float>::quiet_NaN())),
               HasSubstr("a score that is not a number"));
   EXPECT_THAT(why_model(good_model() + piece("x", 0, 9)), HasSubstr("type 9"));
-  EXPECT_THAT(why_model(good_model() + piece("a", 0)), HasSubstr("is there twice"));
+  EXPECT_THAT(why_model(good_model() + piece("a", 0)), HasSubstr("is repeated"));
   EXPECT_THAT(why_model(good_model() + piece("<0x41>", 0, 6)), HasSubstr("the model has no byte_fallback"));
   EXPECT_THAT(why_model(good_model() + piece("<unk2>", 0, 2)), HasSubstr("a second unknown piece"));
   EXPECT_THAT(why_model(piece("a", 0)), HasSubstr("no unknown piece"));
@@ -242,7 +239,7 @@ TEST(SentencePiece, PiecesAreBounded) {
 
 TEST(SentencePiece, CutOffOrNoModel) {
   const std::string good = good_model();
-  // Less than the first pieces that make a model.
+  // Shorter than the first pieces of any model.
   for (size_t length = 0; length < 55; ++length) {
     EXPECT_THAT(why_model(good.substr(0, length)), HasSubstr("t.model: ")) << length;
   }
@@ -278,13 +275,13 @@ TEST(SentencePiece, TheTrieOfRulesStaysInside) {
   const auto why = [&](const std::string& map) { return why_model(good_model(map)); };
   std::vector<uint32_t> bad = units;
   bad[0] = 0x1FFFFFu << 10;
-  EXPECT_THAT(why(blob(bad, std::string("a\0", 2))), HasSubstr("unit 0 of the trie leads outside"));
+  EXPECT_THAT(why(blob(bad, std::string("a\0", 2))), HasSubstr("unit 0 of the trie points outside"));
   bad = units;
   bad[0x100 ^ 'b'] = 'b' | 1u << 8 | 0x1FFFFu << 10;
-  EXPECT_THAT(why(blob(bad, std::string("a\0", 2))), HasSubstr("leads outside"));
+  EXPECT_THAT(why(blob(bad, std::string("a\0", 2))), HasSubstr("points outside"));
   bad = units;
   bad[(0x100 ^ 'b') ^ 1] = 0x80000000u | 77u;
-  EXPECT_THAT(why(blob(bad, std::string("a\0", 2))), HasSubstr("leads to replacement 77 of 2"));
+  EXPECT_THAT(why(blob(bad, std::string("a\0", 2))), HasSubstr("points to replacement 77 of 2"));
   EXPECT_THAT(why(blob(units, "a")), HasSubstr("its last replacement has no end"));
   EXPECT_THAT(why(blob(units, std::string("\xFF\0", 2))), HasSubstr("not UTF-8"));
   EXPECT_THAT(why(word(1u << 30) + good.substr(4)), HasSubstr("a trie of 1073741824 bytes"));
@@ -297,7 +294,6 @@ TEST(SentencePiece, OtherKindsAreRefused) {
 }
 
 // ---- other files
-// -----------------------------------------------------------------------------------------------------
 
 TEST(Tiktoken, BrokenFilesNameTheLine) {
   const Folder folder;
@@ -307,8 +303,8 @@ TEST(Tiktoken, BrokenFilesNameTheLine) {
   EXPECT_THAT(why("IQ== 0\nIg= 1\n"), HasSubstr("tokenizer.model:2: must be the bytes of a token in base64"));
   EXPECT_THAT(why("IQ== 0\nIg== x\n"), HasSubstr(":2: the rank"));
   EXPECT_THAT(why("IQ== 0\nIg== 99999999\n"), HasSubstr(":2: the rank"));
-  EXPECT_THAT(why("IQ== 0\nIQ== 1\n"), HasSubstr(":2: the token or the rank is there twice"));
-  EXPECT_THAT(why("IQ== 0\nIg== 1\n"), HasSubstr("a file of 2 ranks"));
+  EXPECT_THAT(why("IQ== 0\nIQ== 1\n"), HasSubstr(":2: the token or the rank is repeated"));
+  EXPECT_THAT(why("IQ== 0\nIg== 1\n"), HasSubstr("the file has 2 ranks"));
 }
 
 TEST(TokenizerFiles, FolderSaysWhichTokensMeanWhat) {
@@ -329,7 +325,7 @@ TEST(TokenizerFiles, FolderSaysWhichTokensMeanWhat) {
 TEST(TokenizerFiles, MissingOnes) {
   const Folder folder;
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path()); }, ExitCode::missing_input),
-              HasSubstr("holds no tokenizer.json"));
+              HasSubstr("has no tokenizer.json"));
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path() + "/x.json"); }, ExitCode::missing_input),
               HasSubstr("x.json"));
   folder.write("vocab.json", "{\"a\":0}");
@@ -365,16 +361,16 @@ TEST(TokenizerFiles, TokensAddedBesideAVocabulary) {
   EXPECT_THAT(encode("ab  <pad>frobs frob<s>"), ElementsAre(256, 258, 'f', 'r', 'o', 'b', 's', ' ', 259, 257));
   EXPECT_EQ(load_tokenizer(folder.path(), "ab")->pad_id(), 258);
 
-  // Transformers gives the ids itself; that the file says another is no secret.
+  // Transformers assigns the ids itself; a warning reports that the file has another.
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"7":{"content":"<p>"}}})");
   EXPECT_THAT(encode("ab<p>"), ElementsAre(256, 258));
   EXPECT_THAT(load_tokenizer(folder.path(), "ab")->warnings(),
-              ElementsAre(HasSubstr("added_tokens_decoder: the token \"<p>\" has the id 7 there; it gets 258")));
+              ElementsAre(HasSubstr("added_tokens_decoder: the token \"<p>\" has the id 7 in the file, but gets 258")));
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"ab"}}})");
-  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("the key is no id of a token"));
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("the key must be the id of a token"));
 }
 
-// As the tokenizers package: the first takes the white space of the second, which is then nothing.
+// As in the tokenizers package: the first takes the white space of the second, which is then nothing.
 TEST(TokenizerFiles, AnAddedTokenOfWhiteSpaceTakesAllOfIt) {
   const Folder folder;
   write_gpt2_files(folder);
@@ -395,8 +391,7 @@ TEST(TokenizerFiles, AVocabularyOfAnotherSplitIsNotTakenForGpt2s) {
   folder.write("tokenizer_config.json", R"({"tokenizer_class":"GPT2TokenizerFast"})");
   load_tokenizer(folder.path(), "ab");
   folder.write("tokenizer_config.json", R"({"tokenizer_class":"Qwen2Tokenizer"})");
-  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }),
-              HasSubstr("'Qwen2Tokenizer': how it splits text is not in vocab.json"));
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("'Qwen2Tokenizer': vocab.json"));
 }
 
 TEST(TokenizerFiles, WithoutEosSaysHowToNameOne) {
@@ -431,7 +426,7 @@ TEST(TokenizerFiles, AStoredOneNamesNoFilesOfOtherPlaces) {  // saved, they woul
     EXPECT_THAT(refusal([&] { with_file(name); }), HasSubstr("is not the name of a file in this folder")) << name;
   }
   for (const std::string name : {"model.safetensors", "tokenizer.json", "evil.py"}) {
-    EXPECT_THAT(refusal([&] { with_file(name); }), HasSubstr("is no file of a tokenizer")) << name;
+    EXPECT_THAT(refusal([&] { with_file(name); }), HasSubstr("is not a tokenizer's file")) << name;
   }
   EXPECT_EQ(with_file("special_tokens_map.json")->files().size(), 2u);  // the twin
 }

@@ -1,4 +1,4 @@
-// GPT-2, Llama 2 and Llama 3 on 46 texts whose tokens were published, every form of the files.
+// GPT-2, Llama 2 and Llama 3 on 46 texts with published tokens, in every format of the files.
 
 #include <gtest/gtest.h>
 

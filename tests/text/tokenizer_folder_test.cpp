@@ -1,5 +1,5 @@
 // Tokenizer folders against Transformers' AutoTokenizer (tests/reference/tokenizers/make_folder_goldens.py), and
-// regexes without a scanner of their own against Oniguruma in the tokenizers package (make_regex_goldens.py).
+// regexes without native code against Oniguruma in the tokenizers package (make_regex_goldens.py).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -195,11 +195,11 @@ TEST(AnyRegex, CutsAsOnigurumaDoes) {
     for (size_t i = 0; i < document["texts"].size(); ++i) {
       const std::string text = document["texts"][i];
       std::vector<size_t> pieces;
-      const auto add = [&](const Chunk& chunk) {
+      const auto add = [&](const TextView& chunk) {
         const auto begin = static_cast<size_t>(chunk.text.data() - text.data());
         pieces.insert(pieces.end(), {begin, begin + chunk.text.size()});
       };
-      split->apply({text, nullptr, true, 0}, ChunkSink(add));
+      split->apply({text, nullptr, true, 0}, TextSink(add));
       EXPECT_EQ(pieces, one["pieces"][i].get<std::vector<size_t>>()) << document["texts"][i].dump();
     }
   }
@@ -231,7 +231,7 @@ std::string refusal(const std::string& pattern, const std::string& text) {
   return "";
 }
 
-/// An honest pattern on a long line is no hostile one, and the other ends by itself.
+/// An ordinary pattern is accepted on a long line, and the hostile one terminates.
 TEST(AnyRegex, HostilePatternsEnd) {
   const std::string line(1 << 20, 'a');
   EXPECT_EQ(refusal(R"(\p{L}+|\s+(?!\S)|(?:ab)*)", line), "");

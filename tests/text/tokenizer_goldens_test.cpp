@@ -1,4 +1,4 @@
-// Small tokenizers with every component against what the Python packages make of tricky texts with them
+// Small tokenizers with every component, compared with the Python packages on difficult texts
 // (tests/reference/tokenizers/make_tokenizer_goldens.py).
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ const nlohmann::json& goldens() {
   return document;
 }
 
-/// As the packages print bytes that are no UTF-8, each as U+FFFD.
+/// Prints bytes that are not UTF-8 like the packages, each as U+FFFD.
 std::string replaced(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -76,10 +76,10 @@ TEST_P(TokenizerGoldens, StoredFormIsTheSameTokenizer) {
   EXPECT_EQ(ids, goldens()["tokenizers"][GetParam()][5]["ids"].get<std::vector<int32_t>>());
 }
 
-/// Cut wherever a tokenizer says that it can be, a text gives the same ids.
+/// A text that is cut at any position that a tokenizer allows gives the same ids.
 TEST_P(TokenizerGoldens, PartsGiveTheIdsOfTheWhole) {
   const auto tokenizer = load_tokenizer(folder + GetParam());
-  if (!tokenizer->works_on_parts()) GTEST_SKIP() << "a tokenizer whose steps need the whole text";
+  if (!tokenizer->is_segmentable()) GTEST_SKIP() << "a tokenizer whose steps need the whole text";
   int cuts = 0;
   for (const nlohmann::json& item : goldens()["texts"]) {
     const std::string text = item;
@@ -90,8 +90,8 @@ TEST_P(TokenizerGoldens, PartsGiveTheIdsOfTheWhole) {
       if (found == std::string_view::npos) break;
       const size_t cut = from + found;
       std::vector<int32_t> parts;
-      tokenizer->encode_part(std::string_view(text).substr(0, cut), true, parts);
-      tokenizer->encode_part(std::string_view(text).substr(cut), false, parts);
+      tokenizer->encode_segment(std::string_view(text).substr(0, cut), true, parts);
+      tokenizer->encode_segment(std::string_view(text).substr(cut), false, parts);
       EXPECT_EQ(parts, whole) << nlohmann::json(text).dump() << " at " << cut;
       from = cut;
       ++cuts;

@@ -1,4 +1,5 @@
-// llmtool import: token files of other trainers come in whole, damaged ones are refused. (Models: tests/decks.)
+// llmtool import: token files of other trainers are imported completely, damaged ones are refused. (Models:
+// tests/decks.)
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +47,7 @@ std::vector<int32_t> ids_of(const TokenFile& file) {
   return ids;
 }
 
-/// A llama2.c checkpoint of dim 8, hidden_dim 12, 2 layers, 2 heads, 1 of keys and values, vocabulary 16, not tied.
+/// A llama2.c checkpoint of dim 8, hidden_dim 12, 2 layers, 2 heads, 1 key-value head, vocabulary 16, not tied.
 struct Llama2c {
   std::vector<std::vector<float>> norm, matrix;  // in the order of version 1
 
@@ -85,7 +86,7 @@ struct Llama2c {
     for (const auto& one : matrix) bytes += bytes_of(one);
     return bytes;
   }
-  /// Exactly: the values are multiples of 1 / 64 with at most 127 steps. Another scale for each group.
+  /// Exact: the values are multiples of 1 / 64 with at most 127 steps. Each group has another scale.
   std::string version2(bool scales_at_the_end = false) {
     std::string bytes = header(2, 4), ends;
     for (const auto& one : norm) bytes += bytes_of(one);
@@ -112,7 +113,7 @@ TEST_F(Import, AllVersionsOfLlama2cHoldTheSameModel) {
   Llama2c model;
   const std::string first = weights(model.version0());
   EXPECT_EQ(weights(model.version1()), first);
-  const std::string quantized = model.version2();  // and the model is what that means
+  const std::string quantized = model.version2();  // and the dequantized model
   const std::string second = weights(quantized);
   EXPECT_NE(second, first);
   EXPECT_EQ(second, weights(model.version1()));
@@ -126,16 +127,16 @@ TEST_F(Import, DamagedLlama2cIsRefused) {
   };
   const std::string good = model.version2();
   refused(good.substr(0, 100), "too short");
-  refused(good.substr(0, good.size() - 4), "bytes where its header (dim 8, 2 layers, vocabulary 16) tells of");
+  refused(good.substr(0, good.size() - 4), "bytes, but its header (dim 8, 2 layers, vocabulary 16) declares");
   std::string bad = good;
   bad[4] = 3;
-  refused(bad, "version 3; 0, 1 and 2 are known");
+  refused(bad, "version 3; only 0, 1 and 2 are supported");
   bad = good;
   bad[37] = 3;
   refused(bad, "groups of 3 do not divide model.embed_tokens");
   bad[37] = 0;
   refused(bad, "group_size is 0");
-  refused(Llama2c().version2(true), "each tensor is followed by its scales");
+  refused(Llama2c().version2(true), "scales follow each tensor");
 }
 
 TEST_F(Import, NanoGptTokens) {
@@ -155,12 +156,12 @@ TEST_F(Import, NanoGptTokens) {
     EXPECT_FALSE(std::filesystem::exists(path("x.h5")));
   };
   expect(64, "give --tokenizer or --vocab-size", {});
-  expect(64, "where documents end", {"--vocab-size", "10"});
+  expect(64, "the end of documents is unknown", {"--vocab-size", "10"});
   expect(65, "byte 4: token 2 has the id 9, outside the vocabulary of 9: give the --tokenizer",
          {"--vocab-size", "9", "--eos-id", "8"});
   write("train.bin", "abc");
-  expect(65, "no whole number of uint16", {"--vocab-size", "10", "--eos-id", "9"});
-  expect_error(64, "name its --format", {"import", path("train.bin"), "--output", path("x.h5")});
+  expect(65, "not a whole number of uint16", {"--vocab-size", "10", "--eos-id", "9"});
+  expect_error(64, "give --format", {"import", path("train.bin"), "--output", path("x.h5")});
 }
 
 TEST_F(Import, LlmCTokens) {
@@ -180,7 +181,7 @@ TEST_F(Import, LlmCTokens) {
   header[2] = 5;
   header[1] = 2;
   write("a.bin", bytes_of(header) + ids);
-  expect_error(65, "version 2 is not known", {"import", path("a.bin"), "--output", path("b.h5")});
+  expect_error(65, "version 2 is not supported", {"import", path("a.bin"), "--output", path("b.h5")});
   header = {20240801, 7, 3};
   header.resize(256);
   write("a.bin", bytes_of(header) + bytes_of<uint32_t>({128000, 70000, 5}));
@@ -218,8 +219,8 @@ TEST_F(Import, LlmCDocumentsBeginWithTheDelimiter) {
   EXPECT_EQ(documents({b, b}), (Documents{{14, 15, d}, {16, 14, 15, d}, {16, d}})) << "over the end of a file";
   EXPECT_EQ(documents({a, "--vocab-size", "50257", "--eos-id", "13"}), (Documents{{d, 11, 12, d, d, 13}, {d, 13}}));
   expect_error(65, "only the delimiter 50256", {"import", shard("e.bin", {d, d}), "--output", path("y.h5")});
-  expect_error(64, "one file at a time", {"import", a, b, "--format", "megatron", "--output", path("y.h5")});
-  // Far more than what is read at once.
+  expect_error(64, "give one file", {"import", a, b, "--format", "megatron", "--output", path("y.h5")});
+  // Much more than one read.
   std::vector<uint16_t> many;
   for (int i = 0; i < 1'500'000; ++i) many.push_back(i % 1000 == 0 ? d : static_cast<uint16_t>(i % 1000));
   const Documents long_ones = documents({shard("f.bin", many)});
@@ -259,11 +260,11 @@ TEST_F(Import, MegatronTokens) {
   refused(good + "x", "tells of 3 sequences and 3 documents");
   refused("X" + good.substr(1), "does not begin with MMIDIDX");
   refused(megatron_index(7, {2, 1, 3}, {0, 4, 6}, {0, 2, 3}), "ids of type 7");
-  refused(megatron_index(8, {2, -1, 3}, {0, 4, 2}, {0, 2, 3}), "sequence 1 has the length -1");
+  refused(megatron_index(8, {2, -1, 3}, {0, 4, 2}, {0, 2, 3}), "sequence 1 has the invalid length -1");
   refused(megatron_index(8, {2, 1, 3}, {0, 2, 6}, {0, 2, 3}), "sequence 1 begins at byte 2");
-  refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 3, 2}), "document 2 begins at sequence 2");
-  refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 4, 3}), "document 1 begins at sequence 4");
-  refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 2}), "the last document does not end the file");
+  refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 3, 2}), "document 2 begins at the invalid sequence 2");
+  refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 4, 3}), "document 1 begins at the invalid sequence 4");
+  refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 2}), "the last document does not end with the file");
   refused(megatron_index(8, {2, 1, 4}, {0, 4, 6}, {0, 2, 3}), "tells of 7 tokens");
   std::string huge = good;
   const uint64_t many = uint64_t{1} << 61;

@@ -1,4 +1,4 @@
-// prepare and inspect, which shows what prepare made.
+// prepare, and inspect, which shows its result.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST_F(Prepare, ValidationTakesTheTokenizerOfTraining) {
   const Outcome refused =
       llmtool({"prepare", "--input", path("c.txt"), "--tokenizer", path("a.h5"), "--output", path("c.h5")});
   EXPECT_EQ(refused.code, 65);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("c.txt:1: byte 2: character U+000A"), HasSubstr("not among the 3")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("c.txt:1: byte 2: character U+000A"), HasSubstr("not one of the 3")));
   EXPECT_FALSE(std::filesystem::exists(path("c.h5")));
 }
 
@@ -83,7 +83,7 @@ TEST_F(Prepare, EverySubcommandKnowsTheSameTokenizers) {
   }
   for (const Outcome& outcome : with(path("ids.h5"))) {
     EXPECT_EQ(outcome.code, 65);
-    EXPECT_THAT(outcome.err, HasSubstr("it holds no tokenizer, only token ids"));
+    EXPECT_THAT(outcome.err, HasSubstr("it has no tokenizer, only token ids"));
   }
   for (const Outcome& outcome : with(path("none.json"))) EXPECT_EQ(outcome.code, 66) << outcome.err;
 }
@@ -93,7 +93,7 @@ TEST_F(Prepare, RowsKeepTheirIdsAndMask) {
   EXPECT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("a.h5")}).code, 0);
   EXPECT_THAT(tokens(path("a.h5")), ElementsAre(5, 6, 7));
   EXPECT_THAT(llmtool({"inspect", path("a.h5")}).out,
-              AllOf(HasSubstr("2 of 3 tokens are trained on"), HasSubstr("vocabulary size    8"),
+              AllOf(HasSubstr("2 of 3 tokens are targets"), HasSubstr("vocabulary size    8"),
                     HasSubstr("eos id             none")));
   EXPECT_EQ(llmtool({"prepare", "--input", path("a.jsonl"), "--tokenizer", "char", "--output", path("b.h5")}).code, 64);
   EXPECT_EQ(llmtool({"prepare", "--input", path("a.h5"), "--output", path("b.h5")}).code, 65);
@@ -103,8 +103,8 @@ TEST_F(Prepare, InspectCountsNoPadding) {
   file("a.jsonl", "{\"input_ids\":[0,5,6],\"attention_mask\":[0,1,1],\"labels\":[-100,-100,6]}\n");
   const Outcome made = llmtool({"prepare", "--input", path("a.jsonl"), "--output", path("a.h5")});
   EXPECT_THAT(made.out, HasSubstr("2 tokens in 1 documents, vocabulary 7"));
-  EXPECT_THAT(made.err, HasSubstr("1 tokens are padding (attention_mask 0) and left out"));
-  EXPECT_THAT(llmtool({"inspect", path("a.h5")}).out, HasSubstr("1 of 2 tokens are trained on"));
+  EXPECT_THAT(made.err, HasSubstr("1 tokens are padding (attention_mask 0) and are omitted"));
+  EXPECT_THAT(llmtool({"inspect", path("a.h5")}).out, HasSubstr("1 of 2 tokens are targets"));
 }
 
 TEST_F(Prepare, RowsOfTextAreDocuments) {

@@ -189,7 +189,7 @@ TEST_F(DataTools, TheRowLimitHoldsEverywhere) {
       const Outcome outcome = llmtool(command);
       EXPECT_EQ(outcome.code, 65) << command[0];
       EXPECT_THAT(outcome.out + outcome.err,
-                  AllOf(HasSubstr(":2: byte 21: the row has 4096 bytes, more than the 4095 that data.row_limit allows"),
+                  AllOf(HasSubstr(":2: byte 21: the row has 4096 bytes, more than the 4095 of data.row_limit"),
                         HasSubstr("--row-limit")))
           << command[0];
     }
@@ -293,7 +293,7 @@ TEST_F(DataTools, ValidateTextAndUnknownCharacters) {
   EXPECT_THAT(bad.out, AllOf(HasSubstr("not UTF-8 1"), HasSubstr("b.txt:3: byte 7: 0xff is not part")));
 }
 
-// A tokenizer that changes the text before it fails: the place is one of the text that was given.
+// A tokenizer that changes the text before it fails: the error's position refers to the original text.
 TEST_F(DataTools, ValidateCountsWhatAUnigramModelDoesNotKnow) {
   file("tokenizer.json", R"({"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,
     "pre_tokenizer":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always","split":true},

@@ -19,7 +19,7 @@ struct Outcome {
   std::string out, err;
 };
 
-/// llmtool in this process, with `input` as its standard input.
+/// Runs llmtool in this process, with `input` as its standard input.
 inline Outcome llmtool(std::vector<std::string> arguments, const std::string& input = "") {
   arguments.insert(arguments.begin(), "llmtool");
   std::vector<const char*> argv;
@@ -41,7 +41,7 @@ inline std::string read_file(const std::string& path) {
   return text.str();
 }
 
-/// Tests of subcommands that work on files of one folder.
+/// Tests of subcommands with the files of one folder.
 class ToolTest : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
@@ -58,7 +58,7 @@ class ToolTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// Folder of a tiny model as Transformers saved it; expected.json there has what Transformers computes with it.
+/// Folder of a tiny model as Transformers saved it; expected.json there has Transformers' results for it.
 inline std::string golden_model(const std::string& name) { return "tests/reference/hf/" + name; }
 
 }  // namespace llmtrain::test

@@ -184,11 +184,11 @@ TEST(Config, BatchIsGivenOneWayOrTheOther) {
 TEST(Config, WantsWhatIsRequired) {
   EXPECT_EQ(
       errors_of({}, ""),
-      "inputs/tiny.ini: data.train: is required: Files or globs: text, rows of JSON (.jsonl, .ndjson, or known by "
-      "their content: text, or input_ids and optional labels and attention_mask), both also .gz and .zst; .h5 token "
-      "files; or builtin:stories, the example corpus. With a weight behind each (web.h5:0.7, code/*.h5:0.3) they are "
-      "sources that give these shares of the samples.\n"
-      "inputs/tiny.ini: batch.sequence_length: is required: Longest sample.\n"
+      "inputs/tiny.ini: data.train: is required: Files or globs: text; rows of JSON (.jsonl, .ndjson, or detected by "
+      "content) with a text, or with input_ids and optional labels and attention_mask; both also as .gz and .zst; .h5 "
+      "token files; or builtin:stories, the example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are "
+      "sources that are sampled in this ratio.\n"
+      "inputs/tiny.ini: batch.sequence_length: is required: Maximum length of a sample.\n"
       "inputs/tiny.ini: run.max_steps: is required unless run.epochs is given\n"
       "inputs/tiny.ini: model.d_model: is required, unless model.path is given\n"
       "inputs/tiny.ini: model.n_layers: is required, unless model.path is given\n"
@@ -211,7 +211,7 @@ TEST(Config, FindsContradictions) {
   expect({"model.positions=rope", "model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions");
   expect({"model.d_model=4096", "model.n_heads=2"}, "command line: model.n_heads", "wider than 1024");
   expect({"run.name=cache"}, "command line: run.name", "the folder of token files");
-  expect({"batch.global=7", "batch.micro=2"}, "command line: batch.global", "7 is not a multiple of micro = 2");
+  expect({"batch.global=7", "batch.micro=2"}, "command line: batch.global", "7 must be a multiple of micro = 2");
   expect({"batch.micro=1M", "batch.sequence_length=10K"}, "command line: batch.micro", "2^31");
   expect({"batch.global=4", "parallel.reduction_groups=5"}, "command line: parallel.reduction_groups",
          "5 is more than the 4 micro-batches");

@@ -77,7 +77,7 @@ void JsonNode::check_keys(std::initializer_list<std::string_view> keys,
   };
   for (const auto& [key, value] : object().value_->items()) {
     if (names(keys, key) || names(optional, key)) continue;
-    refuse(fmt::format("the key {} is not known to this version", key.substr(0, 60)));
+    refuse(fmt::format("the key {} is not supported", key.substr(0, 60)));
   }
 }
 

@@ -23,7 +23,7 @@ class JsonNode {
   const nlohmann::json& value() const { return *value_; }
   const std::string& where() const { return where_; }
   bool is_null() const { return value_->is_null(); }
-  bool has(std::string_view key) const;  ///< true if the key exists and is not null
+  bool has(std::string_view key) const;  ///< True if the key is present and not null
   JsonNode at(std::string_view key) const;
   JsonNode at(size_t index) const;
   size_t size() const { return value_->size(); }

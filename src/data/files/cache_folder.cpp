@@ -45,9 +45,9 @@ bool holds(const std::string& path, std::string_view content) {
 }
 
 [[noreturn]] void refuse(const std::string& folder, const std::error_code& error) {
-  throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: nothing can be written there ({}); choose another folder with data.cache", folder,
-                              error.message()));
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: cannot write there ({}); choose another folder with data.cache", folder, error.message()));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t input_bytes = int64_t{1} << 18;
-// Neither begins a text in UTF-8.
+// No UTF-8 text begins with either of them.
 constexpr std::string_view gzip_magic = "\x1F\x8B", zstd_magic = "\x28\xB5\x2F\xFD";
 
 struct PackedEnding {
@@ -56,13 +56,13 @@ std::string_view uncompressed_name(std::string_view path) {
   return path;
 }
 
-/// Takes input and gives output, as much as there is room for.
+/// Decompresses as much as there is room for.
 class CompressedReader::Decoder {
  public:
   virtual ~Decoder() = default;
-  /// Advances both; the reason when the input is corrupt, else empty.
+  /// Advances both; returns the problem if the input is corrupt, otherwise an empty text.
   virtual std::string run(std::string_view& input, char*& output, int64_t& room) = 0;
-  /// Between members: the input may end here.
+  /// Returns true between members, where the input may end.
   virtual bool at_border() const = 0;
 };
 
@@ -80,7 +80,7 @@ class GzipDecoder final : public CompressedReader::Decoder {
       input.remove_prefix(std::min(input.find_first_not_of('\0'), input.size()));
       if (input.empty()) return "";
       if (input.front() != gzip_magic.front())
-        return "what follows the compressed data is none and no padding of zeros";
+        return "the bytes after the compressed data are neither another member nor zeros";
       inflateReset(&stream_);
       at_border_ = false;
     }
@@ -148,7 +148,7 @@ void CompressedReader::refuse(const std::string& what) const {
   throw UserError(ExitCode::bad_content, fmt::format("{}: compressed byte {}: {}", file_.path(), position(), what));
 }
 
-/// Reads on where all input is used up; false at the end of the file.
+/// Reads more when all input is used; returns false at the end of the file.
 bool CompressedReader::fill() {
   if (input_used_ < input_.size()) return true;
   input_offset_ += static_cast<int64_t>(input_.size());
@@ -172,10 +172,11 @@ int64_t CompressedReader::read(char* data, int64_t count) {
     const std::string problem = decoder_->run(input, output, room);
     input_used_ = input_.size() - input.size();
     if (!problem.empty()) refuse(problem);
-    if (!more && room == before) refuse("the file ends within its compressed data: it was cut off");
+    if (!more && room == before) refuse("the file ends within its compressed data: it was cut off; copy it again");
     given_ += before - room;
     if (given_ > limit_) {
-      refuse(fmt::format("more than {} bytes when unpacked, which data.unpacked_limit allows", limit_));
+      refuse(fmt::format(
+          "it unpacks to more than {} bytes, the value of data.unpacked_limit; raise it if the file is right", limit_));
     }
   }
   return output - data;

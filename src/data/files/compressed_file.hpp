@@ -1,6 +1,6 @@
 #pragma once
-// Files compressed by gzip (of several members, also with zeros behind them, as tapes and object stores pad a file) and
-// zstd (of several frames), read from beginning to end.
+// Sequential reading of files compressed by gzip (with several members, and with trailing zeros, since tapes and object
+// stores pad files) and zstd (with several frames).
 
 #include <cstdint>
 #include <memory>
@@ -13,17 +13,18 @@ namespace llmtrain {
 
 enum class Compression : uint8_t { none, gzip, zstd };
 
-/// Returns whether the name ends so behind at least one other character, in capital or small letters.
+/// Returns true if the name ends so after at least one other character, in upper or lower case.
 bool has_ending(std::string_view path, std::string_view ending);
-/// By the ending of the name: .gz, .zst.
+/// Detects the compression by the ending of the name: .gz, .zst.
 Compression compression_of(std::string_view path);
-/// By the first bytes, else by the ending of the name.
+/// Detects it by the first bytes, otherwise by the ending of the name.
 Compression compression_of(const FileHandle& file);
-/// The name without the ending of its compression.
+/// Returns the name without the ending of its compression.
 std::string_view uncompressed_name(std::string_view path);
 
-/// Memory is bounded whatever the file says (at most 128 MiB, zstd's largest usual window). UserError(bad_content) with
-/// the compressed byte for what is corrupt, ends too early, or gives more than `limit` bytes.
+/// Memory is bounded whatever the file says (at most 128 MiB, the largest usual window of zstd). Throws
+/// UserError(bad_content), with the compressed byte, if the data is corrupt, ends too early, or unpacks to more than
+/// `limit` bytes.
 class CompressedReader {
  public:
   CompressedReader(const FileHandle& file, Compression compression, int64_t limit);
@@ -31,12 +32,12 @@ class CompressedReader {
   CompressedReader(const CompressedReader&) = delete;
   CompressedReader& operator=(const CompressedReader&) = delete;
 
-  /// The next `count` bytes; fewer only at the end, 0 from then on.
+  /// Returns the next `count` bytes; fewer only at the end, 0 from then on.
   int64_t read(char* data, int64_t count);
-  /// Bytes of the file that are used up.
+  /// Returns the number of bytes of the file that are used.
   int64_t position() const;
 
-  class Decoder;  ///< of one format
+  class Decoder;  ///< decoder of one format
 
  private:
   bool fill();
@@ -47,7 +48,7 @@ class CompressedReader {
   int64_t given_ = 0;
   std::string input_;
   size_t input_used_ = 0;
-  int64_t input_offset_ = 0;  // of the input in the file
+  int64_t input_offset_ = 0;  // offset of the input in the file
   bool ended_ = false;
   std::unique_ptr<Decoder> decoder_;
 };

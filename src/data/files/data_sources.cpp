@@ -17,15 +17,15 @@
 namespace llmtrain {
 namespace {
 
-// The example corpus as training and as validation data are different stories: seed, bytes.
-struct StoriesPart {
+// The training and validation data of the example corpus are different stories: seed, bytes.
+struct StoriesSubset {
   uint64_t seed;
   int64_t bytes;
 };
-constexpr StoriesPart training_stories{1, 8'000'000};
-constexpr StoriesPart validation_stories{2, 800'000};
+constexpr StoriesSubset training_stories{1, 8'000'000};
+constexpr StoriesSubset validation_stories{2, 800'000};
 
-InputFile stories_file(const StoriesPart& part, const std::string& folder) {
+InputFile stories_file(const StoriesSubset& part, const std::string& folder) {
   InputFile input;
   input.path = store_text(folder, "stories", stories_text(part.seed, part.bytes));
   input.name = builtin_stories;
@@ -43,7 +43,7 @@ void refuse_repeated(const InputSets& sets) {
       std::error_code ignored;
       const std::filesystem::path real = std::filesystem::canonical(file.path, ignored);
       if (seen.insert(ignored ? file.path : real.string()).second) continue;
-      throw UserError(ExitCode::deck, file.path + ": named in two sources; each file may be given once");
+      throw UserError(ExitCode::deck, file.path + ": it is in two sources; name each file once");
     }
   }
 }
@@ -93,7 +93,7 @@ WeightedPattern split_weight(const std::string& entry) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
   if (!numeric || error != std::errc{} || end != text.data() + text.size()) return {entry};
   if (!(weight > 0) || !std::isfinite(weight)) {
-    throw UserError(ExitCode::deck, entry + ": the weight behind the colon must be above 0");
+    throw UserError(ExitCode::deck, entry + ": the weight after the colon must be above 0");
   }
   return {entry.substr(0, colon), weight};
 }
@@ -103,13 +103,15 @@ std::vector<WeightedPattern> split_weights(const std::vector<std::string>& entri
   for (const std::string& entry : entries) {
     patterns.push_back(split_weight(entry));
     if ((patterns.back().weight > 0) != (patterns.front().weight > 0)) {
-      throw UserError(ExitCode::deck, fmt::format("{} has {} weight and {} has {}: give one to each, or to none",
-                                                  entries.front(), patterns.front().weight > 0 ? "a" : "no", entry,
-                                                  patterns.back().weight > 0 ? "one" : "none"));
+      throw UserError(
+          ExitCode::deck,
+          fmt::format("{} has {} weight and {} has {}; give a weight to each entry, or to none", entries.front(),
+                      patterns.front().weight > 0 ? "a" : "no", entry, patterns.back().weight > 0 ? "one" : "none"));
     }
   }
   if (patterns.size() > Mixture::max_sources && patterns.front().weight > 0) {
-    throw UserError(ExitCode::deck, fmt::format("at most {} sources have weights", Mixture::max_sources));
+    throw UserError(ExitCode::deck,
+                    fmt::format("at most {} sources can have weights; join some of them", Mixture::max_sources));
   }
   return patterns;
 }
@@ -118,12 +120,12 @@ bool names_built_in(const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     if (!pattern.starts_with("builtin:") || pattern == builtin_stories) continue;
     throw UserError(ExitCode::deck,
-                    fmt::format("{}: there is no such corpus; the built-in one is {}", pattern, builtin_stories));
+                    fmt::format("{}: no such corpus; the built-in one is {}", pattern, builtin_stories));
   }
   const auto count = std::count(patterns.begin(), patterns.end(), builtin_stories);
   if (count > 0 && patterns.size() > 1) {
     throw UserError(ExitCode::deck,
-                    fmt::format("{} stands alone; to mix it with files or repeat it, write it to a file "
+                    fmt::format("{} cannot be combined; to mix it with files or repeat it, write it to a file "
                                 "with `llmtool corpus stories`",
                                 builtin_stories));
   }
@@ -172,7 +174,7 @@ InputSets find_input_sets(const DataConfig& config, const std::string& folder) {
   } else {
     sets.validation = find_input_files(config.validation, format);
   }
-  if (sets.sources.empty()) throw UserError(ExitCode::deck, "data.train: names no file");
+  if (sets.sources.empty()) throw UserError(ExitCode::deck, "data.train: no file is named; name at least one");
   refuse_repeated(sets);
   check_kinds(sets);
   return sets;
@@ -199,8 +201,8 @@ void check_kinds(const InputSets& sets) {
   const auto text = std::find_if(all.begin(), all.end(), [](const InputFile& file) { return is_encoded(file.kind); });
   if (rows != all.end() && text != all.end()) {
     throw UserError(ExitCode::deck, text->path + " and " + rows->path +
-                                        ": text and rows of input_ids cannot be mixed: nothing tells whether the ids "
-                                        "are those of the text's tokenizer");
+                                        ": text and rows of input_ids cannot be mixed, since the ids need not "
+                                        "come from the text's tokenizer");
   }
 }
 

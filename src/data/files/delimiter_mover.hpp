@@ -6,7 +6,7 @@
 
 namespace llmtrain {
 
-/// Ids of documents that a delimiter begins, as ids of documents that end with EOS.
+/// Turns ids of documents that begin with a delimiter into ids of documents that end with EOS.
 class DelimiterMover {
  public:
   DelimiterMover(int32_t delimiter, int32_t eos) : delimiter_(delimiter), eos_(eos) {}
@@ -14,15 +14,15 @@ class DelimiterMover {
   void add(std::span<const int32_t> ids, std::vector<int32_t>& out) {
     for (const int32_t id : ids) {
       if (id == delimiter_) {
-        if (begun_) close(out);
+        if (started_) close(out);
       } else {
         out.push_back(id);
         ++length_;
       }
-      begun_ = true;
+      started_ = true;
     }
   }
-  /// Behind the last id.
+  /// Ends the last document.
   void close(std::vector<int32_t>& out) {
     if (length_ == 0) {
       ++empty_;
@@ -37,8 +37,8 @@ class DelimiterMover {
  private:
   int32_t delimiter_, eos_;
   std::vector<uint64_t> offsets_ = {0};
-  uint64_t length_ = 0;  // of the document that is open
-  bool begun_ = false;
+  uint64_t length_ = 0;  // tokens of the open document
+  bool started_ = false;
   int64_t empty_ = 0;
 };
 

@@ -15,7 +15,7 @@ DocumentReader::DocumentReader(const InputFile& file, int64_t limit)
     : file_(FileHandle::open_to_read(file.path)),
       file_bytes_(file_.size()),
       separator_(file.kind == InputKind::text ? file.format.separator : "\n"),
-      longest_(file.kind == InputKind::text ? longest_part : file.format.row_limit) {
+      longest_(file.kind == InputKind::text ? max_segment_bytes : file.format.row_limit) {
   if (file.compression != Compression::none) {
     unpacked_ = std::make_unique<CompressedReader>(file_, file.compression, limit);
   }
@@ -27,7 +27,7 @@ double DocumentReader::progress() const {
   return file_bytes_ > 0 ? static_cast<double>(done) / static_cast<double>(file_bytes_) : 1;
 }
 
-/// Appends a block to the buffer; false at the end of the file.
+/// Appends a block to the buffer; returns false at the end of the file.
 bool DocumentReader::fill() {
   if (ended_) return false;
   if (begin_ > static_cast<size_t>(block_bytes)) {
@@ -46,24 +46,24 @@ bool DocumentReader::fill() {
   return n > 0;
 }
 
-void DocumentReader::take(size_t end, DocumentPart& part) {
-  part.text.assign(buffer_, begin_, end - begin_);
-  part.offset = buffer_offset_ + static_cast<int64_t>(begin_);
-  part.line = line_;
-  part.first = !in_document_;
-  line_ += std::count(part.text.begin(), part.text.end(), '\n');
+void DocumentReader::take(size_t end, DocumentSegment& segment) {
+  segment.text.assign(buffer_, begin_, end - begin_);
+  segment.offset = buffer_offset_ + static_cast<int64_t>(begin_);
+  segment.line = line_;
+  segment.first = !in_document_;
+  line_ += std::count(segment.text.begin(), segment.text.end(), '\n');
   begin_ = searched_ = end;
 }
 
-bool DocumentReader::next(DocumentPart& part) {
-  part.behind.clear();
-  part.last = true;
+bool DocumentReader::next(DocumentSegment& segment) {
+  segment.behind.clear();
+  segment.last = true;
   while (true) {
     const size_t found = separator_.empty() ? std::string::npos : buffer_.find(separator_, searched_);
     const auto most = static_cast<size_t>(longest_) + (separator_ == "\n" ? 1 : 0);
     if (found != std::string::npos && found - begin_ <= most) {
-      take(found, part);
-      part.behind = separator_;
+      take(found, segment);
+      segment.behind = separator_;
       line_ += std::count(separator_.begin(), separator_.end(), '\n');
       begin_ = searched_ = found + separator_.size();
       in_document_ = false;
@@ -73,14 +73,14 @@ bool DocumentReader::next(DocumentPart& part) {
     if (buffer_.size() - begin_ > most + separator_.size()) {
       size_t end = begin_ + static_cast<size_t>(longest_);
       for (int back = 0; back < 3 && end > begin_ + 1 && is_utf8_continuation(buffer_[end]); ++back) --end;
-      take(end, part);
-      part.last = false;
+      take(end, segment);
+      segment.last = false;
       in_document_ = true;
       return true;
     }
     if (fill()) continue;
     if (begin_ == buffer_.size() && !in_document_) return false;
-    take(buffer_.size(), part);
+    take(buffer_.size(), segment);
     in_document_ = false;
     return true;
   }

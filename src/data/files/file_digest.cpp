@@ -33,7 +33,7 @@ std::string file_digest(const std::string& path, Communicator& communicator) {
       [&](int64_t piece) {
         thread_local std::vector<char> buffer(hash_piece);
         const int64_t count = std::min(hash_piece, bytes - piece * hash_piece);
-        // A file that is shorter than rank 0 found it has another hash.
+        // A file that is shorter than on rank 0 gets another hash.
         const int64_t found = file.read_some(piece * hash_piece, count, buffer.data());
         return digest_of(buffer.data(), static_cast<size_t>(found));
       },

@@ -1,5 +1,5 @@
 #pragma once
-// A cached file is known whole by <path>.digest beside it, which is read before anything of the file is interpreted.
+// Digests of cached files: <path>.digest proves a file complete before anything of it is interpreted.
 
 #include <cstdint>
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace llmtrain {
 
-/// Collective: "<bytes> <content hash>" of a file, which all ranks read together.
+/// Collective: returns "<bytes> <content hash>" of a file, which all ranks read together.
 std::string file_digest(const std::string& path, Communicator& communicator);
 /// Writes <path>.digest.
 void write_digest(const std::string& path, const std::string& digest);
 
 enum class StoredFile : uint8_t { missing, damaged, whole };
-/// Collective: whether the file and its digest exist and agree.
+/// Collective: returns true if the file and its digest exist and agree.
 StoredFile check_digest(const std::string& path, Communicator& communicator);
 
 }  // namespace llmtrain

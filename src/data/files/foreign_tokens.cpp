@@ -20,7 +20,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t ids_per_read = int64_t{1} << 20;  ///< ids at a time
+constexpr int64_t ids_per_read = int64_t{1} << 20;  ///< ids per read
 constexpr int64_t llmc_header = 256 * 4;
 constexpr int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801;
 constexpr int64_t megatron_header = 34;  ///< magic, uint64 version, uint8 type, uint64 sequences, uint64 documents
@@ -44,11 +44,11 @@ struct Shard {
 
 struct Source {
   std::vector<Shard> shards;
-  int64_t tokens = 0;  ///< of all
+  int64_t tokens = 0;  ///< total number
   IdType type = IdType::u16;
-  bool delimiter_leads = false;     ///< what eos_id names stands before a document, and not behind it
-  std::vector<uint64_t> documents;  ///< n + 1 offsets; empty: EOS tells
-  int64_t vocabulary_size = 0;      ///< 0: the format does not say
+  bool delimiter_leads = false;     ///< True if the token of eos_id precedes a document instead of following it
+  std::vector<uint64_t> documents;  ///< n + 1 offsets; empty: EOS ends documents
+  int64_t vocabulary_size = 0;      ///< 0: not in the format
   int64_t eos_id = -1;
 };
 
@@ -87,7 +87,7 @@ Source open_nanogpt(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     FileHandle file = FileHandle::open_to_read(path);
     const int64_t bytes = file.size();
-    if (bytes % 2 != 0) refuse(path, fmt::format("{} bytes are no whole number of uint16 ids", bytes));
+    if (bytes % 2 != 0) refuse(path, fmt::format("{} bytes are not a whole number of uint16 ids", bytes));
     add_shard(s, std::move(file), 0, bytes / 2);
   }
   return s;
@@ -104,20 +104,20 @@ Source open_llmc(const std::vector<std::string>& paths) {
     file.read(0, sizeof(header), header.data());
     const bool llama3 = header[0] == llmc_llama3;
     if (!llama3 && header[0] != llmc_gpt2) {
-      refuse(path,
-             fmt::format("no token file of llm.c: it begins with {}, not {} or {}", header[0], llmc_gpt2, llmc_llama3));
+      refuse(path, fmt::format("not a token file of llm.c: it begins with {} instead of {} or {}", header[0], llmc_gpt2,
+                               llmc_llama3));
     }
     if (magic != 0 && header[0] != magic) {
-      refuse(path, "its ids are of another tokenizer than those of " + paths.front());
+      refuse(path, "its ids come from another tokenizer than those of " + paths.front());
     }
     magic = header[0];
     const int32_t version = llama3 ? 7 : 1;
-    if (header[1] != version) refuse(path, fmt::format("version {} is not known, only {}", header[1], version));
+    if (header[1] != version) refuse(path, fmt::format("version {} is not supported, only {}", header[1], version));
     s.type = llama3 ? IdType::u32 : IdType::u16;
     s.vocabulary_size = llama3 ? 128256 : 50257;
     s.eos_id = llama3 ? 128000 : 50256;
     if (header[2] < 0 || file.size() != llmc_header + header[2] * width_of(s.type)) {
-      refuse(path, fmt::format("{} bytes where its header tells of {} tokens", file.size(), header[2]));
+      refuse(path, fmt::format("it has {} bytes, but its header declares {} tokens", file.size(), header[2]));
     }
     add_shard(s, std::move(file), llmc_header, header[2]);
   }
@@ -152,16 +152,16 @@ std::vector<T> read_array(const FileHandle& file, int64_t begin, int64_t count) 
   return values;
 }
 
-/// Offsets of documents in tokens, from the lengths of sequences and the first sequence of each document.
+/// Returns offsets of documents in tokens, from the lengths of sequences and the first sequence of each document.
 std::vector<uint64_t> megatron_documents(const std::string& path, const std::vector<int32_t>& lengths,
                                          const std::vector<int64_t>& pointers, const std::vector<int64_t>& borders,
                                          int64_t width) {
   std::vector<int64_t> offsets = {0};
   for (size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] < 0) refuse(path, fmt::format("sequence {} has the length {}", i, lengths[i]));
+    if (lengths[i] < 0) refuse(path, fmt::format("sequence {} has the invalid length {}", i, lengths[i]));
     if (pointers[i] != offsets.back() * width) {
-      refuse(path, fmt::format("sequence {} begins at byte {}, not where the one before it ends ({}): only sequences "
-                               "one after the other are known",
+      refuse(path, fmt::format("sequence {} begins at byte {}, but the one before it ends at {}; only contiguous "
+                               "sequences are supported",
                                i, pointers[i], offsets.back() * width));
     }
     offsets.push_back(offsets.back() + lengths[i]);
@@ -171,12 +171,13 @@ std::vector<uint64_t> megatron_documents(const std::string& path, const std::vec
   for (size_t i = 0; i < borders.size(); ++i) {
     const int64_t border = borders[i];
     if (border < previous || border >= static_cast<int64_t>(offsets.size()) || (i == 0 && border != 0)) {
-      refuse(path, fmt::format("document {} begins at sequence {}", i, border));
+      refuse(path, fmt::format("document {} begins at the invalid sequence {}", i, border));
     }
     documents.push_back(static_cast<uint64_t>(offsets[static_cast<size_t>(border)]));
     previous = border;
   }
-  if (previous + 1 != static_cast<int64_t>(offsets.size())) refuse(path, "the last document does not end the file");
+  if (previous + 1 != static_cast<int64_t>(offsets.size()))
+    refuse(path, "the last document does not end with the file");
   return documents;
 }
 
@@ -187,19 +188,20 @@ Source open_megatron(const std::string& input) {
   if (index.size() < megatron_header) refuse(path, "too short for an index of Megatron");
   index.read(0, megatron_header, header.data());
   if (std::string_view(header.data(), megatron_magic.size()) != megatron_magic) {
-    refuse(path, "no index of Megatron: it does not begin with MMIDIDX");
+    refuse(path, "not an index of Megatron: it does not begin with MMIDIDX");
   }
   const auto version = at<uint64_t>(header.data() + 9, 0), all_sequences = at<uint64_t>(header.data() + 18, 0);
   const auto all_documents = at<uint64_t>(header.data() + 26, 0);  // one more than there are documents
   const auto code = at<uint8_t>(header.data() + 17, 0);
-  if (version != 1) refuse(path, fmt::format("version {} is not known, only 1", version));
+  if (version != 1) refuse(path, fmt::format("version {} is not supported, only 1", version));
   const std::optional<IdType> type = megatron_type(code);
-  if (!type) refuse(path, fmt::format("ids of type {} are not known (uint8, int16, int32, int64, uint16 are)", code));
+  if (!type)
+    refuse(path, fmt::format("ids of type {} are not supported (uint8, int16, int32, int64, uint16 are)", code));
   const auto size = static_cast<uint64_t>(index.size());
   if (all_sequences > size / 12 || all_documents > size / 8 ||
       megatron_header + all_sequences * 12 + all_documents * 8 != size) {
-    refuse(path, fmt::format("{} bytes where its header tells of {} sequences and {} documents", size, all_sequences,
-                             all_documents));
+    refuse(path, fmt::format("it has {} bytes, but its header declares {} sequences and {} documents", size,
+                             all_sequences, all_documents));
   }
   const auto sequences = static_cast<int64_t>(all_sequences);
   const auto lengths = read_array<int32_t>(index, megatron_header, sequences);
@@ -212,7 +214,7 @@ Source open_megatron(const std::string& input) {
   s.documents = megatron_documents(path, lengths, pointers, borders, width_of(s.type));
   const int64_t tokens = s.documents.empty() ? 0 : static_cast<int64_t>(s.documents.back());
   if (file.size() != tokens * width_of(s.type)) {
-    refuse(name + ".bin", fmt::format("{} bytes where {} tells of {} tokens", file.size(), path, tokens));
+    refuse(name + ".bin", fmt::format("it has {} bytes, but {} declares {} tokens", file.size(), path, tokens));
   }
   add_shard(s, std::move(file), 0, tokens);
   return s;
@@ -230,7 +232,7 @@ Source open_source(ForeignTokens format, const std::vector<std::string>& inputs)
   throw Error("unknown format");
 }
 
-/// Calls use(first, ids) for all ids, checked against the vocabulary, a block after the other.
+/// Calls use(first, ids) for all ids, block by block, checked against the vocabulary.
 template <class Use>
 void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   std::vector<char> bytes;
@@ -246,8 +248,8 @@ void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t id = id_at(s.type, bytes.data(), i);
         if (id < 0 || id >= vocabulary) {
-          refuse(shard.file.path(), fmt::format("byte {}: token {} has the id {}, outside the vocabulary of {}: give "
-                                                "the --tokenizer that it was made with, or its --vocab-size",
+          refuse(shard.file.path(), fmt::format("byte {}: token {} has the id {}, outside the vocabulary of {}; give "
+                                                "the --tokenizer that made it, or its --vocab-size",
                                                 shard.begin + (first + i) * width, first + i, id, vocabulary));
         }
         ids[static_cast<size_t>(i)] = static_cast<int32_t>(id);
@@ -258,7 +260,7 @@ void for_ids(const Source& s, int64_t vocabulary, const Use& use) {
   }
 }
 
-/// Vocabulary and EOS: of the tokenizer, else of the options, else of the format.
+/// Vocabulary and EOS come from the tokenizer, otherwise from the options, otherwise from the format.
 TokenFileInfo info_of(const Source& s, const TokenImport& request) {
   TokenFileInfo info;
   info.path = request.output;
@@ -275,24 +277,24 @@ TokenFileInfo info_of(const Source& s, const TokenImport& request) {
     if (info.vocabulary_size == 0) {
       throw UserError(
           ExitCode::command_line,
-          request.inputs.front() + ": the format does not say the vocabulary: give --tokenizer or --vocab-size");
+          request.inputs.front() + ": the format does not record the vocabulary; give --tokenizer or --vocab-size");
     }
   }
   if (eos < 0 && s.documents.empty()) {
     throw UserError(ExitCode::command_line, request.inputs.front() +
-                                                ": nothing says where documents end: give --tokenizer or the id that "
+                                                ": the end of documents is unknown; give --tokenizer or the id that "
                                                 "ends them, --eos-id");
   }
   if (eos >= info.vocabulary_size) {
     throw UserError(ExitCode::command_line,
-                    fmt::format("--eos-id: {} is outside the vocabulary of {}: give the --vocab-size that it is in",
+                    fmt::format("--eos-id: {} is outside the vocabulary of {}; give a --vocab-size that includes it",
                                 eos, info.vocabulary_size));
   }
   info.eos_id = static_cast<int32_t>(eos);
   return info;
 }
 
-/// Offsets of documents from the EOS that each ends with; the last one may lack it.
+/// Returns offsets of documents that end with EOS, which the last one may lack.
 std::vector<uint64_t> documents_by_eos(const Source& s, const TokenFileInfo& info) {
   std::vector<uint64_t> documents = {0};
   for_ids(s, info.vocabulary_size, [&](int64_t first, std::span<const int32_t> ids) {
@@ -304,8 +306,8 @@ std::vector<uint64_t> documents_by_eos(const Source& s, const TokenFileInfo& inf
   return documents;
 }
 
-/// What begins the documents: the one of the tokenizer's special ids that the first one begins with, else what the
-/// format says, where the tokenizer has it.
+/// Returns the token that begins documents: the special id of the tokenizer that the first document begins with,
+/// otherwise the format's if the tokenizer has it.
 int32_t leading_delimiter(const Source& s, const TokenImport& request, const TokenFileInfo& info) {
   if (request.tokenizer == nullptr) return info.eos_id;
   std::array<char, 8> bytes{};
@@ -318,7 +320,7 @@ int32_t leading_delimiter(const Source& s, const TokenImport& request, const Tok
   return s.eos_id < info.vocabulary_size ? static_cast<int32_t>(s.eos_id) : info.eos_id;
 }
 
-/// Calls use(first, ids) for all ids as the token file has them.
+/// Calls use(first, ids) for all ids as in the token file.
 template <class Use>
 DelimiterMover for_moved_ids(const Source& s, int32_t delimiter, const TokenFileInfo& info, const Use& use) {
   DelimiterMover mover(delimiter, info.eos_id);
@@ -355,7 +357,7 @@ bool is_foreign_tokens(const std::string& path, ForeignTokens& format) {
 void import_tokens(ForeignTokens format, const TokenImport& request, const ProgressReport& report) {
   Source s = open_source(format, request.inputs);
   const std::string& name = s.shards.front().file.path();
-  if (s.tokens == 0) refuse(name, "there is no token in it");
+  if (s.tokens == 0) refuse(name, "it has no token");
   TokenFileInfo info = info_of(s, request);
   const int32_t delimiter = s.delimiter_leads ? leading_delimiter(s, request, info) : -1;
   if (s.delimiter_leads) {
@@ -363,11 +365,11 @@ void import_tokens(ForeignTokens format, const TokenImport& request, const Progr
     s.documents = mover.offsets();
     info.skipped_documents = mover.empty();
     info.tokens = static_cast<int64_t>(s.documents.back());
-    if (info.tokens == 0) refuse(name, fmt::format("there is no document in it, only the delimiter {}", delimiter));
+    if (info.tokens == 0) refuse(name, fmt::format("it has no document, only the delimiter {}", delimiter));
   } else {
     if (s.documents.empty()) s.documents = documents_by_eos(s, info);
     const size_t all = s.documents.size();
-    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // empty ones
+    s.documents.erase(std::unique(s.documents.begin(), s.documents.end()), s.documents.end());  // removes empty ones
     info.skipped_documents = static_cast<int64_t>(all - s.documents.size());
   }
   info.documents = static_cast<int64_t>(s.documents.size()) - 1;
@@ -377,7 +379,7 @@ void import_tokens(ForeignTokens format, const TokenImport& request, const Progr
                                        file_digest(path, *make_local_communicator())));
   }
   TokenFileWriter file(request.output, info, s.documents);
-  const TokenRegionWriter writer(file.place());
+  const TokenRegionWriter writer(file.target());
   const auto progress = percent_report(report, "importing");
   const auto write = [&](int64_t first, std::span<const int32_t> ids) {
     writer.write(first, ids);

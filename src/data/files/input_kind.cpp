@@ -17,31 +17,31 @@ constexpr std::string_view row_endings[] = {".jsonl", ".ndjson", ".jsonlines", "
 constexpr std::string_view token_endings[] = {".h5", ".hdf5"};
 constexpr std::string_view blank = " \t\r\n";
 
-/// Columns that other trainers know and that change what is trained on, or how.
+/// Columns of other trainers that change the training data or its use.
 constexpr std::string_view unused_columns[] = {"position_ids", "token_type_ids",  "special_tokens_mask",
                                                "loss_mask",    "completion_mask", "assistant_masks"};
 
-/// Formats that cannot be read as text, by the ending of the name or by the first bytes, and the way out.
+/// Formats that cannot be read as text, by the ending of the name or by the first bytes, and the remedy.
 struct RefusedFormat {
   std::string_view ending, magic, advice;
 };
 using namespace std::string_view_literals;
-constexpr std::string_view unpack_archive = "an archive: unpack it, and name the files in it";
+constexpr std::string_view unpack_archive = "an archive; unpack it and name its files";
 constexpr RefusedFormat refused_formats[] = {
     {".parquet", "PAR1\x15"sv,
-     "Parquet is not read in this version: make rows of it, e.g. with duckdb -c \"COPY (SELECT text FROM "
+     "Parquet is not supported; convert it to rows, e.g. with duckdb -c \"COPY (SELECT text FROM "
      "'FILE.parquet') TO 'FILE.jsonl' (FORMAT json)\""},
-    {".arrow", "ARROW1\0\0"sv, "Arrow is not read in this version: make rows of text (.jsonl) of it"},
+    {".arrow", "ARROW1\0\0"sv, "Arrow is not supported; convert it to rows of text (.jsonl)"},
     {".tar", "", unpack_archive},
     {".tgz", "", unpack_archive},
     {".zip", "PK\x03\x04", unpack_archive},
     {".7z", "7z\xBC\xAF\x27\x1C", unpack_archive},
-    {".bz2", "BZh91AY&SY", "only gzip and zstd are unpacked: bzip2 -dc FILE.bz2 | zstd > FILE.zst"},
+    {".bz2", "BZh91AY&SY", "only gzip and zstd are supported; run bzip2 -dc FILE.bz2 | zstd > FILE.zst"},
     {".xz",
      "\xFD"
      "7zXZ",
-     "only gzip and zstd are unpacked: xz -dc FILE.xz | zstd > FILE.zst"},
-    {".lz4", "\x04\x22\x4D\x18", "only gzip and zstd are unpacked: lz4 -dc FILE.lz4 | zstd > FILE.zst"},
+     "only gzip and zstd are supported; run xz -dc FILE.xz | zstd > FILE.zst"},
+    {".lz4", "\x04\x22\x4D\x18", "only gzip and zstd are supported; run lz4 -dc FILE.lz4 | zstd > FILE.zst"},
 };
 
 void refuse_format(const std::string& path, std::string_view head) {
@@ -52,7 +52,7 @@ void refuse_format(const std::string& path, std::string_view head) {
   }
 }
 
-/// The beginning of what the file holds: at least `wanted` bytes if there are as many.
+/// Beginning of a file: at least `wanted` bytes if there are as many.
 class Beginning {
  public:
   Beginning(const FileHandle& file, const InputFile& input) : file_(file) {
@@ -76,7 +76,7 @@ class Beginning {
   std::string text_;
 };
 
-/// Returns where the JSON string that begins at `at` ends, behind its quote; npos: not on this line.
+/// Returns the end of the JSON string that begins at `at`, after its quote; npos: not on this line.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size(); ++at) {
     const char c = text[at];
@@ -87,8 +87,8 @@ size_t end_of_string(std::string_view text, size_t at) {
   return text.size() + 1;
 }
 
-/// Returns where the object that begins at `at` ends; npos: it is no JSON object with a key on one line; behind the
-/// text: the value of a key is cut there.
+/// Returns the end of the object that begins at `at`; npos: not a JSON object with a key on one line; beyond the text:
+/// the text ends within the value of a key.
 size_t end_of_object(std::string_view text, size_t at) {
   const size_t key = text.find_first_not_of(" \t", at + 1);
   if (key == std::string_view::npos || text[key] != '"') return std::string_view::npos;
@@ -114,20 +114,21 @@ size_t end_of_object(std::string_view text, size_t at) {
 
 enum class Rows : uint8_t { none, one, several };
 
-/// Returns whether a text begins with rows of JSON: an object with a key on one line, behind which there is nothing or
-/// another object. A line that the text cuts is judged by what is there.
+/// Returns true if a text begins with rows of JSON: an object with a key on one line, followed by nothing or by another
+/// object. If the text ends within a line, the available beginning decides.
 Rows rows_in(std::string_view text) {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   const size_t first = text.find_first_not_of(blank);
   if (first == std::string_view::npos || text[first] != '{') return Rows::none;
   const size_t end = end_of_object(text, first);
   if (end == std::string_view::npos) return Rows::none;
-  const size_t next = text.find_first_not_of(" \t\r\n,", std::min(end, text.size()));  // some write commas between them
+  const size_t next =
+      text.find_first_not_of(" \t\r\n,", std::min(end, text.size()));  // some programs write commas between them
   if (next == std::string_view::npos) return Rows::one;
   return text[next] == '{' ? Rows::several : Rows::none;
 }
 
-/// Looks at the first row. False: it has neither ids nor the column of the text.
+/// Examines the first row. Returns false if it has neither ids nor the column of the text.
 bool examine_rows(Beginning& beginning, InputFile& input) {
   input.kind = InputKind::text_rows;
   size_t at = static_cast<size_t>(input.text_begin);
@@ -151,24 +152,24 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
       return true;
     }
     if (ended) throw UserError(ExitCode::bad_content, input.path + ": it has no row");
-    if (wanted == most) return true;  // no line ends, or all are blank: reading it will say so
+    if (wanted == most) return true;  // no line ends, or all lines blank: reading reports it
   }
 }
 
-/// A .json that is one value, and no rows or text.
+/// Refuses a .json that is a single value, neither rows nor text.
 void refuse_whole_json(const InputFile& input, const std::string& head) {
   const size_t first = head.find_first_not_of(blank, static_cast<size_t>(input.text_begin));
   if (first == std::string::npos || (head[first] != '[' && head[first] != '{')) return;
   const bool array = head[first] == '[';
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: byte {}: a JSON {} is not read as text. Rows are read from .jsonl, one object on "
+                  fmt::format("{}: byte {}: a JSON {} cannot be read as text. Rows are read from .jsonl, one object on "
                               "each line: {}. data.json_as_text (llmtool: --json-as-text) reads it as text",
                               input.path, first, array ? "array" : "object",
                               array ? "jq -c '.[]' FILE.json > FILE.jsonl"
                                     : "jq -c . FILE.json > FILE.jsonl, or jq -c '.LIST[]' FILE.json > FILE.jsonl"));
 }
 
-/// Where the lines end with CR LF, the separator does, too.
+/// If the lines end with CR LF, so does the separator.
 void examine_lines(const std::string& head, InputFile& input) {
   const size_t line_end = head.find('\n');
   const bool carriage_return = line_end != std::string::npos && line_end > 0 && head[line_end - 1] == '\r';
@@ -196,7 +197,7 @@ void examine_input(const FileHandle& file, InputFile& input) {
   if (names_tokens(name)) {
     input.kind = InputKind::tokens;
     if (input.compression == Compression::none) return;
-    throw UserError(ExitCode::bad_content, input.path + ": token files are read in place: unpack it");
+    throw UserError(ExitCode::bad_content, input.path + ": token files cannot be compressed; unpack it");
   }
   Beginning beginning(file, input);
   const std::string& head = beginning.read(hash_piece);

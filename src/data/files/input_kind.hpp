@@ -1,6 +1,5 @@
 #pragma once
-// Detects the kind of an input file: rows are known by the ending of the name or by the content, everything else by its
-// ending.
+// Detects the kind of an input file: the ending of the name or the content identifies rows, the ending everything else.
 
 #include <string_view>
 #include <vector>
@@ -10,15 +9,15 @@
 
 namespace llmtrain {
 
-/// .jsonl, .ndjson and the like, .h5: in capital or small letters.
+/// Recognises .jsonl, .ndjson and the like, .h5, in upper or lower case.
 bool names_rows(std::string_view path);
 bool names_tokens(std::string_view path);
 
-/// Fills in what is found of the kind, the compression and the text. `input` has its path, format and size. UserError
-/// (bad_content) for an empty file and for a format that is known and not read.
+/// Sets the kind, the compression and the text of `input`, which has its path, format and size. Throws
+/// UserError(bad_content) for an empty file and for a known but unsupported format.
 void examine_input(const FileHandle& file, InputFile& input);
 
-/// Tells what is noteworthy of how the files are read, of the first few where there are many.
+/// Reports notes on how the files are read, for the first few if there are many.
 void report_notes(const std::vector<InputFile>& files, const ProgressReport& report);
 
 }  // namespace llmtrain

@@ -17,12 +17,12 @@ namespace {
 
 constexpr int64_t read_bytes = int64_t{1} << 18;
 
-/// Takes the events of the parser, which keeps its own stack on the heap: no depth overflows the machine's. After the
-/// key of a wanted column and until the next key of the row, every value belongs to that column.
+/// Handler of the parser's events. The parser keeps its own stack on the heap, so that no depth overflows the thread's
+/// stack. After the key of a requested column and until the next key of the row, every value belongs to that column.
 class RowHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
-  /// Where the line is no JSON.
+  /// Byte at which the line is not JSON, if any.
   std::optional<size_t> broken_at() const { return broken_at_; }
   virtual bool finish() = 0;
 
@@ -71,7 +71,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
     const std::string_view text = error.what();
     const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
     return fail(std::string("not valid JSON") +
-                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is no character"
+                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is not a character"
                  : says("ill-formed UTF-8")                  ? ": bytes that are not UTF-8"
                  : says("control character")                 ? ": control characters must be escaped"
                  : says("unexpected end of input") || says("missing closing quote") ? ": the line ends too early"
@@ -79,7 +79,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  protected:
-  /// Whether the value of this key of the row is one to take.
+  /// Returns true if the value of this key of the row is requested.
   virtual bool wants(const std::string& key) = 0;
   virtual bool open_list() { return refuse_value(); }
   virtual bool take_null() { return refuse_value(); }
@@ -87,7 +87,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   virtual bool take_integer(int64_t) { return refuse_value(); }
   virtual bool take_float(const std::string&) { return refuse_value(); }
   virtual bool take_string(std::string&) { return refuse_value(); }
-  virtual bool refuse_value() = 0;  ///< of another type than the column has
+  virtual bool refuse_value() = 0;  ///< for a type that the column does not have
 
   size_t depth() const { return keys_.size(); }
   const std::string& key_of_row() const { return key_; }
@@ -105,8 +105,8 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
 
   std::string problem_;
   std::optional<size_t> broken_at_;
-  std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
-  std::string key_;                                    // of the row
+  std::vector<std::unordered_set<std::string>> keys_;  // one entry per open object or array
+  std::string key_;                                    // current key of the row
   bool wanted_ = false;
 };
 
@@ -115,7 +115,7 @@ class TokenRowHandler final : public RowHandler {
   explicit TokenRowHandler(TokenRow& row) : row_(row) {}
 
   bool finish() override {
-    if (!ids_.given) return fail("no input_ids: rows of token ids all have them");
+    if (!ids_.given) return fail("no input_ids: every row of token ids must have them");
     for (const Column* column : {&labels_, &attention_}) {
       if (!column->given || column->values->size() == row_.ids.size()) continue;
       return fail(fmt::format("{} {} for {} input_ids", column->values->size(),
@@ -168,8 +168,8 @@ class TokenRowHandler final : public RowHandler {
     if (column_ == &attention_) return value == 0 || value == 1 ? take(value) : refuse_attention(fmt::to_string(value));
     const bool ignored = column_ == &labels_ && value == ignore_target;
     if (!ignored && (value < 0 || value > max_id)) {
-      return fail(
-          fmt::format("{}[{}] = {} is not a token id (0 to {})", key_of_row(), column_->values->size(), value, max_id));
+      return fail(fmt::format("{}[{}] = {} must be a token id from 0 to {}", key_of_row(), column_->values->size(),
+                              value, max_id));
     }
     return take(value);
   }
@@ -188,14 +188,14 @@ class TokenRowHandler final : public RowHandler {
     return true;
   }
   bool refuse_attention(const std::string& value) {
-    return fail(fmt::format("attention_mask[{}] = {} is neither 1 nor, for padding, 0", mask_.size(), value));
+    return fail(fmt::format("attention_mask[{}] = {} must be 1, or 0 for padding", mask_.size(), value));
   }
   bool refuse_value() override { return fail(key_of_row() + " must be a list of integers"); }
 
   TokenRow& row_;
   std::vector<int32_t> mask_;
   Column ids_{"input_ids", &row_.ids}, labels_{"labels", &row_.labels}, attention_{"attention_mask", &mask_};
-  Column* column_ = nullptr;  // of the wanted key
+  Column* column_ = nullptr;  // column of the requested key, or null
 };
 
 class TextRowHandler final : public RowHandler {
@@ -203,7 +203,7 @@ class TextRowHandler final : public RowHandler {
   TextRowHandler(const std::string& column, std::string& text) : column_(column), text_(text) {}
 
   bool finish() override {
-    if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids are not mixed");
+    if (has_ids_) return fail("input_ids, which the first row does not have: rows of text and of ids cannot be mixed");
     return has_text_ || fail(fmt::format("no column {}: data.text_column names the one with the text (there are: {})",
                                          printable(column_), columns_.empty() ? "none" : columns_));
   }
@@ -245,7 +245,7 @@ class KeyHandler final : public RowHandler {
   std::vector<std::string>& keys_;
 };
 
-/// Over a line; tells `read` how far the parser has read, which a handler that refuses a value does not learn.
+/// Parses a line; tells `read` how far the parser has read, which a handler that refuses a value does not know.
 class WatchedIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -269,7 +269,7 @@ class WatchedIterator {
 };
 
 void parse_row(std::string_view line, RowHandler& handler) {
-  // The parser takes a NUL for the end of its input, and skips a mark.
+  // The parser takes a NUL for the end of its input, and skips a byte order mark.
   const size_t nul = line.find('\0');
   if (nul != std::string_view::npos) throw RowError(nul, "a NUL");
   if (line.starts_with(byte_order_mark)) throw RowError(0, "the line begins with a byte order mark: remove it");
@@ -277,15 +277,15 @@ void parse_row(std::string_view line, RowHandler& handler) {
   const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
                                                 WatchedIterator(line.data() + line.size(), &read), &handler);
   if (!parsed) throw RowError(handler.broken_at().value_or(std::max<size_t>(read, 1) - 1), handler.problem());
-  if (!handler.finish()) throw RowError(0, handler.problem());  // of the row as a whole
+  if (!handler.finish()) throw RowError(0, handler.problem());  // error of the row as a whole
 }
 
 }  // namespace
 
 std::string too_long_row(int64_t bytes, int64_t limit, bool counted) {
   return fmt::format(
-      "the row has {}{} bytes, more than the {} that data.row_limit allows; every row is one line of JSON. Where it is "
-      "right, raise data.row_limit in the deck, or --row-limit of llmtool",
+      "the row has {}{} bytes, more than the {} of data.row_limit; every row is one line of JSON. If it is "
+      "correct, raise data.row_limit in the deck, or --row-limit of llmtool",
       counted ? "" : "more than ", bytes, limit);
 }
 
@@ -320,7 +320,7 @@ std::vector<std::string> row_keys(std::string_view line) {
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
 void refuse_long_row(const FileHandle& file, int64_t begin, int64_t limit) {
-  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // looked at for the end
+  const int64_t most = limit > INT64_MAX / 16 ? INT64_MAX : 16 * limit;  // number of bytes to search for the end
   std::string buffer(static_cast<size_t>(read_bytes), '\0');
   int64_t bytes = 0;
   bool counted = false;
@@ -354,7 +354,7 @@ LineReader::LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin
   buffer_offset_ = file_bytes_;  // no line starts in the range
 }
 
-/// Appends to the buffer what follows it in the file; false at the end of the file.
+/// Appends the next block of the file to the buffer; returns false at the end of the file.
 bool LineReader::fill() {
   const int64_t from = buffer_offset_ + static_cast<int64_t>(buffer_.size());
   const int64_t count = std::min(read_bytes, file_bytes_ - from);

@@ -1,9 +1,9 @@
 #pragma once
-// Rows of data, one JSON object a line. Pre-tokenized: {"input_ids": [...], "attention_mask": [...], "labels": [...]}.
-// A token whose entry in attention_mask is 0 is padding and left out of the row. Labels are equal to input_ids, or -100
-// where a token is not trained on as a target (as in Transformers: the shift by one happens later). Both are optional.
-// Rows of text: {"text": "..."}, the column named by the deck. Other keys are ignored. Everything is bounded: length of
-// a line, depth, keys of an object.
+// Rows of data, one JSON object per line. Pre-tokenized rows: {"input_ids": [...], "attention_mask": [...], "labels":
+// [...]}. A token whose entry in attention_mask is 0 is padding and omitted from the row. Labels equal input_ids, or
+// are -100 if a token is not trained on as a target (as in Transformers: the shift by one happens later). Both are
+// optional. Rows of text: {"text": "..."}; the deck names the column. Other keys are ignored. Everything is bounded:
+// length of a line, depth, keys of an object.
 
 #include <cstdint>
 #include <string>
@@ -16,15 +16,15 @@
 
 namespace llmtrain {
 
-inline constexpr size_t max_json_keys = 1000;  ///< of one object
+inline constexpr size_t max_json_keys = 1000;  ///< keys per object
 inline constexpr int32_t max_id = 0x7FFFFFFE;
 inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
-inline constexpr int64_t row_margin = 4;  ///< bytes beside a row on its line: a byte order mark, a carriage return
+inline constexpr int64_t row_margin = 4;  ///< bytes besides the row on its line: a byte order mark, a carriage return
 
-/// Says what is wrong with a row of so many bytes, and what allows it. `counted` false: the row is longer still.
+/// Describes the problem of a row of so many bytes and the remedy. `counted` false: the row is longer still.
 std::string too_long_row(int64_t bytes, int64_t limit, bool counted = true);
 
-/// What is wrong with a row; the byte is an offset in its line.
+/// Error in a row; the byte is an offset in its line.
 class RowError : public UserError {
  public:
   RowError(size_t byte, const std::string& reason);
@@ -38,29 +38,30 @@ class RowError : public UserError {
 
 struct TokenRow {
   std::vector<int32_t> ids;
-  std::vector<int32_t> labels;  ///< as many as ids when has_labels
+  std::vector<int32_t> labels;  ///< as many as ids if has_labels
   bool has_labels = false;
-  int64_t padding = 0;  ///< tokens that attention_mask has left out
+  int64_t padding = 0;  ///< tokens that attention_mask omits
 };
-/// RowError when it is none.
+/// Throws RowError if the line is not a row of ids.
 void parse_token_row(std::string_view line, TokenRow& row);
-/// The text in `column`, decoded to UTF-8; false when it is empty or null. RowError, also for a row that has input_ids.
+/// Returns the text in `column`, decoded to UTF-8; false if it is empty or null. Throws RowError, also for a row with
+/// input_ids.
 bool parse_text_row(std::string_view line, const std::string& column, std::string& text);
-/// The keys of a row, none of what is no row.
+/// Returns the keys of a row, none if the line is not a row.
 std::vector<std::string> row_keys(std::string_view line);
-/// A line of white space, which is no row. The line end may still be there.
+/// Returns true for a line of white space, which is not a row. The line end may be present.
 bool is_blank(std::string_view line);
 
-/// The lines that start in bytes [begin, end) of a file, in pieces of bounded memory. A line ends before '\n' or at the
-/// end of the file; a '\r' before it belongs to the line end, a byte order mark at the beginning of the file to no
-/// line.
+/// The lines that start in bytes [begin, end) of a file, read in bounded memory. A line ends before '\n' or at the end
+/// of the file; a '\r' before it belongs to the line end, and a byte order mark at the beginning of the file belongs to
+/// no line.
 class LineReader {
  public:
-  /// UserError (bad_content) for a line of more than `limit` bytes.
+  /// Throws UserError(bad_content) for a line of more than `limit` bytes.
   LineReader(const FileHandle& file, int64_t file_bytes, int64_t begin, int64_t end, int64_t limit = default_row_limit);
-  /// False when there is no further line. `line` is valid until the next call.
+  /// Returns false if there is no further line. `line` is valid until the next call.
   bool next(std::string_view& line);
-  /// Of the line last returned, in the file.
+  /// Returns the offset in the file of the last line that was returned.
   int64_t offset() const { return line_offset_; }
 
  private:
@@ -71,8 +72,8 @@ class LineReader {
   int64_t end_;
   int64_t limit_;
   std::string buffer_;
-  size_t position_ = 0;        // of the next line in the buffer
-  int64_t buffer_offset_ = 0;  // of the buffer in the file
+  size_t position_ = 0;        // begin of the next line in the buffer
+  int64_t buffer_offset_ = 0;  // offset of the buffer in the file
   int64_t line_offset_ = 0;
 };
 

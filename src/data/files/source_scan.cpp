@@ -24,15 +24,15 @@ struct PieceScan {
   Digest digest;
   int64_t characters = 0;
   int64_t text_bytes = 0;
-  int64_t rows = 0;  // of text
+  int64_t rows = 0;  // rows of text
   int64_t skipped = 0;
   int64_t first_skipped = -1;
-  std::vector<int64_t> separators;  // places in the file where one may start; they may overlap
-  int64_t first_newline = -1;       // of rows
+  std::vector<int64_t> separators;  // offsets in the file where a separator can start; they can overlap
+  int64_t first_newline = -1;       // in files of rows, as last_newline
   int64_t last_newline = -1;
 };
 
-/// What all ranks learn about a piece.
+/// Result of a piece, which all ranks receive.
 struct PieceFacts {
   int64_t characters, text_bytes, rows, skipped, first_skipped, separators;
 };
@@ -58,10 +58,10 @@ class Scanner {
   }
 
  private:
-  /// Every rank must see the file as rank 0 found it.
+  /// Checks that every rank sees the file as rank 0 found it.
   static void check(const InputFile& file) {
     if (open_content(file).size() != file.bytes) {
-      throw UserError(ExitCode::io, file.path + ": its size differs between the ranks: all must see the same file");
+      throw UserError(ExitCode::io, file.path + ": its size differs between the ranks; all must see the same file");
     }
     if (find_invalid_utf8(file.format.separator) != std::string_view::npos) {
       throw UserError(ExitCode::deck, "data.document_separator: not UTF-8");
@@ -70,8 +70,8 @@ class Scanner {
 
   PieceScan scan(const FilePiece& piece) {
     const InputFile& file = files_[piece.file];
-    const FileHandle handle = open_content(file);  // not all at once: there may be many
-    // A code point or separator that starts in the piece may end behind it.
+    const FileHandle handle = open_content(file);  // released one by one: there can be many
+    // A code point or separator that starts in the piece can end after it.
     const int64_t beyond = std::max<int64_t>(3, static_cast<int64_t>(file.format.separator.size()) - 1);
     thread_local std::string buffer;
     buffer.resize(static_cast<size_t>(std::min(piece.end + beyond, file.bytes) - piece.begin));
@@ -127,7 +127,7 @@ class Scanner {
     *code_points_ |= seen;
   }
 
-  /// The rows that begin in the piece.
+  /// Scans the rows that begin in the piece.
   void scan_rows(const FilePiece& piece, const FileHandle& handle, PieceScan& result) {
     const InputFile& file = files_[piece.file];
     LineReader lines(handle, file.bytes, piece.begin, piece.end, file.format.row_limit);
@@ -158,7 +158,7 @@ class Scanner {
     std::string what = fmt::format("0x{:02x} is not part of UTF-8 text", static_cast<uint8_t>(buffer[at]));
     const bool mark = piece.begin == 0 && buffer.size() >= 2 &&
                       (buffer.substr(0, 2) == "\xFF\xFE" || buffer.substr(0, 2) == "\xFE\xFF");
-    what += mark ? " (it looks like UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
+    what += mark ? " (it looks like UTF-16; convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
                  : " (convert the file, e.g. with iconv -t UTF-8)";
     fail_at_byte(handle, piece.begin + static_cast<int64_t>(at), what);
   }
@@ -171,7 +171,7 @@ class Scanner {
     if (files_[piece.file].kind != InputKind::text) check_line(piece, result);
   }
 
-  /// A rank sees its pieces in order: a line without end is found without reading all of it as a line.
+  /// A rank scans its pieces in order: a line without an end is detected without reading all of it as a line.
   void check_line(const FilePiece& piece, const PieceScan& result) {
     if (piece.file != line_file_) line_begin_ = piece.begin;
     line_file_ = piece.file;
@@ -226,7 +226,7 @@ class Scanner {
       }
       scan.digests.push_back(combine(std::span(digests_).subspan(first, p - first)));
       if (files_[f].kind == InputKind::text) add_documents(f, first_separator, s, scan);
-      check_skipped_rows(files_[f].path, rows, rows > 0 ? scan.skipped[f] : 0, "is data.text_column the right one?");
+      check_skipped_rows(files_[f].path, rows, rows > 0 ? scan.skipped[f] : 0, "check data.text_column");
     }
     for (size_t c = 0; c < code_points_->size(); ++c) {
       if (code_points_->test(c)) scan.code_points.push_back(static_cast<char32_t>(c));
@@ -234,7 +234,7 @@ class Scanner {
     return scan;
   }
 
-  /// Separators are taken from left to right; one that overlaps the one before is text.
+  /// Separators are found from left to right; one that overlaps the one before is text.
   void add_documents(size_t f, size_t first, size_t last, SourceScan& scan) const {
     const size_t before = scan.documents.size();
     const int64_t length = static_cast<int64_t>(files_[f].format.separator.size());
@@ -253,7 +253,7 @@ class Scanner {
     }
     if (begin < files_[f].bytes) add(files_[f].bytes);
     if (scan.documents.size() == before) {
-      throw UserError(ExitCode::bad_content, files_[f].path + ": nothing but document separators: it has no text");
+      throw UserError(ExitCode::bad_content, files_[f].path + ": it has no text, only document separators");
     }
   }
 
@@ -264,10 +264,10 @@ class Scanner {
   std::unique_ptr<CodePointSet> code_points_ = std::make_unique<CodePointSet>();
   size_t line_file_ = SIZE_MAX;
   int64_t line_begin_ = 0;
-  // By piece: those of this rank, after exchange() of all.
+  // By piece: results of this rank, and of all ranks after exchange().
   std::vector<Digest> digests_;
   std::vector<PieceFacts> pieces_found_;
-  std::vector<int64_t> separators_;  // of all pieces, one after the other
+  std::vector<int64_t> separators_;  // separators of all pieces in order
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 
 std::vector<std::string> expand(const std::string& pattern) {
   std::error_code error;
-  if (std::filesystem::exists(pattern, error)) return {pattern};  // also names with characters special in patterns
+  if (std::filesystem::exists(pattern, error))
+    return {pattern};  // also finds names that contain characters special in patterns
   if (error && error != std::errc::filename_too_long) {
     throw UserError(ExitCode::missing_input, pattern + ": " + error.message());
   }
@@ -27,10 +28,10 @@ std::vector<std::string> expand(const std::string& pattern) {
   if (paths.empty()) {
     const bool wild = pattern.find_first_of("*?[") != std::string::npos;
     throw UserError(ExitCode::missing_input,
-                    pattern + (wild ? ": no file has such a name" : ": there is no such file") +
+                    pattern + (wild ? ": no file matches" : ": there is no such file") +
                         (status == GLOB_ABORTED ? " (a folder on the way cannot be read)" : ""));
   }
-  std::sort(paths.begin(), paths.end());  // by byte, whatever the locale
+  std::sort(paths.begin(), paths.end());  // byte order, whatever the locale
   return paths;
 }
 
@@ -44,7 +45,7 @@ std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns
       std::error_code ignored;
       const std::filesystem::path real = std::filesystem::canonical(path, ignored);
       if (!seen.insert(ignored ? path : real.string()).second) {
-        throw UserError(ExitCode::deck, path + ": named twice; each file may be given once");
+        throw UserError(ExitCode::deck, path + ": it is named twice; name each file once");
       }
       const FileHandle file = FileHandle::open_to_read(path);
       InputFile input{path, path, format, InputKind::text, file.size(), file.modified()};
@@ -77,7 +78,7 @@ std::vector<FilePiece> cut_into_pieces(const std::vector<InputFile>& files) {
 void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint) {
   if (2 * skipped <= rows) return;
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: {} of {} rows are empty, at most half may be: {}", path, skipped, rows, hint));
+                  fmt::format("{}: {} of {} rows are empty; at most half may be; {}", path, skipped, rows, hint));
 }
 
 int64_t line_of_byte(const FileHandle& file, int64_t offset) {

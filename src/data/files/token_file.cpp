@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t piece_tokens = int64_t{1} << 16;
 
-/// Reads through a file descriptor at the offsets that HDF5 named once, so that any thread may read.
+/// Reads through a file descriptor at the offsets that HDF5 reported once, so that any thread can read.
 class StoredTokens final : public TokenFile {
  public:
   StoredTokens(const std::string& path, int64_t rows)
@@ -78,7 +78,7 @@ class StoredTokens final : public TokenFile {
  private:
   [[noreturn]] void refuse(uint32_t id, int64_t begin, int64_t count) const {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}: the file is "
+                    fmt::format("{}: token id {} among tokens {} to {} is outside the vocabulary of {}; the file is "
                                 "damaged or changed, or its vocabulary_size is wrong",
                                 layout_.info.path, id, begin, begin + count, layout_.info.vocabulary_size));
   }
@@ -88,7 +88,7 @@ class StoredTokens final : public TokenFile {
   std::vector<uint64_t> documents_;
 };
 
-/// Tokens [begin, end) of another file; documents that a border cuts are shorter here.
+/// View of tokens [begin, end) of another file; documents that a border cuts are shorter here.
 class TokenRange final : public TokenFile {
  public:
   TokenRange(std::shared_ptr<const TokenFile> base, int64_t begin, int64_t end)
@@ -140,13 +140,13 @@ class JoinedTokens final : public TokenFile {
   int64_t tokens() const override { return info_.tokens; }
   std::span<const uint64_t> documents() const override { return documents_; }
   void read(int64_t begin, int64_t count, int32_t* ids) const override {
-    for_parts(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
+    for_each_file(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
       file.read(from, n, ids);
       ids += n;
     });
   }
   void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
-    for_parts(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
+    for_each_file(begin, count, [&](const TokenFile& file, int64_t from, int64_t n) {
       file.read_mask(from, n, mask);
       mask += n;
     });
@@ -155,13 +155,13 @@ class JoinedTokens final : public TokenFile {
  private:
   void add(const TokenFile& file) {
     const TokenFileInfo& other = file.info();
-    // Rows of ids know no vocabulary but their highest id.
+    // The highest id is the only vocabulary that rows of ids have.
     const bool rows = other.tokenizer_hash.empty() && info_.tokenizer_hash.empty() && other.eos_id < 0;
     if ((other.vocabulary_size != info_.vocabulary_size && !rows) || other.eos_id != info_.eos_id ||
         other.tokenizer_hash != info_.tokenizer_hash) {
       throw UserError(ExitCode::bad_content,
-                      fmt::format("{} and {} were made with different tokenizers (vocabulary {} and {}): token files "
-                                  "that are used together need the same one",
+                      fmt::format("{} and {} were made with different tokenizers (vocabulary {} and {}); token files "
+                                  "that are used together need the same tokenizer",
                                   info_.path, other.path, info_.vocabulary_size, other.vocabulary_size));
     }
     const std::span<const uint64_t> offsets = file.documents();
@@ -179,7 +179,7 @@ class JoinedTokens final : public TokenFile {
   }
 
   template <class Use>
-  void for_parts(int64_t begin, int64_t count, const Use& use) const {
+  void for_each_file(int64_t begin, int64_t count, const Use& use) const {
     LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the files");
     size_t i = static_cast<size_t>(std::upper_bound(borders_.begin(), borders_.end(), begin) - borders_.begin()) - 1;
     for (; count > 0; ++i) {
@@ -210,9 +210,10 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
   if (border <= 0 || border >= tokens) {
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("{}: of {} tokens data.validation_fraction = {} leaves {} to train on and {} to evaluate on: both "
-                    "need some; give another fraction, 0 (no evaluation) or more text",
-                    file->info().path, tokens, validation_fraction, border, tokens - border));
+        fmt::format(
+            "{}: of {} tokens, data.validation_fraction = {} leaves {} for training and {} for validation; both "
+            "need some. Give another fraction, 0 (no evaluation) or more text",
+            file->info().path, tokens, validation_fraction, border, tokens - border));
   }
   return {std::make_shared<const TokenRange>(file, 0, border),
           std::make_shared<const TokenRange>(file, border, tokens)};
@@ -225,17 +226,17 @@ std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<
 }
 
 std::string content_of_tokens(const TokenFile& file) {
-  constexpr int64_t places = 256, of_place = 1024;
+  constexpr int64_t samples = 256, sample_tokens = 1024;
   const TokenFileInfo& info = file.info();
   const int64_t tokens = file.tokens();
   const std::string facts = fmt::format("{} {} {} {} {} {}", tokens, file.documents().size(), info.vocabulary_size,
                                         info.eos_id, info.has_mask, info.tokenizer_hash);
   StreamHash hash;
   hash.update(facts.data(), facts.size());
-  std::vector<int32_t> ids(static_cast<size_t>(std::min(of_place, tokens)));
-  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // where the last place begins
-  for (int64_t place = 0; place < places && !ids.empty(); ++place) {
-    const int64_t begin = last / (places - 1) * place + last % (places - 1) * place / (places - 1);
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(sample_tokens, tokens)));
+  const int64_t last = tokens - static_cast<int64_t>(ids.size());  // begin of the last sample
+  for (int64_t sample = 0; sample < samples && !ids.empty(); ++sample) {
+    const int64_t begin = last / (samples - 1) * sample + last % (samples - 1) * sample / (samples - 1);
     file.read(begin, static_cast<int64_t>(ids.size()), ids.data());
     hash.update(ids.data(), ids.size() * sizeof(int32_t));
     if (last == 0) break;

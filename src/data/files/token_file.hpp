@@ -1,5 +1,5 @@
 #pragma once
-// The HDF5 token file: /tokens, /documents, optional /mask, and attributes that say where it came from.
+// HDF5 token file: /tokens, /documents, optional /mask, and attributes that describe the origin.
 
 #include <cstdint>
 #include <memory>
@@ -9,56 +9,56 @@
 
 namespace llmtrain {
 
-/// Attributes of a token file under their names there.
+/// Attributes of a token file; members have the attributes' names.
 struct TokenFileInfo {
   std::string path;
   int64_t tokens = 0;
   int64_t documents = 0;
   int64_t vocabulary_size = 0;
-  int32_t eos_id = -1;  ///< -1: the documents end without one (pre-tokenized input)
+  int32_t eos_id = -1;  ///< -1: documents have no EOS (pre-tokenized input)
   bool has_mask = false;
-  int64_t characters = 0;            ///< Unicode code points of the text, 0 when unknown
-  int64_t bytes = 0;                 ///< bytes of the text, 0 when unknown
-  int64_t skipped_documents = 0;     ///< empty ones
+  int64_t characters = 0;            ///< Unicode code points of the text, 0 = unknown
+  int64_t bytes = 0;                 ///< bytes of the text, 0 = unknown
+  int64_t skipped_documents = 0;     ///< number of empty documents
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
-  std::string command;               ///< that made it
+  std::string command;               ///< command that made the file
   std::vector<std::string> sources;  ///< "name size hash"
 };
 
-/// Read access by range; immutable, threads may share it. A view on a range of documents or tokens of a file is one,
-/// too.
+/// Read access by range; immutable, so threads can share one. A view of a range of documents or tokens is also a
+/// TokenFile.
 class TokenFile {
  public:
   virtual ~TokenFile() = default;
   virtual const TokenFileInfo& info() const = 0;
   virtual int64_t tokens() const = 0;
-  /// Offsets of documents, ascending, first 0, last tokens(). (n + 1 entries)
+  /// Offsets of documents: n + 1 ascending entries, the first 0, the last tokens().
   virtual std::span<const uint64_t> documents() const = 0;
-  /// UserError(bad_content) for an id outside the vocabulary, UserError(io) when the file cannot be read.
+  /// Throws UserError(bad_content) for an id outside the vocabulary, UserError(io) if the file cannot be read.
   virtual void read(int64_t begin, int64_t count, int32_t* ids) const = 0;
-  /// 1 = trained on; all ones without a mask.
+  /// Reads the mask: 1 = trained on; all ones without a mask.
   virtual void read_mask(int64_t begin, int64_t count, uint8_t* mask) const = 0;
 };
 
-/// Opens and validates (links, storage, sizes, types, offsets ascending) before anything is allocated by them; ids are
-/// compared with the vocabulary as they are read. With `rows` > 0 the vocabulary is at most so large, whatever the file
-/// says. Main thread only. UserError(bad_content / missing_input).
+/// Opens a file and validates it (links, storage, sizes, types, ascending offsets) before it allocates by its sizes;
+/// reading compares ids with the vocabulary. A positive `rows` limits the vocabulary, whatever the file says. Main
+/// thread only. Throws UserError(bad_content / missing_input).
 std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows = 0);
 
-/// The first tokens but a fraction, and the last fraction of them (the border is floor(tokens * (1 - fraction))); a
-/// document that the border cuts becomes two.
+/// Splits off the last fraction of the tokens (the border is floor(tokens * (1 - fraction))); a document that the
+/// border cuts becomes two.
 struct SplitTokens {
   std::shared_ptr<const TokenFile> train;
-  std::shared_ptr<const TokenFile> validation;  ///< null when empty
+  std::shared_ptr<const TokenFile> validation;  ///< null if empty
 };
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction);
 
-/// A hash of what a file holds: its sizes, its tokenizer and ids at many places. Of a file that is too large to be read
-/// for it, this tells others from it, not damage.
+/// Returns a hash of sizes, tokenizer and ids at many positions. For a file that is too large to be read completely, it
+/// detects other content, but not damage.
 std::string content_of_tokens(const TokenFile& file);
 
-/// Several files one after the other; they must agree on vocabulary, EOS and tokenizer.
+/// Joins several files; they must agree on vocabulary, EOS and tokenizer.
 std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files);
 
 }  // namespace llmtrain

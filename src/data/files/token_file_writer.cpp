@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t written_tokens = size_t{1} << 16;
 
-/// The same bytes whenever and by however many processes it is made: no times are stored.
+/// The bytes do not depend on the time or on the number of processes: no times are stored.
 class TokenFileCreator {
  public:
   explicit TokenFileCreator(const std::string& path) : path_(path) {
@@ -100,11 +100,11 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
   namespace format = token_format;
   LLMTRAIN_CHECK(documents.size() >= 2 && documents.back() == static_cast<uint64_t>(info.tokens),
                  "documents must cover the tokens");
-  place_.path = temporary_path(path);
+  target_.path = temporary_path(path);
   token_format::Region offsets;
   try {
     const Hdf5Silence silence;
-    TokenFileCreator file(place_.path);
+    TokenFileCreator file(target_.path);
     file.attribute(format::attribute_version, format::version);
     file.attribute(format::attribute_vocabulary, info.vocabulary_size);
     file.attribute(format::attribute_eos, int64_t{info.eos_id});
@@ -117,47 +117,47 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
     file.attribute(format::attribute_sources, info.sources);
     const bool narrow = format::id_width(info.vocabulary_size) == 2;
     offsets = file.dataset(format::documents, H5T_STD_U64LE, static_cast<int64_t>(documents.size()));
-    place_.tokens = file.dataset(format::tokens, narrow ? H5T_STD_U16LE : H5T_STD_U32LE, info.tokens);
-    if (info.has_mask) place_.mask = file.dataset(format::mask, H5T_STD_U8LE, info.tokens);
+    target_.tokens = file.dataset(format::tokens, narrow ? H5T_STD_U16LE : H5T_STD_U32LE, info.tokens);
+    if (info.has_mask) target_.mask = file.dataset(format::mask, H5T_STD_U8LE, info.tokens);
     file.close();
-    const FileHandle handle = FileHandle::open_to_write(place_.path);
+    const FileHandle handle = FileHandle::open_to_write(target_.path);
     handle.write(offsets.offset, offsets.elements * 8, documents.data());
   } catch (...) {
-    ::unlink(place_.path.c_str());
+    ::unlink(target_.path.c_str());
     throw;
   }
 }
 
 TokenFileWriter::~TokenFileWriter() {
-  if (!published_) ::unlink(place_.path.c_str());
+  if (!published_) ::unlink(target_.path.c_str());
 }
 
 void TokenFileWriter::publish() {
-  FileHandle::open_to_write(place_.path).sync();
-  publish_file(place_.path, path_);
+  FileHandle::open_to_write(target_.path).sync();
+  publish_file(target_.path, path_);
   published_ = true;
 }
 
 void TokenRegionWriter::write(int64_t begin, std::span<const int32_t> ids) const {
   const int64_t count = static_cast<int64_t>(ids.size());
-  LLMTRAIN_CHECK(begin >= 0 && begin <= place_.tokens.elements - count, "tokens outside the file");
-  if (place_.tokens.width == 4) {
-    file_.write(place_.tokens.offset + begin * 4, count * 4, ids.data());
+  LLMTRAIN_CHECK(begin >= 0 && begin <= target_.tokens.elements - count, "tokens outside the file");
+  if (target_.tokens.width == 4) {
+    file_.write(target_.tokens.offset + begin * 4, count * 4, ids.data());
     return;
   }
   std::vector<uint16_t> narrow;
   for (size_t done = 0; done < ids.size(); done += written_tokens) {
     const auto piece = ids.subspan(done, std::min(written_tokens, ids.size() - done));
     narrow.assign(piece.begin(), piece.end());
-    file_.write(place_.tokens.offset + (begin + static_cast<int64_t>(done)) * 2, static_cast<int64_t>(piece.size()) * 2,
-                narrow.data());
+    file_.write(target_.tokens.offset + (begin + static_cast<int64_t>(done)) * 2,
+                static_cast<int64_t>(piece.size()) * 2, narrow.data());
   }
 }
 
 void TokenRegionWriter::write_mask(int64_t begin, std::span<const uint8_t> mask) const {
   const int64_t count = static_cast<int64_t>(mask.size());
-  LLMTRAIN_CHECK(begin >= 0 && begin <= place_.mask.elements - count, "mask outside the file");
-  file_.write(place_.mask.offset + begin, count, mask.data());
+  LLMTRAIN_CHECK(begin >= 0 && begin <= target_.mask.elements - count, "mask outside the file");
+  file_.write(target_.mask.offset + begin, count, mask.data());
 }
 
 }  // namespace llmtrain

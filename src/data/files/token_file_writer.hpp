@@ -1,6 +1,6 @@
 #pragma once
-// A token file is created with its final sizes under a temporary name, filled by any thread of any rank at known
-// offsets, and renamed when whole.
+// Writers of token files. A file is created with its final sizes under a temporary name, any thread of any rank fills
+// it at known offsets, and it is renamed when complete.
 
 #include <cstdint>
 #include <span>
@@ -12,42 +12,42 @@
 
 namespace llmtrain {
 
-/// Writes ids and masks into a token file that was created by this or another process. write() is safe for threads.
+/// Writes ids and masks into a token file that this or another process has created. write() is thread-safe.
 class TokenRegionWriter {
  public:
-  struct Place {
+  struct Target {
     std::string path;
     token_format::Region tokens;
     token_format::Region mask;
   };
-  explicit TokenRegionWriter(const Place& place) : place_(place), file_(FileHandle::open_to_write(place.path)) {}
+  explicit TokenRegionWriter(const Target& target) : target_(target), file_(FileHandle::open_to_write(target.path)) {}
 
   void write(int64_t begin, std::span<const int32_t> ids) const;
   void write_mask(int64_t begin, std::span<const uint8_t> mask) const;
   void sync() const { file_.sync(); }
 
  private:
-  Place place_;
+  Target target_;
   FileHandle file_;
 };
 
 class TokenFileWriter {
  public:
-  /// Creates <path>.<unique>.tmp with all attributes and the documents; sizes are those of `info` (tokens, has_mask).
-  /// `documents` are n + 1 offsets. Main thread only.
+  /// Creates <path>.<unique>.tmp with all attributes and the documents; `info` gives the sizes (tokens, has_mask).
+  /// `documents` has n + 1 offsets. Main thread only.
   TokenFileWriter(const std::string& path, const TokenFileInfo& info, std::span<const uint64_t> documents);
-  /// Removes the temporary file when it was not published.
+  /// Removes the temporary file if it was not published.
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
-  const TokenRegionWriter::Place& place() const { return place_; }
-  /// Everything is written: makes it durable and gives it its name.
+  const TokenRegionWriter::Target& target() const { return target_; }
+  /// Ends the writing: makes the file durable and gives it its name.
   void publish();
 
  private:
   std::string path_;
-  TokenRegionWriter::Place place_;
+  TokenRegionWriter::Target target_;
   bool published_ = false;
 };
 

@@ -9,7 +9,7 @@
 namespace llmtrain::token_format {
 
 inline constexpr int64_t version = 1;
-inline constexpr const char* tokens = "tokens";        ///< uint16 where the vocabulary fits, else uint32
+inline constexpr const char* tokens = "tokens";        ///< uint16 if the vocabulary fits, otherwise uint32
 inline constexpr const char* documents = "documents";  ///< uint64, n + 1 offsets
 inline constexpr const char* mask = "mask";            ///< uint8, 1 = trained on as a target
 
@@ -27,7 +27,7 @@ inline constexpr const char* attribute_sources = "sources";
 inline constexpr int64_t max_vocabulary = int64_t{1} << 31;
 inline constexpr int64_t max_attribute = int64_t{256} << 20;  ///< bytes
 
-/// Bytes of a stored id.
+/// Returns the bytes of a stored id.
 inline int id_width(int64_t vocabulary_size) { return vocabulary_size <= 65536 ? 2 : 4; }
 
 /// A contiguous dataset: bytes [offset, offset + elements * width) of the file.
@@ -41,10 +41,10 @@ struct Layout {
   TokenFileInfo info;
   Region tokens;
   Region documents;
-  Region mask;  ///< no elements: none
+  Region mask;  ///< no elements = no mask
 };
 
-/// Reads and checks everything but the contents of the datasets. Main thread only.
+/// Reads and checks everything except the contents of the datasets. Main thread only.
 Layout read_layout(const std::string& path);
 
 }  // namespace llmtrain::token_format

@@ -28,7 +28,7 @@ void unpack(const InputFile& input, const std::string& target, int64_t limit) {
     written += n;
   }
   if (from.size() != input.bytes) {
-    throw UserError(ExitCode::io, input.path + ": the file was changed while it was read; start again");
+    throw UserError(ExitCode::io, input.path + ": the file was changed during reading; start again");
   }
   to.publish();
 }
@@ -48,7 +48,7 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
     const StoredFile stored = check_digest(files[f]->content_path, communicator);
     missing[f] = stored != StoredFile::whole;
     if (stored == StoredFile::damaged && communicator.rank() == 0 && report) {
-      report(files[f]->content_path + ": the unpacked text in the cache is damaged: made again");
+      report(files[f]->content_path + ": the unpacked text in the cache is damaged; unpacking it again");
     }
   }
   std::vector<const InputFile*> work;
@@ -82,7 +82,7 @@ void unpack_files(std::vector<InputFile*> files, const std::string& folder, int6
       const FileHandle content = open_content(*file);
       file->bytes = content.size();
       file->modified = content.modified();
-      if (file->bytes == file->text_begin) throw UserError(ExitCode::bad_content, file->path + ": it holds no text");
+      if (file->bytes == file->text_begin) throw UserError(ExitCode::bad_content, file->path + ": it has no text");
     }
   });
 }

@@ -14,20 +14,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of what is examined at once, for each thread and in all.
+// Limits of the work in flight, per thread and in total.
 constexpr size_t batch_bytes = size_t{8} << 20;
-constexpr size_t batch_parts = size_t{1} << 16;
+constexpr size_t batch_segments = size_t{1} << 16;
 
-/// What is kept of every document.
+/// Record of every document.
 struct DocumentFacts {
   DocumentPrint print;
-  uint32_t characters = 0, tokens = 0;  // of longer ones the largest number
+  uint32_t characters = 0, tokens = 0;  // saturates for longer ones
   int32_t file = 0;
 };
 
 uint32_t clipped(int64_t value) { return static_cast<uint32_t>(std::min<int64_t>(value, UINT32_MAX)); }
 
-/// Shortest, mean, ..., and a histogram whose classes begin at 0, 1, 2, 4, 8, ...
+/// Computes shortest, mean, ..., and a histogram whose classes begin at 0, 1, 2, 4, 8, ...
 Json length_facts(std::vector<uint32_t> lengths) {
   if (lengths.empty()) return Json();
   Json facts = Json::object();
@@ -69,20 +69,20 @@ class Reporter {
     DocumentReader reader(file, options_.unpacked_limit);
     bool more = true;
     while (more) {
-      std::vector<DocumentPart> parts;
+      std::vector<DocumentSegment> segments;
       size_t bytes = 0, count = 0;
-      while (bytes < batch_bytes * static_cast<size_t>(options_.threads) && count < batch_parts && more) {
-        more = reader.next(parts.emplace_back());
-        if (more) bytes += parts[count++].text.size();
+      while (bytes < batch_bytes * static_cast<size_t>(options_.threads) && count < batch_segments && more) {
+        more = reader.next(segments.emplace_back());
+        if (more) bytes += segments[count++].text.size();
       }
-      std::vector<PartFacts> facts(count);
+      std::vector<SegmentFacts> facts(count);
       const size_t share = std::max<size_t>(1, count / static_cast<size_t>(8 * options_.threads));
       parallel_for((count + share - 1) / share, options_.threads, [&](size_t piece) {
         for (size_t i = piece * share; i < std::min(count, (piece + 1) * share); ++i) {
-          facts[i] = examine(parts[i], file.kind, options_.check);
+          facts[i] = examine(segments[i], file.kind, options_.check);
         }
       });
-      for (size_t i = 0; i < count; ++i) add(f, parts[i], facts[i]);
+      for (size_t i = 0; i < count; ++i) add(f, segments[i], facts[i]);
       progress(reader.progress());
     }
     Json entry = Json::object();
@@ -92,29 +92,30 @@ class Reporter {
     file_entries_.push_back(std::move(entry));
   }
 
-  static Json place_of(const std::string& file, const DocumentPart& part, int64_t byte) {
-    const auto inside = std::min<size_t>(static_cast<size_t>(byte), part.text.size());
-    const auto lines = std::count(part.text.begin(), part.text.begin() + static_cast<std::ptrdiff_t>(inside), '\n');
+  static Json location_of(const std::string& file, const DocumentSegment& segment, int64_t byte) {
+    const auto inside = std::min<size_t>(static_cast<size_t>(byte), segment.text.size());
+    const auto lines =
+        std::count(segment.text.begin(), segment.text.begin() + static_cast<std::ptrdiff_t>(inside), '\n');
     Json place = Json::object();
     place["file"] = file;
-    place["line"] = part.line + lines;
-    place["byte"] = part.offset + byte;
+    place["line"] = segment.line + lines;
+    place["byte"] = segment.offset + byte;
     return place;
   }
   void show(Json& list, Json place) const {
     if (list.size() < options_.max_shown) list.push_back(std::move(place));
   }
 
-  void add(size_t f, const DocumentPart& part, const PartFacts& facts) {
+  void add(size_t f, const DocumentSegment& segment, const SegmentFacts& facts) {
     const InputFile& file = files_[f];
     const bool rows = file.kind != InputKind::text;
-    if (part.first && part.last && (rows ? is_blank(part.text) : part.text.empty())) {
+    if (segment.first && segment.last && (rows ? is_blank(segment.text) : segment.text.empty())) {
       if (!rows) ++empty_;
-      return;  // a blank line between rows is nothing
+      return;  // a blank line between rows is ignored
     }
-    if (rows && !(part.first && part.last)) return add_long_row(file, part);
+    if (rows && !(segment.first && segment.last)) return add_long_row(file, segment);
     if (!facts.problem.empty()) {
-      Json place = place_of(file.path, part, facts.problem_byte);
+      Json place = location_of(file.path, segment, facts.problem_byte);
       place["what"] = facts.problem;
       show(problems_, std::move(place));
     }
@@ -122,41 +123,42 @@ class Reporter {
       ++broken_rows_;
       return;
     }
-    if (part.first) {
+    if (segment.first) {
       open_ = {};
-      first_place_ = place_of(file.path, part, 0);
+      first_location_ = location_of(file.path, segment, 0);
     }
     add_to(open_, facts);
-    if (part.last) close(f);
+    if (segment.last) close(f);
   }
 
-  /// A part of a row beyond the limit, whose size the last one tells.
-  void add_long_row(const InputFile& file, const DocumentPart& part) {
-    if (part.first) {
-      first_place_ = place_of(file.path, part, 0);
+  /// Adds a segment of a row beyond the limit; the last one tells its size.
+  void add_long_row(const InputFile& file, const DocumentSegment& segment) {
+    if (segment.first) {
+      first_location_ = location_of(file.path, segment, 0);
       long_row_bytes_ = 0;
     }
-    long_row_bytes_ += static_cast<int64_t>(part.text.size());
-    if (!part.last) return;
+    long_row_bytes_ += static_cast<int64_t>(segment.text.size());
+    if (!segment.last) return;
     ++broken_rows_;
-    first_place_["what"] = too_long_row(long_row_bytes_ - (part.text.ends_with('\r') ? 1 : 0), file.format.row_limit);
-    show(problems_, first_place_);
+    first_location_["what"] =
+        too_long_row(long_row_bytes_ - (segment.text.ends_with('\r') ? 1 : 0), file.format.row_limit);
+    show(problems_, first_location_);
   }
 
-  static void add_to(PartFacts& sum, const PartFacts& part) {
-    const uint64_t both[2] = {sum.content, part.content};
-    sum.content = sum.bytes == 0 ? part.content : XXH3_64bits(both, sizeof(both));
+  static void add_to(SegmentFacts& sum, const SegmentFacts& segment) {
+    const uint64_t both[2] = {sum.content, segment.content};
+    sum.content = sum.bytes == 0 ? segment.content : XXH3_64bits(both, sizeof(both));
     if (sum.bytes == 0) {
-      sum.similar = part.similar;  // of the first part
-      sum.runs = part.runs;
+      sum.similar = segment.similar;  // line of the first segment
+      sum.runs = segment.runs;
       sum.blank = 1;
     }
-    sum.blank = sum.blank != 0 && part.blank != 0 ? 1 : 0;
-    sum.wrong_encoding = sum.wrong_encoding || part.wrong_encoding;
-    sum.bytes += part.bytes;
-    sum.characters += part.characters;
-    sum.tokens += part.tokens;
-    sum.unknown += part.unknown;
+    sum.blank = sum.blank != 0 && segment.blank != 0 ? 1 : 0;
+    sum.wrong_encoding = sum.wrong_encoding || segment.wrong_encoding;
+    sum.bytes += segment.bytes;
+    sum.characters += segment.characters;
+    sum.tokens += segment.tokens;
+    sum.unknown += segment.unknown;
   }
 
   void close(size_t f) {
@@ -172,9 +174,9 @@ class Reporter {
     wrong_encoding_ += open_.wrong_encoding ? 1 : 0;
     if (open_.bytes > options_.huge_bytes) {
       ++huge_;
-      Json place = first_place_;
+      Json place = first_location_;
       place["bytes"] = open_.bytes;
-      show(huge_places_, std::move(place));
+      show(huge_locations_, std::move(place));
     }
     DocumentFacts facts;
     facts.print = {open_.content, open_.similar, open_.runs >= min_runs && !open_.wrong_encoding};
@@ -191,7 +193,7 @@ class Reporter {
     return values;
   }
 
-  /// Documents by number, from 1 in their file, empty and broken ones not counted.
+  /// Returns pairs of documents by number, from 1 per file; empty and broken ones do not count.
   Json pairs_of(const std::vector<std::array<int64_t, 2>>& pairs) const {
     std::vector<int64_t> first(files_.size() + 1, 0);
     for (const DocumentFacts& document : documents_) ++first[static_cast<size_t>(document.file) + 1];
@@ -236,7 +238,7 @@ class Reporter {
       json["length"]["tokens"] = length_facts(lengths(&DocumentFacts::tokens));
     }
     json["problems"] = problems_;
-    json["huge_documents"] = huge_places_;
+    json["huge_documents"] = huge_locations_;
     json["exact_duplicates"] = pairs_of(duplicates.exact_pairs);
     json["near_duplicates"] = pairs_of(duplicates.near_pairs);
     return json;
@@ -245,12 +247,12 @@ class Reporter {
   const std::vector<InputFile>& files_;
   const ReportOptions& options_;
   std::vector<DocumentFacts> documents_;
-  PartFacts open_;  // the document that goes on
-  Json first_place_;
+  SegmentFacts open_;  // the document that continues
+  Json first_location_;
   int64_t long_row_bytes_ = 0;  // so far
   int64_t bytes_ = 0, characters_ = 0, tokens_ = 0, unknown_ = 0;
   int64_t empty_ = 0, blank_ = 0, huge_ = 0, broken_rows_ = 0, wrong_encoding_ = 0;
-  Json file_entries_ = Json::array(), problems_ = Json::array(), huge_places_ = Json::array();
+  Json file_entries_ = Json::array(), problems_ = Json::array(), huge_locations_ = Json::array();
 };
 
 }  // namespace

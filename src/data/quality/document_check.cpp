@@ -12,16 +12,16 @@
 namespace llmtrain {
 namespace {
 
-/// Up to `most` bytes of whole characters from the front of a text.
+/// Returns up to `most` bytes of whole characters from the front of a text.
 std::string_view front_of(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   while (most > 1 && is_utf8_continuation(text[most])) --most;
   return text.substr(0, most);
 }
 
-/// Characters that the tokenizer does not cover are stepped over and counted. Each costs an encoding of what follows
-/// it, so a text that has some is counted in short pieces.
-void count_tokens(std::string_view text, const CheckOptions& options, PartFacts& facts) {
+/// Characters that the tokenizer does not cover are skipped and counted. Each costs an encoding of the following text,
+/// so a text that contains some is counted in short segments.
+void count_tokens(std::string_view text, const CheckOptions& options, SegmentFacts& facts) {
   constexpr size_t short_piece = 256;
   thread_local std::vector<int32_t> ids;
   const auto count = [&](std::string_view piece) {
@@ -51,12 +51,12 @@ void count_tokens(std::string_view text, const CheckOptions& options, PartFacts&
 
 }  // namespace
 
-PartFacts examine(const DocumentPart& part, InputKind kind, const CheckOptions& options) {
-  PartFacts facts;
+SegmentFacts examine(const DocumentSegment& segment, InputKind kind, const CheckOptions& options) {
+  SegmentFacts facts;
   std::string decoded;
-  std::string_view text = part.text;
+  std::string_view text = segment.text;
   if (kind != InputKind::text) {
-    if (!part.first || !part.last || is_blank(text)) return facts;
+    if (!segment.first || !segment.last || is_blank(text)) return facts;
     try {
       parse_text_row(text, options.text_column, decoded);
       text = decoded;

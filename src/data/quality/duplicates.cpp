@@ -11,7 +11,7 @@ namespace {
 
 constexpr bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/// Order of documents by a key of each, equal ones in their own order.
+/// Sorts documents by a key, equal ones in their own order.
 template <class Key>
 std::vector<int64_t> sorted_by(const std::vector<int64_t>& documents, const Key& key) {
   std::vector<int64_t> order = documents;
@@ -55,8 +55,8 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
   std::vector<int64_t> all(prints.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
   const std::vector<int64_t> by_content = sorted_by(all, [&](int64_t d) { return print(d).content; });
-  std::vector<int64_t> distinct;  // with words, each content once
-  int64_t earliest = 0;           // of the content
+  std::vector<int64_t> distinct;  // documents with words, each content once
+  int64_t earliest = 0;           // first document of the content
   for (size_t i = 0; i < by_content.size(); ++i) {
     const int64_t document = by_content[i];
     if (i > 0 && print(by_content[i - 1]).content == print(document).content) {
@@ -74,7 +74,7 @@ DuplicateCounts find_duplicates(const std::vector<DocumentPrint>& prints, size_t
   std::sort(counts.exact_pairs.begin(), counts.exact_pairs.end());
   if (counts.exact_pairs.size() > max_pairs) counts.exact_pairs.resize(max_pairs);
 
-  std::vector<int64_t> earlier(prints.size(), -1);  // the first one found that the document is near to
+  std::vector<int64_t> earlier(prints.size(), -1);  // first document that is similar to the document
   for (int block = 0; block < 4; ++block) {
     const auto key = [&](int64_t d) { return std::rotl(print(d).similar, 16 * block); };
     const std::vector<int64_t> order = sorted_by(distinct, key);

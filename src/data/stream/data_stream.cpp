@@ -15,7 +15,7 @@
 namespace llmtrain {
 namespace {
 
-/// Token counts of concatenated samples are rounded up to this, so that few shapes occur.
+/// Token counts of concatenated samples are rounded up to this multiple, to limit the number of shapes.
 constexpr int64_t row_bucket = 128;
 
 int64_t rounded_rows(int64_t rows) { return (rows + row_bucket - 1) / row_bucket * row_bucket; }
@@ -61,14 +61,14 @@ struct DataStream::State {
     }
     return rounded ? rounded_rows(rows) : rows;
   }
-  /// Sample number `place` of an epoch of a source.
+  /// Returns the sample at index `place` of an epoch of a source.
   int64_t ordered(size_t source, int64_t epoch, int64_t place) const {
     if (!shuffle) return sources[source].first_id() + place;
     const uint64_t key = random_key(seed, RandomPurpose::sample_order, static_cast<uint64_t>(epoch), source);
     return sources[source].first_id() + SampleOrder(sources[source].samples(), key)(place);
   }
-  /// The samples of a step. Of one source: those of its epoch, which may end within the step; of several: an endless
-  /// stream, in which every source goes through epochs of its own.
+  /// Lists the samples of a step. For one source: those of its epoch, which can end within the step; for several: an
+  /// endless stream, in which every source has its own epochs.
   void samples_of(int64_t step, int64_t steps_per_epoch, std::vector<int64_t>& ids) const {
     ids.clear();
     if (mixture) {
@@ -83,7 +83,7 @@ struct DataStream::State {
     const int64_t last = std::min(first + batch.global, counts.samples);
     for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, step / steps_per_epoch, place));
   }
-  /// Samples of a micro-batch that may be different ones.
+  /// Returns the maximum number of distinct samples in a micro-batch.
   int64_t max_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
   void append_padding(int64_t rows, HostBatch& out) const;
 
@@ -91,12 +91,12 @@ struct DataStream::State {
   bool rounded;  // rows vary from batch to batch
   uint64_t seed;
   bool shuffle;
-  SampleCounts counts;  // of all sources
+  SampleCounts counts;  // sum over the sources
   std::vector<SampleSource> sources;
   std::optional<Mixture> mixture;
 };
 
-/// Rows that count for nothing, in segments of their own no longer than a sample may be.
+/// Adds padding rows without loss, in separate segments no longer than a sample may be.
 void DataStream::State::append_padding(int64_t rows, HostBatch& out) const {
   while (rows > 0) {
     const int64_t n = std::min(rows, batch.sequence_length);

@@ -37,7 +37,7 @@ int64_t needed_rows(const DataConfig& config, int64_t vocabulary) {
   return exceeds_rows(config, vocabulary) ? config.embedding_rows : vocabulary;
 }
 
-std::string note_missing_rows(const Tokenizer* tokenizer, const DataConfig& config) {
+std::string missing_rows_warning(const Tokenizer* tokenizer, const DataConfig& config) {
   if (tokenizer == nullptr || config.embedding_rows == 0) return {};
   return tokens_without_row(*tokenizer, config.embedding_rows);
 }
@@ -51,13 +51,13 @@ void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config)
   };
   const DocumentToken tokens[] = {
       {true, tokenizer.eos_id(), "EOS cannot end documents",
-       config.has_tokenizer_files() ? "name another token with data.eos_token, or " : ""},
+       config.has_tokenizer_files() ? "set another data.eos_token, or " : ""},
       {config.add_bos, tokenizer.bos_id(), "BOS cannot begin documents", "set data.add_bos = false, or "}};
   for (const DocumentToken& token : tokens) {
     if (!token.used || !exceeds_rows(config, int64_t{token.id} + 1)) continue;
     throw UserError(
         ExitCode::bad_content,
-        fmt::format("{}: {}: {}: {}name the tokenizer that the model was trained with", config.tokenizer_path(),
+        fmt::format("{}: {}: {}; {}name the tokenizer that the model was trained with", config.tokenizer_path(),
                     token.what, row_shortage(&tokenizer, token.id, config.embedding_rows), token.remedy));
   }
 }

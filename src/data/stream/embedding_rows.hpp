@@ -1,6 +1,6 @@
 #pragma once
-// What the embedding of a model that exists asks of data: no token may have an id that is DataConfig::embedding_rows or
-// higher. Where that is 0, the model gets as many rows as the data need, and nothing is refused here.
+// Checks of data against the embedding of an existing model: no token may have an id that is DataConfig::embedding_rows
+// or higher. If that is 0, the model gets as many rows as the data need, and nothing is refused here.
 
 #include <cstdint>
 #include <memory>
@@ -14,23 +14,23 @@
 
 namespace llmtrain {
 
-/// Returns whether ids of a vocabulary may have no row.
+/// Returns true if ids of a vocabulary can lack a row.
 bool exceeds_rows(const DataConfig& config, int64_t vocabulary);
-/// The vocabulary that a model needs for ids of this one.
+/// Returns the vocabulary that a model needs for ids of this one.
 int64_t needed_rows(const DataConfig& config, int64_t vocabulary);
 
-/// A warning that names tokens without a row; empty where there is none. `tokenizer` may be null.
-std::string note_missing_rows(const Tokenizer* tokenizer, const DataConfig& config);
+/// Returns a warning that names tokens without a row; empty if there is none. `tokenizer` may be null.
+std::string missing_rows_warning(const Tokenizer* tokenizer, const DataConfig& config);
 
-/// UserError(bad_content) when EOS or BOS, which documents of text get, has no row.
+/// Throws UserError(bad_content) if EOS or BOS, which documents of text get, has no row.
 void check_document_tokens(const Tokenizer& tokenizer, const DataConfig& config);
 
-/// The place of the first token whose id has no row, -1 when there is none. Collective: the ranks share the reading,
-/// which is left out where the vocabulary tells.
+/// Returns the index of the first token whose id has no row, -1 if there is none. Collective: the ranks share the
+/// reading, which is skipped if the vocabulary suffices.
 int64_t find_missing_row(const TokenFile& file, const DataConfig& config, Communicator& communicator,
                          const ProgressReport& report);
-/// The token file, whose ids all have rows from here on: UserError(bad_content) for the first one that has none.
-/// `tokenizer` names it and may be null. Collective.
+/// Returns the token file with the guarantee that all ids have rows; throws UserError(bad_content) for the first one
+/// that has none. `tokenizer` names it and may be null. Collective.
 std::shared_ptr<const TokenFile> with_rows(const std::shared_ptr<const TokenFile>& file, const Tokenizer* tokenizer,
                                            const DataConfig& config, Communicator& communicator,
                                            const ProgressReport& report);

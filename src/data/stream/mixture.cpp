@@ -9,7 +9,7 @@
 namespace llmtrain {
 namespace {
 
-/// Whole numbers in the ratio of the weights, when these are decimals of few digits; else empty.
+/// Returns whole numbers in the ratio of the weights if these are decimals of few digits; otherwise none.
 std::vector<int64_t> exact_shares(std::span<const double> weights) {
   double scale = 1;
   for (int digits = 0; digits <= 9; ++digits, scale *= 10) {
@@ -34,7 +34,7 @@ std::vector<int64_t> exact_shares(std::span<const double> weights) {
   return {};
 }
 
-/// Shares of 2^20 by largest remainders, at least 1 each.
+/// Rounds to shares of 2^20 by largest remainders, at least 1 each.
 std::vector<int64_t> rounded_shares(std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> shares;
@@ -69,8 +69,9 @@ Mixture::Mixture(std::span<const double> weights) {
   number_.reserve(static_cast<size_t>(cycle));
   std::vector<int64_t> taken(shares_.size(), 0);
   for (int64_t n = 1; n <= cycle; ++n) {
-    // Everything in units of 1 / (cycle (2 k - 2)): lead is how far the source is behind its share of the first n
-    // samples. Whoever is behind by 1 / (2 k - 2) or more may go; the one whose time to go ends first does.
+    // All numbers are in units of 1 / (cycle (2 k - 2)): lead is how far the source is behind its share of the first n
+    // samples. A source that is behind by 1 / (2 k - 2) or more is eligible; the one with the earliest deadline is
+    // chosen.
     size_t chosen = shares_.size();
     double chosen_end = 0;
     for (size_t j = 0; j < shares_.size(); ++j) {

@@ -9,13 +9,13 @@
 namespace llmtrain {
 namespace {
 
-/// The room left in each pack, packs that are not open yet behind the others: the leftmost one with enough room is the
-/// oldest open one, else the next new one. A binary tree of maxima in an array.
+/// Room left in each pack, with packs that are not open yet after the others: the leftmost one with enough room is the
+/// oldest open one, otherwise the next new one. A binary tree of maxima in an array.
 class RoomTree {
  public:
   explicit RoomTree(int32_t capacity) : capacity_(capacity), most_(2, capacity) {}
 
-  /// Takes `length` from the leftmost pack that has it; returns that pack.
+  /// Takes `length` from the leftmost pack with enough room; returns that pack.
   int32_t take(int32_t length) {
     if (most_[1] < length) grow();
     size_t node = 1;
@@ -45,7 +45,7 @@ class RoomTree {
   std::vector<int32_t> most_;  // node i has the children 2 i and 2 i + 1; leaves from leaves_ on
 };
 
-/// Open packs by the room they have left; of equal room the oldest comes first.
+/// Open packs by room left; of equal room the oldest comes first.
 class RoomMap {
  public:
   explicit RoomMap(int32_t capacity) : capacity_(capacity) {}
@@ -98,7 +98,7 @@ std::vector<int32_t> first_fit(std::span<const int32_t> lengths, int32_t capacit
   return pack_of;
 }
 
-/// Packs are numbered anew, by their first item.
+/// Renumbers packs by their first item.
 std::vector<int32_t> best_fit_decreasing(std::span<const int32_t> lengths, int32_t capacity) {
   std::vector<int32_t> order(lengths.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -110,7 +110,8 @@ std::vector<int32_t> best_fit_decreasing(std::span<const int32_t> lengths, int32
   for (const int32_t item : order) {
     pack_of[static_cast<size_t>(item)] = rooms.take(lengths[static_cast<size_t>(item)]);
   }
-  std::vector<int32_t>& number = order;  // of each pack, -1: not met yet; there are no more packs than items
+  std::vector<int32_t>& number =
+      order;  // new number of each pack, -1 = not seen yet; there are no more packs than items
   std::fill(number.begin(), number.end(), -1);
   int32_t packs = 0;
   for (int32_t& pack : pack_of) {
@@ -126,7 +127,7 @@ std::vector<int32_t> best_fit_decreasing(std::span<const int32_t> lengths, int32
 Packs pack_items(DataConfig::Packing packing, std::span<const int32_t> lengths, int32_t capacity) {
   for (const int32_t length : lengths) LLMTRAIN_CHECK(length >= 1 && length <= capacity, "an item that fits no pack");
   if (lengths.size() >= size_t{1} << 31) {
-    throw UserError(ExitCode::bad_content, "more than 2^31 documents cannot be packed: use data.packing = wrap");
+    throw UserError(ExitCode::bad_content, "more than 2^31 documents cannot be packed; use data.packing = wrap");
   }
   const std::vector<int32_t> pack_of = packing == DataConfig::Packing::greedy ? next_fit(lengths, capacity)
                                        : packing == DataConfig::Packing::first_fit

@@ -1,5 +1,5 @@
 #pragma once
-// Which documents share a sample. A pure function of their lengths, so that every rank finds the same one alone.
+// Assignment of documents to samples. A pure function of their lengths, so that every rank computes the same one alone.
 
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@ namespace llmtrain {
 
 /// Items 0 .. n - 1 in packs, each pack's in input order; packs are in the order of their first items.
 struct Packs {
-  std::vector<int64_t> begin;  ///< of each pack in `items`, n_packs + 1 entries
+  std::vector<int64_t> begin;  ///< begin of each pack in `items`, n_packs + 1 entries
   std::vector<int32_t> items;
 };
 

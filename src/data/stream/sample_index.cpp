@@ -10,7 +10,7 @@
 namespace llmtrain {
 namespace {
 
-/// People know the text, not the cache's file that its tokens are in.
+/// Messages name the text, since users do not know the cached token file.
 std::string title_of(const TokenFileInfo& info) {
   if (info.sources.empty()) return info.path;
   std::string first = info.sources.front();  // "name size hash"
@@ -37,7 +37,7 @@ SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const Ba
 }
 
 void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
-  if (stride_ > 0) {  // the last window ends with the tokens; one of a single token would have no target
+  if (stride_ > 0) {  // the last window ends with the tokens; a window of a single token would have no target
     LLMTRAIN_CHECK(stride_ <= length_ && length_ >= 2, "windows overlap or touch");
     counts_.samples = tokens_ < 2 ? 0 : 1 + (std::max<int64_t>(0, tokens_ - length_) + stride_ - 1) / stride_;
     if (counts_.samples > 0 && window(counts_.samples - 1).inputs == 0) --counts_.samples;
@@ -46,32 +46,32 @@ void SampleIndex::index_windows(const TokenFile& file, bool keep_rest) {
   }
   if (counts_.samples == 0) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: {} tokens are fewer than one sample needs ({}): give more text, another share of "
+                    fmt::format("{}: {} tokens are fewer than one sample needs ({}); give more text, another share of "
                                 "it (data.validation_fraction) or a shorter sequence",
                                 title_of(file.info()), tokens_, keep_rest || stride_ > 0 ? 2 : length_ + 1));
   }
-  const SamplePlace last = window(counts_.samples - 1);
+  const SampleSpan last = window(counts_.samples - 1);
   counts_.unused_tokens = tokens_ - 1 - (last.begin + last.inputs);
   longest_ = window(0).inputs;
-  size_t first = 1, end = 1;  // documents that begin inside the window, not at its start
+  size_t first = 1, end = 1;  // documents that begin inside the window, after its start
   for (int64_t sample = 0; sample < counts_.samples; ++sample) {
-    const SamplePlace place = window(sample);
-    counts_.inputs += place.inputs;
+    const SampleSpan span = window(sample);
+    counts_.inputs += span.inputs;
     const auto inside = [&](size_t d, int64_t border) {
       return d + 1 < documents_.size() && static_cast<int64_t>(documents_[d]) < border;
     };
-    while (inside(first, place.begin + 1)) ++first;
+    while (inside(first, span.begin + 1)) ++first;
     end = std::max(end, first);
-    while (inside(end, place.begin + place.inputs)) ++end;
+    while (inside(end, span.begin + span.inputs)) ++end;
     max_documents_ = std::max(max_documents_, static_cast<int64_t>(end - first) + 1);
   }
 }
 
 /// With a stride as in Transformers' guide "Perplexity of fixed-length models": a window is `length_` tokens, the last
 /// of which is a target only.
-SamplePlace SampleIndex::window(int64_t sample) const {
+SampleSpan SampleIndex::window(int64_t sample) const {
   if (stride_ == 0) return {sample * length_, std::min(length_, tokens_ - 1 - sample * length_)};
-  const int64_t begin = sample * stride_, before = begin - stride_ + length_;  // where the window before it ends
+  const int64_t begin = sample * stride_, before = begin - stride_ + length_;  // end of the window before it
   return {begin, std::min(begin + length_, tokens_) - begin - 1,
           sample == 0 ? 0 : std::max<int64_t>(0, before - 1 - begin)};
 }
@@ -86,7 +86,7 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
       ++counts_.too_long;
       if (overflow == DataConfig::Overflow::error) {
         throw UserError(ExitCode::bad_content,
-                        fmt::format("{}: document {} has {} tokens, more than batch.sequence_length + 1 = {}: choose a "
+                        fmt::format("{}: document {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a "
                                     "longer sequence, or data.overflow = split or truncate",
                                     title_of(file.info()), d + 1, inputs + 1, length_ + 1));
       }
@@ -100,11 +100,11 @@ void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow ov
   first_sample_.push_back(counts_.samples);
   if (counts_.samples == 0) {
     throw UserError(ExitCode::bad_content,
-                    title_of(file.info()) + ": no document has two tokens, so nothing can be trained");
+                    title_of(file.info()) + ": no document has two tokens, so there is no target to train on");
   }
 }
 
-/// The samples of index_documents become parts of fewer ones.
+/// Packs the samples of index_documents into fewer ones.
 void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow) {
   const auto items = static_cast<size_t>(counts_.samples);
   std::vector<int64_t> begins;
@@ -121,22 +121,22 @@ void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow 
   }
   first_sample_ = {};
   Packs packs = pack_items(packing, lengths, static_cast<int32_t>(length_));
-  part_range_ = std::move(packs.begin);
-  part_begin_.reserve(items);
-  part_inputs_.reserve(items);
+  span_range_ = std::move(packs.begin);
+  span_begin_.reserve(items);
+  span_inputs_.reserve(items);
   for (const int32_t item : packs.items) {
-    part_begin_.push_back(begins[static_cast<size_t>(item)]);
-    part_inputs_.push_back(lengths[static_cast<size_t>(item)]);
+    span_begin_.push_back(begins[static_cast<size_t>(item)]);
+    span_inputs_.push_back(lengths[static_cast<size_t>(item)]);
   }
-  counts_.samples = static_cast<int64_t>(part_range_.size()) - 1;
+  counts_.samples = static_cast<int64_t>(span_range_.size()) - 1;
   longest_ = 0;
   for (int64_t sample = 0; sample < counts_.samples; ++sample) {
     longest_ = std::max(longest_, inputs(sample));
-    max_documents_ = std::max(max_documents_, static_cast<int64_t>(parts(sample)));
+    max_documents_ = std::max(max_documents_, static_cast<int64_t>(spans(sample)));
   }
 }
 
-SamplePlace SampleIndex::whole_place(int64_t sample) const {
+SampleSpan SampleIndex::whole_span(int64_t sample) const {
   if (packing_ == DataConfig::Packing::wrap) return window(sample);
   const auto next = std::upper_bound(first_sample_.begin(), first_sample_.end(), sample);
   const size_t d = static_cast<size_t>(next - first_sample_.begin()) - 1;
@@ -144,23 +144,23 @@ SamplePlace SampleIndex::whole_place(int64_t sample) const {
   return {begin, std::min(length_, static_cast<int64_t>(documents_[d + 1]) - 1 - begin)};
 }
 
-size_t SampleIndex::parts(int64_t sample) const {
+size_t SampleIndex::spans(int64_t sample) const {
   LLMTRAIN_CHECK(sample >= 0 && sample < counts_.samples, "no such sample");
-  if (part_range_.empty()) return 1;
+  if (span_range_.empty()) return 1;
   const auto s = static_cast<size_t>(sample);
-  return static_cast<size_t>(part_range_[s + 1] - part_range_[s]);
+  return static_cast<size_t>(span_range_[s + 1] - span_range_[s]);
 }
 
-SamplePlace SampleIndex::part(int64_t sample, size_t number) const {
-  LLMTRAIN_CHECK(number < parts(sample), "no such part of the sample");
-  if (part_range_.empty()) return whole_place(sample);
-  const size_t at = static_cast<size_t>(part_range_[static_cast<size_t>(sample)]) + number;
-  return {part_begin_[at], part_inputs_[at]};
+SampleSpan SampleIndex::span(int64_t sample, size_t number) const {
+  LLMTRAIN_CHECK(number < spans(sample), "no such span of the sample");
+  if (span_range_.empty()) return whole_span(sample);
+  const size_t at = static_cast<size_t>(span_range_[static_cast<size_t>(sample)]) + number;
+  return {span_begin_[at], span_inputs_[at]};
 }
 
 int64_t SampleIndex::inputs(int64_t sample) const {
   int64_t sum = 0;
-  for (size_t number = 0; number < parts(sample); ++number) sum += part(sample, number).inputs;
+  for (size_t number = 0; number < spans(sample); ++number) sum += span(sample, number).inputs;
   return sum;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A random order of n samples without a table: the permutation is computed for each place alone.
+// Random order of n samples without a table: the permutation is computed for each index alone.
 
 #include <cmath>
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace llmtrain {
 
-/// A bijection of 0 .. n - 1, a pure function of the key. Feistel network on pairs (left, right), left in [0, a), right
-/// in [0, b) with a b >= n as tight as it gets; in each of its rounds one half is shifted by a random function of the
-/// other (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). A result beyond n goes round again, until
-/// it lands below n (cycle walking), which stays a bijection.
+/// A bijection of 0 .. n - 1, a pure function of the key. It is a Feistel network on pairs (left, right), left in [0,
+/// a), right in [0, b), with the smallest a b >= n; each round shifts one half by a random function of the other (Black
+/// and Rogaway, "Ciphers with arbitrary finite domains", 2002). A result of n or more is mapped again until it is below
+/// n (cycle walking), which preserves the bijection.
 class SampleOrder {
  public:
   SampleOrder(int64_t samples, uint64_t key) : samples_(static_cast<uint64_t>(samples)), key_(key) {
@@ -22,8 +22,8 @@ class SampleOrder {
     right_ = (samples_ + left_ - 1) / left_;
   }
 
-  int64_t operator()(int64_t place) const {
-    uint64_t x = static_cast<uint64_t>(place);
+  int64_t operator()(int64_t span) const {
+    uint64_t x = static_cast<uint64_t>(span);
     do {
       x = shuffle(x);
     } while (x >= samples_);

@@ -17,7 +17,7 @@ SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConf
   require_trained_target();
 }
 
-/// Found in the first sample of any sane file.
+/// Searches for a target; ordinary files have one in the first sample.
 void SampleSource::require_trained_target() const {
   std::vector<uint8_t> mask;
   for (int64_t sample = 0; sample < samples(); ++sample) {
@@ -25,36 +25,36 @@ void SampleSource::require_trained_target() const {
   }
   throw UserError(ExitCode::bad_content,
                   file_->info().path +
-                      ": no token of it is a target to train on: every label is -100, the mask is 0 everywhere, or "
+                      ": none of its tokens is a target to train on: every label is -100, the mask is 0 everywhere, or "
                       "no document has two tokens");
 }
 
-/// Borders of documents in (begin, begin + inputs]: targets there are another document's first token.
-std::span<const uint64_t> SampleSource::borders_in(const SamplePlace& place) const {
-  if (!windows_) return {};  // the part lies in one document
+/// Returns the document borders in (begin, begin + inputs]: targets there are another document's first token.
+std::span<const uint64_t> SampleSource::borders_in(const SampleSpan& span) const {
+  if (!windows_) return {};  // the span lies in one document
   const std::span<const uint64_t> all = file_->documents();
-  const auto begin = static_cast<uint64_t>(place.begin), end = static_cast<uint64_t>(place.begin + place.inputs);
+  const auto begin = static_cast<uint64_t>(span.begin), end = static_cast<uint64_t>(span.begin + span.inputs);
   const auto first = std::upper_bound(all.begin(), all.end(), begin);
-  const auto most = std::min<std::ptrdiff_t>(place.inputs, all.end() - first);
+  const auto most = std::min<std::ptrdiff_t>(span.inputs, all.end() - first);
   return {first, std::upper_bound(first, first + most, end)};
 }
 
 int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask) const {
   int64_t count = 0;
-  for (size_t number = 0; number < index_.parts(sample); ++number) {
-    SamplePlace place = index_.part(sample, number);
-    place.begin += place.context;  // the rest counts
-    place.inputs -= place.context;
-    const std::span<const uint64_t> borders = borders_in(place);
+  for (size_t number = 0; number < index_.spans(sample); ++number) {
+    SampleSpan span = index_.span(sample, number);
+    span.begin += span.context;  // the rest counts
+    span.inputs -= span.context;
+    const std::span<const uint64_t> borders = borders_in(span);
     if (!file_->info().has_mask) {
-      count += place.inputs - static_cast<int64_t>(borders.size());
+      count += span.inputs - static_cast<int64_t>(borders.size());
       continue;
     }
-    mask.resize(static_cast<size_t>(place.inputs));
-    file_->read_mask(place.begin + 1, place.inputs, mask.data());
+    mask.resize(static_cast<size_t>(span.inputs));
+    file_->read_mask(span.begin + 1, span.inputs, mask.data());
     count += std::count(mask.begin(), mask.end(), uint8_t{1});
     for (const uint64_t border : borders) {
-      count -= mask[static_cast<size_t>(border) - static_cast<size_t>(place.begin) - 1];
+      count -= mask[static_cast<size_t>(border) - static_cast<size_t>(span.begin) - 1];
     }
   }
   return count;
@@ -62,16 +62,16 @@ int64_t SampleSource::trained_targets(int64_t sample, std::vector<uint8_t>& mask
 
 void SampleSource::append(int64_t sample, HostBatch& out) const {
   const size_t row = out.ids.size();
-  for (size_t number = 0; number < index_.parts(sample); ++number) append_part(index_.part(sample, number), out);
+  for (size_t number = 0; number < index_.spans(sample); ++number) append_span(index_.span(sample, number), out);
   const size_t rows = out.ids.size() - row;
   out.sequence_ids.insert(out.sequence_ids.end(), rows, first_id_ + sample);
   for (size_t i = 0; i < rows; ++i) out.sequence_offsets.push_back(static_cast<int32_t>(i));
 }
 
-void SampleSource::append_part(const SamplePlace& place, HostBatch& out) const {
-  const size_t n = static_cast<size_t>(place.inputs), row = out.ids.size();
+void SampleSource::append_span(const SampleSpan& span, HostBatch& out) const {
+  const size_t n = static_cast<size_t>(span.inputs), row = out.ids.size();
   out.window.resize(n + 1);
-  file_->read(place.begin, place.inputs + 1, out.window.data());
+  file_->read(span.begin, span.inputs + 1, out.window.data());
   out.ids.insert(out.ids.end(), out.window.begin(), out.window.end() - 1);
   out.targets.insert(out.targets.end(), out.window.begin() + 1, out.window.end());
   out.loss_weights.insert(out.loss_weights.end(), n, 1.0F);
@@ -79,22 +79,22 @@ void SampleSource::append_part(const SamplePlace& place, HostBatch& out) const {
     out.targets[row + i] = ignore_target;
     out.loss_weights[row + i] = 0;
   };
-  for (size_t i = 0; i < static_cast<size_t>(place.context); ++i) drop(i);
+  for (size_t i = 0; i < static_cast<size_t>(span.context); ++i) drop(i);
   if (file_->info().has_mask) {
     out.window_mask.resize(n);
-    file_->read_mask(place.begin + 1, place.inputs, out.window_mask.data());
+    file_->read_mask(span.begin + 1, span.inputs, out.window_mask.data());
     for (size_t i = 0; i < n; ++i) {
       if (out.window_mask[i] == 0) drop(i);
     }
   }
-  size_t segment = 0;  // first row of the part in the current one
+  size_t segment = 0;  // first row of the segment in the current one
   const auto close_segment = [&](size_t end) {
     for (size_t i = segment; i < end; ++i) out.positions.push_back(static_cast<int32_t>(i - segment));
     out.segments.push_back(static_cast<int32_t>(row + end));
     segment = end;
   };
-  for (const uint64_t border : borders_in(place)) {
-    const size_t i = static_cast<size_t>(border) - static_cast<size_t>(place.begin);  // of the next document's start
+  for (const uint64_t border : borders_in(span)) {
+    const size_t i = static_cast<size_t>(border) - static_cast<size_t>(span.begin);  // start of the next document
     drop(i - 1);
     if (!across_documents_ && i < n) close_segment(i);
   }

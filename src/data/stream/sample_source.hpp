@@ -1,5 +1,5 @@
 #pragma once
-// The samples of one source of tokens, numbered, and their rows in a batch.
+// Numbered samples of one source of tokens, and their rows in a batch.
 
 #include <cstdint>
 #include <memory>
@@ -16,29 +16,29 @@ namespace llmtrain {
 
 class SampleSource {
  public:
-  /// Samples are known in batches as first_id + their number here.
+  /// A batch identifies samples by first_id + their number here.
   SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                int64_t first_id);
 
   const SampleIndex& index() const { return index_; }
   int64_t samples() const { return index_.counts().samples; }
   int64_t first_id() const { return first_id_; }
-  /// Segments that the rows of one sample may have.
+  /// Maximum number of segments in the rows of one sample.
   int64_t max_segments() const { return across_documents_ ? 1 : index_.max_documents(); }
-  /// A part of a document has a target, unless a mask says otherwise.
+  /// A span of a document has a target, unless a mask says otherwise.
   bool may_lack_targets() const { return windows_ || file_->info().has_mask; }
-  /// Targets of the sample that count; `mask` is working memory.
+  /// Counts the targets of the sample; `mask` is working memory.
   int64_t trained_targets(int64_t sample, std::vector<uint8_t>& mask) const;
   void append(int64_t sample, HostBatch& out) const;
 
  private:
   void require_trained_target() const;
-  std::span<const uint64_t> borders_in(const SamplePlace& place) const;
-  void append_part(const SamplePlace& place, HostBatch& out) const;
+  std::span<const uint64_t> borders_in(const SampleSpan& span) const;
+  void append_span(const SampleSpan& span, HostBatch& out) const;
 
   std::shared_ptr<const TokenFile> file_;
-  bool windows_;           // packing = wrap: a part may hold several documents
-  bool across_documents_;  // and attention goes over their borders
+  bool windows_;           // packing = wrap: a span can hold several documents
+  bool across_documents_;  // and attention crosses their borders
   int64_t first_id_;
   SampleIndex index_;
 };

@@ -15,23 +15,23 @@ namespace {
 
 constexpr int64_t count_job_bytes = hash_piece;
 constexpr int64_t read_bytes = int64_t{1} << 16;
-constexpr int64_t looked_ahead = 64;  // bytes behind a cut that are seen: patterns look one character ahead
+constexpr int64_t lookahead_bytes = 64;  // bytes read after a cut: patterns look one character ahead
 
-/// Whole documents, one after the other, or a part of a long one; of rows those that begin in a piece of the file.
+/// Whole documents in order, or a segment of a long one; for rows those that begin in a piece of the file.
 struct CountJob {
   size_t first_document;
-  size_t documents;  // none of rows
-  int64_t begin;     // of the part
+  size_t documents;  // none for rows
+  int64_t begin;     // range of the segment
   int64_t end;
-  size_t file = 0;  // of rows
+  size_t file = 0;  // file of rows
 };
 
 std::vector<CountJob> make_count_jobs(const std::vector<InputFile>& files,
-                                      const std::vector<DocumentPlace>& documents) {
+                                      const std::vector<DocumentRange>& documents) {
   std::vector<CountJob> jobs;
-  int64_t bytes = count_job_bytes;  // of the last job
+  int64_t bytes = count_job_bytes;  // bytes of the last job
   for (size_t d = 0; d < documents.size(); ++d) {
-    const DocumentPlace& document = documents[d];
+    const DocumentRange& document = documents[d];
     const int64_t length = document.end - document.begin;
     if (length > count_job_bytes) {
       for (int64_t begin = document.begin; begin < document.end; begin += count_job_bytes) {
@@ -59,19 +59,19 @@ class WordReader {
   WordReader(const FileHandle& file, const SplitPattern& split, TrainingUnit unit, WordCounts& counts)
       : file_(file), unit_(unit), splitter_(split), counter_(counts) {}
 
-  /// What of `document` begins in [begin, end): a part begins at the first cut there and ends at the first one behind.
-  void read(const DocumentPlace& document, int64_t begin, int64_t end) {
+  /// Reads `document` from the first cut in [begin, end) to the first cut at or after `end`.
+  void read(const DocumentRange& document, int64_t begin, int64_t end) {
     const int64_t first = begin == document.begin ? begin : find_cut(begin, end);
-    if (first == end && begin != document.begin) return;  // an earlier part goes on over this one
+    if (first == end && begin != document.begin) return;  // an earlier segment extends over this one
     const int64_t last = end == document.end ? end : find_cut(end, document.end);
     if (unit_ == TrainingUnit::line) {
       read_lines(first, last);
     } else {
-      read_text(first, last, std::min(last + looked_ahead, document.end));
+      read_text(first, last, std::min(last + lookahead_bytes, document.end));
     }
   }
 
-  /// Each row's text is a document.
+  /// The text of each row is a document.
   void read_rows(const InputFile& file, int64_t begin, int64_t end) {
     LineReader lines(file_, file.bytes, begin, end, file.format.row_limit);
     const auto add = [&](std::string_view word) { counter_.add(word); };
@@ -93,11 +93,11 @@ class WordReader {
   }
 
  private:
-  /// The first place in [from, limit) where a text may be cut without changing a word: behind a line or, within a
-  /// document, between a line end and a letter, which no pattern joins. `limit` when there is none.
+  /// Returns the first position in [from, limit) where cutting changes no word: after a line or, within a document,
+  /// between a line end and a letter, which no pattern joins; `limit` if there is none.
   int64_t find_cut(int64_t from, int64_t limit) {
     for (int64_t at = from; at < limit; at += read_bytes) {
-      // with the byte before and the rest of a character behind
+      // includes the byte before and the rest of a character after it
       const int64_t count = std::min(read_bytes, limit - at);
       buffer_.resize(static_cast<size_t>(count) + 4);
       buffer_.resize(static_cast<size_t>(file_.read_some(at - 1, count + 4, buffer_.data())));
@@ -129,7 +129,7 @@ class WordReader {
     splitter_.finish([&](std::string_view word) { counter_.add(word); });
   }
 
-  /// The last line may go on.
+  /// The last line can continue.
   void add_lines(std::string_view text) {
     const auto add = [&](std::string_view word) { counter_.add(word); };
     while (!text.empty()) {
@@ -141,7 +141,7 @@ class WordReader {
     }
   }
 
-  /// Words that begin before `end`; text up to `seen_end` decides how they end.
+  /// Counts words that begin before `end`; text up to `seen_end` decides where they end.
   void read_text(int64_t begin, int64_t end, int64_t seen_end) {
     int64_t at = begin;
     const auto add = [&](std::string_view word) {
@@ -159,8 +159,8 @@ class WordReader {
   std::string buffer_;
 };
 
-/// All ranks' counts to rank 0, a shard at a time.
-void bring_together(Communicator& communicator, WordCounts& counts) {
+/// Sums the counts of all ranks on rank 0, one shard at a time.
+void reduce_to_root(Communicator& communicator, WordCounts& counts) {
   const bool root = communicator.rank() == 0;
   for (size_t shard = 0; shard < WordCounts::shards; ++shard) {
     const std::vector<std::string> all = communicator.gather_all(root ? std::string() : counts.serialized(shard));
@@ -190,15 +190,15 @@ void count_words(const std::vector<InputFile>& files, const SourceScan& scan, co
           const FileHandle file = open_content(files[f]);
           WordReader reader(file, split, unit, counts);
           for (; d < job.first_document + job.documents && scan.documents[d].file == f; ++d) {
-            const DocumentPlace& document = scan.documents[d];
-            const bool part = job.documents == 1;
-            reader.read(document, part ? job.begin : document.begin, part ? job.end : document.end);
+            const DocumentRange& document = scan.documents[d];
+            const bool is_segment = job.documents == 1;
+            reader.read(document, is_segment ? job.begin : document.begin, is_segment ? job.end : document.end);
           }
         }
         return 0;
       },
       [](int64_t, int) {}, progress);
-  bring_together(communicator, counts);
+  reduce_to_root(communicator, counts);
 }
 
 }  // namespace llmtrain

@@ -9,14 +9,14 @@
 
 namespace llmtrain {
 
-/// What is cut into words apart from everything around it.
+/// Unit of text that is split into words separately.
 enum class TrainingUnit : uint8_t {
   line,      ///< a line with its end, as the tokenizers package reads files
-  document,  ///< so that what stands between lines can be learnt too
+  document,  ///< a document, so that the text between lines can be part of tokens, too
 };
 
-/// The words of files of text and how often they occur. Collective: every rank and thread reads its share; afterwards
-/// rank 0 has all counts, the others none. Memory is that of the distinct words, not of the files.
+/// Counts the words of files of text and rows. Collective: every rank and thread reads its share; afterwards rank 0 has
+/// all counts, the others none. Memory depends on the distinct words, not on the files.
 void count_words(const std::vector<InputFile>& files, const SourceScan& scan, const SplitPattern& split,
                  TrainingUnit unit, Communicator& communicator, const std::function<void(double)>& progress,
                  WordCounts& counts);

@@ -16,7 +16,7 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const TokenFileInfo& info) {
   try {
     std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer_from(info.tokenizer);
     if (tokenizer->vocabulary_size() != info.vocabulary_size || tokenizer->eos_id() != info.eos_id) {
-      throw UserError(ExitCode::bad_content, "its tokenizer and its vocabulary_size or eos_id disagree");
+      throw UserError(ExitCode::bad_content, "its tokenizer contradicts its vocabulary_size or eos_id");
     }
     return tokenizer;
   } catch (const UserError& error) {
@@ -35,8 +35,8 @@ void check_same_tokenizer(const DataConfig& config, const Tokenizer& named, cons
                           const std::string& path) {
   if (named.serialized() == stored.serialized()) return;
   throw UserError(ExitCode::deck,
-                  fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer that {} was made with ({}): "
-                              "set data.tokenizer = {}, or leave it out",
+                  fmt::format("data.tokenizer: {} (add_bos = {}) is not the tokenizer that made {} ({}); "
+                              "set data.tokenizer = {}, or remove the key",
                               config.tokenizer, config.add_bos, path, stored.kind(), path));
 }
 
@@ -45,8 +45,8 @@ bool names_tokenizer_of_ids(const DataConfig& config) { return config.tokenizer_
 void check_ids(const DataConfig& config, const Tokenizer& named, int64_t vocabulary) {
   if (vocabulary <= named.vocabulary_size()) return;
   throw UserError(ExitCode::bad_content,
-                  fmt::format("data.train or data.validation: token ids below {} are not those of data.tokenizer = {}, "
-                              "which has {} tokens: name the tokenizer that made them, or leave it out",
+                  fmt::format("data.train or data.validation: token ids below {} do not fit data.tokenizer = {}, "
+                              "which has {} tokens; name the tokenizer that made them, or remove the key",
                               vocabulary, config.tokenizer, named.vocabulary_size()));
 }
 

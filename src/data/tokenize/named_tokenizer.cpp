@@ -16,12 +16,13 @@ namespace {
 std::unique_ptr<Tokenizer> tokenizer_of_tokens(const std::string& path, const std::string& eos_token) {
   const auto file = open_token_file(path);
   if (file->info().tokenizer.empty()) {
-    throw UserError(ExitCode::bad_content, path + ": it holds no tokenizer, only token ids");
+    throw UserError(ExitCode::bad_content, path + ": it has no tokenizer, only token ids; name another tokenizer");
   }
   std::unique_ptr<Tokenizer> tokenizer = make_tokenizer_from(file->info().tokenizer);
   if (!eos_token.empty() && (tokenizer->eos_id() < 0 || tokenizer->token(tokenizer->eos_id()) != eos_token)) {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: its texts end with another token than \"{}\"", path, eos_token.substr(0, 60)));
+                    fmt::format("{}: its texts do not end with \"{}\", the requested end-of-text token", path,
+                                eos_token.substr(0, 60)));
   }
   return tokenizer;
 }
@@ -40,7 +41,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const Tokeniz
   if (use.ends_texts) require_eos(*tokenizer, name);
   if (use.begins_texts && tokenizer->bos_id() < 0) {
     throw UserError(ExitCode::bad_content,
-                    name + ": it has no token that begins a text: set data.add_bos = false (leave out --add-bos)");
+                    name + ": it has no begin-of-text token; set data.add_bos = false (omit --add-bos)");
   }
   return tokenizer;
 }

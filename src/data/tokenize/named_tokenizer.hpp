@@ -6,15 +6,15 @@
 
 namespace llmtrain {
 
-/// What a tokenizer is opened for.
+/// Requirements on a tokenizer that is opened.
 struct TokenizerUse {
-  std::string eos_token;      ///< ends a text instead of what its files name, when not empty
-  bool ends_texts = false;    ///< it must have a token for that
-  bool begins_texts = false;  ///< and one for that
+  std::string eos_token;      ///< ends a text instead of the token in its files, unless empty
+  bool ends_texts = false;    ///< True if it must have such a token
+  bool begins_texts = false;  ///< True if it must have a token that begins texts
 };
 
-/// The tokenizer that a deck or a command line names: bytes, a token file (.h5) for the one that it was made with, or a
-/// published one's file or folder. UserError(command_line) for what is none of them.
+/// Opens the tokenizer that a deck or a command line names: bytes, a token file (.h5) for the one that made it, or the
+/// file or folder of a published one. Throws UserError(command_line) for any other name.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const TokenizerUse& use = {});
 
 }  // namespace llmtrain

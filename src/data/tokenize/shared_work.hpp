@@ -1,7 +1,7 @@
 #pragma once
-// Items of work (pieces of files) shared out to ranks and threads. Each rank takes a contiguous range, so that results
-// joined in rank order are in item order, whatever the rank count. Ranks meet every half second: nobody waits long
-// inside a collective while others work, and all know how far the job is.
+// Work items (pieces of files) divided among ranks and threads. Each rank takes a contiguous range, so that results
+// joined in rank order are in item order, whatever the rank count. Ranks synchronize every half second: none waits long
+// inside a collective while others work, and all know the progress.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,8 +28,8 @@ inline ItemRange own_items(int64_t items, const Communicator& communicator) {
 inline constexpr const char* while_reading = "while the data were read";
 
 /// Collective. process(item) -> Result runs on threads for the items [begin, end) of this rank, collect(item, result)
-/// on the calling thread in item order. After a UserError on any rank, or a wish to stop, all stop, and every rank
-/// throws. `progress` gets the share of all ranks' items that is done, on rank 0.
+/// on the calling thread in item order. After a UserError on any rank, or a stop request, all ranks stop and throw. On
+/// rank 0, `progress` receives the completed fraction of all ranks' items.
 template <class Result, class Process, class Collect>
 void share_work(Communicator& communicator, ItemRange own, const Process& process, const Collect& collect,
                 const std::function<void(double)>& progress) {

@@ -1,5 +1,5 @@
-// Opens a token file as what it is, a file from anywhere: every link must be a hard one, every dataset plain bytes
-// inside this file, every size within the file, before anything is allocated.
+// Opens a token file from an untrusted source: every link must be a hard one, every dataset plain bytes inside this
+// file, every size within the file, before anything is allocated.
 
 #include <fmt/format.h>
 
@@ -20,12 +20,12 @@ class LayoutReader {
  public:
   explicit LayoutReader(const std::string& path) : path_(path) {
     file_bytes_ = FileHandle::open_to_read(path).size();
-    H5PLset_loading_state(0);  // a filter named by the file must not load code
+    H5PLset_loading_state(0);  // a filter that the file names must not load code
     const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     H5Pset_fapl_sec2(access.get());
-    H5Pset_file_locking(access.get(), false, true);  // several file systems of clusters have no locks
+    H5Pset_file_locking(access.get(), false, true);  // several cluster file systems have no locks
     file_ = Hdf5Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
-    if (!file_.valid()) refuse("not an HDF5 file, or cut short or damaged");
+    if (!file_.valid()) refuse("not an HDF5 file, or cut off or damaged");
     const Hdf5Handle creation(H5Fget_create_plist(file_.get()), H5Pclose);
     hsize_t user_block = 0;
     if (!creation.valid() || H5Pget_userblock(creation.get(), &user_block) < 0 || user_block != 0) {
@@ -38,7 +38,8 @@ class LayoutReader {
     TokenFileInfo& info = layout.info;
     info.path = path_;
     const int64_t file_version = integer(attribute_version, 1, std::numeric_limits<int64_t>::max());
-    if (file_version != version) refuse(fmt::format("format version {}, this program reads {}", file_version, version));
+    if (file_version != version)
+      refuse(fmt::format("it has format version {}; this program reads {}", file_version, version));
     info.vocabulary_size = integer(attribute_vocabulary, 1, max_vocabulary);
     info.eos_id = static_cast<int32_t>(integer(attribute_eos, -1, info.vocabulary_size - 1));
     info.characters = optional_count(attribute_characters);
@@ -85,7 +86,7 @@ class LayoutReader {
     bool fits = type.valid() && H5Tget_class(type.get()) == H5T_INTEGER && H5Tget_sign(type.get()) == H5T_SGN_NONE &&
                 (width == 1 || H5Tget_order(type.get()) == H5T_ORDER_LE) && H5Tget_precision(type.get()) == 8 * width;
     fits = fits && std::find(widths.begin(), widths.end(), static_cast<int>(width)) != widths.end();
-    if (!fits) refuse(fmt::format("/{} has another type than unsigned little-endian integers of the right size", name));
+    if (!fits) refuse(fmt::format("/{} must have unsigned little-endian integers of the right size", name));
 
     const Hdf5Handle space(H5Dget_space(object.get()), H5Sclose);
     hsize_t extent = 0;
@@ -96,7 +97,7 @@ class LayoutReader {
     const uint64_t limit = static_cast<uint64_t>(file_bytes_);
     const haddr_t offset = H5Dget_offset(object.get());
     if (offset == HADDR_UNDEF || extent > limit / width || offset > limit - extent * width) {
-      refuse(fmt::format("/{} declares {} entries, more than the file of {} bytes holds", name, extent, file_bytes_));
+      refuse(fmt::format("/{} declares {} entries, more than fit in {} bytes of file", name, extent, file_bytes_));
     }
     return {static_cast<int64_t>(offset), static_cast<int64_t>(extent), static_cast<int>(width)};
   }
@@ -117,7 +118,8 @@ class LayoutReader {
     return handle;
   }
 
-  /// Entries of an attribute of at most one dimension; bounded by the file, since attributes are stored as they are.
+  /// Number of entries of an attribute of at most one dimension; the file bounds it, since attributes are stored as
+  /// they are.
   int64_t entries(const char* name, hid_t handle, size_t width) const {
     const Hdf5Handle space(H5Aget_space(handle), H5Sclose);
     const int dimensions = space.valid() ? H5Sget_simple_extent_ndims(space.get()) : -1;
@@ -125,7 +127,7 @@ class LayoutReader {
     const int64_t limit = std::min(file_bytes_, max_attribute);
     if (dimensions < 0 || dimensions > 1 || count < 0 || width == 0 || width > static_cast<size_t>(limit) ||
         count > limit / static_cast<int64_t>(width)) {
-      refuse(fmt::format("attribute {} has no usable size", name));
+      refuse(fmt::format("attribute {} has an invalid size", name));
     }
     return count;
   }
@@ -148,14 +150,14 @@ class LayoutReader {
     return H5Aexists(file_.get(), name) > 0 ? integer(name, 0, std::numeric_limits<int64_t>::max()) : 0;
   }
 
-  /// Fixed-length strings; none when the attribute is missing.
+  /// Reads fixed-length strings; none if the attribute is missing.
   std::vector<std::string> strings(const char* name) const {
     std::vector<std::string> result;
     const Hdf5Handle handle = attribute(name);
     if (!handle.valid()) return result;
     const Hdf5Handle type(H5Aget_type(handle.get()), H5Tclose);
     if (!type.valid() || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0) {
-      refuse(fmt::format("attribute {} is not a string of fixed length", name));
+      refuse(fmt::format("attribute {} must be a string of fixed length", name));
     }
     const size_t width = H5Tget_size(type.get());
     const size_t count = static_cast<size_t>(entries(name, handle.get(), width));

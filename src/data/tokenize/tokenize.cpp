@@ -21,37 +21,38 @@ namespace {
 
 constexpr int64_t tokenize_job_bytes = hash_piece;
 constexpr int64_t copy_tokens = int64_t{1} << 18;
-constexpr int64_t cut_window = int64_t{1} << 12;  // bytes
-// Bytes that are encoded as one text. Where every part must look for a cut, the search is bounded, too.
+constexpr int64_t cut_search_bytes = int64_t{1} << 12;  // bytes
+// Bytes that are encoded as one text. They also bound the search for a cut.
 constexpr int64_t longest_whole = int64_t{1} << 30;
 constexpr int64_t longest_uncut = int64_t{64} << 20;
 
-/// Consecutive bytes of one file: whole documents, or a part of a long one; of rows a piece of the file.
+/// Consecutive bytes of one file: whole documents, or a segment of a long one; for rows a piece of the file.
 struct TokenizeJob {
   size_t file;
   int64_t begin;
   int64_t end;
-  size_t first_document = 0;  // of the scan
-  size_t documents = 0;       // 1 for a part
+  size_t first_document = 0;  // index in the scan
+  size_t documents = 0;       // 1 for a segment
   bool starts = true;         // the first document begins here
   bool ends = true;           // the last document ends here
 };
 
 struct JobResult {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> mask;     // of rows with labels, else empty
-  std::vector<uint64_t> counts;  // tokens of each document
+  std::vector<uint8_t> mask;     // for rows with labels, otherwise empty
+  std::vector<uint64_t> counts;  // number of tokens of each document
   int32_t highest = -1;
   int64_t skipped = 0;
-  int64_t padding = 0;  // tokens of rows that were left out
+  int64_t padding = 0;  // padding tokens that were omitted
 };
 
-/// Documents [first, last) of the scan, all of one file; long ones in parts of about equal length, if the tokenizer
-/// can.
-void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool in_parts, std::vector<TokenizeJob>& jobs) {
+/// Divides documents [first, last) of the scan, all of one file; long ones into segments of about equal length, if the
+/// tokenizer supports it.
+void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool segmentable,
+                   std::vector<TokenizeJob>& jobs) {
   for (size_t d = first; d < last; ++d) {
-    const DocumentPlace& document = scan.documents[d];
-    if (in_parts && document.end - document.begin > tokenize_job_bytes) {
+    const DocumentRange& document = scan.documents[d];
+    if (segmentable && document.end - document.begin > tokenize_job_bytes) {
       for (int64_t begin = document.begin; begin < document.end; begin += tokenize_job_bytes) {
         const int64_t end = std::min(begin + tokenize_job_bytes, document.end);
         jobs.push_back({document.file, begin, end, d, 1, begin == document.begin, end == document.end});
@@ -69,7 +70,7 @@ void add_text_jobs(const SourceScan& scan, size_t first, size_t last, bool in_pa
 std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
   const std::vector<InputFile>& files = request.files;
   const SourceScan& scan = request.scan;
-  const bool in_parts = request.tokenizer != nullptr && request.tokenizer->works_on_parts();
+  const bool segmentable = request.tokenizer != nullptr && request.tokenizer->is_segmentable();
   std::vector<TokenizeJob> jobs;
   std::vector<FilePiece> pieces;
   size_t document = 0;
@@ -77,7 +78,7 @@ std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
     if (files[f].kind == InputKind::text) {
       const size_t first = document;
       while (document < scan.documents.size() && scan.documents[document].file == f) ++document;
-      add_text_jobs(scan, first, document, in_parts, jobs);
+      add_text_jobs(scan, first, document, segmentable, jobs);
     } else {
       pieces.clear();
       cut_into_pieces(f, files[f].bytes, pieces);
@@ -87,7 +88,7 @@ std::vector<TokenizeJob> jobs_of(const TokenizeRequest& request) {
   return jobs;
 }
 
-/// Facts of a rank that all need, in words of 64 bits.
+/// Facts of a rank that all ranks need, in words of 64 bits.
 struct RankSummary {
   uint64_t continues = 0;  // the first document began on an earlier rank
   uint64_t highest = 0;    // token id + 1
@@ -104,8 +105,8 @@ class Tokenization {
 
   void run() {
     throw_on_all_ranks(communicator_, [&] {
-      ids_part_ = FileHandle::create_unnamed(folder_of(request_.output));
-      mask_part_ = FileHandle::create_unnamed(folder_of(request_.output));
+      local_ids_ = FileHandle::create_unnamed(folder_of(request_.output));
+      local_mask_ = FileHandle::create_unnamed(folder_of(request_.output));
     });
     encode_jobs();
     const TokenFileInfo info = join_ranks();
@@ -114,7 +115,7 @@ class Tokenization {
       check_unchanged();
       if (communicator_.rank() == 0) writer = std::make_unique<TokenFileWriter>(request_.output, info, offsets_);
     });
-    copy_parts(share_place(writer.get()), info.has_mask);
+    copy_local_files(share_region(writer.get()), info.has_mask);
     publish(writer.get());
   }
 
@@ -133,21 +134,21 @@ class Tokenization {
 
   FileHandle open(const TokenizeJob& job) const { return open_content(request_.files[job.file]); }
 
-  /// Where a part really begins: at the first cut at or after the place that it was given. Parts without a cut are
-  /// empty, and the one before goes on.
+  /// Returns the actual begin of a segment: the first cut at or after its nominal begin. A segment without a cut is
+  /// empty, and the one before continues.
   int64_t cut_after(const FileHandle& file, int64_t place, int64_t end) const {
-    std::string window;
-    for (int64_t begin = place - 1; begin + 1 < end; begin += cut_window) {
+    std::string block;
+    for (int64_t begin = place - 1; begin + 1 < end; begin += cut_search_bytes) {
       if (begin - place > longest_uncut) {
         fail_at_byte(file, place,
-                     fmt::format("{} MiB without a place to cut the text (white space, for most "
-                                 "tokenizers): this is no text for data.tokenizer",
+                     fmt::format("{} MiB have no position to cut the text (white space, for most "
+                                 "tokenizers); choose another data.tokenizer for this text",
                                  longest_uncut >> 20));
       }
-      // Overlapping by what a cut is judged by.
-      window.resize(static_cast<size_t>(std::min(begin + cut_window + 8, end) - begin));
-      file.read(begin, static_cast<int64_t>(window.size()), window.data());
-      const size_t cut = request_.tokenizer->find_cut(window);
+      // Blocks overlap by the context that a cut depends on.
+      block.resize(static_cast<size_t>(std::min(begin + cut_search_bytes + 8, end) - begin));
+      file.read(begin, static_cast<int64_t>(block.size()), block.data());
+      const size_t cut = request_.tokenizer->find_cut(block);
       if (cut != std::string_view::npos) return begin + static_cast<int64_t>(cut);
     }
     return end;
@@ -160,7 +161,7 @@ class Tokenization {
     const int64_t last = job.ends ? job.end : cut_after(file, job.end, document_end);
     if (last - first > longest_whole) {
       fail_at_byte(file, first,
-                   fmt::format("a document of {} bytes, which this tokenizer takes as a whole, up to {}: "
+                   fmt::format("a document has {} bytes, but this tokenizer encodes whole documents of at most {}; "
                                "set data.document_separator",
                                last - first, longest_whole));
     }
@@ -169,7 +170,7 @@ class Tokenization {
     file.read(first, static_cast<int64_t>(buffer.size()), buffer.data());
     JobResult result;
     for (size_t d = job.first_document; d < job.first_document + job.documents; ++d) {
-      const DocumentPlace& document = request_.scan.documents[d];
+      const DocumentRange& document = request_.scan.documents[d];
       const int64_t begin = std::max(document.begin, first), end = std::max(begin, std::min(document.end, last));
       const size_t before = result.ids.size();
       if (request_.add_bos && job.starts) result.ids.push_back(request_.tokenizer->bos_id());
@@ -186,7 +187,7 @@ class Tokenization {
                     std::vector<int32_t>& ids) const {
     try {
       const size_t before = ids.size();
-      request_.tokenizer->encode_part(text, job.starts, ids);
+      request_.tokenizer->encode_segment(text, job.starts, ids);
       require_rows_for(text, std::span(ids).subspan(before));
     } catch (const EncodeError& error) {
       fail_at_byte(file, at + static_cast<int64_t>(error.byte()), error.reason());
@@ -230,7 +231,7 @@ class Tokenization {
 
   bool has_row(int32_t id) const { return request_.embedding_rows == 0 || id < request_.embedding_rows; }
 
-  /// `ids`: those of the text, perhaps with BOS before them.
+  /// `ids` are those of the text, possibly with BOS before them.
   void require_rows_for(std::string_view text, std::span<const int32_t> ids) const {
     const auto wrong = std::ranges::find_if_not(ids, [&](int32_t id) { return has_row(id); });
     if (wrong == ids.end()) return;
@@ -260,7 +261,7 @@ class Tokenization {
     result.highest = std::max(result.highest, highest);
   }
 
-  /// Into this rank's part files, ids as int32.
+  /// Writes ids as int32 into this rank's temporary files.
   void collect(const TokenizeJob& job, JobResult& result) {
     size_t first = 0;
     if (!job.starts) {
@@ -274,11 +275,11 @@ class Tokenization {
     counts_.insert(counts_.end(), result.counts.begin() + static_cast<std::ptrdiff_t>(first), result.counts.end());
     const int64_t begin = static_cast<int64_t>(summary_.tokens);
     const int64_t count = static_cast<int64_t>(result.ids.size());
-    ids_part_.write(begin * 4, count * 4, result.ids.data());
+    local_ids_.write(begin * 4, count * 4, result.ids.data());
     if (request_.tokenizer == nullptr) {
       const bool masked = !result.mask.empty();
       if (!masked) result.mask.assign(result.ids.size(), 1);
-      mask_part_.write(begin, count, result.mask.data());
+      local_mask_.write(begin, count, result.mask.data());
       summary_.has_mask |= masked ? 1 : 0;
     }
     summary_.tokens += static_cast<uint64_t>(count);
@@ -287,7 +288,7 @@ class Tokenization {
     summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
   }
 
-  /// Document offsets of the whole file, where this rank's tokens begin, and the attributes.
+  /// Computes document offsets of the whole file, the begin of this rank's tokens, and the attributes.
   TokenFileInfo join_ranks() {
     std::string mine(reinterpret_cast<const char*>(&summary_), sizeof(summary_));
     mine.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * 8);
@@ -317,7 +318,8 @@ class Tokenization {
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
     throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
-    if (padding > 0 && report_) report_(fmt::format("{} tokens are padding (attention_mask 0) and left out", padding));
+    if (padding > 0 && report_)
+      report_(fmt::format("{} tokens are padding (attention_mask 0) and are omitted", padding));
     return info;
   }
 
@@ -336,7 +338,7 @@ class Tokenization {
       info.vocabulary_size = static_cast<int64_t>(highest);
       const int64_t rows = static_cast<int64_t>(offsets_.size()) - 1 + info.skipped_documents;
       check_skipped_rows(request_.files.front().path, rows, info.skipped_documents,
-                         "their input_ids are an empty list, or attention_mask is 0 everywhere");
+                         "their input_ids are empty, or attention_mask is 0 everywhere");
     }
     for (size_t f = 0; f < request_.files.size(); ++f) {
       const InputFile& file = request_.files[f];
@@ -352,27 +354,27 @@ class Tokenization {
     for (const InputFile& file : request_.files) {
       const FileHandle handle = open_content(file);
       if (handle.size() != file.bytes || (communicator_.rank() == 0 && handle.modified() != file.modified)) {
-        throw UserError(ExitCode::io, file.path + ": the file was changed while it was read; start again");
+        throw UserError(ExitCode::io, file.path + ": the file was changed during reading; start again");
       }
     }
   }
 
-  TokenRegionWriter::Place share_place(const TokenFileWriter* writer) {
-    TokenRegionWriter::Place place;
+  TokenRegionWriter::Target share_region(const TokenFileWriter* writer) {
+    TokenRegionWriter::Target target;
     std::string path;
     if (writer != nullptr) {
-      place = writer->place();
-      path = place.path;
+      target = writer->target();
+      path = target.path;
     }
-    token_format::Region regions[2] = {place.tokens, place.mask};
+    token_format::Region regions[2] = {target.tokens, target.mask};
     communicator_.broadcast(path);
     communicator_.broadcast(regions, sizeof(regions));
     return {path, regions[0], regions[1]};
   }
 
-  void copy_parts(const TokenRegionWriter::Place& place, bool has_mask) {
+  void copy_local_files(const TokenRegionWriter::Target& target, bool has_mask) {
     std::unique_ptr<TokenRegionWriter> region;
-    throw_on_all_ranks(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(place); });
+    throw_on_all_ranks(communicator_, [&] { region = std::make_unique<TokenRegionWriter>(target); });
     const int64_t tokens = static_cast<int64_t>(summary_.tokens);
     const int64_t pieces = (tokens + copy_tokens - 1) / copy_tokens;
     share_work<int>(
@@ -380,22 +382,22 @@ class Tokenization {
         [&](int64_t piece) {
           const int64_t begin = piece * copy_tokens, count = std::min(copy_tokens, tokens - begin);
           std::vector<int32_t> ids(static_cast<size_t>(count));
-          ids_part_.read(begin * 4, count * 4, ids.data());
+          local_ids_.read(begin * 4, count * 4, ids.data());
           region->write(token_begin_ + begin, ids);
           if (has_mask) {
             std::vector<uint8_t> mask(static_cast<size_t>(count));
-            mask_part_.read(begin, count, mask.data());
+            local_mask_.read(begin, count, mask.data());
             region->write_mask(token_begin_ + begin, mask);
           }
           return 0;
         },
         [](int64_t, int) {}, nullptr);
     throw_on_all_ranks(communicator_, [&] { region->sync(); });
-    place_path_ = place.path;
+    output_path_ = target.path;
   }
 
   void publish(TokenFileWriter* writer) {
-    const std::string digest = request_.with_digest ? file_digest(place_path_, communicator_) : std::string();
+    const std::string digest = request_.with_digest ? file_digest(output_path_, communicator_) : std::string();
     throw_on_all_ranks(communicator_, [&] {
       if (writer == nullptr) return;
       writer->publish();
@@ -407,12 +409,12 @@ class Tokenization {
   Communicator& communicator_;
   const ProgressReport& report_;
   std::vector<TokenizeJob> jobs_;
-  FileHandle ids_part_, mask_part_;
+  FileHandle local_ids_, local_mask_;
   RankSummary summary_;
-  std::vector<uint64_t> counts_;   // tokens of this rank's documents
-  std::vector<uint64_t> offsets_;  // of all documents
+  std::vector<uint64_t> counts_;   // token counts of this rank's documents
+  std::vector<uint64_t> offsets_;  // offsets of all documents
   int64_t token_begin_ = 0;
-  std::string place_path_;
+  std::string output_path_;
 };
 
 }  // namespace

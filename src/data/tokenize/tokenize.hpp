@@ -1,5 +1,5 @@
 #pragma once
-// Text or rows -> one token file. The file is the same, byte for byte, whatever the number of ranks and threads.
+// Converts text or rows to one token file, whose bytes do not depend on the number of ranks and threads.
 
 #include <string>
 #include <vector>
@@ -12,19 +12,19 @@
 namespace llmtrain {
 
 struct TokenizeRequest {
-  std::vector<InputFile> files;              ///< all text (also in rows) or all rows of ids
-  SourceScan scan;                           ///< of these files
+  std::vector<InputFile> files;              ///< all of text (rows of text included) or all of rows of ids
+  SourceScan scan;                           ///< scan of these files
   const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
-  int64_t embedding_rows = 0;  ///< UserError(bad_content) where a token has an id that is not below it; 0: any may
+  int64_t embedding_rows = 0;  ///< limit of ids (UserError(bad_content)); 0: none
   std::string output;
   std::string command;       ///< stored in the file
-  bool with_digest = false;  ///< also writes <output>.digest: size and content hash of the file
+  bool with_digest = false;  ///< True if <output>.digest is written, too: size and content hash of the file
 };
 
-/// Collective; `output` lies in a folder that all ranks see. Text: encode(document) + EOS, BOS before it with add_bos.
-/// Rows of ids: as they are, their labels as the mask.
+/// Collective; `output` is in a folder that all ranks see. Text becomes encode(document) + EOS, with BOS before it if
+/// add_bos. Rows of ids are copied, their labels become the mask.
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report);
 
 }  // namespace llmtrain

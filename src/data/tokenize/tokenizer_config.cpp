@@ -26,15 +26,18 @@ struct SplitCodec {
 void TokenizerConfig::visit(DeckKeys& keys) {
   keys.section("tokenizer", "Control how data.tokenizer = bpe is learnt from the training text.");
   keys.key<SplitCodec>("split", split,
-                       {.doc = "The pattern that cuts text into words, inside which pairs are merged: that of GPT-2, "
+                       {.doc = "Pattern that splits text into words, within which pairs are merged: that of GPT-2, "
                                "Llama 3, Qwen 2 and 3.5, GPT-4o (o200k), Mistral (tekken), DBRX."});
-  keys.key("unit", unit,
-           {.doc = "line: every line with its end is cut by itself, as the tokenizers package reads files; document: a "
-                   "document as a whole, so that tokens may hold several line ends."});
-  keys.key("min_frequency", min_frequency,
-           {.unit = "occurrences", .range = at_least(0), .doc = "A pair that occurs less often is not merged."});
+  keys.key(
+      "unit", unit,
+      {.doc =
+           "line: split every line (with its end) separately, as the tokenizers package reads files; document: split a "
+           "document as a whole, so that tokens can contain several line ends."});
+  keys.key(
+      "min_frequency", min_frequency,
+      {.unit = "occurrences", .range = at_least(0), .doc = "Minimum number of occurrences of a pair that is merged."});
   keys.key("special_tokens", special_tokens,
-           {.doc = "Further special tokens behind <|endoftext|> and, with data.add_bos, <|begin_of_text|>."});
+           {.doc = "Additional special tokens, after <|endoftext|> and, with data.add_bos, <|begin_of_text|>."});
 }
 
 void TokenizerConfig::resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos) const {
@@ -42,13 +45,14 @@ void TokenizerConfig::resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos
   for (size_t i = 0; i < all.size(); ++i) {
     const auto first = std::find(all.begin(), all.end(), all[i]);
     deck.check(!all[i].empty() && find_invalid_utf8(all[i]) == std::string::npos, {"tokenizer.special_tokens"},
-               "a special token must be UTF-8 text and not empty");
+               "a special token must be non-empty UTF-8 text");
     deck.check(first == all.begin() + static_cast<std::ptrdiff_t>(i), {"tokenizer.special_tokens"},
-               fmt::format("{} is there already", all[i]));
+               fmt::format("{} is repeated", all[i]));
   }
   const auto least = static_cast<int64_t>(256 + all.size());
-  deck.check(vocab_size >= least, {"data.vocab_size", "tokenizer.special_tokens"},
-             fmt::format("{} is too small: 256 bytes and {} special tokens need {}", vocab_size, all.size(), least));
+  deck.check(
+      vocab_size >= least, {"data.vocab_size", "tokenizer.special_tokens"},
+      fmt::format("{} is too small: 256 bytes and {} special tokens need at least {}", vocab_size, all.size(), least));
 }
 
 TokenizerTraining TokenizerConfig::training(int64_t vocab_size, bool add_bos) const {

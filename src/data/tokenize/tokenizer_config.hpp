@@ -11,14 +11,14 @@ class DeckKeys;
 class DeckLoader;
 struct TokenizerTraining;
 
-/// [tokenizer]: how data.tokenizer = bpe is learnt from the training text.
+/// [tokenizer]: training of data.tokenizer = bpe on the training text.
 struct TokenizerConfig {
   enum class Unit : uint8_t { line, document };
 
   std::string split = "gpt2";  ///< name of a split pattern
   Unit unit = Unit::line;
   int64_t min_frequency = 0;
-  std::vector<std::string> special_tokens;  ///< besides the end of a text and, with data.add_bos, its beginning
+  std::vector<std::string> special_tokens;  ///< in addition to the end of a text and, with data.add_bos, its beginning
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, int64_t vocab_size, bool add_bos) const;  ///< checks only

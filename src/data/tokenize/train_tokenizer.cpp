@@ -39,11 +39,11 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
   find_split(training.split);
   check_bpe_options(options_of(training));
   if (files.empty()) {
-    throw UserError(ExitCode::deck, "there is no text to learn a tokenizer from: token files have theirs already");
+    throw UserError(ExitCode::deck, "there is no text to train a tokenizer on; token files already have theirs");
   }
   for (const InputFile& file : files) {
     if (!is_encoded(file.kind)) {
-      throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, which this is not");
+      throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, but this file has none");
     }
   }
   for (const std::string* token : {&training.eos, &training.bos}) {
@@ -54,8 +54,8 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
   }
 }
 
-/// Rank 0 works on a thread of its own; the ranks meet every half second, so that nobody waits long inside a
-/// collective. `stop` becomes the code of a wish to stop that has come to any of them.
+/// Rank 0 works on a separate thread; the ranks synchronize every half second, so that none waits long inside a
+/// collective. `stop` becomes the code of a stop request that any rank received.
 template <class Work>
 void work_on_root(Communicator& communicator, const Work& work, const std::function<void()>& each_round,
                   std::atomic<int64_t>& stop) {

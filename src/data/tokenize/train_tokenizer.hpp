@@ -32,14 +32,14 @@ struct TrainedTokenizer {
   int64_t words = 0;
 };
 
-/// Byte-level BPE learnt from files of text and rows of text that were scanned. Collective: all ranks count words, rank
-/// 0 merges pairs, all get the same result, which does not depend on the number of ranks and threads. UserError as
+/// Trains byte-level BPE on scanned files of text and rows of text. Collective: all ranks count words, rank 0 merges
+/// pairs, all get the same result, which does not depend on the number of ranks and threads. Throws UserError like
 /// train_bpe; (bad_content) for files that are not text.
 TrainedTokenizer train_tokenizer(const std::vector<InputFile>& files, const SourceScan& scan,
                                  const TokenizerTraining& training, Communicator& communicator,
                                  const ProgressReport& report);
 
-/// Names of the split patterns that tokenizers can be trained with.
+/// Returns the names of the split patterns that tokenizers can be trained with.
 std::vector<std::string_view> trainable_splits();
 
 }  // namespace llmtrain

@@ -15,9 +15,9 @@
 namespace llmtrain {
 namespace {
 
-constexpr int training_version = 1;  // raised when the same text and settings give another tokenizer
+constexpr int training_version = 1;  // increased when the same text and settings give another tokenizer
 
-/// Everything that the tokenizer is a function of.
+/// Everything that determines the tokenizer.
 std::string key_of(const std::vector<InputFile>& files, const SourceScan& scan, const TokenizerTraining& training) {
   std::string text =
       fmt::format("bpe {} {} {} {} {} {} {}\n{}", training_version, training.vocabulary_size, training.min_frequency,
@@ -44,7 +44,7 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
   std::string own = folder + "/tokenizer-" + key_of(files, scan, training);
   const StoredFile stored = check_digest(own + "/tokenizer.json", communicator);
   if (stored == StoredFile::whole) return own;
-  if (stored == StoredFile::damaged) report(own + ": the cached tokenizer is damaged: learnt again");
+  if (stored == StoredFile::damaged) report(own + ": the cached tokenizer is damaged; training it again");
   throw_on_all_ranks(communicator, [&] { require_writable_cache(folder); });
   const TrainedTokenizer trained = train_tokenizer(files, scan, training, communicator, report);
   throw_on_all_ranks(communicator, [&] {
@@ -63,10 +63,10 @@ std::string open_trained_tokenizer(const std::vector<InputFile>& files, const So
 }
 
 std::string describe(const TrainedTokenizer& trained, const TokenizerTraining& training) {
-  std::string text = fmt::format("{} tokens learnt from {} words, {} of them distinct", trained.tokens, trained.words,
+  std::string text = fmt::format("{} tokens trained on {} words, {} of them distinct", trained.tokens, trained.words,
                                  trained.distinct_words);
   if (trained.tokens < training.vocabulary_size) {
-    text += fmt::format(" ({} fewer than asked for: no pair of neighbours is left that occurs {})",
+    text += fmt::format(" ({} fewer than requested: no remaining pair occurs {})",
                         training.vocabulary_size - trained.tokens,
                         training.min_frequency > 1 ? fmt::format("{} times", training.min_frequency) : "at all");
   }

@@ -1,18 +1,18 @@
 #pragma once
-// The frequent pairs of neighbours while BPE is trained: counts, and the slots where they may be.
+// Frequent pairs of adjacent tokens during BPE training: their counts, and the slots where they can occur.
 
 #include <cstdint>
 #include <vector>
 
 namespace llmtrain {
 
-/// Two ids as one number; orders as the pair does.
+/// Two ids as one number, which sorts like the pair.
 using BpePair = uint64_t;
 inline BpePair bpe_pair(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
 inline uint32_t left_of(BpePair pair) { return static_cast<uint32_t>(pair >> 32); }
 inline uint32_t right_of(BpePair pair) { return static_cast<uint32_t>(pair); }
 
-/// SplitMix64's finalizer.
+/// The finalizer of SplitMix64.
 inline uint64_t hash_of_pair(BpePair pair) {
   pair = (pair ^ (pair >> 30)) * 0xBF58476D1CE4E5B9u;
   pair = (pair ^ (pair >> 27)) * 0x94D049BB133111EBu;
@@ -25,15 +25,15 @@ class BpePairTable {
   static constexpr BpePair free = UINT64_MAX;
   struct Record {
     BpePair pair = free;
-    int64_t count = 0;    // occurrences in the corpus
-    uint32_t places = 0;  // where its slots begin in the list of places
-    uint32_t slots = 0;   // how many
+    int64_t count = 0;       // occurrences in the corpus
+    uint32_t positions = 0;  // index of its first slot in the list of positions
+    uint32_t slots = 0;      // number of slots
     bool is_free() const { return pair == free; }
   };
 
   BpePairTable() { clear(); }
   size_t size() const { return size_; }
-  const std::vector<Record>& records() const { return records_; }  ///< free ones included
+  const std::vector<Record>& records() const { return records_; }  ///< with free records
 
   Record* find(BpePair pair) {
     for (size_t r = home(pair);; r = (r + 1) & mask()) {
@@ -41,7 +41,7 @@ class BpePairTable {
       if (records_[r].is_free()) return nullptr;
     }
   }
-  /// The record of `pair`, a new one with count 0 when there is none. Others may move.
+  /// Returns the record of `pair`, or a new one with count 0. This can move other records.
   Record& insert(BpePair pair) {
     if ((size_ + 1) * 4 > records_.size() * 3) grow();
     size_t r = home(pair);
@@ -57,7 +57,7 @@ class BpePairTable {
     if (record == nullptr) return;
     size_t hole = static_cast<size_t>(record - records_.data());
     for (size_t r = (hole + 1) & mask(); !records_[r].is_free(); r = (r + 1) & mask()) {
-      // a record may move back to the hole unless that lies before its home
+      // a record can move to the hole unless the hole lies before its home
       if (((r - home(records_[r].pair)) & mask()) < ((r - hole) & mask())) continue;
       records_[hole] = records_[r];
       hole = r;

@@ -17,9 +17,9 @@ namespace llmtrain {
 namespace {
 
 constexpr int32_t no_id = -1;
-constexpr size_t ahead = 8;  // places whose memory is fetched while one is worked on
+constexpr size_t ahead = 8;  // number of positions to prefetch ahead
 
-/// Tokens in printable form, and the id of each.
+/// List of tokens in printable form, with the id of each.
 class TokenList {
  public:
   explicit TokenList(size_t expected) : slots_(std::bit_ceil(expected + expected / 2), no_id) {
@@ -64,14 +64,15 @@ void check_bpe_options(const BpeTrainingOptions& options) {
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) refuse("a special token is empty");
     if (find_invalid_utf8(token) != std::string::npos) refuse("a special token is not UTF-8");
-    if (!seen.insert(token).second) refuse(fmt::format("the special token {} is named twice", token));
+    if (!seen.insert(token).second) refuse(fmt::format("the special token {} is repeated", token));
   }
   const auto least = static_cast<int64_t>(256 + seen.size());
   if (options.vocabulary_size < least || options.vocabulary_size > max_bpe_tokens) {
-    refuse(fmt::format(
-        "a vocabulary of {} tokens: set --vocab-size (data.vocab_size) to at least {} (256 bytes and the special "
-        "tokens) and at most {}",
-        options.vocabulary_size, least, max_bpe_tokens));
+    refuse(
+        fmt::format("a vocabulary of {} tokens is not possible; set --vocab-size (data.vocab_size) to at least {} (256 "
+                    "bytes and the special "
+                    "tokens) and at most {}",
+                    options.vocabulary_size, least, max_bpe_tokens));
   }
 }
 
@@ -96,7 +97,7 @@ class Trainer {
       : options_(options),
         tokens_(std::move(alphabet.tokens)),
         words_(counts, alphabet.id_of_byte),
-        hot_((give_back(), words_), options.threads) {
+        hot_((release_free_memory(), words_), options.threads) {
     bytes_.reserve(static_cast<size_t>(options.vocabulary_size));
     merges_.reserve(static_cast<size_t>(options.vocabulary_size));
     for (size_t id = 0; id < tokens_.size(); ++id) remember_bytes(id);
@@ -130,17 +131,17 @@ class Trainer {
  private:
   using HotPairs = BpeHotPairs<Id>;
 
-  static void give_back() {
+  static void release_free_memory() {
 #ifdef __GLIBC__
-    malloc_trim(0);  // else what the words took on other threads stays with them
+    malloc_trim(0);  // otherwise the allocator keeps the memory that the words used on other threads
 #endif
   }
   struct Candidate {
-    int64_t count;  // at most this
+    int64_t count;  // upper bound
     BpePair pair;
   };
-  /// A pair with the new token.
-  struct NewPlace {
+  /// Pair that contains the new token.
+  struct NewPosition {
     uint32_t left;
     uint32_t right;
     uint32_t slot;
@@ -179,14 +180,14 @@ class Trainer {
 
   void remember_bytes(size_t id) {
     std::string bytes;
-    from_byte_level(tokens_[id], bytes);  // special tokens never stand in a word, unless they read like bytes
+    from_byte_level(tokens_[id], bytes);  // a special token never occurs in a word, unless it reads like a byte
     bytes_.push_back(static_cast<uint32_t>(bytes.size()));
     if (options_.ties == BpeTrainingOptions::Ties::bytes) strings_.push_back(bytes);
   }
 
   void merge_everywhere(const BpePairTable::Record& record) {
     const uint32_t left = left_of(record.pair), right = right_of(record.pair);
-    hot_.copy_places(record, places_);
+    hot_.copy_positions(record, places_);
     hot_.erase(record.pair);
     const std::string token = std::string(tokens_[left]).append(tokens_[right]);
     const int32_t known = tokens_.find(token);
@@ -194,7 +195,7 @@ class Trainer {
     if (known == no_id) remember_bytes(static_cast<size_t>(id));
     merges_.emplace_back(static_cast<int32_t>(left), static_cast<int32_t>(right));
     new_pairs_.clear();
-    new_places_.clear();
+    new_positions_.clear();
     for (size_t i = 0; i < places_.size(); ++i) {
       if (i + ahead < places_.size()) words_.prefetch(places_[i + ahead]);
       merge_at(places_[i], left, right, static_cast<uint32_t>(id));
@@ -203,17 +204,17 @@ class Trainer {
       keep_new_pairs();
     } else {
       repeated_ = true;
-      refill();  // the token had pairs before: count them anew
+      refill();  // the token had pairs before: count them again
     }
   }
 
   void merge_at(uint32_t slot, uint32_t left, uint32_t right, uint32_t id) {
     const size_t middle = slot + bytes_[left], end = middle + bytes_[right];
-    if (words_.at(slot) != left || words_.at(middle) != right) return;  // another merge was here
+    if (words_.at(slot) != left || words_.at(middle) != right) return;  // another merge has replaced it
     const auto count = static_cast<int64_t>(words_.count_at(slot));
     const Id previous = words_.at(slot - 1), next = words_.at(end);
     if (previous != BpeWords<Id>::border) {
-      if (previous == id) {  // made just now, when `left` stood behind it
+      if (previous == id) {  // created by this merge, when `left` was after it
         new_pairs_.insert(bpe_pair(id, left)).count -= count;
       } else {
         lower(bpe_pair(previous, left), count);
@@ -231,26 +232,26 @@ class Trainer {
     BpePairTable::Record& record = new_pairs_.insert(pair);
     record.count += count;
     ++record.slots;
-    new_places_.push_back({left_of(pair), right_of(pair), slot});
+    new_positions_.push_back({left_of(pair), right_of(pair), slot});
   }
 
   void lower(BpePair pair, int64_t count) {
     if (auto* record = hot_.find(pair)) record->count -= count;
   }
 
-  /// None of them existed before.
+  /// Pairs that did not exist before.
   void keep_new_pairs() {
     new_pairs_.for_each_used([&](const BpePairTable::Record& record) {
       if (record.count < hot_.threshold()) return;
       hot_.insert(record.pair, record.count, record.slots);
       push({record.count, record.pair});
     });
-    for (const NewPlace& place : new_places_) {
-      if (auto* record = hot_.find(bpe_pair(place.left, place.right))) hot_.add_place(*record, place.slot);
+    for (const NewPosition& position : new_positions_) {
+      if (auto* record = hot_.find(bpe_pair(position.left, position.right))) hot_.add_position(*record, position.slot);
     }
   }
 
-  /// A pair that was merged twice counts where it was merged last, as in the tokenizers package.
+  /// A pair that was merged twice counts at its last merge, as in the tokenizers package.
   void forget_repeated_merges() {
     if (!repeated_) return;
     std::set<std::pair<int32_t, int32_t>> seen;
@@ -266,14 +267,14 @@ class Trainer {
   BpeWords<Id> words_;
   HotPairs hot_;
   std::vector<uint32_t> bytes_;       // length of each token
-  std::vector<std::string> strings_;  // bytes of each token, where ties need them
+  std::vector<std::string> strings_;  // bytes of each token, if ties need them
   std::vector<Candidate> heap_;
   std::vector<std::pair<int32_t, int32_t>> merges_;
   bool repeated_ = false;
-  // Of the merge under way:
+  // State of the current merge:
   std::vector<uint32_t> places_;
   BpePairTable new_pairs_;
-  std::vector<NewPlace> new_places_;
+  std::vector<NewPosition> new_positions_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// Byte-level byte pair encoding, learnt from the counts of words: merge the most frequent pair of neighbours,
-// everywhere, until the vocabulary is full (Sennrich, Haddow and Birch 2016, on bytes as in GPT-2).
+// Trains byte-level byte pair encoding on word counts: merges the most frequent pair of adjacent tokens everywhere
+// until the vocabulary is full (Sennrich, Haddow and Birch 2016, on bytes as in GPT-2).
 
 #include <cstdint>
 #include <functional>
@@ -14,21 +14,21 @@
 namespace llmtrain {
 
 struct BpeTrainingOptions {
-  /// Which of several pairs that occur equally often is merged.
+  /// Rule that selects among pairs that are equally frequent.
   enum class Ties : uint8_t {
-    ids,    ///< the smallest pair of ids, as the tokenizers package does
-    bytes,  ///< the greatest pair of byte strings, as in some teaching implementations
+    ids,    ///< the smallest pair of ids, as in the tokenizers package
+    bytes,  ///< the greatest pair of byte strings, as in some textbook implementations
   };
 
-  int64_t vocabulary_size = 30000;  ///< special tokens and the 256 bytes included
-  int64_t min_frequency = 0;        ///< a pair that occurs less often is not merged
+  int64_t vocabulary_size = 30000;  ///< with special tokens and the 256 bytes
+  int64_t min_frequency = 0;        ///< a less frequent pair is not merged
   std::vector<std::string> special_tokens = {};
   Ties ties = Ties::ids;
   int threads = 1;
-  std::function<void(double)> progress = {};  ///< the share that is done
+  std::function<void(double)> progress = {};  ///< receives the completed fraction
 };
 
-/// Strings one after the other, by index.
+/// Strings in one buffer, by index.
 class TokenTexts {
  public:
   size_t size() const { return ends_.size(); }
@@ -47,8 +47,8 @@ class TokenTexts {
   std::vector<size_t> ends_;
 };
 
-/// Ids: special tokens, the bytes in the order of their printable characters (text/pipeline/byte_level.hpp), then a
-/// token for each merge. A special token that reads like one of the others in printable form shares its id.
+/// Ids: special tokens, then the bytes in the order of their printable characters (text/pipeline/byte_level.hpp), then
+/// one token per merge. A special token whose printable form equals another token's shares its id.
 struct BpeVocabulary {
   std::vector<std::string> special_tokens;
   TokenTexts tokens;  ///< by id, in printable form
@@ -57,12 +57,12 @@ struct BpeVocabulary {
 
 inline constexpr int64_t max_bpe_tokens = int64_t{1} << 24;
 
-/// UserError(command_line) for a vocabulary that has no room for bytes and special tokens, a special token that is
-/// empty, named twice or not UTF-8.
+/// Throws UserError(command_line) if the vocabulary is too small for bytes and special tokens, or if a special token is
+/// empty, repeated or not UTF-8.
 void check_bpe_options(const BpeTrainingOptions& options);
 
-/// The vocabulary, and the same for every order of the words and number of threads. It is smaller than asked for when
-/// no pair is left. Takes the words' memory. UserError as check_bpe_options.
+/// Trains the vocabulary, which does not depend on the order of the words or the number of threads. It is smaller than
+/// requested when no pair is left. Releases the words' memory. Throws UserError like check_bpe_options.
 BpeVocabulary train_bpe(WordCounts& words, const BpeTrainingOptions& options);
 
 }  // namespace llmtrain

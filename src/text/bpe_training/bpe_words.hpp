@@ -1,6 +1,6 @@
 #pragma once
-// Distinct words as sequences of tokens, for training: all words lie one after the other in one array with a slot for
-// each byte, so that a merge moves nothing.
+// Distinct words as token sequences for training: one array holds all words, with one slot per byte, so that a merge
+// moves nothing.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace llmtrain {
 
-/// A token that is n bytes long fills n slots; the first and the last hold its id. Between words is a border.
+/// A token of n bytes occupies n slots; the first and the last hold its id. A border separates words.
 template <class Id>
 class BpeWords {
  public:
   static constexpr Id border = std::numeric_limits<Id>::max();
-  static constexpr Id interior = border - 1;  // where a token began that is part of a longer one now
+  static constexpr Id interior = border - 1;  // first slot of a token that is now part of a longer one
   static constexpr size_t max_slots = UINT32_MAX;
 
-  /// Words of at least two bytes, taken from `words`; `id_of_byte` has 256 entries.
+  /// Takes the words of at least two bytes from `words`; `id_of_byte` has 256 entries.
   BpeWords(WordCounts& words, const std::vector<int32_t>& id_of_byte) {
     size_t slots = 1, count = 0;
     words.for_each([&](std::string_view word, uint64_t) {
@@ -30,7 +30,7 @@ class BpeWords {
     });
     if (slots > max_slots) {
       throw UserError(ExitCode::bad_content,
-                      "the distinct words of the training text take more than 4 GiB: train on a part of the text");
+                      "the distinct words of the training text take more than 4 GiB; train on less text");
     }
     slots_.reserve(slots);
     counts_.reserve(count);
@@ -52,7 +52,8 @@ class BpeWords {
   size_t slots() const { return slots_.size(); }
   Id at(size_t slot) const { return slots_[slot]; }
 
-  /// visit(slot of the left token, left id, right id, occurrences of the word) for all neighbours, in order of slots.
+  /// Calls visit(slot of the left token, left id, right id, occurrences of the word) for all adjacent tokens, in order
+  /// of slots.
   template <class Visit>
   void for_each_pair(const std::vector<uint32_t>& bytes_of_id, const Visit& visit) const {
     size_t slot = 1;
@@ -67,7 +68,7 @@ class BpeWords {
     }
   }
 
-  /// How often the word that a slot belongs to occurs.
+  /// Returns the number of occurrences of the word that contains the slot.
   uint64_t count_at(size_t slot) const {
     const size_t begin = slot / block * block;
     const auto first = slots_.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -75,13 +76,13 @@ class BpeWords {
     return counts_[word_of_block_[slot / block] + static_cast<size_t>(borders) - 1];
   }
 
-  /// That the slot and the count of its word will be asked for.
+  /// Prefetches the slot and the count of its word.
   void prefetch(size_t slot) const {
     __builtin_prefetch(slots_.data() + slot);
     __builtin_prefetch(counts_.data() + word_of_block_[slot / block]);
   }
 
-  /// The tokens at `slot` (of `left_bytes`) and behind it (of `right_bytes`) become the token `id`.
+  /// Replaces the tokens at `slot` (`left_bytes` long) and after it (`right_bytes` long) with the token `id`.
   void merge(size_t slot, size_t left_bytes, size_t right_bytes, Id id) {
     slots_[slot + left_bytes] = interior;
     slots_[slot] = id;
@@ -92,8 +93,8 @@ class BpeWords {
   static constexpr size_t block = 64;
 
   std::vector<Id> slots_;
-  std::vector<uint64_t> counts_;         // of each word
-  std::vector<uint32_t> word_of_block_;  // borders before each block of slots
+  std::vector<uint64_t> counts_;         // per word
+  std::vector<uint32_t> word_of_block_;  // number of borders before each block of slots
 };
 
 }  // namespace llmtrain

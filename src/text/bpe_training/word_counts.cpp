@@ -13,17 +13,17 @@ namespace {
 constexpr size_t first_slots = 64;
 constexpr int shard_bits = 6;
 
-/// A length in groups of 7 bits, the lowest first.
+/// Encodes a length in groups of 7 bits, lowest first.
 void append_length(std::string& texts, uint64_t length) {
   for (; length >= 128; length >>= 7) texts += static_cast<char>(length | 128);
   texts += static_cast<char>(length);
 }
 
-uint64_t take_length(std::string_view texts, size_t& place) {
+uint64_t take_length(std::string_view texts, size_t& position) {
   uint64_t length = 0;
   for (int shift = 0;; shift += 7) {
-    LLMTRAIN_CHECK(place < texts.size() && shift < 63, "list of words ends early");
-    const auto byte = static_cast<uint8_t>(texts[place++]);
+    LLMTRAIN_CHECK(position < texts.size() && shift < 63, "list of words ends early");
+    const auto byte = static_cast<uint8_t>(texts[position++]);
     length |= uint64_t{byte & 127u} << shift;
     if (byte < 128) return length;
   }
@@ -36,9 +36,9 @@ uint64_t WordCounts::hash_of(std::string_view word) { return XXH3_64bits(word.da
 void WordCounts::add(std::string_view word, uint64_t count) { add(hash_of(word), word, count); }
 
 std::string_view WordCounts::Shard::word(const Entry& entry) const {
-  size_t place = entry.place;
-  const uint64_t length = take_length(texts, place);
-  return std::string_view(texts).substr(place, length);
+  size_t position = entry.position;
+  const uint64_t length = take_length(texts, position);
+  return std::string_view(texts).substr(position, length);
 }
 
 void WordCounts::Shard::grow() {
@@ -116,12 +116,12 @@ std::string WordCounts::serialized(size_t shard) const {
 }
 
 void WordCounts::add_serialized(std::string_view bytes) {
-  for (size_t place = 0; place < bytes.size();) {
-    const uint64_t length = take_length(bytes, place);
-    LLMTRAIN_CHECK(length <= bytes.size() - place, "list of words ends early");
-    const std::string_view word = bytes.substr(place, length);
-    place += length;
-    add(word, take_length(bytes, place));
+  for (size_t position = 0; position < bytes.size();) {
+    const uint64_t length = take_length(bytes, position);
+    LLMTRAIN_CHECK(length <= bytes.size() - position, "list of words ends early");
+    const std::string_view word = bytes.substr(position, length);
+    position += length;
+    add(word, take_length(bytes, position));
   }
 }
 
@@ -154,7 +154,7 @@ void WordCounter::insert(size_t slot, uint64_t hash, std::string_view word) {
 
 void WordCounter::flush() {
   for (const Entry& entry : entries_) {
-    counts_.add(entry.hash, std::string_view(texts_).substr(entry.place, entry.length), entry.count);
+    counts_.add(entry.hash, std::string_view(texts_).substr(entry.position, entry.length), entry.count);
   }
   entries_.clear();
   texts_.clear();

@@ -1,5 +1,5 @@
 #pragma once
-// How often each distinct word occurs. Memory is that of the distinct words, about 30 bytes and its text each, whatever
+// Counts of distinct words. Memory depends on the distinct words only (about 30 bytes plus the text of each), not on
 // the length of the corpus.
 
 #include <array>
@@ -12,24 +12,24 @@
 
 namespace llmtrain {
 
-/// Words and counts of a whole corpus; threads may add at once. Divided into shards by hash.
+/// Words and counts of a whole corpus, divided into shards by hash. Threads may add concurrently.
 class WordCounts {
  public:
   static constexpr size_t shards = 64;
 
   void add(std::string_view word, uint64_t count = 1);
-  /// The same with the word's hash already known: hash_of(word).
+  /// Overload for a known hash of the word: hash_of(word).
   void add(uint64_t hash, std::string_view word, uint64_t count);
   static uint64_t hash_of(std::string_view word);
 
-  uint64_t size() const;        ///< distinct words
-  uint64_t text_bytes() const;  ///< of the distinct words
+  uint64_t size() const;        ///< number of distinct words
+  uint64_t text_bytes() const;  ///< total length of the distinct words
   uint64_t total() const;       ///< sum of the counts
   void for_each(const std::function<void(std::string_view word, uint64_t count)>& visit) const;
-  /// The same, while the memory is given back by and by; no word is left.
+  /// Visits all words as above and frees their memory on the way; no word is left afterwards.
   void take_each(const std::function<void(std::string_view word, uint64_t count)>& visit);
 
-  /// What ranks tell each other of one shard: add_serialized(serialized(s)) adds its words.
+  /// Serializes one shard for other ranks: add_serialized(serialized(s)) adds its words.
   std::string serialized(size_t shard) const;
   void add_serialized(std::string_view bytes);
   void clear();
@@ -37,11 +37,11 @@ class WordCounts {
  private:
   struct Entry {
     uint64_t count;
-    uint64_t place;  // of the word's length and text in `texts`
+    uint64_t position;  // length and text of the word in `texts`
   };
   struct Shard {
     mutable std::mutex mutex;
-    std::vector<uint32_t> slots;   // entry + 1, 0 where free; open addressing, a power of two of them
+    std::vector<uint32_t> slots;   // entry + 1, 0 = free; open addressing, size is a power of two
     std::vector<uint32_t> hashes;  // low half of each entry's hash
     std::vector<Entry> entries;
     std::string texts;
@@ -54,7 +54,7 @@ class WordCounts {
   std::array<Shard, shards> shards_;
 };
 
-/// Counts of one thread: the words that are frequent just now stay here, and go to the shared counts in batches.
+/// Counts of one thread: recently frequent words stay here and move to the shared counts in batches.
 class WordCounter {
  public:
   explicit WordCounter(WordCounts& counts);
@@ -67,7 +67,7 @@ class WordCounter {
     for (size_t slot = hash & (slot_count - 1);; slot = (slot + 1) & (slot_count - 1)) {
       if (slots_[slot] == 0) return insert(slot, hash, word);
       Entry& entry = entries_[slots_[slot] - 1];
-      if (entry.hash == hash && std::string_view(texts_).substr(entry.place, entry.length) == word) {
+      if (entry.hash == hash && std::string_view(texts_).substr(entry.position, entry.length) == word) {
         ++entry.count;
         return;
       }
@@ -83,7 +83,7 @@ class WordCounter {
   struct Entry {
     uint64_t hash;
     uint64_t count;
-    uint32_t place;
+    uint32_t position;
     uint32_t length;
   };
   void insert(size_t slot, uint64_t hash, std::string_view word);

@@ -19,24 +19,24 @@ namespace {
 
 namespace names = tokenizer_names;
 
-constexpr size_t max_tokens_beside = size_t{1} << 16;
-constexpr size_t longest_token_beside = size_t{1} << 10;  ///< bytes
+constexpr size_t max_other_tokens = size_t{1} << 16;
+constexpr size_t max_token_bytes = size_t{1} << 10;  ///< bytes
 
 void check_size(const JsonNode& list) {
-  if (list.size() > max_tokens_beside) list.refuse(fmt::format("more than {} tokens", max_tokens_beside));
+  if (list.size() > max_other_tokens) list.refuse(fmt::format("more than {} tokens", max_other_tokens));
 }
 
 const std::string& checked(const std::string& content, const JsonNode& node) {
-  if (content.empty()) node.refuse("an empty token");
-  if (content.size() > longest_token_beside)
-    node.refuse(fmt::format("a token of more than {} bytes", longest_token_beside));
+  if (content.empty()) node.refuse("a token must not be empty");
+  if (content.size() > max_token_bytes) node.refuse(fmt::format("a token of more than {} bytes", max_token_bytes));
   return content;
 }
 
 int32_t parse_id(const std::string& key, const JsonNode& node) {
   int32_t id = -1;
   const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-  if (error != std::errc() || stop != key.data() + key.size() || id < 0) node.refuse("the key is no id of a token");
+  if (error != std::errc() || stop != key.data() + key.size() || id < 0)
+    node.refuse("the key must be the id of a token");
   return id;
 }
 
@@ -58,7 +58,7 @@ AddedToken read_token(const JsonNode& node) {
   return token;
 }
 
-/// A file of the folder and, as the order of new tokens hangs on it, the order of its keys.
+/// A file of the folder and the order of its keys, which determines the order of new tokens.
 struct ConfigFile {
   nlohmann::json document = nlohmann::json::object();
   nlohmann::ordered_json ordered = nlohmann::ordered_json::object();
@@ -116,12 +116,12 @@ class FolderReader {
       }
     }
     std::erase_if(out_.named, [](const FolderTokens::Named& named) { return named.token.content.empty(); });
-    settle_named();
+    resolve_named();
     return std::move(out_);
   }
 
  private:
-  /// null takes a name away.
+  /// A null removes a name.
   void name(const std::string& key, const nlohmann::json& value, const JsonNode& node, bool special) {
     FolderTokens::Named named{key, {}};
     if (!value.is_null() && value != "") {
@@ -154,7 +154,7 @@ class FolderReader {
       tokens.push_back(std::move(token));
     }
   }
-  /// A list, or names of tokens.
+  /// Reads a list, or names of tokens.
   void take_extra(const ConfigFile& file) {
     const JsonNode extra = file.root().at("extra_special_tokens");
     if (extra.value().is_array()) {
@@ -179,7 +179,7 @@ class FolderReader {
       take_list(root.at("additional_special_tokens"), false, out_.extra);
     }
   }
-  /// additional_special_tokens here count when nothing else names such tokens.
+  /// Reads additional_special_tokens, which count here only if nothing else names such tokens.
   void read_extra_of_map() {
     if (map_.root().has("extra_special_tokens")) take_extra(map_);
     if (map_.root().has("additional_special_tokens")) {
@@ -187,7 +187,7 @@ class FolderReader {
     }
   }
 
-  /// added_tokens_decoder of tokenizer_config.json: {"50257": {"content": "<pad>", "special": true, ...}, ...}
+  /// Reads added_tokens_decoder of tokenizer_config.json: {"50257": {"content": "<pad>", "special": true, ...}, ...}
   void read_decoder(const JsonNode& list) {
     check_size(list);
     out_.place = config_.name + ".added_tokens_decoder";
@@ -197,7 +197,7 @@ class FolderReader {
       out_.by_id[parse_id(key, node)] = read_token(node);
     }
   }
-  /// added_tokens.json: {"<pad>": 50257, ...}
+  /// Reads added_tokens.json: {"<pad>": 50257, ...}
   void read_added() {
     check_size(added_.root());
     out_.place = added_.name;
@@ -213,8 +213,8 @@ class FolderReader {
     }
   }
 
-  /// A named token has the flags that it has among the added ones; those that have a name are special.
-  void settle_named() {
+  /// A named token takes its flags from the added tokens; all named tokens are special.
+  void resolve_named() {
     std::unordered_map<std::string, AddedToken*> by_content;
     for (auto& [id, token] : out_.by_id) {
       token.id = id;
@@ -264,7 +264,7 @@ void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabular
     if (!is_new) {
       const AddedToken& before = added[place->second];
       token.id = before.id;
-      token.special = token.special || before.special;  // nothing takes it back
+      token.special = token.special || before.special;  // nothing removes it again
       added[place->second] = std::move(token);
       return;
     }
@@ -274,7 +274,7 @@ void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabular
     next = std::max(next, int64_t{token.id} + 1);
     if (said >= 0 && said != token.id) {
       warnings.push_back(
-          fmt::format("{}: the token \"{}\" has the id {} there; it gets {}, as in Transformers, where "
+          fmt::format("{}: the token \"{}\" has the id {} in the file, but gets {} here, as in Transformers, where "
                       "new tokens follow the vocabulary without a gap",
                       tokens.place, token.content.substr(0, 60), said, token.id));
     }

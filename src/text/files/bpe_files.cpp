@@ -35,7 +35,7 @@ constexpr std::string_view gpt2_pre_tokenizer = R"({
     "use_regex": true
   })";
 
-/// GPT-2's pattern is a part of the step that makes bytes printable; every other comes before it.
+/// GPT-2's pattern is built into the step that makes bytes printable; every other pattern precedes that step.
 std::string pre_tokenizer(const SplitPattern& split) {
   if (split.name() == "gpt2") return std::string(gpt2_pre_tokenizer);
   return fmt::format(R"({{
@@ -84,7 +84,7 @@ void append_merges(const BpeVocabulary& vocabulary, std::string& text) {
   text += first ? "]" : "\n    ]";
 }
 
-/// About what the vocabulary and the merges take: a text that grows by itself is held twice.
+/// Estimates the size of the vocabulary and the merges; without it a growing text would be held twice.
 size_t json_bytes(const BpeVocabulary& vocabulary) {
   size_t bytes = 0;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) bytes += vocabulary.tokens[id].size() + 20;

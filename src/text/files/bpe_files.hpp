@@ -1,5 +1,5 @@
 #pragma once
-// What a trained vocabulary is kept as: the files that Transformers and the tokenizers package read.
+// Files of a trained vocabulary, which Transformers and the tokenizers package read.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -10,14 +10,14 @@
 
 namespace llmtrain {
 
-/// The post_processor of tokenizer.json that puts a token before every text.
+/// Returns the post_processor of tokenizer.json that puts a token before every text.
 nlohmann::json bos_post_processor(const std::string& bos, int32_t id);
 
-/// tokenizer.json, byte for byte as the tokenizers package writes the same tokenizer: byte-level BPE, no normalizer,
-/// `split` as pre-tokenizer, every special token added as such. A text begins with `bos`, unless that is empty.
+/// Returns tokenizer.json, byte for byte as the tokenizers package writes the same tokenizer: byte-level BPE, no
+/// normalizer, `split` as pre-tokenizer, every special token added. A text begins with `bos`, unless that is empty.
 std::string bpe_tokenizer_json(const BpeVocabulary& vocabulary, const SplitPattern& split, const std::string& bos = "");
 
-/// tokenizer_config.json, which names the special tokens by what they are for; empty: none.
+/// Special tokens that tokenizer_config.json names by their purpose; empty: none.
 struct BpeSpecialTokens {
   std::string eos;  ///< ends every text
   std::string bos;

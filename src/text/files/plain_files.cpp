@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 constexpr const char* eos_name = "<|endoftext|>";
 constexpr const char* bos_name = "<|startoftext|>";
 
-/// Ids of special tokens by name.
+/// Returns the ids of special tokens by name.
 Json special_tokens(const Tokenizer& tokenizer) {
   Json names = Json::object();
   names[eos_name] = tokenizer.eos_id();

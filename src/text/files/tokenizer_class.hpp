@@ -1,5 +1,5 @@
 #pragma once
-// Tokenizer classes of Transformers: which one a folder has, and what it sets whatever the files of the folder say.
+// Tokenizer classes of Transformers: the class of a folder, and its settings that override the files of the folder.
 
 #include <array>
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace llmtrain {
 
-/// Tokens with a meaning, in the order in which Transformers adds those that the vocabulary lacks.
+/// Tokens with a role, in the order in which Transformers adds those that the vocabulary lacks.
 inline constexpr std::array<std::string_view, 7> token_keys = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                                "pad_token", "cls_token", "mask_token"};
 
-/// A class keeps the steps of tokenizer.json, or makes its own of tokenizer.json's vocabulary and merges.
+/// A class keeps the steps of tokenizer.json, or makes its own from tokenizer.json's vocabulary and merges.
 struct TokenizerClass {
   enum class Steps : uint8_t {
     kept,
     own,      ///< those below
-    unknown,  ///< its own, which this program has not got
+    unknown,  ///< its own, which this program does not support
   };
   /// Special tokens around a text.
   struct Around {
-    bool own = false;                          ///< else as tokenizer.json's post_processor says
+    bool own = false;                          ///< otherwise tokenizer.json's post_processor is used
     std::string_view before = {}, after = {};  ///< keys of tokens; empty: none
-    bool trims = false;                        ///< leaves white space out of offsets, as trim_offsets says
+    bool trims = false;                        ///< excludes white space from offsets, like trim_offsets
   };
-  /// Whether named tokens and extra ones are added a second time, which may change their flags.
+  /// Second addition of named and extra tokens, which can change their flags.
   enum class Named : uint8_t {
     once,
     again_plain,  ///< without flags
@@ -46,24 +46,24 @@ struct TokenizerClass {
   std::string_view token(std::string_view key) const;
 };
 
-/// Whether a word is among those of a list with a space around each.
+/// Returns true if a word is in a list with a space around each word.
 bool has_word(std::string_view words, std::string_view word);
 
-/// `name`: with or without "Fast"; steps are kept for a name that is not known.
+/// Finds a class by `name`, with or without "Fast"; unknown names keep the steps.
 const TokenizerClass& find_tokenizer_class(std::string_view name);
 
 inline constexpr std::string_view byte_level_step = "\"ByteLevel\"";  ///< in the text of a tokenizer.json
 
-/// Where the files of a folder name a class.
+/// Names of classes in the files of a folder.
 struct NamedClasses {
   std::string tokenizer_class;  ///< in tokenizer_config.json
   std::string model_class;      ///< tokenizer_class in config.json
   std::string model_type;       ///< in config.json
-  bool has_code = false;        ///< tokenizer_config.json names code of its own (auto_map)
-  bool is_byte_level = false;   ///< tokenizer.json has a step ByteLevel
+  bool has_code = false;        ///< True if tokenizer_config.json names custom code (auto_map)
+  bool is_byte_level = false;   ///< True if tokenizer.json has a step ByteLevel
 };
 
-/// The class that AutoTokenizer takes, without "Fast"; empty: tokenizer.json alone counts.
+/// Returns the class that AutoTokenizer uses, without "Fast"; empty: only tokenizer.json counts.
 std::string choose_tokenizer_class(const NamedClasses& names);
 
 }  // namespace llmtrain

@@ -17,7 +17,7 @@ namespace {
 namespace names = tokenizer_names;
 using Json = nlohmann::json;
 
-/// Calls see(root) for a file that is there.
+/// Calls see(root) for a file that exists.
 template <class See>
 void read_config(const TokenizerFileSet& set, std::string_view name, const See& see) {
   const TokenizerFile* file = set.find(name);
@@ -26,7 +26,7 @@ void read_config(const TokenizerFileSet& set, std::string_view name, const See& 
   see(JsonNode(document, set.path(*file)));
 }
 
-/// `lenient`: a token that the vocabulary lacks is not named.
+/// With `lenient` a token that the vocabulary lacks counts as not named.
 std::optional<int32_t> id_by_text(const JsonNode& root, const std::string& key, const FindToken& find, bool lenient) {
   if (!root.has(key)) return {};
   const JsonNode node = root.at(key);
@@ -143,14 +143,14 @@ bool TokenizerFolder::gpt2_prefix_space() const {
     const std::string kind = root.text_or("tokenizer_class", "GPT2Tokenizer");
     if (kind == "GPT2Tokenizer" || kind == "GPT2TokenizerFast") return;
     root.at("tokenizer_class")
-        .refuse(fmt::format("{}: how it splits text is not in vocab.json and merges.txt, which are read as GPT-2's: "
+        .refuse(fmt::format("{}: vocab.json and merges.txt do not record how it splits text and are read as GPT-2's; "
                             "its tokenizer.json is needed",
                             printable(kind)));
   });
   return add_prefix_space_.value_or(false);
 }
 
-bool TokenizerFolder::prefixes_every_part() const { return legacy_.value_or(class_->name != "LlamaTokenizer"); }
+bool TokenizerFolder::prefixes_every_segment() const { return legacy_.value_or(class_->name != "LlamaTokenizer"); }
 
 std::vector<AddedToken> TokenizerFolder::add_tokens(std::vector<AddedToken> added, const FindToken& in_vocabulary,
                                                     int64_t size) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the files beside a tokenizer's main one change of it and say of it.
+// Settings in the files next to a tokenizer's main file, which change or describe the tokenizer.
 
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@
 
 namespace llmtrain {
 
-/// The folder of one tokenizer, while it is read.
+/// Folder of one tokenizer while it is read.
 class TokenizerFolder {
  public:
   /// `stored_class`: the tokenizer class, where it was found before; else empty.
@@ -26,17 +26,17 @@ class TokenizerFolder {
   void rebuild(nlohmann::json& document);
   /// Sets the special tokens around a text, where the class does; after add_tokens.
   void set_post_processor(PostProcessor& post);
-  /// Whether vocab.json and merges.txt have a space before the text. UserError(bad_content) when the class of the
-  /// tokenizer is not GPT-2's.
+  /// Returns true if vocab.json and merges.txt put a space before the text. Throws UserError(bad_content) if the class
+  /// of the tokenizer is not GPT-2's.
   bool gpt2_prefix_space() const;
-  /// Whether every text between added tokens begins with a space, as the first does (SentencePiece).
-  bool prefixes_every_part() const;
+  /// Returns true if every text between added tokens begins with a space, as the first one does (SentencePiece).
+  bool prefixes_every_segment() const;
 
-  /// `added`: the tokens that the main file adds. Returns them with those of the folder.
+  /// Returns the tokens `added` by the main file together with those of the folder.
   std::vector<AddedToken> add_tokens(std::vector<AddedToken> added, const FindToken& in_vocabulary, int64_t size);
 
-  /// EOS, BOS and padding as the files name them: as text, else as id; -1 where none does. The warnings of what was
-  /// read; no files, and no class.
+  /// Returns EOS, BOS and padding as the files name them: as text, otherwise as id; -1 if no file does. Includes the
+  /// warnings of the reading, but no files and no class.
   TokenizerOrigin named_ids(const FindToken& find, int64_t id_limit) const;
   void put_class(TokenizerOrigin& origin) const;
 
@@ -54,11 +54,11 @@ class TokenizerFolder {
   std::optional<bool> add_prefix_space_;
   std::optional<bool> legacy_;
   FolderTokens tokens_;
-  bool takes_tokens_ = false;  ///< the format has a place for tokens of the folder
+  bool takes_tokens_ = false;  ///< True if the format supports tokens of the folder
   std::vector<std::string> warnings_;
 };
 
-/// The first of these texts that is a token; -1: none is.
+/// Returns the first of these texts that is a token, -1 if none is.
 int32_t first_token(const FindToken& find, std::initializer_list<std::string_view> texts);
 
 }  // namespace llmtrain

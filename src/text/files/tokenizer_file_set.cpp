@@ -30,7 +30,7 @@ void add_file(std::string_view name, int64_t max_bytes, TokenizerFileSet& set) {
   set.files.push_back({std::string(name), FileHandle::open_to_read(path).read_text(max_bytes)});
 }
 
-/// The file or files that make the tokenizer, first the one that tells its format.
+/// Returns the main files of the tokenizer; the first one identifies its format.
 void find_main_files(const std::string& path, TokenizerFileSet& set) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
@@ -58,7 +58,7 @@ void find_main_files(const std::string& path, TokenizerFileSet& set) {
     return;
   }
   throw UserError(ExitCode::missing_input,
-                  path + ": the folder holds no tokenizer.json, tokenizer.model, or vocab.json and merges.txt");
+                  path + ": the folder has no tokenizer.json, tokenizer.model, or vocab.json and merges.txt");
 }
 
 }  // namespace
@@ -75,14 +75,15 @@ TokenizerFormat format_of(const TokenizerFileSet& set) {
   if (start != std::string::npos && (first.bytes[start] == '{' || first.name.ends_with(".json"))) {
     return TokenizerFormat::json;
   }
-  // A message begins with field 1, a list of pieces, or another; a file of ranks with base64 and a space.
+  // A protobuf message begins with field 1, a list of pieces, or another field; a file of ranks begins with base64 and
+  // a space.
   const std::string_view line = std::string_view(first.bytes).substr(0, first.bytes.find('\n'));
   const bool printable = std::ranges::all_of(line, [](char c) { return (c >= ' ' && c < 0x7F) || c == '\r'; });
   if (!line.empty() && printable && line.find(' ') != std::string_view::npos) return TokenizerFormat::tiktoken;
   return TokenizerFormat::sentencepiece;
 }
 
-bool is_beside_tokenizer(std::string_view name) {
+bool is_companion_file(std::string_view name) {
   const auto among = [&](const auto& list) { return std::ranges::find(list, name) != list.end(); };
   return name == names::merges || name == names::added || among(names::with_texts) || among(names::with_ids);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Which files a tokenizer is made of: found by their names, told apart by what they begin with.
+// Files of a tokenizer: found by name, identified by their first bytes.
 
 #include <array>
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr std::string_view json = "tokenizer.json", vocab = "vocab.json",
 inline constexpr const char* keeping_class = "PreTrainedTokenizerFast";
 inline constexpr std::array<std::string_view, 4> sentencepiece = {"tokenizer.model", "spiece.model",
                                                                   "sentencepiece.bpe.model", "tokenizer_model"};
-/// Files that name tokens with a meaning by their text, and those of the model that give their ids.
+/// Files that name special tokens by their text, and files of the model that give their ids.
 inline constexpr std::array<std::string_view, 2> with_texts = {config, "special_tokens_map.json"};
 inline constexpr std::string_view of_model = "config.json";
 inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.json", of_model};
@@ -26,22 +26,22 @@ inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.
 
 enum class TokenizerFormat : uint8_t { json, gpt2, sentencepiece, tiktoken };
 
-/// The files of a tokenizer: those that make it, then those that say more about it.
+/// Files of a tokenizer: the main files first, then the files that add to them.
 struct TokenizerFileSet {
-  std::string folder;  ///< for messages, ends with a slash; empty for one that was stored
+  std::string folder;  ///< for messages, ends with a slash; empty for a stored tokenizer
   std::vector<TokenizerFile> files;
   bool is_folder = true;  ///< false: the main file was named by itself
 
-  const TokenizerFile* find(std::string_view name) const;  ///< null: not among them
+  const TokenizerFile* find(std::string_view name) const;  ///< null if not present
   std::string path(const TokenizerFile& file) const { return folder + file.name; }
 };
 
 TokenizerFormat format_of(const TokenizerFileSet& set);
 
-/// Whether a file of this name stands beside the main one.
-bool is_beside_tokenizer(std::string_view name);
+/// Returns true if a file of this name is next to the main one.
+bool is_companion_file(std::string_view name);
 
-/// `path`: a file or a folder, where tokenizer.json comes first. UserError(missing_input).
+/// Accepts a file or a folder as `path`; in a folder tokenizer.json comes first. Throws UserError(missing_input).
 TokenizerFileSet read_tokenizer_files(const std::string& path);
 
 }  // namespace llmtrain

@@ -31,8 +31,8 @@ namespace names = tokenizer_names;
 
 using Format = TokenizerFormat;
 
-/// What the main files make.
-using TokenizerContent = std::variant<SentencePieceModel, TokenizerParts>;
+/// Result of reading the main files.
+using TokenizerContent = std::variant<SentencePieceModel, TokenizerSteps>;
 
 SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string& name, TokenizerFolder& folder) {
   SentencePieceModel model = read_sentencepiece_model(bytes, name);
@@ -43,7 +43,7 @@ SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string&
     return found == ids.end() ? -1 : found->second;
   };
   model.added = folder.add_tokens({}, find, static_cast<int64_t>(model.pieces.size()));
-  model.prefixes_every_part = folder.prefixes_every_part();
+  model.prefixes_every_segment = folder.prefixes_every_segment();
   return model;
 }
 
@@ -78,10 +78,10 @@ int32_t find_token(const SentencePieceModel& model, std::string_view text) {
   const auto found = std::ranges::find(model.pieces, text, &SentencePieceModel::Piece::text);
   return found == model.pieces.end() ? -1 : static_cast<int32_t>(found - model.pieces.begin());
 }
-int32_t find_token(const TokenizerParts& parts, std::string_view text) {
-  const auto& added = parts.added.tokens();
+int32_t find_token(const TokenizerSteps& steps, std::string_view text) {
+  const auto& added = steps.added.tokens();
   const auto found = std::ranges::find(added, text, &AddedToken::content);
-  return found == added.end() ? parts.model->vocabulary().find(text) : found->id;
+  return found == added.end() ? steps.model->vocabulary().find(text) : found->id;
 }
 
 int64_t id_limit(int64_t limit, const std::vector<AddedToken>& added) {
@@ -91,23 +91,25 @@ int64_t id_limit(int64_t limit, const std::vector<AddedToken>& added) {
 int64_t id_limit(const SentencePieceModel& model) {
   return id_limit(static_cast<int64_t>(model.pieces.size()), model.added);
 }
-int64_t id_limit(const TokenizerParts& parts) {
-  return id_limit(parts.model->vocabulary().id_limit(), parts.added.tokens());
+int64_t id_limit(const TokenizerSteps& steps) {
+  return id_limit(steps.model->vocabulary().id_limit(), steps.added.tokens());
 }
 
-/// tiktoken's ranks have no place for tokens from files beside them.
+/// A file of tiktoken ranks cannot take tokens from the files next to it.
 void refuse_more_tokens(const TokenizerFileSet& set, const FindToken& find) {
   if (format_of(set) != Format::tiktoken) return;
   for (const auto& [id, token] : read_folder_tokens(set, find_tokenizer_class(""), {}).by_id) {
     if (find(token.content) == id) continue;
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: a file beside it adds the token \"{}\" with the id {}, which it does not have: "
-                                "such tokens are read from a tokenizer.json",
-                                set.path(set.files.front()), token.content.substr(0, 60), id));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format(
+            "{}: another file of the folder adds the token \"{}\" with the id {}, which the vocabulary does not have; "
+            "such tokens need a tokenizer.json",
+            set.path(set.files.front()), token.content.substr(0, 60), id));
   }
 }
 
-/// From the files beside, or what is usual.
+/// Returns the tokens that the other files name, otherwise the usual ones.
 TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& content, const FindToken& find,
                          int64_t limit) {
   TokenizerOrigin origin = folder.named_ids(find, limit);
@@ -124,7 +126,7 @@ TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& 
   return origin;
 }
 
-/// `stored`: with ids that were found before.
+/// Builds a tokenizer; `stored` has ids that were determined before, or is null.
 std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_token, const TokenizerOrigin* stored) {
   TokenizerFolder folder(set, stored != nullptr ? stored->tokenizer_class : "");
   TokenizerContent content = read_main_files(set, folder);
@@ -135,7 +137,7 @@ std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_to
   refuse_more_tokens(set, find);
   TokenizerOrigin origin = stored != nullptr ? *stored : find_ids(folder, content, find, limit);
   for (const int32_t id : {origin.eos, origin.bos, origin.pad}) {
-    if (id >= limit) throw UserError(ExitCode::bad_content, "stored tokenizer: an id beyond its vocabulary");
+    if (id >= limit) throw UserError(ExitCode::bad_content, "stored tokenizer: an id is outside its vocabulary");
   }
   if (!eos_token.empty()) {
     origin.eos = find(eos_token);
@@ -149,7 +151,7 @@ std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_to
   if (auto* model = std::get_if<SentencePieceModel>(&content)) {
     return make_sentencepiece_tokenizer(std::move(*model), std::move(origin));
   }
-  return make_pipeline_tokenizer(std::move(std::get<TokenizerParts>(content)), std::move(origin));
+  return make_pipeline_tokenizer(std::move(std::get<TokenizerSteps>(content)), std::move(origin));
 }
 
 }  // namespace
@@ -166,7 +168,7 @@ bool is_of_model(const TokenizerFile& file) {
   return std::ranges::find(names::with_ids, file.name) != names::with_ids.end();
 }
 
-/// Nothing when the folder holds none. Its ids are settled.
+/// Returns nothing if the folder holds no stored tokenizer. Its ids are final.
 std::unique_ptr<Tokenizer> load_stored_tokenizer(const std::string& path, const std::string& eos_token) {
   const std::string file = path + "/" + stored_tokenizer_name;
   const auto has = [&](std::string_view name) {
@@ -180,7 +182,7 @@ std::unique_ptr<Tokenizer> load_stored_tokenizer(const std::string& path, const 
   if (eos_token.empty() || (tokenizer->eos_id() >= 0 && tokenizer->token(tokenizer->eos_id()) == eos_token)) {
     return tokenizer;
   }
-  throw UserError(ExitCode::bad_content, fmt::format("{}: the run that it is of ended texts with another token than "
+  throw UserError(ExitCode::bad_content, fmt::format("{}: its run did not end texts with the token "
                                                      "\"{}\"",
                                                      file, eos_token.substr(0, 60)));
 }
@@ -197,7 +199,7 @@ std::string serialize_origin(const TokenizerOrigin& origin) {
   if (origin.class_is_stored) object["class"] = origin.tokenizer_class;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TokenizerFile& file : origin.files) {
-    // Weights' shape is not a tokenizer's matter: what was of use in it is in the ids.
+    // The shape of the weights does not concern a tokenizer: everything useful in it is already in the ids.
     if (is_of_model(file)) continue;
     list.push_back({{"name", file.name}, {"base64", to_base64(file.bytes)}});
   }
@@ -219,7 +221,7 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
   for (size_t i = 0; i < list.array().size(); ++i) {
     TokenizerFile file{list.at(i).at("name").text(), {}};
     check_file_name(file.name, name);
-    if (i > 0 && !is_beside_tokenizer(file.name)) list.at(i).refuse("is no file of a tokenizer");
+    if (i > 0 && !is_companion_file(file.name)) list.at(i).refuse("is not a tokenizer's file");
     if (!from_base64(list.at(i).at("base64").text(), file.bytes)) list.at(i).refuse("is not base64");
     set.files.push_back(std::move(file));
   }
@@ -251,7 +253,7 @@ void settle_class(const std::string& tokenizer_class, std::vector<TokenizerFile>
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::vector<TokenizerFile> files = tokenizer.files();
   if (files.empty()) files = plain_tokenizer_files(tokenizer);
-  // A file that was named by itself may have any name; in a folder it is looked for under the usual one.
+  // A file that was named directly can have any name; in a folder the usual name is looked for.
   TokenizerFile& main = files.front();
   const bool usual =
       main.name == names::vocab || std::ranges::find(names::sentencepiece, main.name) != names::sentencepiece.end();
@@ -264,7 +266,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
       const std::string kind = tokenizer.tokenizer_class();
       config["tokenizer_class"] = kind.empty() ? names::keeping_class : kind;
     }
-    if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
+    if (tokenizer.kind() == "sentencepiece bpe") {  // otherwise Transformers expects a tokenizer without spaces and BOS
       std::vector<int32_t> around;
       tokenizer.add_special_tokens(around, nullptr);
       config["tokenizer_class"] = "LlamaTokenizer";
@@ -290,7 +292,7 @@ void require_eos(const Tokenizer& tokenizer, const std::string& path) {
   if (tokenizer.eos_id() >= 0) return;
   throw UserError(ExitCode::bad_content,
                   path +
-                      ": no file says which token ends a text (eos_token in tokenizer_config.json): name it by "
+                      ": no file names the token that ends a text (eos_token in tokenizer_config.json); name it by "
                       "data.eos_token (--eos-token)");
 }
 

@@ -21,7 +21,7 @@ int32_t token_id(const Vocabulary& vocabulary, std::string_view token, const Jso
   return id;
 }
 
-/// "a b" or ["a", "b"]
+/// Reads "a b" or ["a", "b"].
 std::pair<std::string_view, std::string_view> merge_of(const JsonNode& merges, size_t i) {
   const nlohmann::json& merge = merges.value()[i];
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -37,7 +37,7 @@ std::pair<std::string_view, std::string_view> merge_of(const JsonNode& merges, s
   merges.at(i).refuse("must be two tokens, \"a b\" or [\"a\", \"b\"]");
 }
 
-/// The rule of two tokens; false and what is wrong when a token is missing.
+/// Finds the merge rule of two tokens; returns false and the problem if a token is missing.
 bool make_rule(const Vocabulary& vocabulary, std::string_view left, std::string_view right, std::string_view prefix,
                MergeRule& rule, std::string& problem) {
   if (right.size() < prefix.size()) {
@@ -74,15 +74,15 @@ std::string token_or_none(const JsonNode& node, std::string_view key, const Voca
   return token;
 }
 
-/// The sections that depend on the model.
+/// Sections that depend on the model.
 struct ModelReader {
-  TokenizerParts& parts;
+  TokenizerSteps& steps;
   const JsonNode pre_tokenizer;
 
   void read(const JsonNode& node) {
     constexpr std::array<std::string_view, 4> known = {"BPE", "WordPiece", "Unigram", "WordLevel"};
     std::string type = node.text_or("type", "");
-    if (type.empty()) {  // files of before the type was written
+    if (type.empty()) {  // older files have no type
       type = node.has("merges") ? "BPE" : node.has("max_input_chars_per_word") ? "WordPiece" : "(none)";
     }
     if (type == "BPE") {
@@ -90,7 +90,7 @@ struct ModelReader {
       return;
     }
     bool bytes = false;
-    parts.pre_tokenizers = read_pre_tokenizer(pre_tokenizer, false, bytes);
+    steps.pre_tokenizers = read_pre_tokenizer(pre_tokenizer, false, bytes);
     if (type == "WordPiece") {
       read_word_piece(node);
     } else if (type == "Unigram") {
@@ -100,9 +100,9 @@ struct ModelReader {
       Vocabulary vocabulary = read_vocabulary(node.at("vocab"));
       const std::string unk = token_or_none(node, "unk_token", vocabulary);
       if (unk.empty()) node.refuse("names no unk_token");
-      parts.model = make_word_level_model(std::move(vocabulary), unk);
+      steps.model = make_word_level_model(std::move(vocabulary), unk);
     } else {
-      node.refuse(fmt::format("the model {} is not known to this version{}", type, did_you_mean(type, known)));
+      node.refuse(fmt::format("the model {} is not supported{}", type, did_you_mean(type, known)));
     }
   }
 
@@ -110,7 +110,7 @@ struct ModelReader {
     node.allow({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                 "byte_fallback", "ignore_merges", "vocab", "merges"});
     if (node.has("dropout") && node.at("dropout").number() != 0) {
-      node.at("dropout").refuse("makes another text of every call: set it to null");
+      node.at("dropout").refuse("makes tokenization random; set it to null");
     }
     Vocabulary vocabulary = read_vocabulary(node.at("vocab"));
     BpeOptions options;
@@ -122,8 +122,8 @@ struct ModelReader {
     options.ignore_merges = node.boolean_or("ignore_merges", false);
     const std::vector<MergeRule> merges = read_merges(node.at("merges"), vocabulary, options.prefix);
     bool bytes = false;
-    parts.pre_tokenizers = read_pre_tokenizer(pre_tokenizer, can_take_bytes(vocabulary, options), bytes);
-    parts.model = make_bpe_model(std::move(vocabulary), merges, options, bytes);
+    steps.pre_tokenizers = read_pre_tokenizer(pre_tokenizer, can_take_bytes(vocabulary, options), bytes);
+    steps.model = make_bpe_model(std::move(vocabulary), merges, options, bytes);
   }
 
   void read_word_piece(const JsonNode& node) {
@@ -134,7 +134,7 @@ struct ModelReader {
     token_id(vocabulary, options.unk_token, node.at("unk_token"));
     options.prefix = node.at("continuing_subword_prefix").text();
     options.max_characters = static_cast<size_t>(node.at("max_input_chars_per_word").integer(0, INT64_MAX));
-    parts.model = make_word_piece_model(std::move(vocabulary), options);
+    steps.model = make_word_piece_model(std::move(vocabulary), options);
   }
 
   void read_unigram(const JsonNode& node) {
@@ -144,23 +144,23 @@ struct ModelReader {
     std::vector<double> scores;
     for (size_t i = 0; i < list.array().size(); ++i) {
       const JsonNode entry = list.at(i);
-      if (entry.array().size() != 2) entry.refuse("must be a token and its score");
+      if (entry.array().size() != 2) entry.refuse("must be a token with its score");
       const std::string& token = entry.at(size_t{0}).text();
       if (token.size() > longest_token) entry.refuse(fmt::format("a token of more than {} bytes", longest_token));
       if (vocabulary.add(token, static_cast<int32_t>(i)) != Vocabulary::Added::yes)
-        entry.refuse("the token is there twice");
+        entry.refuse("the token is repeated");
       scores.push_back(entry.at(size_t{1}).number());
     }
     if (scores.empty()) list.refuse("is empty");
     const int64_t limit = static_cast<int64_t>(scores.size());
     const int64_t unk = node.has("unk_id") ? node.at("unk_id").integer(0, limit - 1) : -1;
-    parts.model = make_unigram_model(std::move(vocabulary), std::move(scores), static_cast<int32_t>(unk),
+    steps.model = make_unigram_model(std::move(vocabulary), std::move(scores), static_cast<int32_t>(unk),
                                      node.boolean_or("byte_fallback", false));
   }
 };
 
-/// The library gives ids itself, whatever the file says: the model's, else the next free one. A file that says
-/// otherwise means something else than it does.
+/// The library assigns ids itself, whatever the file says: the model's id, otherwise the next free one. A file with
+/// other ids would not mean what it says.
 std::vector<AddedToken> read_added_tokens(const JsonNode& list, const Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;
   if (list.is_null()) return tokens;
@@ -184,11 +184,11 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& list, const Vocabulary
     const int64_t id = node.at("id").integer(0, INT32_MAX - 1);
     const int64_t expected = known >= 0 ? known : next;
     if (id != expected) {
-      node.refuse(fmt::format("the id of the token \"{}\" is {}, it must be {}{}", token.content.substr(0, 60), id,
+      node.refuse(fmt::format("the id of the token \"{}\" is {}, but must be {}{}", token.content.substr(0, 60), id,
                               expected, known >= 0 ? " as in the vocabulary" : ", the next free one"));
     }
     if (known < 0) {
-      if (vocabulary.has(static_cast<int32_t>(id))) node.refuse(fmt::format("the id {} has another token", id));
+      if (vocabulary.has(static_cast<int32_t>(id))) node.refuse(fmt::format("the id {} is that of another token", id));
       ++next;
     }
     token.id = static_cast<int32_t>(id);
@@ -242,37 +242,37 @@ std::vector<MergeRule> read_merge_lines(std::string_view text, const std::string
   return rules;
 }
 
-TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
+TokenizerSteps read_tokenizer_json(std::string_view text, const std::string& name,
                                    const TokenizerJsonChanges& changes) {
   nlohmann::json document = parse_json(text, name, tokenizer_limits);
   if (changes.document) changes.document(document);
   const JsonNode root(document, name);
   root.allow({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
               "decoder", "model"});
-  if (root.text_or("version", "1.0") != "1.0") root.at("version").refuse("only version 1.0 is known");
+  if (root.text_or("version", "1.0") != "1.0") root.at("version").refuse("only version 1.0 is supported");
   const nlohmann::json none;
   const auto section = [&](std::string_view key) {
     return root.has(key) ? root.at(key) : JsonNode(none, fmt::format("{}.{}", name, key));
   };
-  TokenizerParts parts;
-  ModelReader{parts, section("pre_tokenizer")}.read(root.at("model"));
-  parts.normalizers = read_normalizer(section("normalizer"));
-  const Vocabulary& vocabulary = parts.model->vocabulary();
+  TokenizerSteps steps;
+  ModelReader{steps, section("pre_tokenizer")}.read(root.at("model"));
+  steps.normalizers = read_normalizer(section("normalizer"));
+  const Vocabulary& vocabulary = steps.model->vocabulary();
   std::vector<AddedToken> added = read_added_tokens(section("added_tokens"), vocabulary);
   if (changes.added) added = changes.added(std::move(added), vocabulary);
   int64_t id_limit = vocabulary.id_limit();
   for (const AddedToken& token : added) id_limit = std::max(id_limit, int64_t{token.id} + 1);
-  parts.added = AddedTokens(std::move(added), parts.normalizers);
-  for (const AddedToken& token : parts.added.tokens()) {
+  steps.added = AddedTokens(std::move(added), steps.normalizers);
+  for (const AddedToken& token : steps.added.tokens()) {
     if (!token.in_text || !token.found.empty()) continue;
-    const std::string what = "the normalizer leaves nothing of the token " + printable(token.content);
+    const std::string what = "the normalizer removes all of the token " + printable(token.content);
     section("added_tokens").refuse(what + ", which would be found everywhere (\"normalized\": false keeps it)");
   }
-  parts.post = read_post_processor(section("post_processor"), id_limit);
-  if (changes.post) changes.post(parts.post);
-  parts.has_decoder = root.has("decoder");
-  parts.decoders = read_decoder(section("decoder"));
-  return parts;
+  steps.post = read_post_processor(section("post_processor"), id_limit);
+  if (changes.post) changes.post(steps.post);
+  steps.has_decoder = root.has("decoder");
+  steps.decoders = read_decoder(section("decoder"));
+  return steps;
 }
 
 }  // namespace llmtrain

@@ -1,6 +1,7 @@
 #pragma once
-// Reads tokenizer.json, the tokenizers library's description of a tokenizer. Every part and option is used or refused
-// by name; truncation and padding are settings of who calls the library, not of the text's tokens, and are not used.
+// Reads tokenizer.json, the tokenizers library's description of a tokenizer. Every section and option is used or
+// refused by name; truncation and padding are settings of the library's caller, not of the text's tokens, and are not
+// used.
 
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -13,40 +14,40 @@
 
 namespace llmtrain {
 
-// Above the largest vocabularies that decoders have (Gemma 3: 33 MB, 1.8 million values), and what a hostile file takes
-// stays below 256 MiB.
+// Larger than the largest vocabularies of decoders (Gemma 3: 33 MB, 1.8 million values); the memory that a hostile file
+// can take stays below 256 MiB.
 inline constexpr int64_t max_tokenizer_json = int64_t{48} << 20;  ///< bytes
 inline constexpr JsonLimits tokenizer_limits{.bytes = max_tokenizer_json, .values = int64_t{1} << 21};
 
-/// What may be changed of a tokenizer.json while it is read, in this order.
+/// Changes to a tokenizer.json while it is read, in this order.
 struct TokenizerJsonChanges {
   std::function<void(nlohmann::json&)> document;
   AddTokens added;
   std::function<void(PostProcessor&)> post;
 };
 
-/// `name` is the file's, for messages. UserError(bad_content).
-TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
+/// `name` is the file's name for messages. Throws UserError(bad_content).
+TokenizerSteps read_tokenizer_json(std::string_view text, const std::string& name,
                                    const TokenizerJsonChanges& changes = {});
 
-inline constexpr size_t max_steps = 64;  ///< of a section
+inline constexpr size_t max_steps = 64;  ///< per section
 /// Returns the "type" of a step, "(none)" without one.
 std::string type_of(const JsonNode& node);
-/// A text of one character.
+/// Reads a text of one character.
 char32_t character_of(const JsonNode& node);
 
-// Its sections; `where` names them in messages. null is no step.
+// Readers of its sections; `where` names them in messages. null means no step.
 std::vector<std::unique_ptr<Normalizer>> read_normalizer(const JsonNode& node);
-/// `takes_bytes` becomes true when the last step was GPT-2's byte form, which is left out when `may_take_bytes`.
+/// Sets `takes_bytes` if the last step was GPT-2's byte form, which is omitted if `may_take_bytes`.
 std::vector<std::unique_ptr<PreTokenizer>> read_pre_tokenizer(const JsonNode& node, bool may_take_bytes,
                                                               bool& takes_bytes);
 std::vector<std::unique_ptr<TokenDecoder>> read_decoder(const JsonNode& node);
-/// `id_limit`: ids in it are below.
+/// All ids in it are below `id_limit`.
 PostProcessor read_post_processor(const JsonNode& node, int64_t id_limit);
 
-/// An object of tokens and ids: bounded, unique, nearly without gaps.
+/// Reads an object of tokens and ids: bounded, unique, nearly without gaps.
 Vocabulary read_vocabulary(const JsonNode& node);
-/// Appends what a file of merges has: two tokens separated by a space a line; a first line "#version" is none.
+/// Appends the merges of a file: two tokens separated by a space per line; a first line "#version" is skipped.
 std::vector<MergeRule> read_merge_lines(std::string_view text, const std::string& name, const Vocabulary& vocabulary);
 
 }  // namespace llmtrain

@@ -61,9 +61,9 @@ void add_decoders(const JsonNode& node, Decoders& steps) {
     node.allow({"type", "suffix"});
     steps.push_back(make_bpe_decoder(node.at("suffix").text()));
   } else if (type == "CTC") {
-    node.refuse("CTC decodes speech, not text: such a tokenizer cannot be used");
+    node.refuse("a CTC decoder is for speech, not for text, and is not supported");
   } else {
-    node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
+    node.refuse(fmt::format("the type {} is not supported{}", type, did_you_mean(type, known)));
   }
 }
 
@@ -94,7 +94,7 @@ class PostReader {
     } else if (type == "TemplateProcessing") {
       add_template(node);
     } else {
-      node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
+      node.refuse(fmt::format("the type {} is not supported{}", type, did_you_mean(type, known)));
     }
     if (result_.before.size() + result_.after.size() > max_special_tokens) node.refuse("too many special tokens");
   }
@@ -102,7 +102,7 @@ class PostReader {
 
  private:
   int32_t id_of(const JsonNode& node) const { return static_cast<int32_t>(node.integer(0, id_limit_ - 1)); }
-  /// ["[SEP]", 102]
+  /// Reads ["[SEP]", 102].
   int32_t pair(const JsonNode& node) const { return id_of(node.at(size_t{1})); }
 
   void trim(const JsonNode& node) {
@@ -116,7 +116,7 @@ class PostReader {
     result_.after.insert(result_.after.end(), after.begin(), after.end());
   }
 
-  /// The template of a single text: special tokens around the one sequence A.
+  /// Reads the template of a single text: special tokens around the one sequence A.
   void add_template(const JsonNode& node) {
     node.allow({"type", "single", "pair", "special_tokens"});
     const JsonNode special = node.at("special_tokens");

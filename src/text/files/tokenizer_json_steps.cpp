@@ -25,10 +25,10 @@ namespace {
 
 [[noreturn]] void refuse_type(const JsonNode& node, std::span<const std::string_view> known) {
   const std::string type = type_of(node);
-  node.refuse(fmt::format("the type {} is not known to this version{}", type, did_you_mean(type, known)));
+  node.refuse(fmt::format("the type {} is not supported{}", type, did_you_mean(type, known)));
 }
 
-/// {"String": "..."} or {"Regex": "..."}
+/// Reads {"String": "..."} or {"Regex": "..."}.
 struct Pattern {
   bool is_regex;
   std::string text;
@@ -50,7 +50,7 @@ SplitBehavior behavior_of(const JsonNode& node) {
   for (const auto& [name, behavior] : names) {
     if (node.text() == name) return behavior;
   }
-  node.refuse(fmt::format("the behavior {} is not known", node.text()));
+  node.refuse(fmt::format("the behavior {} is not supported", node.text()));
 }
 
 using Normalizers = std::vector<std::unique_ptr<Normalizer>>;
@@ -126,16 +126,17 @@ using PreTokenizers = std::vector<std::unique_ptr<PreTokenizer>>;
 PrependScheme prepend_scheme_of(const JsonNode& node) {
   std::string scheme = node.text_or("prepend_scheme", "always");
   if (!node.boolean_or("add_prefix_space", true)) {
-    if (node.has("prepend_scheme") && scheme != "never") node.refuse("add_prefix_space and prepend_scheme disagree");
+    if (node.has("prepend_scheme") && scheme != "never")
+      node.refuse("add_prefix_space and prepend_scheme contradict each other");
     scheme = "never";
   }
   if (scheme == "first") return PrependScheme::first;
   if (scheme == "never") return PrependScheme::never;
-  if (scheme != "always") node.refuse(fmt::format("the prepend_scheme {} is not known", scheme));
+  if (scheme != "always") node.refuse(fmt::format("the prepend_scheme {} is not supported", scheme));
   return PrependScheme::always;
 }
 
-/// ByteLevel is three steps: a space, a split, the byte form.
+/// Expands ByteLevel into three steps: a space, a split, the byte form.
 void add_byte_level(const JsonNode& node, PreTokenizers& steps) {
   node.allow({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (node.boolean_or("add_prefix_space", true)) steps.push_back(make_prefix_space());

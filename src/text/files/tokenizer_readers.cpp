@@ -14,11 +14,11 @@
 namespace llmtrain {
 namespace {
 
-constexpr size_t longest_ranked_token = 512;  // bytes; all its divisions are looked up
+constexpr size_t longest_ranked_token = 512;  // bytes; all splits of a token are looked up
 constexpr int64_t llama3_ranks = 128'000;
 constexpr int32_t llama3_special_tokens = 256;
 
-/// The names that Llama 3.1 gives to the 256 ids after the ranks.
+/// Returns Llama 3.1's names of the 256 ids after the ranks.
 std::string llama3_special_name(int32_t index) {
   constexpr std::array<std::pair<int32_t, std::string_view>, 9> named = {{{0, "<|begin_of_text|>"},
                                                                           {1, "<|end_of_text|>"},
@@ -38,8 +38,9 @@ std::string llama3_special_name(int32_t index) {
   return fmt::format("<|reserved_special_token_{}|>", index - reserved);
 }
 
-/// Every division of a token into two tokens is a merge of the token's rank, as tiktoken joins whatever bytes make one.
-void add_divisions(std::string_view bytes, int32_t rank, const Vocabulary& ranks, std::vector<MergeRule>& merges) {
+/// Every split of a token into two tokens is a merge of the token's rank, since tiktoken joins any two byte sequences
+/// whose union is a token.
+void add_splits(std::string_view bytes, int32_t rank, const Vocabulary& ranks, std::vector<MergeRule>& merges) {
   for (size_t length = 1; length < bytes.size(); ++length) {
     const int32_t left = ranks.find(bytes.substr(0, length));
     if (left < 0) continue;
@@ -70,17 +71,17 @@ Vocabulary read_ranks(std::string_view text, const std::string& name) {
     const char* last = line.data() + line.size();
     const auto [stop, error] = std::from_chars(line.data() + space + 1, last, rank);
     if (error != std::errc() || stop != last || rank < 0 || rank >= line_number + max_unused_ids) {
-      refuse("the rank must be a number, the first 0 and each one more");
+      refuse("the rank must be a number; ranks count from 0 without gaps");
     }
     if (bytes.size() > longest_ranked_token) refuse(fmt::format("a token of more than {} bytes", longest_ranked_token));
-    if (ranks.add(bytes, rank) != Vocabulary::Added::yes) refuse("the token or the rank is there twice");
+    if (ranks.add(bytes, rank) != Vocabulary::Added::yes) refuse("the token or the rank is repeated");
   }
   return ranks;
 }
 
 }  // namespace
 
-TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
+TokenizerSteps read_gpt2_files(std::string_view vocab_json, std::string_view merges_txt, const std::string& vocab_name,
                                const std::string& merges_name, bool add_prefix_space, const AddTokens& add) {
   const nlohmann::json document = parse_json(vocab_json, vocab_name, tokenizer_limits);
   Vocabulary vocabulary = read_vocabulary(JsonNode(document, vocab_name));
@@ -88,46 +89,46 @@ TokenizerParts read_gpt2_files(std::string_view vocab_json, std::string_view mer
   const BpeOptions options;
   if (!can_take_bytes(vocabulary, options)) {
     throw UserError(ExitCode::bad_content,
-                    vocab_name + ": it has no token for some bytes: not a vocabulary of GPT-2's kind");
+                    vocab_name + ": some bytes have no token, so this is not a vocabulary of GPT-2's kind");
   }
-  TokenizerParts parts;
+  TokenizerSteps steps;
   std::vector<AddedToken> added;
   if (const int32_t end = vocabulary.find("<|endoftext|>"); end >= 0) {
     added.push_back({.content = "<|endoftext|>", .id = end, .special = true});
   }
   if (add) added = add(std::move(added), vocabulary);
-  if (add_prefix_space) parts.pre_tokenizers.push_back(make_prefix_space());
-  parts.pre_tokenizers.push_back(make_pattern_split(*SplitPattern::find_name("gpt2"), SplitBehavior::isolated, false));
-  parts.model = make_bpe_model(std::move(vocabulary), merges, options, true);
-  parts.added = AddedTokens(std::move(added), parts.normalizers);
-  parts.has_decoder = true;
-  parts.decoders.push_back(make_byte_level_decoder());
-  return parts;
+  if (add_prefix_space) steps.pre_tokenizers.push_back(make_prefix_space());
+  steps.pre_tokenizers.push_back(make_pattern_split(*SplitPattern::find_name("gpt2"), SplitBehavior::isolated, false));
+  steps.model = make_bpe_model(std::move(vocabulary), merges, options, true);
+  steps.added = AddedTokens(std::move(added), steps.normalizers);
+  steps.has_decoder = true;
+  steps.decoders.push_back(make_byte_level_decoder());
+  return steps;
 }
 
-TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name) {
+TokenizerSteps read_tiktoken_file(std::string_view text, const std::string& name) {
   if (static_cast<int64_t>(text.size()) > max_tiktoken_file) {
-    throw UserError(ExitCode::bad_content, name + ": too long for a file of ranks");
+    throw UserError(ExitCode::bad_content, name + ": it is too long for a file of ranks");
   }
   const Vocabulary ranks = read_ranks(text, name);
   const auto refuse = [&](const std::string& what) { throw UserError(ExitCode::bad_content, name + ": " + what); };
   if (ranks.size() != ranks.id_limit()) refuse("some ranks are missing");
   if (ranks.size() != llama3_ranks) {
-    refuse(
-        fmt::format("a file of {} ranks: only Llama 3's {} are known, whose split and special tokens are not in the "
-                    "file; use its tokenizer.json",
-                    ranks.size(), llama3_ranks));
+    refuse(fmt::format(
+        "the file has {} ranks; only Llama 3's {} are supported, since the split and special tokens are not in the "
+        "file; use its tokenizer.json",
+        ranks.size(), llama3_ranks));
   }
   Vocabulary vocabulary;
   std::vector<MergeRule> merges;
   for (int32_t rank = 0; rank < ranks.id_limit(); ++rank) {
     vocabulary.add(to_byte_level(ranks.token(rank)), rank);
-    add_divisions(ranks.token(rank), rank, ranks, merges);
+    add_splits(ranks.token(rank), rank, ranks, merges);
   }
   BpeOptions options;
   options.ignore_merges = true;
   if (!can_take_bytes(vocabulary, options)) refuse("some bytes have no token");
-  std::vector<AddedToken> special;  // as in tiktoken, text that looks like one is text
+  std::vector<AddedToken> special;  // as in tiktoken, text that looks like a special token is text
   special.reserve(llama3_special_tokens);
   for (int32_t i = 0; i < llama3_special_tokens; ++i) {
     special.push_back({.content = llama3_special_name(i),
@@ -135,15 +136,15 @@ TokenizerParts read_tiktoken_file(std::string_view text, const std::string& name
                        .special = true,
                        .in_text = false});
   }
-  TokenizerParts parts;
-  parts.post.before.push_back(special[0].id);
-  parts.pre_tokenizers.push_back(
+  TokenizerSteps steps;
+  steps.post.before.push_back(special[0].id);
+  steps.pre_tokenizers.push_back(
       make_pattern_split(*SplitPattern::find_name("llama3"), SplitBehavior::isolated, false));
-  parts.model = make_bpe_model(std::move(vocabulary), merges, options, true);
-  parts.added = AddedTokens(std::move(special), parts.normalizers);
-  parts.has_decoder = true;
-  parts.decoders.push_back(make_byte_level_decoder());
-  return parts;
+  steps.model = make_bpe_model(std::move(vocabulary), merges, options, true);
+  steps.added = AddedTokens(std::move(special), steps.normalizers);
+  steps.has_decoder = true;
+  steps.decoders.push_back(make_byte_level_decoder());
+  return steps;
 }
 
 }  // namespace llmtrain

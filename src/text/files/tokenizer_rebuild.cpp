@@ -33,7 +33,7 @@ Json fill_in(const Json& step, const Json& settings) {
   return filled;
 }
 
-/// Whether leaving the key out of a step says the same of ids and texts.
+/// Returns true if a step without the key gives the same ids and texts.
 bool says_nothing(const std::string& key, const Json& value, bool decoder) {
   constexpr std::array<std::string_view, 6> usually_false = {"fuse_unk", "byte_fallback", "ignore_merges",
                                                              "invert",   "dropout",       "individual_digits"};
@@ -44,7 +44,7 @@ bool says_nothing(const std::string& key, const Json& value, bool decoder) {
   return key == "prepend_scheme" && value == "always";
 }
 
-/// A step without what says nothing, so that equal steps are equal.
+/// Removes keys without an effect, so that equivalent steps are equal.
 Json essence(const Json& step, bool decoder) {
   if (!step.is_structured()) return step;
   if (step.is_array()) {
@@ -65,7 +65,7 @@ Json essence(const Json& step, bool decoder) {
 
 std::string type_of_model(const Json& model) {
   if (model.contains("type") && model["type"].is_string()) return model["type"];
-  return model.contains("merges") ? "BPE" : "WordPiece";  // files of before the type was written
+  return model.contains("merges") ? "BPE" : "WordPiece";  // older files have no type
 }
 
 bool replace(Json& place, Json step, bool decoder) {

@@ -14,7 +14,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<std::
     AddedToken& token = tokens_[i];
     token.found = token.content;
     if (token.normalized) {
-      const Chunk input{token.content, nullptr, true, 0};
+      const TextView input{token.content, nullptr, true, 0};
       token.found = std::string(normalize(normalizers, input, false, one, other).text);
     }
     if (token.in_text && !token.found.empty())
@@ -24,8 +24,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<std::
   normalized_.finish();
 }
 
-void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part>& parts) const {
-  parts.clear();
+void AddedTokens::split(std::string_view text, bool normalized, std::vector<Segment>& segments) const {
+  segments.clear();
   thread_local std::vector<LiteralMatcher::Match> matches;
   (normalized ? normalized_ : plain_).find(text, matches);
   size_t done = 0;
@@ -48,14 +48,14 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part
       while (end < text.size() && is_white_space(character_at(text, end).code)) end += character_at(text, end).length;
     }
     end = std::max(end, begin);
-    if (done < begin) parts.push_back({done, begin, -1});
-    if (begin < end) parts.push_back({begin, end, token.id});  // else the one before has taken it all
+    if (done < begin) segments.push_back({done, begin, -1});
+    if (begin < end) segments.push_back({begin, end, token.id});  // otherwise the token before has taken it all
     done = end;
   }
-  if (done < text.size()) parts.push_back({done, text.size(), -1});
+  if (done < text.size()) segments.push_back({done, text.size(), -1});
 }
 
-bool AddedTokens::works_on_parts(bool prefixed) const {
+bool AddedTokens::is_segmentable(bool prefixed) const {
   const auto alphanumeric = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
   };

@@ -1,5 +1,5 @@
 #pragma once
-// Tokens that stand beside the model: found in the text before anything else is done with it.
+// Added tokens: the text is searched for them before any other step.
 
 #include <cstdint>
 #include <string>
@@ -14,39 +14,39 @@ namespace llmtrain {
 struct AddedToken {
   std::string content;
   int32_t id = -1;
-  bool single_word = false;  ///< only where no word goes on
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< and after it
-  bool normalized = false;   ///< is looked for in the normalized text, itself normalized
-  bool special = false;      ///< decode leaves it out
+  bool single_word = false;  ///< matches only at word boundaries
+  bool lstrip = false;       ///< also matches the white space before it
+  bool rstrip = false;       ///< also matches the white space after it
+  bool normalized = false;   ///< matches in the normalized text, and is normalized itself
+  bool special = false;      ///< decode omits it
   bool is_split = false;     ///< found in a text, it is no token there, and neither is another that it overlaps
-  bool in_text = true;       ///< false: a name only, that text cannot bring about
-  std::string found = {};    ///< what is looked for when it is normalized
+  bool in_text = true;       ///< false: a name only, which no text produces
+  std::string found = {};    ///< normalized form to search for
 };
 
 class AddedTokens {
  public:
   AddedTokens() = default;
-  /// `tokens` in order; of equal contents the last counts. Normalizes those that want it.
+  /// Adds `tokens` in order; of equal contents the last counts. Normalizes those that are marked so.
   AddedTokens(std::vector<AddedToken> tokens, const std::vector<std::unique_ptr<Normalizer>>& normalizers);
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   bool any(bool normalized) const { return !(normalized ? normalized_ : plain_).empty(); }
 
-  /// Cuts the chunk into what is between tokens (token < 0) and tokens, in order.
-  struct Part {
+  /// Splits the text into tokens and the text between them (token < 0), in order.
+  struct Segment {
     size_t begin, end;
     int32_t token;
   };
-  void split(std::string_view text, bool normalized, std::vector<Part>& parts) const;
+  void split(std::string_view text, bool normalized, std::vector<Segment>& segments) const;
 
-  /// False when a token could reach over a cut between a letter or digit and a space, or, when `prefixed` (something is
-  /// put before the text behind a token, but not before the part behind a cut), end at one.
-  bool works_on_parts(bool prefixed) const;
+  /// Returns false if a token could extend over a cut between a letter or digit and a space, or, when `prefixed` (a
+  /// prefix is put before the text after a token, but not before the text after a cut), end at one.
+  bool is_segmentable(bool prefixed) const;
 
  private:
   std::vector<AddedToken> tokens_;
-  LiteralMatcher plain_, normalized_;  // values: places in tokens_
+  LiteralMatcher plain_, normalized_;  // values: indices into tokens_
 };
 
 }  // namespace llmtrain

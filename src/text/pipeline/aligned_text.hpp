@@ -1,6 +1,5 @@
 #pragma once
-// Text on its way from the input to tokens. Where offsets are wanted every byte knows the bytes of the input that it
-// came from.
+// Text between the input and its tokens. If offsets are requested, every byte knows the input bytes that it came from.
 
 #include <cstdint>
 #include <string>
@@ -12,51 +11,51 @@
 
 namespace llmtrain {
 
-/// A part of the text after some of the steps. Does not own anything.
-struct Chunk {
+/// View of a text after some of the steps. Owns nothing.
+struct TextView {
   std::string_view text;
-  const TextRange* origins = nullptr;  ///< of each byte, in the input; null when nobody wants offsets
-  bool starts_input = false;           ///< nothing of the input stands before it
-  size_t origin_begin = 0;             ///< where it begins in the input; known with origins only
+  const TextRange* origins = nullptr;  ///< input range of each byte; null if no offsets are requested
+  bool starts_input = false;           ///< True if it begins the input
+  size_t origin_begin = 0;             ///< its offset in the input; known with origins only
 
-  Chunk part(size_t begin, size_t end) const {
+  TextView range(size_t begin, size_t end) const {
     if (origins == nullptr) return {text.substr(begin, end - begin), nullptr, starts_input && begin == 0, 0};
     const size_t origin = begin < end ? origins[begin].begin : origin_begin;
     return {text.substr(begin, end - begin), origins + begin, origin == 0, origin};
   }
 };
 
-/// Calls through a reference to something callable that outlives it: no allocation.
-class ChunkSink {
+/// Reference to a callable that outlives it: calls allocate nothing.
+class TextSink {
  public:
   template <class F>
-  explicit ChunkSink(const F& callable)
+  explicit TextSink(const F& callable)
       : object_(&callable),
-        call_([](const void* object, const Chunk& chunk) { (*static_cast<const F*>(object))(chunk); }) {}
-  void operator()(const Chunk& chunk) const { call_(object_, chunk); }
+        call_([](const void* object, const TextView& view) { (*static_cast<const F*>(object))(view); }) {}
+  void operator()(const TextView& view) const { call_(object_, view); }
 
  private:
   const void* object_;
-  void (*call_)(const void*, const Chunk&);
+  void (*call_)(const void*, const TextView&);
 };
 
-/// A text that a step writes.
+/// Text that a step writes.
 class AlignedText {
  public:
-  /// Empty; with origins when the input has them.
-  void reset(const Chunk& like) {
+  /// Makes it empty; with origins if the input has them.
+  void reset(const TextView& like) {
     text_.clear();
     origins_.clear();
     tracked_ = like.origins != nullptr;
     starts_input_ = like.starts_input;
     origin_begin_ = like.origin_begin;
   }
-  /// The whole input before any step, with origins: a byte comes from its whole character.
+  /// Takes the whole input before any step, with origins: the origin of a byte is its whole character.
   void assign_input(std::string_view text);
 
-  void append(const Chunk& chunk) {
-    text_ += chunk.text;
-    if (tracked_) origins_.insert(origins_.end(), chunk.origins, chunk.origins + chunk.text.size());
+  void append(const TextView& view) {
+    text_ += view.text;
+    if (tracked_) origins_.insert(origins_.end(), view.origins, view.origins + view.text.size());
   }
   void append(std::string_view text, const TextRange& origin) {
     text_ += text;
@@ -68,8 +67,8 @@ class AlignedText {
     if (tracked_) origins_.insert(origins_.end(), text_.size() - before, origin);
   }
 
-  /// Like the chunk that it was reset for: the same place in the input.
-  Chunk chunk() const { return {text_, tracked_ ? origins_.data() : nullptr, starts_input_, origin_begin_}; }
+  /// Returns a view with the position of the text that it was reset for.
+  TextView view() const { return {text_, tracked_ ? origins_.data() : nullptr, starts_input_, origin_begin_}; }
 
  private:
   std::string text_;
@@ -79,12 +78,12 @@ class AlignedText {
   size_t origin_begin_ = 0;
 };
 
-/// Writes a changed chunk character by character, with the origins that the tokenizers library gives: `change` is 0 for
-/// a character in place of the next one, 1 for one that is new and shares the origin of what stands before it, -n for
-/// one in place of the next one and n more that vanish.
+/// Writes a changed text character by character, with the origins that the tokenizers library gives: `change` is 0 for
+/// a character that replaces the next one, 1 for a new character, which shares the origin of the one before it, and -n
+/// for a character that replaces the next one while n more are removed.
 class CharacterRewriter {
  public:
-  CharacterRewriter(const Chunk& from, AlignedText& to) : from_(from), to_(to) {}
+  CharacterRewriter(const TextView& from, AlignedText& to) : from_(from), to_(to) {}
   void skip(size_t characters) {
     for (; characters > 0 && at_ < from_.text.size(); --characters) at_ += character_at(from_.text, at_).length;
   }
@@ -92,14 +91,15 @@ class CharacterRewriter {
     to_.append(code, origin(change));
     if (change <= 0) skip(1 + static_cast<size_t>(-change));
   }
-  /// The same, but the character may still get to know that others vanish after it.
+  /// Writes likewise, but later removals can still change the character's origin.
   void hold(char32_t code, int change) {
     finish();
     held_ = code;
     held_change_ = change;
     holds_ = true;
   }
-  /// Of the characters that come next some vanish. At the very beginning nothing tells so, as in the reference.
+  /// Reports that some of the next characters are removed. Nothing records this at the very beginning, as in the
+  /// reference.
   void remove(int characters) {
     if (holds_) held_change_ -= characters;
   }
@@ -115,7 +115,7 @@ class CharacterRewriter {
     return at_ < from_.text.size() ? from_.origins[at_] : TextRange{from_.origin_begin, from_.origin_begin};
   }
 
-  const Chunk& from_;
+  const TextView& from_;
   AlignedText& to_;
   size_t at_ = 0;
   char32_t held_ = 0;

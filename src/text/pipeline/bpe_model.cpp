@@ -19,7 +19,7 @@ int32_t byte_level_token(const Vocabulary& vocabulary, uint8_t byte) {
   return vocabulary.find(to_byte_level(std::string_view(reinterpret_cast<const char*>(&byte), 1)));
 }
 
-/// Whether U+2581 stands behind another character.
+/// Returns true if U+2581 follows another character.
 bool joins_words(std::string_view token) {
   bool other = false;
   for (size_t i = 0; i < token.size();) {
@@ -117,8 +117,8 @@ class BpeModel final : public TokenModel {
     }
   }
 
-  /// Characters as the library takes them: an unknown one that waits to be joined by others is put down before the next
-  /// known one, but after bytes that stand for an unknown one.
+  /// Processes characters like the library: an unknown character waits to be joined with others and is emitted before
+  /// the next known one, but after bytes that represent an unknown one.
   void split(std::string_view text, std::vector<BpeSymbol>& symbols) const {
     uint32_t waiting = 0;  // bytes
     std::string key;
@@ -159,11 +159,11 @@ class BpeModel final : public TokenModel {
   }
 
   Vocabulary vocabulary_;
-  Vocabulary whole_;  // tokens as bytes, with ignore_merges
+  Vocabulary whole_;  // tokens as bytes, for ignore_merges
   BpeOptions options_;
   bool bytes_;
   MergeTable merges_;
-  std::array<int32_t, 256> first_{};  // token of each byte, -1 when there is none
+  std::array<int32_t, 256> first_{};  // token of each byte, -1 = none
   bool all_bytes_ = true;
   bool separate_ = false;
   int32_t unk_ = -1;

@@ -1,5 +1,5 @@
 #pragma once
-// GPT-2's printable form of bytes: 188 bytes stand for themselves, the others for U+0100..U+0143 in their order.
+// GPT-2's printable form of bytes: 188 bytes represent themselves, the others become U+0100..U+0143 in order.
 
 #include <array>
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace llmtrain {
 
-/// Code point that stands for a byte.
+/// Returns the code point that represents a byte.
 const std::array<char16_t, 256>& byte_level_characters();
-/// The byte that a code point stands for, -1 when it stands for none.
+/// Returns the byte that a code point represents, -1 if there is none.
 int byte_of_character(char32_t c);
-/// The 256 bytes in the order of their characters: the order of a trained alphabet.
+/// Returns the 256 bytes in the order of their characters: the order of a trained alphabet.
 const std::array<uint8_t, 256>& byte_level_order();
-/// UTF-8 of the characters of `bytes`.
+/// Returns the characters of `bytes` in UTF-8.
 std::string to_byte_level(std::string_view bytes);
-/// The bytes that `text` stands for; false when a character of it stands for none or it is not UTF-8.
+/// Decodes the bytes of `text`; returns false if a character represents no byte or the text is not UTF-8.
 bool from_byte_level(std::string_view text, std::string& bytes);
 
 }  // namespace llmtrain

@@ -30,7 +30,7 @@ namespace {
 constexpr size_t short_piece = 48;  // symbols
 
 void merge_short(const MergeTable& table, std::vector<BpeSymbol>& symbols) {
-  MergeTable::Merge merges[short_piece];  // of symbol i with the next
+  MergeTable::Merge merges[short_piece];  // merge of symbol i with the next
   size_t n = symbols.size();
   for (size_t i = 0; i + 1 < n; ++i) merges[i] = table.find(symbols[i].id, symbols[i + 1].id);
   while (n > 1) {
@@ -58,7 +58,7 @@ struct Candidate {
 };
 
 void merge_long(const MergeTable& table, std::vector<BpeSymbol>& symbols) {
-  LLMTRAIN_CHECK(symbols.size() < UINT32_MAX, "a piece has less than 2^32 symbols");
+  LLMTRAIN_CHECK(symbols.size() < UINT32_MAX, "a word has less than 2^32 symbols");
   constexpr uint32_t none = UINT32_MAX;
   const auto n = static_cast<uint32_t>(symbols.size());
   std::vector<uint32_t> before(n), after(n);
@@ -79,7 +79,7 @@ void merge_long(const MergeTable& table, std::vector<BpeSymbol>& symbols) {
     if (symbols[left].length == 0 || after[left] == none) continue;
     const uint32_t right = after[left];
     const MergeTable::Merge merge = table.find(symbols[left].id, symbols[right].id);
-    if (merge.rank != top.rank || merge.id != top.id) continue;  // the pair is another by now
+    if (merge.rank != top.rank || merge.id != top.id) continue;  // the pair has changed in the meantime
     symbols[left] = {merge.id, symbols[left].length + symbols[right].length};
     symbols[right].length = 0;
     after[left] = after[right];

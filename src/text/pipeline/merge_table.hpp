@@ -1,5 +1,5 @@
 #pragma once
-// The merges of byte pair encoding and the algorithm that applies them.
+// Merges of byte pair encoding and the algorithm that applies them.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +16,9 @@ class MergeTable {
   static constexpr uint32_t no_rank = UINT32_MAX;
 
   explicit MergeTable(size_t expected = 0);
-  /// The last one counts for a pair that is there.
+  /// Replaces the merge of a pair that is already there.
   void set(int32_t left, int32_t right, const Merge& merge);
-  /// rank is no_rank when the pair is not merged.
+  /// Returns a merge whose rank is no_rank if the pair is not merged.
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
@@ -43,13 +43,13 @@ class MergeTable {
   int shift_ = 0;
 };
 
-/// A symbol of a piece on its way to a token.
+/// Symbol of a word while it is merged into tokens.
 struct BpeSymbol {
   int32_t id;
-  uint32_t length;  ///< bytes of the piece
+  uint32_t length;  ///< bytes of the word
 };
 
-/// Merges the pair of the lowest rank, the leftmost of equal ones, until no pair is left; in place. Short pieces by
+/// Merges in place the pair of the lowest rank, the leftmost of equal ones, until no pair is left. Short words by
 /// looking at every pair, long ones through a heap: n log n.
 void apply_merges(const MergeTable& table, std::vector<BpeSymbol>& symbols);
 

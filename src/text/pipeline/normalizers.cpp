@@ -19,19 +19,19 @@ class Lowercase final : public Normalizer {
   bool keeps(std::string_view text) const override {
     return is_ascii(text) && std::none_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
   }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
     for (size_t i = 0; i < from.text.size();) {
       const Character c = character_at(from.text, i);
       i += c.length;
       writer.put(lowercase(c.code), 0);
-      if (c.code == U'\u0130') writer.put(U'\u0307', 1);  // the only one that becomes two
+      if (c.code == U'\u0130') writer.put(U'\u0307', 1);  // the only character that becomes two
     }
   }
-  bool works_on_parts() const override { return true; }
+  bool is_segmentable() const override { return true; }
 };
 
-/// Keeps the characters that a predicate accepts, changed by a function of one character.
+/// Keeps the characters that a predicate accepts, each mapped by a function.
 class FilterMap final : public Normalizer {
  public:
   using Keep = bool (*)(char32_t);
@@ -39,7 +39,7 @@ class FilterMap final : public Normalizer {
   FilterMap(Keep keep, Map map, bool ascii_unchanged) : keep_(keep), map_(map), ascii_unchanged_(ascii_unchanged) {}
 
   bool keeps(std::string_view text) const override { return ascii_unchanged_ && is_ascii(text); }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
     char32_t last = 0;
     bool any = false;
@@ -79,7 +79,7 @@ class Strip final : public Normalizer {
     const bool at_left = left_ && is_white_space(character_at(text, 0).code);
     return !at_left && !(right_ && is_white_space(character_before(text, text.size()).code));
   }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     size_t begin = 0, end = from.text.size();
     while (left_ && begin < end && is_white_space(character_at(from.text, begin).code)) {
       begin += character_at(from.text, begin).length;
@@ -87,7 +87,7 @@ class Strip final : public Normalizer {
     while (right_ && end > begin && is_white_space(character_before(from.text, end).code)) {
       end -= character_before(from.text, end).length;
     }
-    to.append(from.part(begin, end));
+    to.append(from.range(begin, end));
   }
 
  private:
@@ -98,11 +98,11 @@ class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
   bool keeps(std::string_view text) const override { return text.empty() || prefix_.empty(); }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     to.append(prefix_, from.origins != nullptr ? from.origins[0] : TextRange{});
     to.append(from);
   }
-  bool works_on_parts() const override { return true; }
+  bool is_segmentable() const override { return true; }
   bool only_at_start() const override { return true; }
 
  private:
@@ -115,17 +115,17 @@ class Replace final : public Normalizer {
   bool keeps(std::string_view text) const override {
     return pattern_.empty() || text.find(pattern_) == std::string_view::npos;
   }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     size_t done = 0;
     for (size_t at = from.text.find(pattern_); at != std::string_view::npos; at = from.text.find(pattern_, done)) {
       const size_t end = at + pattern_.size();
-      to.append(from.part(done, at));
+      to.append(from.range(done, at));
       to.append(content_, from.origins != nullptr ? from.origins[end - 1] : TextRange{});
       done = end;
     }
-    to.append(from.part(done, from.text.size()));
+    to.append(from.range(done, from.text.size()));
   }
-  bool works_on_parts() const override {
+  bool is_segmentable() const override {
     return !content_.empty() && (pattern_ == " " || pattern_.find(' ') == std::string::npos);
   }
 
@@ -137,7 +137,7 @@ class RegexReplace final : public Normalizer {
  public:
   RegexReplace(RegexMatch match, std::string content) : match_(match), content_(std::move(content)) {}
   bool keeps(std::string_view) const override { return false; }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     size_t done = 0;
     for (size_t i = 0; i < from.text.size();) {
       const size_t end = match_(from.text, i);
@@ -145,11 +145,11 @@ class RegexReplace final : public Normalizer {
         i += character_at(from.text, i).length;
         continue;
       }
-      to.append(from.part(done, i));
+      to.append(from.range(done, i));
       to.append(content_, from.origins != nullptr ? from.origins[end - 1] : TextRange{});
       done = i = end;
     }
-    to.append(from.part(done, from.text.size()));
+    to.append(from.range(done, from.text.size()));
   }
 
  private:
@@ -162,20 +162,20 @@ class AnyRegexReplace final : public Normalizer {
   AnyRegexReplace(std::unique_ptr<Regex> regex, std::string content, std::string place)
       : regex_(std::move(regex)), content_(std::move(content)), place_(std::move(place)) {}
   bool keeps(std::string_view text) const override { return text.empty(); }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     size_t done = 0;
     regex_->for_matches(from.text, [&](size_t begin, size_t end) {
       if (begin == end) {
         throw UserError(ExitCode::bad_content, place_ +
-                                                   ": its regex matches no character in a text; what is put there "
-                                                   "differs from version to version of the tokenizers package");
+                                                   ": its regex matches an empty text; the replacement "
+                                                   "then depends on the version of the tokenizers package");
       }
-      to.append(from.part(done, begin));
+      to.append(from.range(done, begin));
       const TextRange at = from.origins == nullptr ? TextRange{} : from.origins[end - 1];
       to.append(content_, at);
       done = end;
     });
-    to.append(from.part(done, from.text.size()));
+    to.append(from.range(done, from.text.size()));
   }
 
  private:
@@ -188,20 +188,20 @@ class ByteLevelText final : public Normalizer {
   bool keeps(std::string_view text) const override {
     return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7F; });
   }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     const auto& characters = byte_level_characters();
     for (size_t i = 0; i < from.text.size(); ++i) {
       to.append(char32_t{characters[static_cast<uint8_t>(from.text[i])]},
                 from.origins != nullptr ? from.origins[i] : TextRange{});
     }
   }
-  bool works_on_parts() const override { return true; }
+  bool is_segmentable() const override { return true; }
 };
 
 class ChineseSpaces final : public Normalizer {
  public:
   bool keeps(std::string_view text) const override { return is_ascii(text); }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
     for (size_t i = 0; i < from.text.size();) {
       const Character c = character_at(from.text, i);
@@ -215,10 +215,10 @@ class ChineseSpaces final : public Normalizer {
       }
     }
   }
-  bool works_on_parts() const override { return true; }
+  bool is_segmentable() const override { return true; }
 
  private:
-  /// As BERT has it: the blocks of unified ideographs that it knew.
+  /// As in BERT: the blocks of unified ideographs that it knew.
   static bool is_chinese(char32_t c) {
     const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
     return in(0x4E00, 0x9FFF) || in(0x3400, 0x4DBF) || in(0x20000, 0x2A6DF) || in(0x2A700, 0x2B73F) ||
@@ -263,16 +263,16 @@ bool is_no_combining_mark(char32_t c) { return !is_combining_mark(c); }
 
 }  // namespace
 
-Chunk normalize(const std::vector<std::unique_ptr<Normalizer>>& steps, const Chunk& from, bool continues,
-                AlignedText& to, AlignedText& spare) {
-  Chunk current = from;
+TextView normalize(const std::vector<std::unique_ptr<Normalizer>>& steps, const TextView& from, bool continues,
+                   AlignedText& to, AlignedText& spare) {
+  TextView current = from;
   AlignedText* next = &to;
   AlignedText* other = &spare;
   for (const auto& step : steps) {
     if ((continues && step->only_at_start()) || step->keeps(current.text)) continue;
     next->reset(from);
     step->apply(current, *next);
-    current = next->chunk();
+    current = next->view();
     std::swap(next, other);
   }
   return current;

@@ -1,7 +1,7 @@
 #pragma once
-// A tokenizer made of the steps that a tokenizer.json describes: added tokens that are not normalized are cut out, what
-// is between them is normalized, added tokens that are normalized are cut out, the rest is cut into pieces and each
-// piece becomes tokens.
+// Tokenizer built from the steps of a tokenizer.json: unnormalized added tokens are cut out, the text between them is
+// normalized, normalized added tokens are cut out, the pre-tokenizer splits the rest into words, and the model turns
+// each word into tokens.
 
 #include <functional>
 #include <memory>
@@ -17,20 +17,20 @@
 
 namespace llmtrain {
 
-struct TokenizerParts {
+struct TokenizerSteps {
   std::vector<std::unique_ptr<Normalizer>> normalizers;
   std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers;
   std::unique_ptr<TokenModel> model;
   AddedTokens added;
   PostProcessor post;
-  bool has_decoder = false;  ///< without one tokens are joined by spaces
+  bool has_decoder = false;  ///< without a decoder, spaces join the tokens
   std::vector<std::unique_ptr<TokenDecoder>> decoders;
 };
 
-/// Returns the tokens that a main file adds with those of the files beside it.
+/// Function that returns the tokens of the main file together with those of the other files.
 using AddTokens = std::function<std::vector<AddedToken>(std::vector<AddedToken>, const Vocabulary&)>;
 
-/// Ids with a meaning, -1 for none, and the files that all came from.
+/// Ids of the special tokens, -1 = none, and the files that define the tokenizer.
 struct TokenizerOrigin {
   int32_t eos = -1;
   int32_t bos = -1;
@@ -41,9 +41,9 @@ struct TokenizerOrigin {
   bool class_is_stored = false;            ///< the files that are stored would be read as another class
 };
 
-std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts, TokenizerOrigin origin);
+std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerSteps steps, TokenizerOrigin origin);
 
-/// Tokenizer::serialized() of a tokenizer that was read from files.
+/// Returns Tokenizer::serialized() of a tokenizer that was read from files.
 std::string serialize_origin(const TokenizerOrigin& origin);
 
 }  // namespace llmtrain

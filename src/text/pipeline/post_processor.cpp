@@ -8,7 +8,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr char32_t byte_level_space = 0x120;  // what stands for a space in GPT-2's byte form
+constexpr char32_t byte_level_space = 0x120;  // represents a space in GPT-2's byte form
 
 bool is_blank(char32_t c) { return c == byte_level_space || is_white_space(c); }
 

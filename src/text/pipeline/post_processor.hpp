@@ -1,5 +1,5 @@
 #pragma once
-// What is done to the tokens of a text in the end: special tokens around it, offsets without white space.
+// Last step on the tokens of a text: adds special tokens around it and trims white space from offsets.
 
 #include <cstdint>
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace llmtrain {
 
-/// A text of several post-processors one after the other: their special tokens stand around each other.
+/// Combines several post-processors of a text: their special tokens nest.
 struct PostProcessor {
   std::vector<int32_t> before;
   std::vector<int32_t> after;
   bool trim_offsets = false;
-  bool add_prefix_space = false;  ///< a single leading space was added, not the user's: kept by the trimming
+  bool add_prefix_space = false;  ///< True if a single leading space was added and is not the user's: trimming keeps it
 };
 
-/// Leaves white space at the ends of tokens out of their ranges in `text`, as ByteLevel does: as many characters as the
-/// token has, whatever they are. `tokens` as the vocabulary has them.
+/// Excludes white space at the ends of tokens from their ranges in `text`, like ByteLevel: as many characters as the
+/// token has, whatever they are. `tokens` are spelled as in the vocabulary.
 void trim_ranges(const PostProcessor& options, std::string_view text, const std::vector<std::string>& tokens,
                  std::vector<TextRange>& ranges);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Steps that cut the text into pieces, which the model then turns into tokens one by one: those of the tokenizers
-// library, with its results. A step takes one piece and hands on those that it becomes; empty ones vanish.
+// Pre-tokenization steps, which split the text into words that the model turns into tokens one by one: those of the
+// tokenizers library, with its results. A step splits one word into several; empty ones vanish.
 
 #include <memory>
 #include <string>
@@ -17,20 +17,20 @@ namespace llmtrain {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  virtual void apply(const Chunk& from, const ChunkSink& sink) const = 0;
-  /// As Normalizer::works_on_parts.
-  virtual bool works_on_parts() const { return true; }
-  /// Whether it matters that a piece begins the input.
+  virtual void apply(const TextView& from, const TextSink& sink) const = 0;
+  /// Like Normalizer::is_segmentable.
+  virtual bool is_segmentable() const { return true; }
+  /// Returns true if the result depends on whether a word begins the input.
   virtual bool asks_for_start() const { return false; }
 };
 
-/// What becomes of what a pattern matches.
+/// Treatment of the matches of a pattern.
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 std::unique_ptr<PreTokenizer> make_pattern_split(const SplitPattern& pattern, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_regex_split(RegexMatch match, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_regex_split(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert);
-/// Every occurrence of a text; an empty one occurs nowhere.
+/// Matches every occurrence of a text; an empty one occurs nowhere.
 std::unique_ptr<PreTokenizer> make_literal_split(std::string literal, SplitBehavior behavior, bool invert);
 std::unique_ptr<PreTokenizer> make_digits_split(bool individual);
 std::unique_ptr<PreTokenizer> make_punctuation_split(SplitBehavior behavior);
@@ -40,9 +40,9 @@ std::unique_ptr<PreTokenizer> make_fixed_length_split(size_t characters);
 
 enum class PrependScheme : uint8_t { first, never, always };
 std::unique_ptr<PreTokenizer> make_metaspace(char32_t replacement, PrependScheme scheme, bool split);
-/// A space before a piece that has none (ByteLevel's add_prefix_space).
+/// Adds a space before a word that has none (ByteLevel's add_prefix_space).
 std::unique_ptr<PreTokenizer> make_prefix_space();
-/// A change of the text that cuts nothing.
+/// Wraps a change of the text that splits nothing.
 std::unique_ptr<PreTokenizer> make_normalizing_step(std::unique_ptr<Normalizer> normalizer);
 
 }  // namespace llmtrain

@@ -7,25 +7,25 @@
 namespace llmtrain {
 namespace {
 
-/// Hands on what a series of matches and gaps between them becomes.
+/// Turns a series of matches, and the gaps between them, into words.
 class Splitter {
  public:
-  Splitter(const Chunk& from, SplitBehavior behavior, bool invert, const ChunkSink& sink)
+  Splitter(const TextView& from, SplitBehavior behavior, bool invert, const TextSink& sink)
       : from_(from), behavior_(behavior), invert_(invert), sink_(sink) {}
 
-  /// A match, after all that came before it.
+  /// Adds a match; everything before it was added.
   void match(size_t begin, size_t end) {
-    if (begin > done_) part(begin, false);
-    part(end, true);
+    if (begin > done_) range(begin, false);
+    range(end, true);
   }
   void finish() {
-    if (done_ < from_.text.size()) part(from_.text.size(), false);
+    if (done_ < from_.text.size()) range(from_.text.size(), false);
     flush();
   }
 
  private:
-  /// Bytes from done_ to `end` are a match or a gap.
-  void part(size_t end, bool is_match) {
+  /// Adds the bytes from done_ to `end`, a match or a gap.
+  void range(size_t end, bool is_match) {
     const size_t begin = done_;
     done_ = end;
     is_match = is_match != invert_;
@@ -42,7 +42,7 @@ class Splitter {
       case SplitBehavior::merged_with_previous:
         join(begin, end, any_ && is_match && !previous_);
         break;
-      case SplitBehavior::merged_with_next:  // a gap joins the match before it; of matches in a row the last
+      case SplitBehavior::merged_with_next:  // a gap joins the match before it, the last one of adjacent matches
         join(begin, end, any_ && !is_match && previous_);
         break;
     }
@@ -61,13 +61,13 @@ class Splitter {
     held_begin_ = held_end_;
   }
   void emit(size_t begin, size_t end) {
-    if (end > begin) sink_(from_.part(begin, end));
+    if (end > begin) sink_(from_.range(begin, end));
   }
 
-  const Chunk& from_;
+  const TextView& from_;
   SplitBehavior behavior_;
   bool invert_;
-  const ChunkSink& sink_;
+  const TextSink& sink_;
   size_t done_ = 0;
   size_t held_begin_ = 0, held_end_ = 0;
   bool previous_ = false;
@@ -79,23 +79,23 @@ class PatternSplit final : public PreTokenizer {
   PatternSplit(const SplitPattern& pattern, SplitBehavior behavior, bool invert)
       : pattern_(pattern), behavior_(behavior), invert_(invert) {}
 
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     size_t begin = 0, end = 0;
     if (behavior_ == SplitBehavior::isolated && from.origins == nullptr) {
       size_t done = 0;
       while (pattern_.next(from.text, done, begin, end)) {
-        if (begin > done) sink(from.part(done, begin));
-        sink(from.part(begin, end));
+        if (begin > done) sink(from.range(done, begin));
+        sink(from.range(begin, end));
         done = end;
       }
-      if (done < from.text.size()) sink(from.part(done, from.text.size()));
+      if (done < from.text.size()) sink(from.range(done, from.text.size()));
       return;
     }
     Splitter splitter(from, behavior_, invert_, sink);
     for (size_t at = 0; pattern_.next(from.text, at, begin, end); at = end) splitter.match(begin, end);
     splitter.finish();
   }
-  bool works_on_parts() const override {
+  bool is_segmentable() const override {
     return behavior_ == SplitBehavior::isolated || behavior_ == SplitBehavior::removed;
   }
 
@@ -105,13 +105,13 @@ class PatternSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// The few patterns that Replace knows too.
+/// Native code of the few patterns that Replace also knows.
 class RegexSplit final : public PreTokenizer {
  public:
   RegexSplit(RegexMatch match, SplitBehavior behavior, bool invert)
       : match_(match), behavior_(behavior), invert_(invert) {}
 
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     Splitter splitter(from, behavior_, invert_, sink);
     for (size_t i = 0; i < from.text.size();) {
       const size_t end = match_(from.text, i);
@@ -120,7 +120,7 @@ class RegexSplit final : public PreTokenizer {
     }
     splitter.finish();
   }
-  bool works_on_parts() const override {
+  bool is_segmentable() const override {
     return behavior_ == SplitBehavior::isolated || behavior_ == SplitBehavior::removed;
   }
 
@@ -130,20 +130,20 @@ class RegexSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// Any other pattern: what its matches are may hang on the whole text.
+/// Matches any other pattern, whose matches can depend on the whole text.
 class AnyRegexSplit final : public PreTokenizer {
  public:
   AnyRegexSplit(std::unique_ptr<Regex> regex, SplitBehavior behavior, bool invert)
       : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
 
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     Splitter splitter(from, behavior_, invert_, sink);
     if (!from.text.empty()) {
       regex_->for_matches(from.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
     }
     splitter.finish();
   }
-  bool works_on_parts() const override { return false; }
+  bool is_segmentable() const override { return false; }
 
  private:
   std::unique_ptr<Regex> regex_;
@@ -156,7 +156,7 @@ class LiteralSplit final : public PreTokenizer {
   LiteralSplit(std::string literal, SplitBehavior behavior, bool invert)
       : literal_(std::move(literal)), behavior_(behavior), invert_(invert) {}
 
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     Splitter splitter(from, behavior_, invert_, sink);
     size_t at = literal_.empty() ? std::string_view::npos : from.text.find(literal_);
     for (; at != std::string_view::npos; at = from.text.find(literal_, at + literal_.size())) {
@@ -164,7 +164,7 @@ class LiteralSplit final : public PreTokenizer {
     }
     splitter.finish();
   }
-  bool works_on_parts() const override {
+  bool is_segmentable() const override {
     if (literal_.find(' ') == std::string::npos) return true;
     return literal_ == " " && !invert_ && behavior_ != SplitBehavior::merged_with_previous;
   }
@@ -175,13 +175,13 @@ class LiteralSplit final : public PreTokenizer {
   bool invert_;
 };
 
-/// Every character of a kind is a match.
+/// Matches every character of a kind.
 class CharacterSplit final : public PreTokenizer {
  public:
   using Is = bool (*)(char32_t);
   CharacterSplit(Is is, SplitBehavior behavior) : is_(is), behavior_(behavior) {}
 
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     Splitter splitter(from, behavior_, false, sink);
     for (size_t i = 0; i < from.text.size();) {
       const Character c = character_at(from.text, i);
@@ -190,7 +190,7 @@ class CharacterSplit final : public PreTokenizer {
     }
     splitter.finish();
   }
-  bool works_on_parts() const override { return behavior_ != SplitBehavior::merged_with_previous; }
+  bool is_segmentable() const override { return behavior_ != SplitBehavior::merged_with_previous; }
 
  private:
   Is is_;
@@ -199,7 +199,7 @@ class CharacterSplit final : public PreTokenizer {
 
 class WordSplitPreTokenizer final : public PreTokenizer {
  public:
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     enum class Kind : uint8_t { space, word, other };
     const auto kind_of = [](char32_t c) {
       return is_word_character(c) ? Kind::word : is_white_space(c) ? Kind::space : Kind::other;
@@ -213,7 +213,7 @@ class WordSplitPreTokenizer final : public PreTokenizer {
         if (kind_of(c.code) != kind) break;
         end += c.length;
       }
-      if (kind != Kind::space) sink(from.part(i, end));
+      if (kind != Kind::space) sink(from.range(i, end));
       i = end;
     }
   }
@@ -222,15 +222,15 @@ class WordSplitPreTokenizer final : public PreTokenizer {
 class FixedLengthSplit final : public PreTokenizer {
  public:
   explicit FixedLengthSplit(size_t characters) : characters_(characters) {}
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     for (size_t begin = 0; begin < from.text.size();) {
       size_t end = begin;
       for (size_t n = 0; n < characters_ && end < from.text.size(); ++n) end += character_at(from.text, end).length;
-      sink(from.part(begin, end));
+      sink(from.range(begin, end));
       begin = end;
     }
   }
-  bool works_on_parts() const override { return false; }
+  bool is_segmentable() const override { return false; }
 
  private:
   size_t characters_;
@@ -244,19 +244,19 @@ class Metaspace final : public PreTokenizer {
     prepend_ = make_prepend_normalizer(replacement_);
   }
 
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     AlignedText replaced, prepended;
-    Chunk text = from;
+    TextView text = from;
     if (!replace_->keeps(text.text)) {
       replaced.reset(from);
       replace_->apply(text, replaced);
-      text = replaced.chunk();
+      text = replaced.view();
     }
     const bool wanted = scheme_ == PrependScheme::always || (scheme_ == PrependScheme::first && from.starts_input);
     if (wanted && !text.text.starts_with(replacement_)) {
       prepended.reset(from);
       prepend_->apply(text, prepended);
-      text = prepended.chunk();
+      text = prepended.view();
     }
     if (!split_) {
       sink(text);
@@ -281,7 +281,7 @@ class Metaspace final : public PreTokenizer {
 class NormalizingStep final : public PreTokenizer {
  public:
   explicit NormalizingStep(std::unique_ptr<Normalizer> normalizer) : normalizer_(std::move(normalizer)) {}
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     if (normalizer_->keeps(from.text)) {
       sink(from);
       return;
@@ -289,9 +289,9 @@ class NormalizingStep final : public PreTokenizer {
     AlignedText changed;
     changed.reset(from);
     normalizer_->apply(from, changed);
-    sink(changed.chunk());
+    sink(changed.view());
   }
-  bool works_on_parts() const override { return normalizer_->works_on_parts(); }
+  bool is_segmentable() const override { return normalizer_->is_segmentable(); }
 
  private:
   std::unique_ptr<Normalizer> normalizer_;
@@ -299,7 +299,7 @@ class NormalizingStep final : public PreTokenizer {
 
 class PrefixSpace final : public PreTokenizer {
  public:
-  void apply(const Chunk& from, const ChunkSink& sink) const override {
+  void apply(const TextView& from, const TextSink& sink) const override {
     if (from.text.starts_with(' ')) {
       sink(from);
       return;
@@ -307,7 +307,7 @@ class PrefixSpace final : public PreTokenizer {
     AlignedText changed;
     changed.reset(from);
     prepend_->apply(from, changed);
-    sink(changed.chunk());
+    sink(changed.view());
   }
 
  private:

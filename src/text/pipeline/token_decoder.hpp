@@ -1,6 +1,6 @@
 #pragma once
-// Steps from tokens back to text: those of the tokenizers library. Where it puts U+FFFD for bytes that are no UTF-8,
-// these keep the bytes.
+// Steps from tokens to text: those of the tokenizers library. Bytes that are not UTF-8 are kept, while the library
+// replaces them with U+FFFD.
 
 #include <memory>
 #include <string>
@@ -11,23 +11,23 @@
 
 namespace llmtrain {
 
-/// How far steps look when tokens become text: see Tokenizer::decode_reach.
+/// Number of bytes that steps look back when tokens become text: see Tokenizer::decode_reach.
 struct DecodeReach {
   static constexpr size_t unbounded = std::string::npos;
   size_t longest_token = 0;  ///< bytes
-  bool joined = false;       ///< whether a step before has made one of several tokens
+  bool joined = false;       ///< True if an earlier step has joined tokens
   size_t bytes = 0;
 
   void add(size_t more) { bytes = bytes == unbounded || more == unbounded ? unbounded : bytes + more; }
-  /// Every occurrence of `pattern` in joined tokens becomes `content`. One of several characters may begin in tokens
-  /// that are no longer known, or overlap with itself.
+  /// Replaces every occurrence of `pattern` in joined tokens with `content`. A pattern of several characters can begin
+  /// in tokens that are no longer known, or overlap itself.
   void add_replacement(std::string_view pattern, std::string_view content);
 };
 
 class TokenDecoder {
  public:
   virtual ~TokenDecoder() = default;
-  /// Changes, joins or drops tokens in place.
+  /// Changes, joins or removes tokens in place.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
   virtual void extend(DecodeReach& reach) const = 0;
 };
@@ -43,7 +43,7 @@ std::unique_ptr<TokenDecoder> make_metaspace_decoder(char32_t replacement, bool 
 std::unique_ptr<TokenDecoder> make_word_piece_decoder(std::string prefix, bool cleanup);
 std::unique_ptr<TokenDecoder> make_bpe_decoder(std::string suffix);
 
-/// The byte that "<0x41>" stands for, -1 for other tokens.
+/// Returns the byte of "<0x41>", -1 for other tokens.
 int byte_of_token(std::string_view token);
 
 }  // namespace llmtrain

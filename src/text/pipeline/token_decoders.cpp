@@ -18,7 +18,7 @@ void replace_all(std::string& text, std::string_view pattern, std::string_view c
   text = changed.append(text, done);
 }
 
-/// A decoder that takes every token alone, given its place. `extend(DecodeReach&)` is called when tokens are joined.
+/// Decoder that processes every token alone, given its index. It calls `extend(DecodeReach&)` when tokens are joined.
 template <class Change, class Extend>
 class Each final : public TokenDecoder {
  public:
@@ -40,7 +40,7 @@ std::unique_ptr<TokenDecoder> each(Change change, Extend extend) {
   return std::make_unique<Each<Change, Extend>>(std::move(change), std::move(extend));
 }
 
-/// A step that joins tokens, and looks at whole ones.
+/// Reports a step that joins tokens and examines whole ones.
 void join(DecodeReach& reach) {
   if (reach.joined) reach.add(DecodeReach::unbounded);
   reach.joined = true;
@@ -90,7 +90,7 @@ class Fuse final : public TokenDecoder {
   void extend(DecodeReach& reach) const override { reach.joined = true; }
 };
 
-/// The suffix of a word becomes a space, but none after the last token, which may change when others follow.
+/// Turns the suffix of a word into a space, except after the last token, which can change when others follow.
 class SuffixDecoder final : public TokenDecoder {
  public:
   explicit SuffixDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
@@ -131,7 +131,7 @@ int hex_digit(char c) {
 }  // namespace
 
 void DecodeReach::add_replacement(std::string_view pattern, std::string_view content) {
-  constexpr size_t longest = 64;  // bytes of a replacement
+  constexpr size_t longest = 64;  // length of a replacement in bytes
   const bool one = !pattern.empty() && character_at(pattern, 0).length == pattern.size();
   add(one && content.size() <= longest ? pattern.size() : unbounded);
   if (bytes != unbounded) bytes *= std::max<size_t>(1, content.size());
@@ -150,7 +150,7 @@ std::unique_ptr<TokenDecoder> make_fuse_decoder() { return std::make_unique<Fuse
 std::unique_ptr<TokenDecoder> make_strip_decoder(char32_t content, size_t start, size_t stop) {
   return each([=](std::string& token, size_t, size_t) { token = stripped(token, content, start, stop); },
               [=](DecodeReach& reach) {
-                constexpr size_t most = 64;  // characters
+                constexpr size_t most = 64;  // in characters
                 const size_t taken = std::max(start, stop);
                 reach.add(taken <= most ? 4 * taken : DecodeReach::unbounded);
               });
@@ -166,10 +166,10 @@ std::unique_ptr<TokenDecoder> make_regex_replace_decoder(const std::string& rege
   std::shared_ptr<Normalizer> replace = make_regex_replace_normalizer(regex, std::move(content), place);
   const auto change = [replace](std::string& token, size_t, size_t) {
     AlignedText changed;
-    const Chunk chunk{token};
-    changed.reset(chunk);
-    replace->apply(chunk, changed);
-    token = std::string(changed.chunk().text);
+    const TextView view{token};
+    changed.reset(view);
+    replace->apply(view, changed);
+    token = std::string(changed.view().text);
   };
   return each(change, [](DecodeReach& reach) { reach.add(DecodeReach::unbounded); });
 }

@@ -1,5 +1,5 @@
 #pragma once
-// From one piece of text to tokens.
+// Models turn one word into tokens.
 
 #include <cstdint>
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace llmtrain {
 
-/// Tokens as they are found; ranges are appended only where somebody wants them.
+/// Collects tokens; ranges are appended only if requested.
 struct TokenSink {
   std::vector<int32_t>& ids;
-  std::vector<TextRange>* ranges = nullptr;  ///< of each id, in the piece
+  std::vector<TextRange>* ranges = nullptr;  ///< range of each id in the word
 
   void add(int32_t id, size_t begin, size_t end) {
     ids.push_back(id);
@@ -27,13 +27,12 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
   virtual std::string kind() const = 0;  ///< "bpe", "wordpiece", "unigram"
-  /// Of a piece that is not empty.
-  virtual void tokenize(std::string_view piece, TokenSink sink) const = 0;
+  /// Encodes a non-empty word.
+  virtual void tokenize(std::string_view word, TokenSink sink) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
-  /// Whether tokenize() takes the bytes that the characters of GPT-2's byte form stand for, not the form itself.
+  /// Returns true if tokenize() takes the original bytes instead of GPT-2's byte form.
   virtual bool takes_bytes() const { return false; }
-  /// Whether the tokens of a piece are those of its parts, when it is cut before every U+2581 that follows another
-  /// character.
+  /// Returns true if a word gives the same tokens when it is cut before every U+2581 that follows another character.
   virtual bool words_are_separate() const { return false; }
 };
 
@@ -47,10 +46,10 @@ struct BpeOptions {
 };
 struct MergeRule {
   int32_t left, right, merged;
-  uint32_t rank;  ///< lower ones first; of equal ones the leftmost
+  uint32_t rank;  ///< lower ranks first; of equal ones the leftmost
 };
-/// With `bytes` pieces are bytes (takes_bytes), possible when every byte has a
-/// token and neither prefix nor suffix is used (can_take_bytes).
+/// With `bytes`, words are bytes (takes_bytes); this is possible if every byte has a token and neither prefix nor
+/// suffix is used (can_take_bytes).
 std::unique_ptr<TokenModel> make_bpe_model(Vocabulary vocabulary, const std::vector<MergeRule>& merges,
                                            const BpeOptions& options, bool bytes);
 bool can_take_bytes(const Vocabulary& vocabulary, const BpeOptions& options);
@@ -58,13 +57,13 @@ bool can_take_bytes(const Vocabulary& vocabulary, const BpeOptions& options);
 struct WordPieceOptions {
   std::string unk_token = "[UNK]";
   std::string prefix = "##";
-  size_t max_characters = 100;  ///< of a word; longer ones are unknown
+  size_t max_characters = 100;  ///< longer words are unknown
 };
 std::unique_ptr<TokenModel> make_word_piece_model(Vocabulary vocabulary, const WordPieceOptions& options);
-/// Whole pieces only.
+/// Looks up whole words only.
 std::unique_ptr<TokenModel> make_word_level_model(Vocabulary vocabulary, const std::string& unk_token);
 
-/// Ids are the places in `scores`; -1 for no unknown token.
+/// An id is an index into `scores`; -1 means no unknown token.
 std::unique_ptr<TokenModel> make_unigram_model(Vocabulary vocabulary, std::vector<double> scores, int32_t unk_id,
                                                bool byte_fallback);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tokens by their beginnings.
+// Prefix tree of tokens.
 
 #include <cstdint>
 #include <string_view>
@@ -9,10 +9,10 @@ namespace llmtrain {
 
 class TokenTrie {
  public:
-  /// The last value counts.
+  /// Adds a token; the last value of equal ones counts.
   void add(std::string_view token, int32_t value);
 
-  /// Calls use(length, value) for every token that `text` begins with, shorter ones first.
+  /// Calls use(length, value) for every token that is a prefix of `text`, shorter ones first.
   template <class Use>
   void prefixes(std::string_view text, const Use& use) const {
     uint32_t node = 0;
@@ -24,7 +24,7 @@ class TokenTrie {
   }
 
  private:
-  // Edges in one open hash table: parent and byte -> child. The root is nobody's child: 0 is an empty slot.
+  // Edges in one open hash table: parent and byte -> child. The root is never a child: 0 is an empty slot.
   struct Edge {
     uint64_t key = 0;  // (parent + 1) << 8 | byte
     uint32_t child = 0;
@@ -40,7 +40,7 @@ class TokenTrie {
   void grow();
 
   std::vector<Edge> edges_ = std::vector<Edge>(64);
-  std::vector<int32_t> values_ = {-1};  // by node
+  std::vector<int32_t> values_ = {-1};  // value by node
 };
 
 }  // namespace llmtrain

@@ -14,8 +14,8 @@ namespace {
 
 constexpr double unk_penalty = 10.0;
 
-/// The most probable division into tokens (Viterbi), scores in double as in the tokenizers library. Characters without
-/// a token of their own may be unknown; unknown ones in a row are one token.
+/// Finds the most probable segmentation (Viterbi), with scores in double as in the tokenizers library. Characters
+/// without a token can be unknown; adjacent unknown characters are one token.
 class UnigramModel final : public TokenModel {
  public:
   UnigramModel(Vocabulary vocabulary, std::vector<double> scores, int32_t unk_id, bool byte_fallback)
@@ -34,13 +34,13 @@ class UnigramModel final : public TokenModel {
   std::string kind() const override { return "unigram"; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
-  void tokenize(std::string_view piece, TokenSink sink) const override {
+  void tokenize(std::string_view word, TokenSink sink) const override {
     thread_local std::vector<Best> best;
-    find_best(piece, best);
+    find_best(word, best);
     thread_local std::vector<TextRange> path;
     path.clear();
-    bool joins = false;  // what follows is unknown
-    for (size_t end = piece.size(); end > 0; end = best[end].begin) {
+    bool joins = false;  // the following characters are unknown
+    for (size_t end = word.size(); end > 0; end = best[end].begin) {
       const bool unknown = best[end].id == unk_;
       if (unknown && joins) {
         path.back().begin = best[end].begin;
@@ -49,7 +49,7 @@ class UnigramModel final : public TokenModel {
       }
       joins = unknown;
     }
-    for (auto range = path.rbegin(); range != path.rend(); ++range) put(piece, *range, sink);
+    for (auto range = path.rbegin(); range != path.rend(); ++range) put(word, *range, sink);
   }
 
  private:
@@ -60,31 +60,31 @@ class UnigramModel final : public TokenModel {
   };
   static constexpr size_t unreached = SIZE_MAX;
 
-  void find_best(std::string_view piece, std::vector<Best>& best) const {
-    best.assign(piece.size() + 1, {0, unreached, 0});
-    for (size_t begin = 0; begin < piece.size();) {
+  void find_best(std::string_view word, std::vector<Best>& best) const {
+    best.assign(word.size() + 1, {0, unreached, 0});
+    for (size_t begin = 0; begin < word.size();) {
       const double so_far = best[begin].score;
-      const size_t length = character_at(piece, begin).length;
+      const size_t length = character_at(word, begin).length;
       const auto offer = [&](size_t n, int32_t id, double score) {
         Best& there = best[begin + n];
         const double candidate = score + so_far;
         if (there.begin == unreached || candidate > there.score) there = {candidate, begin, id};
       };
       bool single = false;
-      trie_.prefixes(piece.substr(begin), [&](size_t n, int32_t id) {
+      trie_.prefixes(word.substr(begin), [&](size_t n, int32_t id) {
         offer(n, id, scores_[static_cast<size_t>(id)]);
         single = single || n == length;
       });
       if (!single) {
-        if (unk_ < 0) throw EncodeError(begin, "a character that the tokenizer has no token for");
+        if (unk_ < 0) throw EncodeError(begin, "the tokenizer has no token for a character");
         offer(length, unk_, unk_score_);
       }
       begin += length;
     }
   }
 
-  void put(std::string_view piece, const TextRange& range, TokenSink& sink) const {
-    const std::string_view text = piece.substr(range.begin, range.end - range.begin);
+  void put(std::string_view word, const TextRange& range, TokenSink& sink) const {
+    const std::string_view text = word.substr(range.begin, range.end - range.begin);
     const int32_t id = vocabulary_.find(text);
     const auto known = [&](char c) { return bytes_[static_cast<uint8_t>(c)] >= 0; };
     if (id >= 0) {

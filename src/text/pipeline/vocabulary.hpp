@@ -1,5 +1,5 @@
 #pragma once
-// Tokens and their ids: one arena of bytes, a table by id and an open hash table of ids.
+// Tokens and their ids: one byte arena, a table by id and an open hash table of ids.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace llmtrain {
 
-/// A token that is longer is refused, as is an id that leaves more than this many ids below it unused.
+/// Longest token. Longer ones are refused, and so is an id that leaves more than this many ids below it unused.
 inline constexpr size_t longest_token = 4096;  ///< bytes
 inline constexpr int64_t max_unused_ids = int64_t{1} << 20;
 
@@ -18,15 +18,15 @@ uint64_t hash_of(std::string_view text);
 class Vocabulary {
  public:
   enum class Added : uint8_t { yes, token_twice, id_twice };
-  /// id >= 0; who adds checks that it is not far beyond the others.
+  /// Adds a token with id >= 0; the caller checks that the id is not far above the others.
   Added add(std::string_view token, int32_t id);
 
-  /// -1 when there is none.
+  /// Returns -1 if there is none.
   int32_t find(std::string_view token) const;
   bool has(int32_t id) const {
     return id >= 0 && static_cast<size_t>(id) < places_.size() && places_[static_cast<size_t>(id)].begin != nowhere;
   }
-  /// Empty when the id has no token. Valid until the next add().
+  /// Returns an empty text if the id has no token. Valid until the next add().
   std::string_view token(int32_t id) const;
   int64_t id_limit() const { return static_cast<int64_t>(places_.size()); }  ///< highest id + 1
   int64_t size() const { return count_; }

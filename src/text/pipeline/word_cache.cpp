@@ -14,7 +14,7 @@ WordCache& WordCache::of_thread(uint64_t owner) {
     uint64_t owner = 0;
     std::unique_ptr<WordCache> cache;
   };
-  // A thread works with one tokenizer at a time; two are kept, as training and validation may differ.
+  // A thread uses one tokenizer at a time; two caches are kept, since training and validation can differ.
   thread_local std::array<Owned, 2> caches;
   thread_local size_t latest = 0;
   if (caches[latest].owner == owner) return *caches[latest].cache;

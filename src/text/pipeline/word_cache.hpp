@@ -1,6 +1,5 @@
 #pragma once
-// Tokens of pieces that come again: words. One per thread and tokenizer, of fixed size; the latest piece takes the
-// slot.
+// Cache of the tokens of repeated words. One per thread and tokenizer, of fixed size; the latest word takes the slot.
 
 #include <algorithm>
 #include <array>
@@ -19,29 +18,29 @@ class WordCache {
   static constexpr size_t longest_key = 22;  ///< bytes
   static constexpr size_t max_ids = 10;
 
-  /// Appends the ids of the piece when it is there.
-  bool get(std::string_view piece, uint64_t hash, std::vector<int32_t>& ids) const {
+  /// Appends the ids of the word if it is cached.
+  bool get(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
     const Slot& slot = slots_[hash & (slots_.size() - 1)];
-    if (slot.length != piece.size() || std::memcmp(slot.key, piece.data(), piece.size()) != 0) return false;
+    if (slot.length != word.size() || std::memcmp(slot.key, word.data(), word.size()) != 0) return false;
     ids.insert(ids.end(), slot.ids, slot.ids + slot.count);
     return true;
   }
-  void put(std::string_view piece, uint64_t hash, const int32_t* ids, size_t count) {
-    if (piece.size() > longest_key || count > max_ids) return;
+  void put(std::string_view word, uint64_t hash, const int32_t* ids, size_t count) {
+    if (word.size() > longest_key || count > max_ids) return;
     Slot& slot = slots_[hash & (slots_.size() - 1)];
-    slot.length = static_cast<uint8_t>(piece.size());
+    slot.length = static_cast<uint8_t>(word.size());
     slot.count = static_cast<uint8_t>(count);
-    std::memcpy(slot.key, piece.data(), piece.size());
-    std::copy_n(ids, count, slot.ids);  // of no ids there is no address
+    std::memcpy(slot.key, word.data(), word.size());
+    std::copy_n(ids, count, slot.ids);  // an empty list has no address
   }
 
-  /// This thread's for the tokenizer that got its number from new_owner().
+  /// Returns this thread's cache for the tokenizer whose number new_owner() gave.
   static WordCache& of_thread(uint64_t owner);
   static uint64_t new_owner();
 
  private:
   struct alignas(64) Slot {
-    uint8_t length = 0;  // no piece is empty
+    uint8_t length = 0;  // no word is empty
     uint8_t count = 0;
     char key[longest_key];
     int32_t ids[max_ids];

@@ -5,8 +5,8 @@
 namespace llmtrain {
 namespace {
 
-/// From the left the longest token each, after the first with the prefix of a continuation; a word that is not covered
-/// to its end is one unknown token.
+/// Takes the longest token from the left each time, with the continuation prefix after the first; a word that tokens do
+/// not cover to its end is one unknown token.
 class WordPieceModel final : public TokenModel {
  public:
   WordPieceModel(Vocabulary vocabulary, const WordPieceOptions& options)
@@ -25,16 +25,16 @@ class WordPieceModel final : public TokenModel {
   std::string kind() const override { return "wordpiece"; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
-  void tokenize(std::string_view piece, TokenSink sink) const override {
+  void tokenize(std::string_view word, TokenSink sink) const override {
     const size_t before = sink.ids.size();
     const size_t ranges_before = sink.ranges != nullptr ? sink.ranges->size() : 0;
-    bool covered = static_cast<size_t>(count_code_points(piece)) <= options_.max_characters;
-    for (size_t begin = 0; covered && begin < piece.size();) {
+    bool covered = static_cast<size_t>(count_code_points(word)) <= options_.max_characters;
+    for (size_t begin = 0; covered && begin < word.size();) {
       size_t length = 0;
       int32_t id = -1;
-      (begin == 0 ? starts_ : continues_).prefixes(piece.substr(begin), [&](size_t n, int32_t value) {
+      (begin == 0 ? starts_ : continues_).prefixes(word.substr(begin), [&](size_t n, int32_t value) {
         const size_t end = begin + n;
-        if (end < piece.size() && is_utf8_continuation(piece[end])) return;  // not inside a character
+        if (end < word.size() && is_utf8_continuation(word[end])) return;  // never inside a character
         length = n;
         id = value;
       });
@@ -45,7 +45,7 @@ class WordPieceModel final : public TokenModel {
     if (covered) return;
     sink.ids.resize(before);
     if (sink.ranges != nullptr) sink.ranges->resize(ranges_before);
-    sink.add(unk_, 0, piece.size());
+    sink.add(unk_, 0, word.size());
   }
 
  private:
@@ -62,9 +62,9 @@ class WordLevelModel final : public TokenModel {
 
   std::string kind() const override { return "wordlevel"; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
-  void tokenize(std::string_view piece, TokenSink sink) const override {
-    const int32_t id = vocabulary_.find(piece);
-    sink.add(id >= 0 ? id : unk_, 0, piece.size());
+  void tokenize(std::string_view word, TokenSink sink) const override {
+    const int32_t id = vocabulary_.find(word);
+    sink.add(id >= 0 ? id : unk_, 0, word.size());
   }
 
  private:

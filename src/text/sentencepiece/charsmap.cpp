@@ -11,8 +11,8 @@
 namespace llmtrain {
 namespace {
 
-// A unit of the trie, 32 bits: label of the edge to it (bits 0-7, and bit 31 set for values), whether a value hangs on
-// it (bit 8), and where its children are, relative to it by exclusive or (bits 10-30, times 256 when bit 9 is set).
+// A unit of the trie has 32 bits: the label of the edge to it (bits 0-7, and bit 31 set for values), a flag for a value
+// below it (bit 8), and the offset of its children, combined by exclusive or (bits 10-30, times 256 if bit 9 is set).
 uint32_t label_of(uint32_t unit) { return unit & (0x80000000u | 0xFFu); }
 bool has_value(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t value_of(uint32_t unit) { return unit & 0x7FFFFFFFu; }
@@ -20,14 +20,14 @@ uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & (1u << 9)) >> 
 
 constexpr size_t max_blob = size_t{16} << 20;
 
-/// What HF calls Precompiled: clusters of less than six bytes are replaced as wholes by the shortest rule that they
-/// begin with, others character by character. Odd, and so in the reference.
+/// Replaces like Precompiled of the tokenizers library: a cluster shorter than six bytes is replaced as a whole by the
+/// shortest rule that is its prefix, others character by character. The reference has the same peculiarity.
 class Precompiled final : public Normalizer {
  public:
   explicit Precompiled(std::shared_ptr<const Charsmap> charsmap) : charsmap_(std::move(charsmap)) {}
 
   bool keeps(std::string_view text) const override { return text.empty(); }
-  void apply(const Chunk& from, AlignedText& to) const override {
+  void apply(const TextView& from, AlignedText& to) const override {
     CharacterRewriter writer(from, to);
     for (size_t i = 0; i < from.text.size();) {
       const size_t end = grapheme_end(from.text, i);
@@ -85,7 +85,7 @@ Charsmap::Charsmap(std::string_view blob, const std::string& name) {
   };
   const size_t bytes = word(0);
   if (bytes % 4 != 0 || bytes == 0 || bytes >= blob.size() - 4) {
-    refuse(fmt::format("a trie of {} bytes in {} bytes", bytes, blob.size()));
+    refuse(fmt::format("it declares a trie of {} bytes, but has {} bytes", bytes, blob.size()));
   }
   units_.reserve(bytes / 4);
   for (size_t i = 0; i < bytes; i += 4) units_.push_back(word(4 + i));
@@ -95,22 +95,22 @@ Charsmap::Charsmap(std::string_view blob, const std::string& name) {
   check(name);
 }
 
-/// Every child that a search can reach lies inside, whatever the text: a search checks its steps itself, values need to
-/// point to the beginning of a character.
+/// Checks that every child that a search can reach lies inside, whatever the text: a search checks its own steps;
+/// values must point to the beginning of a character.
 void Charsmap::check(const std::string& name) const {
   const auto refuse = [&](size_t unit, const std::string& what) {
     throw UserError(ExitCode::bad_content,
                     fmt::format("{}: precompiled_charsmap: unit {} of the trie {}", name, unit, what));
   };
-  if (offset_of(units_[0]) >= units_.size()) refuse(0, "leads outside");
+  if (offset_of(units_[0]) >= units_.size()) refuse(0, "points outside");
   for (size_t i = 0; i < units_.size(); ++i) {
     const uint32_t unit = units_[i];
     if ((unit & 0x80000000u) != 0 || !has_value(unit)) continue;
     const size_t place = i ^ offset_of(unit);
-    if (place >= units_.size()) refuse(i, "leads outside");
+    if (place >= units_.size()) refuse(i, "points outside");
     const uint32_t value = value_of(units_[place]);
     if (value >= replacements_.size() || is_utf8_continuation(replacements_[value])) {
-      refuse(i, fmt::format("leads to replacement {} of {}", value, replacements_.size()));
+      refuse(i, fmt::format("points to replacement {} of {}", value, replacements_.size()));
     }
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// SentencePiece's precompiled rules: a double-array trie (Darts) from byte sequences to replacements. The file is from
-// a stranger: every place that the trie leads to is checked when it is read.
+// SentencePiece's precompiled rules: a double-array trie (Darts) from byte sequences to replacements. The file is
+// untrusted: every index that the trie leads to is checked when it is read.
 
 #include <cstdint>
 #include <string>
@@ -11,15 +11,15 @@ namespace llmtrain {
 
 class Charsmap {
  public:
-  /// uint32 size of the trie in bytes, the trie, the replacements, each ended by a NUL. UserError(bad_content) "name:
-  /// ...".
+  /// Reads the uint32 size of the trie in bytes, the trie, and the replacements, each ended by a NUL. Throws
+  /// UserError(bad_content) "name: ...".
   Charsmap(std::string_view blob, const std::string& name);
 
   struct Match {
-    size_t length = 0;  ///< 0: none
+    size_t length = 0;  ///< 0 = no match
     std::string_view replacement;
   };
-  /// The longest (or shortest) rule that `text` begins with.
+  /// Returns the longest (or shortest) rule that is a prefix of `text`.
   Match longest(std::string_view text) const { return find(text, true); }
   Match shortest(std::string_view text) const { return find(text, false); }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The fields of a protocol buffer message, one after the other, inside given bytes.
+// Reads the fields of a protocol buffer message in order, within the given bytes.
 
 #include <cstdint>
 #include <cstring>
@@ -14,7 +14,7 @@ class ProtobufReader {
 
   explicit ProtobufReader(std::string_view message) : rest_(message), size_(message.size()) {}
 
-  /// False at the end, or when what follows is no field: then failed() is true.
+  /// Returns false at the end, or if the next bytes are not a field: then failed() is true.
   bool next() {
     if (rest_.empty() || failed_) return false;
     uint64_t tag = 0;
@@ -40,7 +40,7 @@ class ProtobufReader {
     }
   }
   bool failed() const { return failed_; }
-  /// Where reading stands, or failed.
+  /// Position of the next field, or of the failure.
   size_t offset() const { return size_ - rest_.size(); }
 
   uint32_t field() const { return field_; }
@@ -51,7 +51,7 @@ class ProtobufReader {
   std::string_view bytes() const { return bytes_; }
   float real() const {
     float value = 0;
-    std::memcpy(&value, bytes_.data(), sizeof(value));  // little-endian, as every machine that this is built for
+    std::memcpy(&value, bytes_.data(), sizeof(value));  // little-endian, like every supported machine
     return value;
   }
 

@@ -64,7 +64,7 @@ class Reader {
     if (find_invalid_utf8(piece.text) != std::string_view::npos) bad("is not UTF-8");
     if (piece.text.find('\0') != std::string::npos) bad("holds a NUL");
     if (!std::isfinite(piece.score)) bad("has a score that is not a number");
-    if (type < 1 || type > 6) bad(fmt::format("is of type {}, which is not known", type));
+    if (type < 1 || type > 6) bad(fmt::format("has the type {}, which is not supported", type));
     piece.type = static_cast<Type>(type);
     model_.pieces.push_back(std::move(piece));
   }
@@ -76,8 +76,8 @@ class Reader {
       if (fields.is(3, Kind::number)) {
         const uint64_t kind = fields.number();
         if (kind == 3 || kind == 4)
-          refuse(fmt::format("models of type {} are not read, only unigram and BPE", kind == 3 ? "word" : "char"));
-        if (kind != 1 && kind != 2) refuse(fmt::format("model_type {} is not known", kind));
+          refuse(fmt::format("models of type {} are not supported, only unigram and BPE", kind == 3 ? "word" : "char"));
+        if (kind != 1 && kind != 2) refuse(fmt::format("model_type {} is not supported", kind));
         model_.kind = static_cast<SentencePieceModel::Kind>(kind);
       }
       if (fields.is(24, Kind::number)) model_.whitespace_as_suffix = fields.boolean();
@@ -91,7 +91,7 @@ class Reader {
   }
   std::string name_of_piece(std::string_view text) const {
     if (text.size() > longest_token || find_invalid_utf8(text) != std::string_view::npos)
-      refuse("the name of a piece in trainer_spec is no text");
+      refuse("the name of a piece in trainer_spec is not text");
     return std::string(text);
   }
 
@@ -113,7 +113,7 @@ class Reader {
     ProtobufReader fields(message);
     while (fields.next()) {
       if (fields.is(2, ProtobufReader::Kind::bytes) && !fields.bytes().empty()) {
-        refuse("it has rules to change decoded text (denormalizer_spec), which are not read");
+        refuse("it has rules to change decoded text (denormalizer_spec), which are not supported");
       }
     }
     if (fields.failed()) refuse("its denormalizer_spec is cut off");
@@ -132,11 +132,11 @@ class Reader {
       const bool is_normal =
           piece.type == Type::normal || piece.type == Type::user_defined || piece.type == Type::unused;
       usable += is_normal ? 1 : 0;
-      if (!(is_normal ? normal : reserved).insert(piece.text).second) bad("is there twice");
+      if (!(is_normal ? normal : reserved).insert(piece.text).second) bad("is repeated");
       if (piece.type == Type::unknown && ++unknown > 1) bad("is a second unknown piece");
       if (piece.type != Type::byte) continue;
       const int byte = byte_of_token(piece.text);
-      if (byte < 0 || piece.text != fmt::format("<0x{:02X}>", byte)) bad("is of type byte and names none");
+      if (byte < 0 || piece.text != fmt::format("<0x{:02X}>", byte)) bad("has type byte, but does not name a byte");
       if (!model_.byte_fallback) bad("is a byte, but the model has no byte_fallback");
       bytes.set(static_cast<size_t>(byte));
     }

@@ -1,5 +1,5 @@
 #pragma once
-// SentencePiece's model file: pieces with scores, and how text is normalized.
+// SentencePiece's model file: pieces with scores, and the normalization of text.
 
 #include <cstdint>
 #include <memory>
@@ -35,21 +35,22 @@ struct SentencePieceModel {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
 
-  std::vector<AddedToken> added = {};  ///< from files beside it, cut out before a text is normalized
-  bool prefixes_every_part = true;     ///< the dummy prefix stands before every text between them, not the first alone
+  std::vector<AddedToken> added = {};  ///< from the files next to the model; cut out before a text is normalized
+  /// True if the dummy prefix precedes every text between them, not only the first.
+  bool prefixes_every_segment = true;
 
   bool has(Type type, int32_t id) const { return pieces[static_cast<size_t>(id)].type == type; }
 };
 
-/// Everything that the tokenizer relies on is checked. UserError(bad_content) "name: ...".
+/// Reads a model and checks everything that the tokenizer relies on. Throws UserError(bad_content) "name: ...".
 SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& name);
 
-/// Text as the pieces have it, and for every byte of it (and its end) where it came from.
+/// Normalized text, and the origin of every byte of it (and of its end).
 class SentencePieceNormalizer {
  public:
   explicit SentencePieceNormalizer(const SentencePieceModel& model);
   ~SentencePieceNormalizer();
-  /// `origins` may be null. `continues`: the text goes on from a part before it that ended in a word.
+  /// `origins` may be null. With `continues` the text follows a segment that ended in a word.
   void normalize(std::string_view text, bool continues, std::string& normal, std::vector<size_t>* origins) const;
 
  private:

@@ -15,15 +15,16 @@ struct SentencePieceNormalizer::Impl {
   bool suffix = false;  // the dummy space goes to the end
   bool remove_extra = false;
   bool escape = false;
-  bool keeps_bytes = false;  // stray bytes have tokens; else they become U+FFFD
+  bool keeps_bytes = false;  // stray bytes have tokens; otherwise they become U+FFFD
   LiteralMatcher user_defined;
 
-  /// What the text at a place becomes, and how many bytes of it.
+  /// Normalized form of the text at a position, and the number of bytes that it replaces.
   struct Step {
     std::string_view text;
     size_t length;
   };
-  /// `matches`: places of user-defined pieces, which are never changed; `m` moves on to the first at or after i.
+  /// `matches` are the positions of user-defined pieces, which never change; `m` advances to the first one at or after
+  /// i.
   Step step(std::string_view text, size_t i, const std::vector<LiteralMatcher::Match>& matches, size_t& m) const {
     while (m < matches.size() && matches[m].begin < i) ++m;
     if (m < matches.size() && matches[m].begin == i) {
@@ -77,7 +78,7 @@ void SentencePieceNormalizer::normalize(std::string_view text, bool continues, s
       if (step.text != " ") break;
       i += step.length;
     }
-    if (i == text.size()) return;  // nothing but spaces
+    if (i == text.size()) return;  // only spaces
   }
   if (!rules.suffix && rules.dummy_prefix && !continues) put(space);
   bool after_space = rules.remove_extra && !continues;

@@ -38,7 +38,7 @@ class PieceMerger final : public PieceSegmenter {
 
  private:
   struct Symbol {
-    size_t begin, length;  // length 0: part of another by now
+    size_t begin, length;  // length 0: merged into another symbol
     int64_t before, after;
     bool frozen;  // a user-defined piece: never merged
   };
@@ -51,13 +51,13 @@ class PieceMerger final : public PieceSegmenter {
     }
   };
 
-  /// One text.
+  /// State of one text.
   struct Merging {
     const PieceMerger& merger;
     std::string_view text;
     std::vector<Symbol> symbols;
     std::priority_queue<Candidate> agenda;
-    std::unordered_map<std::string_view, size_t> unused;  // how an unused piece was made: length of its left part
+    std::unordered_map<std::string_view, size_t> unused;  // length of the left half of an unused piece
 
     void split() {
       std::vector<LiteralMatcher::Match> matches;
@@ -101,7 +101,7 @@ class PieceMerger final : public PieceSegmenter {
       }
     }
 
-    /// Unused pieces fall apart again.
+    /// Splits unused pieces again.
     void write(std::vector<PieceRange>& pieces) const {
       std::vector<std::pair<size_t, size_t>> open;  // begin and length, the next one last
       for (int64_t i = symbols.empty() ? -1 : 0; i >= 0; i = symbols[static_cast<size_t>(i)].after) {
@@ -131,8 +131,8 @@ class PieceMerger final : public PieceSegmenter {
   LiteralMatcher user_defined_;
 };
 
-/// Sums of scores are taken, kept and compared in single precision from the beginning of the text, as in the reference:
-/// their rounding decides between divisions that are nearly as good.
+/// Sums of scores are computed and compared in single precision from the beginning of the text, as in the reference:
+/// their rounding decides between segmentations that are nearly equal.
 class PieceLattice final : public PieceSegmenter {
  public:
   PieceLattice(const SentencePieceModel& model, const PieceTable& table) : unknown_(table.unknown()) {
@@ -145,7 +145,7 @@ class PieceLattice final : public PieceSegmenter {
     unknown_score_ = lowest - 10.0f;
     for (size_t id = 0; id < model.pieces.size(); ++id) {
       const auto& piece = model.pieces[id];
-      // A user-defined piece is always worth taking.
+      // A user-defined piece always wins.
       const bool user_defined = piece.type == Type::user_defined;
       scores_.push_back(user_defined ? static_cast<float>(static_cast<float>(piece.text.size()) * highest - 0.1)
                                      : piece.score);

@@ -1,5 +1,5 @@
 #pragma once
-// From normalized text to pieces of a SentencePiece model.
+// Segments normalized text into the pieces of a SentencePiece model.
 
 #include <array>
 #include <cstdint>
@@ -13,14 +13,13 @@
 
 namespace llmtrain {
 
-/// Pieces by their text. Unknown, control and byte pieces are names, not text, but a piece of text that has such a name
-/// gets its id.
+/// Pieces by their text. Unknown, control and byte pieces are names, not text, but a text with such a name gets its id.
 class PieceTable {
  public:
   explicit PieceTable(const SentencePieceModel& model);
-  /// Of normal, user-defined and unused pieces; -1 for others.
+  /// Returns the id of a normal, user-defined or unused piece, -1 for others.
   int32_t find(std::string_view text) const { return text_.find(text); }
-  /// Names come first; the unknown piece's for everything else.
+  /// Returns the id of a piece, names first; the unknown piece's id for everything else.
   int32_t id_of(std::string_view text) const {
     const int32_t name = names_.find(text);
     if (name >= 0) return name;
@@ -30,7 +29,7 @@ class PieceTable {
   int32_t unknown() const { return unknown_; }
   int32_t byte(uint8_t value) const { return bytes_[value]; }
   size_t longest() const { return text_.longest(); }  ///< bytes
-  /// Whether a piece holds U+2581 behind another character.
+  /// Returns true if a piece contains U+2581 after another character.
   bool any_joins_words() const { return any_joins_words_; }
 
  private:
@@ -48,15 +47,15 @@ struct PieceRange {
 class PieceSegmenter {
  public:
   virtual ~PieceSegmenter() = default;
-  /// Appends the pieces of a text that is not empty.
+  /// Appends the pieces of a non-empty text.
   virtual void segment(std::string_view text, std::vector<PieceRange>& pieces) const = 0;
-  /// Whether the parts of a text give the same as the whole where no piece reaches from one to the other.
+  /// Returns true if segments of a text give the same pieces as the whole when no piece crosses their borders.
   virtual bool works_on_words() const = 0;
 };
 
-/// BPE: neighbours whose union is a piece become one, the best score first.
+/// BPE: merges adjacent pieces whose union is a piece, the best score first.
 std::unique_ptr<PieceSegmenter> make_piece_merger(const SentencePieceModel& model, const PieceTable& table);
-/// Unigram: the division with the best sum of scores.
+/// Unigram: the segmentation with the best sum of scores.
 std::unique_ptr<PieceSegmenter> make_piece_lattice(const SentencePieceModel& model, const PieceTable& table);
 
 }  // namespace llmtrain

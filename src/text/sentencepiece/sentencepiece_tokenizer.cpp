@@ -40,7 +40,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     } else {
       segmenter_ = make_piece_lattice(model_, pieces_);
     }
-    // Words are segmented apart where no piece reaches from one to the next.
+    // Words are segmented separately if no piece crosses from one to the next.
     separate_ = segmenter_->works_on_words() && model_.escape_whitespaces && !model_.whitespace_as_suffix &&
                 !pieces_.any_joins_words();
   }
@@ -54,7 +54,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t pad_id() const override { return origin_.pad; }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override { run(text, false, ids, nullptr); }
-  void encode_part(std::string_view text, bool begins, std::vector<int32_t>& ids) const override {
+  void encode_segment(std::string_view text, bool begins, std::vector<int32_t>& ids) const override {
     run(text, !begins, ids, nullptr);
   }
   void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
@@ -62,7 +62,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     run(text, false, ids, &ranges);
   }
 
-  bool works_on_parts() const override { return separate_ && added_.works_on_parts(model_.prefixes_every_part); }
+  bool is_segmentable() const override { return separate_ && added_.is_segmentable(model_.prefixes_every_segment); }
   size_t find_cut(std::string_view window) const override {
     for (size_t i = window.find(' ', 1); i < window.size() - 1; i = window.find(' ', i + 1)) {
       if (is_alphanumeric(window[i - 1]) && is_alphanumeric(window[i + 1])) return i;
@@ -93,22 +93,23 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  /// A part of the input; `continues`: it is not the first, or not to be taken for one.
-  struct Part {
+  /// A segment of the input; with `continues` it is not the first, or is not treated as the first.
+  struct Segment {
     std::string_view text;
     size_t begin;
     bool continues;
   };
-  /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece is done on any.
-  void cut_added(const Part& from, bool normalized, std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
-    std::vector<AddedTokens::Part> found;
+  /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece changes them.
+  void cut_added(const Segment& from, bool normalized, std::vector<int32_t>& ids,
+                 std::vector<TextRange>* ranges) const {
+    std::vector<AddedTokens::Segment> found;
     added_.split(from.text, normalized, found);
-    for (const AddedTokens::Part& part : found) {
-      const size_t begin = from.begin + part.begin;
-      const bool continues = from.continues || (begin > 0 && !model_.prefixes_every_part);
-      const Part piece{from.text.substr(part.begin, part.end - part.begin), begin, continues};
-      if (part.token >= 0) {
-        ids.push_back(part.token);
+    for (const AddedTokens::Segment& segment : found) {
+      const size_t begin = from.begin + segment.begin;
+      const bool continues = from.continues || (begin > 0 && !model_.prefixes_every_segment);
+      const Segment piece{from.text.substr(segment.begin, segment.end - segment.begin), begin, continues};
+      if (segment.token >= 0) {
+        ids.push_back(segment.token);
         if (ranges != nullptr) ranges->push_back({begin, begin + piece.text.size()});
       } else if (normalized) {
         encode_between(piece.text, begin, piece.continues, ids, ranges);
@@ -124,7 +125,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::vector<size_t> origins;
     normalizer_.normalize(text, continues, normal, ranges != nullptr ? &origins : nullptr);
     for (size_t& origin : origins) origin += place;
-    bool unknown = false;  // the last piece was
+    bool unknown = false;  // the last piece was unknown
     size_t end = 0;
     for (size_t begin = 0; begin < normal.size(); begin = end) {
       end = separate_ ? word_end(normal, begin) : normal.size();
@@ -165,7 +166,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  /// An unknown piece becomes its bytes where the model has them; else unknown ones in a row are one.
+  /// Turns an unknown piece into its bytes if the model has them; otherwise adjacent unknown pieces are one token.
   void add_piece(std::string_view text, const PieceRange& piece, bool& unknown, std::vector<int32_t>& ids,
                  const std::vector<size_t>* origins, std::vector<TextRange>* ranges) const {
     const TextRange range = ranges != nullptr ? TextRange{(*origins)[piece.begin], (*origins)[piece.end]} : TextRange{};
@@ -190,7 +191,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool space_taken = false;
     for (const int32_t id : ids) {
       if (const auto added = added_by_id_.find(id); added != added_by_id_.end()) {
-        if (!with_special && added->second.special) continue;  // as if it were not there: a text begins behind <s>
+        if (!with_special && added->second.special) continue;  // ignored: a text begins after <s>
         begins = false;
         space_taken = false;
         text += added->second.content;
@@ -215,12 +216,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text;
   }
 
-  /// Whether a space at the beginning was left out.
+  /// Returns true if a space at the beginning was omitted.
   bool add_surface(std::string_view piece, bool begins, std::string& text) const {
     bool taken = false;
     if (begins && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) && piece.starts_with(space_symbol)) {
       piece.remove_prefix(space_symbol.size());
-      taken = !model_.remove_extra_whitespaces;  // else all of them are left out
+      taken = !model_.remove_extra_whitespaces;  // otherwise all of them are omitted
     }
     while (!piece.empty()) {
       const size_t space = std::min(piece.find(space_symbol), piece.size());

@@ -27,7 +27,7 @@ constexpr std::string_view deepseek_llm_signs = "!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5
 constexpr std::string_view cjk_and_hangul = "\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF";
 constexpr std::string_view cjk_and_kana = "\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF";
 
-/// before + "[" + list + "]+", kept for the life of the program.
+/// Returns before + "[" + list + "]+", kept for the life of the program.
 std::string_view bracket(std::string_view before, std::string_view list) {
   static std::vector<std::unique_ptr<std::string>> texts;
   texts.push_back(std::make_unique<std::string>(std::string(before) + "[" + std::string(list) + "]+"));
@@ -107,7 +107,7 @@ const List& patterns() {
   return list;
 }
 
-/// With \r and \n for the characters themselves.
+/// Replaces \r and \n with the characters themselves.
 std::string escaped(std::string_view regex) {
   std::string text;
   for (const char c : regex) {
@@ -166,11 +166,11 @@ size_t SplitPattern::piece_end(const SplitScanner& text, size_t i) const {
   }
 }
 
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& words) const {
   const SplitScanner scanner(text);
   for (size_t i = 0; i < text.size();) {
     const size_t end = piece_end(scanner, i);
-    pieces.push_back(text.substr(i, end - i));
+    words.push_back(text.substr(i, end - i));
     i = end;
   }
 }

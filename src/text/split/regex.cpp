@@ -16,14 +16,14 @@
 namespace llmtrain {
 namespace {
 
-// Honest patterns take well under a microsecond a byte.
-constexpr double seconds_allowed = 5, seconds_a_byte = 20e-6;  ///< of one text, of this thread's processor time
-constexpr uint32_t max_backtracks = 50'000'000;                ///< of one match
+// Ordinary patterns take well under a microsecond per byte.
+constexpr double seconds_allowed = 5, seconds_a_byte = 20e-6;  ///< per text, of this thread's processor time
+constexpr uint32_t max_backtracks = 50'000'000;                ///< per match
 constexpr uint32_t max_heap = 1 << 18;                         ///< KiB
-constexpr size_t max_stack = size_t{64} << 20;                 ///< bytes, of compiled patterns
-constexpr size_t search_bytes = 4096;                          ///< bytes in which one call looks for a match's begin
-constexpr uint32_t steps_per_clock_check = 4096;               ///< backtracks between two looks at the clock
-constexpr int timed_out = -1000;                               ///< what the callout returns
+constexpr size_t max_stack = size_t{64} << 20;                 ///< bytes, for compiled patterns
+constexpr size_t search_bytes = 4096;             ///< bytes in which one call looks for the begin of a match
+constexpr uint32_t steps_per_clock_check = 4096;  ///< backtracks between two clock checks
+constexpr int timed_out = -1000;                  ///< result of the callout
 
 double thread_seconds() {
   timespec now{};
@@ -31,7 +31,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// The processor time that one text may take.
+/// Budget of processor time for one text.
 struct Budget {
   double end = 0;
   uint32_t steps = 0;
@@ -73,10 +73,10 @@ struct Regex::State {
   const Regex& regex;
   std::string_view text;
   std::string repaired = {};         // text with U+FFFD for every stray byte
-  std::vector<size_t> origins = {};  // of its bytes and its end, in the text; empty: it is the text
+  std::vector<size_t> origins = {};  // offsets of its bytes and its end in the text; empty: identical to the text
   std::string_view subject = {};
   size_t next = 0;
-  size_t last_end = std::string::npos;  // of the match before
+  size_t last_end = std::string::npos;  // end of the match before
   Budget budget = {};
   std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>> context = nullptr;
   std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>> data = nullptr;
@@ -96,11 +96,11 @@ struct Regex::State {
 
   [[noreturn]] void refuse(const std::string& why) const {
     throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the regex {} {} on a text of {} bytes: write it without repetitions that can "
+                    fmt::format("{}: the regex {} {} on a text of {} bytes; rewrite it without repetitions that can "
                                 "match the same characters in many ways",
                                 regex.place_, regex.pattern_.substr(0, 200), why, text.size()));
   }
-  /// A match that begins at `from` or later; false: none.
+  /// Finds a match that begins at `from` or later; returns false if there is none.
   bool find(size_t from, size_t& begin, size_t& end) {
     for (uint32_t options = PCRE2_NO_UTF_CHECK; from <= subject.size();) {
       const size_t limit = std::min(from + search_bytes, subject.size());
@@ -143,7 +143,7 @@ Regex::Regex(std::string pattern, const std::string& place) : pattern_(std::move
     throw UserError(ExitCode::bad_content, fmt::format("{}: the regex {} cannot be used: {}", place,
                                                        pattern_.substr(0, 200), message_of(error)));
   }
-  pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // where there is none it is interpreted
+  pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);  // interpreted if there is no compiler
 }
 
 Regex::~Regex() = default;

@@ -1,7 +1,7 @@
 #pragma once
-// Any regular expression of a tokenizer.json. They are written for Oniguruma, which the tokenizers package uses;
-// PCRE2 matches them here. What both understand alike is handed over, what they understand differently is translated,
-// and what cannot be is refused by name, so that no text is split otherwise than there.
+// Arbitrary regular expressions of a tokenizer.json. They are written for Oniguruma, which the tokenizers package uses;
+// PCRE2 matches them here. Syntax with the same meaning is passed on, syntax with another meaning is translated, and
+// the rest is refused by name, so that no text is split differently than by the package.
 
 #include <cstddef>
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace llmtrain {
 
-/// Oniguruma's syntax as PCRE2's. UserError(bad_content) "place: the regex ...: what is not known, at which byte".
+/// Translates Oniguruma's syntax to PCRE2's. Throws UserError(bad_content) "place: the regex ...: unknown construct, at
+/// which byte".
 std::string translate_regex(std::string_view pattern, const std::string& place);
 
 class Regex {
@@ -21,8 +22,8 @@ class Regex {
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  /// Calls match(begin, end) for all matches of a text from left to right. An empty one does not follow a match at
-  /// once. Bytes that are no UTF-8 count as U+FFFD. UserError(bad_content) when the pattern takes too long.
+  /// Calls match(begin, end) for all matches of a text from left to right. An empty match never directly follows a
+  /// match. Bytes that are not UTF-8 count as U+FFFD. Throws UserError(bad_content) if the pattern takes too long.
   template <class Match>
   void for_matches(std::string_view text, const Match& match) const {
     Search search(*this, text);

@@ -1,4 +1,4 @@
-// Brackets of regular expressions: sets of characters, their intersections, and what they hold.
+// Brackets of regular expressions: sets of characters, their intersections and members.
 
 #include "text/split/regex_translator.hpp"
 
@@ -77,7 +77,7 @@ void RegexTranslator::member(const Options& options, int depth, BracketMembers& 
     ++i_;
     if (is('[') || (is('\\') && i_ + 1 < pattern_.size() &&
                     std::string_view("wWsSdDhHpP").find(pattern_[i_ + 1]) != std::string_view::npos)) {
-      refuse_construct("a range that ends in a set");
+      refuse_construct("has a range that ends in a set");
     }
     last = single(options);
     if (last < first) refuse("has a range that runs backwards");

@@ -1,5 +1,5 @@
 #pragma once
-// Sets of characters that have a name in Oniguruma's syntax, as PCRE2 takes them.
+// Named sets of characters of Oniguruma's syntax in the form that PCRE2 accepts.
 
 #include <string>
 #include <string_view>
@@ -8,14 +8,14 @@
 
 namespace llmtrain {
 
-/// A named set for use within brackets: PCRE2's own property, which is fast, and what it lacks of it.
+/// A named set for use within brackets: PCRE2's own property, which is fast, and the characters that it lacks.
 struct KnownSet {
   CodePointSet set;
   std::string text;
 };
-/// The set of that name, made once; null where no set has it.
+/// Returns the set of that name, made once; null if no set has it.
 const KnownSet* known_set(std::string_view name);
-/// The set's ranges, for use within brackets.
+/// Returns the set's ranges for use within brackets.
 std::string text_of(const CodePointSet& set);
 
 }  // namespace llmtrain

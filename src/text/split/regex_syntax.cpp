@@ -1,4 +1,4 @@
-// From Oniguruma's syntax to PCRE2's.
+// Translation of Oniguruma's syntax to PCRE2's.
 
 #include "text/split/regex.hpp"
 #include "text/split/regex_translator.hpp"

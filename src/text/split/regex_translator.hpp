@@ -1,6 +1,6 @@
 #pragma once
-// The reader of Oniguruma's syntax that writes PCRE2's: regex_syntax.cpp alone uses it, and regex_brackets.cpp is a
-// part.
+// Translator from Oniguruma's syntax to PCRE2's, for regex_syntax.cpp alone; regex_brackets.cpp defines some of its
+// functions.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ namespace llmtrain {
 inline constexpr size_t max_pattern_bytes = size_t{1} << 16;  ///< bytes
 inline constexpr int max_pattern_depth = 100;
 
-/// The members of brackets: as text where PCRE2 can take it so, and as a set.
+/// Members of brackets: as text if PCRE2 accepts it, and as a set.
 struct BracketMembers {
   std::string text;
   CodePointSet set;
@@ -38,7 +38,7 @@ class RegexTranslator {
 
   std::string run() {
     if (pattern_.size() > max_pattern_bytes) refuse(fmt::format("is longer than {} bytes", max_pattern_bytes));
-    if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is no UTF-8");
+    if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is not UTF-8");
     const std::string out = alternatives({}, 0);
     if (i_ < pattern_.size()) refuse("has a ) without (");
     return out;
@@ -52,7 +52,7 @@ class RegexTranslator {
   };
   struct Atom {
     std::string text;
-    bool repeats = true;      // takes a quantifier
+    bool repeats = true;      // can take a quantifier
     bool may_be_bare = true;  // one unit for a quantifier
   };
 
@@ -61,7 +61,7 @@ class RegexTranslator {
                                                        printable(pattern_.substr(0, 200)), i_, what));
   }
   [[noreturn]] void refuse_construct(std::string_view construct) const {
-    refuse(fmt::format("has {}, which is not known to this version", construct));
+    refuse(fmt::format("has {}, which is not supported", construct));
   }
   bool at_end() const { return i_ >= pattern_.size(); }
   bool is(char c) const { return !at_end() && pattern_[i_] == c; }
@@ -95,7 +95,7 @@ class RegexTranslator {
         skipped = true;
       } else {
         Repeat repeat;
-        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition behind a blank or a comment");
+        if (skipped && is('{') && interval(repeat)) refuse_construct("a repetition after a blank or a comment");
         term(options, depth, out);
         skipped = false;
       }
@@ -125,7 +125,7 @@ class RegexTranslator {
     if (starts("(?")) {
       const size_t begin = i_;
       Options inner = options;
-      if (isolated_options(inner)) {  // to the end of the group, over its alternatives
+      if (isolated_options(inner)) {  // extends to the end of the group, over its alternatives
         out += group("(?:", inner, depth, false);
         return;
       }
@@ -134,7 +134,7 @@ class RegexTranslator {
     quantified(atom(options, depth), out);
   }
 
-  /// (?i) ; false: something else.
+  /// Reads (?i); returns false for anything else.
   bool isolated_options(Options& options) {
     if (!take("(?") || !read_flags(options)) return false;
     return take(")");
@@ -239,7 +239,7 @@ class RegexTranslator {
   static std::string bracketed(const std::string& members, bool negated) {
     return (negated ? "[^" : "[") + members + "]";
   }
-  /// \w and the like, outside of brackets or within.
+  /// Reads \w and similar classes, outside of brackets or within.
   const KnownSet* class_escape(char c, bool in_brackets) const {
     switch (c) {
       case 'w':
@@ -258,7 +258,7 @@ class RegexTranslator {
         return nullptr;
     }
   }
-  /// {name}, {^name} behind \p or \P.
+  /// Reads {name} or {^name} after \p or \P.
   const KnownSet& property(bool& negated) {
     const size_t end = pattern_.find('}', i_);
     if (end == std::string_view::npos) refuse("has a \\p{ without }");
@@ -278,7 +278,7 @@ class RegexTranslator {
     }
   }
 
-  /// A character by its escape; false: the escape means something else.
+  /// Reads a character by its escape; returns false if the escape means something else.
   bool character_escape(char32_t& c) {
     constexpr std::array<std::pair<char, char32_t>, 7> controls = {
         {{'t', 9}, {'n', 10}, {'v', 11}, {'f', 12}, {'r', 13}, {'a', 7}, {'e', 27}}};
@@ -298,7 +298,7 @@ class RegexTranslator {
     if (letter == 'x' || letter == 'u') {
       const size_t digits = letter == 'x' ? 2 : 4;
       c = hexadecimal(i_ + 1, i_ + 1 + digits);
-      if (letter == 'x' && c >= 0x80) refuse_construct("a byte that is no character");
+      if (letter == 'x' && c >= 0x80) refuse_construct("a byte that is not a character");
       i_ += 1 + digits;
       return true;
     }
@@ -314,7 +314,7 @@ class RegexTranslator {
     const char* last = pattern_.data() + std::min(end, pattern_.size());
     const auto [stop, error] = std::from_chars(first, last, code, 16);
     const bool good = error == std::errc() && stop == last && first < last && code < code_point_limit;
-    if (!good || (code >= 0xD800 && code <= 0xDFFF)) refuse("has an escape that is no character");
+    if (!good || (code >= 0xD800 && code <= 0xDFFF)) refuse("has an escape that is not a character");
     return code;
   }
 
@@ -390,9 +390,8 @@ class RegexTranslator {
   char32_t single(const Options& options);
 
   // ---- quantifiers
-  // ---------------------------------------------------------------------------------------------------
 
-  /// Reads {2}, {2,}, {,2}, {2,3}; a { that begins none of these is a character.
+  /// Reads {2}, {2,}, {,2}, {2,3}; any other { is a character.
   bool interval(Repeat& repeat) {
     size_t at = i_ + 1;
     const auto number = [&](std::string& digits) {
@@ -413,7 +412,7 @@ class RegexTranslator {
     return true;
   }
 
-  /// Every repetition that may give characters back is followed by (?C), where the steps are counted.
+  /// Every repetition that can backtrack is followed by (?C), where the steps are counted.
   void quantified(Atom atom, std::string& out) {
     for (bool repeated = false; !at_end(); repeated = true) {
       Repeat repeat;
@@ -432,7 +431,7 @@ class RegexTranslator {
       atom.text += repeat.text;
       if ((sign || repeat.may_vary) && take("?")) {
         atom.text += '?';
-      } else if (sign && take("+")) {  // behind an interval + is another repetition
+      } else if (sign && take("+")) {  // a + after an interval is another repetition
         atom.text += '+';
         counts = false;
       }
@@ -444,9 +443,9 @@ class RegexTranslator {
   std::string_view pattern_;
   const std::string& place_;
   size_t i_ = 0;
-  std::vector<std::string> groups_;  // their names; without one empty
+  std::vector<std::string> groups_;  // names of groups; empty for unnamed ones
   bool named_ = false;
-  std::u32string folded_;  // letters in a row under (?i)
+  std::u32string folded_;  // adjacent letters under (?i)
 };
 
 }  // namespace llmtrain

@@ -1,5 +1,5 @@
 #pragma once
-// The kinds of split patterns; their list is in pretokenize.cpp.
+// Kinds of split patterns; pretokenize.cpp lists the patterns.
 
 #include <cstdint>
 #include <memory>
@@ -12,12 +12,12 @@ namespace llmtrain {
 /// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 std::unique_ptr<SplitPattern> make_gpt2_split(std::string_view name, std::string_view regex);
 
-/// The patterns after cl100k: a word may begin with one character that is neither letter, number nor line end, numbers
-/// are cut, line ends go with what stands before them.
+/// Patterns that follow cl100k: a word can begin with one character that is neither letter, number nor line end,
+/// numbers are split, line ends belong to the symbols before them.
 struct WordSplit {
   enum class Letters : uint8_t {
     plain,       ///< \p{L}+
-    with_marks,  ///< [\p{L}\p{M}]+, and marks are no symbols
+    with_marks,  ///< [\p{L}\p{M}]+, and marks are not symbols
     cased,       ///< [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ or the same with + and *
   };
   enum class Contractions : uint8_t { none, first, after_word };
@@ -25,17 +25,19 @@ struct WordSplit {
   Letters letters = Letters::plain;
   Contractions contractions = Contractions::first;
   Fold fold = Fold::unicode;
-  size_t max_digits = 3;       ///< of a number
+  size_t max_digits = 3;       ///< per number
   bool slash_in_tail = false;  ///< [\r\n/]* after symbols instead of [\r\n]*
 };
 std::unique_ptr<SplitPattern> make_word_split(std::string_view name, std::string_view regex, const WordSplit& how);
 
-/// DeepSeek V3's third: [!"#...~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+| ...
+/// DeepSeek V3's third pattern: [!"#...~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
+/// ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+| ...
 std::unique_ptr<SplitPattern> make_deepseek_split(std::string_view name, std::string_view regex);
 
-/// A run of characters of one class, between `least` and `most` of them, that may begin with one of `before`.
+/// A run of characters of one class, between `least` and `most` of them, with an optional first character from
+/// `before`.
 struct RunSplit {
-  uint16_t classes = 0;        ///< char_class, and
+  uint16_t classes = 0;        ///< char_class, together with
   std::string_view list = {};  ///< characters and ranges as in a bracket, a-z
   uint16_t before = 0;
   size_t least = 1;

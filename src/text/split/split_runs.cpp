@@ -1,4 +1,4 @@
-// Split patterns that are one run of a class of characters: numbers, line ends, CJK, the steps of DeepSeek's
+// Split patterns that are runs of one class of characters: numbers, line ends, CJK, the steps of DeepSeek's tokenizers.
 // tokenizers.
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class RunSplitPattern final : public SplitPattern {
   }
 
   bool is_listed(const SplitScanner::Character& c) const {
-    if (ranges_.empty() || (c.code == 0xFFFD && c.length == 1)) return false;  // that is no valid character
+    if (ranges_.empty() || (c.code == 0xFFFD && c.length == 1)) return false;  // not a valid character
     const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), c.code,
                                         [](char32_t code, const CodeRange& range) { return code < range.first; });
     return after != ranges_.begin() && c.code <= std::prev(after)->last;
@@ -74,13 +74,13 @@ class TrailingSpaceSplit final : public SplitPattern {
   size_t match_end(const SplitScanner& text, size_t i) const override {
     const size_t end = text.run_end(i, char_class::space);
     if (end == i || text.ends(end)) return end;
-    size_t line_end = end;  // the last place in the run, behind its first character, that a newline follows
+    size_t line_end = end;  // last position in the run, after its first character, that a newline follows
     while (--line_end > i) {
       if (text.text()[line_end] == '\n') return line_end;
     }
     return i;
   }
-  /// What has no line end behind its first character has none behind a later one.
+  /// If no line end follows the first character, none follows a later one.
   size_t after_failure(const SplitScanner& text, size_t i) const override {
     const size_t end = text.run_end(i, char_class::space);
     return end > i ? end : SplitPattern::after_failure(text, i);

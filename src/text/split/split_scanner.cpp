@@ -39,7 +39,7 @@ size_t SplitScanner::space_end(size_t i, bool lines) const {
     if (c.classes == char_class::newline) after_newline = end;
   }
   if (lines && after_newline > i) return after_newline;
-  return end == text_.size() || last == i ? end : last;  // the last one goes with what follows
+  return end == text_.size() || last == i ? end : last;  // the last one belongs to the following text
 }
 
 }  // namespace llmtrain

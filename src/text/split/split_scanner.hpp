@@ -9,7 +9,7 @@
 
 namespace llmtrain {
 
-/// How letters after an apostrophe are compared: (?i:...) of Unicode also takes U+017F for s.
+/// Comparison of letters after an apostrophe: (?i:...) of Unicode also accepts U+017F for s.
 enum class Fold : uint8_t { none, ascii, unicode };
 
 class SplitScanner {
@@ -27,25 +27,26 @@ class SplitScanner {
   size_t size() const { return text_.size(); }
   bool is(size_t i, char byte) const { return !ends(i) && text_[i] == byte; }
 
-  /// Whether the text ends at i. Matchers ask this before they look at i, so that it is known what the end decided.
+  /// Returns true if the text ends at i. Matchers call it before they read at i, so that the influence of the end is
+  /// known.
   bool ends(size_t i) const {
     if (i < text_.size()) return false;
     reached_end_ = true;
     return true;
   }
-  /// Whether a text that goes on could have matched otherwise, since the last forget_end().
+  /// Returns true if a continuation of the text could have changed a match since the last forget_end().
   bool reached_end() const { return reached_end_; }
   void forget_end() const { reached_end_ = false; }
 
-  /// The character at i < size(). A byte that is not part of well-formed UTF-8 is one character of class rest.
+  /// Returns the character at i < size(). A byte that is not part of well-formed UTF-8 is one character of class rest.
   Character at(size_t i) const {
     const auto lead = static_cast<uint8_t>(text_[i]);
     return lead < 0x80 ? Character{lead, table_.char_class(lead), 1} : long_character(i, lead);
   }
-  /// Whether there is a character of `classes` at i.
+  /// Returns true if a character of `classes` is at i.
   bool has(size_t i, uint16_t classes) const { return !ends(i) && (at(i).classes & classes) != 0; }
 
-  /// End of the longest run of characters of `classes` that begins at i; at most `limit` characters.
+  /// Returns the end of the longest run of characters of `classes` that begins at i; at most `limit` characters.
   size_t run_end(size_t i, uint16_t classes, size_t limit = no_limit) const {
     for (; limit > 0 && !ends(i); --limit) {
       const Character c = at(i);
@@ -55,10 +56,10 @@ class SplitScanner {
     return i;
   }
 
-  /// End of 's, 't, 're, 've, 'm, 'll or 'd at i; i when there is none.
+  /// Returns the end of 's, 't, 're, 've, 'm, 'll or 'd at i; i if there is none.
   size_t contraction_end(size_t i, Fold fold) const;
 
-  /// \s+(?!\S)|\s+ and, when `lines`, \s*[\r\n]+ before them. i when there is no space at i.
+  /// Matches \s+(?!\S)|\s+ and, with `lines`, \s*[\r\n]+ before them. Returns i if there is no space at i.
   size_t space_end(size_t i, bool lines) const;
 
  private:

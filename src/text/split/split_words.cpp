@@ -1,4 +1,4 @@
-// Split patterns of whole tokenizers: GPT-2's, those after cl100k, DeepSeek V3's.
+// Split patterns of whole tokenizers: GPT-2's, those that follow cl100k, DeepSeek V3's.
 
 #include "text/split/split_patterns.hpp"
 
@@ -57,7 +57,7 @@ class WordSplitPattern final : public SplitPattern {
     const bool may_lead = (first.classes & (newline | letter | number)) == 0;
     const size_t behind = i + first.length;
     if (how_.letters != WordSplit::Letters::cased) {
-      // a lead that is no letter: the run goes on behind it or, where a mark leads, begins with it
+      // the first character is not a letter: the run continues after it or, if it is a mark, begins with it
       if ((first.classes & letters_) != 0) return text.run_end(behind, letters_);
       const size_t end = may_lead ? text.run_end(behind, letters_) : i;
       return end > behind ? end : i;
@@ -74,11 +74,11 @@ class WordSplitPattern final : public SplitPattern {
     return i;
   }
 
-  /// Of U*L+ or U+L*, where U are capitals, L small letters, and both have letters without case and marks; i when
-  /// nothing matches.
+  /// Matches U*L+ or U+L*, where U are capitals, L small letters, and both contain letters without case and marks;
+  /// returns i if nothing matches.
   static size_t cased_end(const Scanner& text, size_t i, bool lowercase_needed) {
     constexpr uint16_t both = other_letter | mark;
-    size_t end = i, shared_end = i;  // behind the last character so far that is in both
+    size_t end = i, shared_end = i;  // end of the last character that is in both
     while (!text.ends(end)) {
       const Scanner::Character c = text.at(end);
       if ((c.classes & (upper | both)) == 0) break;

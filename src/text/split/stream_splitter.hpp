@@ -7,34 +7,35 @@
 
 namespace llmtrain {
 
-/// Pieces of a text that comes in parts, the same whatever the parts are; memory is that of a longest piece.
+/// Splits a text that arrives in blocks into words; the words do not depend on the blocks. Memory is that of the
+/// longest word.
 class StreamSplitter {
  public:
-  /// A piece longer than this is cut behind one byte more, so that text without any border (or a line of gigabytes)
-  /// stays bounded.
+  /// A longer word is cut when one more byte is known, so that text without any border (or a line of gigabytes) stays
+  /// bounded.
   static constexpr size_t longest_piece = size_t{1} << 20;
 
   explicit StreamSplitter(const SplitPattern& pattern) : pattern_(pattern) {}
 
-  /// sink(std::string_view) gets the pieces that the text behind `part` cannot change any more.
+  /// sink(std::string_view) receives the words that the text after `part` cannot change.
   template <class Sink>
-  void add(std::string_view part, const Sink& sink) {
-    while (!part.empty()) {
+  void add(std::string_view block, const Sink& sink) {
+    while (!block.empty()) {
       const size_t room = longest_piece + 1 - held_.size();
-      const size_t taken = std::min(part.size(), room);
+      const size_t taken = std::min(block.size(), room);
       if (held_.empty()) {
-        const size_t done = split_or_cut(part.substr(0, taken), sink);
-        if (taken == part.size()) held_ = part.substr(done);
-        part.remove_prefix(taken == part.size() ? taken : done);
+        const size_t done = split_or_cut(block.substr(0, taken), sink);
+        if (taken == block.size()) held_ = block.substr(done);
+        block.remove_prefix(taken == block.size() ? taken : done);
       } else {
-        held_ += part.substr(0, taken);
+        held_ += block.substr(0, taken);
         held_.erase(0, split_or_cut(held_, sink));
-        part.remove_prefix(taken);
+        block.remove_prefix(taken);
       }
     }
   }
 
-  /// The text is at its end: the rest of its pieces. A new text may follow.
+  /// Ends the text and passes on the rest of its words. A new text may follow.
   template <class Sink>
   void finish(const Sink& sink) {
     split(held_, true, sink);
@@ -42,7 +43,7 @@ class StreamSplitter {
   }
 
  private:
-  /// Returns where the pieces that are certain end.
+  /// Returns the end of the words that are final.
   template <class Sink>
   size_t split(std::string_view text, bool at_end, const Sink& sink) const {
     const SplitScanner scanner(text);

@@ -13,7 +13,7 @@ namespace {
 struct Range {
   char32_t first, last;
 };
-/// Every step-th character from first to last moves by delta.
+/// A case mapping: every step-th character from first to last moves by delta.
 struct CaseRun {
   char32_t first, last;
   uint32_t step;
@@ -22,7 +22,7 @@ struct CaseRun {
 
 #include "text/unicode/character_sets.inc"
 
-/// The sets of all code points, in pages of which equal ones are stored once.
+/// Sets of all code points, in pages; equal pages are stored once.
 class SetTable {
  public:
   SetTable() {
@@ -69,10 +69,11 @@ const SetTable& set_table() {
 
 constexpr uint16_t extends = character_set::grapheme_extend | character_set::grapheme_spacing_mark;
 
-/// Hangul syllables: what may follow what without a border (L, V, T of conjoining jamo, LV and LVT syllables).
+/// Hangul syllables: the combinations that have no border between them (L, V, T of conjoining jamo, LV and LVT
+/// syllables).
 enum class Hangul : uint8_t { none, lead, vowel, tail };
 struct HangulKind {
-  Hangul begin, end;  // the jamo that it begins and ends with
+  Hangul begin, end;  // first and last jamo
 };
 HangulKind hangul_kind(char32_t c) {
   if ((c >= 0x1100 && c <= 0x115F) || (c >= 0xA960 && c <= 0xA97C)) return {Hangul::lead, Hangul::lead};
@@ -97,7 +98,7 @@ char32_t lowercase(char32_t c) {
   if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
   const auto* run = std::upper_bound(std::begin(case_runs), std::end(case_runs), c,
                                      [](char32_t value, const CaseRun& candidate) { return value < candidate.first; });
-  // Runs of every second character may enclose others, at most the one before.
+  // Runs of every second character can enclose others, at most the one before.
   for (int tries = 0; tries < 3 && run != std::begin(case_runs); ++tries) {
     --run;
     if (c <= run->last && (c - run->first) % run->step == 0) {
@@ -107,10 +108,10 @@ char32_t lowercase(char32_t c) {
   return c;
 }
 
-// Unicode annex 29. Its rule for Indic conjuncts is left out: what it joins is longer than the clusters that the one
-// user of this treats as wholes, whether joined or not.
+// Unicode annex 29. Its rule for Indic conjuncts is omitted: it joins clusters that are longer than those that the only
+// caller treats as wholes.
 size_t grapheme_end(std::string_view text, size_t i) {
-  // The property knows line ends as kinds of their own.
+  // The property has separate kinds for line ends.
   const auto stands_alone = [](char32_t code) {
     return code == '\r' || code == '\n' || is_in_set(code, character_set::grapheme_control);
   };

@@ -1,6 +1,6 @@
 #pragma once
-// Any bytes as a sequence of characters, without loss: a byte that is not part of well-formed UTF-8 is a character of
-// its own, for which a surrogate (no character of Unicode) stands.
+// Lossless view of any bytes as a sequence of characters: a byte that is not part of well-formed UTF-8 is a character
+// by itself, represented by a surrogate (which is no Unicode character).
 
 #include <array>
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace llmtrain {
 
-/// U+2581, which SentencePiece puts in place of a space.
+/// U+2581, SentencePiece's replacement of a space.
 inline constexpr std::string_view space_symbol = "\xE2\x96\x81";
 
 struct Character {
@@ -23,7 +23,7 @@ struct Character {
 inline constexpr char32_t stray_byte = 0xDC00;  ///< + the byte
 inline bool is_stray_byte(char32_t code) { return code >= stray_byte + 0x80 && code <= stray_byte + 0xFF; }
 
-/// The character at text[i], i < text.size().
+/// Returns the character at text[i], i < text.size().
 inline Character character_at(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return k < text.size() ? static_cast<uint8_t>(text[k]) : uint8_t{0}; };
   const uint8_t lead = byte(i);
@@ -43,7 +43,7 @@ inline Character character_at(std::string_view text, size_t i) {
   return {char32_t{lead & 0x07u} << 18 | (second & 0x3Fu) << 12 | (third & 0x3Fu) << 6 | (fourth & 0x3Fu), 4};
 }
 
-/// The character that ends before text[end], end > 0.
+/// Returns the character that ends before text[end], end > 0.
 inline Character character_before(std::string_view text, size_t end) {
   for (size_t length = 2; length <= 4 && length <= end; ++length) {
     const Character c = character_at(text.substr(0, end), end - length);
@@ -60,7 +60,7 @@ inline void append_character(std::string& text, char32_t code) {
   }
 }
 
-/// All of a text, for strings that are short.
+/// Returns all characters of a short text.
 inline std::u32string to_characters(std::string_view text) {
   std::u32string characters;
   for (size_t i = 0; i < text.size();) {

@@ -84,7 +84,7 @@ constexpr ScriptRange script_ranges[] = {
 #include "text/unicode/regex_scripts.inc"
 };
 
-/// As Oniguruma compares them: without case, spaces, '-' and '_'.
+/// Compares names like Oniguruma: without case, spaces, '-' and '_'.
 std::string plain(std::string_view name) {
   std::string out;
   for (const char c : name) {
@@ -93,9 +93,9 @@ std::string plain(std::string_view name) {
   return out;
 }
 
-/// Oniguruma's \w: letters and what is like them, marks, numbers of letters and decimal ones, connectors.
+/// Oniguruma's \w: letters and similar characters, marks, decimal and letter numbers, connectors.
 bool is_word(char32_t c) { return is_word_character(c) && c != 0x200C && c != 0x200D; }
-/// Outside of brackets the superscripts and fractions of Latin-1 are words, too.
+/// Outside of brackets the superscripts and fractions of Latin-1 are word characters, too.
 bool is_bare_word(char32_t c) { return c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE) || is_word(c); }
 
 CodePointSet ascii_set(std::initializer_list<CodePointSet::Range> ranges) {
@@ -123,7 +123,7 @@ void CodePointSet::normalize() {
 
 CodePointSet CodePointSet::complement() const {
   CodePointSet out;
-  const auto add_gap = [&](char32_t first, char32_t end) {  // of [first, end), less surrogates
+  const auto add_gap = [&](char32_t first, char32_t end) {  // adds [first, end) without surrogates
     if (first < std::min(end, first_surrogate)) out.add(first, std::min(end, first_surrogate) - 1);
     first = std::max<char32_t>(first, last_surrogate + 1);
     if (first < end) out.add(first, end - 1);

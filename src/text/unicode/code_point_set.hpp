@@ -1,5 +1,5 @@
 #pragma once
-// Sets of code points, and those that a regex of a tokenizer may name, in the Unicode version of unicode.hpp.
+// Sets of code points, and the sets that a tokenizer's regex can name, in the Unicode version of unicode.hpp.
 
 #include <optional>
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace llmtrain {
 
-/// Code points without surrogates, as ranges (first, last) that ascend and do not touch.
+/// Code points without surrogates, as ascending ranges (first, last) that do not touch.
 class CodePointSet {
  public:
   using Range = std::pair<char32_t, char32_t>;
 
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void add(const CodePointSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
-  /// Sorts and joins what was added.
+  /// Sorts and joins the added ranges.
   void normalize();
   CodePointSet complement() const;
   CodePointSet without(const CodePointSet& other) const;
@@ -28,13 +28,13 @@ class CodePointSet {
   std::vector<Range> ranges_;
 };
 
-/// A set by its name in \p{...} or [:...:] of Oniguruma; nothing for names that are not known here. `pcre`: PCRE2's
-/// name of the same property in its own version of Unicode, or empty.
+/// Finds a set by its name in Oniguruma's \p{...} or [:...:]; returns nothing for unknown names. `pcre` is PCRE2's name
+/// of the same property in its own version of Unicode, or empty.
 struct NamedSet {
   CodePointSet set;
   std::string pcre;
 };
-inline constexpr std::string_view bare_word_name = "\\w";  ///< as it is outside of brackets
+inline constexpr std::string_view bare_word_name = "\\w";  ///< \w outside of brackets
 std::optional<NamedSet> find_named_set(std::string_view name);
 
 }  // namespace llmtrain

@@ -12,7 +12,8 @@ inline constexpr char32_t code_point_limit = 0x110000;
 
 inline bool is_utf8_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0u) == 0x80u; }
 
-/// The code point that starts at text[i]; i moves behind it. `text` is well-formed UTF-8 and i < text.size().
+/// Returns the code point that starts at text[i] and moves i behind it. `text` is well-formed UTF-8 and i <
+/// text.size().
 inline char32_t next_code_point(std::string_view text, size_t& i) {
   const auto byte = [&](size_t k) { return static_cast<uint32_t>(static_cast<uint8_t>(text[k])); };
   const uint32_t lead = byte(i);
@@ -48,7 +49,7 @@ inline void append_code_point(std::string& text, char32_t c) {
   }
 }
 
-/// Number of code points of well-formed UTF-8.
+/// Returns the number of code points of well-formed UTF-8.
 inline int64_t count_code_points(std::string_view text) {
   int64_t count = 0;
   for (const char byte : text) count += is_utf8_continuation(byte) ? 0 : 1;

@@ -15,12 +15,13 @@ struct ClassRun {
   char32_t first, last;
   uint8_t combining_class;
 };
-/// Code point = first second, or first alone where second is 0; `composes` when the pair becomes the code point again.
+/// Code point = first second, or first alone if second is 0; `composes` is true if the pair composes to the code point
+/// again.
 struct CanonicalPair {
   char32_t code, first, second;
   uint8_t composes;
 };
-/// The full compatibility decomposition where it differs: `count` characters of the pool.
+/// Full compatibility decomposition if it differs: `count` characters of the pool.
 struct Compatible {
   char32_t code;
   uint32_t begin, count;
@@ -31,12 +32,12 @@ struct Compatible {
 constexpr char32_t hangul_base = 0xAC00, lead_base = 0x1100, vowel_base = 0x1161, tail_base = 0x11A7;
 constexpr char32_t leads = 19, vowels = 21, tails = 28, syllables = leads * vowels * tails;
 
-/// What is known of a code point; most have none of it.
+/// Properties of a code point; most have none.
 struct Entry {
   uint16_t canonical = 0;   // index + 1
   uint16_t compatible = 0;  // index + 1
   uint8_t combining_class = 0;
-  bool follows = false;  // may become one with what stands before it
+  bool follows = false;  // can compose with the character before it
 };
 
 class Tables {
@@ -79,7 +80,7 @@ class Tables {
   }
   Entry& edit(char32_t c) {
     uint16_t& page = page_of_[c >> 8];
-    if (page == 0) {  // the page of those of whom nothing is known
+    if (page == 0) {  // page of code points without properties
       page = static_cast<uint16_t>(pages_.size());
       pages_.emplace_back();
     }
@@ -93,11 +94,11 @@ class Tables {
 
 struct Item {
   char32_t code;
-  int change;  // as CharacterRewriter takes it
+  int change;  // in the format of CharacterRewriter
   uint8_t combining_class;
 };
 
-/// Decomposed characters, those between two of class 0 in the order of their classes.
+/// Decomposed characters; those between two of class 0 are in the order of their classes.
 class Decomposer {
  public:
   Decomposer(bool compatible, std::vector<Item>& items) : compatible_(compatible), items_(items) {}
@@ -123,7 +124,7 @@ class Decomposer {
       for (uint32_t i = 0; i < form.count; ++i) push(compatible_characters[form.begin + i]);
     } else if (entry.canonical != 0) {
       const CanonicalPair& pair = canonical_pairs[entry.canonical - 1];
-      decompose(pair.first);  // the tables hold no circles
+      decompose(pair.first);  // the tables contain no cycles
       if (pair.second != 0) decompose(pair.second);
     } else {
       push(c);
@@ -149,12 +150,12 @@ class Decomposer {
   bool first_ = true;
 };
 
-/// In place: every character joins the last one of class 0 before it unless one of the same or a higher class stands
-/// between them.
+/// Composes in place: every character joins the last one of class 0 before it unless a character of the same or a
+/// higher class is between them.
 void compose(std::vector<Item>& items) {
   const Tables& tables = Tables::get();
   size_t out = 0, starter = SIZE_MAX;
-  int blocking = -1;  // class of what stands between the starter and the next character
+  int blocking = -1;  // class of the characters between the starter and the next character
   for (const Item item : items) {
     if (starter != SIZE_MAX && blocking < static_cast<int>(item.combining_class)) {
       const char32_t whole = tables.compose(items[starter].code, item.code);
@@ -179,8 +180,8 @@ class FormNormalizer final : public Normalizer {
  public:
   explicit FormNormalizer(NormalizationForm form) : form_(form) {}
   bool keeps(std::string_view text) const override { return is_in_form(text, form_); }
-  void apply(const Chunk& from, AlignedText& to) const override { write_form(from, form_, to); }
-  bool works_on_parts() const override { return true; }
+  void apply(const TextView& from, AlignedText& to) const override { write_form(from, form_, to); }
+  bool is_segmentable() const override { return true; }
 
  private:
   NormalizationForm form_;
@@ -210,12 +211,13 @@ bool is_in_form(std::string_view text, NormalizationForm form) {
   return true;
 }
 
-void write_form(const Chunk& from, NormalizationForm form, AlignedText& to) {
+void write_form(const TextView& from, NormalizationForm form, AlignedText& to) {
   const bool composed = form == NormalizationForm::nfc || form == NormalizationForm::nfkc;
   const bool compatible = form == NormalizationForm::nfkc || form == NormalizationForm::nfkd;
   CharacterRewriter writer(from, to);
   std::vector<Item> items;
-  // Character by character, a stretch at a time: nothing joins over the border before an ASCII character.
+  // Normalizes character by character, one stretch at a time: nothing composes over the border before an ASCII
+  // character.
   for (size_t i = 0; i < from.text.size();) {
     items.clear();
     Decomposer decomposer(compatible, items);

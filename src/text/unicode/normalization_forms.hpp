@@ -1,6 +1,6 @@
 #pragma once
-// Unicode normalization forms as the tokenizers library makes them, from its tables. Own tables, because a text must
-// give the same tokens whatever version of Unicode a library of the machine has.
+// Unicode normalization forms as in the tokenizers library, from its tables. The tables are part of the sources, since
+// a text must give the same tokens whatever Unicode version a library of the machine has.
 
 #include <cstdint>
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace llmtrain {
 
-/// True when it is known at once that the text is in the form.
+/// Returns true if a quick check shows that the text is in the form.
 bool is_in_form(std::string_view text, NormalizationForm form);
-void write_form(const Chunk& from, NormalizationForm form, AlignedText& to);
+void write_form(const TextView& from, NormalizationForm form, AlignedText& to);
 
 }  // namespace llmtrain

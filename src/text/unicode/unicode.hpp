@@ -1,8 +1,7 @@
 #pragma once
-// What kind of character a code point is: Unicode 16.0, the version that the tokenizers package (Oniguruma) and
-// tiktoken split text by. The table is part of the sources, not of a library, because a text must give the same tokens
-// on every machine: distributions carry other versions of Unicode (Debian 12: 15.0), in which other characters are
-// letters.
+// Categories of code points: Unicode 16.0, the version that the tokenizers package (Oniguruma) and tiktoken use to
+// split text. The table is part of the sources, not of a library, because a text must give the same tokens on every
+// machine: distributions have other versions of Unicode (Debian 12: 15.0), in which other characters are letters.
 
 #include <array>
 #include <cstdint>
@@ -55,7 +54,7 @@ inline constexpr uint16_t slash = 32;  ///< U+002F
 inline constexpr uint16_t other_punctuation = 64;
 inline constexpr uint16_t symbol = 128;
 inline constexpr uint16_t newline = 256;      ///< U+000A, U+000D
-inline constexpr uint16_t other_space = 512;  ///< White_Space but those two
+inline constexpr uint16_t other_space = 512;  ///< White_Space without those two
 inline constexpr uint16_t rest = 1024;        ///< control, format, surrogate, private, unassigned
 
 inline constexpr uint16_t letter = upper | lower | other_letter;    // \p{L}
@@ -64,7 +63,7 @@ inline constexpr uint16_t space = newline | other_space;            // \s
 inline constexpr uint16_t any = letter | mark | number | punctuation | symbol | space | rest;
 }  // namespace char_class
 
-/// Both properties of all code points below U+110000, in pages of which equal ones are stored once.
+/// Both properties of all code points below U+110000, in pages; equal pages are stored once.
 class UnicodeTable {
  public:
   static const UnicodeTable& get();

@@ -9,18 +9,18 @@ namespace llmtrain {
 void BatchConfig::visit(DeckKeys& keys) {
   keys.section("batch", "Set how many tokens an optimizer step takes, whatever the number of ranks.");
   keys.key("sequence_length", sequence_length,
-           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Longest sample.", .required = true});
+           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Maximum length of a sample.", .required = true});
   keys.key("micro", micro,
-           {.unit = "sequences", .range = between(1, 1 << 20), .doc = "Sequences of one forward pass."});
+           {.unit = "sequences", .range = between(1, 1 << 20), .doc = "Number of sequences in a forward pass."});
   keys.key("global", global,
            {.unit = "sequences",
             .range = between(1, 1 << 30),
-            .doc = "Sequences of an optimizer step, a multiple of micro.",
+            .doc = "Number of sequences in an optimizer step; a multiple of micro.",
             .automatic = "micro"});
   keys.key("gradient_accumulation_steps", gradient_accumulation_steps,
            {.unit = "micro-batches",
             .range = between(1, 1 << 20),
-            .doc = "Instead of global: micro-batches of an optimizer step.",
+            .doc = "Number of micro-batches in an optimizer step. Give either this or global.",
             .automatic = "global / micro"});
 }
 

@@ -60,6 +60,21 @@ void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
   }
 }
 
+/// Phi-3 turns a part of each head. The other families of Transformers read the key with a kind of scaling only.
+void read_partial_rotary_factor(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
+  constexpr std::string_view key = "partial_rotary_factor";
+  const bool phi3 = model.family == ModelConfig::Family::phi3;
+  if (!phi3 && model.rope_scaling.kind == Kind::none) {
+    rope.no_effect_as(key, 1);
+    return config.no_effect_as(key, 1);
+  }
+  const double partial = rope.number(key, config.number(key, 1.0));
+  if (partial > 1 || (partial != 1 && !phi3)) {
+    config.problem(key, "only phi3 turns a part of each head, at most all of it");
+  }
+  model.partial_rotary_factor = partial;
+}
+
 /// Without what only rope_parameters holds, and with the newer name of the kind.
 nlohmann::json scaling_alone(nlohmann::json rope) {
   if (!rope.is_object()) return rope;
@@ -81,13 +96,8 @@ void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& pro
   JsonKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const double theta = keys.number("rope_theta", 10000.0);
   model.rope_theta = rope.number("rope_theta", theta);
-  const double partial = keys.number("partial_rotary_factor", 1.0);
-  model.partial_rotary_factor = rope.number("partial_rotary_factor", partial);
-  if (model.partial_rotary_factor > 1 ||
-      (model.partial_rotary_factor != 1 && model.family != ModelConfig::Family::phi3)) {
-    keys.problem("partial_rotary_factor", "only phi3 turns a part of each head, at most all of it");
-  }
   read_scaling(rope, keys, model);
+  read_partial_rotary_factor(rope, keys, model);
   // In a file of Phi-3 it is there without scaling too.
   keys.no_effect("original_max_position_embeddings");
   for (const char* kind : {"full_attention", "sliding_attention"}) {

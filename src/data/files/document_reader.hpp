@@ -36,6 +36,8 @@ class DocumentReader {
  private:
   bool fill();
   void take(size_t end, DocumentPart& part);
+  void take_longest(DocumentPart& part);
+  bool is_too_long(size_t end) const;
 
   FileHandle file_;
   std::unique_ptr<CompressedReader> unpacked_;

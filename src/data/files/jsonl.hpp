@@ -46,6 +46,8 @@ struct TokenRow {
 void parse_token_row(std::string_view line, TokenRow& row);
 /// The text in `column`, decoded to UTF-8; false when it is empty or null. RowError, also for a row that has input_ids.
 bool parse_text_row(std::string_view line, const std::string& column, std::string& text);
+/// RowError when the line is no JSON object.
+void check_row(std::string_view line);
 /// The keys of a row, none of what is no row.
 std::vector<std::string> row_keys(std::string_view line);
 /// A line of white space, which is no row. The line end may still be there.

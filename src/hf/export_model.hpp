@@ -32,8 +32,9 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder);
 
 /// Lets the export have this tokenizer: nothing to do where its files are those in options.texts, however its folder
 /// was named; else they take the place of those there. `path` is what the deck names, a file or a folder: its further
-/// files come along where it is still that of the tokenizer. Where it has no chat template the model's stays.
-void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path);
+/// files come along where it is still that of the tokenizer. Where it has no chat template the model's stays. Returns
+/// which files could not come along, as a warning, or "".
+std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path);
 
 /// config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);

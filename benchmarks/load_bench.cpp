@@ -27,9 +27,9 @@
 #include "hf/load_weights.hpp"
 #include "hf/weight_index.hpp"
 #include "models/models.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/local_communicator.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {

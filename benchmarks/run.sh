@@ -103,9 +103,6 @@ checkpoint() {
   TMPDIR=$work table "How long training waits for checkpoints:" "$python" "$here/checkpoint_stall.py" "$program" \
     --batch 1 --every 6 --steps 26 --rounds "$rounds"
 }
-offload() {
-  table "State on a local disk:" of_one_rank "$compiled/offload_bench" "$work" 124 "$rounds"
-}
 load() {
   "$compiled/load_bench" --make "$work/model" 2 bf16 >/dev/null
   table "Loading weights:" of_ranks "$compiled/load_bench" "$work/model" "$rounds"
@@ -137,7 +134,6 @@ declare -A needs=(
   [products]='matmul_bench'
   [attention]='attention_bench'
   [checkpoint]='checkpoint_bench import:torch import:safetensors mpirun'
-  [offload]='offload_bench'
   [load]='load_bench mpirun'
   [prediction]=''
   [tokenizers]='tokenizer_bench llmtool import:tokenizers import:sentencepiece import:tiktoken TEXT LLMTRAIN_DATA'

@@ -14,7 +14,6 @@ find_package(xxHash REQUIRED)
 find_package(ZLIB 1.2 REQUIRED)
 find_package(zstd REQUIRED)
 find_package(PCRE2 REQUIRED)
-find_package(liburing) # without it offloaded state moves by plain reads and writes
 
 # Made here: FindHDF5 of CMake 4.3 ends with an error of its own where it would make it for Debian's libhdf5_serial.
 add_library(hdf5::hdf5 INTERFACE IMPORTED)
@@ -55,6 +54,14 @@ elseif(LLMTRAIN_DEVICE STREQUAL "emulated") # the libraries of a GPU are the tes
   target_link_libraries(llmtrain_emulator PUBLIC llmtrain_settings PRIVATE fmt::fmt MPI::MPI_CXX OpenMP::OpenMP_CXX)
   target_include_directories(llmtrain_emulator PUBLIC ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/emulator)
   set(LLMTRAIN_DEVICE_LIBRARIES llmtrain_emulator OpenMP::OpenMP_CXX)
+  # NVTX's headers need no GPU. They are linked to a folder of their own: the others of the CUDA Toolkit are emulated.
+  find_path(LLMTRAIN_NVTX_INCLUDE_DIR nvtx3/nvToolsExt.h PATHS /usr/local/cuda/include)
+  if(LLMTRAIN_NVTX_INCLUDE_DIR)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/nvtx)
+    file(CREATE_LINK ${LLMTRAIN_NVTX_INCLUDE_DIR}/nvtx3 ${PROJECT_BINARY_DIR}/nvtx/nvtx3 SYMBOLIC)
+    target_include_directories(llmtrain_emulator SYSTEM PUBLIC ${PROJECT_BINARY_DIR}/nvtx)
+    list(APPEND LLMTRAIN_DEVICE_LIBRARIES ${CMAKE_DL_LIBS})
+  endif()
 else()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(choose_architectures ON)
@@ -79,10 +86,10 @@ else()
   endif()
   find_package(CUDAToolkit 12 REQUIRED)
   find_package(NCCL REQUIRED)
-  set(LLMTRAIN_DEVICE_LIBRARIES CUDA::cudart CUDA::cublasLt OpenMP::OpenMP_CXX)
+  set(LLMTRAIN_DEVICE_LIBRARIES CUDA::cudart CUDA::cublasLt OpenMP::OpenMP_CXX ${CMAKE_DL_LIBS}) # NVTX and cuDNN load theirs
   find_package(CUDNN 9.8) # without its headers attention is always ours
   if(CUDNN_FOUND)
-    list(APPEND LLMTRAIN_DEVICE_LIBRARIES CUDNN::headers ${CMAKE_DL_LIBS})
+    list(APPEND LLMTRAIN_DEVICE_LIBRARIES CUDNN::headers)
   endif()
   set(LLMTRAIN_TRANSFER_LIBRARIES NCCL::NCCL)
 endif()

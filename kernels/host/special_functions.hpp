@@ -122,10 +122,5 @@ V fast_normal_cdf_and_density(V x, V& density) {
   const V inner = fused(V{} + 0.5f, fast_erf_core(scaled), 0.5f);
   return a > V{} + 1.0f ? outer : inner;
 }
-template <class V>
-V fast_normal_cdf(V x) {
-  V density;
-  return fast_normal_cdf_and_density(x, density);
-}
 
 }  // namespace llmtrain::host

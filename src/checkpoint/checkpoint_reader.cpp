@@ -12,8 +12,8 @@
 #include "core/message.hpp"
 #include "core/parallel_for.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {
@@ -263,7 +263,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& folder, Commun
   std::string reasons;
   for (const RefusedCheckpoint& refused : found.refused) reasons += "\n" + refused.reason;
   throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: there are checkpoints, but none is whole. Nothing was deleted, and the run does not "
+                  fmt::format("{}: no intact checkpoint was found. Nothing was deleted, and the run does not "
                               "start again by itself: restore one, or use another run.name{}",
                               folder, reasons));
 }

@@ -1,11 +1,14 @@
 #include "checkpoint/manifest.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <set>
 
-#include "checkpoint/json_fields.hpp"
+#include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
+#include "core/files/json_node.hpp"
 
 namespace llmtrain {
 namespace {
@@ -56,35 +59,35 @@ Json run_to_json(const RunState& run) {
   return json;
 }
 
-CheckpointFile file_from(const JsonField& field) {
-  CheckpointFile file{field["name"].text(), field["bytes"].count(), field["hash"].digest()};
+CheckpointFile file_from(const JsonNode& field) {
+  CheckpointFile file{field.at("name").text(), field.at("bytes").count(), digest_from(field.at("hash"))};
   check_file_name(file.name, "manifest");
   if (file.bytes == 0) field.refuse("a file of a checkpoint is not empty");
   return file;
 }
 
-Schema schema_from(const JsonField& units, const JsonField& tensors, const std::string& source) {
+Schema schema_from(const JsonNode& units, const JsonNode& tensors, const std::string& source) {
   Schema schema;
   for (size_t i = 0; i < units.size(); ++i) {
-    const JsonField unit = units[i];
+    const JsonNode unit = units.at(i);
     unit.check_keys({"name", "elements"});
-    schema.units.push_back({unit["name"].text(), unit["elements"].count()});
+    schema.units.push_back({unit.at("name").text(), unit.at("elements").count()});
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const JsonField tensor = tensors[i];
+    const JsonNode tensor = tensors.at(i);
     tensor.check_keys({"name", "shape", "unit", "offset", "transposed"});
-    const JsonField shape = tensor["shape"];
+    const JsonNode shape = tensor.at("shape").array();
     if (shape.size() < 1 || shape.size() > 2) shape.refuse("one or two dimensions are expected");
-    schema.tensors.push_back({tensor["name"].text(), tensor["unit"].count(), tensor["offset"].count(),
-                              shape[size_t{0}].count(), shape.size() == 2 ? shape[1].count() : 0,
-                              tensor["transposed"].boolean()});
+    schema.tensors.push_back({tensor.at("name").text(), tensor.at("unit").count(), tensor.at("offset").count(),
+                              shape.at(size_t{0}).count(), shape.size() == 2 ? shape.at(1).count() : 0,
+                              tensor.at("transposed").boolean()});
     if (shape.size() == 2 && schema.tensors.back().columns == 0) shape.refuse("a dimension is 0");
   }
   check_schema(schema, source);
   return schema;
 }
 
-double value_from(const JsonField& field) {
+double value_from(const JsonNode& field) {
   const std::string& text = field.text();
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
@@ -92,66 +95,66 @@ double value_from(const JsonField& field) {
   return value;
 }
 
-RunState run_from(const JsonField& field) {
+RunState run_from(const JsonNode& field) {
   RunState run;
   field.check_keys({"counters", "values", "parameters", "skipped"}, {"attention", "contents"});
   if (field.has("attention")) {
-    run.attention = field["attention"].text();
-    if (run.attention.empty()) field["attention"].refuse("a library is expected");
+    run.attention = field.at("attention").text();
+    if (run.attention.empty()) field.at("attention").refuse("a library is expected");
   }
   if (field.has("contents")) {
-    const JsonField contents = field["contents"];
+    const JsonNode contents = field.at("contents").array();
     if (contents.size() == 0) contents.refuse("a list of files is expected");
     for (size_t i = 0; i < contents.size(); ++i) {
-      const JsonField entry = contents[i];
+      const JsonNode entry = contents.at(i);
       entry.check_keys({"key", "path", "hash"}, {"role"});
-      run.contents.push_back({entry["key"].text(), entry["path"].text(), entry["hash"].text(),
-                              entry.has("role") ? entry["role"].text() : std::string()});
+      run.contents.push_back(
+          {entry.at("key").text(), entry.at("path").text(), entry.at("hash").text(), entry.text_or("role", "")});
     }
   }
-  field["counters"].each_member([&](const std::string& name, const JsonField& f) { run.counters[name] = f.count(); });
-  field["values"].each_member([&](const std::string& name, const JsonField& f) { run.values[name] = value_from(f); });
-  run.parameters = field["parameters"].text();
-  const JsonField skipped = field["skipped"];
+  field.at("counters").each_member([&](const std::string& name, const JsonNode& f) { run.counters[name] = f.count(); });
+  field.at("values").each_member([&](const std::string& name, const JsonNode& f) { run.values[name] = value_from(f); });
+  run.parameters = field.at("parameters").text();
+  const JsonNode skipped = field.at("skipped").array();
   for (size_t i = 0; i < skipped.size(); ++i) {
-    if (skipped[i].size() != 2) skipped[i].refuse("a pair of steps is expected");
-    const int64_t first = skipped[i][size_t{0}].count(max_steps), last = skipped[i][1].count(max_steps);
+    if (skipped.at(i).array().size() != 2) skipped.at(i).refuse("a pair of steps is expected");
+    const int64_t first = skipped.at(i).at(size_t{0}).count(max_steps), last = skipped.at(i).at(1).count(max_steps);
     if (last <= first || (i > 0 && first < run.skipped.back().second))
-      skipped[i].refuse("not a range after the others");
+      skipped.at(i).refuse("not a range after the others");
     run.skipped.emplace_back(first, last);
   }
   return run;
 }
 
 /// Files have numbers in the order of their first shards, and each is the same wherever it is named.
-void check_shard_files(const JsonField& field, const std::vector<CheckpointShard>& shards) {
+void check_shard_files(const JsonNode& field, const std::vector<CheckpointShard>& shards) {
   const int64_t files = count_files(shards);
   std::map<std::string, CheckpointFile> seen;
   for (size_t i = 0; i < shards.size(); ++i) {
     const CheckpointFile& file = shards[i].file;
     const auto number = static_cast<int64_t>(seen.size());
     const auto [found, is_new] = seen.emplace(file.name, file);
-    if (is_new && file.name != shard_name(number, files)) field[i].refuse("not the name of this shard's file");
-    if (found->second != file) field[i].refuse("another size or hash than the same file has before");
+    if (is_new && file.name != shard_name(number, files)) field.at(i).refuse("not the name of this shard's file");
+    if (found->second != file) field.at(i).refuse("another size or hash than the same file has before");
   }
 }
 
-void read_files(const JsonField& shards, const JsonField& files, Manifest& manifest) {
+void read_files(const JsonNode& shards, const JsonNode& files, Manifest& manifest) {
   const auto count = static_cast<int64_t>(shards.size());
   if (count < 1 || count > max_shards) shards.refuse("an impossible number of shards");
   for (size_t i = 0; i < shards.size(); ++i) {
-    shards[i].check_keys({"name", "bytes", "hash", "index_offset", "index_bytes"});
-    const CheckpointFile file = file_from(shards[i]);
-    const int64_t offset = shards[i]["index_offset"].count(file.bytes);
-    manifest.shards.push_back({file, offset, shards[i]["index_bytes"].count(file.bytes - offset)});
+    shards.at(i).check_keys({"name", "bytes", "hash", "index_offset", "index_bytes"});
+    const CheckpointFile file = file_from(shards.at(i));
+    const int64_t offset = shards.at(i).at("index_offset").count(file.bytes);
+    manifest.shards.push_back({file, offset, shards.at(i).at("index_bytes").count(file.bytes - offset)});
   }
   check_shard_files(shards, manifest.shards);
   std::set<std::string> names{manifest_name};
   for (size_t i = 0; i < files.size(); ++i) {
-    files[i].check_keys({"name", "bytes", "hash"});
-    manifest.files.push_back(file_from(files[i]));
+    files.at(i).check_keys({"name", "bytes", "hash"});
+    manifest.files.push_back(file_from(files.at(i)));
     const std::string& name = manifest.files.back().name;
-    if (name.starts_with("shard-") || !names.insert(name).second) files[i].refuse("not a name for such a file");
+    if (name.starts_with("shard-") || !names.insert(name).second) files.at(i).refuse("not a name for such a file");
   }
 }
 
@@ -172,6 +175,12 @@ std::string_view hashed_part(std::string_view text, const std::string& source) {
 }
 
 }  // namespace
+
+Digest digest_from(const JsonNode& node) {
+  const auto digest = parse_digest(node.text());
+  if (!digest) node.refuse_value("a hash of 32 hexadecimal digits");
+  return *digest;
+}
 
 std::vector<CheckpointFile> Manifest::all_files() const {
   std::vector<CheckpointFile> all;
@@ -223,26 +232,26 @@ std::string to_text(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, const std::string& source) {
   const nlohmann::json json =
       parse_json(hashed_part(text, source), source, {.bytes = max_manifest_bytes, .values = int64_t{1} << 22});
-  const JsonField field(json, source);
+  const JsonNode field(json, source);
   if (!json.is_object() || !json.contains("format") || json["format"] != "llmtrain checkpoint" ||
       !json.contains("version")) {
     field.refuse("not the manifest of a checkpoint");
   }
-  if (const int64_t version = field["version"].count(); version != checkpoint_version) {
+  if (const int64_t version = field.at("version").count(); version != checkpoint_version) {
     field.refuse(fmt::format("its format has version {}; this program reads version {}", version, checkpoint_version));
   }
   field.check_keys(
       {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"});
   Manifest manifest;
-  manifest.step = field["step"].count(max_steps);
-  manifest.program = field["program"].text();
-  manifest.deck = field["deck"].text();
-  field["ledger"].check_keys({"bytes", "hash"});
-  manifest.ledger_bytes = field["ledger"]["bytes"].count();
-  manifest.ledger_hash = field["ledger"]["hash"].digest();
-  manifest.run = run_from(field["run"]);
-  manifest.schema = schema_from(field["units"], field["tensors"], source);
-  read_files(field["shards"], field["files"], manifest);
+  manifest.step = field.at("step").count(max_steps);
+  manifest.program = field.at("program").text();
+  manifest.deck = field.at("deck").text();
+  field.at("ledger").check_keys({"bytes", "hash"});
+  manifest.ledger_bytes = field.at("ledger").at("bytes").count();
+  manifest.ledger_hash = digest_from(field.at("ledger").at("hash"));
+  manifest.run = run_from(field.at("run"));
+  manifest.schema = schema_from(field.at("units").array(), field.at("tensors").array(), source);
+  read_files(field.at("shards").array(), field.at("files").array(), manifest);
   return manifest;
 }
 

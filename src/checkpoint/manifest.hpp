@@ -15,6 +15,8 @@
 
 namespace llmtrain {
 
+class JsonNode;
+
 inline constexpr int64_t checkpoint_version = 1;
 inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* view_name = "view.h5";
@@ -74,5 +76,8 @@ int64_t count_files(const std::vector<CheckpointShard>& shards);
 std::string to_text(const Manifest& manifest);
 /// UserError(bad_content) beginning with `source`; the text may be hostile.
 Manifest parse_manifest(std::string_view text, const std::string& source);
+
+/// A hash as a checkpoint's files have it.
+Digest digest_from(const JsonNode& node);
 
 }  // namespace llmtrain

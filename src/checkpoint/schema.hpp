@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/params.hpp"
-#include "parallel/state_kind.hpp"
 
 namespace llmtrain {
 

@@ -1,20 +1,23 @@
 #include "checkpoint/shard_index.hpp"
 
-#include "checkpoint/json_fields.hpp"
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+#include "core/files/json_node.hpp"
 
 namespace llmtrain {
 namespace {
 
 constexpr int64_t max_index_bytes = int64_t{256} << 20;
 
-IndexEntry entry_from(const JsonField& field, const StatePart& wanted, int64_t file_bytes) {
-  if (field.size() != 6) field.refuse("six values are expected");
-  const StatePart part{static_cast<StateKind>(field[size_t{0}].count(2)), field[1].count(), field[2].count(),
-                       field[3].count()};
+IndexEntry entry_from(const JsonNode& field, const StatePart& wanted, int64_t file_bytes) {
+  if (field.array().size() != 6) field.refuse("six values are expected");
+  const StatePart part{static_cast<StateKind>(field.at(size_t{0}).count(2)), field.at(1).count(), field.at(2).count(),
+                       field.at(3).count()};
   if (part != wanted) field.refuse("not the part that belongs here");
-  const int64_t offset = field[4].count(file_bytes);
+  const int64_t offset = field.at(4).count(file_bytes);
   if (part.bytes() > file_bytes - offset) field.refuse("the part reaches beyond the end of the file");
-  return {part, offset, field[5].digest()};
+  return {part, offset, digest_from(field.at(5))};
 }
 
 }  // namespace
@@ -35,21 +38,21 @@ std::string to_text(const ShardIndex& index) {
 ShardIndex parse_shard_index(std::string_view text, const Manifest& manifest, int64_t shard,
                              const std::string& source) {
   const nlohmann::json json = parse_json(text, source, {.bytes = max_index_bytes, .values = int64_t{1} << 24});
-  const JsonField field(json, source);
+  const JsonNode field(json, source);
   field.check_keys({"format", "version", "step", "shard", "shards", "parts"});
-  const ShardIndex head{field["step"].count(), field["shard"].count(), field["shards"].count(), {}};
+  const ShardIndex head{field.at("step").count(), field.at("shard").count(), field.at("shards").count(), {}};
   const auto shards = static_cast<int64_t>(manifest.shards.size());
-  if (field["format"].text() != "llmtrain shard" || field["version"].count() != checkpoint_version ||
+  if (field.at("format").text() != "llmtrain shard" || field.at("version").count() != checkpoint_version ||
       head.step != manifest.step || head.shard != shard || head.shards != shards) {
     field.refuse(fmt::format("not the index of shard {} of {} of step {}", shard, shards, manifest.step));
   }
   ShardIndex index = head;
   const std::vector<StatePart> wanted = parts_of_shard(manifest.schema, shard, shards);
-  const JsonField parts = field["parts"];
+  const JsonNode parts = field.at("parts").array();
   if (parts.size() != wanted.size()) parts.refuse(fmt::format("{} parts are expected", wanted.size()));
   const int64_t file_bytes = manifest.shards[static_cast<size_t>(shard)].file.bytes;
   index.entries.reserve(wanted.size());
-  for (size_t i = 0; i < wanted.size(); ++i) index.entries.push_back(entry_from(parts[i], wanted[i], file_bytes));
+  for (size_t i = 0; i < wanted.size(); ++i) index.entries.push_back(entry_from(parts.at(i), wanted[i], file_bytes));
   return index;
 }
 

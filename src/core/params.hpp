@@ -1,6 +1,7 @@
 #pragma once
-// What a model says about its parameters, before any memory exists.
+// What a model says about its parameters, before any memory exists, and the state that each of their elements has.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,11 @@ namespace llmtrain {
 /// Sums and hashes over parameters are formed by chunks of this many elements; every tensor starts at a multiple of it
 /// and shard borders are multiples of it, so that no border shows in a bit.
 inline constexpr int64_t chunk_elements = 256;
+
+/// Kinds of state that every element has, fp32. Weights are not among them: they are the rounded master.
+enum class StateKind : uint8_t { master, m, v };
+inline constexpr std::array state_kinds{StateKind::master, StateKind::m, StateKind::v};
+inline constexpr int64_t state_bytes = 4;  ///< of one element of one kind
 
 /// How a parameter starts. Normal values are a function of (seed, slice name, element), not of the layout.
 struct Initializer {

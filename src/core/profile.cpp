@@ -7,6 +7,17 @@ namespace llmtrain {
 
 constinit thread_local Recorder* Recorder::current_ = nullptr;
 
+namespace {
+
+constinit std::atomic<const SpanListener*> span_listener = nullptr;
+
+}  // namespace
+
+void set_span_listener(const SpanListener* listener) {
+  const SpanListener* before = span_listener.exchange(listener);
+  span_observers += (listener != nullptr ? 1 : 0) - (before != nullptr ? 1 : 0);
+}
+
 Work traffic(std::initializer_list<const Tensor*> tensors, double flops) {
   Work work{flops, 0};
   for (const Tensor* t : tensors) work.bytes += t->empty() ? 0 : static_cast<double>(t->bytes());
@@ -28,11 +39,14 @@ void Recorder::start(std::function<void()> settle) {
   spans.reserve(max_spans);
   posts.reserve(max_spans / 16);
   innermost_ = -1;
+  if (current_ == nullptr) ++span_observers;
   current_ = this;
 }
 
 void Recorder::stop() {
-  if (current_ == this) current_ = nullptr;
+  if (current_ != this) return;
+  current_ = nullptr;
+  --span_observers;
 }
 
 size_t Recorder::open(SpanKind kind, const char* name) {
@@ -48,5 +62,22 @@ void Recorder::close(size_t index) {
 }
 
 void Recorder::post(uint64_t sequence) { posts.push_back({sequence, now()}); }
+
+void ProfileSpan::begin(SpanKind kind, const char* name) {
+  recorder_ = Recorder::current();
+  listener_ = span_listener.load();
+  observed_ = recorder_ != nullptr || listener_ != nullptr;
+  begin_at_observers(kind, name);
+}
+
+void ProfileSpan::begin_at_observers(SpanKind kind, const char* name) {
+  if (recorder_ != nullptr) index_ = recorder_->open(kind, name);
+  if (listener_ != nullptr) listener_->begin(kind, name);
+}
+
+void ProfileSpan::end() {
+  if (listener_ != nullptr) listener_->end();
+  if (recorder_ != nullptr) recorder_->close(index_);
+}
 
 }  // namespace llmtrain

@@ -1,7 +1,8 @@
 #pragma once
-// What a thread spends its time on, as nested spans. Code marks spans where they happen; while nothing records, a mark
-// is one branch.
+// What a thread spends its time on, as nested spans. Code marks spans where they happen; while nobody observes them, a
+// mark is one branch. A Recorder observes the spans of its thread, a SpanListener those of all threads.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -41,6 +42,18 @@ struct Post {
   int64_t time;
 };
 
+/// Passes spans on to a tool that the core does not know: see device/profile_tools.hpp.
+struct SpanListener {
+  void (*begin)(SpanKind kind, const char* name);
+  void (*end)();  ///< the innermost span of the calling thread ends
+};
+/// `listener` lasts as long as the process. A span that is open meanwhile ends at the listener at which it began.
+/// Null: none.
+void set_span_listener(const SpanListener* listener);
+
+/// Counts recorders at work and the listener.
+inline constinit std::atomic<int> span_observers = 0;
+
 /// Records the spans of the thread that calls start(), until stop().
 class Recorder {
  public:
@@ -78,8 +91,8 @@ class Recorder {
 /// A span from here to the end of the scope.
 class ProfileSpan {
  public:
-  ProfileSpan(SpanKind kind, const char* name) : recorder_(Recorder::current()) {
-    if (recorder_ != nullptr) index_ = recorder_->open(kind, name);
+  ProfileSpan(SpanKind kind, const char* name) {
+    if (span_observers.load(std::memory_order_relaxed) != 0) begin(kind, name);
   }
   /// A kernel; work() is asked only while somebody records.
   template <class F>
@@ -87,16 +100,16 @@ class ProfileSpan {
     if (recorder_ != nullptr) recorder_->spans[index_].work = work();
   }
   ~ProfileSpan() {
-    if (recorder_ != nullptr) recorder_->close(index_);
+    if (observed_) end();
   }
   ProfileSpan(const ProfileSpan&) = delete;
   ProfileSpan& operator=(const ProfileSpan&) = delete;
 
   /// Ends here, and a phase begins.
   void next(const char* phase) {
-    if (recorder_ == nullptr) return;
-    recorder_->close(index_);
-    index_ = recorder_->open(SpanKind::phase, phase);
+    if (!observed_) return;
+    end();
+    begin_at_observers(SpanKind::phase, phase);
   }
   void set_collective(uint64_t sequence, int64_t bytes) {
     if (recorder_ == nullptr) return;
@@ -105,8 +118,14 @@ class ProfileSpan {
   }
 
  private:
-  Recorder* recorder_;
+  void begin(SpanKind kind, const char* name);
+  void begin_at_observers(SpanKind kind, const char* name);
+  void end();
+
+  Recorder* recorder_ = nullptr;
+  const SpanListener* listener_ = nullptr;
   size_t index_ = 0;
+  bool observed_ = false;
 };
 
 }  // namespace llmtrain

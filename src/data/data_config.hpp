@@ -6,7 +6,7 @@
 
 #include "core/deck/named_enum.hpp"
 #include "data/files/text_source.hpp"
-#include "data/tokenize/bpe_config.hpp"
+#include "data/tokenize/tokenizer_config.hpp"
 
 namespace llmtrain {
 
@@ -26,7 +26,7 @@ struct DataConfig {
   double validation_fraction = 0.1;     ///< of the tokens, the last ones; 0 = none; no meaning when validation is named
   std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (names_tokenizer_files)
   int64_t vocab_size = 32000;           ///< of bpe
-  BpeConfig bpe;                        ///< [tokenizer]
+  TokenizerConfig bpe;                  ///< [tokenizer]
   std::string eos_token;                ///< empty: as the tokenizer's files say
   Packing packing = Packing::wrap;
   std::string document_separator;    ///< as it stands in the text: "\n\n" for blank_line; empty: a file is a document
@@ -62,17 +62,6 @@ struct DataConfig {
 
 /// Whether data.tokenizer is the path of a file or folder, which a recorded deck names although it may be gone.
 bool names_tokenizer_files(std::string_view tokenizer);
-
-/// [batch]: after load_config both `global` and `gradient_accumulation_steps` are set, global = micro * accumulation.
-struct BatchConfig {
-  int64_t sequence_length = 0;              ///< tokens, T
-  int64_t micro = 1;                        ///< sequences of a forward pass
-  int64_t global = 0;                       ///< sequences of an optimizer step
-  int64_t gradient_accumulation_steps = 0;  ///< micro-batches of an optimizer step, over all ranks
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck);
-};
 
 template <>
 inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap", "greedy", "first_fit", "best_fit");

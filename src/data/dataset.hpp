@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
+#include "data/batch_config.hpp"
 #include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
 #include "data/progress.hpp"

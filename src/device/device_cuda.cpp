@@ -18,6 +18,7 @@
 #include "core/machine.hpp"
 #include "device/choose_device.hpp"
 #include "device/device.hpp"
+#include "device/profile_tools.hpp"
 
 namespace llmtrain {
 
@@ -414,8 +415,9 @@ DeviceRuntime::DeviceRuntime(int node_rank, int threads, int ranks_of_node) {
   name_of_process_device = fmt::format("{} of {}", addresses[chosen], host_name());
   start_device();
   available_at_start = device_memory().available;
+  attach_profile_tools();
 }
 
-DeviceRuntime::~DeviceRuntime() = default;
+DeviceRuntime::~DeviceRuntime() { detach_profile_tools(); }
 
 }  // namespace llmtrain

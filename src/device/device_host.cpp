@@ -17,6 +17,7 @@
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
 #include "device/processor.hpp"
+#include "device/profile_tools.hpp"
 
 namespace llmtrain {
 
@@ -210,8 +211,12 @@ DeviceRuntime::DeviceRuntime(int /*node_rank*/, int threads, int /*ranks_of_node
   omp_set_num_threads(threads);
   Kokkos::initialize(Kokkos::InitializationSettings().set_num_threads(threads).set_disable_warnings(true));
   omp_set_num_threads(threads);
+  attach_profile_tools();
 }
 
-DeviceRuntime::~DeviceRuntime() { Kokkos::finalize(); }
+DeviceRuntime::~DeviceRuntime() {
+  detach_profile_tools();
+  Kokkos::finalize();
+}
 
 }  // namespace llmtrain

@@ -10,9 +10,9 @@
 #include "core/files/json_reader.hpp"
 #include "core/registry.hpp"
 #include "hf/config_json.hpp"
+#include "hf/config_keys.hpp"
 #include "hf/config_no_effect.hpp"
 #include "hf/config_rope.hpp"
-#include "hf/json_keys.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
 
@@ -47,7 +47,7 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
 constexpr std::string_view other_type_of_mistral = "ministral";
 
 /// Families are named by model_type, as in Transformers; an older file may have architectures alone.
-Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
+Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
   const nlohmann::json* listed = keys.value("architectures");
   const std::vector<std::string> architectures = listed != nullptr && listed->is_string()
                                                      ? std::vector{listed->get<std::string>()}
@@ -78,7 +78,7 @@ Family find_family(JsonKeys& keys, const std::string& place, std::vector<std::st
 
 /// Code that comes with a model is not run, as Transformers does not run it without trust_remote_code: the stock model
 /// of its model_type is taken.
-void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
+void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std::vector<std::string>& warnings) {
   const nlohmann::json* code = keys.value("auto_map");
   if (code == nullptr) return;
   // Phi-3 was published with its code before Transformers had it; the code is the same.
@@ -92,13 +92,14 @@ void warn_of_code(JsonKeys& keys, Family family, const std::string& place, std::
   warnings.push_back(
       fmt::format("{}: auto_map: the model comes with code of its own ({}), which is not run: the stock {} "
                   "is taken, as by Transformers without trust_remote_code",
-                  place, shown(*code), architecture_name(family)));
+                  place, printable_value(*code), architecture_name(family)));
 }
 
 /// What would compute something else than the stock model.
-void refuse_foreign_parts(JsonKeys& keys, const std::string& place) {
+void refuse_foreign_parts(ConfigKeys& keys, const std::string& place) {
   if (const nlohmann::json* value = keys.value("quantization_config"); value != nullptr) {
-    const std::string method = value->is_object() ? shown(value->value("quant_method", nlohmann::json())) : "";
+    const std::string method =
+        value->is_object() ? printable_value(value->value("quant_method", nlohmann::json())) : "";
     refuse(place, fmt::format("quantization_config: the weights are quantised ({}): start from the model that they "
                               "were made from",
                               method));
@@ -113,7 +114,7 @@ void refuse_foreign_parts(JsonKeys& keys, const std::string& place) {
 /// Keys that the models of Transformers do not read, although their names promise a change of the mathematics. The
 /// value that says what is computed anyway is passed over in silence; another is named in the warning about unknown
 /// keys.
-void pass_over_unread_parts(JsonKeys& keys, Family family) {
+void pass_over_unread_parts(ConfigKeys& keys, Family family) {
   const std::array<std::pair<const char*, nlohmann::json>, 5> unread = {{{"add_cross_attention", false},
                                                                          {"pruned_heads", nlohmann::json::object()},
                                                                          {"rope_interleaved", false},
@@ -124,7 +125,7 @@ void pass_over_unread_parts(JsonKeys& keys, Family family) {
   for (const auto& [key, value] : unread) keys.no_effect_as(key, value);
 }
 
-Activation gated_activation(JsonKeys& keys, std::string_view key, const std::string& fallback) {
+Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::string& fallback) {
   const std::string name = keys.text(key, fallback);
   if (name == "silu" || name == "swish") return Activation::swiglu;
   if (name == "gelu") return Activation::geglu;
@@ -134,14 +135,14 @@ Activation gated_activation(JsonKeys& keys, std::string_view key, const std::str
 }
 
 /// A key that Transformers also takes under the name that other families have (attribute_map).
-int64_t renamed(JsonKeys& keys, std::string_view key, std::string_view other, int64_t high) {
+int64_t renamed(ConfigKeys& keys, std::string_view key, std::string_view other, int64_t high) {
   if (!keys.has(other)) return keys.integer(key, {}, 1, high);
   const int64_t value = keys.integer(other, {}, 1, high);
   if (keys.integer(key, value, 1, high) != value) keys.problem(key, fmt::format("{} says otherwise", other));
   return value;
 }
 
-void read_gpt2(JsonKeys& keys, ModelConfig& c) {
+void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
   c.d_model = renamed(keys, "n_embd", "hidden_size", max_width);
   c.n_layers = renamed(keys, "n_layer", "num_hidden_layers", 4096);
   c.n_heads = renamed(keys, "n_head", "num_attention_heads", 4096);
@@ -170,7 +171,7 @@ void read_gpt2(JsonKeys& keys, ModelConfig& c) {
 
 /// Which layers have the window, from layer_types or from `otherwise`.
 template <class Otherwise>
-void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
+void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
   const std::vector<std::string> types = keys.texts("layer_types", 4096);
   if (keys.has("layer_types") && static_cast<int64_t>(types.size()) != c.n_layers) {
     keys.problem("layer_types", fmt::format("has {} entries for {} layers", types.size(), c.n_layers));
@@ -198,7 +199,7 @@ void read_layer_windows(JsonKeys& keys, ModelConfig& c, const Otherwise& otherwi
   c.sliding_window_layers = layers;
 }
 
-void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
+void read_windows(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   c.sliding_window = 0;
   c.sliding_window_layers.clear();
   if (hf.windows == Windows::none || hf.windows == Windows::all_layers) {  // layer_types is not read
@@ -222,7 +223,7 @@ void read_windows(JsonKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   }
 }
 
-void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
+void read_llama_like(ConfigKeys& keys, ModelConfig& c, std::vector<std::string>& problems,
                      std::vector<std::string>& unknown) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   c.d_model = keys.integer("hidden_size", {}, 1, max_width);
@@ -254,7 +255,7 @@ void read_llama_like(JsonKeys& keys, ModelConfig& c, std::vector<std::string>& p
 }
 
 /// What the kernels can do: as a deck's model is held to it, ModelConfig::check().
-void check_heads(JsonKeys& keys, const ModelConfig& c) {
+void check_heads(ConfigKeys& keys, const ModelConfig& c) {
   const char* key = c.family == Family::gpt2 ? "n_head" : keys.has("head_dim") ? "head_dim" : "num_attention_heads";
   if (c.head_dim > max_head_dim) {
     keys.problem(key, fmt::format("heads of {} elements are wider than {}", c.head_dim, max_head_dim));
@@ -265,7 +266,7 @@ void check_heads(JsonKeys& keys, const ModelConfig& c) {
 }
 
 /// Keys of one family or two.
-void read_special_parts(JsonKeys& keys, ModelConfig& c) {
+void read_special_parts(ConfigKeys& keys, ModelConfig& c) {
   const HuggingFaceFamily& hf = family_entry(c.family).hugging_face;
   if (hf.attention_bias) {
     c.qkv_bias = c.attention_output_bias = keys.boolean("attention_bias", false);
@@ -299,9 +300,9 @@ void read_special_parts(JsonKeys& keys, ModelConfig& c) {
   }
 }
 
-int64_t read_id(JsonKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, max_tokens); }
+int64_t read_id(ConfigKeys& keys, std::string_view key) { return keys.integer(key, -1, -1, max_tokens); }
 
-TokenIds read_ids(JsonKeys& keys) {
+TokenIds read_ids(ConfigKeys& keys) {
   TokenIds ids;
   ids.bos = read_id(keys, "bos_token_id");
   ids.pad = read_id(keys, "pad_token_id");
@@ -331,7 +332,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& place) {
   const nlohmann::json document = parse_json(text, place);
   if (!document.is_object()) refuse(place, "not an object of keys");
   std::vector<std::string> problems, unknown;
-  JsonKeys keys(&document, "", problems);
+  ConfigKeys keys(&document, "", problems);
   HfConfig config;
   ModelConfig& c = config.model;
   c.family = find_family(keys, place, config.warnings);
@@ -358,7 +359,7 @@ TokenIds parse_generation_ids(std::string_view text, const std::string& place, c
   const nlohmann::json document = parse_json(text, place);
   if (!document.is_object()) refuse(place, "not an object of keys");
   std::vector<std::string> problems;
-  JsonKeys keys(&document, "", problems);
+  ConfigKeys keys(&document, "", problems);
   TokenIds ids = read_ids(keys);
   if (!problems.empty()) refuse(place, joined(problems, "\n  "));
   if (ids.bos < 0) ids.bos = otherwise.bos;

@@ -11,7 +11,7 @@ namespace {
 using Kind = RopeScaling::Kind;
 constexpr size_t max_frequencies = 4096;
 
-Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
+Kind kind_of(ConfigKeys& rope, ModelConfig::Family family) {
   const std::string older = rope.text("type", "default");
   std::string name = rope.text("rope_type", older);
   const bool phi3 = family == ModelConfig::Family::phi3;
@@ -28,9 +28,9 @@ Kind kind_of(JsonKeys& rope, ModelConfig::Family family) {
 }
 
 /// A number that may be left out.
-double optional_number(JsonKeys& keys, std::string_view key) { return keys.number(key, 0.0); }
+double optional_number(ConfigKeys& keys, std::string_view key) { return keys.number(key, 0.0); }
 
-void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
+void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   RopeScaling& s = model.rope_scaling;
   s = {};
   s.kind = kind_of(rope, model.family);
@@ -61,7 +61,7 @@ void read_scaling(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
 }
 
 /// Phi-3 turns a part of each head. The other families of Transformers read the key with a kind of scaling only.
-void read_partial_rotary_factor(JsonKeys& rope, JsonKeys& config, ModelConfig& model) {
+void read_partial_rotary_factor(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   constexpr std::string_view key = "partial_rotary_factor";
   const bool phi3 = model.family == ModelConfig::Family::phi3;
   if (!phi3 && model.rope_scaling.kind == Kind::none) {
@@ -86,14 +86,14 @@ nlohmann::json scaling_alone(nlohmann::json rope) {
 
 }  // namespace
 
-void read_rope(JsonKeys& keys, ModelConfig& model, std::vector<std::string>& problems,
+void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& problems,
                std::vector<std::string>& unknown) {
   const nlohmann::json* older = keys.value("rope_scaling");
   const nlohmann::json* newer = keys.value("rope_parameters");
   if (older != nullptr && newer != nullptr && scaling_alone(*older) != scaling_alone(*newer)) {
     keys.problem("rope_scaling", "means something else than rope_parameters: one of the two must go");
   }
-  JsonKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
+  ConfigKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const double theta = keys.number("rope_theta", 10000.0);
   model.rope_theta = rope.number("rope_theta", theta);
   read_scaling(rope, keys, model);

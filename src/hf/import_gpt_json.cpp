@@ -7,8 +7,8 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "hf/config_keys.hpp"
 #include "hf/import_folder.hpp"
-#include "hf/json_keys.hpp"
 #include "hf/stored_names.hpp"
 #include "models/models.hpp"
 #include "text/files/base64.hpp"
@@ -36,7 +36,7 @@ class GptState {
 
   ModelConfig model() {
     std::vector<std::string> problems;
-    JsonKeys keys(&document_["config"], "config.", problems);
+    ConfigKeys keys(&document_["config"], "config.", problems);
     ModelConfig c;
     c.family = ModelConfig::Family::gpt2;
     c.d_model = keys.integer("n_embd", {}, 1, 1 << 18);
@@ -57,7 +57,8 @@ class GptState {
     c.n_kv_heads = c.n_heads;
     c.head_dim = c.d_model / c.n_heads;
     if (nano) c.activation = ModelConfig::Activation::gelu;
-    c.tie_embeddings = !has(head) || !has(embedding) || value(head, "data") == value(embedding, "data");
+    c.tie_embeddings =
+        !has(head) || !has(embedding) || tensor(head).at("data").value() == tensor(embedding).at("data").value();
     return c;
   }
 
@@ -71,20 +72,13 @@ class GptState {
     }
     const std::vector<int64_t> expected =
         param.columns == 1 ? std::vector<int64_t>{slice.rows} : std::vector<int64_t>{slice.rows, param.columns};
-    if (value(slice.name, "shape") != nlohmann::json(expected)) {
-      refuse(fmt::format("{}: its shape is {} instead of {}", slice.name, shown(value(slice.name, "shape")),
-                         shape_text(expected)));
-    }
-    const nlohmann::json& dtype = value(slice.name, "dtype");
-    if (dtype != "torch.float32")
-      refuse(fmt::format("{}: its dtype is {}, not torch.float32", slice.name, shown(dtype)));
-    const nlohmann::json& data = value(slice.name, "data");
+    const JsonNode stored = tensor(slice.name), shape = stored.at("shape"), data = stored.at("data");
+    if (shape.value() != nlohmann::json(expected)) shape.refuse_value(shape_text(expected));
+    if (const JsonNode dtype = stored.at("dtype"); dtype.text() != "torch.float32") dtype.refuse_value("torch.float32");
     std::string bytes;
-    if (!data.is_string() || !from_base64(data.get_ref<const std::string&>(), bytes)) {
-      refuse(slice.name + ": its data is not base64");
-    }
+    if (!from_base64(data.text(), bytes)) data.refuse("must be base64");
     if (bytes.size() != count * sizeof(float)) {
-      refuse(fmt::format("{}: {} bytes of data instead of {}", slice.name, bytes.size(), count * sizeof(float)));
+      data.refuse(fmt::format("must have {} bytes, not {}", count * sizeof(float), bytes.size()));
     }
     std::vector<float> values(count);
     std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -110,13 +104,11 @@ class GptState {
     throw UserError(ExitCode::bad_content, path_ + ": " + what);
   }
   bool has(std::string_view name) const { return names_.find(name) >= 0; }
-  const nlohmann::json& value(std::string_view name, const char* key) const {
+  JsonNode tensor(std::string_view name) const {
     int64_t number = names_.find(name);
     if (number < 0 && name == embedding) number = names_.find(head);  // of a tied pair a state may hold either one
     if (number < 0) refuse(fmt::format("{}: the tensor is missing", name));
-    const auto tensor = document_.find(std::string(stored_[static_cast<size_t>(number)]));
-    if (!tensor->is_object() || !tensor->contains(key)) refuse(fmt::format("{}: it has no {}", name, key));
-    return (*tensor)[key];
+    return JsonNode(document_, path_).at(stored_[static_cast<size_t>(number)]);
   }
 
   static constexpr std::string_view head = "lm_head.weight", embedding = "transformer.wte.weight";

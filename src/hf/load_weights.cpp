@@ -14,8 +14,8 @@
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/worker_threads.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/files/json_reader.hpp"
+#include "core/files/json_node.hpp"
 #include "core/message.hpp"
 
 namespace llmtrain {
@@ -63,18 +63,16 @@ void add_file(WeightIndex& index, const FolderHandle& folder, const std::string&
 /// name of tensor -> name of file
 std::map<std::string, std::string> read_weight_map(const FolderHandle& folder) {
   const FileHandle file = folder.open_to_read(weights_index_name);
-  nlohmann::json document = read_json(file, index_limits);
+  const nlohmann::json document = read_json(file, index_limits);
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   if (!document.is_object() || map == document.end() || !map->is_object() || map->empty()) {
     refuse(file.path(), "no weight_map: an object of tensor names and files is needed");
   }
   std::map<std::string, std::string> result;
-  for (auto& [tensor, name] : map->items()) {
-    if (!name.is_string()) refuse(file.path(), fmt::format("weight_map: {}: no file name", printable(tensor)));
-    const auto& text = name.get_ref<const std::string&>();
-    check_file_name(text, fmt::format("{}: weight_map: {}", file.path(), printable(tensor)));
-    result.emplace(tensor, text);
-  }
+  JsonNode(*map, file.path() + ": weight_map").each_member([&](const std::string& tensor, const JsonNode& name) {
+    check_file_name(name.text(), name.where());
+    result.emplace(tensor, name.text());
+  });
   return result;
 }
 

@@ -3,10 +3,10 @@
 #include <span>
 #include <vector>
 
-#include "core/recompute.hpp"
 #include "kernels/logprob.hpp"
 #include "layers/context.hpp"
 #include "models/model_config.hpp"
+#include "params/memory_config.hpp"
 
 namespace llmtrain {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/fp32_number.hpp"
 #include "kernels/attention.hpp"
 #include "models/models.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "parallel/parallel_config.hpp"
+#include "optim/precision_config.hpp"
 
 namespace llmtrain {
 

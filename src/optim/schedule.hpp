@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "optim/optimizer_config.hpp"
+#include "optim/schedule_config.hpp"
 
 namespace llmtrain {
 

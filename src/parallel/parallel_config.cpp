@@ -7,19 +7,6 @@
 
 namespace llmtrain {
 
-namespace {
-
-/// dynamic or a number.
-struct LossScaleCodec {
-  static double parse(std::string_view text, const KeyInfo& info) {
-    return text == "dynamic" ? PrecisionConfig::dynamic : parse_number(text, info.range);
-  }
-  static std::string print(double scale) { return scale == PrecisionConfig::dynamic ? "dynamic" : print_number(scale); }
-  static std::string type() { return "dynamic / number"; }
-};
-
-}  // namespace
-
 void ParallelConfig::visit(DeckKeys& keys) {
   keys.section("parallel", "How ranks share the work. Only reduction_groups and reduction_blocks touch the results.",
                Change::nothing);
@@ -95,104 +82,6 @@ void ParallelConfig::resolve(DeckLoader& deck, int64_t micro_batches) const {
               "batch.gradient_accumulation_steps"},
              fmt::format("{} is more than the {} reduction groups of a step", reduction_blocks, groups));
   check_offload(deck, *this);
-}
-
-void PrecisionConfig::visit(DeckKeys& keys) {
-  keys.section("precision", "Number formats. Master weights, moments, norms, softmax, loss and sums are fp32 or wider.",
-               Change::applies);
-  keys.key("compute", compute,
-           {.doc = "Weights and activations of the passes. auto: bf16 where device and libraries are fast at it, else "
-                   "fp32. tf32: "
-                   "fp32 whose matrix products round what they multiply to 10 bits of mantissa, on a GPU; on a CPU it "
-                   "is fp32. fp16: with a scaled loss.",
-            .change = Change::breaks});
-  constexpr double most = 4294967296;  // 2^32
-  keys.key<LossScaleCodec>("loss_scale", loss_scale,
-                           {.range = between(1, most),
-                            .doc = "What the mean loss is multiplied by for the backward pass in fp16. dynamic: a step "
-                                   "whose gradients overflow is skipped, also by Adam's step count and the schedule, "
-                                   "and the scale is halved; after a time without overflow it doubles."});
-  keys.key("initial_loss_scale", initial_loss_scale,
-           {.range = between(1, most),
-            .doc = "Of a dynamic scale; a power of 2 costs no rounding.",
-            .change = Change::breaks});
-  keys.key("loss_scale_window", loss_scale_window,
-           {.unit = "steps", .range = at_least(1), .doc = "A dynamic scale doubles after so many without overflow."});
-  keys.key("loss_scale_hysteresis", loss_scale_hysteresis,
-           {.unit = "steps",
-            .range = at_least(1),
-            .doc = "A dynamic scale is halved by so many with overflow; afterwards by each, until it doubles."});
-  keys.key("min_loss_scale", min_loss_scale,
-           {.range = between(1, most),
-            .doc = "A dynamic scale does not fall below it: gradients that overflow there are bad steps "
-                   "(divergence.max_bad_steps)."});
-}
-
-void PrecisionConfig::resolve(DeckLoader& deck) const {
-  const bool scaled = compute == Compute::fp16;
-  constexpr const char* other_type = "no effect without compute = fp16";
-  if (!scaled) deck.unused("precision.loss_scale", other_type);
-  if (!scaled || loss_scale != dynamic) {
-    for (const char* key : {"precision.initial_loss_scale", "precision.loss_scale_window",
-                            "precision.loss_scale_hysteresis", "precision.min_loss_scale"}) {
-      deck.unused(key, scaled ? "no effect with a fixed loss_scale" : other_type);
-    }
-    return;
-  }
-  deck.check(initial_loss_scale >= min_loss_scale, {"precision.min_loss_scale", "precision.initial_loss_scale"},
-             fmt::format("{} is above initial_loss_scale = {}", min_loss_scale, initial_loss_scale));
-}
-
-DType compute_dtype(const PrecisionConfig& precision) {
-  using Compute = PrecisionConfig::Compute;
-  LLMTRAIN_CHECK(precision.compute != Compute::automatic, "precision.compute is not resolved");
-  if (precision.compute == Compute::fp16) return DType::f16;
-  return precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
-}
-
-void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Memory of a rank. Nothing here touches the results.", Change::nothing);
-  keys.key("recompute", recompute,
-           {.doc = "Activations that the backward pass computes again instead of keeping them. none: results of norms, "
-                   "and in half precision the sum of the residual stream and attention; activation: and of activation "
-                   "functions; attention: and queries, keys, values and the output of attention; block: everything "
-                   "but the input of each block."});
-  keys.key("limit", limit,
-           {.unit = "bytes",
-            .range = at_least(0),
-            .doc = "A plan that exceeds it, together with the process (the total of --estimate), stops before the "
-                   "first step; 0 = the rank's share of the memory of its node or GPU."});
-}
-
-void WatchdogConfig::visit(DeckKeys& keys) {
-  keys.section("watchdog",
-               "Ends the job with exit code 76, and says where every rank is, instead of waiting for ever for a rank "
-               "that is lost or stuck.",
-               Change::nothing);
-  keys.key("enabled", enabled, {.doc = "false: a job whose rank is stopped or hangs stays until its time is up."});
-  keys.key("lost_after", lost_after,
-           {.doc = "A rank without a sign of life for so long is lost: killed, stopped, or its node gone. Longer than "
-                   "the file system takes to show one node's small files to another."});
-  keys.key("stuck_after", stuck_after,
-           {.doc = "A rank that lives but gets nothing done for so long is stuck (or 10 times as long as its longest "
-                   "piece of work took); waiting for others does not count."});
-  keys.key("io_stuck_after", io_stuck_after,
-           {.doc = "The same while it reads or writes files; also for ranks that all wait for each other."});
-}
-
-void WatchdogConfig::resolve(DeckLoader& deck) const {
-  if (!enabled) {
-    for (const char* key : {"watchdog.lost_after", "watchdog.stuck_after", "watchdog.io_stuck_after"}) {
-      deck.unused(key, "no effect with enabled = false");
-    }
-    return;
-  }
-  const auto positive = [&](std::string_view key, const Duration& value) {
-    deck.check(value.seconds > 0, {key}, "must be longer than 0 s; watchdog.enabled = false switches it off");
-  };
-  positive("watchdog.lost_after", lost_after);
-  positive("watchdog.stuck_after", stuck_after);
-  positive("watchdog.io_stuck_after", io_stuck_after);
 }
 
 }  // namespace llmtrain

@@ -2,16 +2,15 @@
 #include <cstdint>
 #include <string>
 
-#include "core/deck/deck_value.hpp"
 #include "core/deck/named_enum.hpp"
-#include "core/dtype.hpp"
-#include "core/recompute.hpp"
-#include "parallel/offload.hpp"
 
 namespace llmtrain {
 
 class DeckKeys;
 class DeckLoader;
+
+/// Where a part of the state lies while no kernel works on it: with the device, in memory of its host, on a local disk.
+enum class Offload : uint8_t { none, cpu, nvme };
 
 /// [parallel]
 struct ParallelConfig {
@@ -29,47 +28,7 @@ struct ParallelConfig {
   void resolve(DeckLoader& deck, int64_t micro_batches) const;  ///< checks only
 };
 
-/// [precision]
-struct PrecisionConfig {
-  enum class Compute : uint8_t { automatic, fp32, tf32, bf16, fp16 };
-
-  Compute compute = Compute::automatic;  ///< the program replaces automatic by what suits the device
-
-  // With fp16, see loss_scale.hpp.
-  static constexpr double dynamic = 0;
-  double loss_scale = dynamic;  ///< fixed, or dynamic
-  double initial_loss_scale = 65536;
-  int64_t loss_scale_window = 2000;   ///< clean steps after which it doubles
-  int64_t loss_scale_hysteresis = 1;  ///< overflows after which it is halved
-  double min_loss_scale = 1;
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck) const;  ///< checks only
-};
-
-/// Of weights and activations, with a resolved configuration.
-DType compute_dtype(const PrecisionConfig& precision);
-
-/// [memory]
-struct MemoryConfig {
-  Recompute recompute = Recompute::none;
-  int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what its node or GPU has
-
-  void visit(DeckKeys& keys);
-};
-
-/// [watchdog]; see watchdog.hpp.
-struct WatchdogConfig {
-  bool enabled = true;
-  Duration lost_after{2 * 60};       ///< without a sign of life
-  Duration stuck_after{15 * 60};     ///< without progress
-  Duration io_stuck_after{30 * 60};  ///< without progress where files are read or written
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck) const;  ///< checks only
-};
-
 template <>
-inline constexpr auto enum_names<PrecisionConfig::Compute> = name_list("auto", "fp32", "tf32", "bf16", "fp16");
+inline constexpr auto enum_names<Offload> = name_list("none", "cpu", "nvme");
 
 }  // namespace llmtrain

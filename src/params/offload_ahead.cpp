@@ -6,11 +6,7 @@
 namespace llmtrain {
 
 OffloadAhead::OffloadAhead(const OffloadFile& file, size_t kind, char* memory)
-    : file_(file),
-      kind_(kind),
-      memory_(memory),
-      queue_(offload_queue(memory, bytes(file.layout(), kind))),
-      thread_([this] { work(); }) {}
+    : file_(file), kind_(kind), memory_(memory), thread_([this] { work(); }) {}
 
 OffloadAhead::~OffloadAhead() {
   {
@@ -41,7 +37,7 @@ void OffloadAhead::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      file_.read_unit(queue_, unit_, kind_, memory_);
+      file_.read_unit(unit_, kind_, memory_);
     } catch (...) {
       error = std::current_exception();
     }

@@ -34,7 +34,6 @@ class OffloadAhead {
   const OffloadFile& file_;
   const size_t kind_;
   char* const memory_;
-  FileQueue queue_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int unit_ = -1;  ///< that the memory holds, or that is being read

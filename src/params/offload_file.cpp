@@ -9,10 +9,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
@@ -28,15 +26,6 @@ constexpr const char* advice =
 
 std::string size_text(int64_t bytes) {
   return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
-}
-
-/// What the environment allows at most.
-std::string_view best_way() {
-  const char* given = std::getenv("LLMTRAIN_OFFLOAD_IO");
-  const std::string_view best = given != nullptr ? given : "fixed";
-  if (best == "fixed" || best == "ring" || best == "calls") return best;
-  throw UserError(ExitCode::command_line,
-                  fmt::format("LLMTRAIN_OFFLOAD_IO is '{}': it must be calls, ring or fixed", best));
 }
 
 /// Bytes that this user may still write there, or -1 where nobody knows.
@@ -94,12 +83,6 @@ void OffloadFile::forget_contents() {
   }
 }
 
-/// A kind of a piece is read or written as a whole: it has a sum of its own, and about 1 MiB, which disks like.
-FilePart OffloadFile::part(size_t piece, size_t kind, char* data) const {
-  const OffloadPiece& p = layout_.pieces()[piece];
-  return {p.offset + layout_.bytes_of(p, 0, kind), layout_.bytes_of(p, kind, kind + 1), data};
-}
-
 void OffloadFile::check(size_t piece, size_t kind, const char* data) const {
   const OffloadPiece& p = layout_.pieces()[piece];
   const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
@@ -112,44 +95,29 @@ void OffloadFile::check(size_t piece, size_t kind, const char* data) const {
                               file_.path(), units_[static_cast<size_t>(p.unit)], p.begin, p.end));
 }
 
-void OffloadFile::read(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) const {
+void OffloadFile::read(size_t piece, size_t first, size_t last, char* data) const {
   const OffloadPiece& p = layout_.pieces()[piece];
-  const auto at = [&](size_t i) { return data + layout_.bytes_of(p, first, first + i); };
-  queue.read(
-      file_, last - first, [&](size_t i) { return part(piece, first + i, at(i)); },
-      [&](size_t i) { check(piece, first + i, at(i)); });
+  file_.read(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
+  for (size_t kind = first; kind < last; ++kind) check(piece, kind, data + layout_.bytes_of(p, first, kind));
 }
 
-void OffloadFile::write(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) {
+void OffloadFile::write(size_t piece, size_t first, size_t last, const char* data) {
   const OffloadPiece& p = layout_.pieces()[piece];
-  const auto at = [&](size_t i) { return data + layout_.bytes_of(p, first, first + i); };
-  queue.write(
-      file_, last - first, [&](size_t i) { return part(piece, first + i, at(i)); },
-      [&](size_t i) {
-        const auto bytes = static_cast<size_t>(layout_.bytes_of(p, first + i, first + i + 1));
-        sums_[piece][first + i] = XXH3_64bits(at(i), bytes);
-      });
+  for (size_t kind = first; kind < last; ++kind) {
+    const auto bytes = static_cast<size_t>(layout_.bytes_of(p, kind, kind + 1));
+    sums_[piece][kind] = XXH3_64bits(data + layout_.bytes_of(p, first, kind), bytes);
+  }
+  file_.write(p.offset + layout_.bytes_of(p, 0, first), layout_.bytes_of(p, first, last), data);
 }
 
-void OffloadFile::read_unit(FileQueue& queue, int unit, size_t kind, char* data) const {
-  const size_t first = layout_.pieces_before(unit), last = layout_.pieces_before(unit + 1);
-  if (first == last) return;
-  const int64_t step = layout_.bytes_of(layout_.pieces()[first], kind, kind + 1);  // only the last one may be smaller
-  const auto at = [&](size_t i) { return data + static_cast<int64_t>(i) * step; };
-  queue.read(
-      file_, last - first, [&](size_t i) { return part(first + i, kind, at(i)); },
-      [&](size_t i) { check(first + i, kind, at(i)); });
-}
-
-FileQueue offload_queue(char* memory, int64_t bytes) {
-  const std::string_view best = best_way();
-  if (best == "fixed") return {memory, bytes};
-  if (best == "ring") return {memory, bytes, FileQueue::Way::ring};
-  return {};
+void OffloadFile::read_unit(int unit, size_t kind, char* data) const {
+  for (size_t piece = layout_.pieces_before(unit); piece < layout_.pieces_before(unit + 1); ++piece) {
+    read(piece, kind, kind + 1, data);
+    data += layout_.bytes_of(layout_.pieces()[piece], kind, kind + 1);
+  }
 }
 
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where) {
-  best_way();
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw UserError(ExitCode::cannot_create, fmt::format("{}: {}: there is no such folder: {}", where, folder, advice));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/file_queue.hpp"
+#include "core/files/file_handle.hpp"
 #include "params/offload_layout.hpp"
 
 namespace llmtrain {
@@ -19,15 +19,14 @@ class OffloadFile {
 
   const OffloadLayout& layout() const { return layout_; }
   /// Kinds [first, last) of a piece, one behind the other as in the layout, from or to memory that is aligned to
-  /// OffloadLayout::alignment. Threads, each with a queue of its own, may do this at once with different pieces, and
-  /// read one together. What is read and is not what was written is a UserError(io).
-  void read(FileQueue& queue, size_t piece, size_t first, size_t last, char* data) const;
-  void write(FileQueue& queue, size_t piece, size_t first, size_t last, char* data);
+  /// OffloadLayout::alignment. Threads may do this at once with different pieces, and read one together. What is read
+  /// and is not what was written is a UserError(io).
+  void read(size_t piece, size_t first, size_t last, char* data) const;
+  void write(size_t piece, size_t first, size_t last, const char* data);
   /// One kind of all pieces of a unit, one behind the other.
-  void read_unit(FileQueue& queue, int unit, size_t kind, char* data) const;
+  void read_unit(int unit, size_t kind, char* data) const;
 
  private:
-  FilePart part(size_t piece, size_t kind, char* data) const;
   void check(size_t piece, size_t kind, const char* data) const;
   void reserve(const std::string& folder);
   void forget_contents();
@@ -38,13 +37,8 @@ class OffloadFile {
   std::vector<std::array<uint64_t, offload_kinds>> sums_;  ///< XXH3 of each piece's kinds, padding included
 };
 
-/// For transfers from and to this memory, as the environment variable LLMTRAIN_OFFLOAD_IO allows: calls, ring or fixed
-/// (the default).
-FileQueue offload_queue(char* memory, int64_t bytes);
-
 /// Throws UserError unless files of `bytes` in all can be made in the folder (cannot_create: it is not there or cannot
-/// be written; io: too little space), or where LLMTRAIN_OFFLOAD_IO is none of the above (command_line). `where` names
-/// the key that names it.
+/// be written; io: too little space). `where` names the key that names it.
 void check_offload_folder(const std::string& folder, int64_t bytes, const std::string& where);
 
 /// The folder lies in memory, so that nothing is gained by it.

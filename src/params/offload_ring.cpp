@@ -1,6 +1,5 @@
 #include "params/offload_ring.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -9,10 +8,7 @@ namespace llmtrain {
 
 OffloadRing::OffloadRing(OffloadFile& file, const std::array<char*, slots>& buffers)
     : file_(file), pieces_(static_cast<int64_t>(file.layout().pieces().size())) {
-  for (size_t i = 0; i < slots; ++i) {
-    slots_[i].buffer = buffers[i];
-    slots_[i].queue = offload_queue(buffers[i], file.layout().max_piece());
-  }
+  for (size_t i = 0; i < slots; ++i) slots_[i].buffer = buffers[i];
   for (size_t i = 0; i < slots; ++i) {
     slots_[i].thread = std::thread([this, i] { work(slots_[i]); });
   }
@@ -34,11 +30,11 @@ char* OffloadRing::part(const Slot& slot, size_t piece, size_t kind) const {
 void OffloadRing::transfer(Slot& slot) {
   if (slot.write >= 0 && kinds_.write_first < kinds_.write_last) {
     const auto piece = static_cast<size_t>(slot.write);
-    file_.write(slot.queue, piece, kinds_.write_first, kinds_.write_last, part(slot, piece, kinds_.write_first));
+    file_.write(piece, kinds_.write_first, kinds_.write_last, part(slot, piece, kinds_.write_first));
   }
   if (slot.read >= 0 && kinds_.read_first < kinds_.read_last) {
     const auto piece = static_cast<size_t>(slot.read);
-    file_.read(slot.queue, piece, kinds_.read_first, kinds_.read_last, part(slot, piece, kinds_.read_first));
+    file_.read(piece, kinds_.read_first, kinds_.read_last, part(slot, piece, kinds_.read_first));
   }
 }
 
@@ -98,11 +94,6 @@ bool OffloadRing::next() {
   for (Slot& slot : slots_) wait(slot);
   current_ = -1;
   return false;
-}
-
-std::string OffloadRing::way() const {
-  const auto way = [](const Slot& slot) { return slot.queue.way(); };
-  return std::ranges::min_element(slots_, {}, way)->queue.text();
 }
 
 void OffloadRing::abandon() {

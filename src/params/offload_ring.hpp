@@ -8,7 +8,6 @@
 #include <exception>
 #include <mutex>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,7 +17,7 @@ namespace llmtrain {
 
 class OffloadRing {
  public:
-  static constexpr size_t slots = 4;  ///< one in use, three on their way: enough requests to keep a disk busy
+  static constexpr size_t slots = 4;  ///< one in use, three being transferred: enough to keep a disk busy
 
   /// Each buffer takes the largest piece, aligned to OffloadLayout::alignment. Starts a thread per slot.
   OffloadRing(OffloadFile& file, const std::array<char*, slots>& buffers);
@@ -39,14 +38,11 @@ class OffloadRing {
   char* data() const { return slots_[piece() % slots].buffer; }
   /// Ends a pass wherever it is.
   void abandon();
-  /// How pieces move; of several ways the plainest. For people.
-  std::string way() const;
 
  private:
   /// What the slot's thread does next: both may be none.
   struct Slot {
     char* buffer = nullptr;
-    FileQueue queue;
     int64_t write = -1, read = -1;  ///< pieces
     bool busy = false;
     std::exception_ptr error;

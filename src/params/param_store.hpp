@@ -34,8 +34,7 @@
 #include "core/params.hpp"
 #include "device/device.hpp"
 #include "parallel/communicator.hpp"
-#include "parallel/offload.hpp"
-#include "parallel/state_kind.hpp"
+#include "parallel/parallel_config.hpp"
 #include "params/unit_layout.hpp"
 
 namespace llmtrain {
@@ -69,8 +68,6 @@ class ParamStore {
   int64_t offloaded_bytes() const;
   /// Takes the space on the disk, if any; start() does it where this was not called. UserError when it is not there.
   void reserve_disk();
-  /// How the state moves between disk and memory, once started; for people. Empty without a disk.
-  std::string offload_way() const;
   /// Of this rank, in memory of the host beside what is planned; of a GPU only.
   int64_t pinned_bytes() const;
   /// After the arena is committed. communicator.size() must be options.size.

@@ -73,7 +73,6 @@ void ParamStore::State::start_offload() {
     ahead = std::make_unique<OffloadAhead>(*file, weights_kind(), host_memory);
     host_memory += OffloadAhead::bytes(offloaded, weights_kind());
   }
-  part_queue = offload_queue(host_memory, offloaded.max_part());
 }
 
 bool ParamStore::State::needs_offloaded(Access access) const {
@@ -135,12 +134,12 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
     if (from >= to) continue;
     char* memory = host_memory;
     if (policy.on_disk) {
-      file->read(part_queue, p, kind, kind + 1, memory);
+      file->read(p, kind, kind + 1, memory);
     } else {
       memory += piece.offset + offloaded.bytes_of(piece, 0, kind);
     }
     visit(memory + (from - piece.begin) * width, (from - begin) * width, (to - from) * width);
-    if (changes && policy.on_disk) file->write(part_queue, p, kind, kind + 1, memory);
+    if (changes && policy.on_disk) file->write(p, kind, kind + 1, memory);
   }
 }
 
@@ -173,7 +172,6 @@ void ParamStore::State::take_ahead(int unit, const Tensor& out) {
 }
 
 int64_t ParamStore::offloaded_bytes() const { return state_->policy.on_disk ? state_->offloaded.bytes() : 0; }
-std::string ParamStore::offload_way() const { return state_->ring != nullptr ? state_->ring->way() : ""; }
 int64_t ParamStore::pinned_bytes() const { return state_->pinned_bytes(); }
 void ParamStore::reserve_disk() { state_->reserve_disk(); }
 bool ParamStore::is_offloaded(StateKind kind) const { return state_->policy.offloaded[static_cast<size_t>(kind)]; }

@@ -107,8 +107,7 @@ struct ParamStore::State {
   PinnedBuffer pinned;          ///< elsewhere
   char* host_memory = nullptr;  ///< one kind of a piece from a disk, or all pieces
   mutable std::mutex part_mutex;
-  mutable FileQueue part_queue;  ///< of those at host_memory
-  Tensor device_piece;           ///< a copy of a piece for kernels
+  Tensor device_piece;  ///< a copy of a piece for kernels
   std::unique_ptr<OffloadTransfers> transfers;
   std::unique_ptr<OffloadFile> file;
   std::unique_ptr<OffloadRing> ring;    ///< after the file, whose threads it ends

@@ -1,44 +1,25 @@
 #include "text/tokenizer.hpp"
 
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/files/json_node.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "text/unicode/code_points.hpp"
 
 namespace llmtrain {
 namespace {
 
-constexpr size_t max_serialized = size_t{1} << 20;  // bytes; the largest char vocabulary takes half of it
+constexpr int64_t max_serialized = int64_t{1} << 20;  // bytes; the largest char vocabulary takes half of it
 
-[[noreturn]] void refuse(const std::string& why) {
-  throw UserError(ExitCode::bad_content, "stored tokenizer: " + why + ": make the token file again");
-}
-
-/// The object of a serialized tokenizer is flat: an object with at most one array.
-nlohmann::json parse_flat(std::string_view text) {
-  if (text.size() > max_serialized) refuse("longer than a char or byte tokenizer can be");
-  int depth = 0;
-  for (const char c : text) {  // no strings with brackets in it are written
-    depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
-    if (depth > 2) refuse("nested too deeply");
-  }
-  nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-  if (object.is_discarded() || !object.is_object()) refuse("not a JSON object");
-  return object;
-}
-
-std::vector<char32_t> read_code_points(const nlohmann::json& object) {
-  const auto list = object.find("code_points");
-  if (list == object.end() || !list->is_array() || list->empty() || list->size() > max_char_vocabulary) {
-    refuse("code_points must be a list of code points");
+std::vector<char32_t> read_code_points(const JsonNode& list) {
+  if (list.array().size() == 0 || list.size() > max_char_vocabulary) {
+    list.refuse(fmt::format("must be a list of 1 to {} code points", max_char_vocabulary));
   }
   std::vector<char32_t> code_points;
-  for (const nlohmann::json& item : *list) {
-    if (!item.is_number_unsigned() || item.get<uint64_t>() >= code_point_limit) refuse("not a Unicode code point");
-    const char32_t c = static_cast<char32_t>(item.get<uint64_t>());
-    if (c >= 0xD800 && c < 0xE000) refuse("a surrogate is no character");
-    if (!code_points.empty() && code_points.back() >= c) refuse("code points must ascend");
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto c = static_cast<char32_t>(list.at(i).count(code_point_limit - 1));
+    if (c >= 0xD800 && c < 0xE000) list.at(i).refuse("a surrogate is no character");
+    if (!code_points.empty() && code_points.back() >= c) list.at(i).refuse("code points must ascend");
     code_points.push_back(c);
   }
   return code_points;
@@ -63,15 +44,14 @@ void Tokenizer::encode_part(std::string_view text, bool, std::vector<int32_t>& i
 
 std::unique_ptr<Tokenizer> make_tokenizer_from(std::string_view serialized) {
   if (serialized.starts_with(R"({"type":"files",)")) return load_serialized_tokenizer(serialized);
-  const nlohmann::json object = parse_flat(serialized);
-  const auto type = object.find("type");
-  const auto bos = object.find("bos");
-  if (type == object.end() || !type->is_string()) refuse("it names no type");
-  if (bos == object.end() || !bos->is_boolean()) refuse("bos must be true or false");
-  const std::string& kind = type->get_ref<const std::string&>();
-  if (kind == "bytes") return make_byte_tokenizer(bos->get<bool>());
-  if (kind == "char") return make_char_tokenizer(read_code_points(object), bos->get<bool>());
-  refuse("unknown type, this version knows char, bytes and files");
+  const std::string name = "stored tokenizer";
+  const nlohmann::json document = parse_json(serialized, name, {.bytes = max_serialized});
+  const JsonNode root(document, name);
+  const std::string& kind = root.at("type").text();
+  const bool bos = root.at("bos").boolean();
+  if (kind == "bytes") return make_byte_tokenizer(bos);
+  if (kind == "char") return make_char_tokenizer(read_code_points(root.at("code_points")), bos);
+  root.at("type").refuse_value("char, bytes or files: make the token file again");
 }
 
 }  // namespace llmtrain

@@ -70,6 +70,8 @@ class Tokenizer {
   virtual std::string serialized() const = 0;
   /// What it was read from; none for char and bytes.
   virtual std::vector<TokenizerFile> files() const { return {}; }
+  /// The tokenizer class of Transformers that its files are read as; empty for char and bytes.
+  virtual std::string tokenizer_class() const { return {}; }
   /// Names the places where its files say something that it does not follow.
   virtual std::vector<std::string> warnings() const { return {}; }
 

@@ -85,7 +85,7 @@ void export_any(const ExportCommand& o) {
 
 StoredType parse_weight_type_option(const std::string& text) {
   const std::optional<StoredType> type = weight_type_of(text);
-  if (!type) refuse_command_line("--dtype: '" + text + "' is none of fp32, bf16, fp16");
+  if (!type) refuse_command_line("--dtype must be fp32, bf16 or fp16, not '" + text + "'");
   return *type;
 }
 
@@ -98,7 +98,8 @@ Subcommand add_export(CLI::App& program) {
   app->add_option("--output", o->output, "folder to write")->required();
   app->add_option("--dtype", o->dtype,
                   "of the weights: fp32, bf16 or fp16; as they are unless given (of a checkpoint fp32)");
-  app->add_option("--file-size", o->file_size, "bytes of weights before another file is begun")->capture_default_str();
+  app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
+      ->capture_default_str();
   app->add_option("--tokenizer", o->tokenizer,
                   "of a checkpoint: where the folder of its tokenizer is now, for the chat templates and other files "
                   "beside the tokenizer");

@@ -1,20 +1,20 @@
 // llmtool inspect: what is in a file.
 
+#include "tool/inspect.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/error.hpp"
 #include "data/files/token_file.hpp"
 #include "text/tokenizer.hpp"
-#include "tool/inspect_checkpoint.hpp"
-#include "tool/inspect_line.hpp"
-#include "tool/inspect_metrics.hpp"
-#include "tool/inspect_safetensors.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {
@@ -112,6 +112,10 @@ void inspect(const std::string& path) {
 }
 
 }  // namespace
+
+void inspect_line(std::string_view name, const std::string& value) {
+  std::cout << without_controls(fmt::format("{:<18} {}\n", name, value));
+}
 
 Subcommand add_inspect(CLI::App& program) {
   CLI::App* app = program.add_subcommand(

@@ -1,12 +1,10 @@
-#include "tool/inspect_checkpoint.hpp"
-
 #include <fmt/format.h>
 
 #include <string_view>
 
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/files/json_reader.hpp"
-#include "tool/inspect_line.hpp"
+#include "tool/inspect.hpp"
 
 namespace llmtrain {
 void inspect_checkpoint(const std::string& path) {

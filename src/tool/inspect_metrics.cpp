@@ -1,5 +1,3 @@
-#include "tool/inspect_metrics.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/files/hdf5_handle.hpp"
+#include "tool/inspect.hpp"
 
 namespace llmtrain {
 namespace {

@@ -1,10 +1,8 @@
-#include "tool/inspect_safetensors.hpp"
-
 #include <fmt/format.h>
 
 #include "core/files/json_reader.hpp"
 #include "hf/safetensors.hpp"
-#include "tool/inspect_line.hpp"
+#include "tool/inspect.hpp"
 
 namespace llmtrain {
 

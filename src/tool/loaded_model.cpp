@@ -89,7 +89,7 @@ DType parse_compute_option(const std::string& text) {
   if (text == "fp32") return DType::f32;
   if (text == "bf16") return DType::bf16;
   if (text == "fp16") return DType::f16;
-  refuse_command_line("--compute: '" + text + "' is none of fp32, bf16, fp16");
+  refuse_command_line("--compute must be fp32, bf16 or fp16, not '" + text + "'");
 }
 
 }  // namespace llmtrain

@@ -45,7 +45,8 @@ size_t choose(const char* option, const std::string& given, const std::array<std
   for (size_t i = 0; i < names.size(); ++i) {
     if (given == names[i]) return i;
   }
-  refuse_command_line(fmt::format("{}: {} is none of {}{}", option, given, joined(names), did_you_mean(given, names)));
+  refuse_command_line(
+      fmt::format("{} must be one of {}, not {}{}", option, joined(names), given, did_you_mean(given, names)));
 }
 
 TokenizerTraining training_of(const TrainOptions& options) {

@@ -12,8 +12,8 @@
 #include "data/files/input_kind.hpp"
 #include "data/quality/data_report.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/local_communicator.hpp"
-#include "parallel/worker_threads.hpp"
 #include "tool/tool.hpp"
 
 namespace llmtrain {

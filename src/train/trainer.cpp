@@ -173,7 +173,6 @@ void Trainer::start(Run& run, const ResumePoint* from) {
 Trainer::Ended Trainer::train(Runtime& runtime, RunLog& log, StopMonitor& stop_monitor, const ResumePoint* from) {
   Run run(*this, runtime, log, stop_monitor);
   start(run, from);
-  if (params_.offloaded_bytes() > 0) log.print("offload    by " + params_.offload_way());
   int64_t completed = 0;
   if (from != nullptr) {
     completed = restore(run, *from);

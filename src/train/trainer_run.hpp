@@ -11,6 +11,7 @@
 #include "kernels/step_decision.hpp"
 #include "optim/loss_scale.hpp"
 #include "params/planned_memory.hpp"
+#include "train/divergence.hpp"
 #include "train/pass_graphs.hpp"
 #include "train/run/stop_monitor.hpp"
 #include "train/saver.hpp"

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/activity.hpp"
+#include "core/error.hpp"
 
 namespace llmtrain {
 namespace {
@@ -61,6 +64,67 @@ TEST(Profile, SpansNest) {
   EXPECT_EQ(recorder.spans[3].work.bytes, 64);
   ASSERT_EQ(recorder.posts.size(), 1);
   EXPECT_EQ(recorder.posts[0].sequence, recorder.spans[3].sequence);
+}
+
+/// What a listener heard: "(name" and ")".
+std::vector<std::string> heard;
+constexpr SpanListener listener = {
+    [](SpanKind /*kind*/, const char* name) { heard.push_back(std::string("(") + name); },
+    [] { heard.emplace_back(")"); }};
+
+TEST(Profile, AListenerHearsEverySpanToItsEnd) {
+  heard.clear();
+  { const ProfileSpan before(SpanKind::phase, "before"); }
+  {
+    const ProfileSpan open(SpanKind::phase, "open when it comes");
+    set_span_listener(&listener);
+  }
+  EXPECT_TRUE(heard.empty());
+  bool asked = false;
+  try {
+    const ProfileSpan outer(SpanKind::phase, "outer");
+    ProfileSpan phase(SpanKind::phase, "first");
+    phase.next("second");
+    const ProfileSpan kernel("kernel", [&] {
+      asked = true;
+      return Work{};
+    });
+    throw Error("leaves all of them");
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(heard, (std::vector<std::string>{"(outer", "(first", ")", "(second", "(kernel", ")", ")", ")"}));
+  EXPECT_FALSE(asked) << "for work, though nobody records";
+
+  heard.clear();
+  {
+    const ProfileSpan open(SpanKind::phase, "open when it goes");
+    set_span_listener(nullptr);
+    const ProfileSpan after(SpanKind::phase, "after");
+  }
+  EXPECT_EQ(heard, (std::vector<std::string>{"(open when it goes", ")"}));
+  EXPECT_EQ(span_observers, 0);
+}
+
+TEST(Profile, AListenerAndARecorderDoNotDisturbEachOther) {
+  heard.clear();
+  set_span_listener(&listener);
+  Recorder recorder;
+  {
+    ProfileSpan outer(SpanKind::phase, "outer");
+    recorder.start();
+    { const ProfileSpan inner(SpanKind::phase, "inner"); }
+    std::thread([] { const ProfileSpan other(SpanKind::phase, "of another thread"); }).join();
+    recorder.start();  // again, as for every step of a profile
+    recorder.stop();
+    recorder.stop();
+    outer.next("not recorded, as it began before");
+  }
+  set_span_listener(nullptr);
+  EXPECT_EQ(heard, (std::vector<std::string>{"(outer", "(inner", ")", "(of another thread", ")", ")",
+                                             "(not recorded, as it began before", ")"}));
+  ASSERT_EQ(recorder.spans.size(), 1);
+  EXPECT_STREQ(recorder.spans[0].name, "inner");
+  EXPECT_EQ(span_observers, 0) << "a mark is one branch again";
 }
 
 TEST(Profile, WorkInTheBackgroundBelongsToTheSpanThatBeganIt) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,19 @@ inline std::vector<uint8_t> all_of_mask(const TokenFile& file) {
 
 inline std::vector<uint64_t> offsets_of(const TokenFile& file) {
   return {file.documents().begin(), file.documents().end()};
+}
+
+/// Writes a small token file at once.
+inline void write_token_file(const std::string& path, TokenFileInfo info, std::span<const int32_t> ids,
+                             std::span<const uint8_t> mask, std::span<const uint64_t> documents) {
+  info.tokens = static_cast<int64_t>(ids.size());
+  info.has_mask = !mask.empty();
+  LLMTRAIN_CHECK(mask.empty() || mask.size() == ids.size(), "a mask has one entry per token");
+  TokenFileWriter writer(path, info, documents);
+  const TokenRegionWriter region(writer.place());
+  region.write(0, ids);
+  region.write_mask(0, mask);
+  writer.publish();
 }
 
 }  // namespace llmtrain::test

@@ -21,6 +21,7 @@ using test::DatasetTest;
 using test::offsets_of;
 using test::peak_memory;
 using test::with_sanitizer;
+using test::write_token_file;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;

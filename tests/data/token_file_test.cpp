@@ -20,6 +20,7 @@ using test::all_tokens;
 using test::Folder;
 using test::offsets_of;
 using test::refusal;
+using test::write_token_file;
 using testing::ElementsAre;
 using testing::HasSubstr;
 

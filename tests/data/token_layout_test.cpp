@@ -14,6 +14,7 @@ namespace {
 
 using test::Folder;
 using test::refusal;
+using test::write_token_file;
 using testing::AllOf;
 using testing::HasSubstr;
 

@@ -139,7 +139,7 @@ TEST_F(TrainTokenizer, RefusesWhatItCannotUse) {
   EXPECT_THAT(refusal([&] { train(training); }), AllOf(HasSubstr("64 "), HasSubstr("did you mean llama3?")));
   training = {};
   training.eos = "<eos>";
-  EXPECT_THAT(refusal([&] { train(training); }), HasSubstr("<eos> is none of the special tokens"));
+  EXPECT_THAT(refusal([&] { train(training); }), HasSubstr("<eos> is not one of the special tokens"));
   training = {};
   training.vocabulary_size = 256;
   EXPECT_THAT(refusal([&] { train(training); }), HasSubstr("at least 257"));

@@ -244,10 +244,10 @@ TEST_F(Import, DamagedModelsAreRefused) {
   json_refused(bad, "'transformer.h.3.ln_1.weight': no part of this model asks for it");
   bad = state;
   bad["lm_head.weight"]["shape"] = {48, 3};
-  json_refused(bad, "lm_head.weight: its shape is [48,3] instead of [3, 48]");
+  json_refused(bad, "lm_head.weight.shape: must be [3, 48], not [48,3]");
   bad = state;
   bad["lm_head.weight"]["data"] = "AAAA";
-  json_refused(bad, "lm_head.weight: 3 bytes of data instead of 576");
+  json_refused(bad, "lm_head.weight.data: must have 576 bytes, not 3");
   bad = state;
   bad["config"]["n_layer"] = -1;
   json_refused(bad, "n_layer");

@@ -80,30 +80,6 @@ TEST_F(OffloadDeck, LedgersAreIdenticalWhereverTheStateLies) {
   }
 }
 
-TEST_F(OffloadDeck, LedgersAreIdenticalHoweverItMoves) {
-  const std::string settings = "precision.compute=bf16 parallel.zero=3 ";
-  const Outcome resident = shell(command("resident", 2, settings));
-  ASSERT_EQ(resident.exit_code, 0) << resident.output;
-  const std::string nvme =
-      settings + "parallel.offload_optimizer=nvme parallel.offload_parameters=nvme " + path_override();
-  for (const std::string way : {"calls", "ring", "fixed"}) {
-    const Outcome outcome = shell("LLMTRAIN_OFFLOAD_IO=" + way + " " + command(way, 2, nvme));
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_EQ(ledger(way), ledger("resident")) << way;
-    const char* plain = "offload    by reads and writes in threads (io_uring: ";  // whatever this kernel allows
-    const char* wanted = way == "calls" ? plain : "offload    by io_uring";
-    EXPECT_THAT(outcome.output, AnyOf(HasSubstr(wanted), HasSubstr(plain)));
-    EXPECT_EQ(outcome.output.find("threads (io_uring: not wanted)") != std::string::npos, way == "calls");
-  }
-  const Outcome other = shell(command("other", 2, nvme + " optimizer.beta2=0.951"));
-  ASSERT_EQ(other.exit_code, 0) << other.output;
-  EXPECT_NE(ledger("other"), ledger("resident")) << "control";
-  const Outcome wrong = shell("LLMTRAIN_OFFLOAD_IO=rings " + command("wrong", 1, nvme));
-  EXPECT_EQ(wrong.exit_code, 64) << wrong.output;
-  EXPECT_THAT(wrong.output, HasSubstr("LLMTRAIN_OFFLOAD_IO is 'rings'"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "wrong/ledger.jsonl")) << "seen before the run begins";
-}
-
 TEST_F(OffloadDeck, RunsGoOnFromOneSettingInAnyOther) {
   const std::vector<std::string> overrides = {"precision.compute=bf16"};
   const Outcome resident = run("resident", {1, 1, "none", "none"}, overrides);

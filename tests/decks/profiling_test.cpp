@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "decks/program.hpp"
+#include "decks/span_log.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -147,6 +148,29 @@ TEST(Profiling, TheTraceIsTheRunsOwn) {
   const Outcome refused = llmtrain({1, 1, arguments_of(folder, "other", 3)});
   EXPECT_EQ(refused.exit_code, 73) << refused.output;
   EXPECT_EQ(read_file(folder / "other/trace.json"), "mine");
+}
+
+// As connectors of Kokkos Tools see a run, with the program's own profile in one of its steps and without.
+TEST(Profiling, KokkosToolsSeeTheSpansAsRegions) {
+  const TemporaryFolder folder;
+  const auto ledger_of = [&](const std::string& name, int profiled, const std::string& environment) {
+    const Outcome outcome = llmtrain({1, 2, arguments_of(folder, name, profiled), {}, environment});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_file(folder / (name + "/ledger.jsonl"));
+  };
+  const std::string alone = ledger_of("alone", 0, "");
+  for (const int profiled : {0, 1}) {
+    const std::string name = "tool" + std::to_string(profiled);
+    const std::filesystem::path log = folder / (name + ".spans");
+    EXPECT_EQ(ledger_of(name, profiled, "KOKKOS_TOOLS_LIBS=" + programs::span_tool + " SPAN_TOOL_LOG=" + log.string()),
+              alone);
+    const SpanLog seen = read_span_log(log);
+    EXPECT_EQ(seen.threads.size(), 1) << "connectors have one stack of regions";
+    EXPECT_EQ(seen.begun.at("step"), 5);
+    for (const char* phase : {"step/data", "step/forward", "step/backward", "step/update"}) {
+      EXPECT_GE(seen.begun.count(phase), 1) << phase;
+    }
+  }
 }
 
 #ifdef LLMTRAIN_FAULT_INJECTION

@@ -14,8 +14,8 @@ namespace llmtrain::test {
 
 namespace programs {
 const std::string llmtrain = LLMTRAIN_PROGRAM, llmtool = LLMTOOL_PROGRAM, faulty = LLMTRAIN_FAULTY_PROGRAM,
-                  counted = LLMTRAIN_COUNTED_PROGRAM, fault_library = LLMTRAIN_FAULT_LIBRARY, mpirun = LLMTRAIN_MPIRUN,
-                  host_build = LLMTRAIN_HOST_BUILD;
+                  counted = LLMTRAIN_COUNTED_PROGRAM, fault_library = LLMTRAIN_FAULT_LIBRARY,
+                  span_tool = LLMTRAIN_SPAN_TOOL, mpirun = LLMTRAIN_MPIRUN, host_build = LLMTRAIN_HOST_BUILD;
 }  // namespace programs
 
 namespace {

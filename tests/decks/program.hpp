@@ -15,6 +15,7 @@ extern const std::string llmtrain, llmtool;
 extern const std::string faulty;         ///< llmtrain with faults in its numbers
 extern const std::string counted;        ///< llmtrain, counting allocations
 extern const std::string fault_library;  ///< to be preloaded: faults of the disk
+extern const std::string span_tool;      ///< a tool as profilers bring them
 extern const std::string mpirun;         ///< with its options; the number of ranks comes next
 extern const std::string host_build;     ///< the folder of the host's programs, for builds of other devices
 }  // namespace programs

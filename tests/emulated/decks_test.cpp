@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "decks/run_folder.hpp"
+#include "decks/span_log.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -289,6 +290,19 @@ TEST_F(EmulatedRun, IsProfiledWithoutMemoryToSpare) {
   EXPECT_THAT(outcome.output, HasSubstr("no memory is left to measure what this GPU can do"));
   EXPECT_THAT(outcome.output, HasSubstr("all-gather"));
   EXPECT_EQ(ledger("profile"), ledger_of(1, {})) << "with a profile or without";
+}
+
+TEST_F(EmulatedRun, ShowsItsSpansAsRangesOfNvtx) {
+  if (programs::span_tool.empty()) GTEST_SKIP() << "no headers of NVTX were found";
+  const fs::path log = folder / "nvtx";
+  const std::string tool = "NVTX_INJECTION64_PATH=" + programs::span_tool + " SPAN_TOOL_LOG=" + log.string();
+  EXPECT_EQ(ledger_of(1, {}, tool), ledger_of(1, {})) << "with a tool or without";
+  const SpanLog seen = read_span_log(log);
+  EXPECT_EQ(seen.begun.at("step"), deck.steps);
+  for (const char* phase : {"step/data", "step/forward", "step/backward", "step/update"}) {
+    EXPECT_GE(seen.begun.count(phase), 1) << phase;
+  }
+  EXPECT_GE(seen.categories.size(), 2) << "phases and kernels";
 }
 
 TEST_F(EmulatedRun, GoesOnAsIfNeverInterrupted) {

@@ -127,7 +127,6 @@ struct Injector {
     kinds = counted & (memory | hdf5_memory);  // for note_code
     dl_iterate_phdr(note_code, nullptr);
     counted = counted != 0 ? counted : changes;
-    if ((counted & written) != 0) setenv("LLMTRAIN_OFFLOAD_IO", "calls", 0);  // requests of io_uring are no calls
     kinds = counted;
   }
   ~Injector() {

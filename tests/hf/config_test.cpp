@@ -210,10 +210,10 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
       {R"("per_layer_config":{"1":{"num_key_value_heads":1}})", "per_layer_config"},
       {R"("hidden_act":"relu2")", "hidden_act: 'relu2'"},
       {R"("is_encoder_decoder":true)", "only decoders are known"},
-      {R"("tie_word_embeddings":1)", "tie_word_embeddings: 1 is not true or false"},
-      {R"("max_position_embeddings":0)", "max_position_embeddings: 0 is not an integer from 1"},
+      {R"("tie_word_embeddings":1)", "tie_word_embeddings: must be true or false, not 1"},
+      {R"("max_position_embeddings":0)", "max_position_embeddings: must be an integer from 1 to 16777216, not 0"},
       {R"("max_position_embeddings":99999999999999999999)", "max_position_embeddings"},
-      {R"("rms_norm_eps":-1)", "rms_norm_eps: -1 is not a number above 0"},
+      {R"("rms_norm_eps":-1)", "rms_norm_eps: must be a number above 0, not -1"},
       {R"("initializer_range":"x")", "initializer_range"},
       {R"("eos_token_id":[1,"x"])", "eos_token_id: is no list of token ids"},
   };

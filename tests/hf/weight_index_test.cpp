@@ -110,7 +110,7 @@ TEST_F(WeightIndexTest, RefusesWhatIsNoIndex) {
     EXPECT_THAT(read(), HasSubstr("no weight_map")) << text;
   }
   folder_.write(weights_index_name, R"({"weight_map":{"a":5}})");
-  EXPECT_THAT(read(), HasSubstr("no file name"));
+  EXPECT_THAT(read(), HasSubstr("weight_map.'a': must be a text, not 5"));
   folder_.write(weights_index_name, R"({"weight_map":{"a":"x","a":"y"}})");
   EXPECT_THAT(read(), HasSubstr("key 'a' twice"));
   folder_.write(weights_index_name, std::string(100000, '['));

@@ -1,10 +1,9 @@
 // memory.recompute as numbers: what each level keeps, byte by byte, against formulas written down here.
 
-#include "core/recompute.hpp"
-
 #include <gtest/gtest.h>
 
 #include "models/models.hpp"
+#include "params/memory_config.hpp"
 
 namespace llmtrain::test {
 namespace {

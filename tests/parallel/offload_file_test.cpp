@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <thread>
 
@@ -77,29 +75,6 @@ std::string message_of(const std::function<void()>& call, ExitCode code) {
   return "";
 }
 
-/// Each test of these for every way that the system has.
-class OffloadWay : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    setenv("LLMTRAIN_OFFLOAD_IO", GetParam(), 1);
-    const FileQueue queue = offload_queue(memory_.data, page);
-    const std::map<std::string, FileQueue::Way> ways = {
-        {"calls", FileQueue::Way::calls}, {"ring", FileQueue::Way::ring}, {"fixed", FileQueue::Way::fixed}};
-    if (queue.way() != ways.at(GetParam())) GTEST_SKIP() << "here it is " << queue.text();
-  }
-  void TearDown() override { unsetenv("LLMTRAIN_OFFLOAD_IO"); }
-
- private:
-  const Aligned memory_{page};
-};
-class OffloadFileWay : public OffloadWay {};
-class OffloadAheadWay : public OffloadWay {};
-
-std::string name_of_way(const testing::TestParamInfo<const char*>& info) { return info.param; }
-const auto ways = testing::Values("calls", "ring", "fixed");
-INSTANTIATE_TEST_SUITE_P(, OffloadFileWay, ways, name_of_way);
-INSTANTIATE_TEST_SUITE_P(, OffloadAheadWay, ways, name_of_way);
-
 TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
   const OffloadLayout layout = small_layout();
   ASSERT_EQ(layout.pieces().size(), 9U);
@@ -124,32 +99,30 @@ TEST(OffloadLayout, CutsUnitsIntoPiecesAndAlignsTheirKinds) {
   EXPECT_EQ(none.bytes(), 0);
 }
 
-TEST_P(OffloadFileWay, KeepsWhatIsWrittenAndHasNoName) {
+TEST(OffloadFile, KeepsWhatIsWrittenAndHasNoName) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"a", "b", "c"});
   EXPECT_TRUE(fs::is_empty(folder.text()));
   Aligned memory(layout.max_piece());
-  FileQueue queue = offload_queue(memory.data, layout.max_piece());
-  file.read(queue, 7, 0, 4, memory.data);
+  file.read(7, 0, 4, memory.data);
   for (int64_t i = 0; i < layout.max_piece(); ++i) ASSERT_EQ(memory.data[i], 0);
   std::memset(memory.data, 1, static_cast<size_t>(page));
   std::memset(memory.data + page, 2, static_cast<size_t>(page));
-  file.write(queue, 7, 1, 3, memory.data);
+  file.write(7, 1, 3, memory.data);
   std::memset(memory.data, 9, static_cast<size_t>(layout.max_piece()));
-  file.read(queue, 7, 0, 4, memory.data);
+  file.read(7, 0, 4, memory.data);
   for (int64_t i = 0; i < layout.max_piece(); ++i) ASSERT_EQ(memory.data[i], i / page % 3) << i;
 }
 
-TEST_P(OffloadFileWay, AFlippedBitIsFoundWhereItIs) {
+TEST(OffloadFile, AFlippedBitIsFoundWhereItIs) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"embedding", "empty", "block 1"});
   Aligned memory(layout.max_piece());
-  FileQueue queue = offload_queue(memory.data, layout.max_piece());
   for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
     std::memset(memory.data, static_cast<int>(piece) + 1, static_cast<size_t>(layout.max_piece()));
-    file.write(queue, piece, 0, 4, memory.data);
+    file.write(piece, 0, 4, memory.data);
   }
   const int64_t at = layout.pieces()[5].offset + 2 * page + 77;
   with_file_in(folder, [&](int descriptor) {
@@ -157,14 +130,14 @@ TEST_P(OffloadFileWay, AFlippedBitIsFoundWhereItIs) {
     ASSERT_EQ(pwrite(descriptor, &flipped, 1, at), 1);
   });
   for (size_t piece = 0; piece < layout.pieces().size(); ++piece) {
-    if (piece != 5) file.read(queue, piece, 0, 4, memory.data);  // the others are whole
+    if (piece != 5) file.read(piece, 0, 4, memory.data);  // the others are whole
   }
-  file.read(queue, 5, 0, 2, memory.data);
-  const std::string message = message_of([&] { file.read(queue, 5, 0, 4, memory.data); }, ExitCode::io);
+  file.read(5, 0, 2, memory.data);
+  const std::string message = message_of([&] { file.read(5, 0, 4, memory.data); }, ExitCode::io);
   EXPECT_NE(message.find(folder.text()), std::string::npos) << message;
   EXPECT_NE(message.find("block 1, elements 512 to 1024"), std::string::npos) << message;
   with_file_in(folder, [&](int descriptor) { ASSERT_EQ(ftruncate(descriptor, page), 0); });
-  message_of([&] { file.read(queue, 5, 0, 1, memory.data); }, ExitCode::io);
+  message_of([&] { file.read(5, 0, 1, memory.data); }, ExitCode::io);
 }
 
 TEST(OffloadFile, FoldersThatDoNotDoAreRefused) {
@@ -180,9 +153,9 @@ TEST(OffloadFile, FoldersThatDoNotDoAreRefused) {
   EXPECT_NE(message.find(std::to_string(int64_t{1} << 60)), std::string::npos) << message;
 }
 
-class OffloadRingWay : public OffloadWay {
+class OffloadRingTest : public testing::Test {
  protected:
-  OffloadRingWay() : layout_(small_layout()), file_(layout_, folder_.text(), {"a", "b", "c"}) {
+  OffloadRingTest() : layout_(small_layout()), file_(layout_, folder_.text(), {"a", "b", "c"}) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
       buffers_[i] = memory_.data + static_cast<int64_t>(i) * layout_.max_piece();
     }
@@ -200,9 +173,7 @@ class OffloadRingWay : public OffloadWay {
   std::array<char*, OffloadRing::slots> buffers_{};
 };
 
-INSTANTIATE_TEST_SUITE_P(, OffloadRingWay, ways, name_of_way);
-
-TEST_P(OffloadRingWay, PassesSeeWhatThoseBeforeHaveWritten) {
+TEST_F(OffloadRingTest, PassesSeeWhatThoseBeforeHaveWritten) {
   OffloadRing ring(file_, buffers_);
   for (int pass = 1; pass <= 5; ++pass) add(ring, 1);
   size_t pieces = 0;
@@ -217,12 +188,11 @@ TEST_P(OffloadRingWay, PassesSeeWhatThoseBeforeHaveWritten) {
   EXPECT_EQ(*reinterpret_cast<float*>(ring.data()), 5);
   ring.abandon();
   add(ring, 1);
-  FileQueue queue;
-  file_.read(queue, 8, 0, 1, memory_.data);
+  file_.read(8, 0, 1, memory_.data);
   EXPECT_EQ(*reinterpret_cast<float*>(memory_.data), 6);
 }
 
-TEST_P(OffloadRingWay, AnErrorOfAnyPieceReachesThePass) {
+TEST_F(OffloadRingTest, AnErrorOfAnyPieceReachesThePass) {
   OffloadRing ring(file_, buffers_);
   add(ring, 1);
   with_file_in(folder_, [&](int descriptor) {
@@ -241,7 +211,7 @@ TEST_P(OffloadRingWay, AnErrorOfAnyPieceReachesThePass) {
   EXPECT_EQ(seen, 6U + layout_.pieces().size());
 }
 
-TEST_P(OffloadRingWay, AFullDiskEndsThePass) {
+TEST_F(OffloadRingTest, AFullDiskEndsThePass) {
   OffloadRing ring(file_, buffers_);
   add(ring, 1);
   const int file = descriptor_in(folder_), kept = dup(file), full = open("/dev/full", O_RDWR | O_CLOEXEC);
@@ -267,7 +237,7 @@ TEST_P(OffloadRingWay, AFullDiskEndsThePass) {
   add(ring, 1);
 }
 
-TEST_P(OffloadRingWay, WhoEndsAPassHasTheMemoryBack) {
+TEST_F(OffloadRingTest, WhoEndsAPassHasTheMemoryBack) {
   for (const bool destroys : {false, true}) {
     for (int pass = 0; pass < 50; ++pass) {
       OffloadRing own(file_, buffers_);
@@ -288,34 +258,16 @@ TEST_P(OffloadRingWay, WhoEndsAPassHasTheMemoryBack) {
   }
 }
 
-TEST(OffloadRing, SaysHowPiecesMove) {
-  const TemporaryFolder folder;
-  const OffloadLayout layout = small_layout();
-  OffloadFile file(layout, folder.text(), {"a", "b", "c"});
-  const Aligned memory(4 * layout.max_piece());
-  std::array<char*, OffloadRing::slots> buffers{};
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i] = memory.data + static_cast<int64_t>(i) * layout.max_piece();
-  }
-  EXPECT_EQ(OffloadRing(file, buffers).way(), offload_queue(memory.data, page).text());
-  setenv("LLMTRAIN_OFFLOAD_IO", "calls", 1);
-  EXPECT_EQ(OffloadRing(file, buffers).way(), FileQueue().text());
-  setenv("LLMTRAIN_OFFLOAD_IO", "call", 1);
-  message_of([&] { const OffloadRing ring(file, buffers); }, ExitCode::command_line);
-  unsetenv("LLMTRAIN_OFFLOAD_IO");
-}
-
-TEST_P(OffloadAheadWay, GivesUnitsInAnyOrderAndErrorsWithTheirUnit) {
+TEST(OffloadAhead, GivesUnitsInAnyOrderAndErrorsWithTheirUnit) {
   const TemporaryFolder folder;
   const OffloadLayout layout = small_layout();
   OffloadFile file(layout, folder.text(), {"a", "b", "c"});
   Aligned memory(OffloadAhead::bytes(layout, 0)), piece(page);
-  FileQueue queue;
   EXPECT_EQ(OffloadAhead::bytes(layout, 0), 5 * page);
   OffloadAhead ahead(file, 0, memory.data);
   const auto write = [&](size_t index, int value) {
     std::memset(piece.data, value, static_cast<size_t>(page));
-    file.write(queue, index, 0, 1, piece.data);
+    file.write(index, 0, 1, piece.data);
   };
   for (size_t p = 0; p < layout.pieces().size(); ++p) write(p, static_cast<int>(p) + 1);
   for (const int unit : {0, 2, 1, 2, 2, 0, 0}) {

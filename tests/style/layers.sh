@@ -48,7 +48,7 @@ awk -v layers="$layers" '
   /^[ \t]*#[ \t]*include[ \t]*</ {
     if (/<(Kokkos|oneapi\/dnnl|dnnl)/ && FILENAME !~ /^(kernels\/host\/|src\/device\/[a-z_]+_host\.cpp)/)
       blame("Kokkos and oneDNN belong to kernels/host and device_host.cpp")
-    if (/<(cuda|cublas|cudnn|cub\/|nccl)/ && FILENAME !~ /^(kernels\/cuda\/|src\/.*_(cuda|nccl)\.cpp)/)
+    if (/<(cuda|cublas|cudnn|cub\/|nccl|nvtx)/ && FILENAME !~ /^(kernels\/cuda\/|src\/.*_(cuda|nccl)\.cpp)/)
       blame("CUDA belongs to kernels/cuda, x_cuda.cpp and x_nccl.cpp")
     if (/<mpi\.h/ && FILENAME !~ /^src\/parallel\//) blame("MPI belongs to src/parallel")
   }

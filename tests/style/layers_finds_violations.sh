@@ -31,5 +31,6 @@ plant src/parallel/a.cpp '#include "kernels/host/product/gemm.hpp"' 'only kernel
 plant src/parallel/a.cpp '#include "runtime.hpp"' 'names no layer'
 plant src/parallel/a.cpp '#include <Kokkos_Core.hpp>' 'Kokkos and oneDNN'
 plant src/device/device.cpp '#include <cuda_runtime.h>' 'CUDA belongs'
+plant src/core/error.cpp '#include <nvtx3/nvToolsExt.h>' 'CUDA belongs'
 plant src/text/a.cpp '#include <mpi.h>' 'MPI belongs'
 echo "$found planted violations found"

@@ -34,45 +34,150 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& text)
   return ids;
 }
 
-TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
-  const auto document = nlohmann::ordered_json::parse(read(goldens + "folder_goldens.json"));  // keys in order
-  int changed = 0;  // the control: texts that the main file alone cuts otherwise
-  for (const auto& [name, one] : document["folders"].items()) {
-    SCOPED_TRACE(name);
-    const test::TemporaryFolder folder;
-    const std::string base = one["base"];
-    std::string main = read(goldens + "synthetic/" + base);
-    if (!one["patch"].empty()) {
-      auto json = nlohmann::ordered_json::parse(main);
-      json.update(one["patch"]);
-      main = json.dump();
-    }
-    write(folder.text() + (base.ends_with(".json") ? "/tokenizer.json" : "/tokenizer.model"), main);
-    const auto bare = load_tokenizer(folder.text());
-    for (const auto& [file, content] : one["files"].items()) write(folder.text() + "/" + file, content.dump());
-    const auto tokenizer = load_tokenizer(folder.text());
-    const auto stored = make_tokenizer_from(tokenizer->serialized());
-    EXPECT_EQ(tokenizer->vocabulary_size(), one["size"].get<int64_t>());
-    for (const auto& [key, id] :
-         {std::pair{"eos", tokenizer->eos_id()}, {"bos", tokenizer->bos_id()}, {"pad", tokenizer->pad_id()}}) {
-      EXPECT_EQ(id, one[key].is_null() ? id : one[key].get<int32_t>()) << key;
-    }
-    for (size_t i = 0; i < one["ids"].size(); ++i) {
-      if (one["ids"][i].is_null()) continue;
-      const std::string text = document["texts"][i];
-      SCOPED_TRACE(document["texts"][i].dump());
-      const std::vector<int32_t> ids = encode(*tokenizer, text);
-      EXPECT_EQ(ids, one["ids"][i].get<std::vector<int32_t>>());
-      EXPECT_EQ(encode(*stored, text), ids);
-      std::vector<int32_t> streamed;
-      EncodeStream stream(*tokenizer, 7);
-      for (size_t at = 0; at < text.size(); at += 3) stream.add(std::string_view(text).substr(at, 3), streamed);
-      stream.finish(streamed);
-      EXPECT_EQ(streamed, ids);
-      changed += encode(*bare, text) != ids ? 1 : 0;
+/// Files of the shared data have a folder in their name; empty without them.
+std::string read_base(const std::string& base) {
+  if (base.find('/') == std::string::npos) return read(goldens + "synthetic/" + base);
+  const char* data = std::getenv("LLMTRAIN_DATA");
+  return data == nullptr ? "" : read(data + ("/" + base));
+}
+
+std::string join(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  return all;
+}
+
+enum class Control {
+  bare,  ///< the main file without the others beside it
+  file,  ///< the main file, named by itself
+};
+
+/// Returns the number of texts that the control cuts otherwise.
+int compare(const nlohmann::ordered_json& one, const nlohmann::ordered_json& texts, Control kind) {
+  int different = 0;
+  const test::TemporaryFolder folder;
+  const std::string base = one["base"];
+  std::string main = read_base(base);
+  if (!one["patch"].empty()) {
+    auto json = nlohmann::ordered_json::parse(main);
+    json.update(one["patch"]);
+    main = json.dump();
+  }
+  const std::string main_path = folder.text() + (base.ends_with(".json") ? "/tokenizer.json" : "/tokenizer.model");
+  write(main_path, main);
+  auto control = kind == Control::bare ? load_tokenizer(folder.text()) : nullptr;
+  for (const auto& [file, content] : one["files"].items()) write(folder.text() + "/" + file, content.dump());
+  const auto tokenizer = load_tokenizer(folder.text());
+  const auto stored = make_tokenizer_from(tokenizer->serialized());
+  if (!control) control = load_tokenizer(main_path);
+  EXPECT_EQ(tokenizer->vocabulary_size(), one["size"].get<int64_t>());
+  for (const auto& [key, id] :
+       {std::pair{"eos", tokenizer->eos_id()}, {"bos", tokenizer->bos_id()}, {"pad", tokenizer->pad_id()}}) {
+    EXPECT_EQ(id, one[key].is_null() ? id : one[key].get<int32_t>()) << key;
+  }
+  for (size_t i = 0; i < one["ids"].size(); ++i) {
+    if (one["ids"][i].is_null()) continue;
+    const std::string text = texts[i];
+    SCOPED_TRACE(texts[i].dump());
+    const std::vector<int32_t> ids = encode(*tokenizer, text);
+    EXPECT_EQ(ids, one["ids"][i].get<std::vector<int32_t>>());
+    EXPECT_EQ(encode(*stored, text), ids);
+    std::vector<int32_t> streamed;
+    EncodeStream stream(*tokenizer, 7);
+    for (size_t at = 0; at < text.size(); at += 3) stream.add(std::string_view(text).substr(at, 3), streamed);
+    stream.finish(streamed);
+    EXPECT_EQ(streamed, ids);
+    different += encode(*control, text) != ids ? 1 : 0;
+  }
+  if (base.ends_with(".json")) {
+    for (const auto* some : {tokenizer.get(), stored.get()}) {
+      std::vector<int32_t> special = encode(*some, "the cat");
+      some->add_special_tokens(special, nullptr);
+      EXPECT_EQ(special, one["special"].get<std::vector<int32_t>>());
     }
   }
+  return different;
+}
+
+TEST(TokenizerFolder, IsReadAsAutoTokenizerReadsIt) {
+  const auto document = nlohmann::ordered_json::parse(read(goldens + "folder_goldens.json"));  // keys in order
+  int changed = 0;                                                                             // the control
+  for (const auto& [name, one] : document["folders"].items()) {
+    SCOPED_TRACE(name);
+    changed += compare(one, document["texts"], Control::bare);
+  }
   EXPECT_GT(changed, 200);
+}
+
+/// The control: the steps of the file, which is named by itself, cut some texts otherwise where the class has its own.
+TEST(TokenizerFolder, HasTheStepsOfItsClass) {
+  const auto document = nlohmann::ordered_json::parse(read(goldens + "class_goldens.json"));
+  for (const auto& [name, one] : document["folders"].items()) {
+    SCOPED_TRACE(name);
+    if (read_base(one["base"]).empty()) continue;
+    const bool own = one["class"] != "TokenizersBackend";
+    const bool alike = name.starts_with("real_gpt2") && one["class"] == "GPT2Tokenizer";
+    EXPECT_EQ(compare(one, document["texts"], Control::file) > 0, own && !alike);
+  }
+}
+
+std::unique_ptr<Tokenizer> load_class(const test::TemporaryFolder& folder, const std::string& base,
+                                      const std::string& config) {
+  write(folder.text() + "/tokenizer.json", read_base(base));
+  write(folder.text() + "/tokenizer_config.json", config);
+  return load_tokenizer(folder.text());
+}
+
+TEST(TokenizerFolder, SaysWhichStepsAreNotTheFiles) {
+  const test::TemporaryFolder folder;
+  const auto said = [&](const std::string& base, const std::string& config) {
+    return join(load_class(folder, base, config)->warnings());
+  };
+  EXPECT_THAT(said("llama2.json", R"({"tokenizer_class": "LlamaTokenizerFast"})"),
+              HasSubstr("makes a LlamaTokenizer with its own flags of the model, normalizer, pre_tokenizer"));
+  EXPECT_EQ(said("qwen2_nfc.json", R"({"tokenizer_class": "Qwen2Tokenizer"})"), "");
+  EXPECT_EQ(said("gpt2.json", R"({"tokenizer_class": "GPT2Tokenizer"})"), "");
+  load_class(folder, "llama2.json", R"({"tokenizer_class": "LlamaTokenizer"})");
+  EXPECT_THAT(join(load_tokenizer(folder.text() + "/tokenizer.json")->warnings()),
+              HasSubstr("its folder would be read as a LlamaTokenizer"));
+}
+
+/// An export has another config.json, which must not decide again.
+TEST(TokenizerFolder, IsSavedWithItsClass) {
+  const test::TemporaryFolder folder;
+  load_class(folder, "gpt2.json", R"({"model_max_length": 8})");
+  write(folder.text() + "/config.json", R"({"model_type": "qwen3"})");
+  const auto saved = [&](const std::string& path) {
+    const test::TemporaryFolder other;
+    save_tokenizer(*load_tokenizer(path), other.text());
+    EXPECT_EQ(encode(*load_tokenizer(other.text()), "12345 x"), encode(*load_tokenizer(path), "12345 x"));
+    const auto config = nlohmann::json::parse(read(other.text() + "/tokenizer_config.json"));
+    EXPECT_EQ(config["model_max_length"], 8);
+    return config["tokenizer_class"].get<std::string>();
+  };
+  EXPECT_EQ(saved(folder.text()), "Qwen2Tokenizer");
+  EXPECT_EQ(saved(folder.text() + "/tokenizer.json"), "PreTrainedTokenizerFast");
+}
+
+TEST(TokenizerFolder, RefusesClassesWhoseStepsItHasNot) {
+  const test::TemporaryFolder folder;
+  const auto refused = [&](const std::string& base, const std::string& config) -> std::string {
+    try {
+      load_class(folder, base, config);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_content);
+      return error.what();
+    }
+    return "";
+  };
+  for (const std::string name : {"XLNetTokenizerFast", "T5Tokenizer", "GPTSw3Tokenizer"}) {
+    EXPECT_THAT(
+        refused("unigram.json", "{\"tokenizer_class\": \"" + name + "\"}"),
+        HasSubstr("tokenizer.json: the tokenizer class " + name.substr(0, name.find("Fast")) + " of this folder"));
+  }
+  EXPECT_THAT(refused("unigram.json", R"({"tokenizer_class": "LlamaTokenizer"})"),
+              HasSubstr("it is a Unigram, but the folder's tokenizer class LlamaTokenizer makes a BPE of it"));
+  EXPECT_EQ(refused("unigram.json", R"({"tokenizer_class": "NobodysTokenizer"})"), "");
 }
 
 SplitBehavior behavior_of(const std::string& name) {

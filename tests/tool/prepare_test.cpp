@@ -78,7 +78,7 @@ TEST_F(Prepare, EverySubcommandKnowsTheSameTokenizers) {
   }
   for (const Outcome& outcome : with("byte")) {
     EXPECT_EQ(outcome.code, 64);
-    EXPECT_THAT(outcome.err, HasSubstr("tokenizer byte: it is none of bytes, a token file (.h5), or a"));
+    EXPECT_THAT(outcome.err, HasSubstr("tokenizer byte: it must be bytes, a token file (.h5), or a"));
     EXPECT_THAT(outcome.err, HasSubstr("did you mean bytes?"));
   }
   for (const Outcome& outcome : with(path("ids.h5"))) {

@@ -211,4 +211,18 @@ std::string print_text(std::string_view text) {
   return out;
 }
 
+double Fp32Number::parse(std::string_view text, const KeyInfo& info) {
+  const double value = parse_number(text, info.range);
+  const auto used = static_cast<float>(value);
+  const auto refuse = [&](std::string_view what) {
+    throw UserError(ExitCode::deck, fmt::format("'{}' is {}", text, what));
+  };
+  if (!std::isfinite(used)) refuse("too large for fp32, in which it is used: that ends at 3.4e38");
+  if (used == 0 && value != 0) refuse("0 in fp32, in which it is used: write 0, or at least 1.4e-45");
+  if (!info.range.contains(used)) {
+    refuse(fmt::format("{} in fp32, in which it is used: must be {}", used, info.range.text()));
+  }
+  return value;
+}
+
 }  // namespace llmtrain

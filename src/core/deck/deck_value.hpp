@@ -88,6 +88,12 @@ struct DeckValue<double> {
   static std::string type() { return "number"; }
 };
 
+/// The codec of a number that kernels compute with in fp32: beside the value its fp32 rounding is in the key's range,
+/// finite, and 0 only if the value is.
+struct Fp32Number : DeckValue<double> {
+  static double parse(std::string_view text, const KeyInfo& info);
+};
+
 template <>
 struct DeckValue<bool> {
   static bool parse(std::string_view text, const KeyInfo&) { return parse_bool(text); }

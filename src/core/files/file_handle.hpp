@@ -53,7 +53,6 @@ class FileHandle {
 
  private:
   friend class FolderHandle;
-  friend class FileQueue;
   FileHandle(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
   // By the number of the error.
   [[noreturn]] void fail_to_read(int error) const;

@@ -141,4 +141,10 @@ std::string printable(std::string_view text) {
   return out + (text.size() > most ? "...'" : "'");
 }
 
+std::string printable_value(const nlohmann::json& value) {
+  if (value.is_string()) return printable(value.get_ref<const std::string&>());
+  const std::string text = printable(value.dump());
+  return text.substr(1, text.size() - 2);
+}
+
 }  // namespace llmtrain

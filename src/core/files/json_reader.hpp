@@ -71,5 +71,7 @@ void parse_json_events(std::string_view text, const std::string& source, JsonHan
 
 /// A text of a hostile file as part of a message: its first bytes, printable ASCII only.
 std::string printable(std::string_view text);
+/// The same of any value.
+std::string printable_value(const nlohmann::json& value);
 
 }  // namespace llmtrain

@@ -160,16 +160,4 @@ void TokenRegionWriter::write_mask(int64_t begin, std::span<const uint8_t> mask)
   file_.write(place_.mask.offset + begin, count, mask.data());
 }
 
-void write_token_file(const std::string& path, TokenFileInfo info, std::span<const int32_t> ids,
-                      std::span<const uint8_t> mask, std::span<const uint64_t> documents) {
-  info.tokens = static_cast<int64_t>(ids.size());
-  info.has_mask = !mask.empty();
-  LLMTRAIN_CHECK(mask.empty() || mask.size() == ids.size(), "a mask has one entry per token");
-  TokenFileWriter writer(path, info, documents);
-  const TokenRegionWriter region(writer.place());
-  region.write(0, ids);
-  region.write_mask(0, mask);
-  writer.publish();
-}
-
 }  // namespace llmtrain

@@ -51,8 +51,4 @@ class TokenFileWriter {
   bool published_ = false;
 };
 
-/// A small file at once.
-void write_token_file(const std::string& path, TokenFileInfo info, std::span<const int32_t> ids,
-                      std::span<const uint8_t> mask, std::span<const uint64_t> documents);
-
 }  // namespace llmtrain

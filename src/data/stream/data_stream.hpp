@@ -11,6 +11,7 @@
 
 #include "core/arena.hpp"
 #include "core/batch.hpp"
+#include "data/batch_config.hpp"
 #include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
 #include "device/device.hpp"

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "data/batch_config.hpp"
 #include "data/data_config.hpp"
 #include "data/files/token_file.hpp"
 #include "data/stream/data_stream.hpp"

@@ -31,10 +31,9 @@ std::unique_ptr<Tokenizer> tokenizer_of_tokens(const std::string& path, const st
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const TokenizerUse& use) {
   if (name == "bytes") return make_byte_tokenizer(use.begins_texts);
   if (!is_tokenizer_path(name)) {
-    throw UserError(
-        ExitCode::command_line,
-        fmt::format("tokenizer {}: it is none of bytes, a token file (.h5), or a tokenizer's file or folder{}", name,
-                    did_you_mean(name, std::array<std::string_view, 1>{"bytes"})));
+    throw UserError(ExitCode::command_line,
+                    fmt::format("tokenizer {}: it must be bytes, a token file (.h5), or a tokenizer's file or folder{}",
+                                name, did_you_mean(name, std::array<std::string_view, 1>{"bytes"})));
   }
   std::unique_ptr<Tokenizer> tokenizer =
       name.ends_with(".h5") ? tokenizer_of_tokens(name, use.eos_token) : load_tokenizer(name, use.eos_token);

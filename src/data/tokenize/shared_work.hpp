@@ -12,7 +12,7 @@
 #include "core/parallel_for.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "parallel/worker_threads.hpp"
+#include "parallel/job/launcher.hpp"
 
 namespace llmtrain {
 

@@ -12,8 +12,8 @@
 #include "core/registry.hpp"
 #include "core/stop_request.hpp"
 #include "data/tokenize/shared_work.hpp"
+#include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
-#include "parallel/worker_threads.hpp"
 #include "text/files/bpe_files.hpp"
 
 namespace llmtrain {
@@ -22,7 +22,7 @@ namespace {
 const SplitPattern& find_split(const std::string& name) {
   const std::vector<std::string_view> names = trainable_splits();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw UserError(ExitCode::command_line, fmt::format("the split pattern {} is none of {}{}", name,
+    throw UserError(ExitCode::command_line, fmt::format("the split pattern {} is unknown; it must be one of {}{}", name,
                                                         joined(names, ", "), did_you_mean(name, names)));
   }
   return *SplitPattern::find_name(name);
@@ -49,7 +49,7 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
   for (const std::string* token : {&training.eos, &training.bos}) {
     const auto& all = training.special_tokens;
     if (!token->empty() && std::find(all.begin(), all.end(), *token) == all.end()) {
-      throw UserError(ExitCode::command_line, fmt::format("{} is none of the special tokens", *token));
+      throw UserError(ExitCode::command_line, fmt::format("{} is not one of the special tokens", *token));
     }
   }
 }

@@ -14,6 +14,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "parallel/communicator.hpp"
+
 namespace llmtrain {
 
 namespace {
@@ -149,6 +151,10 @@ ThreadChoice choose_threads(const ThreadFacts& facts) {
   const std::string loss =
       fmt::format("{}, but this rank is bound to {}: start it with {}", reason, plural(bound, "core"), remedy);
   return {facts.requested > 0 ? share : bound, loss, true};
+}
+
+int worker_threads(const Communicator& communicator) {
+  return std::min(choose_threads(find_thread_facts(communicator.node_size())).threads, 256);
 }
 
 }  // namespace llmtrain

@@ -5,6 +5,8 @@
 
 namespace llmtrain {
 
+class Communicator;
+
 /// Settings of Open MPI and UCX that must stand in the environment before MPI_Init, where the user has not set them.
 void set_mpi_defaults();
 /// After MPI_Init: a crash ends the process at once and the launcher sees the signal. The handlers of MPI's libraries
@@ -32,5 +34,8 @@ struct ThreadChoice {
 
 ThreadChoice choose_threads(const ThreadFacts& facts);
 ThreadFacts find_thread_facts(int ranks_on_node);
+
+/// Threads this rank may use for work beside kernels, such as reading files: as many as those have, within reason.
+int worker_threads(const Communicator& communicator);
 
 }  // namespace llmtrain

@@ -6,12 +6,13 @@
 #include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/error.hpp"
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
 
 namespace llmtrain {
 namespace {
@@ -39,10 +40,10 @@ int32_t parse_id(const std::string& key, const JsonNode& node) {
   return id;
 }
 
-/// A text, or an object with flags. `special`: it is, whatever the object says.
-AddedToken read_token(const JsonNode& node, bool special) {
+/// A text, which makes a special token, or an object with flags.
+AddedToken read_token(const JsonNode& node) {
   AddedToken token;
-  token.special = special;
+  token.special = true;
   if (!node.value().is_object()) {
     token.content = checked(node.text(), node);
     return token;
@@ -52,7 +53,7 @@ AddedToken read_token(const JsonNode& node, bool special) {
   token.single_word = node.boolean_or("single_word", false);
   token.lstrip = node.boolean_or("lstrip", false);
   token.rstrip = node.boolean_or("rstrip", false);
-  token.special = special || node.boolean_or("special", false);
+  token.special = node.boolean_or("special", false);
   token.normalized = node.boolean_or("normalized", !token.special);
   return token;
 }
@@ -79,16 +80,22 @@ struct ConfigFile {
   }
 };
 
+AddedToken plain(std::string content) { return {.content = std::move(content), .special = true}; }
+
 bool is_token_name(std::string_view key) { return key.ends_with("_token") && !key.starts_with("add_"); }
 
 class FolderReader {
  public:
   FolderReader(const TokenizerFileSet& set, const TokenizerClass& kind)
-      : config_(set, names::config), map_(set, "special_tokens_map.json"), added_(set, names::added) {
+      : kind_(kind), config_(set, names::config), map_(set, "special_tokens_map.json"), added_(set, names::added) {
     for (const std::string_view key : token_keys) {
       const std::string_view content = kind.token(key);
-      out_.named.push_back({std::string(key), {.content = std::string(content), .special = true}, true});
+      out_.named.push_back({std::string(key), plain(std::string(content)), true});
     }
+    for (const auto& [key, content] : kind.more_tokens) {
+      if (!key.empty()) out_.named.push_back({std::string(key), plain(std::string(content)), true});
+    }
+    out_.added_again = kind.named;
   }
 
   FolderTokens read(const std::vector<AddedToken>& in_main) {
@@ -102,7 +109,12 @@ class FolderReader {
       read_added();
       for (const AddedToken& token : in_main) out_.by_id[token.id] = token;
     }
-    if (out_.extra.empty()) out_.extra = late_extra_;
+    if (out_.extra.empty()) {
+      out_.extra = late_extra_;
+      for (const auto& [key, content] : kind_.more_tokens) {
+        if (!key.empty()) out_.extra.push_back({"", plain(std::string(content)), true});
+      }
+    }
     std::erase_if(out_.named, [](const FolderTokens::Named& named) { return named.token.content.empty(); });
     settle_named();
     return std::move(out_);
@@ -110,15 +122,19 @@ class FolderReader {
 
  private:
   /// null takes a name away.
-  void name(const std::string& key, const nlohmann::json& value, const JsonNode& node) {
-    AddedToken token;
-    if (!value.is_null() && value != "") token = read_token(node, true);
+  void name(const std::string& key, const nlohmann::json& value, const JsonNode& node, bool special) {
+    FolderTokens::Named named{key, {}};
+    if (!value.is_null() && value != "") {
+      named.token = read_token(node);
+      named.token.special = named.token.special || special;
+      named.token.normalized = node.value().is_object() && node.boolean_or("normalized", false);
+      named.is_text = value.is_string();
+    }
     const auto found = std::ranges::find(out_.named, key, &FolderTokens::Named::key);
     if (found != out_.named.end()) {
-      found->token = std::move(token);
-      found->by_class = false;
+      *found = std::move(named);
     } else {
-      out_.named.push_back({key, std::move(token)});
+      out_.named.push_back(std::move(named));
     }
   }
   void take_named(const ConfigFile& file) {
@@ -126,19 +142,23 @@ class FolderReader {
       const nlohmann::json& value = file.document[key];
       const bool usual = std::ranges::find(token_keys, key) != token_keys.end();
       if (usual || (is_token_name(key) && (value.is_string() || (value.is_object() && value.contains("content"))))) {
-        name(key, value, JsonNode(value, file.name + "." + key));
+        name(key, value, JsonNode(value, file.name + "." + key), &file == &map_);
       }
     }
   }
-  void take_list(const JsonNode& list, std::vector<AddedToken>& tokens) const {
+  static void take_list(const JsonNode& list, bool special, std::vector<FolderTokens::Named>& tokens) {
     check_size(list.array());
-    for (size_t i = 0; i < list.size(); ++i) tokens.push_back(read_token(list.at(i), true));
+    for (size_t i = 0; i < list.size(); ++i) {
+      FolderTokens::Named token{"", read_token(list.at(i)), false, list.at(i).value().is_string()};
+      token.token.special = token.token.special || special;
+      tokens.push_back(std::move(token));
+    }
   }
   /// A list, or names of tokens.
   void take_extra(const ConfigFile& file) {
     const JsonNode extra = file.root().at("extra_special_tokens");
     if (extra.value().is_array()) {
-      take_list(extra, out_.extra);
+      take_list(extra, &file == &map_, out_.extra);
       return;
     }
     take_names(file, "extra_special_tokens");
@@ -146,7 +166,8 @@ class FolderReader {
   void take_names(const ConfigFile& file, const std::string& list) {
     const JsonNode names = file.root().at(list);
     check_size(names.object());
-    for (const std::string& key : ConfigFile::keys(file.ordered[list])) name(key, names.value()[key], names.at(key));
+    for (const std::string& key : ConfigFile::keys(file.ordered[list]))
+      name(key, names.value()[key], names.at(key), false);
   }
   void read_extra_of_config() {
     const JsonNode root = config_.root();
@@ -155,14 +176,14 @@ class FolderReader {
     if (has_extra) take_extra(config_);
     const bool has_list = has_extra && root.at("extra_special_tokens").value().is_array();
     if (!has_list && root.has("additional_special_tokens")) {
-      take_list(root.at("additional_special_tokens"), out_.extra);
+      take_list(root.at("additional_special_tokens"), false, out_.extra);
     }
   }
   /// additional_special_tokens here count when nothing else names such tokens.
   void read_extra_of_map() {
     if (map_.root().has("extra_special_tokens")) take_extra(map_);
     if (map_.root().has("additional_special_tokens")) {
-      take_list(map_.root().at("additional_special_tokens"), late_extra_);
+      take_list(map_.root().at("additional_special_tokens"), false, late_extra_);
     }
   }
 
@@ -173,7 +194,7 @@ class FolderReader {
     for (const auto& [key, value] : list.value().items()) {
       const JsonNode node = list.at(key);
       node.object();
-      out_.by_id[parse_id(key, node)] = read_token(node, false);
+      out_.by_id[parse_id(key, node)] = read_token(node);
     }
   }
   /// added_tokens.json: {"<pad>": 50257, ...}
@@ -182,7 +203,7 @@ class FolderReader {
     out_.place = added_.name;
     std::unordered_set<std::string> special;
     for (const auto& named : out_.named) special.insert(named.token.content);
-    for (const AddedToken& token : out_.extra) special.insert(token.content);
+    for (const auto& extra : out_.extra) special.insert(extra.token.content);
     for (const auto& [content, value] : added_.document.items()) {
       const JsonNode node = added_.root().at(content);
       const bool is_special = special.contains(checked(content, node));
@@ -205,12 +226,20 @@ class FolderReader {
     }
   }
 
+  const TokenizerClass& kind_;
   ConfigFile config_, map_, added_;
   FolderTokens out_;
-  std::vector<AddedToken> late_extra_;
+  std::vector<FolderTokens::Named> late_extra_;
 };
 
 }  // namespace
+
+bool FolderTokens::Named::operator==(const Named& other) const {
+  const auto flags = [](const AddedToken& t) {
+    return std::tuple(t.single_word, t.lstrip, t.rstrip, t.normalized, t.special);
+  };
+  return is_text == other.is_text && token.content == other.token.content && flags(token) == flags(other.token);
+}
 
 const FolderTokens::Named* FolderTokens::find(std::string_view key) const {
   const auto found = std::ranges::find(named, key, &Named::key);
@@ -241,7 +270,8 @@ void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabular
     }
     const int32_t said = token.id;
     token.id = in_vocabulary(token.content);
-    if (token.id < 0) token.id = static_cast<int32_t>(next++);
+    if (token.id < 0) token.id = static_cast<int32_t>(next);
+    next = std::max(next, int64_t{token.id} + 1);
     if (said >= 0 && said != token.id) {
       warnings.push_back(
           fmt::format("{}: the token \"{}\" has the id {} there; it gets {}, as in Transformers, where "
@@ -251,11 +281,34 @@ void add_folder_tokens(const FolderTokens& tokens, const FindToken& in_vocabular
     added.push_back(std::move(token));
   };
   for (const auto& [id, token] : tokens.by_id) add(token);
-  const auto add_missing = [&](const AddedToken& token) {
-    if (!places.contains(token.content)) add(token);
+  // A token that has two names or more is added once for each way in which they are written; the last counts.
+  std::unordered_set<std::string_view> has_name, has_id;
+  for (const auto& named : tokens.named) has_name.insert(named.token.content);
+  for (const auto& [id, token] : tokens.by_id) has_id.insert(token.content);
+  std::unordered_map<std::string_view, std::vector<const FolderTokens::Named*>> fresh;
+  const auto for_all = [&](const auto& use) {
+    std::ranges::for_each(tokens.named, use);
+    std::ranges::for_each(tokens.extra, use);
   };
-  for (const auto& named : tokens.named) add_missing(named.token);
-  for (const AddedToken& token : tokens.extra) add_missing(token);
+  for_all([&](const FolderTokens::Named& named) {
+    const auto ways = fresh.find(named.token.content);
+    const bool is_fresh = ways != fresh.end();
+    if (!is_fresh && places.contains(named.token.content)) return;
+    if (is_fresh && std::ranges::any_of(ways->second, [&](const auto* one) { return *one == named; })) return;
+    fresh[named.token.content].push_back(&named);
+    AddedToken token = named.token;
+    token.special = token.special || has_name.contains(token.content);
+    add(std::move(token));
+  });
+  if (tokens.added_again == TokenizerClass::Named::once) return;
+  const bool all_plain = tokens.added_again == TokenizerClass::Named::again_plain;
+  for_all([&](const FolderTokens::Named& named) {
+    const bool as_with_id = !named.key.empty() && !named.by_class && has_id.contains(named.token.content);
+    if (!all_plain && as_with_id) return;
+    AddedToken token = all_plain || named.is_text ? plain(named.token.content) : named.token;
+    token.special = true;
+    add(std::move(token));
+  });
 }
 
 }  // namespace llmtrain

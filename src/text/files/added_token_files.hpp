@@ -19,14 +19,17 @@ using FindToken = std::function<int32_t(std::string_view)>;
 
 struct FolderTokens {
   struct Named {
-    std::string key;  ///< eos_token ...
+    std::string key;  ///< eos_token ...; empty: it has no name
     AddedToken token;
-    bool by_class = false;  ///< no file names it: the tokenizer's class does
+    bool by_class = false;                      ///< no file names it: the tokenizer's class does
+    bool is_text = true;                        ///< the file says no more than the text
+    bool operator==(const Named& other) const;  ///< what Transformers takes for equal: the key does not count
   };
   std::map<int32_t, AddedToken> by_id;  ///< added_tokens_decoder, else added_tokens.json
   std::string place;                    ///< of by_id, for messages
   std::vector<Named> named;
-  std::vector<AddedToken> extra;  ///< extra_special_tokens, additional_special_tokens
+  std::vector<Named> extra;  ///< extra_special_tokens, additional_special_tokens
+  TokenizerClass::Named added_again = TokenizerClass::Named::once;
 
   /// Null when nothing names it.
   const Named* find(std::string_view key) const;

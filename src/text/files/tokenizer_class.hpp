@@ -1,9 +1,11 @@
 #pragma once
-// Tokenizer classes of Transformers that set by themselves what the files of a folder leave out.
+// Tokenizer classes of Transformers: which one a folder has, and what it sets whatever the files of the folder say.
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace llmtrain {
 
@@ -11,21 +13,57 @@ namespace llmtrain {
 inline constexpr std::array<std::string_view, 7> token_keys = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                                "pad_token", "cls_token", "mask_token"};
 
+/// A class keeps the steps of tokenizer.json, or makes its own of tokenizer.json's vocabulary and merges.
 struct TokenizerClass {
-  /// What add_prefix_space of tokenizer_config.json changes.
-  enum class Prefix : uint8_t {
-    none,        ///< nothing: tokenizer.json says it
-    byte_level,  ///< ByteLevel of tokenizer.json; left out means false
-    metaspace,   ///< the U+2581 before the text; left out, tokenizer.json says it
+  enum class Steps : uint8_t {
+    kept,
+    own,      ///< those below
+    unknown,  ///< its own, which this program has not got
+  };
+  /// Special tokens around a text.
+  struct Around {
+    bool own = false;                          ///< else as tokenizer.json's post_processor says
+    std::string_view before = {}, after = {};  ///< keys of tokens; empty: none
+    bool trims = false;                        ///< leaves white space out of offsets, as trim_offsets says
+  };
+  /// Whether named tokens and extra ones are added a second time, which may change their flags.
+  enum class Named : uint8_t {
+    once,
+    again_plain,  ///< without flags
+    again,        ///< with the flags of the file that names them
   };
   std::string_view name;
-  Prefix prefix = Prefix::none;
-  std::array<std::string_view, token_keys.size()> tokens = {};  ///< empty: none
+  Steps steps = Steps::kept;
+  std::array<std::string_view, token_keys.size()> tokens = {};  ///< texts of token_keys; empty: none
+  std::string_view settings = "{}";  ///< keys of tokenizer_config.json that the steps use, and their defaults
+  // JSON as in tokenizer.json. "$name" is a setting; {"$if": a setting, "then": step, "else": step} is one of two. The
+  // model is without vocabulary and merges.
+  std::string_view model = {}, normalizer = "null", pre_tokenizer = "null", decoder = "null";
+  Around around = {};
+  Named named = Named::once;
+  std::array<std::pair<std::string_view, std::string_view>, 5> more_tokens = {};  ///< keys and texts
 
   std::string_view token(std::string_view key) const;
 };
 
-/// By tokenizer_class, with or without "Fast"; one that sets nothing for others.
+/// Whether a word is among those of a list with a space around each.
+bool has_word(std::string_view words, std::string_view word);
+
+/// `name`: with or without "Fast"; steps are kept for a name that is not known.
 const TokenizerClass& find_tokenizer_class(std::string_view name);
+
+inline constexpr std::string_view byte_level_step = "\"ByteLevel\"";  ///< in the text of a tokenizer.json
+
+/// Where the files of a folder name a class.
+struct NamedClasses {
+  std::string tokenizer_class;  ///< in tokenizer_config.json
+  std::string model_class;      ///< tokenizer_class in config.json
+  std::string model_type;       ///< in config.json
+  bool has_code = false;        ///< tokenizer_config.json names code of its own (auto_map)
+  bool is_byte_level = false;   ///< tokenizer.json has a step ByteLevel
+};
+
+/// The class that AutoTokenizer takes, without "Fast"; empty: tokenizer.json alone counts.
+std::string choose_tokenizer_class(const NamedClasses& names);
 
 }  // namespace llmtrain

@@ -1,9 +1,14 @@
 #include "text/files/tokenizer_configs.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
+#include "text/files/tokenizer_rebuild.hpp"
 #include "text/unicode/characters.hpp"
 
 namespace llmtrain {
@@ -41,92 +46,96 @@ std::optional<int32_t> id_by_number(const JsonNode& root, const std::string& key
   return static_cast<int32_t>(first.integer(0, id_limit - 1));
 }
 
-bool is_step(const Json& step, std::string_view type) {
-  return step.is_object() && step.contains("type") && step["type"] == type;
-}
-
-/// Calls see(step) for a section's steps of a type; returns how many there are.
-template <class See>
-int for_steps(Json& section, std::string_view type, const See& see) {
-  if (is_step(section, type)) {
-    see(section);
-    return 1;
-  }
-  int count = 0;
-  if (!is_step(section, "Sequence")) return count;
-  for (auto& [key, list] : section.items()) {
-    if (!list.is_array()) continue;
-    for (Json& step : list) count += for_steps(step, type, see);
-  }
-  return count;
-}
-
-/// Takes the steps of a section out for which `is` holds.
-template <class Is>
-void erase_steps(Json& section, const Is& is) {
-  if (is(section)) section = nullptr;
-  if (!is_step(section, "Sequence")) return;
-  for (auto& [key, list] : section.items()) {
-    if (!list.is_array()) continue;
-    for (Json& step : list) erase_steps(step, is);
-    list.erase(std::remove_if(list.begin(), list.end(), [](const Json& step) { return step.is_null(); }), list.end());
-  }
-}
-
-void set_metaspace(Json& root, bool prefix, bool every_part) {
-  const char* scheme = !prefix ? "never" : every_part ? "always" : "first";
-  const auto change = [&](Json& step) {
-    step["prepend_scheme"] = scheme;
-    step.erase("add_prefix_space");
-  };
-  const int splits = for_steps(root["pre_tokenizer"], "Metaspace", change);
-  for_steps(root["decoder"], "Metaspace", change);
-  const auto prepends = [](const Json& step) {
-    return is_step(step, "Prepend") && step.contains("prepend") && step["prepend"] == space_symbol;
-  };
-  if (!prefix) {
-    erase_steps(root["normalizer"], prepends);
-    erase_steps(root["decoder"], [](const Json& step) { return is_step(step, "Strip"); });
-    return;
-  }
-  int prefixes = splits;
-  for_steps(root["normalizer"], "Prepend", [&](const Json& step) { prefixes += prepends(step) ? 1 : 0; });
-  if (prefixes > 0 || !root["pre_tokenizer"].is_null()) return;
-  root["pre_tokenizer"] = {
-      {"type", "Metaspace"}, {"replacement", space_symbol}, {"prepend_scheme", scheme}, {"split", false}};
-}
-
 bool is_byte_level(const TokenizerFileSet& set) {
   const TokenizerFile* json = set.find(names::json);
-  return json != nullptr && json->bytes.find("\"ByteLevel\"") != std::string::npos;
+  return json != nullptr && json->bytes.find(byte_level_step) != std::string::npos;
 }
 
 }  // namespace
 
-TokenizerFolder::TokenizerFolder(const TokenizerFileSet& set) : set_(set), class_(&find_tokenizer_class("")) {
+TokenizerFolder::TokenizerFolder(const TokenizerFileSet& set, const std::string& stored_class) : set_(set) {
   read_config(set, names::config, [&](const JsonNode& root) {
-    class_ = &find_tokenizer_class(root.text_or("tokenizer_class", ""));
     if (root.has("add_prefix_space")) add_prefix_space_ = root.at("add_prefix_space").boolean();
     if (root.has("legacy")) legacy_ = root.at("legacy").boolean();
+    splits_special_ = root.boolean_or("split_special_tokens", false);
   });
-  // As Transformers: such a folder is not of the kind that its class says.
-  const bool mistaken = class_->prefix == TokenizerClass::Prefix::metaspace && is_byte_level(set);
-  if (mistaken) class_ = &find_tokenizer_class("");
+  find_class(stored_class);
+  class_ = &find_tokenizer_class(class_name_);
 }
 
-void TokenizerFolder::change_prefix_space(Json& tokenizer_json) const {
-  if (!tokenizer_json.is_object()) return;
-  switch (class_->prefix) {
-    case TokenizerClass::Prefix::none:
-      return;
-    case TokenizerClass::Prefix::byte_level:
-      for_steps(tokenizer_json["pre_tokenizer"], "ByteLevel",
-                [&](Json& step) { step["add_prefix_space"] = add_prefix_space_.value_or(false); });
-      return;
-    case TokenizerClass::Prefix::metaspace:
-      if (add_prefix_space_) set_metaspace(tokenizer_json, *add_prefix_space_, legacy_.value_or(false));
-      return;
+void TokenizerFolder::find_class(const std::string& stored_class) {
+  NamedClasses named;
+  named.is_byte_level = is_byte_level(set_);
+  read_config(set_, names::config, [&](const JsonNode& root) {
+    named.tokenizer_class = root.text_or("tokenizer_class", "");
+    named.has_code = root.has("auto_map") &&
+                     (root.at("auto_map").value().is_array() || root.at("auto_map").value().contains("AutoTokenizer"));
+  });
+  const std::string by_itself = choose_tokenizer_class(named);
+  read_config(set_, names::of_model, [&](const JsonNode& root) {
+    named.model_type = root.text_or("model_type", "");
+    named.model_class = root.text_or("tokenizer_class", "");
+  });
+  class_name_ = stored_class.empty() ? choose_tokenizer_class(named) : stored_class;
+  if (class_name_ == names::keeping_class) class_name_.clear();
+  const bool alone = !set_.is_folder && format_of(set_) == TokenizerFormat::json;
+  if (alone && !class_name_.empty()) {
+    warnings_.push_back(fmt::format("{}: this file is read by itself; its folder would be read as a {}",
+                                    set_.path(set_.files.front()), class_name_));
+    class_name_.clear();
   }
+  class_is_stored_ = class_name_ != by_itself;
+}
+
+void TokenizerFolder::put_class(TokenizerOrigin& origin) const {
+  origin.tokenizer_class = class_name_.empty() ? names::keeping_class : class_name_;
+  origin.class_is_stored = class_is_stored_;
+}
+
+void TokenizerFolder::rebuild(Json& document) {
+  const std::string where = set_.path(set_.files.front());
+  if (class_->steps == TokenizerClass::Steps::kept) return;
+  if (class_->steps == TokenizerClass::Steps::unknown) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the tokenizer class {} of this folder has steps of its own in Transformers, "
+                                "which this version has not got: to have the steps that this file says, name the file "
+                                "itself, or write \"{}\" as tokenizer_class in tokenizer_config.json",
+                                where, class_name_, names::keeping_class));
+  }
+  Json settings = Json::object();
+  const Json none = Json::object();
+  settings = read_class_settings(*class_, JsonNode(none, where));
+  read_config(set_, names::config, [&](const JsonNode& root) { settings = read_class_settings(*class_, root); });
+  const FolderTokens tokens = read_folder_tokens(set_, *class_, {});
+  const FolderTokens::Named* unk = tokens.find("unk_token");
+  settings["unk_token"] = unk == nullptr ? Json() : Json(unk->token.content);
+  changed_ = rebuild_steps(*class_, settings, where, document);
+  trims_ = class_->around.trims && settings.value("trim_offsets", true);
+}
+
+void TokenizerFolder::set_post_processor(PostProcessor& post) {
+  if (class_->steps == TokenizerClass::Steps::own && class_->around.own) {
+    const PostProcessor old = std::exchange(post, PostProcessor{});
+    const auto put = [&](std::string_view key, std::vector<int32_t>& ids) {
+      if (key.empty()) return;
+      const FolderTokens::Named* named = tokens_.find(key);
+      if (named == nullptr) {
+        throw UserError(ExitCode::bad_content, fmt::format("{}: a {} puts its {} around texts, but it has none",
+                                                           set_.path(set_.files.front()), class_name_, key));
+      }
+      ids.push_back(ids_of_added_.at(named->token.content));
+    };
+    put(class_->around.before, post.before);
+    put(class_->around.after, post.after);
+    post.trim_offsets = trims_;
+    post.add_prefix_space = trims_ && add_prefix_space_.value_or(false);
+    if (post.before != old.before || post.after != old.after) changed_.emplace_back("post_processor");
+  }
+  if (changed_.empty()) return;
+  warnings_.push_back(
+      fmt::format("{}: Transformers 5 makes a {} with its own {}, not those of this file, and so does "
+                  "this program; versions before 5 may use this file's and give other ids",
+                  set_.path(set_.files.front()), class_name_, fmt::join(changed_, ", ")));
 }
 
 bool TokenizerFolder::gpt2_prefix_space() const {
@@ -141,15 +150,18 @@ bool TokenizerFolder::gpt2_prefix_space() const {
   return add_prefix_space_.value_or(false);
 }
 
-bool TokenizerFolder::prefixes_every_part() const {
-  return legacy_.value_or(class_->prefix != TokenizerClass::Prefix::metaspace);
-}
+bool TokenizerFolder::prefixes_every_part() const { return legacy_.value_or(class_->name != "LlamaTokenizer"); }
 
 std::vector<AddedToken> TokenizerFolder::add_tokens(std::vector<AddedToken> added, const FindToken& in_vocabulary,
                                                     int64_t size) {
   takes_tokens_ = true;
   tokens_ = read_folder_tokens(set_, *class_, added);
+  if (class_->steps == TokenizerClass::Steps::own) added.clear();  // those that count are among tokens_
   add_folder_tokens(tokens_, in_vocabulary, size, added, warnings_);
+  for (AddedToken& token : added) {
+    if (class_->around.own) ids_of_added_[token.content] = token.id;
+    token.is_split = splits_special_ && token.special;
+  }
   return added;
 }
 

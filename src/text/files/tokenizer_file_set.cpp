@@ -42,6 +42,7 @@ void find_main_files(const std::string& path, TokenizerFileSet& set) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
     const fs::path file(path);
+    set.is_folder = false;
     set.folder = file.has_parent_path() ? file.parent_path().string() + "/" : std::string();
     const std::string name = file.filename().string();
     add_file(name == names::merges ? std::string(names::vocab) : name, max_tokenizer_json, set);

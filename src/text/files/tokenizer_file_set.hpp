@@ -14,11 +14,14 @@ namespace llmtrain {
 namespace tokenizer_names {
 inline constexpr std::string_view json = "tokenizer.json", vocab = "vocab.json", merges = "merges.txt",
                                   added = "added_tokens.json", config = "tokenizer_config.json";
+/// The tokenizer_class with which every version of Transformers keeps the steps of tokenizer.json.
+inline constexpr const char* keeping_class = "PreTrainedTokenizerFast";
 inline constexpr std::array<std::string_view, 4> sentencepiece = {"tokenizer.model", "spiece.model",
                                                                   "sentencepiece.bpe.model", "tokenizer_model"};
 /// Files that name tokens with a meaning by their text, and those of the model that give their ids.
 inline constexpr std::array<std::string_view, 2> with_texts = {config, "special_tokens_map.json"};
-inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.json", "config.json"};
+inline constexpr std::string_view of_model = "config.json";
+inline constexpr std::array<std::string_view, 2> with_ids = {"generation_config.json", of_model};
 }  // namespace tokenizer_names
 
 enum class TokenizerFormat : uint8_t { json, gpt2, sentencepiece, tiktoken };
@@ -27,6 +30,7 @@ enum class TokenizerFormat : uint8_t { json, gpt2, sentencepiece, tiktoken };
 struct TokenizerFileSet {
   std::string folder;  ///< for messages, ends with a slash; empty for one that was stored
   std::vector<TokenizerFile> files;
+  bool is_folder = true;  ///< false: the main file was named by itself
 
   const TokenizerFile* find(std::string_view name) const;  ///< null: not among them
   std::string path(const TokenizerFile& file) const { return folder + file.name; }

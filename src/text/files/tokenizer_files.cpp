@@ -11,10 +11,10 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/folder_handle.hpp"
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
 #include "core/files/whole_file.hpp"
 #include "text/files/base64.hpp"
-#include "text/files/json_node.hpp"
 #include "text/files/plain_files.hpp"
 #include "text/files/tokenizer_configs.hpp"
 #include "text/files/tokenizer_file_set.hpp"
@@ -56,8 +56,9 @@ TokenizerContent read_main_files(const TokenizerFileSet& set, TokenizerFolder& f
   };
   switch (format_of(set)) {
     case Format::json:
-      return read_tokenizer_json(
-          first.bytes, name, [&](auto& json) { folder.change_prefix_space(json); }, add);
+      return read_tokenizer_json(first.bytes, name,
+                                 {[&](nlohmann::json& document) { folder.rebuild(document); }, add,
+                                  [&](PostProcessor& post) { folder.set_post_processor(post); }});
     case Format::gpt2: {
       const TokenizerFile* merges = set.find(names::merges);
       if (merges == nullptr) throw UserError(ExitCode::missing_input, set.folder + "merges.txt: there is no such file");
@@ -125,7 +126,7 @@ TokenizerOrigin find_ids(const TokenizerFolder& folder, const TokenizerContent& 
 
 /// `stored`: with ids that were found before.
 std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_token, const TokenizerOrigin* stored) {
-  TokenizerFolder folder(set);
+  TokenizerFolder folder(set, stored != nullptr ? stored->tokenizer_class : "");
   TokenizerContent content = read_main_files(set, folder);
   const FindToken find = [&content](std::string_view text) {
     return std::visit([&](const auto& c) { return find_token(c, text); }, content);
@@ -143,6 +144,7 @@ std::unique_ptr<Tokenizer> build(TokenizerFileSet set, const std::string& eos_to
                                                          set.path(set.files.front()), eos_token));
     }
   }
+  folder.put_class(origin);
   origin.files = std::move(set.files);
   if (auto* model = std::get_if<SentencePieceModel>(&content)) {
     return make_sentencepiece_tokenizer(std::move(*model), std::move(origin));
@@ -192,6 +194,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path, const std::st
 
 std::string serialize_origin(const TokenizerOrigin& origin) {
   nlohmann::ordered_json object = {{"type", "files"}, {"eos", origin.eos}, {"bos", origin.bos}, {"pad", origin.pad}};
+  if (origin.class_is_stored) object["class"] = origin.tokenizer_class;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const TokenizerFile& file : origin.files) {
     // Weights' shape is not a tokenizer's matter: what was of use in it is in the ids.
@@ -207,9 +210,10 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
   constexpr JsonLimits limits{.bytes = max_tokenizer_json / 3 * 4 + (int64_t{8} << 20), .values = 1000};
   const nlohmann::json document = parse_json(serialized, name, limits);
   const JsonNode root(document, name);
-  root.allow({"type", "eos", "bos", "pad", "files"});
+  root.allow({"type", "eos", "bos", "pad", "class", "files"});
   const auto id = [&](std::string_view key) { return static_cast<int32_t>(root.at(key).integer(-1, INT32_MAX - 1)); };
   TokenizerOrigin origin{id("eos"), id("bos"), id("pad"), {}};
+  origin.tokenizer_class = root.text_or("class", "");
   TokenizerFileSet set;
   const JsonNode list = root.at("files");
   for (size_t i = 0; i < list.array().size(); ++i) {
@@ -223,6 +227,27 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
   return build(std::move(set), "", &origin);
 }
 
+namespace {
+
+/// Lets a tokenizer_config.json name the class that the tokenizer was read as, whatever stands in config.json.
+void settle_class(const std::string& tokenizer_class, std::vector<TokenizerFile>& files) {
+  const auto found = std::ranges::find(files, names::config, &TokenizerFile::name);
+  if (found == files.end() || files.front().name != names::json || tokenizer_class.empty()) return;
+  auto config = nlohmann::ordered_json::parse(found->bytes);
+  NamedClasses named;
+  named.is_byte_level = files.front().bytes.find(byte_level_step) != std::string::npos;
+  if (const auto name = config.find("tokenizer_class"); name != config.end() && name->is_string()) {
+    named.tokenizer_class = *name;
+  }
+  std::string chosen = choose_tokenizer_class(named);
+  if (chosen.empty()) chosen = names::keeping_class;
+  if (!named.tokenizer_class.empty() && chosen == tokenizer_class) return;
+  config["tokenizer_class"] = tokenizer_class;
+  found->bytes = config.dump(2) + "\n";
+}
+
+}  // namespace
+
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   std::vector<TokenizerFile> files = tokenizer.files();
   if (files.empty()) files = plain_tokenizer_files(tokenizer);
@@ -232,9 +257,13 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
       main.name == names::vocab || std::ranges::find(names::sentencepiece, main.name) != names::sentencepiece.end();
   if (!usual) main.name = main.bytes.starts_with('{') ? names::json : names::sentencepiece[0];
   std::erase_if(files, is_of_model);
+  settle_class(tokenizer.tokenizer_class(), files);
   if (std::ranges::find(files, names::config, &TokenizerFile::name) == files.end()) {
     nlohmann::ordered_json config = nlohmann::ordered_json::object();
-    if (files.front().name == names::json) config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    if (files.front().name == names::json) {
+      const std::string kind = tokenizer.tokenizer_class();
+      config["tokenizer_class"] = kind.empty() ? names::keeping_class : kind;
+    }
     if (tokenizer.kind() == "sentencepiece bpe") {  // else Transformers takes it for something without spaces and BOS
       std::vector<int32_t> around;
       tokenizer.add_special_tokens(around, nullptr);

@@ -28,7 +28,8 @@ bool is_tokenizer_path(std::string_view name);
 std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized);
 
 /// Writes the files that a tokenizer was read from, unchanged, into a folder that is there, and tokenizer_config.json
-/// when it came without one; char and bytes get files (plain_files.hpp). UserError(io).
+/// when it came without one; char and bytes get files (plain_files.hpp). Where a config.json beside them could decide
+/// the tokenizer class, tokenizer_config.json gets the one that the tokenizer was read as. UserError(io).
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
 /// UserError(bad_content) that says how to name one, when the tokenizer has no EOS.

@@ -243,9 +243,9 @@ std::vector<MergeRule> read_merge_lines(std::string_view text, const std::string
 }
 
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
-                                   const std::function<void(nlohmann::json&)>& change, const AddTokens& add) {
+                                   const TokenizerJsonChanges& changes) {
   nlohmann::json document = parse_json(text, name, tokenizer_limits);
-  if (change) change(document);
+  if (changes.document) changes.document(document);
   const JsonNode root(document, name);
   root.allow({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
               "decoder", "model"});
@@ -259,7 +259,7 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& nam
   parts.normalizers = read_normalizer(section("normalizer"));
   const Vocabulary& vocabulary = parts.model->vocabulary();
   std::vector<AddedToken> added = read_added_tokens(section("added_tokens"), vocabulary);
-  if (add) added = add(std::move(added), vocabulary);
+  if (changes.added) added = changes.added(std::move(added), vocabulary);
   int64_t id_limit = vocabulary.id_limit();
   for (const AddedToken& token : added) id_limit = std::max(id_limit, int64_t{token.id} + 1);
   parts.added = AddedTokens(std::move(added), parts.normalizers);
@@ -269,6 +269,7 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& nam
     section("added_tokens").refuse(what + ", which would be found everywhere (\"normalized\": false keeps it)");
   }
   parts.post = read_post_processor(section("post_processor"), id_limit);
+  if (changes.post) changes.post(parts.post);
   parts.has_decoder = root.has("decoder");
   parts.decoders = read_decoder(section("decoder"));
   return parts;

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/files/json_node.hpp"
 #include "core/files/json_reader.hpp"
-#include "text/files/json_node.hpp"
 #include "text/pipeline/pipeline_tokenizer.hpp"
 
 namespace llmtrain {
@@ -18,10 +18,16 @@ namespace llmtrain {
 inline constexpr int64_t max_tokenizer_json = int64_t{48} << 20;  ///< bytes
 inline constexpr JsonLimits tokenizer_limits{.bytes = max_tokenizer_json, .values = int64_t{1} << 21};
 
-/// `name` is the file's, for messages. `change` may change the document, `add` the added tokens, before they are used.
-/// UserError(bad_content).
+/// What may be changed of a tokenizer.json while it is read, in this order.
+struct TokenizerJsonChanges {
+  std::function<void(nlohmann::json&)> document;
+  AddTokens added;
+  std::function<void(PostProcessor&)> post;
+};
+
+/// `name` is the file's, for messages. UserError(bad_content).
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& name,
-                                   const std::function<void(nlohmann::json&)>& change = {}, const AddTokens& add = {});
+                                   const TokenizerJsonChanges& changes = {});
 
 inline constexpr size_t max_steps = 64;  ///< of a section
 /// Returns the "type" of a step, "(none)" without one.

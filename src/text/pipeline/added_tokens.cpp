@@ -31,6 +31,7 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Part
   size_t done = 0;
   for (const LiteralMatcher::Match& match : matches) {
     const AddedToken& token = tokens_[static_cast<size_t>(match.value)];
+    if (token.is_split) continue;
     size_t begin = match.begin, end = match.end;
     if (token.single_word) {
       const bool goes_on = (begin > 0 && is_word_character(character_before(text, begin).code)) ||

@@ -19,6 +19,7 @@ struct AddedToken {
   bool rstrip = false;       ///< and after it
   bool normalized = false;   ///< is looked for in the normalized text, itself normalized
   bool special = false;      ///< decode leaves it out
+  bool is_split = false;     ///< found in a text, it is no token there, and neither is another that it overlaps
   bool in_text = true;       ///< false: a name only, that text cannot bring about
   std::string found = {};    ///< what is looked for when it is normalized
 };

@@ -79,6 +79,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::string serialized() const override { return serialize_origin(origin_); }
   std::vector<TokenizerFile> files() const override { return origin_.files; }
   std::vector<std::string> warnings() const override { return origin_.warnings; }
+  std::string tokenizer_class() const override { return origin_.tokenizer_class; }
 
   bool works_on_parts() const override { return works_on_parts_; }
 

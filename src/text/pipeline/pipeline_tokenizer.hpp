@@ -37,6 +37,8 @@ struct TokenizerOrigin {
   int32_t pad = -1;
   std::vector<TokenizerFile> files;
   std::vector<std::string> warnings = {};  ///< Tokenizer::warnings()
+  std::string tokenizer_class = {};        ///< Tokenizer::tokenizer_class()
+  bool class_is_stored = false;            ///< the files that are stored would be read as another class
 };
 
 std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts, TokenizerOrigin origin);

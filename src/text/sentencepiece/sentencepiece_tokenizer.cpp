@@ -80,6 +80,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string serialized() const override { return serialize_origin(origin_); }
   std::vector<TokenizerFile> files() const override { return origin_.files; }
   std::vector<std::string> warnings() const override { return origin_.warnings; }
+  std::string tokenizer_class() const override { return origin_.tokenizer_class; }
 
  private:
   bool is_piece(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < model_.pieces.size(); }

@@ -86,7 +86,6 @@ class UnicodeTable {
 
 inline Category general_category(char32_t c) { return UnicodeTable::get().category(c); }
 inline bool is_in_class(char32_t c, uint16_t classes) { return (UnicodeTable::get().char_class(c) & classes) != 0; }
-inline bool is_letter(char32_t c) { return is_in_class(c, char_class::letter); }
 inline bool is_mark(char32_t c) { return is_in_class(c, char_class::mark); }
 inline bool is_number(char32_t c) { return is_in_class(c, char_class::number); }
 inline bool is_punctuation(char32_t c) { return is_in_class(c, char_class::punctuation); }

@@ -7,75 +7,23 @@
 #include <vector>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/named_enum.hpp"
+#include "data/batch_config.hpp"
 #include "data/data_config.hpp"
 #include "models/model_config.hpp"
 #include "optim/optimizer_config.hpp"
+#include "optim/precision_config.hpp"
+#include "optim/schedule_config.hpp"
+#include "parallel/job/watchdog_config.hpp"
 #include "parallel/parallel_config.hpp"
+#include "params/memory_config.hpp"
 #include "train/config/checkpoint_config.hpp"
+#include "train/config/evaluation_config.hpp"
+#include "train/config/log_config.hpp"
 #include "train/config/model_path.hpp"
-#include "train/divergence.hpp"
+#include "train/config/run_config.hpp"
+#include "train/divergence_config.hpp"
 
 namespace llmtrain {
-
-struct Config;
-
-/// [run]
-struct RunConfig {
-  enum class Task : uint8_t { pretrain, evaluate, tokenizer };
-
-  std::string name;  ///< of the run directory; the deck's file name without .ini when not given
-  Task task = Task::pretrain;
-  std::string output = "runs";
-  int64_t seed = 42;
-  bool overwrite = false;
-  int64_t max_steps = 0;  ///< 0: given by epochs
-  double epochs = 0;      ///< 0: given by max_steps
-  static constexpr int64_t limit_of_job = -1;
-  int64_t time_limit = limit_of_job;  ///< seconds; limit_of_job: what Slurm grants; 0: none
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, std::string_view deck_name);
-};
-
-/// [evaluation]; every_steps = 0 means never.
-struct EvaluationConfig {
-  int64_t every_steps = 500;
-  bool at_start = false;
-  bool at_end = true;
-  int64_t batches = 0;                  ///< of batch.global sequences each; 0 = all
-  int64_t early_stopping_patience = 0;  ///< evaluations without a better value; 0 = off
-  double early_stopping_threshold = 0;  ///< better means by more than this
-  bool load_best_at_end = false;
-  int64_t stride = 0;  ///< tokens from window to window of task = evaluate; 0 = no overlap
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const Config& config) const;  ///< checks only
-};
-
-/// [log]; every ..._steps = 0 means never.
-struct LogConfig {
-  enum class Sink : uint8_t { hdf5, jsonl };
-
-  int64_t every_steps = 10;
-  std::vector<Sink> sinks = {Sink::hdf5, Sink::jsonl};
-  int64_t samples_every_steps = 0;
-  std::vector<std::string> sample_prompts;  ///< empty: one sample from the start of a document
-  int64_t sample_length = 256;              ///< new tokens
-  double sample_temperature = 1;            ///< 0 = greedy
-  int64_t sample_top_k = 0;                 ///< 0 = off
-  double sample_top_p = 1;                  ///< 1 = off
-  int64_t parameter_hash_every_steps = 0;
-  int64_t profile = 0;  ///< steps
-
-  void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck) const;  ///< checks only
-};
-
-template <>
-inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "evaluate", "tokenizer");
-template <>
-inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl");
 
 /// What model.path turned out to be. No keys.
 struct ModelSource {

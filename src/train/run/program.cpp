@@ -54,7 +54,7 @@ void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) 
   communicator.broadcast(&own, sizeof(own));
   if (own == 0) return;
   config.run.overwrite = false;
-  config.notes.push_back("the job was requeued: run.overwrite is not heeded again");
+  config.notes.push_back("the job was requeued: run.overwrite is ignored, and the run resumes");
 }
 
 /// Everything that is wrong with the deck and the files it names, at once. Rank 0 looks, and has the result. Memory can

@@ -28,10 +28,11 @@ namespace fs = std::filesystem;
 
 void refuse_other_deck(const std::vector<std::string>& breaking, const std::string& path) {
   if (breaking.empty()) return;
-  throw UserError(ExitCode::cannot_create,
-                  fmt::format("{}: the run was begun with another deck, to which its state belongs. Choose another "
-                              "run.name, or give run.overwrite=true to start it anew. What differs:\n  {}",
-                              path, fmt::join(breaking, "\n  ")));
+  throw UserError(
+      ExitCode::cannot_create,
+      fmt::format("{}: this run was started from a different deck, so its checkpoints cannot be used. Choose "
+                  "another run.name, or give run.overwrite=true to start it anew. What differs:\n  {}",
+                  path, fmt::join(breaking, "\n  ")));
 }
 
 /// What the deck has changed since, and what the configuration leaves to the checkpoint.

@@ -1,0 +1,46 @@
+#include "data/batch_config.hpp"
+
+#include <fmt/format.h>
+
+#include "core/deck/deck.hpp"
+
+namespace llmtrain {
+
+void BatchConfig::visit(DeckKeys& keys) {
+  keys.section("batch", "How many tokens an optimizer step takes, whatever the number of ranks.");
+  keys.key("sequence_length", sequence_length,
+           {.unit = "tokens", .range = between(1, 1 << 24), .doc = "Longest sample.", .required = true});
+  keys.key("micro", micro,
+           {.unit = "sequences", .range = between(1, 1 << 20), .doc = "Sequences of one forward pass."});
+  keys.key("global", global,
+           {.unit = "sequences",
+            .range = between(1, 1 << 30),
+            .doc = "Sequences of an optimizer step, a multiple of micro.",
+            .automatic = "micro"});
+  keys.key("gradient_accumulation_steps", gradient_accumulation_steps,
+           {.unit = "micro-batches",
+            .range = between(1, 1 << 20),
+            .doc = "Instead of global: micro-batches of an optimizer step.",
+            .automatic = "global / micro"});
+}
+
+void BatchConfig::resolve(DeckLoader& deck) {
+  if (deck.given("batch.gradient_accumulation_steps")) {
+    global = micro * gradient_accumulation_steps;
+    deck.unused("batch.global", fmt::format("micro x gradient_accumulation_steps = {}", global));
+  } else {
+    if (!deck.given("batch.global")) {
+      global = micro;
+      deck.set("batch.global", Origin::automatic, "micro");
+    }
+    deck.check(global % micro == 0, {"batch.global", "batch.micro"},
+               fmt::format("{} is not a multiple of micro = {}", global, micro));
+    gradient_accumulation_steps = global / micro;
+    deck.unused("batch.gradient_accumulation_steps", fmt::format("global / micro = {}", gradient_accumulation_steps));
+  }
+  deck.check(
+      micro * sequence_length < int64_t{1} << 31, {"batch.micro", "batch.sequence_length"},
+      fmt::format("{} sequences of {} tokens are more than 2^31 tokens in a forward pass", micro, sequence_length));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+
+#include "core/deck/named_enum.hpp"
+
+namespace llmtrain {
+
+class DeckKeys;
+class DeckLoader;
+
+/// What the forward pass drops and the backward pass computes again, with the same kernels from the same numbers, so
+/// to the same bits. Each level drops what those before it drop.
+enum class Recompute : uint8_t {
+  none,        ///< results of norms: one pass over the residual stream gives them back
+  activation,  ///< results of the activation function
+  attention,   ///< queries, keys and values, and the output of attention
+  block        ///< everything but the input of each block
+};
+
+template <>
+inline constexpr auto enum_names<Recompute> = name_list("none", "activation", "attention", "block");
+
+/// [memory]
+struct MemoryConfig {
+  Recompute recompute = Recompute::none;
+  int64_t limit = 0;  ///< bytes per rank; 0 = this rank's share of what its node or GPU has
+
+  void visit(DeckKeys& keys);
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/deck/named_enum.hpp"
+
+namespace llmtrain {
+
+class DeckKeys;
+class DeckLoader;
+
+/// [log]; every ..._steps = 0 means never.
+struct LogConfig {
+  enum class Sink : uint8_t { hdf5, jsonl };
+
+  int64_t every_steps = 10;
+  std::vector<Sink> sinks = {Sink::hdf5, Sink::jsonl};
+  int64_t samples_every_steps = 0;
+  std::vector<std::string> sample_prompts;  ///< empty: one sample from the start of a document
+  int64_t sample_length = 256;              ///< new tokens
+  double sample_temperature = 1;            ///< 0 = greedy
+  int64_t sample_top_k = 0;                 ///< 0 = off
+  double sample_top_p = 1;                  ///< 1 = off
+  int64_t parameter_hash_every_steps = 0;
+  int64_t profile = 0;  ///< steps
+
+  void visit(DeckKeys& keys);
+  void resolve(DeckLoader& deck) const;  ///< checks only
+};
+
+template <>
+inline constexpr auto enum_names<LogConfig::Sink> = name_list("hdf5", "jsonl");
+
+}  // namespace llmtrain

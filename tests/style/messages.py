@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""messages.py ROOT [--check]: lists every message of the programs as `file:line: text`.
+
+Messages are the string literals of src and kernels that a user may read: errors, log lines, help, descriptions of deck
+keys, notes, failed checks. Literals that C++ joins are one message, and {} stands where a value comes. Literals of a
+single word (names, keys, files) are left out, and so are the stories that src/corpus writes. To read them all:
+
+    tests/style/messages.py . | less
+
+With --check it lists only messages that use a private verb, with the field's word for it, and fails if there are any.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ENDINGS = {".cpp", ".hpp", ".cu", ".cuh"}
+
+TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/                                # comments
+      |(?:u8|[uUL])?R"(?P<mark>[^()\\\s]*)\((?P<raw>.*?)\)(?P=mark)"
+      |(?:u8|[uUL])?"(?P<text>(?:[^"\\\n]|\\.)*)"
+      |(?<![0-9A-Za-z_])'(?:[^'\\\n]|\\.)+'               # characters, but not separators of digits
+      |(?P<directive>^[ \t]*\#[ \t]*(?:include|error|pragma)[^\n]*)
+      |\s+|.""",
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+ESCAPES = {"n": " ", "t": " ", "\\": "\\", '"': '"', "'": "'"}
+PLACEHOLDER = re.compile(r"\{[^{}\s]*\}")
+PROSE = re.compile(r"[^\W\d_]{2,}[^\w{}]* +(?:\S+ +)*[^\w\s]*[^\W\d_]{2,}")
+
+# Private verbs and phrases, and what to write. Only what is never right in a message may stand here.
+AVOIDED = {
+    r"\b(?:is|are|was|were|be|been) begun\b": "started",
+    r"\bis none of\b": "must be A, B or C; is not one of",
+    r"\bnone is whole\b": "no intact one was found",
+    r"\bowed\b": "pending",
+    r"\bheed(?:s|ed)?\b": "use, ignore",
+}
+
+SAMPLE = r'''#include "a file"
+// "no message" of a comment
+throw UserError(code, fmt::format("{}: the run was begun " /* joined */
+                                  "with {:.2f} GiB\n", path));
+const char mark = '"'; count(1'000'000); key("word"); text(R"(two words)");
+'''
+
+
+def literals(source):
+    """Line and text of every string literal; adjacent ones are joined."""
+    line, start, parts = 1, 0, []
+    for match in TOKEN.finditer(source):
+        token = match.group()
+        text = match.group("raw") if match.group("raw") is not None else match.group("text")
+        if text is not None:
+            if not parts:
+                start = line
+            if match.group("raw") is None:
+                text = re.sub(r"\\(.)", lambda m: ESCAPES.get(m.group(1), ""), text)
+            parts.append(text)
+        elif not token.isspace() and not token.startswith(("//", "/*")) and parts:
+            yield start, "".join(parts)
+            parts = []
+        line += token.count("\n")
+    if parts:
+        yield start, "".join(parts)
+
+
+def messages(source):
+    for line, text in literals(source):
+        text = " ".join(PLACEHOLDER.sub("{}", text).split())
+        if PROSE.search(text):
+            yield line, text
+
+
+def all_messages(root):
+    paths = [p for folder in ("src", "kernels") for p in (root / folder).rglob("*") if p.suffix in ENDINGS]
+    for path in sorted(paths):
+        name = path.relative_to(root)
+        if name.parts[:2] != ("src", "corpus"):
+            for line, text in messages(path.read_text(encoding="utf-8")):
+                yield f"{name}:{line}", text
+
+
+def avoided(text):
+    return [better for pattern, better in AVOIDED.items() if re.search(pattern, text)]
+
+
+def self_test():
+    found = list(messages(SAMPLE))
+    assert found == [(3, "{}: the run was begun with {} GiB"), (5, "two words")], found
+    assert [avoided(text) for _, text in found] == [["started"], []]
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "--check"]
+    listed = list(all_messages(Path(arguments[0] if arguments else ".")))
+    if "--check" not in sys.argv[1:]:
+        for place, text in listed:
+            print(f"{place}: {text}")
+        return
+    self_test()
+    if len(listed) < 500:
+        sys.exit(f"only {len(listed)} messages were found: is this the root of the sources?")
+    wrong = [f"{place}: {text}\n    better: {'; '.join(avoided(text))}" for place, text in listed if avoided(text)]
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(f"{len(listed)} messages without private verbs")
+
+
+if __name__ == "__main__":
+    main()

@@ -41,6 +41,7 @@ class RegexTranslator {
     if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is no UTF-8");
     const std::string out = alternatives({}, 0);
     if (i_ < pattern_.size()) refuse("has a ) without (");
+    if (calls_ && refers_) refuse_construct("calls of groups beside references to them");
     return out;
   }
 
@@ -259,7 +260,7 @@ class RegexTranslator {
     }
   }
   /// {name}, {^name} behind \p or \P.
-  const KnownSet& property(bool& negated) {
+  const KnownSet& property(bool& negated, bool in_brackets) {
     const size_t end = pattern_.find('}', i_);
     if (end == std::string_view::npos) refuse("has a \\p{ without }");
     std::string_view name = pattern_.substr(i_ + 1, end - i_ - 1);
@@ -268,12 +269,13 @@ class RegexTranslator {
       name.remove_prefix(1);
     }
     const KnownSet* set = known_set(name);
+    if (set != nullptr && set == known_set("word") && !in_brackets) set = known_set(bare_word_name);
     if (set == nullptr) refuse_construct(fmt::format("the property {}", printable(name)));
     i_ = end + 1;
     return *set;
   }
   void check_case(const Options& options, std::string_view name) const {
-    if (options.fold && (name == "Lu" || name == "Ll" || name == "Lt" || name == "LC")) {
+    if (options.fold && is_name_of_case(name.starts_with('^') ? name.substr(1) : name)) {
       refuse_construct("a property of upper or lower case under (?i)");
     }
   }
@@ -302,11 +304,36 @@ class RegexTranslator {
       i_ += 1 + digits;
       return true;
     }
-    const bool alphanumeric =
-        (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
-    if (alphanumeric) return false;
+    const size_t control = letter == 'c' ? 1 : pattern_.substr(i_).starts_with("C-") ? 2 : 0;
+    if (control > 0 && i_ + control < pattern_.size() && is_alphanumeric(pattern_[i_ + control])) {
+      c = static_cast<char32_t>(pattern_[i_ + control] & 0x1F);
+      i_ += control + 1;
+      return true;
+    }
+    if (letter == '0') return octal_escape(c);
+    if (is_alphanumeric(letter)) return false;
     c = next_character();
     return true;
+  }
+  static bool is_alphanumeric(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  }
+  /// Up to three octal digits; false: there is none.
+  bool octal_escape(char32_t& c) {
+    const size_t begin = i_;
+    for (c = 0; i_ < std::min(begin + 3, pattern_.size()) && pattern_[i_] >= '0' && pattern_[i_] <= '7'; ++i_) {
+      c = 8 * c + static_cast<char32_t>(pattern_[i_] - '0');
+    }
+    if (c >= 0x80) refuse_construct("a byte that is no character");
+    return i_ > begin;
+  }
+  /// A number of several digits is that of a group where there are as many, and otherwise a character.
+  bool octal_outside_brackets(char32_t& c) {
+    size_t end = i_;
+    while (end < std::min(i_ + 6, pattern_.size()) && pattern_[end] >= '0' && pattern_[end] <= '9') ++end;
+    if (named_ || end - i_ < 2 || end - i_ > 5) return false;
+    const size_t number = std::stoul(std::string(pattern_.substr(i_, end - i_)));
+    return number > std::max<size_t>(groups_.size(), 9) && octal_escape(c);
   }
   char32_t hexadecimal(size_t begin, size_t end) const {
     uint32_t code = 0;
@@ -322,7 +349,7 @@ class RegexTranslator {
     ++i_;
     if (at_end()) refuse("ends with a \\");
     char32_t c = 0;
-    if (character_escape(c)) return literal(c, options);
+    if (character_escape(c) || octal_outside_brackets(c)) return literal(c, options);
     const char letter = pattern_[i_];
     folded_ = {};
     if (const KnownSet* set = class_escape(letter, false)) {
@@ -333,7 +360,7 @@ class RegexTranslator {
       ++i_;
       check_case(options, pattern_.substr(i_ + 1, pattern_.find('}', i_) - i_ - 1));
       bool negated = letter == 'P';
-      const KnownSet& set = property(negated);
+      const KnownSet& set = property(negated, false);
       return {bracketed(set.text, negated)};
     }
     ++i_;
@@ -358,11 +385,14 @@ class RegexTranslator {
         return {border("=", "!"), false};
       case 'k':
         return back_reference(options);
+      case 'g':
+        return group_call();
       default:
         break;
     }
     if (letter >= '1' && letter <= '9' && !named_ && (at_end() || !(pattern_[i_] >= '0' && pattern_[i_] <= '9'))) {
       if (static_cast<size_t>(letter - '0') > groups_.size()) refuse("refers to a group that is not before it");
+      refers_ = true;
       return {folding(fmt::format("\\g{{{}}}", letter), options)};
     }
     --i_;
@@ -376,7 +406,22 @@ class RegexTranslator {
       refuse("refers to a group that is not before it");
     }
     i_ = end + 1;
+    refers_ = true;
     return {folding("\\k<" + name + ">", options)};
+  }
+  /// \g<name>, \g<1>: the group again. What a group has matched is kept in Oniguruma and not in PCRE2, which only a
+  /// reference to it would show.
+  Atom group_call() {
+    const size_t end = pattern_.find('>', i_);
+    if (!is('<') || end == std::string_view::npos) refuse_construct("the escape \\g");
+    const std::string name(pattern_.substr(i_ + 1, end - i_ - 1));
+    const bool number = name.size() == 1 && name[0] >= '1' && name[0] <= '9';
+    const bool known = number ? !named_ && static_cast<size_t>(name[0] - '0') <= groups_.size()
+                              : !name.empty() && std::ranges::find(groups_, name) != groups_.end();
+    if (!known || std::ranges::count(groups_, name) > 1) refuse_construct("a call of a group that is not before it");
+    i_ = end + 1;
+    calls_ = true;
+    return {number ? "(?" + name + ")" : "(?&" + name + ")"};
   }
 
   // ---- brackets: regex_brackets.cpp
@@ -445,7 +490,7 @@ class RegexTranslator {
   const std::string& place_;
   size_t i_ = 0;
   std::vector<std::string> groups_;  // their names; without one empty
-  bool named_ = false;
+  bool named_ = false, refers_ = false, calls_ = false;
   std::u32string folded_;  // letters in a row under (?i)
 };
 

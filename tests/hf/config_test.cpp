@@ -261,7 +261,8 @@ TEST(HfConfig, KeysThatNothingReadsAreOneWarning) {
            {"use_mrope", "false", "true"}}) {
     const std::string start = '"' + key + "\":";
     EXPECT_THAT(warnings(with(small, start + named)), ElementsAre(HasSubstr("'" + key + "'")));
-    if (silent != "null") EXPECT_THAT(warnings(with(small, start + silent)), IsEmpty());
+    if (silent == "null") continue;
+    EXPECT_THAT(warnings(with(small, start + silent)), IsEmpty());
   }
   // A family that has no such key computes what it computes anyway.
   EXPECT_TRUE(parse(with(qwen2(small), R"("attention_bias":false)")).model.qkv_bias);

@@ -258,7 +258,7 @@ TEST_F(DataTools, WideCharactersAreRefusedEverywhere) {
       EXPECT_THAT(outcome.err, AllOf(HasSubstr("a NUL at every second byte"), HasSubstr(remedy))) << name;
     }
   }
-  for (const std::string fine : {std::string("abc\0def\0ghi\0", 12), std::string("a\0\n", 3)}) {
+  for (const std::string& fine : {std::string("abc\0def\0ghi\0", 12), std::string("a\0\n", 3)}) {
     file("a.txt", fine);
     EXPECT_EQ(llmtool({"validate", path("a.txt")}).code, 0);
   }

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "core/deck/deck.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/registry.hpp"
 #include "text/bpe_training/bpe_train.hpp"
 #include "text/files/tokenizer_files.hpp"
@@ -28,8 +30,8 @@ struct SeparatorCodec {
 struct TokenizerCodec {
   static constexpr std::array<std::string_view, 3> names = name_list("char", "bytes", "bpe");
   static std::string parse(std::string_view text, const KeyInfo&) {
-    if (is_tokenizer_path(text)) return std::string(text);
-    return std::string(names[parse_name(text, names)]);
+    if (text.empty()) parse_name(text, names);
+    return std::string(text);
   }
   static std::string print(const std::string& name) { return name; }
   static std::string type() { return joined(names, " / ") + " / file or folder"; }
@@ -103,7 +105,18 @@ void DataConfig::visit(DeckKeys& keys) {
 
 TextFormat DataConfig::text_format() const { return {document_separator, text_column, row_limit, json_as_text}; }
 
-bool DataConfig::has_tokenizer_files() const { return !tokenizer_from.empty() || is_tokenizer_path(tokenizer); }
+bool names_tokenizer_files(std::string_view tokenizer) {
+  return std::ranges::find(TokenizerCodec::names, tokenizer) == TokenizerCodec::names.end();
+}
+
+bool DataConfig::has_tokenizer_files() const { return !tokenizer_from.empty() || names_tokenizer_files(tokenizer); }
+
+void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
+  deck.check(!tokenizer_from.empty() || !names_tokenizer_files(tokenizer) || is_tokenizer_path(tokenizer),
+             {"data.tokenizer"},
+             fmt::format("{} is not one of {}{}, and there is no file or folder of this name", printable(tokenizer),
+                         joined(TokenizerCodec::names), did_you_mean(tokenizer, TokenizerCodec::names)));
+}
 
 void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
   deck.check(text_column != "input_ids" && text_column != "labels", {"data.text_column"},

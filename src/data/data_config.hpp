@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/deck/named_enum.hpp"
@@ -22,8 +23,8 @@ struct DataConfig {
 
   std::vector<std::string> train;       ///< files, globs or builtin:stories, in the order of the deck
   std::vector<std::string> validation;  ///< likewise; empty: validation_fraction of the training tokens
-  double validation_fraction = 0.1;     ///< fraction of the tokens at the end; 0 = none; ignored if validation is given
-  std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (is_tokenizer_path)
+  double validation_fraction = 0.1;     ///< of the tokens, the last ones; 0 = none; no meaning when validation is named
+  std::string tokenizer = "char";       ///< char, bytes, bpe, or a path (names_tokenizer_files)
   int64_t vocab_size = 32000;           ///< of bpe
   TokenizerConfig bpe;                  ///< [tokenizer]
   std::string eos_token;                ///< empty: as in the tokenizer's files
@@ -55,7 +56,12 @@ struct DataConfig {
 
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, const std::string& output);
+  /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
+  void check_tokenizer_name(DeckLoader& deck) const;
 };
+
+/// Whether data.tokenizer is the path of a file or folder, which a recorded deck names although it may be gone.
+bool names_tokenizer_files(std::string_view tokenizer);
 
 template <>
 inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap", "greedy", "first_fit", "best_fit");

@@ -42,14 +42,25 @@ bool is_class_of(std::string_view architecture, std::string_view family) {
   return std::ranges::any_of(classes, [&](std::string_view c) { return name == std::string(family) + std::string(c); });
 }
 
-/// model_type names the family, as in Transformers; an older file can have architectures alone.
+/// Transformers' name for Mistral whose layer_types say which layers have the window; it also takes a file of "mistral"
+/// with layer_types as one of this type.
+constexpr std::string_view other_type_of_mistral = "ministral";
+
+/// Families are named by model_type, as in Transformers; an older file may have architectures alone.
 Family find_family(ConfigKeys& keys, const std::string& place, std::vector<std::string>& warnings) {
-  const std::vector<std::string> architectures = keys.texts("architectures", 16);
-  const std::string type = keys.text("model_type", "");
+  const nlohmann::json* listed = keys.value("architectures");
+  const std::vector<std::string> architectures = listed != nullptr && listed->is_string()
+                                                     ? std::vector{listed->get<std::string>()}
+                                                     : keys.texts("architectures", 16);
+  std::string type = keys.text("model_type", "");
+  if (type == other_type_of_mistral) type = name_of(Family::mistral);
   if (type.empty() && architectures.empty()) refuse(place, "it names neither model_type nor architectures");
   constexpr auto names = enum_names<Family>;
   for (size_t i = 0; i < names.size(); ++i) {
-    const auto is_own = [&](const std::string& name) { return is_class_of(name, names[i]); };
+    const auto is_own = [&](const std::string& name) {
+      return is_class_of(name, names[i]) ||
+             (names[i] == name_of(Family::mistral) && is_class_of(name, other_type_of_mistral));
+    };
     if (type.empty() ? !is_own(architectures.front()) : type != names[i]) continue;
     const auto family = static_cast<Family>(i);
     if (!std::ranges::all_of(architectures, is_own)) {
@@ -85,19 +96,34 @@ void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std
                   place, printable_value(*code), architecture_name(family)));
 }
 
-/// Refuses settings that differ from the stock model.
+/// What would compute something else than the stock model.
 void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    const nlohmann::json* value = keys.value(key);
-    if (value == nullptr) continue;
+  if (const nlohmann::json* value = keys.value("quantization_config"); value != nullptr) {
     const std::string method =
         value->is_object() ? printable_value(value->value("quant_method", nlohmann::json())) : "";
-    refuse(place, fmt::format("{}: the weights are quantised ({}); start from the original model", key, method));
+    refuse(place, fmt::format("quantization_config: the weights are quantised ({}): start from the model that they "
+                              "were made from",
+                              method));
   }
-  keys.only("is_encoder_decoder", false, "only decoders are supported");
-  keys.only("add_cross_attention", false, "cross-attention is not supported");
-  keys.only("pruned_heads", nlohmann::json::object(), "pruned heads are not supported");
-  keys.only("use_bidirectional_attention", false, "only causal attention is supported");
+  keys.only("is_encoder_decoder", false, "only decoders are known");
+  // null is read as false by some attention of Transformers and as true by other.
+  if (keys.has_key("is_causal") && !keys.has("is_causal")) keys.problem("is_causal", "null is neither true nor false");
+  keys.only("is_causal", true, "only causal attention is known");
+  keys.only("per_layer_config", nlohmann::json::object(), "layers with settings of their own are not known");
+}
+
+/// Keys that the models of Transformers do not read, although their names promise a change of the mathematics. The
+/// value that says what is computed anyway is passed over in silence; another is named in the warning about unknown
+/// keys.
+void pass_over_unread_parts(ConfigKeys& keys, Family family) {
+  const std::array<std::pair<const char*, nlohmann::json>, 5> unread = {{{"add_cross_attention", false},
+                                                                         {"pruned_heads", nlohmann::json::object()},
+                                                                         {"rope_interleaved", false},
+                                                                         {"use_bidirectional_attention", false},
+                                                                         {"use_mrope", false}}};
+  if (family == Family::gpt2) keys.only("add_cross_attention", false, "cross-attention is not known");
+  if (family == Family::gemma2) keys.only("use_bidirectional_attention", false, "only causal attention is known");
+  for (const auto& [key, value] : unread) keys.no_effect_as(key, value);
 }
 
 Activation gated_activation(ConfigKeys& keys, std::string_view key, const std::string& fallback) {
@@ -148,7 +174,7 @@ void read_gpt2(ConfigKeys& keys, ModelConfig& c) {
 template <class Otherwise>
 void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& otherwise) {
   const std::vector<std::string> types = keys.texts("layer_types", 4096);
-  if (!types.empty() && static_cast<int64_t>(types.size()) != c.n_layers) {
+  if (keys.has("layer_types") && static_cast<int64_t>(types.size()) != c.n_layers) {
     keys.problem("layer_types", fmt::format("has {} entries for {} layers", types.size(), c.n_layers));
     return;
   }
@@ -158,8 +184,8 @@ void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& other
     if (!types.empty()) {
       const std::string& type = types[static_cast<size_t>(i)];
       sliding = type == "sliding_attention";
-      if (!sliding && type != "full_attention") {
-        keys.problem("layer_types", printable(type) + ": must be full_attention or sliding_attention");
+      if (!sliding && type != "full_attention" && type != "attention") {
+        keys.problem("layer_types", printable(type) + ": full_attention and sliding_attention are known");
         return;
       }
     }
@@ -177,6 +203,9 @@ void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& other
 void read_windows(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf) {
   c.sliding_window = 0;
   c.sliding_window_layers.clear();
+  if (hf.windows == Windows::none || hf.windows == Windows::all_layers) {  // layer_types is not read
+    keys.no_effect_as("layer_types", nlohmann::json(static_cast<size_t>(c.n_layers), "full_attention"));
+  }
   if (hf.windows == Windows::none) return keys.no_effect_as("sliding_window", 0);
   const int64_t otherwise = keys.has_key("sliding_window") ? 0 : hf.window;  // absent is not null
   if (hf.windows == Windows::last_layers) {
@@ -189,6 +218,9 @@ void read_windows(ConfigKeys& keys, ModelConfig& c, const HuggingFaceFamily& hf)
   c.sliding_window = keys.integer("sliding_window", otherwise, 1, max_positions);
   if (hf.windows == Windows::even_layers) {
     read_layer_windows(keys, c, [&](int64_t layer) { return c.sliding_window > 0 && layer % 2 == 0; });
+  }
+  if (hf.windows == Windows::listed_layers) {
+    read_layer_windows(keys, c, [&](int64_t) { return c.sliding_window > 0; });
   }
 }
 
@@ -250,15 +282,12 @@ void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   } else {
     keys.no_effect_as("mlp_bias", false);
   }
-  if (c.family == Family::llama) {
-    keys.only("rope_interleaved", false, "rope rotates the halves of a head, not adjacent elements");
-  }
-  if (c.family == Family::qwen2) keys.only("use_mrope", false, "only scalar positions are supported");
-  if (c.family == Family::phi3) {  // some files generalise the model and hold the values of the stock one
-    keys.only("full_attn_mod", 1, "only full attention in every layer is supported");
-    keys.only("interpolate_factor", 1, "this interpolation of positions is not supported");
-    keys.only("lm_head_bias", false, "a bias of the head is not supported");
-    keys.only("mup_use_scaling", false, "scaled widths are not supported");
+  pass_over_unread_parts(keys, c.family);
+  if (c.family == Family::phi3) {  // of files whose makers generalised the model, with the values of the stock one
+    keys.only("full_attn_mod", 1, "attention is whole in every layer");
+    keys.only("interpolate_factor", 1, "positions are not interpolated so");
+    keys.only("lm_head_bias", false, "the head has no bias");
+    keys.only("mup_use_scaling", false, "scaled widths are not known");
   }
   c.query_pre_attn_scalar = static_cast<double>(c.head_dim);
   if (c.family == Family::gemma2) {

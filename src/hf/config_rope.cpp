@@ -60,7 +60,22 @@ void read_scaling(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
   }
 }
 
-/// Removes the keys that only rope_parameters has, and uses the newer name of the kind.
+/// Phi-3 turns a part of each head. The other families of Transformers read the key with a kind of scaling only.
+void read_partial_rotary_factor(ConfigKeys& rope, ConfigKeys& config, ModelConfig& model) {
+  constexpr std::string_view key = "partial_rotary_factor";
+  const bool phi3 = model.family == ModelConfig::Family::phi3;
+  if (!phi3 && model.rope_scaling.kind == Kind::none) {
+    rope.no_effect_as(key, 1);
+    return config.no_effect_as(key, 1);
+  }
+  const double partial = rope.number(key, config.number(key, 1.0));
+  if (partial > 1 || (partial != 1 && !phi3)) {
+    config.problem(key, "only phi3 turns a part of each head, at most all of it");
+  }
+  model.partial_rotary_factor = partial;
+}
+
+/// Without what only rope_parameters holds, and with the newer name of the kind.
 nlohmann::json scaling_alone(nlohmann::json rope) {
   if (!rope.is_object()) return rope;
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) rope.erase(key);
@@ -81,14 +96,9 @@ void read_rope(ConfigKeys& keys, ModelConfig& model, std::vector<std::string>& p
   ConfigKeys rope(newer != nullptr ? newer : older, newer != nullptr ? "rope_parameters." : "rope_scaling.", problems);
   const double theta = keys.number("rope_theta", 10000.0);
   model.rope_theta = rope.number("rope_theta", theta);
-  const double partial = keys.number("partial_rotary_factor", 1.0);
-  model.partial_rotary_factor = rope.number("partial_rotary_factor", partial);
-  if (model.partial_rotary_factor > 1 ||
-      (model.partial_rotary_factor != 1 && model.family != ModelConfig::Family::phi3)) {
-    keys.problem("partial_rotary_factor", "only phi3 supports a fraction of each head, at most 1");
-  }
   read_scaling(rope, keys, model);
-  // A file of Phi-3 has it without scaling, too.
+  read_partial_rotary_factor(rope, keys, model);
+  // In a file of Phi-3 it is there without scaling too.
   keys.no_effect("original_max_position_embeddings");
   for (const char* kind : {"full_attention", "sliding_attention"}) {
     rope.only(kind, nullptr, "separate rope settings for a kind of layers are not supported");

@@ -56,7 +56,7 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
   const bool all = c.sliding_window_layers.empty();
   j["sliding_window"] = nullptr;
   if (c.sliding_window > 0) j["sliding_window"] = c.sliding_window;
-  if (windows == Windows::all_layers) return;
+  if (windows == Windows::all_layers || (windows == Windows::listed_layers && all)) return;
   nlohmann::json types = nlohmann::json::array();
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const bool listed = std::find(c.sliding_window_layers.begin(), c.sliding_window_layers.end(), layer) !=
@@ -64,7 +64,11 @@ void write_windows(nlohmann::json& j, const ModelConfig& c, Windows windows) {
     types.push_back(c.sliding_window > 0 && (all || listed) ? "sliding_attention" : "full_attention");
   }
   j["layer_types"] = types;
-  if (windows == Windows::even_layers) return;
+  if (windows == Windows::listed_layers) {  // older readers of mistral would pass over layer_types
+    j["model_type"] = "ministral";
+    j["architectures"] = {"MinistralForCausalLM"};
+  }
+  if (windows != Windows::last_layers) return;
   j["use_sliding_window"] = c.sliding_window > 0;
   j["max_window_layers"] = all && c.sliding_window > 0 ? 0 : c.n_layers;
   // If only the last layers have it, max_window_layers informs readers that do not know layer_types.

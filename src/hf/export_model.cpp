@@ -45,6 +45,20 @@ bool holds_tokenizer(const std::map<std::string, std::string>& texts, const Toke
   });
 }
 
+/// The files that belong to a tokenizer and are not its own, which only its folder has.
+std::string left_behind(const Tokenizer& tokenizer, const std::string& path, std::string_view why) {
+  const std::vector<TokenizerFile> files = tokenizer.files();
+  std::string names;
+  for (const char* name : tokenizer_file_names) {
+    const bool own = std::ranges::any_of(files, [&](const TokenizerFile& file) { return file.name == name; });
+    if (!own) names += fmt::format("{}, ", name);
+  }
+  return fmt::format(
+      "{}: the place of the tokenizer {}, so the export has the tokenizer itself, but none of the other "
+      "files that may have been there: {}{}/",
+      path, why, names, chat_template_folder);
+}
+
 std::map<std::string, std::string> texts_of(const ExportOptions& options, const ModelConfig& model, StoredType type) {
   std::map<std::string, std::string> texts = options.texts;
   std::string& config = texts["config.json"];
@@ -229,18 +243,26 @@ std::map<std::string, std::string> tokenizer_texts(const std::string& folder) {
   return texts;
 }
 
-void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path) {
-  if (holds_tokenizer(options.texts, tokenizer)) return;
+std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path) {
+  if (holds_tokenizer(options.texts, tokenizer)) return "";
   options.ids.bos = tokenizer.bos_id();
   if (tokenizer.eos_id() >= 0) options.ids.eos = {tokenizer.eos_id()};
   options.save_tokenizer = [&tokenizer](const std::string& folder) { save_tokenizer(tokenizer, folder); };
   std::error_code ignored;
   const std::filesystem::path place(path);
   const bool is_folder = std::filesystem::is_directory(place, ignored);
-  if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) return;
+  if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) {
+    return tokenizer.files().empty() ? "" : left_behind(tokenizer, path, "is gone");
+  }
   const std::string folder = is_folder ? path : place.has_parent_path() ? place.parent_path().string() : ".";
-  std::map<std::string, std::string> companions = tokenizer_texts(folder);
-  if (holds_tokenizer(companions, tokenizer)) options.companion_files = std::move(companions);
+  std::map<std::string, std::string> beside = tokenizer_texts(folder);
+  if (holds_tokenizer(beside, tokenizer)) {
+    options.companion_files = std::move(beside);
+    return "";
+  }
+  const bool other =
+      is_folder && !beside.empty() && !tokenizer.files().empty();  // a checkpoint has the tokenizer alone
+  return other ? left_behind(tokenizer, path, "holds another tokenizer now") : "";
 }
 
 std::map<std::string, std::string> model_texts(const std::string& folder) {

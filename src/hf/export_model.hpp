@@ -31,10 +31,11 @@ struct ExportOptions {
 /// Returns all tokenizer files and chat templates of a folder, by name.
 std::map<std::string, std::string> tokenizer_texts(const std::string& folder);
 
-/// Makes the export write this tokenizer. Nothing changes if its files are those in options.texts, whatever its folder
-/// is called; otherwise they replace those. `path` is the file or folder in the deck: its further files are included if
-/// it still holds this tokenizer. Without a chat template there, the model's is kept.
-void carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path);
+/// Lets the export have this tokenizer: nothing to do where its files are those in options.texts, however its folder
+/// was named; else they take the place of those there. `path` is what the deck names, a file or a folder: its further
+/// files come along where it is still that of the tokenizer. Where it has no chat template the model's stays. Returns
+/// which files could not come along, as a warning, or "".
+std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path);
 
 /// Returns config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);

@@ -20,7 +20,7 @@ FamilyEntry family_mistral() {
           {.architecture = "MistralForCausalLM",
            .max_seq_len = 131072,
            .n_kv_heads = 8,
-           .windows = HuggingFaceFamily::Windows::all_layers}};
+           .windows = HuggingFaceFamily::Windows::listed_layers}};
 }
 
 }  // namespace llmtrain

@@ -20,9 +20,10 @@ Rope make_rope(const ModelConfig& config);
 struct HuggingFaceFamily {
   enum class Windows : uint8_t {
     none,
-    all_layers,   ///< a key without a value: no window; no key: `window`
-    even_layers,  ///< the same
-    last_layers,  ///< layers from max_window_layers on, with use_sliding_window
+    all_layers,     ///< a key without a value: none; no key: `window`
+    even_layers,    ///< the same
+    listed_layers,  ///< the same, in the layers of layer_types; without layer_types in all
+    last_layers,    ///< from max_window_layers on, with use_sliding_window
   };
   std::string_view architecture;  ///< "LlamaForCausalLM"
   int64_t max_seq_len = 2048;

@@ -24,13 +24,14 @@ struct ExportCommand {
   std::string source;
   std::string output;
   std::string dtype;
+  std::string tokenizer;
   std::string file_size = "5G";
   bool force = false;
 };
 
-/// Exports the weights of a checkpoint, read tensor by tensor; the accompanying files come from the folder that the run
-/// started from, if any, or from the checkpoint if that folder is gone.
-void export_checkpoint(const std::string& path, ExportOptions options) {
+/// The weights of a checkpoint, read piece by piece; what belongs to them comes from the folder that the run began
+/// with, if it did, or from the checkpoint where that is gone. `tokenizer_path`: see --tokenizer; may be empty.
+void export_checkpoint(const std::string& path, const std::string& tokenizer_path, ExportOptions options) {
   LoadedModel loaded(path, DType::f32);
   const Tokenizer* tokenizer = loaded.tokenizer();
   const std::string& origin = loaded.config().path;
@@ -44,7 +45,16 @@ void export_checkpoint(const std::string& path, ExportOptions options) {
   const Manifest& manifest = loaded.checkpoint()->manifest();
   if (tokenizer != nullptr) {
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
-    carry_tokenizer(options, *tokenizer, deck.data.tokenizer);
+    const bool named = !tokenizer_path.empty();
+    const std::string warning = carry_tokenizer(options, *tokenizer, named ? tokenizer_path : deck.data.tokenizer);
+    if (named && !warning.empty()) {
+      throw UserError(
+          std::filesystem::exists(tokenizer_path, ignored) ? ExitCode::bad_content : ExitCode::missing_input,
+          "--tokenizer: " + warning);
+    }
+    if (!warning.empty()) print_warnings({warning + " (--tokenizer DIR names where they are now)"});
+  } else if (!tokenizer_path.empty()) {
+    refuse_command_line("--tokenizer: the checkpoint has no tokenizer");
   }
   const std::vector<UnitSpec>& units = loaded.model().units();
   if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
@@ -62,7 +72,9 @@ void export_any(const ExportCommand& o) {
   options.file_bytes = parse_count_option("--file-size", o.file_size, between(1 << 10, 1e18));
   if (!o.dtype.empty()) options.type = parse_weight_type_option(o.dtype);
   if (const std::string checkpoint = CheckpointModel::find(o.source); !checkpoint.empty()) {
-    export_checkpoint(checkpoint, std::move(options));
+    export_checkpoint(checkpoint, o.tokenizer, std::move(options));
+  } else if (!o.tokenizer.empty()) {
+    refuse_command_line("--tokenizer: a Hugging Face folder is exported with the tokenizer that it holds");
   } else {
     print_warnings(convert_model(o.source, std::move(options)));
   }
@@ -88,6 +100,9 @@ Subcommand add_export(CLI::App& program) {
                   "type of the weights: fp32, bf16 or fp16; default: unchanged, for a checkpoint fp32");
   app->add_option("--file-size", o->file_size, "bytes of weights after which the next file starts")
       ->capture_default_str();
+  app->add_option("--tokenizer", o->tokenizer,
+                  "of a checkpoint: where the folder of its tokenizer is now, for the chat templates and other files "
+                  "beside the tokenizer");
   app->add_flag("--force", o->force, "replace the folder");
   return {app, [o] { export_any(*o); }};
 }

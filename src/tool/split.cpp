@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/philox.hpp"
@@ -28,7 +29,7 @@ constexpr int64_t copy_tokens = int64_t{1} << 20;
 
 struct SplitOptions {
   std::string input, train, validation;
-  std::string separator = "none";
+  std::string separator = "none", column = "text";
   double fraction = 0.1;
   std::string seed = "42";
   std::string limit = "64GiB";
@@ -65,9 +66,46 @@ void report_split(const SplitOptions& options, int64_t documents, int64_t chosen
                            options.validation, chosen, amounts);
 }
 
-bool is_empty(const DocumentSegment& segment, InputKind kind) {
-  return segment.first && segment.last && (kind == InputKind::text ? segment.text.empty() : is_blank(segment.text));
-}
+/// Recognises segments that are not documents: blank lines, empty rows and empty texts. Rows of JSON without the column
+/// of the text are only checked as JSON, since other programs may use them.
+class EmptyDocuments {
+ public:
+  explicit EmptyDocuments(const InputFile& input) : input_(input) {}
+
+  /// UserError (bad_content) for a row that cannot be read.
+  bool operator()(const DocumentSegment& segment) {
+    if (!segment.first || !segment.last) return false;
+    if (input_.kind == InputKind::text) return segment.text.empty();
+    if (is_blank(segment.text)) return true;
+    try {
+      return is_empty_row(segment.text);
+    } catch (const RowError& error) {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}:{}: byte {}: {}", input_.path, segment.line,
+                                  segment.offset + static_cast<int64_t>(error.byte()), error.reason()));
+    }
+  }
+
+ private:
+  bool is_empty_row(std::string_view line) {
+    if (input_.kind == InputKind::token_rows) {
+      parse_token_row(line, row_);
+      return row_.ids.empty();
+    }
+    if (!has_column_) {
+      const std::vector<std::string> keys = row_keys(line);
+      has_column_ = keys.empty() || std::ranges::find(keys, input_.format.column) != keys.end();
+    }
+    if (*has_column_) return !parse_text_row(line, input_.format.column, text_);
+    check_row(line);
+    return false;
+  }
+
+  const InputFile& input_;
+  std::optional<bool> has_column_;  // of the first row
+  TokenRow row_;
+  std::string text_;
+};
 
 [[noreturn]] void refuse_long_row(const InputFile& input, const DocumentSegment& first, DocumentReader& reader) {
   auto bytes = static_cast<int64_t>(first.text.size());
@@ -86,23 +124,31 @@ void split_text(const InputFile& input, const SplitOptions& options) {
   const ProgressReport report = terminal_report();
   DocumentSegment segment;
   int64_t documents = 0;
+  std::vector<bool> empty_segments;
   {
+    EmptyDocuments is_empty(input);
     DocumentReader reader(input, limit);
     const auto progress = percent_report(report, "counting documents");
     while (reader.next(segment)) {
       if (input.kind != InputKind::text && !segment.last) refuse_long_row(input, segment, reader);
-      documents += segment.last && !is_empty(segment, input.kind) ? 1 : 0;
+      empty_segments.push_back(is_empty(segment));
+      documents += segment.last && !empty_segments.back() ? 1 : 0;
       progress(reader.progress());
     }
   }
   const Selection selection(documents, options);
   OutputFile train(options.train, options.force), validation(options.validation, options.force);
   int64_t bytes[2] = {0, 0}, document = 0;
+  size_t segments = 0;
   OutputFile* side = &train;  // empty documents and blank lines stay with the document before them
   DocumentReader reader(input, limit);
   const auto progress = percent_report(report, "writing");
+  const auto refuse_change = [&] {
+    throw UserError(ExitCode::io, options.input + ": it was changed during reading; start again");
+  };
   while (reader.next(segment)) {
-    const bool empty = is_empty(segment, input.kind);
+    if (segments == empty_segments.size()) refuse_change();
+    const bool empty = empty_segments[segments++];
     if (segment.first && !empty) side = selection(document) ? &validation : &train;
     side->write(segment.text);
     side->write(segment.behind);
@@ -110,8 +156,7 @@ void split_text(const InputFile& input, const SplitOptions& options) {
     document += segment.last && !empty ? 1 : 0;
     progress(reader.progress());
   }
-  if (document != documents)
-    throw UserError(ExitCode::io, options.input + ": it was changed during reading; start again");
+  if (document != documents || segments != empty_segments.size()) refuse_change();
   for (OutputFile* file : {&train, &validation}) file->close();  // both are complete before either gets its name
   validation.finish();
   train.finish();
@@ -222,7 +267,8 @@ void check_names(const SplitOptions& options, InputKind kind) {
 
 void split(const SplitOptions& options) {
   if (!(options.fraction > 0 && options.fraction < 1)) refuse_command_line("--fraction: must be between 0 and 1");
-  const std::vector<InputFile> files = find_input_files({options.input}, options.rows.format(options.separator));
+  const std::vector<InputFile> files =
+      find_input_files({options.input}, options.rows.format(options.separator, options.column));
   report_notes(files, terminal_report());
   if (files.size() != 1) refuse_command_line("--input: give one file");
   check_names(options, files.front().kind);
@@ -250,6 +296,8 @@ Subcommand add_split(CLI::App& program) {
       ->capture_default_str();
   app->add_option("--unpacked-limit", options->limit, "maximum unpacked bytes of a compressed file")
       ->capture_default_str();
+  app->add_option("--text-column", options->column, "key of the text in rows")->capture_default_str();
+  app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
   options->rows.add_to(*app);
   app->add_flag("--force", options->force, "overwrite the files");
   return {app, [options] { split(*options); }};

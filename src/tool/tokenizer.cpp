@@ -15,6 +15,7 @@
 #include "core/files/content_hash.hpp"
 #include "core/files/file_handle.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/utf8.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "text/encode_stream.hpp"
 #include "tool/tool.hpp"
@@ -79,7 +80,32 @@ class IdPrinter {
   bool first_ = true;
 };
 
-/// Encodes in bounded memory if the tokenizer can.
+/// Tells once of bytes that are not UTF-8. They are encoded as U+FFFD or byte by byte, as the tokenizer does.
+class Utf8Notice {
+ public:
+  explicit Utf8Notice(std::string source) : source_(source == "-" ? "standard input" : std::move(source)) {}
+
+  void look_at(std::string_view part, bool last = false) {
+    constexpr size_t longest = 4;  // bytes of a character
+    if (told_) return;
+    rest_.append(part);
+    const size_t at = std::min(find_invalid_utf8(rest_), rest_.size());
+    if (at < rest_.size() && (last || rest_.size() - at >= longest)) {
+      std::cerr << without_controls(fmt::format("llmtool: warning: {}: byte {}: 0x{:02x} is not part of UTF-8 text\n",
+                                                source_, offset_ + at, static_cast<uint8_t>(rest_[at])));
+      told_ = true;
+    }
+    offset_ += at;
+    rest_.erase(0, at);
+  }
+
+ private:
+  std::string source_, rest_;
+  size_t offset_ = 0;  // of the rest, which may be the begin of a character
+  bool told_ = false;
+};
+
+/// In bounded memory where the tokenizer can.
 void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
   std::vector<int32_t> ids, behind;
   if (options.special_tokens) {
@@ -92,10 +118,13 @@ void encode_ids(const Tokenizer& tokenizer, const TokenizerOptions& options) {
   }
   IdPrinter printer;
   EncodeStream stream(tokenizer);
+  Utf8Notice notice(options.input);
   read_blocks(options.input, [&](std::string_view block) {
+    notice.look_at(block);
     stream.add(block, ids);
     printer.print(ids);
   });
+  notice.look_at("", true);
   stream.finish(ids);
   ids.insert(ids.end(), behind.begin(), behind.end());
   printer.print(ids);
@@ -109,6 +138,7 @@ void encode(const TokenizerOptions& options) {
     return;
   }
   const std::string text = read_input(options.input);
+  Utf8Notice(options.input).look_at(text, true);
   std::vector<int32_t> ids;
   std::vector<TextRange> ranges;
   tokenizer->encode_with_ranges(text, ids, ranges);

@@ -94,7 +94,9 @@ void Trainer::export_weights(Run& run) {
   options.texts = run.texts;
   throw_on_all_ranks(run.runtime.communicator(), [&] {
     const bool writes = run.runtime.communicator().rank() == 0 && tokenizer_ != nullptr;
-    if (writes) carry_tokenizer(options, *tokenizer_, config_.data.tokenizer_path());
+    if (!writes) return;
+    const std::string warning = carry_tokenizer(options, *tokenizer_, config_.data.tokenizer);
+    if (!warning.empty()) run.log.warn(warning);
   });
   export_model(options, shape_, params_, run.runtime.communicator());
   run.log.print("exported   " + options.output);

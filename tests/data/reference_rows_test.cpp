@@ -17,6 +17,7 @@ using test::all_tokens;
 using test::content_of;
 using test::DatasetTest;
 using test::offsets_of;
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
@@ -77,7 +78,16 @@ TEST_F(ReferenceRows, SourceTextStaysText) {
     const std::string bare = text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : text;
     EXPECT_EQ(texts(folder_.file("x.js", text)), std::vector<std::string>{bare}) << text;
   }
-  // Rows, although the second one has an error.
+  const std::string commented = "# words\n// more\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
+  EXPECT_EQ(texts(folder_.file("x.txt", commented)), std::vector<std::string>{commented});
+  EXPECT_THAT(reports_, Contains(HasSubstr("x.txt: lines of JSON objects follow the comments")));
+  // Rows, although the first one is empty, or far behind.
+  config_.train = {folder_.file("x", "{}\n{\"text\": \"a\"}\n")};
+  EXPECT_THAT(refused(), HasSubstr("x:1: byte 0: no column 'text'"));
+  EXPECT_EQ(texts(folder_.file("x", std::string(2 << 20, '\n') + "{\"text\": \"a\"}\n{\"text\": \"b\"}\n")).size(), 2U);
+  config_.train = {folder_.file("x.jsonl", "\x1E{\"text\": \"a\"}\n\x1E{\"text\": \"b\"}\n")};
+  EXPECT_THAT(refused(), AllOf(HasSubstr("x.jsonl: byte 0: 0x1E"), HasSubstr("RFC 7464")));
+  // Rows, although something is wrong with the second one.
   config_.train = {folder_.file("x", "{\"text\": \"a\"}\n{\"text\": \"b\"\n")};
   EXPECT_THAT(refused(), HasSubstr("x:2: byte 26: not valid JSON"));
   config_.train = {folder_.file("x", "{\"text\": \"a\"},\n{\"text\": \"b\"},\n")};

@@ -40,7 +40,7 @@ TEST(CarryTokenizer, AnySpellingOfTheModelsFolderCarriesAllOfIt) {
   for (const fs::path& path : {model, model / "", model / "tokenizer.json", folder / "link", folder / "link/../model",
                                folder / "link/tokenizer.json"}) {
     const auto tokenizer = load_tokenizer(path.string());
-    carry_tokenizer(options, *tokenizer, path.string());
+    EXPECT_EQ(carry_tokenizer(options, *tokenizer, path.string()), "");
     EXPECT_FALSE(options.save_tokenizer) << path;
   }
 }
@@ -55,14 +55,18 @@ TEST(CarryTokenizer, AnotherFolderBringsItsOwnFiles) {
   options.texts = model_texts((folder / "model").string());
   const std::string path = (folder / "other/tokenizer.json").string();
   const auto tokenizer = load_tokenizer(path);
-  carry_tokenizer(options, *tokenizer, path);
+  EXPECT_EQ(carry_tokenizer(options, *tokenizer, path), "");
   EXPECT_TRUE(options.save_tokenizer);
   EXPECT_EQ(options.companion_files.at("chat_template.jinja"), "{{ other }}");
   EXPECT_EQ(options.companion_files.count("added_tokens.json"), 1U);
-  write(folder / "other/tokenizer_config.json", "{}");  // no longer the tokenizer's
+  write(folder / "other/tokenizer_config.json", "{}");  // not the tokenizer's any more
   options.companion_files.clear();
-  carry_tokenizer(options, *tokenizer, path);
+  EXPECT_NE(carry_tokenizer(options, *tokenizer, (folder / "other").string()), "");
   EXPECT_TRUE(options.companion_files.empty());
+  const std::string gone = carry_tokenizer(options, *tokenizer, (folder / "gone").string());
+  EXPECT_NE(gone.find("gone: the place of the tokenizer is gone"), std::string::npos) << gone;
+  EXPECT_NE(gone.find("chat_template.jinja"), std::string::npos) << gone;
+  EXPECT_EQ(gone.find("tokenizer.json"), std::string::npos) << gone;  // the export has it
 }
 
 }  // namespace

@@ -161,14 +161,32 @@ TEST(HfConfig, RopeOfBothStyles) {
               HasSubstr("rope_scaling.factor"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":[1])")), HasSubstr("rope_scaling: must be an object"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"type":"linear","factor":2},"rope_parameters":{})")),
-              HasSubstr("contradicts rope_parameters"));
-  EXPECT_THAT(refusal(with(small, R"("partial_rotary_factor":0.5)")), HasSubstr("only phi3"));
+              HasSubstr("means something else than rope_parameters"));
+  // Without scaling, the other families of Transformers do not read it.
+  for (const char* place : {R"("partial_rotary_factor":0.5)", R"("rope_parameters":{"partial_rotary_factor":0.5})"}) {
+    EXPECT_EQ(rope(with(small, place)).partial_rotary_factor, 1);
+    EXPECT_THAT(parse(with(small, place)).warnings, ElementsAre(HasSubstr("'partial_rotary_factor'")));
+  }
+  EXPECT_THAT(refusal(with(small, R"("partial_rotary_factor":0.5,"rope_scaling":{"type":"linear","factor":2})")),
+              HasSubstr("only phi3"));
 }
 
 TEST(HfConfig, WindowsOfLayers) {
   const auto model = [](const std::string& text) { return parse(text).model; };
   EXPECT_EQ(model(with(mistral(small), R"("sliding_window":null)")).sliding_window, 0);
   EXPECT_EQ(model(with(mistral(small), R"("sliding_window":7)")).sliding_window, 7);
+  const auto layers = [&](const std::string& types) {
+    return model(with(mistral(small), R"("sliding_window":7,"layer_types":)" + types));
+  };
+  EXPECT_EQ(layers(R"(["full_attention","attention"])").sliding_window, 0);
+  EXPECT_EQ(layers("null").sliding_window, 7);
+  EXPECT_TRUE(layers(R"(["sliding_attention","sliding_attention"])").sliding_window_layers.empty());
+  EXPECT_THAT(layers(R"(["full_attention","sliding_attention"])").sliding_window_layers, ElementsAre(1));
+  EXPECT_THAT(refusal(with(mistral(small), R"("layer_types":[])")), HasSubstr("0 entries for 2 layers"));
+  const std::string unread = R"("layer_types":["sliding_attention","full_attention"])";
+  EXPECT_THAT(parse(with(small, unread)).warnings, ElementsAre(HasSubstr("'layer_types'")));
+  EXPECT_EQ(model(with(phi3(small), R"("sliding_window":7,)" + unread)).sliding_window_layers.size(), 0U);
+  EXPECT_THAT(parse(with(small, R"("layer_types":["full_attention","full_attention"])")).warnings, IsEmpty());
   const std::string used = R"("use_sliding_window":true,"sliding_window":16)";
   EXPECT_EQ(model(with(qwen2(small), used)).sliding_window, 0);  // no layer is at or above the 28th
   const ModelConfig upper = model(with(qwen2(small), used + R"(,"max_window_layers":1)"));
@@ -187,7 +205,9 @@ TEST(HfConfig, WindowsOfLayers) {
 TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const std::map<std::string, std::string> additions = {
       {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},
-      {R"("pruned_heads":{"0":[1]})", "pruned heads are not supported"},
+      {R"("is_causal":false)", "is_causal: false: only causal attention is known"},
+      {R"("is_causal":null)", "is_causal: null"},
+      {R"("per_layer_config":{"1":{"num_key_value_heads":1}})", "per_layer_config"},
       {R"("hidden_act":"relu2")", "hidden_act: 'relu2'"},
       {R"("is_encoder_decoder":true)", "only decoders are known"},
       {R"("tie_word_embeddings":1)", "tie_word_embeddings: must be true or false, not 1"},
@@ -201,7 +221,10 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   for (const auto& [addition, message] : additions) {
     EXPECT_THAT(refusal(with(small, addition)), AllOf(HasSubstr("config.json: "), HasSubstr(message))) << addition;
   }
-  EXPECT_THAT(refusal(R"({"model_type":"bloom"})"), HasSubstr("model_type 'bloom' is not supported"));
+  EXPECT_EQ(refusal(with(small, R"("is_causal":true,"per_layer_config":{})")), "accepted");
+  EXPECT_THAT(refusal(with(gemma2(small), R"("use_bidirectional_attention":true)")), HasSubstr("only causal"));
+  EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("add_cross_attention":true)")), HasSubstr("cross-attention"));
+  EXPECT_THAT(refusal(R"({"model_type":"bloom"})"), HasSubstr("model_type 'bloom' is not known"));
   EXPECT_THAT(refusal(R"({"model_type":"llama4","architectures":["Llama4ForCausalLM"]})"),
               HasSubstr("did you mean llama"));
   EXPECT_THAT(refusal("{}"), HasSubstr("neither model_type nor architectures"));
@@ -229,7 +252,19 @@ TEST(HfConfig, KeysThatNothingReadsAreOneWarning) {
                                 HasSubstr("'rms_norm_epss' (did you mean rms_norm_eps?)"),
                                 HasSubstr("'sliding_window'"), HasSubstr("rope_scaling.'colour'"))));
   EXPECT_EQ(parse(with(small, many)).model.sliding_window, 0);
-  // A family without such a key computes the same anyway.
+  for (const auto& [key, silent, named] : std::vector<std::array<std::string, 3>>{
+           {"add_cross_attention", "false", "true"},
+           {"compression_config", "null", R"({"quant_method":"compressed-tensors"})"},
+           {"pruned_heads", "{}", R"({"0":[1]})"},
+           {"rope_interleaved", "false", "true"},
+           {"use_bidirectional_attention", "false", "true"},
+           {"use_mrope", "false", "true"}}) {
+    const std::string start = '"' + key + "\":";
+    EXPECT_THAT(warnings(with(small, start + named)), ElementsAre(HasSubstr("'" + key + "'")));
+    if (silent == "null") continue;
+    EXPECT_THAT(warnings(with(small, start + silent)), IsEmpty());
+  }
+  // A family that has no such key computes what it computes anyway.
   EXPECT_TRUE(parse(with(qwen2(small), R"("attention_bias":false)")).model.qkv_bias);
   EXPECT_THAT(warnings(with(qwen2(small), R"("attention_bias":false)")), ElementsAre(HasSubstr("'attention_bias'")));
   EXPECT_THAT(warnings(with(mistral(small), R"("attention_bias":false,"mlp_bias":false)")), IsEmpty());
@@ -282,11 +317,9 @@ TEST(HfConfig, PublishedKeysWithoutEffectAreTakenWithTheirPublishedValueOnly) {
   };
   const std::string gemma = with(gemma2(small), R"("head_dim":12,"sliding_window":4096)");
   const std::vector<Case> cases = {
-      {qwen2(small), R"("use_mrope":false)", R"("use_mrope":true)"},
       {phi3(small), R"("full_attn_mod":1)", R"("full_attn_mod":2)"},
       {phi3(small), R"("interpolate_factor":1,"lm_head_bias":false)", R"("lm_head_bias":true)"},
       {gemma, R"("sliding_window_size":4096)", R"("sliding_window_size":2048)"},
-      {small, R"("is_llama_config":true,"rope_interleaved":false)", R"("rope_interleaved":true)"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(refusal(with(c.model, c.published)), "accepted") << c.published;
@@ -329,7 +362,8 @@ TEST(HfConfig, WhatIsWrittenIsReadAgain) {
         with(small, R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
                     R"("original_max_position_embeddings":512})"),
         with(small, R"("rope_scaling":{"rope_type":"dynamic","factor":2})"), mistral(small),
-        with(mistral(small), R"("sliding_window":null)"), qwen2(small),
+        with(mistral(small), R"("sliding_window":null)"),
+        with(mistral(small), R"("layer_types":["full_attention","sliding_attention"])"), qwen2(small),
         with(qwen2(small), R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":1)"),
         with(qwen2(small), R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":0)"),
         with(qwen2(small), R"("rope_scaling":{"type":"yarn","factor":4.5,"original_max_position_embeddings":3276,)"

@@ -197,6 +197,73 @@ TEST_F(DataTools, TheRowLimitHoldsEverywhere) {
   EXPECT_EQ(llmtool({"validate", path("a.jsonl"), "--row-limit", "0"}).code, 64);
 }
 
+// A line end is not part of the row, and the last row may have none.
+TEST_F(DataTools, TheRowLimitIsTheLongestRow) {
+  const std::string longest = R"({"text":"abcdefgh"})";  // 19 bytes
+  for (const std::string end : {"\n", "\r\n", ""}) {
+    file("a.jsonl", "{\"text\":\"x\"}\n" + longest + end);
+    for (const auto& [limit, code] : {std::pair{"19", 0}, {"18", 65}}) {
+      EXPECT_EQ(llmtool({"validate", path("a.jsonl"), "--row-limit", limit}).code, code) << limit << end;
+      EXPECT_EQ(split("a.jsonl", ".jsonl", {"--fraction", "0.5", "--row-limit", limit}).code, code) << limit << end;
+    }
+  }
+}
+
+// What prepare and validate refuse or count as empty.
+TEST_F(DataTools, SplitReadsRowsAsTheOthersDo) {
+  const std::string good = "{\"text\":\"a\"}\n{\"text\":\"b\"}\n";
+  for (const std::string bad : {"{\"text\":\"a\"\n", "[1]\n", "{}\n", "{\"text\":1}\n"}) {
+    file("a.jsonl", good + bad);
+    const Outcome outcome = split("a.jsonl", ".jsonl", {"--fraction", "0.5"});
+    EXPECT_EQ(outcome.code, 65) << bad;
+    EXPECT_THAT(outcome.err, HasSubstr("a.jsonl:3: byte")) << bad;
+    EXPECT_EQ(llmtool({"validate", path("a.jsonl")}).code, 65) << bad;
+  }
+  file("a.jsonl", "{\"text\":\"a\"}\n{\"text\":null}\n{\"text\":\"\"}\n{\"text\":\"b\"}\n");
+  const Outcome outcome = split("a.jsonl", ".jsonl", {"--fraction", "0.5"});
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("train.jsonl: 1 documents"), HasSubstr("validation.jsonl: 1 documents")))
+      << outcome.err;
+  // Rows for other programs are rows, too; with --text-column their texts are looked at.
+  file("a.jsonl", "{\"content\":\"\"}\n{\"content\":\"b\"}\n");
+  EXPECT_EQ(split("a.jsonl", ".jsonl", {"--fraction", "0.5"}).code, 0);
+  EXPECT_EQ(split("a.jsonl", ".jsonl", {"--fraction", "0.5", "--text-column", "content"}).code, 65) << "one document";
+}
+
+// Text in UTF-16 without a mark is UTF-8, but for its sense.
+TEST_F(DataTools, WideCharactersAreRefusedEverywhere) {
+  const auto wide = [](const std::string& text, bool little, size_t width) {
+    std::string out;
+    for (const char c : text) {
+      const std::string zeros(width - 1, '\0');
+      out += little ? c + zeros : zeros + c;
+    }
+    return out;
+  };
+  const std::string rows = "{\"text\":\"a\"}\n{\"text\":\"b\"}\n", text = "plain words\n";
+  const std::string russian("\x3f\x04\x40\x04\x38\x04\x20\x00\x32\x04\x35\x04\x42\x04", 14);
+  const struct {
+    std::string name, content, remedy;
+  } cases[] = {{"a.json", wide(rows, false, 2), "iconv -f UTF-16BE"},
+               {"a.jsonl", wide(rows, true, 2), "UTF-16LE"},
+               {"a.txt", wide(text, true, 2), "UTF-16LE"},
+               {"a.txt", wide(text, true, 4), "UTF-32LE"},
+               {"a.txt", wide(text, false, 4), "UTF-32BE"},
+               {"a.txt", russian, "UTF-16LE"}};
+  for (const auto& [name, content, remedy] : cases) {
+    file(name, content);
+    for (const Outcome& outcome :
+         {llmtool({"validate", path(name)}), split(name, ".jsonl"),
+          llmtool({"prepare", "--input", path(name), "--tokenizer", "bytes", "--output", path("a.h5"), "--force"})}) {
+      EXPECT_EQ(outcome.code, 65) << name;
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr("a NUL at every second byte"), HasSubstr(remedy))) << name;
+    }
+  }
+  for (const std::string& fine : {std::string("abc\0def\0ghi\0", 12), std::string("a\0\n", 3)}) {
+    file("a.txt", fine);
+    EXPECT_EQ(llmtool({"validate", path("a.txt")}).code, 0);
+  }
+}
+
 TEST_F(DataTools, SplitRefusals) {
   file("a.txt", "one|two|three|four|five");
   EXPECT_EQ(split("a.txt", ".txt").code, 65) << "one document";

@@ -14,6 +14,7 @@ class DelimiterMover {
   void add(std::span<const int32_t> ids, std::vector<int32_t>& out) {
     for (const int32_t id : ids) {
       if (id == delimiter_) {
+        found_ = true;
         if (started_) close(out);
       } else {
         out.push_back(id);
@@ -33,12 +34,13 @@ class DelimiterMover {
   }
   const std::vector<uint64_t>& offsets() const { return offsets_; }
   int64_t empty() const { return empty_; }
+  bool found_delimiter() const { return found_; }
 
  private:
   int32_t delimiter_, eos_;
   std::vector<uint64_t> offsets_ = {0};
-  uint64_t length_ = 0;  // tokens of the open document
-  bool started_ = false;
+  uint64_t length_ = 0;  // of the document that is open
+  bool started_ = false, found_ = false;
   int64_t empty_ = 0;
 };
 

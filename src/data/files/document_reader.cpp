@@ -55,13 +55,26 @@ void DocumentReader::take(size_t end, DocumentSegment& segment) {
   begin_ = searched_ = end;
 }
 
+/// Of what is left: a row may have a carriage return beside its limit.
+bool DocumentReader::is_too_long(size_t end) const {
+  const bool carriage_return = separator_ == "\n" && end > begin_ && buffer_[end - 1] == '\r';
+  return end - begin_ > static_cast<size_t>(longest_) + (carriage_return ? 1 : 0);
+}
+
+void DocumentReader::take_longest(DocumentSegment& segment) {
+  size_t end = begin_ + static_cast<size_t>(longest_);
+  for (int back = 0; back < 3 && end > begin_ + 1 && is_utf8_continuation(buffer_[end]); ++back) --end;
+  take(end, segment);
+  segment.last = false;
+  in_document_ = true;
+}
+
 bool DocumentReader::next(DocumentSegment& segment) {
   segment.behind.clear();
   segment.last = true;
   while (true) {
     const size_t found = separator_.empty() ? std::string::npos : buffer_.find(separator_, searched_);
-    const auto most = static_cast<size_t>(longest_) + (separator_ == "\n" ? 1 : 0);
-    if (found != std::string::npos && found - begin_ <= most) {
+    if (found != std::string::npos && !is_too_long(found)) {
       take(found, segment);
       segment.behind = separator_;
       line_ += std::count(separator_.begin(), separator_.end(), '\n');
@@ -70,15 +83,13 @@ bool DocumentReader::next(DocumentSegment& segment) {
       return true;
     }
     searched_ = std::max(searched_, buffer_.size() - std::min(buffer_.size(), separator_.size()));
-    if (buffer_.size() - begin_ > most + separator_.size()) {
-      size_t end = begin_ + static_cast<size_t>(longest_);
-      for (int back = 0; back < 3 && end > begin_ + 1 && is_utf8_continuation(buffer_[end]); ++back) --end;
-      take(end, segment);
-      segment.last = false;
-      in_document_ = true;
+    const size_t most = static_cast<size_t>(longest_) + 1 + separator_.size();
+    const bool cut = found != std::string::npos || buffer_.size() - begin_ > most;
+    if (!cut && fill()) continue;
+    if (cut || is_too_long(buffer_.size())) {
+      take_longest(segment);
       return true;
     }
-    if (fill()) continue;
     if (begin_ == buffer_.size() && !in_document_) return false;
     take(buffer_.size(), segment);
     in_document_ = false;

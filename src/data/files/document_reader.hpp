@@ -36,6 +36,8 @@ class DocumentReader {
  private:
   bool fill();
   void take(size_t end, DocumentSegment& segment);
+  void take_longest(DocumentSegment& segment);
+  bool is_too_long(size_t end) const;
 
   FileHandle file_;
   std::unique_ptr<CompressedReader> unpacked_;

@@ -44,6 +44,46 @@ constexpr RefusedFormat refused_formats[] = {
     {".lz4", "\x04\x22\x4D\x18", "only gzip and zstd are supported; run lz4 -dc FILE.lz4 | zstd > FILE.zst"},
 };
 
+/// Text of ASCII in UTF-16 has a NUL at every second byte, another alphabet's a control character; and a NUL where a
+/// line ends. Text in UTF-32 has both.
+void refuse_wide_characters(const std::string& path, std::string_view head) {
+  const auto refuse = [&](std::string_view what, std::string_view name) {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}:1: byte 0: {} (it looks like {}: convert it, e.g. with iconv -f {} -t UTF-8)", path,
+                                what, name.substr(0, 6), name));
+  };
+  for (const std::string_view mark : {"\xFF\xFE", "\xFE\xFF"}) {
+    const auto first = static_cast<uint8_t>(mark.front());
+    if (head.starts_with(mark)) refuse(fmt::format("0x{:02x} is not part of UTF-8 text", first), "UTF-16");
+  }
+  constexpr size_t sample = size_t{1} << 16;
+  const std::string_view text = head.substr(0, std::min(sample, head.size() & ~size_t{1}));
+  const size_t pairs = text.size() / 2;
+  size_t nul[2] = {0, 0}, control[2] = {0, 0};
+  for (size_t i = 0; i < text.size(); ++i) {
+    nul[i % 2] += text[i] == '\0' ? 1 : 0;
+    control[i % 2] += static_cast<uint8_t>(text[i]) < 0x20 ? 1 : 0;
+  }
+  for (const size_t high : {0, 1}) {
+    const bool wide = pairs >= 2 && 10 * control[high] >= 9 * pairs && 20 * nul[high] >= pairs;
+    const size_t filled = text.size() - nul[0] - nul[1];
+    if (!wide || 5 * filled < text.size()) continue;  // nothing but NULs is another fault
+    const bool four = 5 * filled < 2 * text.size();
+    refuse("a NUL at every second byte",
+           four ? (high == 0 ? "UTF-32BE" : "UTF-32LE") : (high == 0 ? "UTF-16BE" : "UTF-16LE"));
+  }
+}
+
+/// Records that a byte 0x1E begins.
+void refuse_sequence(const InputFile& input, std::string_view head) {
+  const size_t first = head.find_first_not_of(blank, static_cast<size_t>(input.text_begin));
+  if (first == std::string_view::npos || head[first] != '\x1E') return;
+  throw UserError(ExitCode::bad_content,
+                  fmt::format("{}: byte {}: 0x1E begins the records of a JSON text sequence (RFC 7464), which is not "
+                              "read: tr -d '\\036' < FILE > FILE.jsonl makes rows of it",
+                              input.path, first));
+}
+
 void refuse_format(const std::string& path, std::string_view head) {
   for (const RefusedFormat& format : refused_formats) {
     const bool named = has_ending(uncompressed_name(path), format.ending);
@@ -114,21 +154,52 @@ size_t end_of_object(std::string_view text, size_t at) {
 
 enum class Rows : uint8_t { none, one, several };
 
-/// Returns true if a text begins with rows of JSON: an object with a key on one line, followed by nothing or by another
-/// object. If the text ends within a line, the available beginning decides.
+/// Returns where the value behind an object begins; some write commas between objects.
+size_t next_value(std::string_view text, size_t end) {
+  return text.find_first_not_of(" \t\r\n,", std::min(end, text.size()));
+}
+
+/// Returns whether a text begins with rows of JSON: an object with a key on one line, behind which there is nothing or
+/// another object. Empty objects may stand before it. A line that the text cuts is judged by what is there.
 Rows rows_in(std::string_view text) {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
-  const size_t first = text.find_first_not_of(blank);
-  if (first == std::string_view::npos || text[first] != '{') return Rows::none;
+  size_t first = text.find_first_not_of(blank);
+  bool alone = true;
+  const auto begins_object = [&] { return first != std::string_view::npos && text[first] == '{'; };
+  for (; begins_object(); alone = false) {
+    const size_t close = text.find_first_not_of(" \t", first + 1);
+    if (close == std::string_view::npos || text[close] != '}') break;
+    first = next_value(text, close + 1);
+  }
+  if (!begins_object()) return Rows::none;
   const size_t end = end_of_object(text, first);
   if (end == std::string_view::npos) return Rows::none;
-  const size_t next =
-      text.find_first_not_of(" \t\r\n,", std::min(end, text.size()));  // some programs write commas between them
-  if (next == std::string_view::npos) return Rows::one;
+  const size_t next = next_value(text, end);
+  if (next == std::string_view::npos) return alone ? Rows::one : Rows::several;
   return text[next] == '{' ? Rows::several : Rows::none;
 }
 
-/// Examines the first row. Returns false if it has neither ids nor the column of the text.
+/// The text behind the comments that it begins with.
+std::string_view behind_comments(std::string_view text) {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  for (;;) {
+    text.remove_prefix(std::min(text.find_first_not_of(blank), text.size()));
+    if (!text.starts_with('#') && !text.starts_with("//")) return text;
+    text.remove_prefix(std::min(text.find('\n'), text.size()));
+  }
+}
+
+/// At least a piece, and on to what is not blank.
+const std::string& read_head(Beginning& beginning) {
+  constexpr int64_t most = int64_t{64} << 20;
+  for (int64_t wanted = hash_piece;; wanted *= 2) {
+    const std::string& head = beginning.read(wanted);
+    const bool ended = static_cast<int64_t>(head.size()) < wanted;
+    if (ended || wanted >= most || head.find_first_not_of(blank) != std::string::npos) return head;
+  }
+}
+
+/// Looks at the first row. False: it has neither ids nor the column of the text.
 bool examine_rows(Beginning& beginning, InputFile& input) {
   input.kind = InputKind::text_rows;
   size_t at = static_cast<size_t>(input.text_begin);
@@ -200,14 +271,16 @@ void examine_input(const FileHandle& file, InputFile& input) {
     throw UserError(ExitCode::bad_content, input.path + ": token files cannot be compressed; unpack it");
   }
   Beginning beginning(file, input);
-  const std::string& head = beginning.read(hash_piece);
+  const std::string& head = read_head(beginning);
   refuse_format(input.path, head);
+  refuse_wide_characters(input.path, head);
   if (head.starts_with(byte_order_mark)) input.text_begin = static_cast<int64_t>(byte_order_mark.size());
   const bool packed = input.compression != Compression::none;
   if (!packed && input.bytes == input.text_begin) {
     throw UserError(ExitCode::bad_content, input.path + ": the file is empty");
   }
   const bool named = names_rows(name), json = has_ending(name, ".json");
+  if (named || !input.format.json_as_text) refuse_sequence(input, head);
   const Rows rows = named ? Rows::several : input.format.json_as_text ? Rows::none : rows_in(head);
   if (rows != Rows::none) {
     const bool readable = examine_rows(beginning, input);
@@ -221,6 +294,12 @@ void examine_input(const FileHandle& file, InputFile& input) {
     return;
   }
   if (json && !input.format.json_as_text) refuse_whole_json(input, head);
+  if (!input.format.json_as_text && rows_in(behind_comments(head)) == Rows::several) {
+    input.notes.push_back(
+        fmt::format("{}: lines of JSON objects follow the comments that it begins with, and all of it is read as text; "
+                    "to read rows, remove the comments: grep -v '^#' FILE > FILE.jsonl",
+                    input.path));
+  }
   examine_lines(head, input);
 }
 

@@ -47,7 +47,9 @@ void parse_token_row(std::string_view line, TokenRow& row);
 /// Returns the text in `column`, decoded to UTF-8; false if it is empty or null. Throws RowError, also for a row with
 /// input_ids.
 bool parse_text_row(std::string_view line, const std::string& column, std::string& text);
-/// Returns the keys of a row, none if the line is not a row.
+/// RowError when the line is no JSON object.
+void check_row(std::string_view line);
+/// The keys of a row, none of what is no row.
 std::vector<std::string> row_keys(std::string_view line);
 /// Returns true for a line of white space, which is not a row. The line end may be present.
 bool is_blank(std::string_view line);

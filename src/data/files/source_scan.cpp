@@ -156,10 +156,7 @@ class Scanner {
   [[noreturn]] static void refuse(const FilePiece& piece, const FileHandle& handle, size_t at,
                                   std::string_view buffer) {
     std::string what = fmt::format("0x{:02x} is not part of UTF-8 text", static_cast<uint8_t>(buffer[at]));
-    const bool mark = piece.begin == 0 && buffer.size() >= 2 &&
-                      (buffer.substr(0, 2) == "\xFF\xFE" || buffer.substr(0, 2) == "\xFE\xFF");
-    what += mark ? " (it looks like UTF-16; convert it, e.g. with iconv -f UTF-16 -t UTF-8)"
-                 : " (convert the file, e.g. with iconv -t UTF-8)";
+    what += " (convert the file, e.g. with iconv -t UTF-8)";
     fail_at_byte(handle, piece.begin + static_cast<int64_t>(at), what);
   }
 

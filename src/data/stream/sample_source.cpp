@@ -1,11 +1,25 @@
 #include "data/stream/sample_source.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "core/error.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+/// The token file, which may be in the cache, and the first of the files that it was made of.
+std::string place_of(const TokenFileInfo& info) {
+  if (info.sources.empty()) return info.path;
+  const std::string& source = info.sources.front();  // name, size and hash
+  const size_t size = source.rfind(' ', source.rfind(' ') - 1);
+  return fmt::format("{} (made of {}{})", info.path, source.substr(0, size), info.sources.size() > 1 ? ", ..." : "");
+}
+
+}  // namespace
 
 SampleSource::SampleSource(std::shared_ptr<const TokenFile> file, const DataConfig& data, const BatchConfig& batch,
                            int64_t first_id)
@@ -24,8 +38,8 @@ void SampleSource::require_trained_target() const {
     if (trained_targets(sample, mask) > 0) return;
   }
   throw UserError(ExitCode::bad_content,
-                  file_->info().path +
-                      ": none of its tokens is a target to train on: every label is -100, the mask is 0 everywhere, or "
+                  place_of(file_->info()) +
+                      ": no token of it is a target to train on: every label is -100, the mask is 0 everywhere, or "
                       "no document has two tokens");
 }
 

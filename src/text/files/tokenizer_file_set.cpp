@@ -5,6 +5,7 @@
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
+#include "core/files/folder_handle.hpp"
 #include "text/files/tokenizer_json.hpp"
 #include "text/sentencepiece/sentencepiece_model.hpp"
 
@@ -16,9 +17,15 @@ namespace names = tokenizer_names;
 
 constexpr int64_t max_config = int64_t{1} << 20;  ///< bytes
 
+/// UserError(missing_input) for a link to what is not there, which another file must not take the place of.
 bool has_file(const std::string& folder, std::string_view name) {
   std::error_code ignored;
-  return fs::is_regular_file(folder + std::string(name), ignored);
+  const std::string path = folder + std::string(name);
+  if (fs::is_regular_file(path, ignored)) return true;
+  if (fs::is_symlink(path, ignored) && !fs::exists(path, ignored)) {
+    FolderHandle::open(folder.empty() ? "." : folder).open_to_read(std::string(name));
+  }
+  return false;
 }
 
 void add_file(std::string_view name, int64_t max_bytes, TokenizerFileSet& set) {

@@ -56,8 +56,11 @@ void RegexTranslator::member(const Options& options, int depth, BracketMembers& 
     std::string_view name = pattern_.substr(i_ + 2, end - i_ - 2);
     const bool negated = name.starts_with('^');
     if (negated) name.remove_prefix(1);
-    const KnownSet* set = name.size() < 3 ? nullptr : known_set(name == "digit" ? "Nd" : name);
-    if (set == nullptr) refuse_construct(fmt::format("[:{}:]", printable(name)));
+    constexpr std::array<std::string_view, 14> names = {"alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph",
+                                                        "lower", "print", "punct", "space", "upper", "word",  "xdigit"};
+    if (std::ranges::find(names, name) == names.end()) refuse_construct(fmt::format("[:{}:]", printable(name)));
+    check_case(options, name);
+    const KnownSet* set = known_set(name == "punct" ? posix_punct_name : name);
     i_ = end + 2;
     return add(*set, negated, to);
   }
@@ -100,7 +103,7 @@ bool RegexTranslator::set_escape(const Options& options, BracketMembers& to) {
   i_ += 2;
   check_case(options, pattern_.substr(i_ + 1, pattern_.find('}', i_) - i_ - 1));
   bool negated = letter == 'P';
-  const KnownSet& set = property(negated);
+  const KnownSet& set = property(negated, true);
   add(set, negated, to);
   return true;
 }
@@ -111,7 +114,7 @@ char32_t RegexTranslator::single(const Options& options) {
     if (at_end()) refuse("ends with a \\");
     if (take("b")) {
       c = 8;
-    } else if (!character_escape(c)) {
+    } else if (!character_escape(c) && !octal_escape(c)) {
       refuse_construct(fmt::format("the escape \\{} in brackets", pattern_.substr(i_, 1)));
     }
   } else {

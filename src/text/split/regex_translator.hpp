@@ -1,6 +1,6 @@
 #pragma once
-// Translator from Oniguruma's syntax to PCRE2's, for regex_syntax.cpp alone; regex_brackets.cpp defines some of its
-// functions.
+// Translator from Oniguruma's syntax to PCRE2's, for regex_syntax.cpp alone; regex_brackets.cpp and regex_escapes.cpp
+// define some of its functions.
 
 #include <fmt/format.h>
 
@@ -41,6 +41,7 @@ class RegexTranslator {
     if (find_invalid_utf8(pattern_) != std::string_view::npos) refuse("is not UTF-8");
     const std::string out = alternatives({}, 0);
     if (i_ < pattern_.size()) refuse("has a ) without (");
+    if (calls_ && refers_) refuse_construct("calls of groups beside references to them");
     return out;
   }
 
@@ -182,8 +183,7 @@ class RegexTranslator {
       if (!good || !take(">")) refuse("has a group whose name is not one of letters, digits and _");
       if (!groups_.empty() && !named_) refuse_construct("groups with and without names together");
       named_ = true;
-      groups_.push_back(name);
-      return {group("(?<" + name + ">", options, depth)};
+      return {capture(name, "(?<" + name + ">", options, depth)};
     }
     if (starts("(?")) {
       const size_t begin = i_;
@@ -196,8 +196,15 @@ class RegexTranslator {
     if (starts("(*")) refuse_construct("a callout (*...)");
     ++i_;
     if (named_) refuse_construct("groups with and without names together");
-    groups_.emplace_back();
-    return {group("(", options, depth)};
+    return {capture("", "(", options, depth)};
+  }
+  std::string capture(const std::string& name, std::string_view opening, const Options& options, int depth) {
+    const size_t own = groups_.size();
+    groups_.push_back(name);
+    closed_.push_back(false);
+    std::string text = group(opening, options, depth);
+    closed_[own] = true;
+    return text;
   }
 
   Atom atom(const Options& options, int depth) {
@@ -258,8 +265,8 @@ class RegexTranslator {
         return nullptr;
     }
   }
-  /// Reads {name} or {^name} after \p or \P.
-  const KnownSet& property(bool& negated) {
+  /// {name}, {^name} behind \p or \P.
+  const KnownSet& property(bool& negated, bool in_brackets) {
     const size_t end = pattern_.find('}', i_);
     if (end == std::string_view::npos) refuse("has a \\p{ without }");
     std::string_view name = pattern_.substr(i_ + 1, end - i_ - 1);
@@ -268,116 +275,36 @@ class RegexTranslator {
       name.remove_prefix(1);
     }
     const KnownSet* set = known_set(name);
+    if (set != nullptr && !in_brackets && set->set.ranges() == known_set("word")->set.ranges()) {
+      set = known_set(bare_word_name);
+    }
     if (set == nullptr) refuse_construct(fmt::format("the property {}", printable(name)));
     i_ = end + 1;
     return *set;
   }
   void check_case(const Options& options, std::string_view name) const {
-    if (options.fold && (name == "Lu" || name == "Ll" || name == "Lt" || name == "LC")) {
+    if (options.fold && is_name_of_case(name.starts_with('^') ? name.substr(1) : name)) {
       refuse_construct("a property of upper or lower case under (?i)");
     }
   }
 
-  /// Reads a character by its escape; returns false if the escape means something else.
-  bool character_escape(char32_t& c) {
-    constexpr std::array<std::pair<char, char32_t>, 7> controls = {
-        {{'t', 9}, {'n', 10}, {'v', 11}, {'f', 12}, {'r', 13}, {'a', 7}, {'e', 27}}};
-    const char letter = pattern_[i_];
-    for (const auto& [name, code] : controls) {
-      if (letter != name) continue;
-      ++i_;
-      c = code;
-      return true;
-    }
-    if (letter == 'x' && pattern_.substr(i_ + 1).starts_with('{')) {
-      const size_t end = std::min(pattern_.find('}', i_), pattern_.size());
-      c = hexadecimal(i_ + 2, end);
-      i_ = end + 1;
-      return true;
-    }
-    if (letter == 'x' || letter == 'u') {
-      const size_t digits = letter == 'x' ? 2 : 4;
-      c = hexadecimal(i_ + 1, i_ + 1 + digits);
-      if (letter == 'x' && c >= 0x80) refuse_construct("a byte that is not a character");
-      i_ += 1 + digits;
-      return true;
-    }
-    const bool alphanumeric =
-        (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
-    if (alphanumeric) return false;
-    c = next_character();
-    return true;
-  }
-  char32_t hexadecimal(size_t begin, size_t end) const {
-    uint32_t code = 0;
-    const char* first = pattern_.data() + std::min(begin, pattern_.size());
-    const char* last = pattern_.data() + std::min(end, pattern_.size());
-    const auto [stop, error] = std::from_chars(first, last, code, 16);
-    const bool good = error == std::errc() && stop == last && first < last && code < code_point_limit;
-    if (!good || (code >= 0xD800 && code <= 0xDFFF)) refuse("has an escape that is not a character");
-    return code;
-  }
+  // ---- escapes: regex_escapes.cpp
 
-  Atom escape(const Options& options) {
-    ++i_;
-    if (at_end()) refuse("ends with a \\");
-    char32_t c = 0;
-    if (character_escape(c)) return literal(c, options);
-    const char letter = pattern_[i_];
-    folded_ = {};
-    if (const KnownSet* set = class_escape(letter, false)) {
-      ++i_;
-      return {bracketed(set->text, letter < 'a')};
-    }
-    if ((letter == 'p' || letter == 'P') && pattern_.substr(i_ + 1).starts_with('{')) {
-      ++i_;
-      check_case(options, pattern_.substr(i_ + 1, pattern_.find('}', i_) - i_ - 1));
-      bool negated = letter == 'P';
-      const KnownSet& set = property(negated);
-      return {bracketed(set.text, negated)};
-    }
-    ++i_;
-    const std::string& word = known_set(bare_word_name)->text;
-    const auto border = [&](std::string_view same, std::string_view other) {
-      return fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", word, same, other);
-    };
-    switch (letter) {
-      case 'N':
-        return {"[^\\n]"};
-      case 'O':
-        return {"[\\x{0}-\\x{D7FF}\\x{E000}-\\x{10FFFF}]"};
-      case 'R':
-        return {"(?>\\x{D}\\x{A}|[\\x{A}-\\x{D}\\x{85}\\x{2028}\\x{2029}])"};
-      case 'A':
-      case 'z':
-      case 'Z':
-        return {std::string("\\") + letter, false};
-      case 'b':
-        return {border("!", "="), false};
-      case 'B':
-        return {border("=", "!"), false};
-      case 'k':
-        return back_reference(options);
-      default:
-        break;
-    }
-    if (letter >= '1' && letter <= '9' && !named_ && (at_end() || !(pattern_[i_] >= '0' && pattern_[i_] <= '9'))) {
-      if (static_cast<size_t>(letter - '0') > groups_.size()) refuse("refers to a group that is not before it");
-      return {folding(fmt::format("\\g{{{}}}", letter), options)};
-    }
-    --i_;
-    refuse_construct(fmt::format("the escape \\{}", pattern_.substr(i_, 1)));
+  /// Reads a character by its escape; returns false if the escape means something else.
+  bool character_escape(char32_t& c);
+  static bool is_alphanumeric(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   }
-  Atom back_reference(const Options& options) {
-    const size_t end = pattern_.find('>', i_);
-    if (!is('<') || end == std::string_view::npos) refuse_construct("the escape \\k");
-    const std::string name(pattern_.substr(i_ + 1, end - i_ - 1));
-    if (name.empty() || std::ranges::find(groups_, name) == groups_.end()) {
-      refuse("refers to a group that is not before it");
-    }
-    i_ = end + 1;
-    return {folding("\\k<" + name + ">", options)};
-  }
+  /// Up to three octal digits; false: there is none.
+  bool octal_escape(char32_t& c);
+  /// A number of several digits is that of a group where there are as many, and otherwise a character.
+  bool octal_outside_brackets(char32_t& c);
+  char32_t hexadecimal(size_t begin, size_t end) const;
+  Atom escape(const Options& options);
+  Atom back_reference(const Options& options);
+  /// \g<name>, \g<1>: the group again. What a group has matched is kept in Oniguruma and not in PCRE2, which only a
+  /// reference to it would show. A group that calls itself ends 24 levels deep in Oniguruma, and in PCRE2 nowhere.
+  Atom group_call();
 
   // ---- brackets: regex_brackets.cpp
 
@@ -443,9 +370,10 @@ class RegexTranslator {
   std::string_view pattern_;
   const std::string& place_;
   size_t i_ = 0;
-  std::vector<std::string> groups_;  // names of groups; empty for unnamed ones
-  bool named_ = false;
-  std::u32string folded_;  // adjacent letters under (?i)
+  std::vector<std::string> groups_;  // their names; without one empty
+  std::vector<bool> closed_;         // of each group, whether it ends before i_
+  bool named_ = false, refers_ = false, calls_ = false;
+  std::u32string folded_;  // letters in a row under (?i)
 };
 
 }  // namespace llmtrain

@@ -36,44 +36,21 @@ constexpr uint32_t bits(Category first, Category last) {
 constexpr uint32_t bit(Category one) { return bits(one, one); }
 
 using enum Category;
-constexpr std::array<CategoryName, 37> categories = {{
-    {"L", "letter", bits(Lu, Lo)},
-    {"Lu", "uppercaseletter", bit(Lu)},
-    {"Ll", "lowercaseletter", bit(Ll)},
-    {"Lt", "titlecaseletter", bit(Lt)},
-    {"Lm", "modifierletter", bit(Lm)},
-    {"Lo", "otherletter", bit(Lo)},
-    {"LC", "casedletter", bits(Lu, Lt)},
-    {"M", "mark", bits(Mn, Me)},
-    {"M", "combiningmark", bits(Mn, Me)},
-    {"Mn", "nonspacingmark", bit(Mn)},
-    {"Mc", "spacingmark", bit(Mc)},
-    {"Me", "enclosingmark", bit(Me)},
-    {"N", "number", bits(Nd, No)},
-    {"Nd", "decimalnumber", bit(Nd)},
-    {"Nl", "letternumber", bit(Nl)},
-    {"No", "othernumber", bit(No)},
-    {"P", "punctuation", bits(Pc, Po)},
-    {"Pc", "connectorpunctuation", bit(Pc)},
-    {"Pd", "dashpunctuation", bit(Pd)},
-    {"Ps", "openpunctuation", bit(Ps)},
-    {"Pe", "closepunctuation", bit(Pe)},
-    {"Pi", "initialpunctuation", bit(Pi)},
-    {"Pf", "finalpunctuation", bit(Pf)},
-    {"Po", "otherpunctuation", bit(Po)},
-    {"S", "symbol", bits(Sm, So)},
-    {"Sm", "mathsymbol", bit(Sm)},
-    {"Sc", "currencysymbol", bit(Sc)},
-    {"Sk", "modifiersymbol", bit(Sk)},
-    {"So", "othersymbol", bit(So)},
-    {"Z", "separator", bits(Zs, Zp)},
-    {"Zs", "spaceseparator", bit(Zs)},
-    {"Zl", "lineseparator", bit(Zl)},
-    {"Zp", "paragraphseparator", bit(Zp)},
-    {"C", "other", bits(Cc, Cn)},
-    {"Cc", "control", bit(Cc)},
-    {"Cf", "format", bit(Cf)},
-    {"Nd", "digit", bit(Nd)},
+constexpr std::array<CategoryName, 40> categories = {{
+    {"L", "letter", bits(Lu, Lo)},         {"Lu", "uppercaseletter", bit(Lu)},  {"Ll", "lowercaseletter", bit(Ll)},
+    {"Lt", "titlecaseletter", bit(Lt)},    {"Lm", "modifierletter", bit(Lm)},   {"Lo", "otherletter", bit(Lo)},
+    {"LC", "casedletter", bits(Lu, Lt)},   {"M", "mark", bits(Mn, Me)},         {"M", "combiningmark", bits(Mn, Me)},
+    {"Mn", "nonspacingmark", bit(Mn)},     {"Mc", "spacingmark", bit(Mc)},      {"Me", "enclosingmark", bit(Me)},
+    {"N", "number", bits(Nd, No)},         {"Nd", "decimalnumber", bit(Nd)},    {"Nl", "letternumber", bit(Nl)},
+    {"No", "othernumber", bit(No)},        {"P", "punctuation", bits(Pc, Po)},  {"Pc", "connectorpunctuation", bit(Pc)},
+    {"Pd", "dashpunctuation", bit(Pd)},    {"Ps", "openpunctuation", bit(Ps)},  {"Pe", "closepunctuation", bit(Pe)},
+    {"Pi", "initialpunctuation", bit(Pi)}, {"Pf", "finalpunctuation", bit(Pf)}, {"Po", "otherpunctuation", bit(Po)},
+    {"S", "symbol", bits(Sm, So)},         {"Sm", "mathsymbol", bit(Sm)},       {"Sc", "currencysymbol", bit(Sc)},
+    {"Sk", "modifiersymbol", bit(Sk)},     {"So", "othersymbol", bit(So)},      {"Z", "separator", bits(Zs, Zp)},
+    {"Zs", "spaceseparator", bit(Zs)},     {"Zl", "lineseparator", bit(Zl)},    {"Zp", "paragraphseparator", bit(Zp)},
+    {"C", "other", bits(Cc, Cn)},          {"Cc", "control", bit(Cc)},          {"Cf", "format", bit(Cf)},
+    {"Co", "privateuse", bit(Co)},         {"Cn", "unassigned", bit(Cn)},       {"Nd", "digit", bit(Nd)},
+    {"P", "punct", bits(Pc, Po)},
 }};
 
 struct ScriptRange {
@@ -97,6 +74,29 @@ std::string plain(std::string_view name) {
 bool is_word(char32_t c) { return is_word_character(c) && c != 0x200C && c != 0x200D; }
 /// Outside of brackets the superscripts and fractions of Latin-1 are word characters, too.
 bool is_bare_word(char32_t c) { return c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE) || is_word(c); }
+
+CodePointSet listed_set(std::string_view wanted) {
+  CodePointSet set;
+  for (const ScriptRange& range : script_ranges) {
+    if (wanted == plain(range.script)) set.add(range.first, range.last);
+  }
+  set.normalize();
+  return set;
+}
+
+/// Characters of some categories, and those of a list.
+CodePointSet categories_and(uint32_t wanted, std::string_view list) {
+  CodePointSet set =
+      set_of([&](char32_t c) { return (wanted >> static_cast<unsigned>(general_category(c)) & 1U) != 0; });
+  set.add(listed_set(list));
+  set.normalize();
+  return set;
+}
+
+bool is_graphic(char32_t c) {
+  const Category category = general_category(c);
+  return category != Cc && category != Cn && !is_space(c);
+}
 
 CodePointSet ascii_set(std::initializer_list<CodePointSet::Range> ranges) {
   CodePointSet set;
@@ -161,17 +161,31 @@ std::optional<NamedSet> find_named_set(std::string_view name) {
   if (wanted == "xdigit") return NamedSet{ascii_set({{'0', '9'}, {'A', 'F'}, {'a', 'f'}}), ""};
   if (wanted == "cntrl") return NamedSet{set_of([](char32_t c) { return general_category(c) == Cc; }), ""};
   if (wanted == "blank") return NamedSet{set_of([](char32_t c) { return c == '\t' || general_category(c) == Zs; }), ""};
-  if (wanted == "punct") {
+  constexpr uint32_t letters = bits(Lu, Lo) | bit(Nl);
+  if (wanted == "alpha" || wanted == "alphabetic") {
+    return NamedSet{categories_and(letters, "otheralphabetic"), "Alphabetic"};
+  }
+  if (wanted == "alnum") return NamedSet{categories_and(letters | bit(Nd), "otheralphabetic"), "Alphabetic"};
+  if (wanted == "upper" || wanted == "uppercase") return NamedSet{categories_and(bit(Lu), "otheruppercase"), "Lu"};
+  if (wanted == "lower" || wanted == "lowercase") return NamedSet{categories_and(bit(Ll), "otherlowercase"), "Ll"};
+  if (wanted == "graph") return NamedSet{set_of(is_graphic), ""};
+  if (wanted == "print") {
+    return NamedSet{set_of([](char32_t c) { return is_graphic(c) || general_category(c) == Zs; }), ""};
+  }
+  if (name == posix_punct_name) {
     const auto is = [](char32_t c) { return is_punctuation(c) || is_symbol(c); };
     return NamedSet{set_of(is), "P"};
   }
-  CodePointSet script;
-  for (const ScriptRange& range : script_ranges) {
-    if (wanted == plain(range.script)) script.add(range.first, range.last);
-  }
-  script.normalize();
-  if (script.empty()) return std::nullopt;
-  return NamedSet{std::move(script), ""};
+  CodePointSet listed = listed_set(wanted);
+  if (listed.empty()) return std::nullopt;
+  return NamedSet{std::move(listed), ""};
+}
+
+bool is_name_of_case(std::string_view name) {
+  constexpr std::array<std::string_view, 14> names = {
+      "lu",          "ll",    "lt",        "lc",    "uppercaseletter", "lowercaseletter", "titlecaseletter",
+      "casedletter", "upper", "uppercase", "lower", "lowercase",       "otheruppercase",  "otherlowercase"};
+  return std::ranges::find(names, plain(name)) != names.end();
 }
 
 }  // namespace llmtrain

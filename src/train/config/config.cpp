@@ -233,6 +233,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     note_lengths(deck, config);
   }
   const bool examines = files == DeckFiles::examine || files == DeckFiles::examine_data;
+  if (examines) config.data.check_tokenizer_name(deck);
   const int64_t vocabulary = examines ? examine_files(deck, config) : 0;
   if (files == DeckFiles::examine && loaded) examine_weights(deck, config);
   deck.finish();

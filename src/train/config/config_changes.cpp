@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "text/files/tokenizer_files.hpp"
 #include "train/config/config.hpp"
 
 namespace llmtrain {
@@ -11,7 +10,7 @@ namespace {
 
 /// True if a key names files, or a tokenizer by its files, in both decks.
 bool names_files(const std::string& name, const std::string& here, const std::string& there) {
-  if (name == "data.tokenizer") return is_tokenizer_path(here) && is_tokenizer_path(there);
+  if (name == "data.tokenizer") return names_tokenizer_files(here) && names_tokenizer_files(there);
   return name == "data.train" || name == "data.validation" || (name == "model.path" && !here.empty() && !there.empty());
 }
 

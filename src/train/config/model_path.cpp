@@ -78,7 +78,7 @@ ModelConfig take_recorded(DeckLoader& deck, Config& config, const Facts& facts) 
   }
   std::error_code ignored;
   const bool same = config.data.tokenizer == recorded.data.tokenizer;
-  if (same && is_tokenizer_path(config.data.tokenizer) && !fs::exists(config.data.tokenizer, ignored)) {
+  if (same && names_tokenizer_files(config.data.tokenizer) && !fs::exists(config.data.tokenizer, ignored)) {
     config.data.tokenizer_from = facts.tokenizer_path;
   }
   return model;

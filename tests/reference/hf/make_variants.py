@@ -31,6 +31,14 @@ VARIANTS = [
     ("llama", {"rope_parameters": None, "rope_scaling": YARN, "rope_theta": 500.0}, {}),
     ("llama", {"rope_parameters": None, "rope_scaling": LLAMA3, "rope_theta": 500.0}, {}),
     ("qwen2", {"attention_bias": False, "mlp_bias": True}, {}),
+    ("mistral", {"layer_types": ["full_attention", "full_attention"]}, {}),
+    ("mistral", {"layer_types": ["attention", "sliding_attention"]}, {}),
+    ("mistral", {"layer_types": ["sliding_attention", "full_attention"], "model_type": "ministral"}, {}),
+    ("phi3", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, {}),
+    ("llama", {"architectures": "LlamaForCausalLM", "use_bidirectional_attention": True, "is_causal": True,
+               "rope_interleaved": True, "pruned_heads": {"0": [1]}, "add_cross_attention": True,
+               "compression_config": {"x": 1}, "partial_rotary_factor": 0.5, "per_layer_config": {}}, {}),
+    ("qwen2", {"use_mrope": True, "layer_types": ["attention", "attention"]}, {}),
 ]
 
 

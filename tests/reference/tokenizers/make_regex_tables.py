@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode/regex_scripts.inc: the scripts that Oniguruma, as the tokenizers package carries it, knows.
+"""Writes src/text/unicode/regex_scripts.inc: the scripts and properties that Oniguruma, as the tokenizers package
+carries it, knows; of Alphabetic, Uppercase and Lowercase what the general categories do not say.
 
     pip install tokenizers==0.23.3
     python make_regex_tables.py
@@ -13,6 +14,7 @@ from tokenizers import Regex, pre_tokenizers
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = ("Han Hiragana Katakana Hangul Latin Cyrillic Greek Arabic Hebrew Thai Devanagari Bengali Tamil Telugu Armenian Georgian "
            "Bopomofo Lao Khmer Myanmar Tibetan Ethiopic Mongolian").split()
+PROPERTIES = ["Other_Alphabetic", "Other_Uppercase", "Other_Lowercase", "Emoji", "Extended_Pictographic"]
 ALL = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
 
 
@@ -28,14 +30,14 @@ def ranges(regex):
 
 
 def main():
-    items = ["{\"%s\", 0x%X, 0x%X}," % (script, first, last) for script in SCRIPTS for first, last in ranges(r"\p{%s}+" % script)]
+    items = ["{\"%s\", 0x%X, 0x%X}," % (script, first, last) for script in SCRIPTS + PROPERTIES for first, last in ranges(r"\p{%s}+" % script)]
     lines = [""]
     for item in items:
         if len(lines[-1]) + len(item) > 118:
             lines.append("")
         lines[-1] += (" " if lines[-1] else "") + item
     with open(os.path.join(HERE, "../../../src/text/unicode/regex_scripts.inc"), "w", encoding="ascii") as file:
-        file.write(f"// Scripts as Oniguruma of tokenizers {tokenizers.__version__} has them.\n"
+        file.write(f"// Scripts and properties as Oniguruma of tokenizers {tokenizers.__version__} has them.\n"
                    "// Written by tests/reference/tokenizers/make_regex_tables.py.\n" + "\n".join(lines) + "\n")
 
 

@@ -90,7 +90,7 @@ inline void write_token_file(const std::string& path, TokenFileInfo info, std::s
   info.has_mask = !mask.empty();
   LLMTRAIN_CHECK(mask.empty() || mask.size() == ids.size(), "a mask has one entry per token");
   TokenFileWriter writer(path, info, documents);
-  const TokenRegionWriter region(writer.place());
+  const TokenRegionWriter region(writer.target());
   region.write(0, ids);
   region.write_mask(0, mask);
   writer.publish();

@@ -24,20 +24,20 @@ Config with_time_limit(int64_t seconds) {
 TEST(TimeLimit, KeepsTheTimeThatASaveNeeds) {
   const test::TemporaryFolder folder;
   StopMonitor stop_monitor(with_time_limit(100'000), folder.text(), true);
-  EXPECT_EQ(interruption.wish(0).stop, 0);
-  EXPECT_EQ(interruption.wish(40'000).stop, 0);
+  EXPECT_EQ(stop_monitor.requested(0).stop, 0);
+  EXPECT_EQ(stop_monitor.requested(40'000).stop, 0);
   StopMonitor other(with_time_limit(1), folder.text(), true);
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  EXPECT_EQ(other.wish(0.4).stop, stop_by_time) << "0.7 s of 1 s are gone";
+  EXPECT_EQ(other.requested(0.4).stop, stop_by_time) << "0.7 s of 1 s are gone";
 }
 
 TEST(TimeLimit, LeavesHalfToSteps) {
   const test::TemporaryFolder folder;
   StopMonitor stop_monitor(with_time_limit(100'000), folder.text(), true);
-  EXPECT_EQ(interruption.wish(1e9).stop, 0) << "or there might be no step in any job";
+  EXPECT_EQ(stop_monitor.requested(1e9).stop, 0) << "or there might be no step in any job";
   StopMonitor other(with_time_limit(1), folder.text(), true);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
-  EXPECT_EQ(other.wish(1e9).stop, stop_by_time);
+  EXPECT_EQ(other.requested(1e9).stop, stop_by_time);
 }
 
 TEST(Saver, TakesADiskForSlowBeforeTheFirstSave) {

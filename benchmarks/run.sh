@@ -7,7 +7,7 @@
 #
 #   LLMTRAIN   the program, e.g. build/host/llmtrain, with the compiled benchmarks beside it (LLMTRAIN_BENCHMARKS=ON)
 #   SECTION    pytorch, recompute, profile, first_step, characters, ranks, transfers, optimizer, products, attention,
-#              checkpoint, offload, load, prediction, tokenizers; default: all
+#              checkpoint, load, prediction, tokenizers; default: all
 # Environment: ROUNDS (5) of A B, PYTHON (python3; needs torch and safetensors, for tokenizers also tokenizers,
 # sentencepiece, tiktoken and LLMTRAIN_DATA, a folder with tokenizer/), MPIRUN (mpirun), TEXT (a file to learn characters
 # and tokens from; without it those two sections are not among all), SCRATCH (a folder on the disk to measure, else a
@@ -121,7 +121,7 @@ tokenizers() {
 
 # Requirements of each section beside the program and Python: compiled benchmarks, llmtool, modules of Python, and so
 # on.
-all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint offload
+all=(pytorch recompute profile first_step characters ranks transfers optimizer products attention checkpoint
   load prediction tokenizers)
 declare -A needs=(
   [pytorch]='import:torch import:safetensors tcmalloc'

@@ -368,6 +368,13 @@ TEST(TokenizerFiles, TokensAddedBesideAVocabulary) {
               ElementsAre(HasSubstr("added_tokens_decoder: the token \"<p>\" has the id 7 in the file, but gets 258")));
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder":{"x":{"content":"ab"}}})");
   EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("the key must be the id of a token"));
+
+  // Qwen2 splits text otherwise, and only the type of the model tells.
+  folder.write("tokenizer_config.json", "{}");
+  folder.write("config.json", R"({"model_type":"gpt2"})");
+  EXPECT_THAT(encode("ab"), ElementsAre(256));
+  folder.write("config.json", R"({"model_type":"qwen2"})");
+  EXPECT_THAT(refusal([&] { load_tokenizer(folder.path(), "ab"); }), HasSubstr("has a Qwen2Tokenizer"));
 }
 
 // As in the tokenizers package: the first takes the white space of the second, which is then nothing.

@@ -147,6 +147,12 @@ bool TokenizerFolder::gpt2_prefix_space() const {
                             "its tokenizer.json is needed",
                             printable(kind)));
   });
+  if (!class_name_.empty() && class_name_ != "GPT2Tokenizer") {
+    throw UserError(ExitCode::bad_content,
+                    fmt::format("{}: the model_type in config.json has a {}, but vocab.json and merges.txt are read as "
+                                "GPT-2's; its tokenizer.json is needed",
+                                set_.path(set_.files.front()), class_name_));
+  }
   return add_prefix_space_.value_or(false);
 }
 

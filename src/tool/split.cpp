@@ -297,7 +297,6 @@ Subcommand add_split(CLI::App& program) {
   app->add_option("--unpacked-limit", options->limit, "maximum unpacked bytes of a compressed file")
       ->capture_default_str();
   app->add_option("--text-column", options->column, "key of the text in rows")->capture_default_str();
-  app->add_option("--unpacked-limit", options->limit, "bytes that a compressed file may give")->capture_default_str();
   options->rows.add_to(*app);
   app->add_flag("--force", options->force, "overwrite the files");
   return {app, [options] { split(*options); }};

@@ -23,7 +23,7 @@
 #include "core/error.hpp"
 #include "core/files/folder_handle.hpp"
 #include "core/parallel_for.hpp"
-#include "hf/export_model.hpp"
+#include "hf/export.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/weight_index.hpp"
 #include "models/models.hpp"

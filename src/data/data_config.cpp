@@ -7,7 +7,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "text/bpe_training/bpe_train.hpp"
 #include "text/files/tokenizer_files.hpp"
 

@@ -60,7 +60,7 @@ struct DataConfig {
   void check_tokenizer_name(DeckLoader& deck) const;
 };
 
-/// Whether data.tokenizer is the path of a file or folder, which a recorded deck names although it may be gone.
+/// Returns true if data.tokenizer is the path of a file or folder, even one that no longer exists.
 bool names_tokenizer_files(std::string_view tokenizer);
 
 template <>

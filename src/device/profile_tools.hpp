@@ -1,6 +1,6 @@
 #pragma once
 // Passes the spans of core/profile.hpp to external profilers: regions of Kokkos Tools on the host
-// (profile_tools_host.cpp), NVTX ranges of the domain "llmtrain" on a GPU (profile_tools_cuda.cpp).
+// (kokkos_regions_host.cpp), NVTX ranges of the domain "llmtrain" on a GPU (nvtx_cuda.cpp).
 
 namespace llmtrain {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/deck/deck.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "hf/config_json.hpp"
 #include "hf/config_keys.hpp"
 #include "hf/config_no_effect.hpp"
@@ -96,33 +96,32 @@ void warn_of_code(ConfigKeys& keys, Family family, const std::string& place, std
                   place, printable_value(*code), architecture_name(family)));
 }
 
-/// What would compute something else than the stock model.
+/// Refuses settings that compute something else than the stock model.
 void refuse_other_mathematics(ConfigKeys& keys, const std::string& place) {
   if (const nlohmann::json* value = keys.value("quantization_config"); value != nullptr) {
     const std::string method =
         value->is_object() ? printable_value(value->value("quant_method", nlohmann::json())) : "";
-    refuse(place, fmt::format("quantization_config: the weights are quantised ({}): start from the model that they "
-                              "were made from",
+    refuse(place, fmt::format("quantization_config: the weights are quantised ({}); start from the original "
+                              "model",
                               method));
   }
-  keys.only("is_encoder_decoder", false, "only decoders are known");
+  keys.only("is_encoder_decoder", false, "only decoders are supported");
   // null is read as false by some attention of Transformers and as true by other.
-  if (keys.has_key("is_causal") && !keys.has("is_causal")) keys.problem("is_causal", "null is neither true nor false");
-  keys.only("is_causal", true, "only causal attention is known");
-  keys.only("per_layer_config", nlohmann::json::object(), "layers with settings of their own are not known");
+  if (keys.has_key("is_causal") && !keys.has("is_causal")) keys.problem("is_causal", "must be true or false, not null");
+  keys.only("is_causal", true, "only causal attention is supported");
+  keys.only("per_layer_config", nlohmann::json::object(), "settings of single layers are not supported");
 }
 
-/// Keys that the models of Transformers do not read, although their names promise a change of the mathematics. The
-/// value that says what is computed anyway is passed over in silence; another is named in the warning about unknown
-/// keys.
-void pass_over_unread_parts(ConfigKeys& keys, Family family) {
+/// Marks keys that the models of Transformers ignore, although their names promise other mathematics. Only a value
+/// other than the one that is computed anyway is named in the warning about unknown keys.
+void mark_ignored_keys(ConfigKeys& keys, Family family) {
   const std::array<std::pair<const char*, nlohmann::json>, 5> unread = {{{"add_cross_attention", false},
                                                                          {"pruned_heads", nlohmann::json::object()},
                                                                          {"rope_interleaved", false},
                                                                          {"use_bidirectional_attention", false},
                                                                          {"use_mrope", false}}};
-  if (family == Family::gpt2) keys.only("add_cross_attention", false, "cross-attention is not known");
-  if (family == Family::gemma2) keys.only("use_bidirectional_attention", false, "only causal attention is known");
+  if (family == Family::gpt2) keys.only("add_cross_attention", false, "cross-attention is not supported");
+  if (family == Family::gemma2) keys.only("use_bidirectional_attention", false, "only causal attention is supported");
   for (const auto& [key, value] : unread) keys.no_effect_as(key, value);
 }
 
@@ -185,7 +184,7 @@ void read_layer_windows(ConfigKeys& keys, ModelConfig& c, const Otherwise& other
       const std::string& type = types[static_cast<size_t>(i)];
       sliding = type == "sliding_attention";
       if (!sliding && type != "full_attention" && type != "attention") {
-        keys.problem("layer_types", printable(type) + ": full_attention and sliding_attention are known");
+        keys.problem("layer_types", printable(type) + ": must be full_attention or sliding_attention");
         return;
       }
     }
@@ -282,12 +281,12 @@ void read_family_keys(ConfigKeys& keys, ModelConfig& c) {
   } else {
     keys.no_effect_as("mlp_bias", false);
   }
-  pass_over_unread_parts(keys, c.family);
-  if (c.family == Family::phi3) {  // of files whose makers generalised the model, with the values of the stock one
-    keys.only("full_attn_mod", 1, "attention is whole in every layer");
-    keys.only("interpolate_factor", 1, "positions are not interpolated so");
-    keys.only("lm_head_bias", false, "the head has no bias");
-    keys.only("mup_use_scaling", false, "scaled widths are not known");
+  mark_ignored_keys(keys, c.family);
+  if (c.family == Family::phi3) {  // some files generalise the model and hold the values of the stock one
+    keys.only("full_attn_mod", 1, "only full attention in every layer is supported");
+    keys.only("interpolate_factor", 1, "this interpolation of positions is not supported");
+    keys.only("lm_head_bias", false, "a bias of the head is not supported");
+    keys.only("mup_use_scaling", false, "scaled widths are not supported");
   }
   c.query_pre_attn_scalar = static_cast<double>(c.head_dim);
   if (c.family == Family::gemma2) {

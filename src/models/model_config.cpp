@@ -214,7 +214,7 @@ void ModelConfig::take_over(DeckLoader& deck, const ModelConfig& loaded) {
     if (!deck.given(name)) {
       deck.set(name, Origin::automatic, "config.json of model.path");
     } else if (deck.sound({name}) && key.print() != value) {
-      deck.fail(name, fmt::format("is {} in {}/config.json: leave it out", value, path));
+      deck.fail(name, fmt::format("is {} in {}/config.json; remove the key", value, path));
     }
   }
   *this = whole;

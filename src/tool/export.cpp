@@ -1,5 +1,7 @@
 // llmtool export: writes a checkpoint, or a Hugging Face folder, as a Hugging Face folder.
 
+#include "hf/export.hpp"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,7 +12,6 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_weights.hpp"
-#include "hf/export_model.hpp"
 #include "hf/model_folder.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "tool/loaded_model.hpp"
@@ -91,8 +92,7 @@ StoredType parse_weight_type_option(const std::string& text) {
 
 Subcommand add_export(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "export",
-      "write a checkpoint, or a Hugging Face folder in files of another type or size, as a Hugging Face folder");
+      "export", "export a checkpoint as a Hugging Face folder, or convert such a folder to another type or file size");
   const auto o = std::make_shared<ExportCommand>();
   app->add_option("source", o->source, "checkpoint or Hugging Face folder")->required();
   app->add_option("--output", o->output, "output folder")->required();

@@ -13,7 +13,7 @@
 
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "data/files/foreign_tokens.hpp"
 #include "data/files/token_file.hpp"
 #include "data/tokenize/named_tokenizer.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-// What llmtool inspect says of each kind of file. UserError(bad_content or missing_input).
+// Reports of llmtool inspect for each kind of file. They throw UserError(bad_content or missing_input).
 
 #include <string>
 #include <string_view>

@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/token_file.hpp"
 #include "data/tokenize/named_tokenizer.hpp"

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "core/files/file_handle.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"

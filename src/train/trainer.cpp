@@ -45,7 +45,7 @@ ParamStoreOptions store_options(const Config& config, const ReductionGroups& gro
   options.rank = rank;
   options.size = size;
   options.node_size = node_size;
-  options.micro_batches_per_group = groups.largest();
+  options.micro_batches_per_group = groups.max_size();
   options.groups = groups.count;
   options.blocks = config.parallel.reduction_blocks;
   return options;
@@ -61,15 +61,6 @@ ParamStoreOptions offload_options(const Config& config) {
   options.offload_parameters = config.parallel.offload_parameters;
   options.offload_path = config.parallel.offload_path;
   return options;
-}
-
-ReductionGroups::ReductionGroups(int64_t micro_batches_in, int64_t count_in)
-    : micro_batches(micro_batches_in), count(count_in == 0 ? micro_batches_in : count_in) {}
-
-int64_t ReductionGroups::used(int64_t present) const {
-  int64_t n = 0;
-  while (n < count && begin(n) < present) ++n;
-  return n;
 }
 
 Trainer::Run::Run(Trainer& trainer, Runtime& runtime_in, RunLog& log_in, StopMonitor& stop_monitor_in)
@@ -431,8 +422,8 @@ void Trainer::run_rounds(Run& run) {
     const int64_t group = params_.begin_round(round);
     const int64_t first = group < 0 ? 0 : groups_.begin(group);
     const int64_t end = group < 0 ? 0 : std::min(groups_.begin(group + 1), micro_batches);
-    for (int64_t slot = 0; slot < groups_.largest(); ++slot) {
-      params_.begin_micro_batch(slot == 0, slot + 1 == groups_.largest());
+    for (int64_t slot = 0; slot < groups_.max_size(); ++slot) {
+      params_.begin_micro_batch(slot == 0, slot + 1 == groups_.max_size());
       const bool local_micro_batches = first + slot < end;
       if (local_micro_batches) {
         micro_batch(run);

@@ -5,7 +5,7 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
-#include "hf/export_model.hpp"
+#include "hf/export.hpp"
 #include "hf/load_weights.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "train/checkpoint_model.hpp"

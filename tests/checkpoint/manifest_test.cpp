@@ -108,7 +108,7 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"index_offset\": 4000", "\"index_offset\": -1"), HasSubstr("must be an integer from 0"));
   EXPECT_THAT(forged("\"step\": 12", "\"step\": 12.0"), HasSubstr("must be an integer from 0"));
   EXPECT_THAT(forged("\"step\": 12", "\"stop\": 12"), HasSubstr("m.step: is missing"));
-  EXPECT_THAT(forged("\"step\": 12", "\"step\": 12, \"more\": 1"), HasSubstr("is not known to this version"));
+  EXPECT_THAT(forged("\"step\": 12", "\"step\": 12, \"more\": 1"), HasSubstr("is not supported"));
   EXPECT_THAT(forged("\"step\": 12", "\"step\": 12, \"step\": 12"), HasSubstr("step"));
   EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 9223372036854775552"), HasSubstr("impossible size"));
   EXPECT_THAT(forged("\"elements\": 768", "\"elements\": 700"), HasSubstr("impossible size"));
@@ -120,8 +120,7 @@ TEST(Manifest, ForgedContentIsRefused) {
   EXPECT_THAT(forged("\"parameters\":", "\"attention\": 7, \"parameters\":"),
               HasSubstr("attention: must be a text, not 7"));
   EXPECT_THAT(forged("\"parameters\":", "\"attention\": \"\", \"parameters\":"), HasSubstr("a library is expected"));
-  EXPECT_THAT(forged("\"parameters\":", "\"attentive\": \"x\", \"parameters\":"),
-              HasSubstr("is not known to this version"));
+  EXPECT_THAT(forged("\"parameters\":", "\"attentive\": \"x\", \"parameters\":"), HasSubstr("is not supported"));
   EXPECT_THAT(forged("\"hash\": \"0000", "\"hash\": \"00 0"), HasSubstr("32 hexadecimal digits"));
 }
 

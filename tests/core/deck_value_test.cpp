@@ -124,7 +124,7 @@ TEST(DeckText, ReadsEscapes) {
   EXPECT_THAT(error_of([] { parse_text(""); }), HasSubstr("has no value"));
   EXPECT_THAT(error_of([] { parse_text("a\\x00b"); }), HasSubstr("NUL"));
   EXPECT_THAT(error_of([] { parse_text("\\xff"); }), HasSubstr("UTF-8"));
-  EXPECT_THAT(error_of([] { parse_text("\"name\""); }), HasSubstr("without quotation marks"));
+  EXPECT_THAT(error_of([] { parse_text("\"name\""); }), HasSubstr("write the text without them"));
 }
 
 TEST(DeckText, PrintsWhatParsesToTheSame) {

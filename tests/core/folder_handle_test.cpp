@@ -79,7 +79,7 @@ TEST_F(FolderHandleTest, FollowsLinksAndSaysWhichOnesLeadNowhere) {
   EXPECT_EQ(folder.open_to_read("link").read_text(10), "secret");
   EXPECT_EQ(folder.open_to_read("link_to_link").read_text(10), "secret");
   EXPECT_THAT(refusal("broken", ExitCode::missing_input),
-              HasSubstr("a symbolic link to '../blobs/gone', which is not"));
+              HasSubstr("a symbolic link to '../blobs/gone', which does not exist"));
   EXPECT_THAT(refusal("loop_1", ExitCode::missing_input), HasSubstr("a symbolic link to 'loop_2': Too many levels"));
   const FolderHandle checkpoint = FolderHandle::open((root_ / "model").string(), FolderHandle::Links::refused);
   EXPECT_EQ(checkpoint.open_to_read("inside").read_text(10), "text");

@@ -38,7 +38,8 @@ TEST(JsonReader, ReadsWhatTheLibraryReads) {
 
 TEST(JsonReader, NamesLineAndByteOfWhatIsWrong) {
   EXPECT_EQ(verdict("{\"a\": 1,\n \"b\": tru}"), "file.json:2: byte 19: not valid JSON");
-  EXPECT_THAT(verdict("{\"a\": 1,\n \"a\": 2}"), HasSubstr("file.json:2: byte 13: key 'a' twice in one object"));
+  EXPECT_THAT(verdict("{\"a\": 1,\n \"a\": 2}"),
+              HasSubstr("file.json:2: byte 13: the key 'a' appears twice in one object"));
   EXPECT_THAT(verdict(""), HasSubstr("not valid JSON"));
   EXPECT_THAT(verdict("{} x"), HasSubstr("not valid JSON"));
   EXPECT_THAT(verdict("[1e999]"), HasSubstr("the number does not fit a double"));
@@ -51,12 +52,12 @@ TEST(JsonReader, RefusesWhatOthersTakeSilently) {
   EXPECT_THAT(verdict("[NaN]"), HasSubstr("not valid JSON"));
   EXPECT_THAT(verdict("[1] // comment"), HasSubstr("not valid JSON"));
   EXPECT_EQ(verdict("{\"a\": {\"b\": 1}, \"c\": {\"b\": 1}}"), "accepted");
-  EXPECT_THAT(verdict("[{\"b\": {\"a\": 1, \"a\": 1}}]"), HasSubstr("key 'a' twice"));
+  EXPECT_THAT(verdict("[{\"b\": {\"a\": 1, \"a\": 1}}]"), HasSubstr("the key 'a' appears twice"));
 }
 
 TEST(JsonReader, DepthIsBounded) {
   EXPECT_EQ(verdict(nested(max_json_depth)), "accepted");
-  EXPECT_THAT(verdict(nested(max_json_depth + 1)), HasSubstr("byte 65: nested deeper than 64 levels"));
+  EXPECT_THAT(verdict(nested(max_json_depth + 1)), HasSubstr("byte 65: the document is nested deeper than 64 levels"));
   EXPECT_THAT(verdict(std::string(1000000, '[')), HasSubstr("nested deeper"));
 }
 

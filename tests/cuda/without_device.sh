@@ -126,7 +126,7 @@ if [[ -x ${LLMTRAIN_HOST:-}/llmtrain && -x ${LLMTRAIN_HOST:-}/llmtool ]]; then
   "$LLMTRAIN_HOST/llmtrain" deck.ini run.name=host >host.txt 2>&1 || { cat host.txt && fail "a run of the host's"; }
   checkpoint=runs/host/checkpoints/step-00000002
   "$llmtool" verify "$checkpoint" | tee verified.txt
-  grep -q ': whole, step 2, ' verified.txt || fail "verify"
+  grep -q ': intact, step 2, ' verified.txt || fail "verify"
   "$llmtool" inspect "$checkpoint" >inspected.txt
   "$LLMTRAIN_HOST/llmtool" inspect "$checkpoint" | cmp - inspected.txt || fail "inspect"
   for source in "$checkpoint" "${LLMTRAIN_TEST_MODEL:-$checkpoint}"; do

@@ -168,10 +168,10 @@ TEST(HostileTokenFile, OnlyPlainStorageIsRead) {
 TEST(HostileTokenFile, TypesAreThoseOfTheFormat) {
   for (const hid_t type : {H5T_STD_I16LE, H5T_STD_U16BE, H5T_STD_U8LE, H5T_STD_U64LE, H5T_IEEE_F32LE}) {
     EXPECT_THAT(refusal_of({.tokens = [&](hid_t file) { dataset(file, "tokens", type, right_tokens); }}),
-                HasSubstr("another type"));
+                HasSubstr("must have unsigned little-endian integers of the right size"));
   }
   EXPECT_THAT(refusal_of({.documents = [](hid_t file) { dataset(file, "documents", H5T_STD_U32LE, right_documents); }}),
-              HasSubstr("another type"));
+              HasSubstr("must have unsigned little-endian integers of the right size"));
   EXPECT_THAT(refusal_of({.tokens =
                               [](hid_t file) {
                                 const hsize_t extent[] = {2, 2};

@@ -147,7 +147,7 @@ TEST_F(Errors, NothingToTrainOn) {
   for (int i = 0; i < 20; ++i) rows += "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n";
   write_file(folder / "rows.jsonl", rows);
   const std::string masked = (folder / "rows.jsonl").string();
-  expect_error(65, {"made of " + masked, "every label is -100"}, {"data.train=" + masked, "data.packing=none"});
+  expect_error(65, {"made of rows.jsonl", "every label is -100"}, {"data.train=" + masked, "data.packing=none"});
 
   // A validation whose first batches have no token that counts would have the loss 0, the best for ever.
   const std::string later = (folder / "later.jsonl").string();

@@ -101,7 +101,8 @@ TEST_F(HostileTokenizer, BombsOfTextAndDepth) {
   taken(file("good.json", good));
   std::string deep;
   for (int i = 0; i < 1 << 20; ++i) deep += "[";
-  refused(65, file("deep.json", "{\"model\":" + deep), "deep.json:1: byte 73: nested deeper than 64 levels");
+  refused(65, file("deep.json", "{\"model\":" + deep),
+          "deep.json:1: byte 73: the document is nested deeper than 64 levels");
   const std::string kilobyte(1024, 'q');
   const auto bloated = [&](const std::string& list, const std::string& begin, const std::string& piece, int64_t times,
                            const std::string& end) {

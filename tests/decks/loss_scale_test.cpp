@@ -124,8 +124,8 @@ TEST_F(LossScale, IsTheSameOnAllRanksAndGoesOnInTheMiddle) {
 TEST_F(LossScale, EndsWithTheGuardsCodeWhereItCannotFall) {
   outcome = start("bottom", 2, {"precision.min_loss_scale=134217728"});
   EXPECT_EQ(outcome.exit_code, 79) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("the gradient norm is not finite at a loss scale of 1.34218e+08"));
-  EXPECT_THAT(outcome.output, HasSubstr("as one of 3 bad steps in a row"));
+  EXPECT_THAT(outcome.output, HasSubstr("the gradient norm is not finite at the minimum loss scale of 1.34218e+08"));
+  EXPECT_THAT(outcome.output, HasSubstr("3 bad steps in a row"));
   EXPECT_EQ(start("fixed", 1, {"precision.loss_scale=134217728"}).exit_code, 79);
   const Lines steps = steps_of(ledger_of("fits", 1, {"precision.loss_scale=1024"}));
   for (const nlohmann::json& line : steps) {

@@ -119,7 +119,13 @@ TEST_F(StoredModel, GoesOnWhereTheFolderThatItBeganWithIsGone) {
   for (const auto& [name, source] : {std::pair("cut/export", "whole/export"), {"tool", "whole/export"}}) {
     for (const auto& file : fs::directory_iterator(folder / source)) {
       const std::string leaf = file.path().filename();
-      EXPECT_EQ(read_file(folder / name / leaf), read_file(file.path())) << name << ": " << leaf;
+      if (leaf == "tokenizer_config.json") {  // the checkpoint adds the class, which config.json decided before
+        auto stored = nlohmann::json::parse(read_file(folder / name / leaf));
+        EXPECT_EQ(stored.erase("tokenizer_class"), 1U);
+        EXPECT_EQ(stored, nlohmann::json::parse(read_file(file.path()))) << name;
+      } else {
+        EXPECT_EQ(read_file(folder / name / leaf), read_file(file.path())) << name << ": " << leaf;
+      }
     }
   }
   // Without any checkpoint, a run needs the folder; so does a new run.

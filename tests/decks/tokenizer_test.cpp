@@ -44,7 +44,7 @@ TEST_F(LearntTokenizer, OfATaskIsTheOneOfLlmtoolOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3}) {
     const test::Outcome outcome = run("learn.ini", ranks);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_NE(outcome.output.find("500 tokens learnt"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("500 tokens trained"), std::string::npos) << outcome.output;
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
       EXPECT_TRUE(read_file(result(ranks, file)) == read_file(made + "/" + file)) << ranks << " " << file;
     }
@@ -84,7 +84,7 @@ TEST_F(LearntTokenizer, KeysThatCannotBeAreRefused) {
     EXPECT_EQ(outcome.exit_code, 78);
     EXPECT_NE(outcome.output.find(why), std::string::npos) << outcome.output;
   };
-  refused({"tokenizer.special_tokens=<a>,<a>"}, "<a> is there already");
+  refused({"tokenizer.special_tokens=<a>,<a>"}, "<a> is repeated");
   refused({"data.vocab_size=258", "tokenizer.special_tokens=<a>,<b>"}, "258 is too small");
   refused({"data.tokenizer=char"}, "only trains bpe");
   EXPECT_EQ(run("learn.ini", 1, {"data.vocab_size=259", "tokenizer.special_tokens=<a>,<b>"}).exit_code, 0);

@@ -113,7 +113,8 @@ void stopped_ranks(int64_t count, Score& score) {
     const double begin = now();
     const Outcome outcome = rig.run("hit", job_ranks, arguments, fault);
     slowest = std::max(slowest, now() - begin);
-    if (outcome.exit_code != 76 || !contains(outcome.output, fmt::format("llmtrain: rank {} is lost: no sign", rank)) ||
+    if (outcome.exit_code != 76 ||
+        !contains(outcome.output, fmt::format("llmtrain: rank {} is lost: no heartbeat", rank)) ||
         !contains(outcome.output, "the process is stopped") || !contains(outcome.output, " #")) {
       score.fail(fmt::format("{}: exit code {}:\n{}", what, outcome.exit_code, outcome.output));
     }

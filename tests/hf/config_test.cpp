@@ -161,7 +161,7 @@ TEST(HfConfig, RopeOfBothStyles) {
               HasSubstr("rope_scaling.factor"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":[1])")), HasSubstr("rope_scaling: must be an object"));
   EXPECT_THAT(refusal(with(small, R"("rope_scaling":{"type":"linear","factor":2},"rope_parameters":{})")),
-              HasSubstr("means something else than rope_parameters"));
+              HasSubstr("contradicts rope_parameters"));
   // Without scaling, the other families of Transformers do not read it.
   for (const char* place : {R"("partial_rotary_factor":0.5)", R"("rope_parameters":{"partial_rotary_factor":0.5})"}) {
     EXPECT_EQ(rope(with(small, place)).partial_rotary_factor, 1);
@@ -205,11 +205,11 @@ TEST(HfConfig, WindowsOfLayers) {
 TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const std::map<std::string, std::string> additions = {
       {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},
-      {R"("is_causal":false)", "is_causal: false: only causal attention is known"},
+      {R"("is_causal":false)", "is_causal: false: only causal attention is supported"},
       {R"("is_causal":null)", "is_causal: null"},
       {R"("per_layer_config":{"1":{"num_key_value_heads":1}})", "per_layer_config"},
       {R"("hidden_act":"relu2")", "hidden_act: 'relu2'"},
-      {R"("is_encoder_decoder":true)", "only decoders are known"},
+      {R"("is_encoder_decoder":true)", "only decoders are supported"},
       {R"("tie_word_embeddings":1)", "tie_word_embeddings: must be true or false, not 1"},
       {R"("max_position_embeddings":0)", "max_position_embeddings: must be an integer from 1 to 16777216, not 0"},
       {R"("max_position_embeddings":99999999999999999999)", "max_position_embeddings"},
@@ -224,7 +224,7 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   EXPECT_EQ(refusal(with(small, R"("is_causal":true,"per_layer_config":{})")), "accepted");
   EXPECT_THAT(refusal(with(gemma2(small), R"("use_bidirectional_attention":true)")), HasSubstr("only causal"));
   EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("add_cross_attention":true)")), HasSubstr("cross-attention"));
-  EXPECT_THAT(refusal(R"({"model_type":"bloom"})"), HasSubstr("model_type 'bloom' is not known"));
+  EXPECT_THAT(refusal(R"({"model_type":"bloom"})"), HasSubstr("model_type 'bloom' is not supported"));
   EXPECT_THAT(refusal(R"({"model_type":"llama4","architectures":["Llama4ForCausalLM"]})"),
               HasSubstr("did you mean llama"));
   EXPECT_THAT(refusal("{}"), HasSubstr("neither model_type nor architectures"));
@@ -232,7 +232,7 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   EXPECT_THAT(refusal(R"({"model_type":"llama","hidden_size":8})"),
               AllOf(HasSubstr("vocab_size: is missing"), HasSubstr("num_hidden_layers: is missing")));
   EXPECT_THAT(refusal(llama(64, 48, 80, 2, 5, 5)), HasSubstr("5 heads must divide hidden_size"));
-  EXPECT_THAT(refusal(llama(64, 48, 80, 2, 4, 3)), HasSubstr("3 does not divide 4 heads"));
+  EXPECT_THAT(refusal(llama(64, 48, 80, 2, 4, 3)), HasSubstr("3 must divide the 4 heads"));
   EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("scale_attn_weights":false)")), HasSubstr("scale_attn_weights: false"));
   EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("scale_attn_by_inverse_layer_idx":true)")), HasSubstr("scaled by layer"));
 }
@@ -286,7 +286,7 @@ TEST(HfConfig, ModelTypeDecidesWhateverTheArchitecturesAre) {
     EXPECT_THAT(warnings(name), IsEmpty()) << name;
   }
   for (const char* name : {"LlamaForSequenceClassification", "XverseForCausalLM", "LlamaMoEForCausalLM"}) {
-    EXPECT_THAT(warnings(name), ElementsAre(AllOf(HasSubstr(name), HasSubstr("taken as LlamaForCausalLM")))) << name;
+    EXPECT_THAT(warnings(name), ElementsAre(AllOf(HasSubstr(name), HasSubstr("read as LlamaForCausalLM")))) << name;
   }
   const auto without_type = [](const std::string& architectures) {
     std::string text = small;
@@ -306,7 +306,7 @@ TEST(HfConfig, Gpt2HasTheNamesOfOtherFamiliesToo) {
   EXPECT_EQ(parse(other).model.d_model, 48);
   EXPECT_EQ(parse(other).model.max_seq_len, 32);
   EXPECT_EQ(refusal(gpt2(48, 2, 4, R"("hidden_size":48)")), "accepted");
-  EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("hidden_size":52)")), HasSubstr("n_embd: hidden_size says otherwise"));
+  EXPECT_THAT(refusal(gpt2(48, 2, 4, R"("hidden_size":52)")), HasSubstr("n_embd: must agree with hidden_size"));
 }
 
 TEST(HfConfig, PublishedKeysWithoutEffectAreTakenWithTheirPublishedValueOnly) {
@@ -329,8 +329,8 @@ TEST(HfConfig, PublishedKeysWithoutEffectAreTakenWithTheirPublishedValueOnly) {
 
 TEST(HfConfig, HeadsThatTheKernelsCannotDoAreRefused) {
   EXPECT_EQ(refusal(llama(64, 2048, 80, 2, 2, 2)), "accepted");
-  EXPECT_THAT(refusal(llama(64, 4096, 80, 2, 2, 2)), HasSubstr("heads of 2048 elements are wider than 1024"));
-  EXPECT_THAT(refusal(with(small, R"("head_dim":7)")), HasSubstr("head_dim: rope turns pairs of elements, and 7"));
+  EXPECT_THAT(refusal(llama(64, 4096, 80, 2, 2, 2)), HasSubstr("heads of 2048 elements are too wide"));
+  EXPECT_THAT(refusal(with(small, R"("head_dim":7)")), HasSubstr("head_dim: rope rotates pairs of elements"));
   EXPECT_EQ(refusal(gpt2(12, 2, 4)), "accepted");  // three elements, and no rope
 }
 

@@ -8,7 +8,7 @@
 #include <array>
 #include <set>
 
-#include "hf/export_model.hpp"
+#include "hf/export.hpp"
 #include "hf/files.hpp"
 #include "hf/load_weights.hpp"
 #include "hf/model_files.hpp"

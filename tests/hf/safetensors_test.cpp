@@ -1,4 +1,4 @@
-// S1 of the named attacks: each damaged file with the valid one that it was made from.
+// Attacks: each damaged file with the valid one that it was made from.
 
 #include "hf/safetensors.hpp"
 

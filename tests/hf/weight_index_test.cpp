@@ -112,7 +112,7 @@ TEST_F(WeightIndexTest, RefusesWhatIsNoIndex) {
   folder_.write(weights_index_name, R"({"weight_map":{"a":5}})");
   EXPECT_THAT(read(), HasSubstr("weight_map.'a': must be a text, not 5"));
   folder_.write(weights_index_name, R"({"weight_map":{"a":"x","a":"y"}})");
-  EXPECT_THAT(read(), HasSubstr("key 'a' twice"));
+  EXPECT_THAT(read(), HasSubstr("the key 'a' appears twice"));
   folder_.write(weights_index_name, std::string(100000, '['));
   EXPECT_THAT(read(), HasSubstr("nested deeper than 64"));
 }

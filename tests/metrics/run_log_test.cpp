@@ -295,7 +295,7 @@ TEST_F(RunLogFiles, OfStepsLeftOutThereIsNoLoss) {
   bad.problem = "the gradient norm is a spike";
   log.step(bad);
   const std::string printed = testing::internal::GetCapturedStdout();
-  EXPECT_NE(printed.find("loss left out  lr 9.77e-04  norm 1.000e+36 "), std::string::npos) << printed;
+  EXPECT_NE(printed.find("loss skipped  lr 9.77e-04  norm 1.000e+36 "), std::string::npos) << printed;
   const std::string warned = testing::internal::GetCapturedStderr();
   EXPECT_NE(warned.find("(loss 3.5000, gradient norm 1.0000e+36)"), std::string::npos) << warned;
 }

@@ -97,8 +97,8 @@ TEST(WatchdogVerdict, TheReportHasALineForEachRank) {
   ranks[2].status.reset();
   const std::string text = report(*find_verdict(ranks, 0, limits), ranks);
   EXPECT_THAT(text, HasSubstr("llmtrain: rank 1 is lost: no heartbeat for 131 s. State of the ranks:\n"));
-  EXPECT_THAT(text, HasSubstr("  rank 0 on n0, process 100: step 7, waits in exchange #50 (0 bytes) for 130 s; sign of "
-                              "life 1.0 s ago\n"));
+  EXPECT_THAT(text, HasSubstr("  rank 0 on n0, process 100: step 7, waits in exchange #50 (0 bytes) for 130 s; last "
+                              "heartbeat 1.0 s ago\n"));
   EXPECT_THAT(text, HasSubstr("  rank 1 on n1, process 100: step 7, computing for 130 s; last collective exchange #49 "
                               "(0 bytes); last heartbeat 131.0 s ago   <==\n"));
   EXPECT_THAT(text, HasSubstr("  rank 2: its state is unknown\n"));

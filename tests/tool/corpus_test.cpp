@@ -77,7 +77,7 @@ TEST_F(Corpus, KnowsItsCommandLine) {
   expect_refused({"--halp"}, "no such option --halp");
   expect_refused({"corpus", "stories"}, "--output is required");
   expect_refused({"corpus", "--output", file}, "name is required");
-  expect_refused({"corpus", "stories", "more", "--output", file}, "'more' is not understood");
+  expect_refused({"corpus", "stories", "more", "--output", file}, "unexpected argument 'more'");
   expect_refused({"corpus", "stories", "--output", file, "--bytes", "8X"}, "--bytes: '8X'");
   expect_refused({"corpus", "stories", "--output", file, "--bytes", "100"}, "out of range");
   expect_refused({"corpus", "stories", "--output", file, "--seed", "-1"}, "out of range");

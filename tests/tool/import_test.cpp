@@ -157,7 +157,7 @@ TEST_F(Import, NanoGptTokens) {
   };
   expect(64, "give --tokenizer or --vocab-size", {});
   expect(64, "the end of documents is unknown", {"--vocab-size", "10"});
-  expect(65, "byte 4: token 2 has the id 9, outside the vocabulary of 9: give the --tokenizer",
+  expect(65, "byte 4: token 2 has the id 9, outside the vocabulary of 9; give the --tokenizer",
          {"--vocab-size", "9", "--eos-id", "8"});
   write("train.bin", "abc");
   expect(65, "not a whole number of uint16", {"--vocab-size", "10", "--eos-id", "9"});
@@ -177,7 +177,7 @@ TEST_F(Import, LlmCTokens) {
   EXPECT_EQ(file->info().vocabulary_size, 50257);
   header[2] = 6;
   write("a.bin", bytes_of(header) + ids);
-  expect_error(65, "tells of 6 tokens", {"import", path("a.bin"), "--output", path("b.h5")});
+  expect_error(65, "declares 6 tokens", {"import", path("a.bin"), "--output", path("b.h5")});
   header[2] = 5;
   header[1] = 2;
   write("a.bin", bytes_of(header) + ids);
@@ -257,7 +257,7 @@ TEST_F(Import, MegatronTokens) {
     expect_error(65, what, {"import", path("m.bin"), "--vocab-size", "7", "--output", path("x.h5")});
   };
   const std::string good = megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 2, 3});
-  refused(good + "x", "tells of 3 sequences and 3 documents");
+  refused(good + "x", "declares 3 sequences and 3 documents");
   refused("X" + good.substr(1), "does not begin with MMIDIDX");
   refused(megatron_index(7, {2, 1, 3}, {0, 4, 6}, {0, 2, 3}), "ids of type 7");
   refused(megatron_index(8, {2, -1, 3}, {0, 4, 2}, {0, 2, 3}), "sequence 1 has the invalid length -1");
@@ -265,7 +265,7 @@ TEST_F(Import, MegatronTokens) {
   refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 3, 2}), "document 2 begins at the invalid sequence 2");
   refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 4, 3}), "document 1 begins at the invalid sequence 4");
   refused(megatron_index(8, {2, 1, 3}, {0, 4, 6}, {0, 2}), "the last document does not end with the file");
-  refused(megatron_index(8, {2, 1, 4}, {0, 4, 6}, {0, 2, 3}), "tells of 7 tokens");
+  refused(megatron_index(8, {2, 1, 4}, {0, 4, 6}, {0, 2, 3}), "declares 7 tokens");
   std::string huge = good;
   const uint64_t many = uint64_t{1} << 61;
   std::memcpy(huge.data() + 18, &many, 8);

@@ -229,7 +229,7 @@ TEST_F(DataTools, SplitReadsRowsAsTheOthersDo) {
   EXPECT_EQ(split("a.jsonl", ".jsonl", {"--fraction", "0.5", "--text-column", "content"}).code, 65) << "one document";
 }
 
-// Text in UTF-16 without a mark is UTF-8, but for its sense.
+// UTF-16 text without a byte order mark can be valid UTF-8; it is refused.
 TEST_F(DataTools, WideCharactersAreRefusedEverywhere) {
   const auto wide = [](const std::string& text, bool little, size_t width) {
     std::string out;

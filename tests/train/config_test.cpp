@@ -191,7 +191,8 @@ TEST(Config, BatchIsGivenOneWayOrTheOther) {
   EXPECT_EQ(load({"batch.micro=4", "batch.global=12"}).batch.gradient_accumulation_steps, 3);
   EXPECT_EQ(load({"batch.micro=4", "batch.gradient_accumulation_steps=3"}).batch.global, 12);
   EXPECT_EQ(load({"batch.micro=4"}).batch.global, 4);
-  EXPECT_THAT(errors_of({"batch.global=6", "batch.gradient_accumulation_steps=3"}), HasSubstr("exclude each other"));
+  EXPECT_THAT(errors_of({"batch.global=6", "batch.gradient_accumulation_steps=3"}),
+              HasSubstr("cannot be combined with batch.global"));
   const std::string deck = std::string(smallest) + "global = 6\n";
   EXPECT_EQ(load({"batch.gradient_accumulation_steps=3"}, deck).batch.global, 3);
   EXPECT_EQ(load({"run.epochs=1.5"}).run.max_steps, 0);
@@ -222,13 +223,13 @@ TEST(Config, FindsContradictions) {
   expect({"model.n_heads=5"}, "command line: model.n_heads", "5 heads do not divide d_model = 64");
   expect({"model.d_model=66"}, "inputs/tiny.ini:6: model.n_heads", "4 heads do not divide d_model = 66");
   expect({"model.n_kv_heads=3"}, "command line: model.n_kv_heads", "3 does not divide n_heads = 4");
-  expect({"model.positions=rope", "model.head_dim=7"}, "command line: model.head_dim", "odd");
-  expect({"model.positions=rope", "model.d_model=12"}, "inputs/tiny.ini:6: model.n_heads", "odd");
+  expect({"model.positions=rope", "model.head_dim=7"}, "command line: model.head_dim", "cannot be paired");
+  expect({"model.positions=rope", "model.d_model=12"}, "inputs/tiny.ini:6: model.n_heads", "cannot be paired");
   expect({"model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions are fewer than");
   expect({"model.positions=rope", "model.max_seq_len=31"}, "command line: model.max_seq_len", "31 positions");
   expect({"model.d_model=4096", "model.n_heads=2"}, "command line: model.n_heads", "wider than 1024");
   expect({"run.name=cache"}, "command line: run.name", "the folder of token files");
-  expect({"batch.global=7", "batch.micro=2"}, "command line: batch.global", "7 must be a multiple of micro = 2");
+  expect({"batch.global=7", "batch.micro=2"}, "command line: batch.global", "7 is not a multiple of micro = 2");
   expect({"batch.micro=1M", "batch.sequence_length=10K"}, "command line: batch.micro", "2^31");
   expect({"batch.global=4", "parallel.reduction_groups=5"}, "command line: parallel.reduction_groups",
          "5 is more than the 4 micro-batches");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device/device.hpp"
+#include "train/memory_limit.hpp"
 
 namespace llmtrain {
 namespace {
@@ -136,8 +137,9 @@ TEST_F(EstimateTest, TimeOfARunIsItsStepsAndEvaluations) {
   EXPECT_EQ(j["measured_steps"], 7);
   EXPECT_EQ(j["steps"], 1000);
   EXPECT_EQ(j["evaluations"], 4);
-  EXPECT_THAT(estimate_text(estimate_), AllOf(HasSubstr("time by 7 steps on this machine\n"), HasSubstr("8.19 ktok/s"),
-                                              HasSubstr("3.0 s  (of 4)\n"), HasSubstr("8 min 32 s  (1000 steps;")));
+  EXPECT_THAT(estimate_text(estimate_),
+              AllOf(HasSubstr("time, measured from 7 steps on this machine\n"), HasSubstr("8.19 ktok/s"),
+                    HasSubstr("3.0 s  (4 evaluations)\n"), HasSubstr("8 min 32 s  (1000 steps;")));
 }
 
 TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
@@ -158,7 +160,8 @@ TEST(CheckMemory, RefusesWhatIsBeyondTheLimitOrTheRanksShare) {
   EXPECT_THAT(refusal(2 * mib, mib, 3 * mib),
               HasSubstr("deck.ini:3: memory.limit: the run needs 2.00 MiB per rank, and the limit is 1.00 MiB."));
   const std::string share = device_memory_is_host() ? "share of the node is 1.00 MiB" : "share of the GPU is 1.00 MiB";
-  EXPECT_THAT(refusal(2 * mib, 0, mib), HasSubstr("not enough memory: the run needs 2.00 MiB per rank, " + share));
+  EXPECT_THAT(refusal(2 * mib, 0, mib),
+              HasSubstr("not enough memory: the run needs 2.00 MiB per rank, and a rank's " + share));
   EXPECT_THAT(refusal(2 * mib, 3 * mib, mib), HasSubstr(share)) << "a limit is no promise";
 }
 

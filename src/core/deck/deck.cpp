@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 
 namespace llmtrain {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/deck/deck_reader.hpp"
+#include "core/deck/deck_parser.hpp"
 #include "core/deck/deck_value.hpp"
 
 namespace llmtrain {

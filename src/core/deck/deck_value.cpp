@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "core/utf8.hpp"
 
 namespace llmtrain {

@@ -55,7 +55,7 @@ void DocumentReader::take(size_t end, DocumentSegment& segment) {
   begin_ = searched_ = end;
 }
 
-/// Of what is left: a row may have a carriage return beside its limit.
+/// Returns true if the rest exceeds the limit; a carriage return at the end of a row does not count.
 bool DocumentReader::is_too_long(size_t end) const {
   const bool carriage_return = separator_ == "\n" && end > begin_ && buffer_[end - 1] == '\r';
   return end - begin_ > static_cast<size_t>(longest_) + (carriage_return ? 1 : 0);

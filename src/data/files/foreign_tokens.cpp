@@ -367,11 +367,11 @@ void import_tokens(ForeignTokens format, const TokenImport& request, const Progr
     info.tokens = static_cast<int64_t>(s.documents.back());
     if (!mover.found_delimiter()) {
       report(
-          fmt::format("{}: the id {}, which begins documents, is not in it, so all of it is one document: give "
-                      "--eos-id (or --tokenizer) if its documents begin with another",
+          fmt::format("{}: the document delimiter {} never occurs, so the file is one document; give --eos-id (or "
+                      "--tokenizer) if its documents begin with another id",
                       name, delimiter));
     }
-    if (info.tokens == 0) refuse(name, fmt::format("there is no document in it, only the delimiter {}", delimiter));
+    if (info.tokens == 0) refuse(name, fmt::format("it has no document, only the delimiter {}", delimiter));
   } else {
     if (s.documents.empty()) s.documents = documents_by_eos(s, info);
     const size_t all = s.documents.size();

@@ -272,7 +272,7 @@ void parse_row(std::string_view line, RowHandler& handler) {
   // The parser takes a NUL for the end of its input, and skips a byte order mark.
   const size_t nul = line.find('\0');
   if (nul != std::string_view::npos)
-    throw RowError(nul, "a NUL, which JSON has not (a file of UTF-16: iconv -f UTF-16 -t UTF-8)");
+    throw RowError(nul, "a NUL byte is not valid JSON (if the file is UTF-16, convert it: iconv -f UTF-16 -t UTF-8)");
   if (line.starts_with(byte_order_mark)) throw RowError(0, "the line begins with a byte order mark: remove it");
   size_t read = 0;
   const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),

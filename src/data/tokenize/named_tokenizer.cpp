@@ -5,7 +5,7 @@
 #include <array>
 
 #include "core/error.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "data/files/token_file.hpp"
 #include "text/files/tokenizer_files.hpp"
 

@@ -9,8 +9,8 @@
 
 #include "core/error.hpp"
 #include "core/message.hpp"
-#include "core/registry.hpp"
 #include "core/stop_request.hpp"
+#include "core/suggestion.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"

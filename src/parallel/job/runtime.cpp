@@ -21,7 +21,8 @@ Runtime::Runtime(int& argc, char**& argv) {
   mpi_check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   let_crashes_kill();
   begin_failure_handling();
-  LLMTRAIN_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI has no support for threads beside it");
+  LLMTRAIN_CHECK(provided >= MPI_THREAD_FUNNELED,
+                 "this MPI does not support MPI_THREAD_FUNNELED; use an MPI built with threads");
   const NodePlace place = find_node_place(MPI_COMM_WORLD);
   const ThreadChoice choice = choose_threads(find_thread_facts(place.size));
   threads_ = choice.threads;

@@ -96,11 +96,12 @@ void TokenizerFolder::rebuild(Json& document) {
   const std::string where = set_.path(set_.files.front());
   if (class_->steps == TokenizerClass::Steps::kept) return;
   if (class_->steps == TokenizerClass::Steps::unknown) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: the tokenizer class {} of this folder has steps of its own in Transformers, "
-                                "which this version has not got: to have the steps that this file says, name the file "
-                                "itself, or write \"{}\" as tokenizer_class in tokenizer_config.json",
-                                where, class_name_, names::keeping_class));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: the tokenizer class {} of this folder is not supported. To use this file as it is, give "
+                    "its path instead of the folder, or set tokenizer_class to \"{}\" in "
+                    "tokenizer_config.json",
+                    where, class_name_, names::keeping_class));
   }
   Json settings = Json::object();
   const Json none = Json::object();
@@ -120,7 +121,7 @@ void TokenizerFolder::set_post_processor(PostProcessor& post) {
       if (key.empty()) return;
       const FolderTokens::Named* named = tokens_.find(key);
       if (named == nullptr) {
-        throw UserError(ExitCode::bad_content, fmt::format("{}: a {} puts its {} around texts, but it has none",
+        throw UserError(ExitCode::bad_content, fmt::format("{}: a {} needs a {}, which is missing",
                                                            set_.path(set_.files.front()), class_name_, key));
       }
       ids.push_back(ids_of_added_.at(named->token.content));
@@ -133,8 +134,8 @@ void TokenizerFolder::set_post_processor(PostProcessor& post) {
   }
   if (changed_.empty()) return;
   warnings_.push_back(
-      fmt::format("{}: Transformers 5 makes a {} with its own {}, not those of this file, and so does "
-                  "this program; versions before 5 may use this file's and give other ids",
+      fmt::format("{}: as in Transformers 5, the class {} determines the {}, not this file; earlier versions "
+                  "may use the file and give other ids",
                   set_.path(set_.files.front()), class_name_, fmt::join(changed_, ", ")));
 }
 

@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "core/error.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "text/files/tokenizer_json.hpp"
 
 namespace llmtrain {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "text/files/base64.hpp"
 #include "text/files/tokenizer_json.hpp"
 #include "text/sentencepiece/charsmap.hpp"

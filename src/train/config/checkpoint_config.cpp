@@ -21,11 +21,12 @@ void CheckpointConfig::visit(DeckKeys& keys) {
            {.doc = "auto: resume from the run's newest intact checkpoint, if any; required: fail if there is none; "
                    "never: refuse a run that has checkpoints; path of a checkpoint: start a new run from its state."});
   keys.key("asynchronous", asynchronous, {.doc = "Write checkpoints on a separate thread while training continues."});
-  keys.key("buffer", buffer,
-           {.unit = "bytes",
-            .range = between(1 << 20, 1e15),
-            .doc = "Memory of a rank for the copy of the state that is written. State beyond it delays the next update "
-                   "until it is read. A run that saves only on request has no copy."});
+  keys.key(
+      "buffer", buffer,
+      {.unit = "bytes",
+       .range = between(1 << 20, 1e15),
+       .doc = "Memory of a rank for the copy of the state that is written. If the state is larger, the next update "
+              "waits until the rest is copied. A run that saves only on request has no copy."});
   keys.key("verify", verify,
            {.doc = "Verify each checkpoint by reading it back from the disk; false: from the page cache only."});
   keys.key("signal_save", signal_save,

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 #include "data/dataset.hpp"
 
 namespace llmtrain {

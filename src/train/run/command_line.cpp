@@ -6,7 +6,7 @@
 #include <array>
 
 #include "core/error.hpp"
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

@@ -15,6 +15,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/matmul.hpp"
 #include "train/estimate.hpp"
+#include "train/memory_limit.hpp"
 #include "train/run/program.hpp"
 #include "train/run/stop_monitor.hpp"
 #include "train/step_profile.hpp"

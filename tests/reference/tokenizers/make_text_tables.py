@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode/character_sets.inc and src/text/unicode/normalization_forms.inc: what the tokenizers package does with every
+"""Writes src/text/unicode/character_sets.inc and src/text/unicode/normalization.inc: what the tokenizers package does with every
 code point. Its parts carry different versions of Unicode (normalization forms of 9 with later composites, Rust's of 16
 or 17), so the tables are read off its behaviour and not taken from one version of the Unicode data.
 
@@ -173,7 +173,7 @@ def main():
     regex_version = "regex " + regex.__version__ if hasattr(regex, "__version__") else "regex"
     with open(os.path.join(FOLDER, "character_sets.inc"), "w", encoding="ascii") as file:
         file.write(HEADER % (tokenizers.__version__, regex_version) + sets() + lowercase() + graphemes())
-    with open(os.path.join(FOLDER, "normalization_forms.inc"), "w", encoding="ascii") as file:
+    with open(os.path.join(FOLDER, "normalization.inc"), "w", encoding="ascii") as file:
         file.write(HEADER % (tokenizers.__version__, "unicodedata " + unicodedata.unidata_version) + forms())
 
 

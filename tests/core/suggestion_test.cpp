@@ -1,4 +1,4 @@
-#include "core/registry.hpp"
+#include "core/suggestion.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/deck/deck_reader.hpp"
+#include "core/deck/deck_parser.hpp"
 
 #include <fmt/format.h>
 #include <ini.h>

@@ -1,4 +1,4 @@
-#include "text/unicode/normalization_forms.hpp"
+#include "text/unicode/normalization.hpp"
 
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@ struct Compatible {
   uint32_t begin, count;
 };
 
-#include "text/unicode/normalization_forms.inc"
+#include "text/unicode/normalization.inc"
 
 constexpr char32_t hangul_base = 0xAC00, lead_base = 0x1100, vowel_base = 0x1161, tail_base = 0x11A7;
 constexpr char32_t leads = 19, vowels = 21, tails = 28, syllables = leads * vowels * tails;

@@ -1,4 +1,4 @@
-#include "core/deck/deck_reader.hpp"
+#include "core/deck/deck_parser.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

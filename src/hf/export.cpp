@@ -1,4 +1,4 @@
-#include "hf/export_model.hpp"
+#include "hf/export.hpp"
 
 #include <fmt/format.h>
 
@@ -54,8 +54,8 @@ std::string left_behind(const Tokenizer& tokenizer, const std::string& path, std
     if (!own) names += fmt::format("{}, ", name);
   }
   return fmt::format(
-      "{}: the place of the tokenizer {}, so the export has the tokenizer itself, but none of the other "
-      "files that may have been there: {}{}/",
+      "{} {}; only the tokenizer itself was exported, and none of the other files that the folder may have "
+      "held ({}{}/). Give --tokenizer DIR to copy them",
       path, why, names, chat_template_folder);
 }
 

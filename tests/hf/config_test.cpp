@@ -206,7 +206,7 @@ TEST(HfConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const std::map<std::string, std::string> additions = {
       {R"("quantization_config":{"quant_method":"gptq","bits":4})", "quantised ('gptq')"},
       {R"("is_causal":false)", "is_causal: false: only causal attention is supported"},
-      {R"("is_causal":null)", "is_causal: null"},
+      {R"("is_causal":null)", "is_causal: must be true or false, not null"},
       {R"("per_layer_config":{"1":{"num_key_value_heads":1}})", "per_layer_config"},
       {R"("hidden_act":"relu2")", "hidden_act: 'relu2'"},
       {R"("is_encoder_decoder":true)", "only decoders are supported"},

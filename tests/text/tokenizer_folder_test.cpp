@@ -134,7 +134,7 @@ TEST(TokenizerFolder, SaysWhichStepsAreNotTheFiles) {
     return join(load_class(folder, base, config)->warnings());
   };
   EXPECT_THAT(said("llama2.json", R"({"tokenizer_class": "LlamaTokenizerFast"})"),
-              HasSubstr("makes a LlamaTokenizer with its own flags of the model, normalizer, pre_tokenizer"));
+              HasSubstr("the class LlamaTokenizer determines the flags of the model, normalizer, pre_tokenizer"));
   EXPECT_EQ(said("qwen2_nfc.json", R"({"tokenizer_class": "Qwen2Tokenizer"})"), "");
   EXPECT_EQ(said("gpt2.json", R"({"tokenizer_class": "GPT2Tokenizer"})"), "");
   load_class(folder, "llama2.json", R"({"tokenizer_class": "LlamaTokenizer"})");

@@ -1,4 +1,4 @@
-// S2 of the named attacks: an index whose names point outside the folder, with a valid one.
+// An index whose names point outside the folder, with a valid one.
 
 #include "hf/weight_index.hpp"
 

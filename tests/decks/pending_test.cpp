@@ -20,9 +20,9 @@ const TinyDeck deck{10, "dropout = 0.1\n",
                     "[evaluation]\nevery_steps = 4\n[log]\nevery_steps = 3\nsamples_every_steps = 4\nsample_prompts = "
                     "Line 1, Line 2\nsample_length = 5\n[checkpoint]\nevery_steps = 8\n"};
 
-class Owed : public RunFolder {
+class Pending : public RunFolder {
  protected:
-  Owed() : RunFolder(text_of_lines(60), deck.text()) {}
+  Pending() : RunFolder(text_of_lines(60), deck.text()) {}
   Outcome run(const std::string& name, int ranks, const std::string& faults,
               const std::vector<std::string>& overrides = {}) const {
     return start(name, ranks, overrides, faults);
@@ -72,7 +72,7 @@ class Owed : public RunFolder {
   }
 };
 
-TEST_F(Owed, AStopInsideAnEvaluationIsMadeUpFor) {
+TEST_F(Pending, AStopInsideAnEvaluationIsMadeUpFor) {
   ASSERT_EQ(run("whole", 1, "").exit_code, 0);
   EXPECT_THAT(ledger("whole"), HasSubstr("{\"step\":8,\"validation_loss\""));
   EXPECT_EQ(samples_shown("whole"), 6);
@@ -95,7 +95,7 @@ TEST_F(Owed, AStopInsideAnEvaluationIsMadeUpFor) {
   expect_goes_on("early", 2, "whole");
 }
 
-TEST_F(Owed, EarlyStoppingIsDecidedAlike) {
+TEST_F(Pending, EarlyStoppingIsDecidedAlike) {
   const std::vector<std::string> bad = {"schedule.learning_rate=3", "evaluation.early_stopping_patience=1",
                                         "optimizer.max_grad_norm=0"};
   const Outcome whole = run("whole", 1, "", bad);
@@ -105,7 +105,7 @@ TEST_F(Owed, EarlyStoppingIsDecidedAlike) {
   expect_goes_on("cut", 2, "whole", bad);
 }
 
-TEST_F(Owed, TheFileSaveDoesNotWaitForTheEndOfAnEvaluation) {
+TEST_F(Pending, TheFileSaveDoesNotWaitForTheEndOfAnEvaluation) {
   ASSERT_EQ(run("whole", 1, "").exit_code, 0);
   fs::create_directories(folder / "saved");
   const std::string file = (folder / "saved/SAVE").string();

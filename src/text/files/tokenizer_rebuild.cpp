@@ -91,7 +91,7 @@ std::vector<std::string> rebuild_steps(const TokenizerClass& kind, const Json& s
   Json& old = document["model"];
   Json model = fill_in(Json::parse(kind.model), settings);
   const std::string type = type_of_model(old);
-  if (type != model["type"]) {
+  if (model["type"].get<std::string>() != type) {
     JsonNode(old, where + ".model")
         .refuse(fmt::format("it is a {}, but the folder's tokenizer class {} makes a {} of it: name a class that "
                             "fits, as tokenizer_class in tokenizer_config.json (PreTrainedTokenizerFast keeps what "

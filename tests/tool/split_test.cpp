@@ -209,7 +209,7 @@ TEST_F(DataTools, TheRowLimitIsTheLongestRow) {
   }
 }
 
-// What prepare and validate refuse or count as empty.
+// Rows that prepare and validate refuse or count as empty are refused or counted alike by split.
 TEST_F(DataTools, SplitReadsRowsAsTheOthersDo) {
   const std::string good = "{\"text\":\"a\"}\n{\"text\":\"b\"}\n";
   for (const std::string bad : {"{\"text\":\"a\"\n", "[1]\n", "{}\n", "{\"text\":1}\n"}) {

@@ -189,7 +189,7 @@ std::string_view behind_comments(std::string_view text) {
   }
 }
 
-/// At least a piece, and on to what is not blank.
+/// Reads at least one piece, and continues to the first byte that is not blank.
 const std::string& read_head(Beginning& beginning) {
   constexpr int64_t most = int64_t{64} << 20;
   for (int64_t wanted = hash_piece;; wanted *= 2) {

@@ -218,7 +218,7 @@ class ChineseSpaces final : public Normalizer {
   bool is_segmentable() const override { return true; }
 
  private:
-  /// As in BERT: the blocks of unified ideographs that it knew.
+  /// Returns true for the blocks of unified ideographs that BERT knows.
   static bool is_chinese(char32_t c) {
     const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
     return in(0x4E00, 0x9FFF) || in(0x3400, 0x4DBF) || in(0x20000, 0x2A6DF) || in(0x2A700, 0x2B73F) ||

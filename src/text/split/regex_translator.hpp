@@ -295,9 +295,9 @@ class RegexTranslator {
   static bool is_alphanumeric(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   }
-  /// Up to three octal digits; false: there is none.
+  /// Reads up to three octal digits; returns false if there is none.
   bool octal_escape(char32_t& c);
-  /// A number of several digits is that of a group where there are as many, and otherwise a character.
+  /// Reads a number of several digits as a character, unless there are as many groups.
   bool octal_outside_brackets(char32_t& c);
   char32_t hexadecimal(size_t begin, size_t end) const;
   Atom escape(const Options& options);

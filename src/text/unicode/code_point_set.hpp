@@ -37,7 +37,7 @@ struct NamedSet {
 inline constexpr std::string_view bare_word_name = "\\w";          ///< as it is outside of brackets
 inline constexpr std::string_view posix_punct_name = "[:punct:]";  ///< with symbols, unlike \p{Punct}
 std::optional<NamedSet> find_named_set(std::string_view name);
-/// Whether a name means upper or lower case, which (?i) changes within brackets.
+/// Returns true if a name means upper or lower case, which (?i) changes within brackets.
 bool is_name_of_case(std::string_view name);
 
 }  // namespace llmtrain

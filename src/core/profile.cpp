@@ -29,7 +29,7 @@ int64_t Recorder::now() {
       .count();
 }
 
-int64_t Recorder::settled_now() const {
+int64_t Recorder::time_after_device() const {
   if (wait_for_device_) wait_for_device_();
   return now();
 }
@@ -50,14 +50,14 @@ void Recorder::stop() {
 }
 
 size_t Recorder::open(SpanKind kind, const char* name) {
-  spans.push_back({name, kind, innermost_, settled_now(), 0, {}, 0});
+  spans.push_back({name, kind, innermost_, time_after_device(), 0, {}, 0});
   innermost_ = static_cast<int32_t>(spans.size()) - 1;
   return spans.size() - 1;
 }
 
 void Recorder::close(size_t index) {
   Span& span = spans[index];
-  span.end = settled_now();
+  span.end = time_after_device();
   innermost_ = span.parent;
 }
 

@@ -80,7 +80,7 @@ class Recorder {
   std::vector<Post> posts;
 
  private:
-  int64_t settled_now() const;
+  int64_t time_after_device() const;
 
   static constinit thread_local Recorder* current_;
   std::function<void()> wait_for_device_;

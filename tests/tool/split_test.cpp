@@ -1,4 +1,5 @@
 // split and validate.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -201,7 +202,7 @@ TEST_F(DataTools, TheRowLimitHoldsEverywhere) {
 TEST_F(DataTools, TheRowLimitIsTheLongestRow) {
   const std::string longest = R"({"text":"abcdefgh"})";  // 19 bytes
   for (const std::string end : {"\n", "\r\n", ""}) {
-    file("a.jsonl", "{\"text\":\"x\"}\n" + longest + end);
+    file("a.jsonl", fmt::format("{{\"text\":\"x\"}}\n{}{}", longest, end));
     for (const auto& [limit, code] : {std::pair{"19", 0}, {"18", 65}}) {
       EXPECT_EQ(llmtool({"validate", path("a.jsonl"), "--row-limit", limit}).code, code) << limit << end;
       EXPECT_EQ(split("a.jsonl", ".jsonl", {"--fraction", "0.5", "--row-limit", limit}).code, code) << limit << end;

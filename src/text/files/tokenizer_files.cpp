@@ -231,8 +231,8 @@ std::unique_ptr<Tokenizer> load_serialized_tokenizer(std::string_view serialized
 
 namespace {
 
-/// Lets a tokenizer_config.json name the class that the tokenizer was read as, whatever stands in config.json.
-void settle_class(const std::string& tokenizer_class, std::vector<TokenizerFile>& files) {
+/// Names in tokenizer_config.json the class that the tokenizer was read as, so that another config.json cannot decide.
+void write_class(const std::string& tokenizer_class, std::vector<TokenizerFile>& files) {
   const auto found = std::ranges::find(files, names::config, &TokenizerFile::name);
   if (found == files.end() || files.front().name != names::json || tokenizer_class.empty()) return;
   auto config = nlohmann::ordered_json::parse(found->bytes);
@@ -259,7 +259,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
       main.name == names::vocab || std::ranges::find(names::sentencepiece, main.name) != names::sentencepiece.end();
   if (!usual) main.name = main.bytes.starts_with('{') ? names::json : names::sentencepiece[0];
   std::erase_if(files, is_of_model);
-  settle_class(tokenizer.tokenizer_class(), files);
+  write_class(tokenizer.tokenizer_class(), files);
   if (std::ranges::find(files, names::config, &TokenizerFile::name) == files.end()) {
     nlohmann::ordered_json config = nlohmann::ordered_json::object();
     if (files.front().name == names::json) {

@@ -98,7 +98,7 @@ Config load(const std::string& text, const CommandLine& command, Communicator& c
   return config;
 }
 
-void settle_precision(Config& config, bool fast_bf16) {
+void resolve_precision(Config& config, bool fast_bf16) {
   using Compute = PrecisionConfig::Compute;
   if (config.precision.compute == Compute::automatic) config.set_compute(fast_bf16 ? Compute::bf16 : Compute::fp32);
   const bool wanted = config.precision.compute == Compute::tf32;
@@ -340,7 +340,7 @@ int train(const CommandLine& command, const std::string& deck_text, Config& conf
   StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
-  settle_precision(config, agreed_fast_bf16(communicator));
+  resolve_precision(config, agreed_fast_bf16(communicator));
   const std::string attention = attention_backend(attention_library(), config);
   agree_on_attention(attention, communicator);
   if (from) warn_if_backend_changed(*from, attention);
@@ -416,7 +416,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
 int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
   Config config = examine(text, command, communicator);
   if (communicator.rank() != 0) return 0;
-  settle_precision(config, bf16_products_are_fast());
+  resolve_precision(config, bf16_products_are_fast());
   check_offload_here(config, communicator);
   print_notes(config);
   write_standard_output(write_deck(config));
@@ -451,12 +451,12 @@ int run_program(const CommandLine& command, Runtime& runtime) {
     if (command.measure) {
       throw UserError(ExitCode::command_line, "--measure: run.task = evaluate has no steps to time");
     }
-    settle_precision(config, agreed_fast_bf16(communicator));
+    resolve_precision(config, agreed_fast_bf16(communicator));
     if (command.estimate) return estimate(command, text, config, runtime);
     return run_evaluation_task(config, runtime, [&] { examine(text, command, communicator); });
   }
   if (!command.estimate) return train(command, text, config, runtime);
-  settle_precision(config, agreed_fast_bf16(communicator));
+  resolve_precision(config, agreed_fast_bf16(communicator));
   return estimate(command, text, config, runtime);
 }
 

@@ -6,8 +6,8 @@
 #include <array>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/suggestion.hpp"
 #include "text/bpe_training/bpe_train.hpp"
 #include "text/files/tokenizer_files.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
-// Converts config.json to and from the deck's [model]. Every key of a file is used, is known to have no effect on
-// training, or is named in a warning, since Transformers does not read it either. An unsupported value that changes the
-// model's mathematics is an error.
+// Converts config.json to and from the deck's [model]: config_reader.cpp reads, config_writer.cpp writes. Every key of
+// a file is used, is known to have no effect on training, or is named in a warning, since Transformers does not read it
+// either. An unsupported value that changes the model's mathematics is an error.
 
 #include <cstdint>
 #include <string>

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/suggestion.hpp"
 #include "hf/config_json.hpp"
 #include "hf/config_keys.hpp"
 #include "hf/config_no_effect.hpp"

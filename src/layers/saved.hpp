@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/arena.hpp"
-#include "params/memory_config.hpp"
+#include "layers/memory_config.hpp"
 
 namespace llmtrain {
 

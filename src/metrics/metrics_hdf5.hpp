@@ -1,4 +1,6 @@
 #pragma once
+// The file metrics.h5 of a run.
+
 #include <string>
 #include <vector>
 

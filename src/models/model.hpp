@@ -5,8 +5,8 @@
 
 #include "kernels/logprob.hpp"
 #include "layers/context.hpp"
+#include "layers/memory_config.hpp"
 #include "models/model_config.hpp"
-#include "params/memory_config.hpp"
 
 namespace llmtrain {
 

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <memory>
 
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 #include "corpus/stories.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"

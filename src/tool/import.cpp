@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
-#include "core/suggestion.hpp"
 #include "data/files/foreign_tokens.hpp"
 #include "data/files/token_file.hpp"
 #include "data/tokenize/named_tokenizer.hpp"

@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
-#include "core/suggestion.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/files/token_file.hpp"
 #include "data/tokenize/named_tokenizer.hpp"

@@ -8,8 +8,8 @@
 #include <iostream>
 #include <memory>
 
+#include "core/deck/suggestion.hpp"
 #include "core/files/file_handle.hpp"
-#include "core/suggestion.hpp"
 #include "data/files/input_kind.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
 #include "parallel/local_communicator.hpp"

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

@@ -14,7 +14,7 @@
 #include "params/reduction_groups.hpp"
 #include "train/batch_prefetcher.hpp"
 #include "train/config/config.hpp"
-#include "train/estimate.hpp"
+#include "train/run/estimate.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/stop_monitor.hpp"
 

@@ -1,5 +1,5 @@
-// The part of the trainer that evaluates and samples during training. A request to stop interrupts both; they stay
-// pending and run when the run resumes.
+// The part of the trainer that evaluates, chooses the best checkpoint, stops early and samples. A request to stop
+// interrupts both; they stay pending and run when the run resumes.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 
 #include <gtest/gtest.h>
 

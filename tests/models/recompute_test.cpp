@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "layers/memory_config.hpp"
 #include "models/models.hpp"
-#include "params/memory_config.hpp"
 
 namespace llmtrain::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 
 namespace llmtrain {
 

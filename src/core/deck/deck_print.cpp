@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/deck/deck.hpp"
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/utf8.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,6 @@
 #pragma once
+// The folder data.cache. Tokenized data (tokens-<key>.h5) are made and reused by data/dataset.cpp.
+
 #include <string>
 #include <string_view>
 

@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/suggestion.hpp"
 #include "data/files/token_file.hpp"
 #include "text/files/tokenizer_files.hpp"
 

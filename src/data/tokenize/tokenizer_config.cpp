@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/deck/deck.hpp"
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 #include "core/utf8.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
 

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <future>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "core/stop_request.hpp"
-#include "core/suggestion.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"

@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
-#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

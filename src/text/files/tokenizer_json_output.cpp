@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/suggestion.hpp"
 #include "text/files/tokenizer_json.hpp"
 
 namespace llmtrain {

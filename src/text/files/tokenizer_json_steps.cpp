@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/suggestion.hpp"
 #include "text/files/base64.hpp"
 #include "text/files/tokenizer_json.hpp"
 #include "text/sentencepiece/charsmap.hpp"

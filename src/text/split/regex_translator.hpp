@@ -1,6 +1,6 @@
 #pragma once
-// Translator from Oniguruma's syntax to PCRE2's, for regex_syntax.cpp alone; regex_brackets.cpp and regex_escapes.cpp
-// define some of its functions.
+// Translator from Oniguruma's syntax to PCRE2's, for regex_translator.cpp alone; regex_brackets.cpp and
+// regex_escapes.cpp define some of its functions.
 
 #include <fmt/format.h>
 

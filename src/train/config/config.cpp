@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/suggestion.hpp"
+#include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
 
 namespace llmtrain {

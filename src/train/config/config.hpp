@@ -9,19 +9,19 @@
 #include "core/deck/deck.hpp"
 #include "data/batch_config.hpp"
 #include "data/data_config.hpp"
+#include "layers/memory_config.hpp"
+#include "metrics/log_config.hpp"
 #include "models/model_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
 #include "optim/schedule_config.hpp"
 #include "parallel/job/watchdog_config.hpp"
 #include "parallel/parallel_config.hpp"
-#include "params/memory_config.hpp"
 #include "train/config/checkpoint_config.hpp"
+#include "train/config/divergence_config.hpp"
 #include "train/config/evaluation_config.hpp"
-#include "train/config/log_config.hpp"
 #include "train/config/model_path.hpp"
 #include "train/config/run_config.hpp"
-#include "train/divergence_config.hpp"
 
 namespace llmtrain {
 

@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <array>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
-#include "core/suggestion.hpp"
 
 namespace llmtrain {
 namespace {

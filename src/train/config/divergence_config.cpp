@@ -1,4 +1,4 @@
-#include "train/divergence_config.hpp"
+#include "train/config/divergence_config.hpp"
 
 #include "core/deck/deck.hpp"
 

@@ -1,4 +1,4 @@
-#include "train/memory_limit.hpp"
+#include "train/run/memory_limit.hpp"
 
 #include <fmt/format.h>
 

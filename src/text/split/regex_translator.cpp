@@ -1,7 +1,8 @@
 // Translation of Oniguruma's syntax to PCRE2's.
 
-#include "text/split/regex.hpp"
 #include "text/split/regex_translator.hpp"
+
+#include "text/split/regex.hpp"
 
 namespace llmtrain {
 

@@ -1,4 +1,4 @@
-#include "train/config/log_config.hpp"
+#include "metrics/log_config.hpp"
 
 #include "core/deck/deck.hpp"
 

@@ -1,4 +1,4 @@
-#include "train/estimate.hpp"
+#include "train/run/estimate.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/number_text.hpp"
 #include "device/device.hpp"
-#include "train/memory_limit.hpp"
+#include "train/run/memory_limit.hpp"
 
 namespace llmtrain {
 

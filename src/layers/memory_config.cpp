@@ -1,4 +1,4 @@
-#include "params/memory_config.hpp"
+#include "layers/memory_config.hpp"
 
 #include "core/deck/deck.hpp"
 

@@ -71,6 +71,7 @@ Flow Evaluator::run(const Body& body) {
 
 Value Evaluator::find(const std::string& name) {
   for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    charge(static_cast<int64_t>(scope->variables.size() / 32));
     for (const auto& [known, value] : scope->variables) {
       if (known == name) return value;
     }
@@ -79,6 +80,7 @@ Value Evaluator::find(const std::string& name) {
 }
 
 void Evaluator::assign(std::string_view name, Value value) {
+  charge(static_cast<int64_t>(scope_->variables.size() / 32));
   for (auto& [known, old] : scope_->variables) {
     if (known != name) continue;
     old = std::move(value);
@@ -206,7 +208,6 @@ Value Evaluator::attribute(const Value& object, std::string_view name) {
     charge(static_cast<int64_t>(dict->entries.size() / 16));
     if (const Value* found = dict->find(name)) return *found;
   }
-  if (name.starts_with("__")) fail(fmt::format("access to the attribute '{}' is unsafe", name));
   return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type_name(), name));
 }
 
@@ -219,7 +220,7 @@ Value Evaluator::item(const Value& object, const Value& key) {
       if (is_equal(*this, known, key)) return value;
     }
   } else if (const Sequence* sequence = object.as_sequence();
-             sequence != nullptr && index && sequence->kind < SequenceKind::view) {
+             sequence != nullptr && index && sequence->kind < SequenceKind::keys) {
     const auto size = static_cast<int64_t>(sequence->items.size());
     const int64_t place = *index < 0 ? *index + size : *index;
     if (place >= 0 && place < size) return sequence->items[static_cast<size_t>(place)];
@@ -230,7 +231,6 @@ Value Evaluator::item(const Value& object, const Value& key) {
   }
   if (const MarkedText* name = key.as_text()) {
     if (std::optional<Value> method = find_method(*this, object, name->bytes())) return *method;
-    if (name->bytes().starts_with("__")) fail(fmt::format("access to the attribute '{}' is unsafe", name->bytes()));
     return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type_name(), name->bytes()));
   }
   return Value::undefined(fmt::format("the {} has no such element", object.type_name()));

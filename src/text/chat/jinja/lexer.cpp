@@ -86,9 +86,9 @@ class Lexer {
     if (sign == '-') {
       end = strip_python_spaces_right(text_, begin, end);
     } else if (sign != '+' && !is_print) {
-      const size_t newline = text_.rfind('\n', end == 0 ? 0 : end - 1);
-      const bool has_line = newline != std::string::npos && newline >= begin && newline < end;
-      const size_t line = has_line ? newline + 1 : begin;
+      const size_t newline = std::string_view(text_).substr(begin, end - begin).rfind('\n');
+      const bool has_line = newline != std::string_view::npos;
+      const size_t line = has_line ? begin + newline + 1 : begin;
       if ((has_line || line_starts_) && skip_python_spaces(text_, line) >= end) end = line;
     }
     if (begin < end) tokens_.push_back({TokenKind::data, text_.substr(begin, end - begin), line_at(begin)});

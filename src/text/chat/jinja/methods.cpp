@@ -20,6 +20,7 @@ class BoundMethod : public Object {
   bool is_callable() const override { return true; }
   uint32_t depth() const override { return object_.depth() + 1; }
   Value call(Evaluator& evaluator, const Arguments& arguments) override {
+    if (object_.as_text() != nullptr) evaluator.charge(static_cast<int64_t>(object_.as_text()->size() / 32));
     return method_.run(evaluator, object_, arguments);
   }
 
@@ -37,18 +38,18 @@ Value get(Evaluator& evaluator, const Value& object, Args arguments) {
   return bound.has(1) ? bound[1] : Value(None{});
 }
 
-template <int place>  // 0: keys, 1: values, 2: both
+template <SequenceKind kind>
 Value view(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "the method", arguments, {});
   std::vector<Value> found;
   for (const auto& [key, value] : object.as_dict()->entries) {
-    if (place == 2) {
+    if (kind == SequenceKind::items) {
       found.push_back(evaluator.list({key, value}, SequenceKind::tuple));
     } else {
-      found.push_back(place == 0 ? key : value);
+      found.push_back(kind == SequenceKind::keys ? key : value);
     }
   }
-  return evaluator.list(std::move(found), SequenceKind::view);
+  return evaluator.list(std::move(found), kind);
 }
 
 Value copy(Evaluator&, const Value& object, Args) { return object; }
@@ -69,8 +70,11 @@ Value index(Evaluator& evaluator, const Value& object, Args arguments) {
   evaluator.fail("the value is not in the list");
 }
 
-constexpr MethodEntry dict_methods[] = {
-    {"copy", copy}, {"get", get}, {"items", view<2>}, {"keys", view<0>}, {"values", view<1>}};
+constexpr MethodEntry dict_methods[] = {{"copy", copy},
+                                        {"get", get},
+                                        {"items", view<SequenceKind::items>},
+                                        {"keys", view<SequenceKind::keys>},
+                                        {"values", view<SequenceKind::values>}};
 constexpr MethodEntry list_methods[] = {{"copy", copy}, {"count", count}, {"index", index}};
 constexpr MethodEntry tuple_methods[] = {{"count", count}, {"index", index}};
 constexpr std::string_view dict_changes[] = {"clear", "pop", "popitem", "setdefault", "update"};

@@ -97,6 +97,7 @@ int order(Evaluator& evaluator, std::string_view symbol, const Value& left, cons
     return *left.integer() < *right.integer() ? -1 : *left.integer() > *right.integer();
   if (left.number() && right.number()) return *left.number() < *right.number() ? -1 : *left.number() > *right.number();
   if (left.as_text() != nullptr && right.as_text() != nullptr) {
+    evaluator.charge(static_cast<int64_t>(std::min(left.as_text()->size(), right.as_text()->size()) / 32));
     const int sign = left.as_text()->bytes().compare(right.as_text()->bytes());
     return sign < 0 ? -1 : sign > 0;
   }
@@ -219,8 +220,10 @@ bool is_equal(Evaluator& evaluator, const Value& left, const Value& right) {
   evaluator.charge(1);
   if (left.integer() && right.integer()) return *left.integer() == *right.integer();
   if (left.number() && right.number()) return *left.number() == *right.number();
-  if (left.as_text() != nullptr && right.as_text() != nullptr)
+  if (left.as_text() != nullptr && right.as_text() != nullptr) {
+    evaluator.charge(static_cast<int64_t>(std::min(left.as_text()->size(), right.as_text()->size()) / 32));
     return left.as_text()->bytes() == right.as_text()->bytes();
+  }
   if (left.as_sequence() != nullptr && right.as_sequence() != nullptr) {
     const Sequence &a = *left.as_sequence(), &b = *right.as_sequence();
     if (&a == &b) return true;
@@ -253,8 +256,7 @@ bool is_in(Evaluator& evaluator, const Value& left, const Value& right) {
   if (right.is_undefined()) return false;
   if (const MarkedText* text = right.as_text()) {
     if (left.as_text() == nullptr) fail_operands(evaluator, "in", left, right);
-    evaluator.charge(static_cast<int64_t>(text->size() / 32));
-    return text->bytes().find(left.as_text()->bytes()) != std::string::npos;
+    return find_text(evaluator, text->bytes(), left.as_text()->bytes()) != std::string_view::npos;
   }
   if (const Dict* dict = right.as_dict()) {
     evaluator.charge(static_cast<int64_t>(dict->entries.size() / 16));
@@ -297,7 +299,7 @@ int64_t length(Evaluator& evaluator, const Value& value) {
 Value slice(Evaluator& evaluator, const Value& object, const Value* start, const Value* stop, const Value* step) {
   evaluator.require_defined(object);
   const Sequence* items = object.as_sequence();
-  const bool is_sliced = object.as_text() != nullptr || (items != nullptr && items->kind < SequenceKind::view);
+  const bool is_sliced = object.as_text() != nullptr || (items != nullptr && items->kind < SequenceKind::keys);
   if (!is_sliced) return Value::undefined(fmt::format("the {} has no slices", object.type_name()));
   const auto number = [&](const Value* bound) -> std::optional<int64_t> {
     if (bound == nullptr || bound->is_none()) return std::nullopt;
@@ -306,7 +308,7 @@ Value slice(Evaluator& evaluator, const Value& object, const Value* start, const
   };
   const int64_t by = number(step).value_or(1);
   if (by == 0) evaluator.fail("the step of a slice cannot be 0");
-  const int64_t size = length(evaluator, object);
+  const int64_t size = length(evaluator, object);  // charges for the whole text, which is read once more below
   const auto place = [&](const Value* bound, int64_t otherwise) {
     const std::optional<int64_t> given = number(bound);
     if (!given) return otherwise;

@@ -96,8 +96,8 @@ void write_repr(Writer& writer, const Value& value) {
     }
     writer.put(dict->entries.empty() ? "{}" : "}");
   } else if (const Sequence* items = value.as_sequence(); items != nullptr && items->kind != SequenceKind::generator) {
-    const bool is_tuple = items->kind == SequenceKind::tuple, is_view = items->kind == SequenceKind::view;
-    writer.put(is_view ? "dict_view([" : is_tuple ? "(" : "[");
+    const bool is_tuple = items->kind == SequenceKind::tuple, is_view = items->kind >= SequenceKind::keys;
+    writer.put(is_view ? value.type_name() + "([" : is_tuple ? "(" : "[");
     for (size_t i = 0; i < items->items.size(); ++i) {
       if (i > 0) writer.put(", ");
       write_repr(writer, items->items[i]);
@@ -213,7 +213,10 @@ class JsonWriter {
 }  // namespace
 
 MarkedText to_text(Evaluator& evaluator, const Value& value) {
-  if (value.as_text() != nullptr) return *value.as_text();
+  if (const MarkedText* text = value.as_text()) {
+    evaluator.charge(static_cast<int64_t>(text->size() / 32));
+    return *text;
+  }
   if (value.is_undefined()) return {};
   Writer writer(evaluator);
   write_repr(writer, value);

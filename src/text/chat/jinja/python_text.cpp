@@ -1,6 +1,7 @@
 #include "text/chat/jinja/python_text.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "text/chat/jinja/evaluator.hpp"
@@ -95,6 +96,22 @@ size_t strip_python_spaces_right(std::string_view text, size_t begin, size_t end
     end -= c.length;
   }
   return end;
+}
+
+size_t find_text(Evaluator& evaluator, std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const std::string_view rest = text.substr(from);
+  const void* found = wanted.empty() ? rest.data() : memmem(rest.data(), rest.size(), wanted.data(), wanted.size());
+  const size_t place =
+      found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  const size_t read = std::min(place, text.size()) - from;
+  evaluator.charge(static_cast<int64_t>(read / 32 * (1 + std::min<size_t>(wanted.size(), 256) / 32)));
+  return place;
+}
+
+size_t find_last_text(Evaluator& evaluator, std::string_view text, std::string_view wanted) {
+  evaluator.charge(static_cast<int64_t>(text.size() / 32 * (1 + wanted.size() / 32)));
+  return text.rfind(wanted);
 }
 
 bool is_upper(char32_t c) { return general_category(c) == Category::Lu; }

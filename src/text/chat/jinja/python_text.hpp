@@ -18,6 +18,11 @@ size_t skip_python_spaces(std::string_view text, size_t at);
 /// Returns the end of text[begin, end) without the white space at its end.
 size_t strip_python_spaces_right(std::string_view text, size_t begin, size_t end);
 
+/// Returns the first place of `wanted` from `from` on, in a time that is linear and charged.
+size_t find_text(Evaluator& evaluator, std::string_view text, std::string_view wanted, size_t from = 0);
+/// Returns the last place of `wanted`.
+size_t find_last_text(Evaluator& evaluator, std::string_view text, std::string_view wanted);
+
 enum class Case : uint8_t { upper, lower, title, capitalized, swapped };
 std::string with_case(std::string_view text, Case wanted);
 

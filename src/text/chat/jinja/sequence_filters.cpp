@@ -16,8 +16,8 @@ namespace {
 
 using Args = const Arguments&;
 
-/// Returns the value that "a.b.0" names inside an item; of none the item itself.
-Value attribute_of(Evaluator& evaluator, const Value& item, const Value* path) {
+/// Returns the value that "a.b.0" names inside an item; of none the item itself. `otherwise` may be null.
+Value attribute_of(Evaluator& evaluator, const Value& item, const Value* path, const Value* otherwise = nullptr) {
   if (path == nullptr || path->is_none()) return item;
   if (path->as_text() == nullptr) return evaluator.item(item, *path);
   const std::string& names = path->as_text()->bytes();
@@ -28,6 +28,7 @@ Value attribute_of(Evaluator& evaluator, const Value& item, const Value* path) {
     const bool is_index = !name.empty() && name.size() < 10 &&
                           std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
     found = evaluator.item(found, is_index ? Value(int64_t{std::stol(name)}) : Value::text(name));
+    if (found.is_undefined() && otherwise != nullptr) found = *otherwise;
     begin = end + 1;
   }
   return found;
@@ -188,8 +189,7 @@ Value group_by(Evaluator& evaluator, const Value& input, Args arguments) {
   const bool case_sensitive = bound.truth(2, false);
   std::vector<Value> values, keys;
   for (const Value& item : all->items) {
-    Value value = attribute_of(evaluator, item, &bound[0]);
-    if (value.is_undefined() && bound.has(1)) value = bound[1];
+    const Value value = attribute_of(evaluator, item, &bound[0], bound.is_given(1) ? &bound[1] : nullptr);
     keys.push_back(comparison_key(evaluator, value, case_sensitive));
     values.push_back(evaluator.list({item, keys.back(), value}));
   }
@@ -245,9 +245,7 @@ Value map(Evaluator& evaluator, const Value& input, Args arguments) {
     const Bound bound(evaluator, "map", arguments, {"attribute", "default"}, 1);
     const std::shared_ptr<const Sequence> all = evaluator.items(input);
     for (const Value& item : all->items) {
-      Value value = attribute_of(evaluator, item, &bound[0]);
-      if (value.is_undefined() && bound.is_given(1)) value = bound[1];
-      results.push_back(std::move(value));
+      results.push_back(attribute_of(evaluator, item, &bound[0], bound.is_given(1) ? &bound[1] : nullptr));
     }
     return evaluator.list(std::move(results), SequenceKind::generator);
   }

@@ -84,7 +84,7 @@ constexpr TestEntry tests[] = {
      [](Evaluator&, const Value& v, Args) {
        const Sequence* items = v.as_sequence();
        return v.is_undefined() || v.as_text() != nullptr || v.as_dict() != nullptr ||
-              (items != nullptr && items->kind < SequenceKind::view);
+              (items != nullptr && items->kind < SequenceKind::keys);
      }},
     {"string", [](Evaluator&, const Value& v, Args) { return v.as_text() != nullptr; }},
     {"test", [](Evaluator&, const Value& v,

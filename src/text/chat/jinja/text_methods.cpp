@@ -71,8 +71,9 @@ std::vector<std::pair<size_t, size_t>> words_of(std::string_view text, int64_t m
       }
       at = next;
     }
-    if (is_rest) at = from_right ? begin : end;
+    if (is_rest) at = from_right ? 0 : text.size();
     words.emplace_back(from_right ? at : begin, from_right ? end : at);
+    if (is_rest) break;
     if (from_right) {
       end = strip_python_spaces_right(text, begin, at);
     } else {
@@ -97,8 +98,10 @@ Value split(Evaluator& evaluator, const Value& object, Args arguments) {
     size_t begin = 0, end = text.size();
     while (static_cast<int64_t>(parts.size()) < most) {
       const size_t found =
-          from_right ? (end < separator.size() ? std::string::npos : text.rfind(separator, end - separator.size()))
-                     : text.find(separator, begin);
+          from_right
+              ? (end < separator.size() ? std::string::npos
+                                        : find_last_text(evaluator, std::string_view(text).substr(0, end), separator))
+              : find_text(evaluator, text, separator, begin);
       if (found == std::string::npos) break;
       parts.emplace_back(from_right ? found + separator.size() : begin, from_right ? end : found);
       (from_right ? end : begin) = from_right ? found : found + separator.size();
@@ -139,7 +142,7 @@ Value replace(Evaluator& evaluator, const Value& object, Args arguments) {
   MarkedText result;
   size_t done = 0;
   for (size_t from = 0; left > 0 && from <= text.size(); --left) {
-    const size_t found = text.bytes().find(old, from);
+    const size_t found = find_text(evaluator, text.bytes(), old, from);
     if (found == std::string::npos) break;
     result.append(text, done, found);
     result.append(replacement);
@@ -184,8 +187,8 @@ Value find(Evaluator& evaluator, const Value& object, Args arguments) {
   const Window window(evaluator, object, bound);
   const std::string& wanted = bound.text(0).bytes();
   const size_t found = !window.is_valid ? std::string_view::npos
-                       : from_right     ? window.text.rfind(wanted)
-                                        : window.text.find(wanted);
+                       : from_right     ? find_last_text(evaluator, window.text, wanted)
+                                        : find_text(evaluator, window.text, wanted);
   if (found != std::string_view::npos) return window.offsets.index_of(window.begin + found);
   if (fails) evaluator.fail("the text does not contain what is looked for");
   return int64_t{-1};
@@ -198,8 +201,8 @@ Value count(Evaluator& evaluator, const Value& object, Args arguments) {
   if (!window.is_valid) return int64_t{0};
   if (wanted.empty()) return count_code_points(window.text) + 1;
   int64_t found = 0;
-  for (size_t at = window.text.find(wanted); at != std::string_view::npos;
-       at = window.text.find(wanted, at + wanted.size())) {
+  for (size_t at = find_text(evaluator, window.text, wanted); at != std::string_view::npos;
+       at = find_text(evaluator, window.text, wanted, at + wanted.size())) {
     ++found;
   }
   return found;
@@ -237,7 +240,7 @@ Value partition(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "partition", arguments, {"sep"}, 1);
   const std::string &text = self(object).bytes(), &separator = bound.text(0).bytes();
   if (separator.empty()) evaluator.fail("the separator of partition is empty");
-  const size_t found = from_right ? text.rfind(separator) : text.find(separator);
+  const size_t found = from_right ? find_last_text(evaluator, text, separator) : find_text(evaluator, text, separator);
   std::vector<Value> parts(3, Value::text(""));
   if (found == std::string::npos) {
     parts[from_right ? 2 : 0] = object;

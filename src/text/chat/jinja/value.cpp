@@ -32,7 +32,8 @@ uint32_t Value::depth() const {
 
 std::string Value::type_name() const {
   static constexpr const char* names[] = {"undefined", "NoneType", "bool", "int", "float", "str", "list", "dict"};
-  static constexpr const char* kinds[] = {"list", "tuple", "range", "view", "generator"};
+  static constexpr const char* kinds[] = {"list",        "tuple",      "range",    "dict_keys",
+                                          "dict_values", "dict_items", "generator"};
   if (as_object() != nullptr) return as_object()->type_name();
   if (as_sequence() != nullptr) return kinds[static_cast<size_t>(as_sequence()->kind)];
   return names[data_.index()];

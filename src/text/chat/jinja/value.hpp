@@ -80,7 +80,7 @@ class Value {
   Variant data_;
 };
 
-enum class SequenceKind : uint8_t { list, tuple, range, view, generator };
+enum class SequenceKind : uint8_t { list, tuple, range, keys, values, items, generator };
 
 struct Sequence {
   SequenceKind kind = SequenceKind::list;

@@ -21,6 +21,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t block_elements = int64_t{2} << 20;  ///< elements per read of one thread: 8 MiB of fp32
+constexpr int64_t rounded_elements = int64_t{1} << 17;      ///< the same, for weights that are stored in 16 bits
 constexpr size_t blocks_before_pause = 8;             ///< per thread
 
 /// Elements [begin, end) of a slice and their destination on this rank.
@@ -54,11 +55,7 @@ class Loader {
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
     if (device_memory_is_host() && !params_.is_offloaded(StateKind::master)) {
-      run_on_threads(blocks.size(), threads, pause, [&](size_t i) {
-        const Block& w = blocks[i];
-        const ParamStore::Shard shard = params_.shard(w.unit);
-        bytes += read_slice(w.slice, w.begin, w.end, shard.master.as<float>() + (w.first - shard.begin));
-      });
+      run_on_threads(blocks.size(), threads, pause, [&](size_t i) { bytes += read_block(blocks[i]); });
     } else {
       read_through_host(blocks, threads, bytes, stream, pause);
     }
@@ -68,6 +65,23 @@ class Loader {
   int64_t bytes() const { return bytes_; }
 
  private:
+  /// Reads a block to where it is stored. Frozen weights of 16 bits are rounded in between.
+  int64_t read_block(const Block& w) const {
+    const ParamStore::Shard shard = params_.shard(w.unit);
+    const int64_t first = w.first - shard.begin;
+    if (!shard.master.empty()) return read_slice(w.slice, w.begin, w.end, shard.master.as<float>() + first);
+    int64_t bytes = 0;
+    const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
+    std::vector<float> values(static_cast<size_t>(piece));
+    for (int64_t at = w.begin; at < w.end; at += piece) {
+      const int64_t end = std::min(at + piece, w.end);
+      bytes += read_slice(w.slice, at, end, values.data());
+      const Tensor to = shard.weights.rows(first + (at - w.begin), end - at);
+      round_to(to.dtype, values.data(), end - at, to.data);
+    }
+    return bytes;
+  }
+
   const FileHandle& file(const FolderHandle& folder, size_t number) {
     std::optional<FileHandle>& handle = files_[number];
     if (!handle) {

@@ -1,6 +1,6 @@
 #pragma once
 // Reads the weights of a Hugging Face folder into a ParamStore. Each rank reads the bytes of the elements that it owns,
-// on several threads, directly into its master weights: no rank ever holds the whole model, not even at ZeRO 0, where
+// on several threads, directly into its master or frozen weights: no rank ever holds the whole model, not even at ZeRO 0, where
 // the shards are gathered after reading.
 
 #include <string>

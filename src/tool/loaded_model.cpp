@@ -64,8 +64,7 @@ void LoadedModel::start(const std::function<void(Arena&)>& plan) {
   }
   ParamStoreOptions options;
   options.compute = compute_;
-  options.trained = false;
-  params_ = std::make_unique<ParamStore>(model_->units(), options);
+  params_ = std::make_unique<ParamStore>(frozen(model_->units()), options);
   params_->plan(arena_);
   plan(arena_);
   if (!device_) device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);

@@ -63,7 +63,6 @@ ParamStoreOptions store_options(const Config& config, int rank, int size) {
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = rank;
   options.size = size;
-  options.trained = false;
   return options;
 }
 
@@ -86,7 +85,7 @@ EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int ra
       steps_(first_steps(config.evaluation, data_)),
       shape_(decoder_shape(config.model, checkpoint_.empty() ? config.model.vocab_size : config.source.tokens)),
       model_(make_model(config.model, shape_.tokens)),
-      params_(model_->units(), store_options(config, rank, size)) {
+      params_(frozen(model_->units()), store_options(config, rank, size)) {
   require_trained_tokens(data_, steps_);
   const int64_t rows = data_.max_rows();
   params_.plan(arena_);

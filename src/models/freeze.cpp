@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::string_view nothing = "none";
 
-/// A tensor's name, taken apart: model.layers.3.mlp.down_proj.weight is module mlp.down_proj of layer 3.
+/// A tensor's name, taken apart: model.layers.3.mlp.down_proj.weight is module mlp.down_proj of layer 3, and
+/// model.norm.weight is module norm.
 struct TensorName {
   std::optional<int64_t> layer;
   std::string module;  ///< without layer and weight or bias
@@ -27,6 +28,9 @@ struct TensorName {
 bool is_number(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
+
+/// "model.norm" -> "norm"
+std::string_view last_part(std::string_view module) { return module.substr(module.find_last_of('.') + 1); }
 
 TensorName parse_name(const std::string& name) {
   TensorName parsed;
@@ -41,7 +45,7 @@ TensorName parse_name(const std::string& name) {
     }
     at = end + 1;
   }
-  parsed.module = rest;
+  parsed.module = parsed.layer ? rest : last_part(rest);
   return parsed;
 }
 
@@ -147,7 +151,7 @@ class Chooser {
       });
     };
     if (name.layer) return layers_.contains(*name.layer) && chosen(config_.trainable_modules, "all");
-    const bool is_table = name.module == names_.embedding;
+    const bool is_table = name.module == last_part(names_.embedding);
     return chosen(config_.extra_modules, is_table ? tied_head() : std::string());
   }
 
@@ -157,7 +161,7 @@ class Chooser {
     for (const ParamSlice& slice : param.slices) {
       (is_trained(parse_name(slice.name)) ? with : without).push_back(slice.name);
     }
-    if (!with.empty() && !without.empty()) {
+    if (!with.empty() && !without.empty() && part_.errors.empty()) {
       fail("trainable_modules", fmt::format("{} would be trained without {}, but they are one matrix here: name all "
                                             "of them, or the module that contains them",
                                             joined(with), joined(without)));

@@ -29,6 +29,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
 
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
+    if (!params.trained(unit)) continue;
     const ParamStore::Shard shard = params.shard(unit);
     const UnitRange owned = params.owned(unit);
     if (owned.begin == owned.end) continue;

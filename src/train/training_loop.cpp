@@ -88,12 +88,16 @@ TrainingLoop::TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& ru
 }
 
 void TrainingLoop::start(const ResumePoint* from) {
+  RoleModel& policy = plan_.models.at(Role::policy);
+  const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
+  if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
+    const LoadedWeights loaded = policy.load(runtime_.communicator(), runtime_.stream());
+    if (!loaded.text.empty()) log_.print("weights    " + loaded.text);
+    for (const std::string& warning : loaded.warnings) log_.warn(warning);
+  }
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {
-    const LoadedWeights loaded = plan_.models.at(Role::policy).load(runtime_.communicator(), runtime_.stream());
-    if (!loaded.text.empty()) log_.print("weights    " + loaded.text);
-    for (const std::string& warning : loaded.warnings) log_.warn(warning);
     progress_.pending.evaluation = config_.evaluation.at_start;
   }
   if (plan_.tokenizer != nullptr) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "models/freeze.hpp"
 #include "models/models.hpp"
 #include "text/token_rows.hpp"
 #include "train/saver.hpp"
@@ -67,6 +69,11 @@ ParamStoreOptions offload_options(const Config& config) {
   return options;
 }
 
+TrainedRule trained_rule(const Config& config) {
+  if (config.run.finetuning == RunConfig::Finetuning::full) return {};
+  return freeze_rule(config.freeze, config.model);
+}
+
 std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer) {
   std::vector<std::vector<int32_t>> prompts;
   if (config.log.samples_every_steps == 0) return prompts;
@@ -109,8 +116,11 @@ TrainingPlan::TrainingPlan(const Config& config, const Dataset& data, const Rank
     rows = std::max(rows, validation->max_rows());
     segments = std::max(segments, validation->max_segments());
   }
+  DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
+  shape.trained = trained_rule(config);
   models.add({.role = Role::policy,
-              .shape = decoder_shape(config.model, softmax_rows(config.model, data)),
+              .shape = std::move(shape),
+              .trains = true,
               .store = store_options(config, groups, position),
               .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
               .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}});

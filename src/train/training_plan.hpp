@@ -23,6 +23,9 @@ namespace llmtrain {
 /// Options of the deck that decide where the state lies.
 ParamStoreOptions offload_options(const Config& config);
 
+/// What the deck trains.
+TrainedRule trained_rule(const Config& config);
+
 /// Token ids of log.sample_prompts; an empty prompt starts like a document of the data.
 std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer);
 

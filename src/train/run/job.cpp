@@ -16,8 +16,8 @@
 #include "kernels/matmul.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
-#include "train/run/version.hpp"
 #include "train/run/stop_monitor.hpp"
+#include "train/run/version.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {
@@ -210,10 +210,13 @@ void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
 }
 
-void print_model(RunLog& log, const Config& config, int64_t parameters) {
-  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
+void print_model(RunLog& log, const Config& config, int64_t parameters, std::optional<int64_t> trained) {
+  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}{}",
                         name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
                         count_text(config.model.vocab_size), count_text(parameters),
+                        trained ? fmt::format("{} of them trained ({:.3g} %), ", count_text(*trained),
+                                              100 * static_cast<double>(*trained) / static_cast<double>(parameters))
+                                : std::string(),
                         name_of(config.precision.compute)));
 }
 

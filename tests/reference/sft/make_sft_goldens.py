@@ -33,8 +33,8 @@ TEMPLATE = """\
 {%- endif %}"""
 
 WORDS = ("the a one every sea ship wind harbour captain letter night lamp storm island map gold silver bird song stone river "
-         "is was finds keeps writes reads turns sails sleeps waits burns falls slowly again never alone 1879 42 cafe naïve "
-         "Übermut 東京 .").split()
+         "is was finds keeps writes reads turns sails sleeps waits burns falls slowly again never alone 1879 42 cafe na\u00efve "
+         "\u00dcbermut \u6771\u4eac .").split()
 
 
 def sentence(numbers, words):

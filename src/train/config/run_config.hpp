@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/deck/named_enum.hpp"
+#include "core/deck/task.hpp"
 
 namespace llmtrain {
 
@@ -12,10 +12,11 @@ class DeckLoader;
 
 /// [run]
 struct RunConfig {
-  enum class Task : uint8_t { pretrain, evaluate, tokenizer };
+  enum class Finetuning : uint8_t { full, freeze };
 
   std::string name;  ///< name of the run directory; default: the deck's file name without .ini
   Task task = Task::pretrain;
+  Finetuning finetuning = Finetuning::full;
   std::string output = "runs";
   int64_t seed = 42;
   bool overwrite = false;
@@ -29,6 +30,6 @@ struct RunConfig {
 };
 
 template <>
-inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "evaluate", "tokenizer");
+inline constexpr auto enum_names<RunConfig::Finetuning> = name_list("full", "freeze");
 
 }  // namespace llmtrain

@@ -16,8 +16,8 @@
 #include "kernels/matmul.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
-#include "train/run/program.hpp"
 #include "train/run/stop_monitor.hpp"
+#include "train/run/version.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {
@@ -49,7 +49,7 @@ const char* fallback_reason(const Config& config) {
 }
 
 /// Tasks other than training do not use the library's attention.
-bool may_take_attention(const Config& config) { return config.run.task == RunConfig::Task::pretrain; }
+bool may_take_attention(const Config& config) { return trains(config.run.task); }
 
 constexpr size_t max_hosts = 8;  ///< maximum named in a message
 
@@ -116,8 +116,7 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
   const int64_t ranks = ranks_of_device(communicator);
   // On a GPU a profile is omitted if it does not fit.
-  const bool profiles =
-      device_memory_is_host() && config.log.profile > 0 && config.run.task == RunConfig::Task::pretrain;
+  const bool profiles = device_memory_is_host() && config.log.profile > 0 && trains(config.run.task);
   const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), ranks) : 0;
   // The largest plan, the largest process and the smallest share decide, for all ranks alike. Available memory already
   // excludes what this process uses. Only a rank's own share, not the process of another rank, limits its plan.
@@ -152,11 +151,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   options.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
   options.every_steps = config.log.every_steps;
-  options.jsonl = options.hdf5 = false;
-  for (LogConfig::Sink sink : config.log.sinks) {
-    options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
-    options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
-  }
+  options.sinks = config.log.sinks;
   options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
@@ -215,10 +210,13 @@ void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
 }
 
-void print_model(RunLog& log, const Config& config, int64_t parameters) {
-  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
+void print_model(RunLog& log, const Config& config, int64_t parameters, std::optional<int64_t> trained) {
+  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}{}",
                         name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
                         count_text(config.model.vocab_size), count_text(parameters),
+                        trained ? fmt::format("{} of them trained ({:.3g} %), ", count_text(*trained),
+                                              100 * static_cast<double>(*trained) / static_cast<double>(parameters))
+                                : std::string(),
                         name_of(config.precision.compute)));
 }
 

@@ -1,4 +1,4 @@
-#include "train/evaluation_task.hpp"
+#include "tasks/evaluation_task.hpp"
 
 #include <fmt/format.h>
 
@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "core/activity.hpp"
-#include "hf/load_weights.hpp"
 #include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
-#include "train/checkpoint_model.hpp"
+#include "tasks/tasks.hpp"
 #include "train/run/job.hpp"
 #include "train/run/stop_monitor.hpp"
 
@@ -63,7 +62,6 @@ ParamStoreOptions store_options(const Config& config, int rank, int size) {
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = rank;
   options.size = size;
-  options.trained = false;
   return options;
 }
 
@@ -79,21 +77,25 @@ DataStream evaluation_stream(const Config& config, const Dataset& data) {
 }  // namespace
 
 EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int rank, int size)
-    : path_(config.model.path),
-      checkpoint_(config.source.checkpoint),
-      tokenizer_(data.tokenizer),
+    : tokenizer_(data.tokenizer),
       data_(evaluation_stream(config, data)),
       steps_(first_steps(config.evaluation, data_)),
-      shape_(decoder_shape(config.model, checkpoint_.empty() ? config.model.vocab_size : config.source.tokens)),
-      model_(make_model(config.model, shape_.tokens)),
-      params_(model_->units(), store_options(config, rank, size)) {
+      objective_(make_cross_entropy()) {
   require_trained_tokens(data_, steps_);
   const int64_t rows = data_.max_rows();
-  params_.plan(arena_);
-  model_->plan(arena_, {compute_dtype(config.precision), rows, false});
+  const std::string& checkpoint = config.source.checkpoint;
+  const int64_t tokens = checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
+  models_.add({.role = Role::policy,
+               .shape = decoder_shape(config.model, tokens),
+               .store = store_options(config, rank, size),
+               .passes = PassPlan{compute_dtype(config.precision), rows, false},
+               .weights = {.folder = config.model.path, .checkpoint = checkpoint}});
+  models_.plan(arena_);
   batch_.plan(arena_, rows, data_.max_segments());
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
   arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
+  arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64,
+             {std::ssize(objective_->metrics()), ExactSum::integer_count});
 }
 
 EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
@@ -102,20 +104,13 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   const DeviceBuffer memory(arena_.bytes());
   arena_.commit(memory.data());
   const WorkspaceScope workspace(arena_.workspace());
-  params_.start(communicator, stream);
-  if (checkpoint_.empty()) {
-    const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
-    log.print(fmt::format("weights    {}: {}", path_, load_text(loaded)));
-    for (const std::string& warning : loaded.warnings) log.warn(warning);
-  } else {
-    std::unique_ptr<Tokenizer> unused;
-    const CheckpointModel checkpoint(checkpoint_, communicator, unused);
-    checkpoint.load(params_, communicator, stream);
-    log.print(fmt::format("weights    {}, step {}", checkpoint_, checkpoint.manifest().step));
-  }
-  model_->start(stream);
+  models_.start(communicator, stream);
+  RoleModel& policy = models_.at(Role::policy);
+  const LoadedWeights loaded = policy.load(communicator, stream);
+  log.print("weights    " + loaded.text);
+  for (const std::string& warning : loaded.warnings) log.warn(warning);
 
-  Context ctx{params_, arena_, stream};
+  Context ctx{policy.params(), arena_, stream};
   int64_t bytes[] = {0};
   const auto count = [&](const HostBatch& batch) {
     if (tokenizer_ != nullptr) bytes[0] += scored_bytes(*tokenizer_, batch);
@@ -124,8 +119,9 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
     throw_if_stopping(communicator, "while it was evaluating");
     return false;
   };
-  const auto result =
-      evaluate(*model_, ctx, data_, steps_, {batch_, statistics_}, communicator, interrupted, count).value();
+  const auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_},
+                               communicator, interrupted, count)
+                          .value();
   communicator.sum(bytes);
   return {result.loss, result.tokens, result.correct, bytes[0]};
 }
@@ -186,14 +182,36 @@ Dataset load_evaluated_data(Config& config, Communicator& communicator, const Pr
   return data;
 }
 
-int run_evaluation_task(Config& config, Runtime& runtime, const std::function<void()>& examine) {
+namespace {
+
+class EvaluationPlan : public RankPlan {
+ public:
+  EvaluationPlan(const Config& config, const Dataset& data, int rank, int size) : task_(config, data, rank, size) {}
+  const Arena& arena() const override { return task_.plan(); }
+  int64_t parameters() const override { return task_.parameter_count(); }
+
+ private:
+  EvaluationTask task_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, int rank, int size,
+                                          int /*node_size*/) {
+  return std::make_unique<EvaluationPlan>(config, data, rank, size);
+}
+
+int run_evaluation(Job& job) {
+  Config& config = job.config;
+  Runtime& runtime = job.runtime;
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
+  resolve_precision(config, agreed_fast_bf16(communicator));
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
   const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
-  examine();
+  job.examine(true);
   Console progress("", root);
   std::vector<std::string> earlier;
   const Dataset data = load_evaluated_data(config, communicator, [&](const std::string& text) {

@@ -194,6 +194,41 @@ TEST(ChatGoldens, IdsAndMasksOfTrl) {
       masks, ids_alone, completions, refused);
 }
 
+/// A template without generation blocks: rendering prefixes gives the masks of TRL's variant with blocks.
+TEST(ChatGoldens, PrefixesGiveTheMasksOfTrainingTemplates) {
+  const fs::path templates = find_templates();
+  if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
+  const auto tokenizer = make_byte_tokenizer();
+  const ordered_json conversations = read_golden("conversations.json");
+  int compared = 0, refused = 0;
+  for (const std::string name : {"llama3", "gemma", "phi3"}) {
+    for (const auto& [row_name, row] : conversations.items()) {
+      std::vector<uint8_t> masks[2];
+      std::string texts[2];
+      try {
+        for (const bool with_blocks : {true, false}) {
+          ChatConfig config;
+          config.template_name = (templates / (name + (with_blocks ? "_training.jinja" : ".jinja"))).string();
+          config.variables = {"bos_token:<s>", "eos_token:</s>"};
+          config.train_on = ChatConfig::TrainOn::assistant;
+          EncodedRow encoded;
+          ChatEncoder(*tokenizer, config, "").encode(conversation_of(row), encoded);
+          masks[with_blocks ? 1 : 0] = encoded.mask;
+          texts[with_blocks ? 1 : 0] = encoded.text.text;
+        }
+      } catch (const UserError&) {
+        ++refused;
+        continue;
+      }
+      EXPECT_EQ(texts[0], texts[1]);
+      EXPECT_EQ(masks[0], masks[1]) << name << " " << row_name << "\n" << texts[0];
+      ++compared;
+    }
+  }
+  std::printf("%d masks by prefixes are those of the blocks, %d rows are refused\n", compared, refused);
+  EXPECT_GT(compared, 20);
+}
+
 /// The named templates are those of published models where these exist.
 TEST(ChatGoldens, NamedTemplates) {
   const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");

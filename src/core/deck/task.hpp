@@ -21,7 +21,14 @@ class TaskSet {
   }
   constexpr TaskSet operator|(TaskSet other) const { return TaskSet(bits_ | other.bits_); }
   constexpr bool contains(Task task) const { return (bits_ >> static_cast<uint32_t>(task) & 1u) != 0; }
-  std::string text() const;  ///< "pretrain, evaluate"
+  constexpr bool meets(TaskSet other) const { return (bits_ & other.bits_) != 0; }
+  std::string text() const {  ///< "pretrain, evaluate"
+    std::string names;
+    for (size_t t = 0; t < enum_names<Task>.size(); ++t) {
+      if (contains(static_cast<Task>(t))) names += (names.empty() ? "" : ", ") + std::string(enum_names<Task>[t]);
+    }
+    return names;
+  }
 
  private:
   constexpr explicit TaskSet(uint32_t bits) : bits_(bits) {}
@@ -30,6 +37,8 @@ class TaskSet {
 
 inline constexpr TaskSet training_tasks{Task::pretrain};
 inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
+/// Tasks that read rows of instruction data (data.format).
+inline constexpr TaskSet instruction_tasks{Task::evaluate};
 inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
 
 inline bool trains(Task task) { return training_tasks.contains(task); }

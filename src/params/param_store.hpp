@@ -117,8 +117,8 @@ class ParamStore {
   /// Updates the state as if the passes had run, after their graph has been launched.
   void mark_passes_done();
 
-  /// The elements [begin, end) of a flat unit that this rank updates or, if it is frozen, stores for all ranks. Stage 0:
-  /// the whole unit.
+  /// The elements [begin, end) of a flat unit that this rank updates or, if it is frozen, stores for all ranks. Stage
+  /// 0: the whole unit.
   struct Shard {
     int64_t begin;
     int64_t end;
@@ -138,9 +138,9 @@ class ParamStore {
 
   /// Access of a pass to the state. Tensors that it does not need are empty or undefined.
   enum class Access : uint8_t { masters, all, change, update };
-  /// A pass over this rank's part of every trained unit: whole if it lies in memory, else piece by piece, split at multiples of
-  /// 256 elements, while the next ones are read and the last ones written. Changes are stored with `change` and
-  /// `update`, once next() has returned false; `update` may return shards on_host. One pass at a time.
+  /// A pass over this rank's part of every trained unit: whole if it lies in memory, else piece by piece, split at
+  /// multiples of 256 elements, while the next ones are read and the last ones written. Changes are stored with
+  /// `change` and `update`, once next() has returned false; `update` may return shards on_host. One pass at a time.
   ///   for (ParamStore::StatePass pass(store, ParamStore::Access::update); pass.next();) ... pass.shard() ...
   class StatePass {
    public:
@@ -159,9 +159,9 @@ class ParamStore {
     Shard shard_{};
   };
 
-  /// Calls work(unit, shard) for this rank's part of every trained unit, in a pass with Access::update, then publishes the
-  /// weights. If the host makes the update of a GPU, the function may return before: each unit is then updated at the
-  /// latest when it is acquired, while the device works on earlier ones.
+  /// Calls work(unit, shard) for this rank's part of every trained unit, in a pass with Access::update, then publishes
+  /// the weights. If the host makes the update of a GPU, the function may return before: each unit is then updated at
+  /// the latest when it is acquired, while the device works on earlier ones.
   using ShardWork = std::function<void(int unit, const Shard& shard)>;
   void update(ShardWork work);
   /// Completes a deferred update. Call it before reading or writing state; passes, gradients, and calls that gather or

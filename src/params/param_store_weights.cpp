@@ -40,8 +40,8 @@ void ParamStore::State::await(Transfer& gather) {
   gather.wait(*stream, [this] { add_arrived(); });
 }
 
-/// Gathers the buffers of trained or frozen units to all ranks; finish_gathers() must precede any change of them. On the
-/// host, whose ranks move the data themselves, the gathers complete here.
+/// Gathers the buffers of trained or frozen units to all ranks; finish_gathers() must precede any change of them. On
+/// the host, whose ranks move the data themselves, the gathers complete here.
 void ParamStore::State::gather_all(Tensor UnitState::*buffer, bool trained) {
   constexpr size_t at_once = 16;  // far fewer than NodeMemory::slots
   finish_gathers();

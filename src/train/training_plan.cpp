@@ -49,9 +49,9 @@ void plan_buffers(StepBuffers& buffers, Arena& arena, const Config& config, int6
   if (config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy) {
     arena.add(buffers.statistics.argmax, category, "statistics.argmax", DType::i32, {rows});
   }
-  arena.add(buffers.sums, category, "statistics.sums", DType::i64, {metrics + 1, ExactSum::integer_count});
+  arena.add(buffers.sums.integers, category, "statistics.sums", DType::i64, {metrics + 1, ExactSum::integer_count});
   if (updates_on_device && compute != DType::f16 && config.divergence.spike_z_score == 0) {
-    arena.add(buffers.decision, category, "statistics.decision", DType::f64, {2});
+    arena.add(buffers.sums.decision, category, "statistics.decision", DType::f64, {2});
   }
   arena.add(buffers.cotangents.logp, category, "cotangents.logp", DType::f32, {rows});
   if (compute == DType::f16) arena.add(buffers.cotangent_scale, category, "cotangents.scale", DType::f32, {1});

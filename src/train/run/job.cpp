@@ -151,11 +151,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   options.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
   options.every_steps = config.log.every_steps;
-  options.jsonl = options.hdf5 = false;
-  for (LogConfig::Sink sink : config.log.sinks) {
-    options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
-    options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
-  }
+  options.sinks = config.log.sinks;
   options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();

@@ -6,7 +6,7 @@
 The templates are those of TRL's wheel, which are not part of this repository: a golden names its template's hash. For
 every template and every conversation of conversations.json: null where apply_chat_template raises, else the hash of the
 text, the merged character ranges of its generation blocks, and the hash of ids and assistant mask by GPT-2's tokenizer
-(ids alone where the template has no generation block).
+(ids alone where the template has no generation block). Empty generation blocks are left out of ranges and masks.
 """
 import datetime
 import importlib.metadata
@@ -72,14 +72,19 @@ def rendered(tokenizer, template, conversation):
     numbers = list(encoded["input_ids"])
     spans = []
     if generation:
-        numbers += encoded["assistant_masks"]
         _, spans = chat_template_utils.render_jinja_template(
             [chat_template_utils._normalize_chat_messages(conversation["messages"])],
             return_assistant_tokens_mask=True,
             **arguments,
             **tokenizer.special_tokens_map,
         )
+        has_empty = any(begin == end for begin, end in spans[0])
         spans = merged(spans[0])
+        offsets = encoded.encodings[0].offsets
+        mask = [int(any(b < end and e > begin for begin, end in spans)) for b, e in offsets]
+        # Transformers also marks a token inside of which an empty block lies, which trains a token of the prompt.
+        assert has_empty or mask == list(encoded["assistant_masks"])
+        numbers += mask
     return [fnv(text), spans, fnv(" ".join(map(str, numbers)))]
 
 
@@ -91,7 +96,7 @@ def main():
     folder = pathlib.Path(importlib.metadata.distribution("trl").locate_file("trl/chat_templates"))
     templates = {}
     for path in sorted(folder.glob("*.jinja")):
-        source = path.read_text()
+        source = path.read_bytes().decode()
         templates[path.name] = {
             "source": fnv(source),
             "rendered": {name: rendered(tokenizer, source, c) for name, c in conversations.items()},

@@ -8,8 +8,9 @@
 #include "core/files/file_handle.hpp"
 #include "parallel/job/runtime.hpp"
 #include "train/config/config.hpp"
-#include "train/run/command_line.hpp"
-#include "train/run/program.hpp"
+#include "tasks/command_line.hpp"
+#include "tasks/program.hpp"
+#include "train/run/version.hpp"
 #include "train/run/stop_monitor.hpp"
 
 using namespace llmtrain;

@@ -40,7 +40,8 @@ struct TokenizerCodec {
 }  // namespace
 
 void DataConfig::visit(DeckKeys& keys) {
-  keys.section("data", "Name the text or tokens to train on, and say how documents become samples.");
+  keys.section("data", "Name the text or tokens to train on, and say how documents become samples.", Change::breaks,
+               model_tasks);
   keys.key("train", train,
            {.doc = "Files or globs: text; rows of JSON (.jsonl, .ndjson, or detected by content) with a text, or with "
                    "input_ids "
@@ -48,7 +49,8 @@ void DataConfig::visit(DeckKeys& keys) {
                    "builtin:stories, the "
                    "example corpus. Entries with weights (web.h5:0.7, code/*.h5:0.3) are sources "
                    "that are sampled in this ratio.",
-            .required = true});
+            .required = true,
+            .tasks = all_tasks});
   keys.key("validation", validation,
            {.doc = "Validation data, in the same forms; without any, validation_fraction applies."});
   keys.key(
@@ -59,12 +61,14 @@ void DataConfig::visit(DeckKeys& keys) {
                            {.doc = "char: every character of the training and validation text is a token; bytes: every "
                                    "byte of its UTF-8; bpe: byte pair encoding, trained on the training text as "
                                    "[tokenizer] specifies; or a tokenizer.json, SentencePiece model, tiktoken file "
-                                   "of ranks, vocab.json, or a folder with one of them."});
+                                   "of ranks, vocab.json, or a folder with one of them.",
+                            .tasks = all_tasks});
   keys.key("vocab_size", vocab_size,
            {.unit = "tokens",
             .range = between(257, static_cast<double>(max_bpe_tokens)),
             .doc = "Vocabulary size of tokenizer = bpe, with the 256 bytes and special tokens; smaller if the text has "
-                   "too few pairs."});
+                   "too few pairs.",
+            .tasks = training_tasks | TaskSet{Task::tokenizer}});
   keys.key("eos_token", eos_token,
            {.doc = "Token that ends a document; default: the one in the files of the tokenizer."});
   keys.key(
@@ -75,31 +79,40 @@ void DataConfig::visit(DeckKeys& keys) {
               "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room."});
   keys.key<SeparatorCodec>("document_separator", document_separator,
                            {.doc = "Separator between the documents of a text file: none (a file is one document), "
-                                   "blank_line, or a text."});
+                                   "blank_line, or a text.",
+                            .tasks = all_tasks});
   keys.key("text_column", text_column,
-           {.doc = "Key of the text in rows without input_ids; every row is a document, empty ones are skipped."});
+           {.doc = "Key of the text in rows without input_ids; every row is a document, empty ones are skipped.",
+            .tasks = all_tasks});
   keys.key("row_limit", row_limit,
            {.unit = "bytes",
             .range = between(1, static_cast<double>(max_row_limit)),
             .doc = "Longer rows of JSON are refused. Each thread can hold a row in memory.",
-            .change = Change::nothing});
+            .change = Change::nothing,
+            .tasks = all_tasks});
   keys.key("json_as_text", json_as_text,
-           {.doc = "Treat files that do not end in .jsonl, .ndjson or .jsonlines as text even if they hold JSON."});
-  keys.key("add_bos", add_bos, {.doc = "Begin every document with the tokenizer's begin-of-text token."});
+           {.doc = "Treat files that do not end in .jsonl, .ndjson or .jsonlines as text even if they hold JSON.",
+            .tasks = all_tasks});
+  keys.key("add_bos", add_bos,
+           {.doc = "Begin every document with the tokenizer's begin-of-text token.", .tasks = all_tasks});
   keys.key("overflow", overflow,
            {.doc = "Treatment of documents longer than sequence_length with any packing but wrap; they are counted."});
   keys.key("cross_document_attention", cross_document_attention,
            {.doc = "Continue attention and positions over the end of a document (packing = wrap only)."});
-  keys.key("shuffle", shuffle, {.doc = "Use a new random order of samples in every epoch, a function of run.seed."});
+  keys.key(
+      "shuffle", shuffle,
+      {.doc = "Use a new random order of samples in every epoch, a function of run.seed.", .tasks = training_tasks});
   keys.key("unpacked_limit", unpacked_limit,
            {.unit = "bytes",
             .range = at_least(1),
             .doc = "A .gz or .zst file that unpacks to more is refused. The unpacked text is kept in data.cache.",
-            .change = Change::nothing});
+            .change = Change::nothing,
+            .tasks = all_tasks});
   keys.key("cache", cache,
            {.doc = "Folder of token files and the example corpus, visible to all nodes.",
             .automatic = "<run.output>/cache",
-            .change = Change::nothing});
+            .change = Change::nothing,
+            .tasks = all_tasks});
   bpe.visit(keys);
 }
 

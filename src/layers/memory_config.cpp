@@ -5,7 +5,8 @@
 namespace llmtrain {
 
 void MemoryConfig::visit(DeckKeys& keys) {
-  keys.section("memory", "Trade memory of a rank against time. Nothing here touches the results.", Change::nothing);
+  keys.section("memory", "Trade memory of a rank against time. Nothing here touches the results.", Change::nothing,
+               model_tasks);
   keys.key(
       "recompute", recompute,
       {.doc = "Activations that the backward pass recomputes. none: outputs of norms, and in half precision the sum of "

@@ -5,10 +5,11 @@
 namespace llmtrain {
 
 void LogConfig::visit(DeckKeys& keys) {
-  keys.section("log", "Choose what is written while the run goes on, and how often.", Change::nothing);
+  keys.section("log", "Choose what is written while the run goes on, and how often.", Change::nothing, training_tasks);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of progress lines; 0 = never."});
-  keys.key("sinks", sinks, {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl."});
+  keys.key("sinks", sinks,
+           {.doc = "Files for metrics, besides the console: metrics.h5, metrics.jsonl.", .tasks = model_tasks});
   keys.key("samples_every_steps", samples_every_steps,
            {.unit = "steps",
             .range = at_least(0),

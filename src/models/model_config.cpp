@@ -64,7 +64,8 @@ int64_t ModelConfig::window_of_layer(int64_t layer) const {
 
 void ModelConfig::visit(DeckKeys& keys) {
   keys.section("model",
-               "Describe the decoder, or start from a published one. The family sets every key that is not given.");
+               "Describe the decoder, or start from a published one. The family sets every key that is not given.",
+               Change::breaks, model_tasks);
   keys.key("family", family, {.doc = family_docs()});
   keys.key("path", path,
            {.doc = "Hugging Face folder of the initial weights (config.json, safetensors). Every other key of this "
@@ -150,10 +151,13 @@ void ModelConfig::visit(DeckKeys& keys) {
   keys.key<Fp32Number>("dropout", dropout,
                        {.range = from_below(0, 1),
                         .doc = "Dropout probability after the embedding and on each residual branch.",
-                        .change = Change::applies});
-  keys.key<Fp32Number>(
-      "attention_dropout", attention_dropout,
-      {.range = from_below(0, 1), .doc = "Dropout probability on the attention weights.", .change = Change::applies});
+                        .change = Change::applies,
+                        .tasks = training_tasks});
+  keys.key<Fp32Number>("attention_dropout", attention_dropout,
+                       {.range = from_below(0, 1),
+                        .doc = "Dropout probability on the attention weights.",
+                        .change = Change::applies,
+                        .tasks = training_tasks});
   keys.key<Fp32Number>("initializer_std", initializer_std,
                        {.range = at_least(0), .doc = "Standard deviation of initial matrices."});
   keys.key("sliding_window", sliding_window,

@@ -5,7 +5,7 @@
 namespace llmtrain {
 
 void OptimizerConfig::visit(DeckKeys& keys) {
-  keys.section("optimizer", "Set how gradients change the weights.", Change::applies);
+  keys.section("optimizer", "Set how gradients change the weights.", Change::applies, training_tasks);
   keys.key("name", name, {.doc = "AdamW in torch's order of operations.", .change = Change::breaks});
   keys.key<Fp32Number>("beta1", beta1, {.range = from_below(0, 1), .doc = "Decay of the first moment."});
   keys.key<Fp32Number>("beta2", beta2, {.range = from_below(0, 1), .doc = "Decay of the second moment."});

@@ -23,12 +23,13 @@ void PrecisionConfig::visit(DeckKeys& keys) {
   keys.section("precision",
                "Choose the number format of the passes. Master weights, moments, norms, softmax, loss and sums are "
                "fp32 or wider.",
-               Change::applies);
+               Change::applies, training_tasks);
   keys.key("compute", compute,
            {.doc = "Type of weights and activations in the passes. auto: bf16 if device and libraries are fast at it, "
                    "else fp32. tf32: fp32 whose matrix products round operands to 10 bits of mantissa on a GPU; fp32 "
                    "on a CPU. fp16: with loss scaling.",
-            .change = Change::breaks});
+            .change = Change::breaks,
+            .tasks = model_tasks});
   constexpr double most = 4294967296;  // 2^32
   keys.key<LossScaleCodec>("loss_scale", loss_scale,
                            {.range = between(1, most),

@@ -7,7 +7,7 @@
 namespace llmtrain {
 
 void ScheduleConfig::visit(DeckKeys& keys) {
-  keys.section("schedule", "Set the learning rate as a function of the step.", Change::applies);
+  keys.section("schedule", "Set the learning rate as a function of the step.", Change::applies, training_tasks);
   keys.key("name", name, {.doc = "Shape after the warm-up; constant has no warm-up."});
   keys.key<Fp32Number>("learning_rate", learning_rate, {.range = at_least(0), .doc = "Peak learning rate."});
   keys.key<Fp32Number>("min_learning_rate", min_learning_rate,

@@ -10,7 +10,7 @@ namespace llmtrain {
 void ParallelConfig::visit(DeckKeys& keys) {
   keys.section("parallel",
                "Divide the work among the ranks. Only reduction_groups and reduction_blocks touch the results.",
-               Change::nothing);
+               Change::nothing, model_tasks);
   keys.key("zero", zero,
            {.range = between(0, 3),
             .doc = "ZeRO stage, which selects what is sharded over the ranks: 0 nothing, 1 optimizer state, 2 also "
@@ -21,30 +21,36 @@ void ParallelConfig::visit(DeckKeys& keys) {
             .doc = "Number of groups of consecutive micro-batches; the gradients of a group are summed before they are "
                    "exchanged. Fewer groups need less communication, but ranks beyond the number of groups compute "
                    "nothing. 0 = one micro-batch per group.",
-            .change = Change::breaks});
+            .change = Change::breaks,
+            .tasks = training_tasks});
   keys.key("reduction_blocks", reduction_blocks,
            {.unit = "blocks",
             .range = between(1, 1 << 20),
             .doc = "Number of blocks of groups that are summed inside a node before they cross the network; not more "
                    "than the groups.",
-            .change = Change::breaks});
+            .change = Change::breaks,
+            .tasks = training_tasks});
   keys.key("offload_optimizer", offload_optimizer,
            {.doc = "Location of master weights and moments between updates. none: device memory; cpu: host memory; "
                    "nvme: a local disk, from which every update streams them through a few buffers. Checkpoints are "
-                   "independent of offload settings: a run can resume with any other, bit for bit."});
+                   "independent of offload settings: a run can resume with any other, bit for bit.",
+            .tasks = training_tasks});
   keys.key(
       "offload_parameters", offload_parameters,
       {.doc =
            "Location of a rank's shard of the weights with zero = 3, which is gathered around each use. bf16 weights "
-           "are rounded from the masters, and are stored separately only if offload_optimizer moves the masters."});
+           "are rounded from the masters, and are stored separately only if offload_optimizer moves the masters.",
+       .tasks = training_tasks});
   keys.key("offload_path", offload_path,
            {.doc = "Folder for nvme, on a local disk of each node, for instance ${TMPDIR} or ${SLURM_TMPDIR}. The "
-                   "files reserve their space at the start, have no names, and vanish with the job, however it ends."});
+                   "files reserve their space at the start, have no names, and vanish with the job, however it ends.",
+            .tasks = training_tasks});
   keys.key(
       "cuda_graphs", cuda_graphs,
       {.doc = "On GPUs, record passes without dropout as CUDA graphs, once per shape of micro-batch, and launch them "
               "as a whole, bit for bit. With zero below 3 this applies to all passes of a single rank, and on several "
-              "ranks to those between the first and the last of a reduction group. No effect elsewhere."});
+              "ranks to those between the first and the last of a reduction group. No effect elsewhere.",
+       .tasks = training_tasks});
 }
 
 namespace {

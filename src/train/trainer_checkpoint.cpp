@@ -15,7 +15,7 @@
 #include "kernels/reduce.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "train/run/job.hpp"
-#include "train/run/program.hpp"
+#include "train/run/version.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/step_hook.hpp"
 #include "train/trainer_run.hpp"

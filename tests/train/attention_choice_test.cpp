@@ -49,7 +49,7 @@ TEST(AttentionChoice, IsALibrarysOnlyWhereTheRunTakesIt) {
   other.model.attention_dropout = 0.1;
   EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
   other = config;
-  other.run.task = RunConfig::Task::evaluate;
+  other.run.task = Task::evaluate;
   EXPECT_EQ(attention_backend("cuDNN 9.19.0", other), "");
 }
 

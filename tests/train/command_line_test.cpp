@@ -1,4 +1,4 @@
-#include "train/run/command_line.hpp"
+#include "tasks/command_line.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

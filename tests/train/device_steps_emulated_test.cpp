@@ -24,7 +24,7 @@
 #include "harness/temporary_folder.hpp"
 #include "parallel/job/runtime.hpp"
 #include "train/run/job.hpp"
-#include "train/run/program.hpp"
+#include "tasks/program.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

@@ -1,4 +1,4 @@
-#include "train/evaluation_task.hpp"
+#include "tasks/evaluation_task.hpp"
 
 #include <gtest/gtest.h>
 

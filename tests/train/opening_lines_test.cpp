@@ -15,9 +15,9 @@ TEST(OpeningLines, SayWhoseAttentionIsTaken) {
   config.model.attention_dropout = 0.1;
   EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "built-in attention: that of cuDNN 9.9.0 is not used with dropout");
   config.model.attention_dropout = 0;
-  config.run.task = RunConfig::Task::evaluate;  // which plans for none
+  config.run.task = Task::evaluate;  // which plans for none
   EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "");
-  config.run.task = RunConfig::Task::pretrain;
+  config.run.task = Task::pretrain;
   config.precision.compute = PrecisionConfig::Compute::fp32;
   EXPECT_EQ(attention_text("cuDNN 9.9.0", config), "built-in attention: that of cuDNN 9.9.0 is not used in fp32");
   EXPECT_EQ(attention_text("", config), "");

@@ -15,7 +15,7 @@
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/run/program.hpp"
+#include "tasks/program.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

@@ -31,6 +31,7 @@ class DeckKeys {
     std::string type;
     bool list = false;
     Change change = Change::breaks;
+    TaskSet tasks = all_tasks;
     std::function<void(std::string_view)> parse;  ///< parses into the field; throws UserError
     std::function<std::string()> print;           ///< prints the field
     std::string full_name() const { return std::string(section) + "." + std::string(name); }
@@ -39,17 +40,18 @@ class DeckKeys {
     std::string_view name;
     std::string_view doc;
     Change change;  ///< default for its keys
+    TaskSet tasks;  ///< tasks that use it, default for its keys
   };
 
-  void section(std::string_view name, std::string_view doc, Change change = Change::breaks) {
-    sections_.push_back({name, doc, change});
+  void section(std::string_view name, std::string_view doc, Change change = Change::breaks, TaskSet tasks = all_tasks) {
+    sections_.push_back({name, doc, change, tasks});
   }
 
   template <class Codec = void, class T>
   void key(std::string_view name, T& field, const KeyInfo& info) {
     using Value = std::conditional_t<std::is_void_v<Codec>, DeckValue<T>, Codec>;
     keys_.push_back({sections_.back().name, name, info, Value::type(), Value::type().starts_with("list"),
-                     info.change.value_or(sections_.back().change),
+                     info.change.value_or(sections_.back().change), info.tasks.value_or(sections_.back().tasks),
                      [&field, info](std::string_view text) { field = Value::parse(text, info); },
                      [&field] { return Value::print(field); }});
   }

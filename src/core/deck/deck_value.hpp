@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/deck/named_enum.hpp"
+#include "core/deck/task.hpp"
 #include "core/error.hpp"
 
 namespace llmtrain {
@@ -47,6 +48,7 @@ struct KeyInfo {
   std::string_view automatic = {};
   bool required = false;
   std::optional<Change> change = {};  ///< overrides the section's
+  std::optional<TaskSet> tasks = {};  ///< tasks that use the key; overrides the section's
 };
 
 /// A duration: 90s, 15m, 4h.

@@ -24,7 +24,8 @@ struct SplitCodec {
 }  // namespace
 
 void TokenizerConfig::visit(DeckKeys& keys) {
-  keys.section("tokenizer", "Control how data.tokenizer = bpe is learnt from the training text.");
+  keys.section("tokenizer", "Control how data.tokenizer = bpe is learnt from the training text.", Change::breaks,
+               training_tasks | TaskSet{Task::tokenizer});
   keys.key<SplitCodec>("split", split,
                        {.doc = "Pattern that splits text into words, within which pairs are merged: that of GPT-2, "
                                "Llama 3, Qwen 2 and 3.5, GPT-4o (o200k), Mistral (tekken), DBRX."});

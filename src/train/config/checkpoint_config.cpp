@@ -7,7 +7,8 @@
 namespace llmtrain {
 
 void CheckpointConfig::visit(DeckKeys& keys) {
-  keys.section("checkpoint", "Save the run, so that the same command resumes it where it stopped.", Change::nothing);
+  keys.section("checkpoint", "Save the run, so that the same command resumes it where it stopped.", Change::nothing,
+               training_tasks);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of scheduled checkpoints; 0 = never."});
   keys.key("every_minutes", every_minutes,

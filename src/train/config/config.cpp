@@ -37,44 +37,10 @@ void note_lengths(DeckLoader& deck, const Config& config) {
                         warmup > 0 && decay > 0 ? fmt::format(" and {} of decay", decay) : "", steps));
 }
 
-/// True if a task uses a key.
-bool applies_to(RunConfig::Task task, const DeckKeys::Key& key) {
-  if (task == RunConfig::Task::pretrain) return true;
-  constexpr std::array<std::string_view, 4> of_run = {"name", "task", "output", "overwrite"};
-  constexpr std::array<std::string_view, 8> of_data = {
-      "train", "tokenizer", "vocab_size", "document_separator", "text_column", "add_bos", "unpacked_limit", "cache"};
-  if (key.section == "watchdog") return true;
-  if (key.section == "precision" && key.name != "compute") return false;
-  if (key.section == "run") return std::ranges::find(of_run, key.name) != of_run.end();
-  if (task == RunConfig::Task::evaluate) {
-    constexpr std::array<std::string_view, 6> sections = {"optimizer",  "schedule",  "divergence",
-                                                          "checkpoint", "tokenizer", "log"};
-    constexpr std::array<std::string_view, 12> others = {"data.vocab_size",
-                                                         "data.shuffle",
-                                                         "model.dropout",
-                                                         "model.attention_dropout",
-                                                         "parallel.reduction_groups",
-                                                         "parallel.reduction_blocks",
-                                                         "parallel.cuda_graphs",
-                                                         "evaluation.every_steps",
-                                                         "evaluation.at_start",
-                                                         "evaluation.early_stopping_patience",
-                                                         "evaluation.early_stopping_threshold",
-                                                         "evaluation.load_best_at_end"};
-    if (key.section == "log") return key.name == "sinks";
-    if (key.section == "parallel" && key.name.starts_with("offload_")) return false;
-    if (key.full_name() == "evaluation.at_end") return false;
-    return std::ranges::find(sections, key.section) == sections.end() &&
-           std::ranges::find(others, key.full_name()) == others.end();
-  }
-  if (key.section == "data") return std::ranges::find(of_data, key.name) != of_data.end();
-  return key.section == "tokenizer";
-}
-
 /// Keys of other tasks are valid: one deck may serve several tasks.
-void mark_unused(DeckLoader& deck, const DeckKeys& keys, RunConfig::Task task) {
+void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
-    if (applies_to(task, key)) continue;
+    if (key.tasks.contains(task)) continue;
     deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
   }
 }
@@ -105,7 +71,7 @@ void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
 int64_t examine_files(DeckLoader& deck, const Config& config) {
   if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
   if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing elsewhere
-  const bool evaluates = config.run.task == RunConfig::Task::evaluate;
+  const bool evaluates = config.run.task == Task::evaluate;
   const bool alone = evaluates && !config.data.validation.empty();  // validation files replace training files
   const DataFacts facts = check_data_files(
       evaluates ? evaluated_data(config.data) : config.data, [&](std::string_view key, const UserError& error) {
@@ -196,13 +162,13 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   config.visit(keys);
   DeckLoader deck(keys, deck_name);
   deck.load(deck_text, overrides, exclusive_keys, [&](const DeckKeys::Key& key) {
-    const bool evaluates = config.run.task == RunConfig::Task::evaluate;
-    return applies_to(config.run.task, key) && !(evaluates && key.full_name() == "data.train");
+    const bool evaluates = config.run.task == Task::evaluate;
+    return key.tasks.contains(config.run.task) && !(evaluates && key.full_name() == "data.train");
   });
   config.run.resolve(deck, deck_name);
   config.watchdog.resolve(deck);
   std::optional<ModelConfig> loaded;
-  if (config.run.task == RunConfig::Task::tokenizer) {
+  if (config.run.task == Task::tokenizer) {
     resolve_tokenizer_task(deck, config);
   } else {
     config.batch.resolve(deck);
@@ -222,11 +188,11 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.log.resolve(deck);
     config.divergence.resolve(deck);
   }
-  if (config.run.task == RunConfig::Task::evaluate) resolve_evaluation_task(deck, config);
+  if (config.run.task == Task::evaluate) resolve_evaluation_task(deck, config);
   mark_unused(deck, keys, config.run.task);
   deck.check(config.data.cache != config.run.output + "/" + config.run.name, {"run.name", "run.output", "data.cache"},
              "the run's folder would be data.cache, the folder of token files: choose another name");
-  if (config.run.task == RunConfig::Task::pretrain) {
+  if (trains(config.run.task)) {
     config.schedule.resolve(deck);
     config.checkpoint.resolve(deck, config);
     if (files != DeckFiles::recorded) check_resume(deck, config);

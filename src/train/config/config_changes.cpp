@@ -26,7 +26,7 @@ void each_difference(const Config& config, std::string_view resolved_deck, const
   for (const DeckKeys::Key& key : here_keys.keys()) {
     const std::string name = key.full_name();
     const Origin origin = config.provenance.at(name).origin;
-    const bool result = config.run.task == RunConfig::Task::evaluate && key.section == "evaluation";
+    const bool result = config.run.task == Task::evaluate && key.section == "evaluation";
     if ((key.change == Change::nothing && !result) || origin == Origin::unused) continue;
     const bool found_out = name == "model.vocab_size" || name == "precision.compute";
     if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;

@@ -7,11 +7,14 @@
 namespace llmtrain {
 
 void EvaluationConfig::visit(DeckKeys& keys) {
-  keys.section("evaluation", "Measure the loss on validation data.", Change::nothing);
+  keys.section("evaluation", "Measure the loss on validation data.", Change::nothing, model_tasks);
   keys.key("every_steps", every_steps,
-           {.unit = "steps", .range = at_least(0), .doc = "Interval of evaluations; 0 = never during the run."});
-  keys.key("at_start", at_start, {.doc = "Evaluate before the first step too."});
-  keys.key("at_end", at_end, {.doc = "Evaluate after the last step too."});
+           {.unit = "steps",
+            .range = at_least(0),
+            .doc = "Interval of evaluations; 0 = never during the run.",
+            .tasks = training_tasks});
+  keys.key("at_start", at_start, {.doc = "Evaluate before the first step too.", .tasks = training_tasks});
+  keys.key("at_end", at_end, {.doc = "Evaluate after the last step too.", .tasks = training_tasks});
   keys.key("batches", batches,
            {.range = at_least(0),
             .doc = "Number of batches of batch.global sequences, in canonical order; 0 = all validation data."});
@@ -19,12 +22,16 @@ void EvaluationConfig::visit(DeckKeys& keys) {
            {.unit = "evaluations",
             .range = at_least(0),
             .doc = "End the run after this many consecutive evaluations without an improvement of "
-                   "checkpoint.best_metric; 0 = off."});
+                   "checkpoint.best_metric; 0 = off.",
+            .tasks = training_tasks});
   keys.key("early_stopping_threshold", early_stopping_threshold,
-           {.range = at_least(0), .doc = "Minimum improvement that counts (in nats, or as a fraction of tokens)."});
+           {.range = at_least(0),
+            .doc = "Minimum improvement that counts (in nats, or as a fraction of tokens).",
+            .tasks = training_tasks});
   keys.key("load_best_at_end", load_best_at_end,
            {.doc = "End with the weights of the best evaluation by checkpoint.best_metric, which are then exported. A "
-                   "checkpoint follows every better evaluation."});
+                   "checkpoint follows every better evaluation.",
+            .tasks = training_tasks});
   keys.key(
       "stride", stride,
       {.unit = "tokens",
@@ -35,7 +42,7 @@ void EvaluationConfig::visit(DeckKeys& keys) {
 
 void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
   const DataConfig& data = config.data;
-  if (config.run.task == RunConfig::Task::evaluate) {
+  if (config.run.task == Task::evaluate) {
     deck.check(stride == 0 || data.packing == DataConfig::Packing::wrap, {"evaluation.stride", "data.packing"},
                "windows are cut from a stream of tokens: they need data.packing = wrap");
     const int64_t length = config.batch.sequence_length;

@@ -143,7 +143,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
   if (!deck.given(key) || !deck.sound({key})) return std::nullopt;
   const std::string& path = config.model.path;
   std::vector<std::string> runs;
-  if (config.run.task == RunConfig::Task::pretrain && !config.run.overwrite) {
+  if (trains(config.run.task) && !config.run.overwrite) {
     runs.push_back(RunDirectory::path_of(config));
     if (const std::string from = config.checkpoint.resume_path(); !from.empty()) runs.push_back(from);
   }
@@ -154,7 +154,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
       deck.set("data.tokenizer", Origin::automatic, "model.path");
     }
     if (!facts.checkpoint.empty()) {
-      if (!facts.gone && config.run.task != RunConfig::Task::evaluate) {
+      if (!facts.gone && config.run.task != Task::evaluate) {
         throw UserError(ExitCode::deck, path +
                                             ": is a run or a checkpoint. Resume from it with checkpoint.resume = PATH, "
                                             "or export it to a folder for model.path with llmtool export");

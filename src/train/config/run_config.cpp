@@ -56,7 +56,9 @@ void RunConfig::visit(DeckKeys& keys) {
                    "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("output", output, {.doc = "Folder of run directories.", .change = Change::nothing});
   keys.key("seed", seed,
-           {.range = at_least(0), .doc = "Seed of all random numbers: initial weights, sample order, dropout."});
+           {.range = at_least(0),
+            .doc = "Seed of all random numbers: initial weights, sample order, dropout.",
+            .tasks = training_tasks});
   keys.key(
       "overwrite", overwrite,
       {.doc =
@@ -67,16 +69,19 @@ void RunConfig::visit(DeckKeys& keys) {
             .range = at_least(1),
             .doc = "Number of optimizer steps.",
             .automatic = "by epochs",
-            .change = Change::applies});
+            .change = Change::applies,
+            .tasks = training_tasks});
   keys.key("epochs", epochs,
            {.range = {.min = 0, .max = 1e6, .open_min = true},
             .doc = "Passes over the training data (fractions allowed). Give either epochs or max_steps.",
             .automatic = "by max_steps",
-            .change = Change::applies});
+            .change = Change::applies,
+            .tasks = training_tasks});
   keys.key<TimeLimitCodec>("time_limit", time_limit,
                            {.doc = "Time limit of the job: the run saves a checkpoint before it and ends with exit "
                                    "code 75. auto: Slurm's limit.",
-                            .change = Change::nothing});
+                            .change = Change::nothing,
+                            .tasks = training_tasks});
 }
 
 void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
@@ -86,7 +91,7 @@ void RunConfig::resolve(DeckLoader& deck, std::string_view deck_name) {
     if (find_invalid_utf8(name) != std::string::npos)
       deck.fail("run.name", "the deck's file name is not UTF-8: name the run");
   }
-  if (task != Task::pretrain) return;
+  if (!trains(task)) return;
   const bool steps = deck.given("run.max_steps"), passes = deck.given("run.epochs");
   if (!steps) deck.unused("run.max_steps", "epochs is given");
   if (!passes) deck.unused("run.epochs", "max_steps is given");

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/deck/named_enum.hpp"
+#include "core/deck/task.hpp"
 
 namespace llmtrain {
 
@@ -12,8 +12,6 @@ class DeckLoader;
 
 /// [run]
 struct RunConfig {
-  enum class Task : uint8_t { pretrain, evaluate, tokenizer };
-
   std::string name;  ///< name of the run directory; default: the deck's file name without .ini
   Task task = Task::pretrain;
   std::string output = "runs";
@@ -27,8 +25,5 @@ struct RunConfig {
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, std::string_view deck_name);
 };
-
-template <>
-inline constexpr auto enum_names<RunConfig::Task> = name_list("pretrain", "evaluate", "tokenizer");
 
 }  // namespace llmtrain

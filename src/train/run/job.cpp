@@ -16,7 +16,7 @@
 #include "kernels/matmul.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
-#include "train/run/program.hpp"
+#include "train/run/version.hpp"
 #include "train/run/stop_monitor.hpp"
 #include "train/step_profile.hpp"
 
@@ -49,7 +49,7 @@ const char* fallback_reason(const Config& config) {
 }
 
 /// Tasks other than training do not use the library's attention.
-bool may_take_attention(const Config& config) { return config.run.task == RunConfig::Task::pretrain; }
+bool may_take_attention(const Config& config) { return trains(config.run.task); }
 
 constexpr size_t max_hosts = 8;  ///< maximum named in a message
 
@@ -116,8 +116,7 @@ Dataset load_data(Config& config, Communicator& communicator, const ProgressRepo
 void check_plan(const Arena& plan, const Config& config, Communicator& communicator) {
   const int64_t ranks = ranks_of_device(communicator);
   // On a GPU a profile is omitted if it does not fit.
-  const bool profiles =
-      device_memory_is_host() && config.log.profile > 0 && config.run.task == RunConfig::Task::pretrain;
+  const bool profiles = device_memory_is_host() && config.log.profile > 0 && trains(config.run.task);
   const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), ranks) : 0;
   // The largest plan, the largest process and the smallest share decide, for all ranks alike. Available memory already
   // excludes what this process uses. Only a rank's own share, not the process of another rank, limits its plan.

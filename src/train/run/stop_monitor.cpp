@@ -74,7 +74,7 @@ StopMonitor::StopMonitor(const Config& config, std::string folder, bool root)
       start_(now()),
       last_save_(start_) {
   set_stop_source([this] { return static_cast<int>(requested(0).stop); });
-  if (!root || config.run.task != RunConfig::Task::pretrain) return;  // other tasks have nothing to save in time
+  if (!root || !trains(config.run.task)) return;  // other tasks have nothing to save in time
   if (config.run.time_limit > 0) {
     end_ = start_ + static_cast<double>(config.run.time_limit);
   } else if (config.run.time_limit == RunConfig::limit_of_job) {

@@ -4,7 +4,7 @@
 #include "kernels/attention.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/run/program.hpp"
+#include "train/run/version.hpp"
 
 namespace llmtrain {
 

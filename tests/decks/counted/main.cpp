@@ -21,8 +21,8 @@
 
 #include "core/error.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/run/command_line.hpp"
-#include "train/run/program.hpp"
+#include "tasks/command_line.hpp"
+#include "tasks/program.hpp"
 #include "train/run/stop_monitor.hpp"
 #include "train/step_hook.hpp"
 

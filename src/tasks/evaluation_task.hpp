@@ -56,11 +56,4 @@ class EvaluationTask {
   TokenStatistics statistics_;
 };
 
-/// evaluated_data() of the deck. Collective.
-Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
-
-/// Runs the whole job in the run directory: deck.ini, log.txt, ledger and metrics, and evaluation.json. `examine`
-/// reports errors of the files that the deck names. Collective.
-int run_evaluation_task(Config& config, Runtime& runtime, const std::function<void()>& examine);
-
 }  // namespace llmtrain

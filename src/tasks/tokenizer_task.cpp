@@ -1,5 +1,3 @@
-#include "train/tokenizer_task.hpp"
-
 #include <fmt/format.h>
 
 #include <optional>
@@ -8,20 +6,23 @@
 #include "data/dataset.hpp"
 #include "data/tokenize/trained_tokenizer.hpp"
 #include "metrics/console.hpp"
+#include "tasks/tasks.hpp"
 #include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/stop_monitor.hpp"
 
 namespace llmtrain {
 
-int run_tokenizer_task(Config& config, Runtime& runtime) {
-  Communicator& communicator = runtime.communicator();
+int run_tokenizer_training(Job& job) {
+  Config& config = job.config;
+  Communicator& communicator = job.runtime.communicator();
+  job.examine(true);
   const bool root = communicator.rank() == 0;
   Console console("", root);
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
   const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
-  watch_ranks(config, runtime);
+  watch_ranks(config, job.runtime);
   const SectionScope section(Section::data);
   const TrainedTokenizer trained =
       train_deck_tokenizer(config.data, communicator, [&](const std::string& line) { console.print(line); });

@@ -1,4 +1,4 @@
-#include "train/evaluation_task.hpp"
+#include "tasks/evaluation_task.hpp"
 
 #include <fmt/format.h>
 
@@ -17,6 +17,7 @@
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
+#include "tasks/tasks.hpp"
 #include "train/checkpoint_model.hpp"
 #include "train/run/job.hpp"
 #include "train/run/stop_monitor.hpp"
@@ -186,14 +187,36 @@ Dataset load_evaluated_data(Config& config, Communicator& communicator, const Pr
   return data;
 }
 
-int run_evaluation_task(Config& config, Runtime& runtime, const std::function<void()>& examine) {
+namespace {
+
+class EvaluationPlan : public RankPlan {
+ public:
+  EvaluationPlan(const Config& config, const Dataset& data, int rank, int size) : task_(config, data, rank, size) {}
+  const Arena& arena() const override { return task_.plan(); }
+  int64_t parameters() const override { return task_.parameter_count(); }
+
+ private:
+  EvaluationTask task_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, int rank, int size,
+                                          int /*node_size*/) {
+  return std::make_unique<EvaluationPlan>(config, data, rank, size);
+}
+
+int run_evaluation(Job& job) {
+  Config& config = job.config;
+  Runtime& runtime = job.runtime;
   Communicator& communicator = runtime.communicator();
   const bool root = communicator.rank() == 0;
+  resolve_precision(config, agreed_fast_bf16(communicator));
   std::optional<RunDirectory> directory;
   if (open_directory(directory, config, communicator)) return 0;
   const StopMonitor stop_monitor(config, RunDirectory::path_of(config), root);
   watch_ranks(config, runtime);
-  examine();
+  job.examine(true);
   Console progress("", root);
   std::vector<std::string> earlier;
   const Dataset data = load_evaluated_data(config, communicator, [&](const std::string& text) {

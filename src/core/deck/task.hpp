@@ -1,0 +1,37 @@
+#pragma once
+// The list of tasks: what a job does (run.task). Sections and keys of the deck name the tasks that use them.
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/deck/named_enum.hpp"
+
+namespace llmtrain {
+
+enum class Task : uint8_t { pretrain, evaluate, tokenizer };
+
+template <>
+inline constexpr auto enum_names<Task> = name_list("pretrain", "evaluate", "tokenizer");
+
+class TaskSet {
+ public:
+  constexpr TaskSet(std::initializer_list<Task> tasks) {
+    for (const Task task : tasks) bits_ |= 1u << static_cast<uint32_t>(task);
+  }
+  constexpr TaskSet operator|(TaskSet other) const { return TaskSet(bits_ | other.bits_); }
+  constexpr bool contains(Task task) const { return (bits_ >> static_cast<uint32_t>(task) & 1u) != 0; }
+  std::string text() const;  ///< "pretrain, evaluate"
+
+ private:
+  constexpr explicit TaskSet(uint32_t bits) : bits_(bits) {}
+  uint32_t bits_ = 0;
+};
+
+inline constexpr TaskSet training_tasks{Task::pretrain};
+inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
+inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
+
+inline bool trains(Task task) { return training_tasks.contains(task); }
+
+}  // namespace llmtrain

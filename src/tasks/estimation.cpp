@@ -1,0 +1,90 @@
+#include "tasks/estimation.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "core/files/file_handle.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/matmul.hpp"
+#include "parallel/job/cancellable_work.hpp"
+#include "parallel/job/launcher.hpp"
+#include "train/run/estimate.hpp"
+#include "train/run/job.hpp"
+#include "train/step_profile.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Memory of the last of `ranks` ranks, which has the largest shards, on a node with `of_node` of them, with the number
+/// of threads that a rank has there.
+struct LastRank {
+  LastRank(const Config& config, const Dataset& data, int64_t ranks, int64_t of_node) {
+    use_threads(choose_threads(find_thread_facts(static_cast<int>(of_node))).threads);
+    const int size = static_cast<int>(ranks), node_size = device_memory_is_host() ? static_cast<int>(of_node) : 1;
+    plan = find_task(config.run.task).plan(config, data, size - 1, size, node_size);
+    const bool profiles = trains(config.run.task) && config.log.profile > 0;
+    const int64_t profile = profiles ? limits_memory_bytes(compute_dtype(config.precision), of_node) : 0;
+    kernel_bytes = matmul_workspace_bytes() + profile;
+    if (!device_memory_is_host()) spared_bytes = profile;  // as in check_plan()
+  }
+
+  std::unique_ptr<RankPlan> plan;
+  int64_t kernel_bytes;      ///< memory of libraries, beside the process
+  int64_t spared_bytes = 0;  ///< see Estimate
+};
+
+/// Assumptions of a training plan about the machines.
+std::string assumption_of(const Config& config) {
+  if (attention_backend("some library", config).empty()) return {};
+  const ModelConfig& m = config.model;
+  AttentionShape shape{.heads = m.n_heads, .kv_heads = m.n_kv_heads, .head_dim = m.head_dim};
+  shape.softcap = static_cast<float>(m.attention_softcap);
+  shape.longest = config.batch.sequence_length;
+  shape.window = m.window_of_layer(0);
+  for (int64_t layer = 1; layer < m.n_layers; ++layer) shape.window = std::min(shape.window, m.window_of_layer(layer));
+  return attention_assumption(shape, config.batch.micro * config.batch.sequence_length);
+}
+
+}  // namespace
+
+int run_estimation(const CommandLine& command, Job& job) {
+  Config& config = job.config;
+  Communicator& communicator = job.runtime.communicator();
+  const TaskEntry& task = find_task(config.run.task);
+  job.examine(true);
+  const Dataset data = task.load(config, communicator, [](const std::string&) {});
+  Estimate e;
+  e.ranks = command.ranks > 0 ? command.ranks : communicator.size();
+  e.ranks_per_node = std::min<int64_t>(e.ranks, command.ranks_per_node > 0 ? command.ranks_per_node
+                                                : command.ranks > 0        ? e.ranks
+                                                                           : communicator.node_size());
+  const LastRank rank(config, data, e.ranks, e.ranks_per_node);
+  e.plan = &rank.plan->arena();
+  e.library_bytes = device_context_bytes(e.ranks_per_node) + rank.kernel_bytes;
+  e.spared_bytes = rank.spared_bytes;
+  e.limit = config.memory.limit;
+  e.parameters = rank.plan->parameters();
+  e.offloaded_bytes = rank.plan->offloaded_bytes();
+  e.pinned_bytes = rank.plan->pinned_bytes();
+  e.state_bytes = rank.plan->state_bytes();
+  if (const std::string note = assumption_of(config); !note.empty()) config.notes.push_back(note);
+  if (const int64_t rest = e.ranks % e.ranks_per_node; rest != 0) {
+    const int64_t process = device_context_bytes(rest);  // with one plan, as in a run
+    const LastRank last(config, data, e.ranks, rest);
+    e.last_node = {rest, last.plan->arena().bytes() + process + last.kernel_bytes};
+  }
+  use_threads(job.runtime.threads());
+  if (command.measure) e.time = task.measure(job, data);
+  std::string text;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() == 0) text = command.json ? estimate_json(e) : estimate_text(e);
+  });
+  if (communicator.rank() == 0) {
+    print_notes(config);
+    write_standard_output(text);
+  }
+  return 0;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,155 @@
+#include "tasks/program.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "core/number_text.hpp"
+#include "kernels/attention.hpp"
+#include "metrics/console.hpp"
+#include "models/models.hpp"
+#include "parallel/job/cancellable_work.hpp"
+#include "params/offload_file.hpp"
+#include "tasks/estimation.hpp"
+#include "tasks/tasks.hpp"
+#include "train/run/job.hpp"
+#include "train/run/run_directory.hpp"
+#include "train/run/stop_monitor.hpp"
+#include "train/trainer.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Text of the deck, read once.
+std::string read_deck(const CommandLine& command, Communicator& communicator) {
+  std::string text;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() == 0) text = read_deck_file(command.deck);
+  });
+  communicator.broadcast(text);
+  return text;
+}
+
+/// When Slurm requeues a job, run.overwrite must not replace the job's own earlier work: the command resumes.
+void ignore_overwrite_after_requeue(Config& config, Communicator& communicator) {
+  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  if (!config.run.overwrite) return;
+  int64_t own = 0;
+  if (communicator.rank() == 0 && restarts != nullptr && std::atoi(restarts) > 0) {
+    own = RunDirectory::started_by_this_job(config) ? 1 : 0;
+  }
+  communicator.broadcast(&own, sizeof(own));
+  if (own == 0) return;
+  config.run.overwrite = false;
+  config.notes.push_back("the job was requeued: run.overwrite is ignored, and the run resumes");
+}
+
+/// Collects all errors of the deck and the files it names. Rank 0 examines the files and broadcasts the result. An
+/// estimate of memory does not need weights, and a resumed run has them in its checkpoint.
+Config examine(const std::string& text, const CommandLine& command, Communicator& communicator, bool weights = true) {
+  const DeckFiles files = command.estimate || !weights ? DeckFiles::examine_data : DeckFiles::examine;
+  Config config;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() == 0) config = load_config(text, command.deck, command.overrides, files);
+  });
+  return config;
+}
+
+Config load(const std::string& text, const CommandLine& command, Communicator& communicator) {
+  Config config;
+  ModelFolders folders;
+  const auto read = [&] { return load_config(text, command.deck, command.overrides, DeckFiles::trust, &folders); };
+  try {
+    throw_on_all_ranks(communicator, [&] {
+      if (communicator.rank() == 0) config = read();
+    });
+    std::string packed = folders.packed();
+    communicator.broadcast(packed);
+    folders = ModelFolders::unpacked(packed);
+    throw_on_all_ranks(communicator, [&] { config = read(); });
+  } catch (const UserError&) {  // the error is the same on every rank; missing files belong to the same message
+    examine(text, command, communicator);
+    throw;
+  }
+  throw_on_all_ranks(communicator, [&] {  // ${NAME} may differ between nodes
+    std::string first = write_deck(config);
+    const std::string mine = first;
+    communicator.broadcast(first);
+    if (mine != first) {
+      throw UserError(ExitCode::deck, fmt::format("{}: the deck resolves differently on rank {}: start all ranks with "
+                                                  "the same arguments and the same environment variables",
+                                                  command.deck, communicator.rank()));
+    }
+  });
+  ignore_overwrite_after_requeue(config, communicator);
+  return config;
+}
+
+/// Assumes that the job's nodes are like this one. The vocabulary may be unknown: the rest of the model is known.
+void check_offload_here(Config& config, const Communicator& communicator) {
+  if (!config.parallel.uses_disk() || !trains(config.run.task)) return;
+  ModelConfig model = config.model;
+  const bool known = model.vocab_size > 0;
+  if (!known) model.vocab_size = 1;
+  int64_t bytes = 0;
+  const auto units = make_model(model, model.vocab_size)->units();
+  for (int rank = 0; rank < communicator.node_size(); ++rank) {
+    ParamStoreOptions options = offload_options(config);
+    options.rank = rank;
+    options.size = communicator.size();
+    bytes += ParamStore(units, options).offloaded_bytes();
+  }
+  const std::string where = config.provenance.where("parallel.offload_path");
+  check_offload_folder(config.parallel.offload_path, bytes, where);
+  if (known) return;
+  config.notes.push_back(
+      fmt::format("{}: {} ({} bytes) per node fit there, without the embeddings, whose vocabulary follows from the "
+                  "text (--estimate reads it)",
+                  where, bytes_text(static_cast<double>(bytes)), bytes));
+}
+
+/// Examines everything but the text itself, since reading a large corpus takes long.
+int check(const std::string& text, const CommandLine& command, Communicator& communicator) {
+  Config config = examine(text, command, communicator);
+  if (communicator.rank() != 0) return 0;
+  resolve_precision(config, bf16_products_are_fast());
+  check_offload_here(config, communicator);
+  print_notes(config);
+  write_standard_output(write_deck(config));
+  return 0;
+}
+
+}  // namespace
+
+int run_program(const CommandLine& command, Runtime& runtime) {
+  const std::string text = read_deck(command, runtime.communicator());
+  if (command.check || command.estimate) {
+    restore_default_signals();
+  } else {
+    keep_going_without_reader();
+  }
+  throw_on_all_ranks(runtime.communicator(), [] { attention_library(); });  // a requested library must be available
+  if (command.check) return check(text, command, runtime.communicator());
+  Config config = load(text, command, runtime.communicator());
+  const TaskEntry& task = find_task(config.run.task);
+  if (!config.checkpoint.signal_save) restore_default_signals();
+  const bool has_model = task.plan != nullptr, plans = command.estimate && !command.measure;
+  if (!plans && has_model) runtime.start_device();
+  Communicator& communicator = runtime.communicator();
+  throw_if_stopping(communicator, "before it began");
+  Job job{config, runtime, [&](bool weights) { examine(text, command, communicator, weights); }};
+  if (!command.estimate) return task.run(job);
+  if (!has_model) {
+    throw UserError(ExitCode::command_line,
+                    fmt::format("--estimate: run.task = {} has no model to estimate", name_of(task.task)));
+  }
+  if (command.measure && task.measure == nullptr) {
+    throw UserError(ExitCode::command_line,
+                    fmt::format("--measure: run.task = {} has no steps to time", name_of(task.task)));
+  }
+  resolve_precision(config, agreed_fast_bf16(communicator));
+  return run_estimation(command, job);
+}
+
+}  // namespace llmtrain

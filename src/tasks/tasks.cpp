@@ -1,0 +1,27 @@
+#include "tasks/tasks.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.hpp"
+#include "train/run/job.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+constexpr std::array entries = {
+    TaskEntry{Task::pretrain, run_training, load_data, plan_training, measure_training},
+    TaskEntry{Task::evaluate, run_evaluation, load_evaluated_data, plan_evaluation, nullptr},
+    TaskEntry{Task::tokenizer, run_tokenizer_training, nullptr, nullptr, nullptr},
+};
+
+}  // namespace
+
+const TaskEntry& find_task(Task task) {
+  const auto found = std::ranges::find(entries, task, &TaskEntry::task);
+  LLMTRAIN_CHECK(found != entries.end(), "every task has an entry");
+  return *found;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,68 @@
+#pragma once
+// The list of tasks. A task is a file here, a name in core/deck/task.hpp and a line in tasks.cpp.
+
+#include <functional>
+#include <memory>
+
+#include "core/arena.hpp"
+#include "core/deck/task.hpp"
+#include "data/dataset.hpp"
+#include "parallel/job/runtime.hpp"
+#include "train/config/config.hpp"
+#include "train/run/estimate.hpp"
+
+namespace llmtrain {
+
+/// A job whose deck is resolved.
+struct Job {
+  Config& config;
+  Runtime& runtime;
+  /// Reports errors of the files that the deck names, weights included if they will be read. Collective.
+  std::function<void(bool weights)> examine;
+};
+
+/// What a task would allocate on one rank. Nothing is allocated.
+class RankPlan {
+ public:
+  virtual ~RankPlan() = default;
+  virtual const Arena& arena() const = 0;
+  virtual int64_t parameters() const = 0;
+  virtual int64_t state_bytes() const { return 0; }      ///< size of a checkpoint, over all ranks
+  virtual int64_t offloaded_bytes() const { return 0; }  ///< on a disk
+  virtual int64_t pinned_bytes() const { return 0; }     ///< pinned host memory beside a GPU
+};
+
+struct TaskEntry {
+  Task task;
+  /// Runs the task in its run directory. Collective; returns the exit code.
+  int (*run)(Job& job);
+  // For --estimate; null if the task has no model.
+  Dataset (*load)(Config& config, Communicator& communicator, const ProgressReport& report);
+  /// node_size: ranks of a node that share memory.
+  std::unique_ptr<RankPlan> (*plan)(const Config& config, const Dataset& data, int rank, int size, int node_size);
+  /// --measure; null if the task has no steps. Collective.
+  Prediction (*measure)(Job& job, const Dataset& data);
+};
+
+const TaskEntry& find_task(Task task);
+
+/// True if rank 0's device is fast at bf16. Collective.
+bool agreed_fast_bf16(Communicator& communicator);
+/// Prints the notes to stderr, since programs may read the requested output on stdout.
+void print_notes(const Config& config);
+/// Resolves an automatic precision.compute, and adds notes about keys that this device does not support.
+void resolve_precision(Config& config, bool fast_bf16);
+
+// Training (every task that trains).
+int run_training(Job& job);
+std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, int rank, int size, int node_size);
+Prediction measure_training(Job& job, const Dataset& data);
+// evaluate
+int run_evaluation(Job& job);
+Dataset load_evaluated_data(Config& config, Communicator& communicator, const ProgressReport& report);
+std::unique_ptr<RankPlan> plan_evaluation(const Config& config, const Dataset& data, int rank, int size, int node_size);
+// tokenizer: all ranks train the tokenizer of data.tokenizer = bpe. The run's directory then has the files
+// tokenizer.json and tokenizer_config.json that `llmtool tokenizer train` writes.
+int run_tokenizer_training(Job& job);
+
+}  // namespace llmtrain

@@ -30,6 +30,8 @@ class TaskSet {
 
 inline constexpr TaskSet training_tasks{Task::pretrain};
 inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
+/// Tasks that read rows of instruction data (data.format).
+inline constexpr TaskSet instruction_tasks{Task::evaluate};
 inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
 
 inline bool trains(Task task) { return training_tasks.contains(task); }

@@ -94,6 +94,8 @@ SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& commu
 /// Refuses a file if most of its rows are empty, since this is probably a mistake.
 void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint);
 
+/// Throws UserError "file:line: what" for the row that begins at `offset`.
+[[noreturn]] void fail_in_row(const FileHandle& file, int64_t offset, const std::string& what);
 /// Throws UserError "file:line: byte N: what"; finds the line by reading the file up to the byte.
 [[noreturn]] void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what);
 /// Returns the number of the line that holds the byte, from 1.

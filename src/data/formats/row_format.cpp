@@ -49,6 +49,13 @@ std::string shape_text(const RowFormat& format) {
   return fmt::format("{} ({})", format.name, joined(required));
 }
 
+void append_texts(const nlohmann::ordered_json& json, std::string& all) {
+  if (json.is_string()) all += json.get_ref<const std::string&>();
+  if (json.is_structured()) {
+    for (const auto& item : json) append_texts(item, all);
+  }
+}
+
 std::vector<std::string_view> role_names(std::string_view format) {
   std::vector<std::string_view> names;
   for (const RowFormat* known : row_formats()) {
@@ -139,6 +146,15 @@ ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_v
     columns.emplace_back(role, entry.substr(colon + 1));
   }
   return columns;
+}
+
+std::string texts_of(const InstructionRow& row) {
+  if (const auto* text = std::get_if<PlainText>(&row)) return text->text;
+  if (const auto* texts = std::get_if<PromptCompletion>(&row)) return texts->prompt + texts->completion;
+  const auto& conversation = std::get<Conversation>(row);
+  std::string all;
+  for (const nlohmann::ordered_json* json : {&conversation.messages, &conversation.tools}) append_texts(*json, all);
+  return all;
 }
 
 RowReader::RowReader(std::string_view format, const std::vector<std::string>& columns, bool templated)

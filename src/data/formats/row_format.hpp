@@ -76,6 +76,9 @@ const RowFormat& recognise_row(const nlohmann::ordered_json& row, const ColumnNa
 /// UserError(deck).
 ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_view format);
 
+/// All texts of a row, one after the other.
+std::string texts_of(const InstructionRow& row);
+
 /// Reads rows of one format.
 class RowReader {
  public:

@@ -52,7 +52,7 @@ void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   }
   deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer only trains bpe");
   config.data.validation.clear();
-  config.data.resolve(deck, config.run.output);
+  config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
 }
 
 void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
@@ -171,14 +171,14 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   if (config.run.task == Task::tokenizer) {
     resolve_tokenizer_task(deck, config);
   } else {
-    config.batch.resolve(deck);
+    config.batch.resolve(deck, config.data.max_tokens_per_batch);
     if (files != DeckFiles::recorded) {
       loaded = load_model_path(deck, config, folders != nullptr ? *folders : own_folders);
     } else if (!config.model.path.empty()) {
       loaded = config.model;
     }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
-    config.data.resolve(deck, config.run.output);
+    config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }

@@ -16,8 +16,8 @@
 #include "kernels/matmul.hpp"
 #include "train/run/estimate.hpp"
 #include "train/run/memory_limit.hpp"
-#include "train/run/version.hpp"
 #include "train/run/stop_monitor.hpp"
+#include "train/run/version.hpp"
 #include "train/step_profile.hpp"
 
 namespace llmtrain {
@@ -239,6 +239,10 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   std::vector<std::string> parts;
   if (counts.too_long > 0)
     parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
+  if (counts.dropped > 0) parts.push_back(fmt::format("{} of them dropped", count_text(counts.dropped)));
+  if (counts.lost_targets > 0) {
+    parts.push_back(fmt::format("{} of them left out without a token to train on", count_text(counts.lost_targets)));
+  }
   if (counts.without_target > 0) {
     parts.push_back(fmt::format("{} documents of one token skipped", count_text(counts.without_target)));
   }

@@ -36,9 +36,9 @@ LLMTRAIN_HOST_DEVICE inline StepDecision decision_of(int64_t* loss, int64_t* squ
 
 /// Carries the integers before the sums of several ranks are added: sums int64 [n, ExactSum::integer_count].
 void carry_sums(const Tensor& sums, Stream& stream);
-/// decision: fp64 [2], a StepDecision. sums: int64 [2, ExactSum::integer_count], of the loss and of squared gradients,
-/// over all ranks, carried by this function. divisor: that of the gradient sums; maximum: the limit of their norm, 0 =
-/// none.
+/// decision: fp64 [2], a StepDecision. sums: int64 [n, ExactSum::integer_count], the loss in the first row and squared
+/// gradients in the last, over all ranks, both carried by this function. divisor: that of the gradient sums; maximum:
+/// the limit of their norm, 0 = none.
 void decide_step(const Tensor& decision, const Tensor& sums, double divisor, double maximum, Stream& stream);
 
 }  // namespace llmtrain

@@ -1,21 +1,47 @@
 #pragma once
+// Training objectives: what a step minimises. An objective computes derivatives of the loss from token statistics, and
+// the sums from which the loss and further metrics of a step follow. It never sees logits. To add one, add a file and a
+// line in objectives.cpp.
+
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string_view>
 
 #include "core/batch.hpp"
+#include "data/stream/data_stream.hpp"
 #include "device/device.hpp"
 #include "kernels/logprob.hpp"
 
 namespace llmtrain {
 
-/// A training objective: computes derivatives of the loss from token statistics. It never sees logits.
+/// What an objective needs from a step besides the log-probabilities of the targets.
+struct ObjectiveNeeds {
+  /// The cotangents depend on the statistics, so that the head is run twice: to score, then to differentiate.
+  bool statistics_first = false;
+  bool entropy = false;  ///< entropies of the tokens' distributions
+};
+
+/// A value of a step: factor * sum / count, where the sum runs over all ranks and is exact.
+struct MetricSpec {
+  std::string_view name;  ///< as in the ledger
+  double factor = 1;
+};
+
 class Objective {
  public:
   virtual ~Objective() = default;
-  /// True if cotangents() needs no statistics, so that one pass over the head computes loss and gradient.
-  virtual bool cotangents_known() const = 0;
+  virtual ObjectiveNeeds needs() const { return {}; }
+  /// Values of a step, in the order of their sums; the first is the loss.
+  virtual std::span<const MetricSpec> metrics() const = 0;
+  /// Divisor of a step's sums: the tokens, pairs or sequences that count in it.
+  virtual int64_t count(const StepPlan& plan) const = 0;
   /// Fills the non-empty tensors of `out`, fp32 [N]: the derivatives times `scale`, fp32 [1], or 1 if it is empty.
   virtual void cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                           const Tensor& scale, Stream& stream) const = 0;
+  /// Adds a micro-batch to the sums: int64 [metrics().size(), ExactSum::integer_count].
+  virtual void add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
+                        Stream& stream) const = 0;
 };
 
 /// The sum over trained tokens of -log p(target), times the batch's loss weights.

@@ -12,13 +12,11 @@
 #include <vector>
 
 #include "core/activity.hpp"
-#include "hf/load_weights.hpp"
 #include "kernels/workspace.hpp"
 #include "metrics/console.hpp"
 #include "models/models.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "tasks/tasks.hpp"
-#include "train/checkpoint_model.hpp"
 #include "train/run/job.hpp"
 #include "train/run/stop_monitor.hpp"
 
@@ -80,21 +78,25 @@ DataStream evaluation_stream(const Config& config, const Dataset& data) {
 }  // namespace
 
 EvaluationTask::EvaluationTask(const Config& config, const Dataset& data, int rank, int size)
-    : path_(config.model.path),
-      checkpoint_(config.source.checkpoint),
-      tokenizer_(data.tokenizer),
+    : tokenizer_(data.tokenizer),
       data_(evaluation_stream(config, data)),
       steps_(first_steps(config.evaluation, data_)),
-      shape_(decoder_shape(config.model, checkpoint_.empty() ? config.model.vocab_size : config.source.tokens)),
-      model_(make_model(config.model, shape_.tokens)),
-      params_(model_->units(), store_options(config, rank, size)) {
+      objective_(make_cross_entropy()) {
   require_trained_tokens(data_, steps_);
   const int64_t rows = data_.max_rows();
-  params_.plan(arena_);
-  model_->plan(arena_, {compute_dtype(config.precision), rows, false});
+  const std::string& checkpoint = config.source.checkpoint;
+  const int64_t tokens = checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
+  models_.add({.role = Role::policy,
+               .shape = decoder_shape(config.model, tokens),
+               .store = store_options(config, rank, size),
+               .passes = PassPlan{compute_dtype(config.precision), rows, false},
+               .weights = {.folder = config.model.path, .checkpoint = checkpoint}});
+  models_.plan(arena_);
   batch_.plan(arena_, rows, data_.max_segments());
   arena_.add(statistics_.logp, MemoryCategory::activations, "statistics.logp", DType::f32, {rows});
   arena_.add(statistics_.argmax, MemoryCategory::activations, "statistics.argmax", DType::i32, {rows});
+  arena_.add(sums_, MemoryCategory::activations, "statistics.sums", DType::i64,
+             {std::ssize(objective_->metrics()), ExactSum::integer_count});
 }
 
 EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
@@ -103,20 +105,13 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
   const DeviceBuffer memory(arena_.bytes());
   arena_.commit(memory.data());
   const WorkspaceScope workspace(arena_.workspace());
-  params_.start(communicator, stream);
-  if (checkpoint_.empty()) {
-    const LoadReport loaded = load_weights(path_, shape_, params_, communicator, stream);
-    log.print(fmt::format("weights    {}: {}", path_, load_text(loaded)));
-    for (const std::string& warning : loaded.warnings) log.warn(warning);
-  } else {
-    std::unique_ptr<Tokenizer> unused;
-    const CheckpointModel checkpoint(checkpoint_, communicator, unused);
-    checkpoint.load(params_, communicator, stream);
-    log.print(fmt::format("weights    {}, step {}", checkpoint_, checkpoint.manifest().step));
-  }
-  model_->start(stream);
+  models_.start(communicator, stream);
+  RoleModel& policy = models_.at(Role::policy);
+  const LoadedWeights loaded = policy.load(communicator, stream);
+  log.print("weights    " + loaded.text);
+  for (const std::string& warning : loaded.warnings) log.warn(warning);
 
-  Context ctx{params_, arena_, stream};
+  Context ctx{policy.params(), arena_, stream};
   int64_t bytes[] = {0};
   const auto count = [&](const HostBatch& batch) {
     if (tokenizer_ != nullptr) bytes[0] += scored_bytes(*tokenizer_, batch);
@@ -125,8 +120,9 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
     throw_if_stopping(communicator, "while it was evaluating");
     return false;
   };
-  const auto result =
-      evaluate(*model_, ctx, data_, steps_, {batch_, statistics_}, communicator, interrupted, count).value();
+  const auto result = evaluate(policy.model(), ctx, *objective_, data_, steps_, {batch_, statistics_, sums_},
+                               communicator, interrupted, count)
+                          .value();
   communicator.sum(bytes);
   return {result.loss, result.tokens, result.correct, bytes[0]};
 }

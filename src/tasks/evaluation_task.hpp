@@ -7,8 +7,8 @@
 #include "core/arena.hpp"
 #include "data/dataset.hpp"
 #include "metrics/run_log.hpp"
-#include "models/decoder.hpp"
 #include "parallel/job/runtime.hpp"
+#include "roles/model_set.hpp"
 #include "train/config/config.hpp"
 #include "train/evaluate.hpp"
 
@@ -36,7 +36,7 @@ class EvaluationTask {
   EvaluationTask(const Config& config, const Dataset& data, int rank, int size);
 
   const Arena& plan() const { return arena_; }
-  int64_t parameter_count() const { return params_.parameter_count(); }
+  int64_t parameter_count() const { return models_.at(Role::policy).params().parameter_count(); }
   const DataStream& data() const { return data_; }
   int64_t steps() const { return steps_; }
 
@@ -44,16 +44,15 @@ class EvaluationTask {
   EvaluationReport run(Runtime& runtime, RunLog& log);
 
  private:
-  std::string path_, checkpoint_;  ///< the model's folder; the checkpoint, if the weights are a run's
   std::shared_ptr<const Tokenizer> tokenizer_;
   DataStream data_;
   int64_t steps_;  ///< steps of batch.global samples
-  DecoderShape shape_;
-  std::unique_ptr<Model> model_;
-  ParamStore params_;
+  std::unique_ptr<Objective> objective_;
+  ModelSet models_;
   Arena arena_;
   BatchBuffers batch_;
   TokenStatistics statistics_;
+  Tensor sums_;  ///< of the objective
 };
 
 }  // namespace llmtrain

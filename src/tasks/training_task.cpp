@@ -72,33 +72,34 @@ void print_offload(RunLog& log, const Config& config, int64_t bytes, int64_t pin
   }
 }
 
-void print_opening(RunLog& log, const Config& config, const Trainer& trainer, const Dataset& data, Runtime& runtime) {
+void print_opening(RunLog& log, const Config& config, const TrainingPlan& plan, const Dataset& data, Runtime& runtime) {
   Communicator& c = runtime.communicator();
-  const DataStream& stream = trainer.training_data();
+  const DataStream& stream = plan.train;
+  const ParamStore& params = plan.params();
   const int64_t ranks = c.size();
   print_machine(log, config, runtime);
-  print_model(log, config, trainer.parameter_count());
+  print_model(log, config, params.parameter_count());
   log.print(fmt::format(
       "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
       "group{}",
       config.parallel.zero, config.batch.micro, config.batch.global, config.batch.sequence_length,
-      config.batch.gradient_accumulation_steps, trainer.groups(), trainer.groups() == 1 ? "" : "s"));
-  print_memory(log, trainer.plan(), c);
-  print_offload(log, config, trainer.offloaded_bytes(), trainer.pinned_bytes());
+      config.batch.gradient_accumulation_steps, plan.groups.count, plan.groups.count == 1 ? "" : "s"));
+  print_memory(log, plan.arena, c);
+  print_offload(log, config, params.offloaded_bytes(), params.pinned_bytes());
   log.print(fmt::format("data       {} tokens, {} samples, {} steps an epoch; {:.2f} epochs in {} steps",
                         count_text(data.train->tokens()), count_text(stream.samples()),
                         count_text(stream.steps_per_epoch()),
-                        static_cast<double>(trainer.total_steps()) / static_cast<double>(stream.steps_per_epoch()),
-                        count_text(trainer.total_steps())));
+                        static_cast<double>(plan.total_steps) / static_cast<double>(stream.steps_per_epoch()),
+                        count_text(plan.total_steps)));
   print_rows(log, data);
-  print_sources(log, config, stream, trainer.total_steps());
+  print_sources(log, config, stream, plan.total_steps);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));
-  if (trainer.groups() < ranks) {
+  if (plan.groups.count < ranks) {
     log.warn(
         fmt::format("{} of {} ranks have no reduction group: they own shards but compute nothing. Use a larger "
                     "batch.global, a smaller batch.micro or fewer ranks",
-                    ranks - trainer.groups(), ranks));
+                    ranks - plan.groups.count, ranks));
   }
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, config, runtime);
@@ -140,11 +141,12 @@ std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Commu
   std::unique_ptr<Trainer> trainer;
   const auto plan = [&](int node_size) {
     throw_on_all_ranks(communicator, [&] {
-      trainer = std::make_unique<Trainer>(config, data, communicator.rank(), communicator.size(), node_size);
+      trainer =
+          std::make_unique<Trainer>(config, data, RankPosition{communicator.rank(), communicator.size(), node_size});
     });
   };
   plan(communicator.sharing_ranks());
-  const std::string refusal = communicator.sharing_refusal(trainer->plan().shared_bytes());
+  const std::string refusal = communicator.sharing_refusal(trainer->plan().arena.shared_bytes());
   if (!refusal.empty()) {
     config.notes.push_back(refusal);
     plan(1);
@@ -152,19 +154,18 @@ std::unique_ptr<Trainer> plan_trainer(Config& config, const Dataset& data, Commu
   return trainer;
 }
 
-/// Plan of a trainer that is never started.
-class TrainingPlan : public RankPlan {
+class TrainingRankPlan : public RankPlan {
  public:
-  TrainingPlan(const Config& config, const Dataset& data, int rank, int size, int node_size)
-      : trainer_(config, data, rank, size, node_size) {}
-  const Arena& arena() const override { return trainer_.plan(); }
-  int64_t parameters() const override { return trainer_.parameter_count(); }
+  TrainingRankPlan(const Config& config, const Dataset& data, int rank, int size, int node_size)
+      : plan_(config, data, {rank, size, node_size}) {}
+  const Arena& arena() const override { return plan_.arena; }
+  int64_t parameters() const override { return plan_.params().parameter_count(); }
   int64_t state_bytes() const override { return 12 * parameters(); }  // fp32 master weight and both moments
-  int64_t offloaded_bytes() const override { return trainer_.offloaded_bytes(); }
-  int64_t pinned_bytes() const override { return trainer_.pinned_bytes(); }
+  int64_t offloaded_bytes() const override { return plan_.params().offloaded_bytes(); }
+  int64_t pinned_bytes() const override { return plan_.params().pinned_bytes(); }
 
  private:
-  Trainer trainer_;
+  TrainingPlan plan_;
 };
 
 }  // namespace
@@ -172,14 +173,14 @@ class TrainingPlan : public RankPlan {
 Prediction measure_training(Job& job, const Dataset& data) {
   Communicator& communicator = job.runtime.communicator();
   const std::unique_ptr<Trainer> trainer = plan_trainer(job.config, data, communicator);
-  check_plan(trainer->plan(), job.config, communicator);
-  check_host_memory(trainer->pinned_bytes(), communicator);
+  check_plan(trainer->plan().arena, job.config, communicator);
+  check_host_memory(trainer->plan().params().pinned_bytes(), communicator);
   trainer->reserve_disk(communicator);
   return trainer->measure(job.runtime);
 }
 
 std::unique_ptr<RankPlan> plan_training(const Config& config, const Dataset& data, int rank, int size, int node_size) {
-  return std::make_unique<TrainingPlan>(config, data, rank, size, node_size);
+  return std::make_unique<TrainingRankPlan>(config, data, rank, size, node_size);
 }
 
 int run_training(Job& job) {
@@ -206,22 +207,22 @@ int run_training(Job& job) {
   });
   std::vector<NamedContent> contents = compare_or_collect_contents(config, data, from, communicator);
   const std::unique_ptr<Trainer> trainer = plan_trainer(config, data, communicator);
-  trainer->set_contents(std::move(contents));
-  check_plan(trainer->plan(), config, communicator);
-  check_host_memory(trainer->pinned_bytes(), communicator);
+  const TrainingPlan& plan = trainer->plan();
+  check_plan(plan.arena, config, communicator);
+  check_host_memory(plan.params().pinned_bytes(), communicator);
   trainer->reserve_disk(communicator);
   throw_on_all_ranks(communicator, [&] {
     if (root) prepare_directory(*directory, config, from);
   });
-  RunLogOptions options = log_options(config, root ? &*directory : nullptr, trainer->plan(), communicator);
+  RunLogOptions options = log_options(config, root ? &*directory : nullptr, plan.arena, communicator);
   options.earlier = earlier;
-  options.total_steps = trainer->total_steps();
-  if (const DataStream* validation = trainer->validation_data(); validation != nullptr) {
+  options.total_steps = plan.total_steps;
+  if (plan.validation) {
     options.evaluations_left = [&, total = options.total_steps](int64_t step) {
       return evaluations_from(config.evaluation, step, total);
     };
     // It has batches of a step's size, and the forward pass of a step, about a third of its work.
-    options.evaluation_steps = static_cast<double>(first_steps(config.evaluation, *validation)) / 3;
+    options.evaluation_steps = static_cast<double>(first_steps(config.evaluation, *plan.validation)) / 3;
   }
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;
@@ -231,9 +232,10 @@ int run_training(Job& job) {
   }
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, config, *trainer, data, runtime);
+  print_opening(*log, config, plan, data, runtime);
   if (from) print_resume(*log, *from);
-  if (trainer->train(runtime, *log, stop_monitor, from ? &*from : nullptr) == Trainer::Ended::stopped) {
+  if (trainer->train(runtime, *log, stop_monitor, from ? &*from : nullptr, std::move(contents)) ==
+      Trainer::Ended::stopped) {
     return static_cast<int>(ExitCode::stopped);
   }
   throw_on_all_ranks(communicator, [&] {

@@ -28,9 +28,21 @@ LoadedModel::LoadedModel(const std::string& path, DType compute)
     read_folder();
   }
   if (tokenizer_) warn_of_missing_rows(*tokenizer_, vocabulary(), path);
-  const DecoderShape shape = decoder_shape(config_.model, vocabulary());
-  model_ = std::make_unique<Decoder>(shape);
-  if (!checkpoint_) check_weights(path, shape, model_->units());
+  make_model();
+  if (!checkpoint_) check_weights(path, role_->shape(), role_->model().units());
+}
+
+void LoadedModel::make_model() {
+  RoleSpec spec;
+  spec.shape = shape();
+  spec.store.compute = compute_;
+  spec.store.trained = false;
+  spec.weights.folder = folder_;
+  if (checkpoint_) {
+    spec.weights.checkpoint = checkpoint_->folder();
+    spec.weights.manifest = checkpoint_->manifest();
+  }
+  role_.emplace(std::move(spec));
 }
 
 void LoadedModel::read_folder() {
@@ -55,35 +67,25 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
 }
 
 void LoadedModel::start(const std::function<void(Arena&)>& plan) {
-  if (params_) {
-    params_.reset();
+  if (started_) {
     workspace_.reset();
     memory_.reset();
     arena_ = Arena();
-    model_ = std::make_unique<Decoder>(shape());
+    make_model();
   }
-  ParamStoreOptions options;
-  options.compute = compute_;
-  options.trained = false;
-  params_ = std::make_unique<ParamStore>(model_->units(), options);
-  params_->plan(arena_);
+  started_ = true;
+  role_->plan(arena_);
   plan(arena_);
   if (!device_) device_ = std::make_unique<DeviceRuntime>(0, choose_threads(find_thread_facts(1)).threads);
   if (!stream_) stream_ = std::make_unique<Stream>();
   memory_.emplace(arena_.bytes());
   arena_.commit(memory_->data());
   workspace_.emplace(arena_.workspace());
-  params_->start(*communicator_, *stream_);
-  if (checkpoint_) {
-    checkpoint_->load(*params_, *communicator_, *stream_);
-  } else {
-    print_warnings(
-        load_weights(folder_, decoder_shape(config_.model, vocabulary()), *params_, *communicator_, *stream_).warnings);
-  }
-  model_->start(*stream_);
+  role_->start(*communicator_, *stream_);
+  print_warnings(role_->load(*communicator_, *stream_).warnings);
 }
 
-Context LoadedModel::context() { return {*params_, arena_, *stream_}; }
+Context LoadedModel::context() { return {role_->params(), arena_, *stream_}; }
 
 DType parse_compute_option(const std::string& text) {
   if (text == "fp32") return DType::f32;

@@ -12,6 +12,7 @@
 #include "kernels/workspace.hpp"
 #include "models/models.hpp"
 #include "parallel/communicator.hpp"
+#include "roles/model_set.hpp"
 #include "text/tokenizer.hpp"
 #include "train/checkpoint_model.hpp"
 
@@ -29,7 +30,7 @@ class LoadedModel {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   /// Throws UserError(missing_input) if there is none.
   const Tokenizer& required_tokenizer() const;
-  Model& model() { return *model_; }
+  Model& model() { return role_->model(); }
   DType compute() const { return compute_; }
 
   /// Plans the parameters and the allocations of `plan`, allocates, and reads the weights. A second call replaces the
@@ -42,7 +43,7 @@ class LoadedModel {
   /// Model shape with these rows.
   DecoderShape shape() const { return decoder_shape(config_.model, vocabulary()); }
   Communicator& communicator() { return *communicator_; }
-  ParamStore& params() { return *params_; }
+  ParamStore& params() { return role_->params(); }
   /// Null for a Hugging Face folder.
   const CheckpointModel* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
   Arena& arena() { return arena_; }
@@ -50,6 +51,7 @@ class LoadedModel {
 
  private:
   void read_folder();
+  void make_model();
 
   std::string folder_;
   DType compute_;
@@ -59,8 +61,8 @@ class LoadedModel {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Communicator> communicator_;
   std::optional<CheckpointModel> checkpoint_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<ParamStore> params_;
+  std::optional<RoleModel> role_;
+  bool started_ = false;
   Arena arena_;
   std::optional<DeviceBuffer> memory_;
   std::optional<WorkspaceScope> workspace_;

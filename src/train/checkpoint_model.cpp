@@ -53,10 +53,4 @@ CheckpointModel::CheckpointModel(const std::string& folder, Communicator& commun
   if (config_.model.path.empty()) tokens_ = std::min(tokens_, tokenizer->vocabulary_size());
 }
 
-void CheckpointModel::load(ParamStore& params, Communicator& communicator, Stream& stream) const {
-  std::vector<float> buffer(size_t{1} << 18);
-  StoreParameters target(params, stream);
-  load_checkpoint(folder_, manifest_, target, buffer, communicator);
-}
-
 }  // namespace llmtrain

@@ -29,7 +29,6 @@ class CheckpointModel {
   const std::string& folder() const { return folder_; }
   /// Number of embedding rows that are tokens. (A published model has no padding rows.)
   int64_t tokens() const { return tokens_; }
-  void load(ParamStore& params, Communicator& communicator, Stream& stream) const;
 
  private:
   std::string folder_;

@@ -7,7 +7,7 @@
 
 #include "core/activity.hpp"
 #include "core/error.hpp"
-#include "kernels/reduce.hpp"
+#include "kernels/step_decision.hpp"
 
 namespace llmtrain {
 
@@ -52,11 +52,12 @@ void require_trained_tokens(const DataStream& data, int64_t steps) {
                       "undefined. Raise the key, or set it to 0 for all batches");
 }
 
-std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
-                                         const EvaluationBuffers& buffers, Communicator& communicator,
+std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objective& objective, const DataStream& data,
+                                         int64_t steps, const EvaluationBuffers& buffers, Communicator& communicator,
                                          const Interrupted& interrupted, const ScoredBatch& scored) {
   EvaluationResult result;
-  ExactSum sum;
+  const Tensor sums = buffers.sums.rows(0, std::ssize(objective.metrics()));
+  fill_zero(sums.data, sums.bytes(), ctx.stream);
   HostBatch host;
   std::vector<MicroBatchPlan> pending;  // consecutive micro-batches, one per rank
   const auto run_pending = [&] {        // returns true if all have run
@@ -74,7 +75,8 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
       const TokenStatistics statistics = first_rows(buffers.statistics, batch.tokens);
       model.forward(ctx, &batch);
       model.score(ctx, &batch, statistics);
-      sum_of_products(sum, statistics.logp, batch.loss_weights, ctx.stream);
+      objective.add_sums(batch, statistics, sums, ctx.stream);
+      carry_sums(sums, ctx.stream);
       result.correct += count_correct(host, statistics.argmax, ctx.stream);
       if (scored) scored(host);
     }
@@ -83,14 +85,17 @@ std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataS
   };
   for (int64_t step = 0; step < steps; ++step) {
     const StepPlan plan = data.plan(step);
-    result.tokens += plan.trained_tokens;
+    result.tokens += objective.count(plan);
     pending.insert(pending.end(), plan.micro_batches.begin(), plan.micro_batches.end());
     if (static_cast<int64_t>(pending.size()) >= 4 * communicator.size() && !run_pending()) return std::nullopt;
   }
   if (!run_pending()) return std::nullopt;
-  communicator.sum(sum);
+  ExactSum loss;
+  copy_to_host(loss.limbs().data(), sums.data, static_cast<int64_t>(loss.limbs().size_bytes()), ctx.stream);
+  ctx.stream.synchronize();
+  communicator.sum(loss);
   communicator.sum(std::span(&result.correct, 1));
-  result.loss = -sum.value() / static_cast<double>(result.tokens);
+  result.loss = objective.metrics().front().factor * loss.value() / static_cast<double>(result.tokens);
   return result;
 }
 

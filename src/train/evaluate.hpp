@@ -5,6 +5,7 @@
 
 #include "data/stream/data_stream.hpp"
 #include "models/model.hpp"
+#include "objectives/objective.hpp"
 #include "parallel/communicator.hpp"
 #include "train/config/config.hpp"
 
@@ -14,15 +15,16 @@ namespace llmtrain {
 struct EvaluationBuffers {
   BatchBuffers& batch;
   TokenStatistics statistics;  ///< logp, fp32 [N]; other statistics on request
+  Tensor sums;                 ///< int64 [at least the objective's metrics, ExactSum::integer_count]
 };
 
 /// Callback for each scored micro-batch of this rank.
 using ScoredBatch = std::function<void(const HostBatch& batch)>;
 
 struct EvaluationResult {
-  int64_t tokens = 0;   ///< number of scored tokens, over all ranks
+  int64_t tokens = 0;   ///< what the objective counts, over all ranks
   int64_t correct = 0;  ///< those that the model ranked first, if argmax is requested
-  double loss = 0;      ///< mean negative log-likelihood, nats per token
+  double loss = 0;      ///< the objective's; for cross-entropy nats per token
 };
 
 /// Collective callback before each unit of work: returns true to stop.
@@ -37,10 +39,10 @@ int64_t evaluations_from(const EvaluationConfig& config, int64_t step, int64_t t
 void require_trained_tokens(const DataStream& data, int64_t steps);
 
 /// Scores the first `steps` steps of the data in canonical order, with micro-batches assigned to the ranks round robin.
-/// The sum over tokens is exact, so that the result does not depend on the number of ranks. Returns nullopt if
+/// The sums of the objective are exact, so that the result does not depend on the number of ranks. Returns nullopt if
 /// interrupted. Collective.
-std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const DataStream& data, int64_t steps,
-                                         const EvaluationBuffers& buffers, Communicator& communicator,
+std::optional<EvaluationResult> evaluate(Model& model, Context& ctx, const Objective& objective, const DataStream& data,
+                                         int64_t steps, const EvaluationBuffers& buffers, Communicator& communicator,
                                          const Interrupted& interrupted, const ScoredBatch& scored = nullptr);
 
 }  // namespace llmtrain

@@ -21,7 +21,13 @@ class TaskSet {
   }
   constexpr TaskSet operator|(TaskSet other) const { return TaskSet(bits_ | other.bits_); }
   constexpr bool contains(Task task) const { return (bits_ >> static_cast<uint32_t>(task) & 1u) != 0; }
-  std::string text() const;  ///< "pretrain, evaluate"
+  std::string text() const {  ///< "pretrain, evaluate"
+    std::string names;
+    for (size_t t = 0; t < enum_names<Task>.size(); ++t) {
+      if (contains(static_cast<Task>(t))) names += (names.empty() ? "" : ", ") + std::string(enum_names<Task>[t]);
+    }
+    return names;
+  }
 
  private:
   constexpr explicit TaskSet(uint32_t bits) : bits_(bits) {}

@@ -1,0 +1,83 @@
+#pragma once
+// Every model of a job, by role: the one place that makes, plans, loads and holds a model with its parameters.
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.hpp"
+#include "core/arena.hpp"
+#include "models/decoder.hpp"
+#include "parallel/communicator.hpp"
+#include "params/param_store.hpp"
+
+namespace llmtrain {
+
+/// What a job uses a model for.
+enum class Role : uint8_t {
+  policy,  ///< the model that is trained, evaluated or sampled
+};
+
+/// Origin of a model's weights: a checkpoint, else a Hugging Face folder, else random numbers.
+struct WeightSource {
+  std::string folder = {};
+  std::string checkpoint = {};
+  std::optional<Manifest> manifest = {};  ///< of the checkpoint if it is verified already
+  uint64_t seed = 0;
+};
+
+struct RoleSpec {
+  Role role = Role::policy;
+  DecoderShape shape;
+  ParamStoreOptions store;
+  std::optional<PassPlan> passes = {};  ///< not set: the caller plans the activations
+  WeightSource weights = {};
+};
+
+/// Report of a load, for the log.
+struct LoadedWeights {
+  std::string text;  ///< empty for random numbers
+  std::vector<std::string> warnings;
+};
+
+class RoleModel {
+ public:
+  explicit RoleModel(RoleSpec spec);
+
+  Role role() const { return spec_.role; }
+  const DecoderShape& shape() const { return spec_.shape; }
+  Model& model() { return model_; }
+  const Model& model() const { return model_; }
+  ParamStore& params() { return params_; }
+  const ParamStore& params() const { return params_; }
+
+  void plan(Arena& arena);
+  /// Starts communication and fills constant tables; the arena is committed.
+  void start(Communicator& communicator, Stream& stream);
+  /// Reads or initialises the weights. Collective.
+  LoadedWeights load(Communicator& communicator, Stream& stream);
+
+ private:
+  RoleSpec spec_;
+  Decoder model_;
+  ParamStore params_;
+};
+
+class ModelSet {
+ public:
+  RoleModel& add(RoleSpec spec) { return models_.emplace_back(std::move(spec)); }
+  RoleModel& at(Role role);
+  const RoleModel& at(Role role) const { return const_cast<ModelSet*>(this)->at(role); }
+
+  // Each for all models, in the order in which they were added.
+  void plan(Arena& arena);
+  void start(Communicator& communicator, Stream& stream);
+
+ private:
+  std::list<RoleModel> models_;
+};
+
+}  // namespace llmtrain

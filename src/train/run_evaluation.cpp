@@ -1,0 +1,95 @@
+#include "train/run_evaluation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/activity.hpp"
+#include "core/clock.hpp"
+#include "train/evaluate.hpp"
+
+namespace llmtrain {
+
+int64_t RunEvaluation::run(int64_t completed, const StopRequested& stop_requested) {
+  if (!plan_.validation) {
+    progress_.pending.evaluation = false;
+    return 0;
+  }
+  const SectionScope section(Section::evaluation);
+  const double begin = now();
+  Context ctx{plan_.params(), plan_.arena, runtime_.stream(), seed_, completed, false};
+  int64_t stop = 0;
+  const auto interrupted = [&] { return (stop = stop_requested()) != 0; };
+  const auto result =
+      evaluate(plan_.model(), ctx, *plan_.objective, *plan_.validation, first_steps(config_, *plan_.validation),
+               plan_.evaluation_buffers(), runtime_.communicator(), interrupted);
+  if (!result) return stop;
+  progress_.pending.evaluation = false;
+  EvaluationRecord record;
+  record.step = completed;
+  record.tokens = result->tokens;
+  record.loss = result->loss;
+  if (!plan_.buffers.statistics.argmax.empty()) {
+    record.token_accuracy = static_cast<double>(result->correct) / static_cast<double>(result->tokens);
+  }
+  if (std::isfinite(record.loss)) {
+    record.best = progress_.best.update(record);
+    record.seconds = now() - begin;
+  } else {
+    progress_.guard.mark_lost(completed, "the validation loss is not finite");
+  }
+  log_.evaluation(record);
+  return 0;
+}
+
+GenerationRequest RunSamples::request(int64_t completed) const {
+  const Tokenizer& tokenizer = *plan_.tokenizer;
+  GenerationRequest request;
+  request.prompts = plan_.prompts;
+  for (std::vector<int32_t>& prompt : request.prompts) {
+    if (!prompt.empty()) continue;  // starts like a sequence of the data
+    HostBatch host;
+    MicroBatchPlan plan = plan_.train.plan(completed).micro_batches.front();
+    plan.samples.resize(1);
+    plan_.train.load(plan, host);
+    prompt.push_back(host.ids.front());
+  }
+  request.sampling = {config_.sample_temperature, config_.sample_top_k, config_.sample_top_p};
+  request.max_new_tokens = config_.sample_length;
+  if (tokenizer.eos_id() >= 0) request.eos.push_back(tokenizer.eos_id());
+  const int64_t rows = plan_.models.at(Role::policy).shape().config.vocab_size;
+  request.vocabulary = std::min(tokenizer.vocabulary_size(), rows);
+  request.seed = seed_;
+  request.step = completed;
+  request.slides = true;
+  request.agree = [this](std::span<int32_t> tokens) {
+    runtime_.communicator().broadcast(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
+  };
+  return request;
+}
+
+int64_t RunSamples::run(int64_t completed, const StopRequested& stop_requested) {
+  const SectionScope section(Section::sampling);
+  const Tokenizer& tokenizer = *plan_.tokenizer;
+  int64_t stop = 0;
+  GenerationRequest wanted = request(completed);
+  wanted.interrupted = [&] { return (stop = stop_requested()) != 0; };
+  const double begin = now();
+  // Samples are printed when all are complete, so that none is printed twice.
+  const std::vector<Continuation> all = plan_.generator->run(plan_.params(), plan_.arena, runtime_.stream(), wanted);
+  if (stop != 0) return stop;
+  const double seconds = (now() - begin) / static_cast<double>(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    // Ids are decoded together, since a token at the beginning of a text may lack the space that it has inside.
+    std::vector<int32_t> ids = wanted.prompts[i];
+    const std::string given = tokenizer.decode(ids);
+    ids.insert(ids.end(), all[i].tokens.begin(), all[i].tokens.end());
+    const std::string whole = tokenizer.decode(ids);
+    const bool goes_on = whole.starts_with(given);
+    log_.sample(completed, given, goes_on ? whole.substr(given.size()) : tokenizer.decode(all[i].tokens), seconds);
+  }
+  progress_.pending.samples = false;
+  return 0;
+}
+
+}  // namespace llmtrain

@@ -195,9 +195,9 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
   const std::string served = fmt::format("has no use with run.task = {}, which trains on text; it serves {}",
                                          name_of(task), instruction_tasks.text());
   if (!instructions) {
-    for (const char* key : {"data.columns", "data.group_by_length", "data.max_tokens_per_batch"}) {
-      if (deck.given(key)) deck.fail(key, served);
-    }
+    deck.check(columns.empty(), {"data.columns"}, served);
+    deck.check(!group_by_length, {"data.group_by_length"}, served);
+    deck.check(max_tokens_per_batch == 0, {"data.max_tokens_per_batch"}, served);
     deck.check(format == "auto" || format == "text", {"data.format"}, format + " " + served);
     deck.check(overflow != Overflow::truncate_left && overflow != Overflow::drop, {"data.overflow"},
                fmt::format("{} {}", name_of(overflow), served));
@@ -216,13 +216,16 @@ void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
   } catch (const UserError& error) {
     deck.fail("data.columns", error.what());
   }
-  if (!trains(task)) return;
+  const auto mark = [&](Origin origin, const std::string& why) {
+    for (const char* key : {"data.packing", "data.overflow"}) {
+      if (!deck.given(key)) deck.set(key, origin, why);
+    }
+  };
+  if (!trains(task)) return mark(Origin::unused, "wrap for text; none and truncate for conversations");
   const DataConfig rules = for_conversations();
   packing = rules.packing;
   overflow = rules.overflow;
-  for (const char* key : {"data.packing", "data.overflow"}) {
-    if (!deck.given(key)) deck.set(key, Origin::automatic, fmt::format("run.task = {}", name_of(task)));
-  }
+  mark(Origin::automatic, fmt::format("run.task = {}", name_of(task)));
 }
 
 void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed) {

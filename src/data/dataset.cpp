@@ -159,7 +159,9 @@ class DatasetOpener {
       choose_tokenizer();
       if (encoded) check_document_tokens(*data_.tokenizer, config_);
       if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
-      LLMTRAIN_CHECK(make_encoder_, "rows of instruction data without an encoder");
+      if (!make_encoder_) {
+        throw UserError(ExitCode::deck, "data.format: rows of conversations cannot be encoded here; name files of text");
+      }
       const DataConfig rules = config_.for_conversations();
       if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {
         throw UserError(ExitCode::deck,

@@ -7,6 +7,7 @@
 
 #include "dataset_fixture.hpp"
 #include "memory_tokens.hpp"
+#include "simple_encoder.hpp"
 
 namespace llmtrain {
 namespace {
@@ -17,46 +18,10 @@ using test::batch_of;
 using test::MemoryTokens;
 using test::offsets_of;
 using test::packing;
+using test::SimpleEncoder;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Writes turns as <role>content; and trains on what the assistant says; texts as they are, with EOS.
-class SimpleEncoder final : public RowEncoder {
- public:
-  SimpleEncoder(std::shared_ptr<const Tokenizer> tokenizer, bool templated, std::string settings)
-      : tokenizer_(std::move(tokenizer)), templated_(templated), settings_(std::move(settings)) {}
-
-  EncodedRow encode(const InstructionRow& row) const override {
-    EncodedRow encoded;
-    const auto add = [&](const std::string& text, bool trained) {
-      tokenizer_->encode(text, encoded.ids);
-      encoded.mask.resize(encoded.ids.size(), trained ? 1 : 0);
-    };
-    if (const auto* texts = std::get_if<PromptCompletion>(&row)) {
-      add(texts->prompt, false);
-      add(texts->completion, true);
-      encoded.border_in_token = texts->prompt.ends_with(' ');
-      encoded.ids.push_back(tokenizer_->eos_id());
-      encoded.mask.push_back(1);
-      return encoded;
-    }
-    for (const auto& message : std::get<Conversation>(row).messages) {
-      const std::string role = message["role"], content = message["content"];
-      if (content == "refused") throw UserError(ExitCode::bad_content, "the template refuses this");
-      add("<" + role.substr(0, 1) + ">", false);
-      add(content + ";", role == "assistant" && content != "silent");
-    }
-    return encoded;
-  }
-  bool has_template() const override { return templated_; }
-  std::string settings() const override { return settings_; }
-
- private:
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  bool templated_;
-  std::string settings_;
-};
 
 class ConversationData : public test::DatasetTest {
  protected:
@@ -103,12 +68,9 @@ TEST_F(ConversationData, RowsBecomeDocumentsWithAMask) {
                                           "\n\n"
                                           R"({"instruction": "q2", "output": "a2", "history": [["x", "y"]]})"
                                           "\n");
-  EXPECT_EQ(trained_text(data),
-            "______a;"
-            "______y;______a2;" +
-                std::string())
-      << text_of(data);
-  EXPECT_THAT(offsets_of(*data.train), ElementsAre(0, 11 - 1, 10 + 17));
+  EXPECT_EQ(text_of(data), "<u>q\ni;<a>a;<u>x;<a>y;<u>q2;<a>a2;");
+  EXPECT_EQ(trained_text(data), "__________a;________y;_________a2;");
+  EXPECT_THAT(offsets_of(*data.train), ElementsAre(0, 12, 34));
   EXPECT_EQ(data.train->info().rows.used, 2);
   EXPECT_TRUE(data.has_conversations());
   EXPECT_THAT(reports_, Contains(HasSubstr("its rows are of format alpaca")));

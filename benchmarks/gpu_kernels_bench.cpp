@@ -123,14 +123,14 @@ void attention(Stream& stream, const Sizes& sizes, int64_t head_dim, int64_t len
 
 void head(Stream& stream, const Sizes& sizes, int64_t vocabulary) {
   const int64_t rows = sizes.rows, channels = sizes.channels;
-  UnitSpec unit{"head", {}, false};
+  std::vector<UnitSpec> units;
   Head head;
-  head.weight = UnitBuilder(unit, 0).matrix("weight", vocabulary, channels, Initializer::normal(0.02), {});
+  head.weight = UnitBuilder(units, "head").matrix("weight", vocabulary, channels, Initializer::normal(0.02), {});
   head.channels = channels;
   head.rows_of_table = head.vocabulary = vocabulary;
   ParamStoreOptions options;
   options.compute = DType::bf16;
-  ParamStore params({unit}, options);
+  ParamStore params(units, options);
   Arena arena;
   params.plan(arena);
   arena.reserve_scratch(head.scratch_bytes(DType::bf16, rows));

@@ -75,8 +75,7 @@ class Bench {
     options.zero_stage = 3;
     options.rank = communicator_.rank();
     options.size = communicator_.size();
-    options.trained = false;
-    params_ = std::make_unique<ParamStore>(Decoder(shape_).units(), options);
+    params_ = std::make_unique<ParamStore>(frozen(Decoder(shape_).units()), options);
     params_->plan(arena_);
     memory_.emplace(arena_.bytes());
     arena_.commit(memory_->data());

@@ -26,7 +26,7 @@ struct HeadNormForward {
 void head_norm_forward(const HeadNormForward& args, const HeadNormShape& shape, Stream& stream);
 
 /// Updates dqkv in place: the gradient of the norms' outputs on entry, of their inputs on return. Gradients of the
-/// weights, fp32 [D], = or += (accumulate), are summed over rows and heads in fixed blocks.
+/// weights, fp32 [D], = or += (accumulate), are summed over rows and heads in fixed blocks. Empty ones are dropped.
 struct HeadNormBackward {
   Tensor dqkv;
   Tensor dquery_weight;

@@ -39,8 +39,8 @@ void residual_norm_forward(const NormForward& args, const Tensor& in, const Resi
 struct NormBackward {
   NormKind kind;
   Tensor dx;       ///< fp32 [N, C]; = or += (accumulate_dx)
-  Tensor dweight;  ///< fp32 [C]; = or += (accumulate_params)
-  Tensor dbias;    ///< fp32 [C], empty without bias
+  Tensor dweight;  ///< fp32 [C]; = or += (accumulate_params); empty if it is not needed
+  Tensor dbias;    ///< the same
   Tensor dy;       ///< compute dtype [N, C]
   Tensor x;        ///< fp32 [N, C]
   Tensor weight;   ///< compute dtype [C]

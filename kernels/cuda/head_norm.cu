@@ -103,6 +103,7 @@ struct FoldHeads {
     const bool query = i < shape.head_dim;
     const int64_t d = query ? i : i - shape.head_dim, first = query ? 0 : shape.heads;
     const int64_t end = query ? shape.heads : shape.heads + shape.kv_heads;
+    if ((query ? dquery : dkey) == nullptr) return;
     float* out = (query ? dquery : dkey) + d;
     double sum = accumulate ? *out : 0.0f;
     for (int64_t h = first; h < end; ++h) sum += by_head[h * shape.head_dim + d];
@@ -154,8 +155,9 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
     auto* by_head = reinterpret_cast<float*>(memory + bytes);
     // The kernel that reads dy runs first, since dx overwrites it.
     column_sums(memory, rows, columns, {by_head}, false, stream, AddWeights<T, W>{of});
+    const auto out = [](const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); };
     for_each(2 * s.head_dim, stream,
-             FoldHeads{s, by_head, a.dquery_weight.as<float>(), a.dkey_weight.as<float>(), a.accumulate});
+             FoldHeads{s, by_head, out(a.dquery_weight), out(a.dkey_weight), a.accumulate});
     with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
       for_each_warp(rows * of.normed(), stream, BackwardHead<T, W, held>{of});
     });

@@ -277,7 +277,7 @@ template <class Branch>
 void backward(const NormBackward& a, const Branch& branch, Stream& stream) {
   const int64_t rows = a.x.dim(0), channels = a.x.dim(1);
   LLMTRAIN_CHECK(a.dx.numel() == a.x.numel() && a.dy.numel() == a.x.numel() && a.rstd.numel() >= rows &&
-                     a.dweight.numel() == channels,
+                     (a.dweight.empty() || a.dweight.numel() == channels),
                  "shapes of a norm's gradient");
   const float* means = a.kind == NormKind::layernorm ? a.mean.as<float>() : nullptr;
   void* memory = scratch(column_sum_bytes(rows, 2 * channels));
@@ -288,8 +288,11 @@ void backward(const NormBackward& a, const Branch& branch, Stream& stream) {
                                                         weight, means, a.rstd.as<float>(), a.weight_offset, rows,
                                                         channels, a.accumulate_dx});
   });
-  fold_column_sums(memory, rows, channels, {a.dweight.as<float>(), a.dbias.empty() ? nullptr : a.dbias.as<float>()},
-                   a.accumulate_params, stream);
+  if (a.dweight.empty() && a.dbias.empty()) return;
+  fold_column_sums(
+      memory, rows, channels,
+      {a.dweight.empty() ? nullptr : a.dweight.as<float>(), a.dbias.empty() ? nullptr : a.dbias.as<float>()},
+      a.accumulate_params, stream);
 }
 
 Work backward_traffic(const NormBackward& a) {

@@ -95,7 +95,8 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
       }
     };
     const ColumnSumShape shape{rows, s.head_dim, 2, true};
-    column_sums(shape, add, {a.dquery_weight.as<float>(), a.dkey_weight.as<float>()}, a.accumulate);
+    const auto out = [](const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); };
+    column_sums(shape, add, {out(a.dquery_weight), out(a.dkey_weight)}, a.accumulate);
   });
 }
 

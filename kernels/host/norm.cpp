@@ -83,18 +83,21 @@ void backward_rows(const NormBackward& a, const D* dy, const W* weight) {
   const float* means = centered ? a.mean.as<float>() : nullptr;
   const float* rstds = a.rstd.as<float>();
   float* dx = a.dx.as<float>();
+  float* dweight = a.dweight.empty() ? nullptr : a.dweight.as<float>();
   float* dbias = a.dbias.empty() ? nullptr : a.dbias.as<float>();
   const auto rows = [=, &a](float* sums, int64_t begin, int64_t end, int64_t /*first*/, int64_t /*last*/) {
     for (int64_t r = begin; r < end; ++r) {
       const RowStatistics s{centered ? means[r] : 0.0f, rstds[r]};
       const RowGradient<D, W> row{dy + r * channels, x + r * channels, weight, a.weight_offset, s, channels};
-      row.add_parameters(sums, dbias == nullptr ? nullptr : sums + channels);
+      if (dweight != nullptr || dbias != nullptr) {
+        row.add_parameters(sums, dbias == nullptr ? nullptr : sums + channels);
+      }
       row.write(dx + r * channels, centered ? static_cast<float>(row.mean_g()) : 0.0f,
                 static_cast<float>(row.mean_gh()), a.accumulate_dx);
     }
   };
   const ColumnSumShape shape{a.x.dim(0), channels, dbias == nullptr ? 1 : 2, true};
-  column_sums(shape, rows, {a.dweight.as<float>(), dbias}, a.accumulate_params);
+  column_sums(shape, rows, {dweight, dbias}, a.accumulate_params);
 }
 
 }  // namespace
@@ -122,7 +125,7 @@ void norm_backward(const NormBackward& a, Stream& /*stream*/) {
     return a.accumulate_dx ? traffic({&a.x, &a.dy, &a.dx, &a.dx}) : traffic({&a.x, &a.dy, &a.dx});
   });
   LLMTRAIN_CHECK(a.dx.numel() == a.x.numel() && a.dy.numel() == a.x.numel() && a.rstd.numel() >= a.x.dim(0) &&
-                     a.dweight.numel() == a.x.dim(1),
+                     (a.dweight.empty() || a.dweight.numel() == a.x.dim(1)),
                  "shapes of a norm's gradient");
   dispatch(a.dy, a.weight, [&](auto* dy, auto* weight) {
     using D = std::remove_pointer_t<decltype(dy)>;

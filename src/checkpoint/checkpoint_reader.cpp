@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/shard_index.hpp"
@@ -194,17 +197,59 @@ Manifest read_manifest_together(const std::string& path, Communicator& communica
   return parse_manifest_of(path, text);
 }
 
+/// Place of a checkpoint's tensor in the target.
+struct Place {
+  int64_t unit;
+  int64_t shift;  ///< from elements of the checkpoint's unit to those of the target's
+  int64_t end;    ///< elements of the checkpoint's unit from here on are not needed
+};
+
+/// By tensor of the checkpoint. The target's units may be others, if it says so: then the padding behind each tensor is
+/// not copied.
+std::vector<Place> find_places(const Schema& stored, const Schema& wanted) {
+  const bool same = stored == wanted;
+  std::map<std::string_view, const TensorSchema*> by_name;
+  for (const TensorSchema& tensor : wanted.tensors) by_name.emplace(tensor.name, &tensor);
+  std::vector<Place> places;
+  for (const TensorSchema& tensor : stored.tensors) {
+    const TensorSchema& there = *by_name.at(tensor.name);
+    const int64_t end = same ? std::numeric_limits<int64_t>::max() : tensor.offset + tensor.elements();
+    places.push_back({there.unit, there.offset - tensor.offset, end});
+  }
+  return places;
+}
+
+/// Describes why the target cannot take the checkpoint's tensors; empty if it can.
+std::string obstacle(const Manifest& manifest, const StateTarget& target) {
+  const Schema wanted = target.schema();
+  if (!target.may_lack() || !manifest.frozen) return difference(manifest.schema, wanted);
+  Schema present;
+  present.units = manifest.schema.units;
+  std::set<std::string_view> names;
+  for (const TensorSchema& tensor : manifest.schema.tensors) names.insert(tensor.name);
+  for (const TensorSchema& tensor : wanted.tensors) {
+    if (names.contains(tensor.name)) present.tensors.push_back(tensor);
+  }
+  return tensor_difference(manifest.schema, present);
+}
+
+/// Elements of a part that the target needs, in the checkpoint's unit.
+ShardBorders needed_part(const StateRange& range, const Place& place, const StateTarget& target) {
+  const ShardBorders wanted = target.wanted(place.unit);
+  return {std::max(range.begin, wanted.begin - place.shift),
+          std::min({range.end, wanted.end - place.shift, place.end})};
+}
+
 /// Copies the elements of one part that the target needs.
-void load_range(const FileHandle& file, const IndexEntry& entry, int64_t unit, StateTarget& target,
+void load_range(const FileHandle& file, const IndexEntry& entry, const Place& place, StateTarget& target,
                 std::span<float> buffer, const Pause& pause) {
-  const ShardBorders wanted = target.wanted(unit);
-  const int64_t begin = std::max(entry.range.begin, wanted.begin), end = std::min(entry.range.end, wanted.end);
+  const auto [begin, end] = needed_part(entry.range, place, target);
   StreamHash hash;
   for (int64_t at = begin; at < end;) {
     const int64_t count = std::min(static_cast<int64_t>(buffer.size()), end - at);
     file.read(entry.offset + (at - entry.range.begin) * state_bytes, count * state_bytes, buffer.data());
     hash.update(buffer.data(), static_cast<size_t>(count * state_bytes));
-    target.write(unit, entry.range.state, at, count, buffer.data());
+    target.write(place.unit, entry.range.state, at + place.shift, count, buffer.data());
     at += count;
     pause();
   }
@@ -214,13 +259,12 @@ void load_range(const FileHandle& file, const IndexEntry& entry, int64_t unit, S
   }
 }
 
-bool has_wanted(const Schema& schema, const StateTarget& target, int64_t shard, int64_t shards) {
-  for (size_t u = 0; u < schema.units.size(); ++u) {
-    const ShardBorders has = borders_of_shard(schema.units[u].elements, shard, shards);
-    const ShardBorders wanted = target.wanted(static_cast<int64_t>(u));
-    if (std::max(has.begin, wanted.begin) < std::min(has.end, wanted.end)) return true;
-  }
-  return false;
+bool has_wanted(const Schema& schema, const std::vector<Place>& places, const StateTarget& target, int64_t shard,
+                int64_t shards) {
+  return std::ranges::any_of(ranges_of_shard(schema, shard, shards), [&](const StateRange& range) {
+    const ShardBorders needed = needed_part(range, places[static_cast<size_t>(range.tensor)], target);
+    return needed.begin < needed.end;
+  });
 }
 
 }  // namespace
@@ -273,20 +317,20 @@ void load_checkpoint(const std::string& path, const Manifest& manifest, StateTar
                      Communicator& communicator) {
   LLMTRAIN_CHECK(!buffer.empty(), "a checkpoint needs a buffer");
   run_cancellable(communicator, "while a checkpoint was read", [&](const Pause& pause) {
-    if (const std::string what = difference(manifest.schema, target.schema()); !what.empty()) {
+    if (const std::string what = obstacle(manifest, target); !what.empty()) {
       throw UserError(ExitCode::bad_content, fmt::format("{}: not a checkpoint of this model: {}", path, what));
     }
     const FolderHandle folder = FolderHandle::open(path, FolderHandle::Links::refused);
     const auto shards = static_cast<int64_t>(manifest.shards.size());
+    const std::vector<Place> places = find_places(manifest.schema, target.schema());
     for (int64_t shard = 0; shard < shards; ++shard) {
-      if (!has_wanted(manifest.schema, target, shard, shards)) continue;
+      if (!has_wanted(manifest.schema, places, target, shard, shards)) continue;
       const CheckpointFile& listed = manifest.shards[static_cast<size_t>(shard)].file;
       const FileHandle file = folder.open_to_read(listed.name);
       check_size(file, listed.bytes);
       for (const IndexEntry& entry : read_shard_index(file, manifest, shard).entries) {
         if (!target.wants(entry.range.state)) continue;
-        const TensorSchema& tensor = manifest.schema.tensors[static_cast<size_t>(entry.range.tensor)];
-        load_range(file, entry, tensor.unit, target, buffer, pause);
+        load_range(file, entry, places[static_cast<size_t>(entry.range.tensor)], target, buffer, pause);
       }
     }
   });

@@ -68,8 +68,8 @@ void complete_attempt(const std::string& attempt, const Schema& schema, const Sa
   view.drop_cached();
   std::vector<CheckpointFile> files{digest_file(view, view_name)};
   for (const auto& [name, text] : request.texts) files.push_back(write_text(attempt, name, text, hook));
-  const Manifest manifest{request.step,     request.program,      request.deck,        schema,     std::move(shards),
-                          std::move(files), request.ledger_bytes, request.ledger_hash, request.run};
+  const Manifest manifest{request.step,     request.program,      request.deck,        schema,      std::move(shards),
+                          std::move(files), request.ledger_bytes, request.ledger_hash, request.run, request.frozen};
   const std::string text = to_text(manifest);
   const std::string path = attempt + "/" + manifest_name;
   call(hook, "create manifest");

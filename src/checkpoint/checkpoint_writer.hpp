@@ -26,6 +26,7 @@ struct SaveRequest {
   int64_t ledger_bytes = 0;
   Digest ledger_hash;
   RunState run;
+  std::optional<FrozenWeights> frozen = {};
   bool best = false;      ///< True if the link `best` will point here
   bool from_disk = true;  ///< True if the written bytes are read back from the disk itself, if the system supports it
   std::map<std::string, std::string> texts = {};  ///< further files by name, e.g. the tokenizer

@@ -213,17 +213,20 @@ std::string to_text(const Manifest& manifest) {
     shards.push_back(std::move(entry));
   }
   for (const CheckpointFile& file : manifest.files) files.push_back(file_to_json(file));
-  const Json json{{"format", "llmtrain checkpoint"},
-                  {"version", checkpoint_version},
-                  {"program", manifest.program},
-                  {"step", manifest.step},
-                  {"run", run_to_json(manifest.run)},
-                  {"ledger", {{"bytes", manifest.ledger_bytes}, {"hash", hex(manifest.ledger_hash)}}},
-                  {"deck", manifest.deck},
-                  {"shards", std::move(shards)},
-                  {"files", std::move(files)},
-                  {"units", schema_to_json(manifest.schema, "units")},
-                  {"tensors", schema_to_json(manifest.schema, "tensors")}};
+  Json json{{"format", "llmtrain checkpoint"},
+            {"version", checkpoint_version},
+            {"program", manifest.program},
+            {"step", manifest.step},
+            {"run", run_to_json(manifest.run)},
+            {"ledger", {{"bytes", manifest.ledger_bytes}, {"hash", hex(manifest.ledger_hash)}}},
+            {"deck", manifest.deck},
+            {"shards", std::move(shards)},
+            {"files", std::move(files)},
+            {"units", schema_to_json(manifest.schema, "units")},
+            {"tensors", schema_to_json(manifest.schema, "tensors")}};
+  if (const auto& frozen = manifest.frozen) {
+    json["frozen"] = {{"path", frozen->path}, {"bytes", frozen->bytes}, {"hash", frozen->hash}, {"seed", frozen->seed}};
+  }
   const std::string body = json.dump(1, ' ', false, Json::error_handler_t::replace);
   const std::string hash = hex(digest_of(body.data(), body.size()));
   return fmt::format("{}{}{}{}{}", before_hash, hash, after_hash, body, ending);
@@ -241,7 +244,8 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
     field.refuse(fmt::format("its format has version {}; this program reads version {}", version, checkpoint_version));
   }
   field.check_keys(
-      {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"});
+      {"format", "version", "program", "step", "run", "ledger", "deck", "shards", "files", "units", "tensors"},
+      {"frozen"});
   Manifest manifest;
   manifest.step = field.at("step").count(max_steps);
   manifest.program = field.at("program").text();
@@ -252,7 +256,25 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   manifest.run = run_from(field.at("run"));
   manifest.schema = schema_from(field.at("units").array(), field.at("tensors").array(), source);
   read_files(field.at("shards").array(), field.at("files").array(), manifest);
+  if (!field.has("frozen")) return manifest;
+  const JsonNode frozen = field.at("frozen");
+  frozen.check_keys({"path", "bytes", "hash", "seed"});
+  manifest.frozen = {frozen.at("path").text(), frozen.at("bytes").count(), frozen.at("hash").text(),
+                     frozen.at("seed").count()};
   return manifest;
+}
+
+void require_same(const FrozenWeights& saved, const FrozenWeights& now, const std::string& checkpoint) {
+  if (saved.hash == now.hash && (!saved.path.empty() || saved.seed == now.seed)) return;
+  const auto text = [](const FrozenWeights& f) {
+    return f.path.empty() ? fmt::format("random numbers of seed {}", f.seed)
+                          : fmt::format("{} ({} bytes, hash {})", f.path, f.bytes, f.hash);
+  };
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: its frozen weights, which it does not contain, were those of {}, but now they are {}. "
+                  "Restore the model that the run started from",
+                  checkpoint, printable(text(saved)), printable(text(now))));
 }
 
 }  // namespace llmtrain

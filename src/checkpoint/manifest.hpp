@@ -49,6 +49,17 @@ struct RunState {
   bool operator==(const RunState&) const = default;
 };
 
+/// Weights that a run does not train, and that its checkpoints do not contain.
+struct FrozenWeights {
+  std::string path = {};  ///< folder that they are read from; empty: initialised from the seed
+  int64_t bytes = 0;      ///< size of its files
+  std::string hash = {};  ///< of the frozen tensors (LoadReport::hash)
+  int64_t seed = 0;
+  bool operator==(const FrozenWeights&) const = default;
+};
+/// Throws UserError(bad_content) beginning with `checkpoint` if these are not the weights that it was saved with.
+void require_same(const FrozenWeights& saved, const FrozenWeights& now, const std::string& checkpoint);
+
 struct Manifest {
   int64_t step = 0;
   std::string program;  ///< name and version
@@ -59,6 +70,7 @@ struct Manifest {
   int64_t ledger_bytes = 0;           ///< bytes of the ledger up to this step
   Digest ledger_hash;                 ///< hash of these bytes, computed like a file's
   RunState run;
+  std::optional<FrozenWeights> frozen = {};
   bool operator==(const Manifest&) const = default;
 
   /// Returns all files, those of shards first, each once.

@@ -99,6 +99,11 @@ void check_schema(const Schema& schema, const std::string& place) {
 
 std::string difference(const Schema& stored, const Schema& wanted) {
   if (stored == wanted) return {};
+  const std::string tensors = tensor_difference(stored, wanted);
+  return tensors.empty() ? "the tensors are divided into units differently" : tensors;
+}
+
+std::string tensor_difference(const Schema& stored, const Schema& wanted) {
   const auto by_name = [](const Schema& schema) {
     std::map<std::string, TensorSchema> tensors;
     for (const TensorSchema& tensor : schema.tensors) tensors.emplace(tensor.name, tensor);
@@ -118,7 +123,7 @@ std::string difference(const Schema& stored, const Schema& wanted) {
   for (const auto& [name, tensor] : has) {
     if (!needs.contains(name)) found.push_back(printable(name) + " is not in this model");
   }
-  if (found.empty()) return "the tensors are divided into units differently";
+  if (found.empty()) return {};
   const size_t shown = std::min<size_t>(found.size(), 5);
   const std::vector<std::string> first(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown));
   return fmt::format("{}{}", fmt::join(first, ", "),

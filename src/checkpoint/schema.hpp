@@ -42,6 +42,8 @@ Schema make_schema(const std::vector<UnitSpec>& units);
 void check_schema(const Schema& schema, const std::string& place);
 /// Describes the differences for the user; empty if both are equal.
 std::string difference(const Schema& stored, const Schema& wanted);
+/// The same for names and shapes of the tensors alone, whatever their units.
+std::string tensor_difference(const Schema& stored, const Schema& wanted);
 
 /// Elements [begin, end) of one kind of state of a unit, inside one tensor (with the padding after it).
 struct StateRange {

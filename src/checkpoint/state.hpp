@@ -2,6 +2,7 @@
 // Interface between checkpoints and the owner of the state: ranges of flat units in host memory, in blocks.
 
 #include <cstdint>
+#include <vector>
 
 #include "checkpoint/schema.hpp"
 #include "params/param_store.hpp"
@@ -24,41 +25,52 @@ class StateTarget {
   virtual Schema schema() const = 0;
   virtual ShardBorders wanted(int64_t unit) const = 0;
   virtual bool wants(StateKind /*kind*/) const { return true; }
+  /// True if the target has the run's frozen weights already, so that the checkpoint need not have every tensor, and if
+  /// its units may be others.
+  virtual bool may_lack() const { return false; }
   virtual void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) = 0;
   /// Collective: called when all ranges are written.
   virtual void finish() = 0;
 };
 
-/// A ParamStore as both, at any ZeRO stage.
+/// The trained units of a ParamStore as both, at any ZeRO stage. Checkpoints have no others.
 class StoreState : public StateSource, public StateTarget {
  public:
-  StoreState(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {}
+  StoreState(ParamStore& store, Stream& stream);
   Schema schema() const override;
   void read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const override;
   ShardBorders wanted(int64_t unit) const override;
   void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override;
   void finish() override;
 
+  int64_t unit_count() const { return static_cast<int64_t>(units_.size()); }
+  /// Elements that this rank saves.
+  UnitRange owned(int64_t unit) const { return store_.owned(store_unit(unit)); }
+
  private:
+  int store_unit(int64_t unit) const { return units_[static_cast<size_t>(unit)]; }
+
   ParamStore& store_;
   Stream& stream_;
+  std::vector<int> units_;  ///< the trained ones
 };
 
 /// The parameters alone, for a ParamStore that is not trained. (The moments are not read.)
 class StoreParameters : public StateTarget {
  public:
-  StoreParameters(ParamStore& store, Stream& stream) : store_(store), state_(store, stream) {}
-  Schema schema() const override { return state_.schema(); }
+  StoreParameters(ParamStore& store, Stream& stream) : store_(store), stream_(stream) {}
+  Schema schema() const override;
   ShardBorders wanted(int64_t unit) const override;
   bool wants(StateKind kind) const override { return kind == StateKind::master; }
+  bool may_lack() const override { return true; }
   void write(int64_t unit, StateKind kind, int64_t begin, int64_t count, const float* values) override {
-    state_.write(unit, kind, begin, count, values);
+    store_.write_state(static_cast<int>(unit), kind, begin, count, values, stream_);
   }
   void finish() override { store_.publish_masters(); }
 
  private:
   ParamStore& store_;
-  StoreState state_;
+  Stream& stream_;
 };
 
 }  // namespace llmtrain

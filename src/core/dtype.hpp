@@ -99,6 +99,10 @@ inline float rounded_to(DType dtype, float value) {
   return dtype == DType::f16 ? static_cast<float>(f16(value)) : value;
 }
 
+/// Converts fp32 values to a compute type, as rounded_to() does, and back; on the host, without threads.
+void round_to(DType dtype, const float* values, int64_t count, void* out);
+void widen(DType dtype, const void* values, int64_t count, float* out);
+
 /// DType of the element type T; a type without one does not compile.
 template <class T>
 inline constexpr DType dtype_of = T::is_no_element_type;

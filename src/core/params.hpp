@@ -55,6 +55,22 @@ struct UnitSpec {
   /// True if used at both ends of the backward pass (a tied embedding): its gradient buffer lives through the whole
   /// pass.
   bool spans_backward = false;
+  /// False: frozen. Only the weights are stored, in the compute dtype: no master, moments, gradient or reduction.
+  bool trained = true;
+  /// True if it is used together with the unit before it: both belong to one layer.
+  bool beside = false;
+
+  int64_t parameters() const {
+    int64_t count = 0;
+    for (const ParamSpec& param : params) count += param.numel();
+    return count;
+  }
 };
+
+/// The same units, all frozen: for evaluation and generation.
+inline std::vector<UnitSpec> frozen(std::vector<UnitSpec> units) {
+  for (UnitSpec& unit : units) unit.trained = false;
+  return units;
+}
 
 }  // namespace llmtrain

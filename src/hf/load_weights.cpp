@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/files/content_hash.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
@@ -20,8 +22,9 @@
 namespace llmtrain {
 namespace {
 
-constexpr int64_t block_elements = int64_t{2} << 20;  ///< elements per read of one thread: 8 MiB of fp32
-constexpr size_t blocks_before_pause = 8;             ///< per thread
+constexpr int64_t block_elements = int64_t{2} << 20;    ///< elements per read of one thread: 8 MiB of fp32
+constexpr int64_t rounded_elements = int64_t{1} << 17;  ///< the same, for weights that are stored in 16 bits
+constexpr size_t blocks_before_pause = 8;               ///< per thread
 
 /// Elements [begin, end) of a slice and their destination on this rank.
 struct Block {
@@ -29,8 +32,20 @@ struct Block {
   int64_t begin;
   int64_t end;
   int unit;
-  int64_t first;  ///< element of the unit
+  int64_t first;                     ///< element of the unit
+  std::optional<uint64_t> key = {};  ///< of the hash, if the slice is hashed
 };
+
+/// Sum over elements of a hash of their position and value, so that it does not depend on how a tensor is divided.
+uint64_t hash_elements(uint64_t key, int64_t first, const float* values, int64_t count) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t h = key + static_cast<uint64_t>(first + i) * 0x9E3779B97F4A7C15u;
+    h = (h ^ h >> 32 ^ std::bit_cast<uint32_t>(values[i])) * 0xD6E8FEB86659FD93u;
+    sum += (h ^ h >> 32) * 0xD6E8FEB86659FD93u;
+  }
+  return sum;
+}
 
 /// Runs work(0) .. work(count - 1) on threads, with pauses in between.
 template <class Work>
@@ -44,8 +59,14 @@ void run_on_threads(size_t count, int threads, const Pause& pause, const Work& w
 
 class Loader {
  public:
-  Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator)
-      : index_(index), match_(match), params_(params), communicator_(communicator), files_(index.files.size()) {}
+  Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator,
+         const NameSet* trained)
+      : index_(index),
+        match_(match),
+        params_(params),
+        communicator_(communicator),
+        trained_(trained),
+        files_(index.files.size()) {}
 
   /// Reads this rank's share.
   void read(Stream& stream, const Pause& pause) {
@@ -54,11 +75,7 @@ class Loader {
     const int threads = worker_threads(communicator_);
     std::atomic<int64_t> bytes{0};
     if (device_memory_is_host() && !params_.is_offloaded(StateKind::master)) {
-      run_on_threads(blocks.size(), threads, pause, [&](size_t i) {
-        const Block& w = blocks[i];
-        const ParamStore::Shard shard = params_.shard(w.unit);
-        bytes += read_slice(w.slice, w.begin, w.end, shard.master.as<float>() + (w.first - shard.begin));
-      });
+      run_on_threads(blocks.size(), threads, pause, [&](size_t i) { bytes += read_block(blocks[i]); });
     } else {
       read_through_host(blocks, threads, bytes, stream, pause);
     }
@@ -66,8 +83,36 @@ class Loader {
     if (match_.tied_head >= 0) compare_tied_head(folder, threads, pause);
   }
   int64_t bytes() const { return bytes_; }
+  uint64_t hash() const { return hash_; }
 
  private:
+  void add_hash(const Block& w, int64_t at, const float* values, int64_t count) {
+    if (w.key) hash_ += hash_elements(*w.key, at, values, count);
+  }
+
+  /// Reads a block to where it is stored. Frozen weights of 16 bits are rounded in between.
+  int64_t read_block(const Block& w) {
+    const ParamStore::Shard shard = params_.shard(w.unit);
+    const int64_t first = w.first - shard.begin;
+    int64_t bytes = 0;
+    if (!shard.master.empty()) {
+      float* to = shard.master.as<float>() + first;
+      bytes = read_slice(w.slice, w.begin, w.end, to);
+      add_hash(w, w.begin, to, w.end - w.begin);
+      return bytes;
+    }
+    const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
+    std::vector<float> values(static_cast<size_t>(piece));
+    for (int64_t at = w.begin; at < w.end; at += piece) {
+      const int64_t end = std::min(at + piece, w.end);
+      bytes += read_slice(w.slice, at, end, values.data());
+      add_hash(w, at, values.data(), end - at);
+      const Tensor to = shard.weights.rows(first + (at - w.begin), end - at);
+      round_to(to.dtype, values.data(), end - at, to.data);
+    }
+    return bytes;
+  }
+
   const FileHandle& file(const FolderHandle& folder, size_t number) {
     std::optional<FileHandle>& handle = files_[number];
     if (!handle) {
@@ -91,9 +136,13 @@ class Loader {
       if (begin >= end) continue;
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
+      std::optional<uint64_t> key;
+      if (trained_ != nullptr && !trained_->contains(slice.name)) {
+        key = digest_of(slice.name.data(), slice.name.size()).low;
+      }
       for (int64_t at = begin; at < end; at += block_elements) {
         const int64_t stop = std::min(at + block_elements, end);
-        blocks.push_back({stored, at - offset, stop - offset, source.unit, at});
+        blocks.push_back({stored, at - offset, stop - offset, source.unit, at, key});
       }
     }
     return blocks;
@@ -109,6 +158,7 @@ class Loader {
         const Block& w = blocks[first + i];
         buffers[i].resize(static_cast<size_t>(w.end - w.begin));
         bytes += read_slice(w.slice, w.begin, w.end, buffers[i].data());
+        add_hash(w, w.begin, buffers[i].data(), w.end - w.begin);
       });
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
@@ -147,8 +197,10 @@ class Loader {
   const WeightMatch& match_;
   ParamStore& params_;
   Communicator& communicator_;
+  const NameSet* trained_;
   std::vector<std::optional<FileHandle>> files_;
   int64_t bytes_ = 0;
+  std::atomic<uint64_t> hash_{0};
 };
 
 std::vector<UnitSpec> units_of(const ParamStore& params) {
@@ -161,7 +213,7 @@ std::vector<UnitSpec> units_of(const ParamStore& params) {
 }  // namespace
 
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream) {
+                        Communicator& communicator, Stream& stream, const NameSet* trained) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
@@ -172,7 +224,7 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   WeightMatch match;
   throw_on_all_ranks(communicator, [&] { match = match_weights(shape, units_of(params), index); });
 
-  Loader loader(index, match, params, communicator);
+  Loader loader(index, match, params, communicator, trained);
   const auto begin = std::chrono::steady_clock::now();
   run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
@@ -180,8 +232,19 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   communicator.maximum(nanoseconds);
   communicator.sum(bytes);
   params.publish_masters();
-  return {bytes[0], static_cast<double>(nanoseconds[0]) * 1e-9, static_cast<int64_t>(index.files.size()),
-          std::move(match.notes), std::move(match.warnings)};
+  LoadReport report;
+  report.bytes = bytes[0];
+  report.seconds = static_cast<double>(nanoseconds[0]) * 1e-9;
+  report.files = static_cast<int64_t>(index.files.size());
+  for (const WeightIndex::File& file : index.files) report.file_bytes += file.bytes;
+  if (trained != nullptr) {
+    std::vector<uint64_t> hash{loader.hash()};
+    communicator.sum(hash);
+    report.hash = fmt::format("{:016x}", hash[0]);
+  }
+  report.notes = std::move(match.notes);
+  report.warnings = std::move(match.warnings);
+  return report;
 }
 
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units) {

@@ -1,8 +1,9 @@
 #pragma once
 // Reads the weights of a Hugging Face folder into a ParamStore. Each rank reads the bytes of the elements that it owns,
-// on several threads, directly into its master weights: no rank ever holds the whole model, not even at ZeRO 0, where
-// the shards are gathered after reading.
+// on several threads, directly into its master or frozen weights: no rank ever holds the whole model, not even at ZeRO
+// 0, where the shards are gathered after reading.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,17 +12,22 @@
 
 namespace llmtrain {
 
+using NameSet = std::set<std::string, std::less<>>;
+
 struct LoadReport {
   int64_t bytes = 0;   ///< bytes that all ranks read
   double seconds = 0;  ///< time of the slowest rank
   int64_t files = 0;
+  int64_t file_bytes = 0;                    ///< size of the files
+  std::string hash;                          ///< 16 hex digits, see load_weights
   std::vector<std::string> notes, warnings;  ///< from WeightMatch
 };
 
-/// Collective. Sets every parameter of the started store exactly, and publishes the weights. `shape` is the one that
-/// the store's units were made from.
+/// Collective. Sets every parameter of the started store exactly, or rounded if it is frozen, and publishes the
+/// weights. `shape` is the one that the store's units were made from. With `trained`, the report has a hash of all
+/// tensors that are not among these names: of their values in fp32, whatever the number of ranks and files.
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream);
+                        Communicator& communicator, Stream& stream, const NameSet* trained = nullptr);
 
 /// Checks, without reading a weight, that the folder holds what the model needs. For one rank.
 void check_weights(const std::string& folder, const DecoderShape& shape, const std::vector<UnitSpec>& units);

@@ -69,7 +69,9 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   const Tensor dqkv = frame.take(dy.dtype, {n, qkv.out});
   const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
   const Tensor out = first_rows(saved.out, n);
-  projection.backward(ctx, dout, dy, out);
+  const bool goes_on = heads_gradient(!dx.empty());
+  projection.backward(ctx, goes_on ? dout : Tensor(), dy, out);
+  if (!goes_on) return;
   attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, shape,
                      probability_dropout(ctx), workspace, ctx.stream);
   rope.apply(dqkv, batch, normed_heads(), shape.head_dim, true, ctx.stream);

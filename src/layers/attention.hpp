@@ -50,8 +50,13 @@ struct Attention {
   /// Runs forward() up to the output projection, which reads saved.out.
   void forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
                      const AttentionSaved& saved) const;
+  /// An empty dx is not computed.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x, const Rope& rope,
                 const AttentionSaved& saved) const;
+  /// True if the backward pass needs the gradient of the heads' output, before the projection.
+  bool heads_gradient(bool input) const {
+    return input || qkv.is_trained() || query_norm.is_trained() || key_norm.is_trained();
+  }
 
  private:
   int64_t normed_heads() const { return shape.heads + shape.kv_heads; }

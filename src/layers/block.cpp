@@ -91,13 +91,35 @@ void Block::backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddel
   cast(ddelta, doutput, ctx.stream);
 }
 
-void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
-                     const BlockSaved& kept) const {
+Block::Gradients Block::gradients(bool input) const {
+  const Norm& between = pre_norm ? norm2 : norm1;
+  Gradients wanted{};
+  wanted.attention_input = input || (pre_norm && norm1.is_trained());
+  wanted.heads = attention.heads_gradient(wanted.attention_input);
+  wanted.attention_output = wanted.heads || attention.projection.is_trained() || post_attention.is_trained();
+  wanted.mlp_input = wanted.attention_output || between.is_trained();
+  wanted.hidden = mlp.hidden_gradient(wanted.mlp_input);
+  return wanted;
+}
+
+double Block::product_flops(bool input_gradient) const {
+  const Gradients wanted = gradients(input_gradient);
+  const auto products = [](const Linear& l, bool dx) {
+    const int count = 1 + (l.is_trained() ? 1 : 0) + (dx ? 1 : 0);
+    return 2.0 * count * static_cast<double>(l.in) * static_cast<double>(l.out);
+  };
+  return products(attention.qkv, wanted.attention_input) + products(attention.projection, wanted.heads) +
+         products(mlp.up, wanted.mlp_input) + products(mlp.down, wanted.hidden);
+}
+
+void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& kept,
+                     bool input_gradient) const {
   const int64_t n = batch.tokens;
   Arena::Frame frame(ctx.arena);
   const BlockSaved saved = with_room(frame, *this, kept, compute_type(ctx), n);
   run_forward(ctx, batch, rope, {kept, saved, Tensor()});
-  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved);
+  const Gradients wanted = gradients(input_gradient);
+  if (!pre_norm) return backward_post_norm(ctx, batch, dx, rope, saved, wanted);
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   const Tensor room = frame.take(attention_input.dtype, {n, channels});
   const Tensor dbranch = frame.take(attention_input.dtype, {n, channels});
@@ -107,15 +129,19 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor& ddelta = apart ? room : dx;
   if (apart) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
-  mlp.backward(ctx, dbranch, ddelta, mlp_input, saved.mlp);
+  mlp.backward(ctx, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
+  if (!wanted.mlp_input) return;
   const Tensor middle = first_rows(saved.middle, n);
   if (apart) {
     norm2.backward_sum(ctx, dx, dbranch, middle, saved.norm2, true, {ddelta, batch, residual_dropout(ctx, 0)});
   } else {
     norm2.backward(ctx, dx, dbranch, middle, saved.norm2, true);
   }
+  if (!wanted.attention_output) return;
   if (sandwich) backward_sandwich(ctx, post_attention, ddelta, saved.attention_output, saved.post_attention);
-  attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
+  attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, rope,
+                     saved.attention);
+  if (!wanted.attention_input) return;
   norm1.backward(ctx, dx, dbranch, first_rows(saved.input, n), saved.norm1, true);
 }
 
@@ -147,7 +173,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
 }
 
 void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
-                               const BlockSaved& saved) const {
+                               const BlockSaved& saved, const Gradients& wanted) const {
   const int64_t n = batch.tokens;
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   Arena::Frame frame(ctx.arena);
@@ -157,12 +183,15 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
 
   norm2.backward_sum(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false,
                      {ddelta, batch, residual_dropout(ctx, 1)});
-  mlp.backward(ctx, dbranch, ddelta, mlp_input, saved.mlp);
+  mlp.backward(ctx, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
+  if (!wanted.mlp_input) return;
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
   norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,
                      {ddelta, batch, residual_dropout(ctx, 0)});
-  attention.backward(ctx, batch, dbranch, ddelta, attention_input, rope, saved.attention);
-  residual_add(dx, dx, dbranch, batch, {}, ctx.stream);
+  if (!wanted.attention_output) return;
+  attention.backward(ctx, batch, wanted.attention_input ? dbranch : Tensor(), ddelta, attention_input, rope,
+                     saved.attention);
+  if (wanted.attention_input) residual_add(dx, dx, dbranch, batch, {}, ctx.stream);
 }
 
 }  // namespace llmtrain

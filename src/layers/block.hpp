@@ -74,8 +74,17 @@ struct Block {
 
   /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, holds the tensors that plan_kept registered.
   void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved) const;
-  /// dx fp32 [N, C]: gradient of the output on entry, of the input on return.
-  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved) const;
+  /// Gradients that the backward pass forms: those between its end and the first trained parameter, or all if that of
+  /// the block's input is needed.
+  struct Gradients {
+    bool attention_input, heads, attention_output, mlp_input, hidden;
+  };
+  Gradients gradients(bool input) const;
+  /// dx fp32 [N, C]: gradient of the output on entry, of the input on return; undefined there without input_gradient.
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved,
+                bool input_gradient = true) const;
+  /// FLOPs of the matrix products of one token's forward and backward pass.
+  double product_flops(bool input_gradient) const;
 
  private:
   Dropout residual_dropout(const Context& ctx, int branch) const;
@@ -95,8 +104,8 @@ struct Block {
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
-  void backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
-                          const BlockSaved& saved) const;
+  void backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& saved,
+                          const Gradients& wanted) const;
 };
 
 }  // namespace llmtrain

@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -30,16 +32,41 @@ struct Context {
 struct ParamRef {
   int unit = -1;
   int param = -1;
+  bool trained = true;
 
   bool exists() const { return unit >= 0; }
+  bool is_trained() const { return exists() && trained; }
   Tensor weight(const Context& ctx) const { return exists() ? ctx.params.weight(unit, param) : Tensor(); }
-  Tensor gradient(Context& ctx) const { return exists() ? ctx.params.gradient(unit, param) : Tensor(); }
+  /// Empty if the parameter is frozen.
+  Tensor gradient(Context& ctx) const { return is_trained() ? ctx.params.gradient(unit, param) : Tensor(); }
 };
 
-/// Collects the parameters of the layers that make up one unit.
+/// Consecutive units that are used together.
+struct UnitGroup {
+  int first = 0;
+  int count = 0;
+
+  void acquire(ParamStore& params) const { each([&](int unit) { params.acquire(unit); }); }
+  void prefetch(ParamStore& params) const { each([&](int unit) { params.prefetch(unit); }); }
+  void release(ParamStore& params) const { each([&](int unit) { params.release(unit); }); }
+  void reduce(ParamStore& params) const { each([&](int unit) { params.reduce(unit); }); }
+
+ private:
+  template <class F>
+  void each(const F& f) const {
+    for (int unit = first; unit < first + count; ++unit) f(unit);
+  }
+};
+
+/// Says by its external name whether a parameter is trained; empty: all are.
+using TrainedRule = std::function<bool(const std::string& name)>;
+
+/// Collects the parameters of the layers that make up one unit, or two if some are trained and the others frozen.
 class UnitBuilder {
  public:
-  UnitBuilder(UnitSpec& spec, int unit) : spec_(spec), unit_(unit) {}
+  /// Appends to `units`. The trained part of a divided unit is named `name`.trained.
+  UnitBuilder(std::vector<UnitSpec>& units, std::string name, TrainedRule trained = {})
+      : units_(units), name_(std::move(name)), trained_(std::move(trained)), first_(static_cast<int>(units.size())) {}
 
   ParamRef matrix(std::string name, int64_t rows, int64_t columns, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, columns, true, init, std::move(slices)});
@@ -47,16 +74,17 @@ class UnitBuilder {
   ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, 1, false, init, std::move(slices)});
   }
+  /// The units so far.
+  UnitGroup group() const { return {first_, static_cast<int>(units_.size()) - first_}; }
 
  private:
-  ParamRef add(ParamSpec spec) {
-    if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
-    spec_.params.push_back(std::move(spec));
-    return {unit_, static_cast<int>(spec_.params.size()) - 1};
-  }
+  ParamRef add(ParamSpec spec);
+  int add_unit(bool trained);
 
-  UnitSpec& spec_;
-  int unit_;
+  std::vector<UnitSpec>& units_;
+  std::string name_;
+  TrainedRule trained_;
+  int first_;
 };
 
 /// The first n rows of a buffer planned for more rows.

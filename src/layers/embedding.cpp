@@ -23,7 +23,7 @@ void Embedding::forward(Context& ctx, const Batch& batch, const Tensor& x) const
 void Embedding::backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const {
   const Tensor dtable = table.gradient(ctx), dpositions = positions.gradient(ctx);
   if (!ctx.params.accumulate()) {
-    if (!table_written) fill(dtable, 0, ctx.stream);
+    if (!table_written && !dtable.empty()) fill(dtable, 0, ctx.stream);
     if (!dpositions.empty()) fill(dpositions, 0, ctx.stream);
   }
   embedding_backward(dtable, dpositions, dx, scale, batch, embedding_dropout(ctx, dropout), ctx.stream);

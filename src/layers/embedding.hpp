@@ -14,6 +14,7 @@ struct Embedding {
 
   /// x fp32 [N, C].
   void forward(Context& ctx, const Batch& batch, const Tensor& x) const;
+  bool is_trained() const { return table.is_trained() || positions.is_trained(); }
   /// Adds to the table's gradient if the head has already written it (tied), else overwrites it.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, bool table_written) const;
 };

@@ -80,7 +80,10 @@ void Head::forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, con
                        {cut(cotangents.logp), cut(cotangents.lse), cut(cotangents.entropy)}, vocabulary, softcap,
                        ctx.stream);
     }
-    linear_backward_weight(weight.gradient(ctx), dlogits, xs, ctx.params.accumulate() || first > 0, ctx.stream);
+    if (weight.is_trained()) {
+      linear_backward_weight(weight.gradient(ctx), dlogits, xs, ctx.params.accumulate() || first > 0, ctx.stream);
+    }
+    if (dx.empty()) continue;
     linear_backward_input(dx.rows(first, grouped), dlogits, weight.weight(ctx), false, ctx.stream);
   }
 }

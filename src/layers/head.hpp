@@ -31,7 +31,8 @@ struct Head {
 
   /// Computes statistics of every row, without gradients. x compute dtype [N, C]; statistics fp32 [N].
   void forward(Context& ctx, const Tensor& x, const Tensor& targets, const TokenStatistics& statistics) const;
-  /// Computes statistics and, for given cotangents, dx (compute dtype [N, C]) and the gradient of the weight.
+  /// Computes statistics and, for given cotangents, dx (compute dtype [N, C]) unless it is empty, and the gradient of
+  /// the weight if it is trained.
   void forward_backward(Context& ctx, const Tensor& dx, const Tensor& x, const Tensor& targets,
                         const TokenStatistics& statistics, const TokenCotangents& cotangents) const;
   /// Computes logits fp32 [R, V] of rows x [R, C].

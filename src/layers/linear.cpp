@@ -29,9 +29,9 @@ void Linear::forward(Context& ctx, const Tensor& y, const Tensor& x) const {
 
 void Linear::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
   const bool accumulate = ctx.params.accumulate();
-  linear_backward_weight(weight.gradient(ctx), dy, x, accumulate, ctx.stream);
-  if (bias.exists()) linear_backward_bias(bias.gradient(ctx), dy, accumulate, ctx.stream);
-  linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
+  if (weight.is_trained()) linear_backward_weight(weight.gradient(ctx), dy, x, accumulate, ctx.stream);
+  if (bias.is_trained()) linear_backward_bias(bias.gradient(ctx), dy, accumulate, ctx.stream);
+  if (!dx.empty()) linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
 }
 
 }  // namespace llmtrain

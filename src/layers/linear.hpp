@@ -26,7 +26,8 @@ struct Linear {
   int64_t workspace_bytes(DType compute, DType output, int64_t rows, bool training) const;
   /// x [N, in] -> y [N, out].
   void forward(Context& ctx, const Tensor& y, const Tensor& x) const;
-  /// Computes gradients of weight and bias, and dx [N, in].
+  bool is_trained() const { return weight.is_trained() || bias.is_trained(); }
+  /// Computes gradients of weight and bias if they are trained, and dx [N, in] unless it is empty.
   void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
 };
 

@@ -28,7 +28,9 @@ void Mlp::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tenso
   Arena::Frame frame(ctx.arena);
   const Tensor dactivated = frame.take(dy.dtype, {n, down.in});
   const Tensor hidden = first_rows(saved.hidden, n);
-  down.backward(ctx, dactivated, dy, first_rows(saved.activated, n));
+  const bool goes_on = hidden_gradient(!dx.empty());
+  down.backward(ctx, goes_on ? dactivated : Tensor(), dy, first_rows(saved.activated, n));
+  if (!goes_on) return;
   activation_backward(hidden, dactivated, hidden, ctx.stream);
   up.backward(ctx, dx, hidden, x);
 }

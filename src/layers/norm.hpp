@@ -37,6 +37,7 @@ struct Norm {
     f(s.rstd, {part, ".rstd", DType::f32, rows, 0});
   }
 
+  bool is_trained() const { return weight.is_trained() || bias.is_trained(); }
   static Norm declare(UnitBuilder& unit, const std::string& name, const NormShape& shape);
 
   /// x fp32 [N, C] -> y [N, C] in y's dtype. again: `saved` already holds the statistics of x.

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "core/error.hpp"
@@ -16,7 +15,7 @@
 #include "metrics/append_file.hpp"
 #include "metrics/console.hpp"
 #include "metrics/ledger.hpp"
-#include "metrics/metrics_hdf5.hpp"
+#include "metrics/sink.hpp"
 
 namespace llmtrain {
 
@@ -81,21 +80,17 @@ struct Interval {
 struct RunLog::State {
   explicit State(const RunLogOptions& o)
       : options(o), console(o.directory.empty() ? "" : o.directory + "/log.txt", o.active), start(Clock::now()) {
-    if (o.scales_loss) {
-      train.columns.push_back({"loss_scale", "1", {}});
-      train.columns.push_back({"skipped_steps", "steps", {}});
-    }
     if (!o.active || o.directory.empty()) return;
     ledger = std::make_unique<AppendFile>(o.directory + "/ledger.jsonl");
-    if (o.jsonl) metrics = std::make_unique<AppendFile>(o.directory + "/metrics.jsonl");
+    const std::set<LogConfig::Sink> names(o.sinks.begin(), o.sinks.end());
+    for (const LogConfig::Sink name : names) sinks.push_back(make_sink(name, {o.directory, o.scales_loss, o.ranks}));
     for (const std::string& line : o.earlier) console.log_only(line);
     if (o.resumed) resume();
-    write_hdf5();
+    for (const auto& sink : sinks) sink->sync();
   }
 
   void resume();
   void restore_numbers(const LogState& from);
-  void cut_tables(int64_t step, bool evaluation_pending);
   double wall_time() const { return earlier_seconds + seconds_since(start); }
   /// Calls see(name, field) for all fields of the log that a checkpoint keeps.
   template <class See>
@@ -121,24 +116,11 @@ struct RunLog::State {
     see("evaluated", evaluated);
   }
 
-  /// Writes a complete file each time; this takes at most 1 % of the run, however long the columns grow.
-  void write_hdf5_sometimes() {
-    if (seconds_since(hdf5_written) > 100 * hdf5_cost) write_hdf5();
-  }
-
-  void write_hdf5() {
-    if (!options.active || options.directory.empty() || !options.hdf5) return;
-    const Clock::time_point begin = Clock::now();
-    write_metrics_hdf5(options.directory + "/metrics.h5", {train, validation});
-    hdf5_written = Clock::now();
-    hdf5_cost = seconds_since(begin);
-  }
-
   void write_interval(const StepRecord& r);
   void print_training();
   std::string progress(const StepRecord& r) const;
   double seconds_left(int64_t step) const;
-  nlohmann::ordered_json interval_json(const StepRecord& r);
+  IntervalRecord interval_record(const StepRecord& r);
 
   RunLogOptions options;
   /// Memory before the planned allocation is touched.
@@ -146,7 +128,8 @@ struct RunLog::State {
   MemoryGauge memory{options.memory_now};
   Console console;
   Clock::time_point start;
-  std::unique_ptr<AppendFile> ledger, metrics;
+  std::unique_ptr<AppendFile> ledger;
+  std::vector<std::unique_ptr<Sink>> sinks;
   std::string ledger_text;  ///< current line
   Interval interval, all;
   std::optional<EvaluationRecord> fresh;
@@ -163,26 +146,6 @@ struct RunLog::State {
   Clock::time_point first_step_begin;    ///< set by this job's first step
   double evaluation_seconds_before = 0;  ///< time of evaluations before that
   double sample_seconds = 0;
-  Clock::time_point hdf5_written = Clock::now();
-  double hdf5_cost = 0;
-  MetricsTable train{"train",
-                     {{"step", "1", {}},
-                      {"wall_time", "s", {}},
-                      {"loss", "nats per token", {}},
-                      {"loss_mean", "nats per token", {}},
-                      {"grad_norm", "1", {}},
-                      {"learning_rate", "1", {}},
-                      {"tokens", "tokens", {}},
-                      {"tokens_per_second", "tokens/s", {}},
-                      {"flops_per_second", "FLOP/s", {}},
-                      {"memory", "bytes", {}}}};
-  MetricsTable validation{"validation",
-                          {{"step", "1", {}},
-                           {"wall_time", "s", {}},
-                           {"loss", "nats per token", {}},
-                           {"perplexity", "1", {}},
-                           {"tokens", "tokens", {}},
-                           {"best", "1 = best so far", {}}}};
 };
 
 RunLog::RunLog(const RunLogOptions& options) : state_(std::make_unique<State>(options)) {}
@@ -221,32 +184,21 @@ std::string RunLog::State::progress(const StepRecord& r) const {
   return line + (r.step < total ? "  left " + duration(seconds_left(r.step)) : std::string());
 }
 
-nlohmann::ordered_json RunLog::State::interval_json(const StepRecord& r) {
-  nlohmann::ordered_json j = nlohmann::ordered_json::object();
-  j["step"] = r.step;
-  j["wall_time"] = wall_time();
-  j["loss"] = r.tokens > 0 ? r.loss : not_a_number;  // JSON writes NaN as null
-  j["loss_mean"] = interval.mean_loss();
-  j["grad_norm"] = r.grad_norm;
-  j["learning_rate"] = r.learning_rate;
-  if (r.scaling) {
-    j["loss_scale"] = r.scaling->loss_scale;
-    j["skipped_steps"] = r.scaling->skipped_steps;
-  }
-  j["tokens"] = r.tokens;
-  j["tokens_per_second"] = interval.rate();
-  j["flops_per_second"] = interval.rate() * options.flops_per_token;
-  j["memory"] = memory.bytes();
-  j["memory_libraries"] = libraries;
-  j["memory_planned"] = options.memory_bytes;
-  const auto steps = static_cast<double>(interval.steps);
-  j["seconds"] = {{"step", interval.seconds / steps},
-                  {"data", interval.phases.data / steps},
-                  {"forward_backward", interval.phases.forward_backward / steps},
-                  {"reduction", interval.phases.reduction / steps},
-                  {"optimizer", interval.phases.optimizer / steps}};
-  j["ranks"] = options.ranks;
-  return j;
+IntervalRecord RunLog::State::interval_record(const StepRecord& r) {
+  const auto mean = [steps = static_cast<double>(interval.steps)](double sum) { return sum / steps; };
+  IntervalRecord record;
+  record.last = r;
+  record.wall_time = wall_time();
+  record.loss_mean = interval.mean_loss();
+  record.tokens_per_second = interval.rate();
+  record.flops_per_second = interval.rate() * options.flops_per_token;
+  record.memory = memory.bytes();
+  record.memory_libraries = libraries;
+  record.memory_planned = options.memory_bytes;
+  record.seconds = mean(interval.seconds);
+  const StepRecord::Phases& p = interval.phases;
+  record.phases = {mean(p.data), mean(p.forward_backward), mean(p.reduction), mean(p.optimizer)};
+  return record;
 }
 
 void RunLog::step(const StepRecord& r) {
@@ -276,30 +228,13 @@ void RunLog::step(const StepRecord& r) {
     return;
   }
   s.write_interval(r);
-  s.write_hdf5_sometimes();
 }
 
 void RunLog::State::write_interval(const StepRecord& r) {
   console.print(progress(r));
   fresh.reset();
-  const nlohmann::ordered_json j = interval_json(r);
-  if (metrics) metrics->append(j.dump() + "\n");
-  std::vector<double> row = {static_cast<double>(r.step),
-                             j["wall_time"],
-                             r.tokens > 0 ? r.loss : not_a_number,
-                             interval.mean_loss(),
-                             r.grad_norm,
-                             r.learning_rate,
-                             static_cast<double>(r.tokens),
-                             interval.rate(),
-                             interval.rate() * options.flops_per_token,
-                             j["memory"]};
-  if (options.scales_loss) {
-    const StepRecord::Scaling scaling = r.scaling.value_or(StepRecord::Scaling());
-    row.push_back(scaling.loss_scale);
-    row.push_back(static_cast<double>(scaling.skipped_steps));
-  }
-  train.add(row);
+  const IntervalRecord record = interval_record(r);
+  for (const auto& sink : sinks) sink->interval(record);
   interval = {};
 }
 
@@ -317,25 +252,11 @@ void RunLog::evaluation(const EvaluationRecord& r) {
   }
   if (s.ledger) s.ledger->append(ledger_line(r));
   const double wall = s.wall_time();
-  if (s.metrics) {
-    nlohmann::ordered_json j = nlohmann::ordered_json::object();
-    j["step"] = r.step;
-    j["wall_time"] = wall;
-    j["validation_loss"] = r.loss;
-    j["perplexity"] = std::exp(r.loss);
-    j["validation_tokens"] = r.tokens;
-    if (r.token_accuracy) j["validation_token_accuracy"] = *r.token_accuracy;
-    j["best"] = r.best;
-    j["seconds"] = r.seconds;
-    s.metrics->append(j.dump() + "\n");
-  }
-  s.validation.add(
-      {static_cast<double>(r.step), wall, r.loss, std::exp(r.loss), static_cast<double>(r.tokens), r.best ? 1.0 : 0.0});
+  for (const auto& sink : s.sinks) sink->evaluation(r, wall);
   s.console.print(fmt::format("step {}  validation loss {:.4f}  perplexity {:.3f}{}{}  ({} tokens in {})", r.step,
                               r.loss, std::exp(r.loss),
                               r.token_accuracy ? fmt::format("  accuracy {:.2f} %", 100 * *r.token_accuracy) : "",
                               r.best ? "  best" : "", r.tokens, duration(r.seconds)));
-  s.write_hdf5_sometimes();
 }
 
 void RunLog::State::restore_numbers(const LogState& from) {
@@ -349,35 +270,12 @@ void RunLog::State::restore_numbers(const LogState& from) {
   });
 }
 
-/// Removes rows of later steps, and the evaluation after this step that is pending.
-void RunLog::State::cut_tables(int64_t step, bool evaluation_pending) {
-  for (MetricsTable* table : {&train, &validation}) {
-    const auto last = static_cast<double>(table == &validation && evaluation_pending ? step - 1 : step);
-    const std::vector<double>& steps = table->columns.front().values;
-    const auto end = std::ranges::find_if(steps, [&](double s) { return !(s <= last); });
-    table->cut(static_cast<size_t>(end - steps.begin()));
-  }
-}
-
 void RunLog::State::resume() {
   restore_numbers(*options.resumed);
-  const std::string path = options.directory + "/metrics.h5";
-  if (options.hdf5 && std::filesystem::exists(path)) {
-    for (MetricsTable* table : {&train, &validation}) {
-      try {
-        read_metrics_hdf5(path, *table);
-      } catch (const UserError& error) {
-        console.warn(fmt::format("{}; /{} restarts at step {}", error.what(), table->name, options.resumed_step));
-      }
-    }
-    cut_tables(options.resumed_step, options.resumed->evaluation_pending);
-  }
-  if (metrics) {
-    nlohmann::ordered_json j = nlohmann::ordered_json::object();
-    j["resumed_from_step"] = options.resumed_step;
-    j["wall_time"] = earlier_seconds;
-    j["ranks"] = options.ranks;
-    metrics->append(j.dump() + "\n");
+  for (const auto& sink : sinks) {
+    const std::string warning =
+        sink->resume(options.resumed_step, options.resumed->evaluation_pending, earlier_seconds);
+    if (!warning.empty()) console.warn(warning);
   }
 }
 
@@ -391,14 +289,7 @@ void RunLog::roll_back(const RollbackRecord& r, const LogState& from) {
   s.fresh.reset();
   s.restore_numbers(from);
   s.earlier_seconds = wall - seconds_since(s.start);
-  s.cut_tables(r.step, from.evaluation_pending);
-  if (!s.metrics) return;
-  nlohmann::ordered_json j = nlohmann::ordered_json::object();
-  j["rolled_back_to_step"] = r.step;
-  j["from_step"] = r.from;
-  j["wall_time"] = wall;
-  j["reason"] = r.reason;
-  s.metrics->append(j.dump() + "\n");
+  for (const auto& sink : s.sinks) sink->roll_back(r, from.evaluation_pending, wall);
 }
 
 double RunLog::wall_time() const { return state_->wall_time(); }
@@ -407,9 +298,8 @@ LogState RunLog::save() {
   State& s = *state_;
   LogState state;
   if (!s.options.active) return state;
-  s.write_hdf5();
   if (s.ledger) s.ledger->sync();
-  if (s.metrics) s.metrics->sync();
+  for (const auto& sink : s.sinks) sink->sync();
   s.each_number([&](const char* name, const double& field) { state.values[std::string("log_") + name] = field; });
   s.each_count([&](const char* name, const int64_t& field) { state.counters[std::string("log_") + name] = field; });
   state.values["log_wall_time"] = s.wall_time();
@@ -437,13 +327,12 @@ void RunLog::finish(const std::string& reason) {
   State& s = *state_;
   if (!s.options.active) return;
   if (s.interval.steps > 0) s.write_interval(s.last_step);
-  s.write_hdf5();
   s.console.print("");
   s.console.print(reason);
   if (s.options.total_steps > 0) s.print_training();
   if (!s.options.directory.empty()) s.console.print(fmt::format("  results             {}", s.options.directory));
   if (s.ledger) s.ledger->sync();
-  if (s.metrics) s.metrics->sync();
+  for (const auto& sink : s.sinks) sink->sync();
 }
 
 void RunLog::State::print_training() {

@@ -48,35 +48,46 @@ void Decoder::declare_units() {
   const DecoderNames& names = shape_.names;
   const auto normal = Initializer::normal(c.initializer_std);
 
-  units_.push_back({"embedding", {}, c.tie_embeddings});
   {
-    UnitBuilder unit(units_[0], 0);
+    UnitBuilder unit(units_, "embedding", shape_.trained);
     embedding_.table = unit.matrix(names.embedding + ".weight", c.vocab_size, c.d_model, normal, {});
     if (c.positions == ModelConfig::Positions::learned) {
       embedding_.positions = unit.matrix(names.positions + ".weight", c.max_seq_len, c.d_model, normal, {});
     }
     embedding_.dropout = c.dropout;
+    embedding_units_ = unit.group();
   }
   for (int layer = 0; layer < c.n_layers; ++layer) blocks_.push_back(declare_block(layer));
 
   head_.weight = embedding_.table;
-  if (shape_.final_norm || !c.tie_embeddings) {
-    final_unit_ = static_cast<int>(units_.size());
-    units_.push_back({"final", {}, false});
-    UnitBuilder unit(units_.back(), final_unit_);
-    if (shape_.final_norm) {
-      final_norm_ = declare_norm(unit, names.final_norm);
-    }
-    if (!c.tie_embeddings) {
-      head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
-    }
+  units_[static_cast<size_t>(embedding_.table.unit)].spans_backward = c.tie_embeddings;
+  UnitBuilder unit(units_, "final", shape_.trained);
+  if (shape_.final_norm) final_norm_ = declare_norm(unit, names.final_norm);
+  if (!c.tie_embeddings) {
+    head_.weight = unit.matrix(names.head + ".weight", c.vocab_size, c.d_model, normal, {});
   }
-  head_unit_ = head_.weight.unit;
+  final_units_ = unit.group();
+  find_backward_end();
   head_.channels = c.d_model;
   head_.rows_of_table = c.vocab_size;
   head_.vocabulary = shape_.tokens;
   head_.softcap = static_cast<float>(c.final_softcap);
   if (c.positions == ModelConfig::Positions::rope) rope_ = make_rope(c);
+}
+
+void Decoder::find_backward_end() {
+  const auto layers = static_cast<int>(blocks_.size());
+  const auto is_trained = [&](int layer) {
+    const UnitGroup& group = block_units(layer);
+    const auto first = units_.begin() + group.first;
+    return std::any_of(first, first + group.count, [](const UnitSpec& unit) { return unit.trained; });
+  };
+  while (backward_end_ < layers && !embedding_.is_trained() && !is_trained(backward_end_)) ++backward_end_;
+}
+
+/// True if the backward pass goes on below the head.
+bool Decoder::final_gradient() const {
+  return backward_end_ < static_cast<int>(blocks_.size()) || final_norm_.is_trained();
 }
 
 LinearPart Decoder::part(const std::string& name, int layer, int64_t rows) const {
@@ -91,8 +102,7 @@ Norm Decoder::declare_norm(UnitBuilder& unit, const std::string& name) const {
 Block Decoder::declare_block(int layer) {
   const ModelConfig& c = shape_.config;
   const DecoderNames& names = shape_.names;
-  units_.push_back({fmt::format("block.{}", layer), {}, false});
-  UnitBuilder unit(units_.back(), block_unit(layer));
+  UnitBuilder unit(units_, fmt::format("block.{}", layer), shape_.trained);
 
   Block block;
   block.layer = layer;
@@ -108,6 +118,7 @@ Block Decoder::declare_block(int layer) {
   }
   block.attention = declare_attention(unit, layer);
   block.mlp = declare_mlp(unit, layer);
+  block_units_.push_back(unit.group());
   return block;
 }
 
@@ -165,17 +176,20 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
 void Decoder::plan(Arena& arena, const PassPlan& passes) {
   const ModelConfig& c = shape_.config;
   const auto [compute, max_rows, training, recompute, longest] = passes;
-  saved_.resize(training ? blocks_.size() : 1);
+  const auto layers = static_cast<int>(blocks_.size());
+  shared_layers_ = training ? backward_end_ : layers;
+  saved_.resize(static_cast<size_t>(layers - std::max(shared_layers_ - 1, 0)));
   for (Block& block : blocks_) {
     const bool plain = compute != DType::f32 && block.attention.dropout == 0;
     block.attention.shape.longest = plain ? longest : 0;
   }
   int64_t scratch = head_.scratch_bytes(compute, max_rows);
   int64_t workspace = head_.workspace_bytes(compute, max_rows, training);
+  for (size_t slot = 0; slot < saved_.size(); ++slot) {
+    const size_t layer = blocks_.size() - saved_.size() + slot;
+    plan_kept(arena, blocks_[layer], saved_[slot], compute, max_rows, recompute, fmt::format("block.{}", layer));
+  }
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    if (layer < saved_.size()) {
-      plan_kept(arena, blocks_[layer], saved_[layer], compute, max_rows, recompute, fmt::format("block.{}", layer));
-    }
     scratch = std::max(scratch, blocks_[layer].scratch_bytes(compute, max_rows, recompute));
     workspace = std::max(workspace, blocks_[layer].workspace_bytes(compute, max_rows, training));
   }
@@ -201,79 +215,88 @@ void Decoder::start(Stream& stream) { rope_.start(stream); }
 
 void Decoder::forward(Context& ctx, const Batch* batch) {
   const int layers = static_cast<int>(blocks_.size());
-  ctx.params.acquire(0);
-  ctx.params.prefetch(block_unit(0));
+  embedding_units_.acquire(ctx.params);
+  block_units(0).prefetch(ctx.params);
   if (batch != nullptr) {
     embedding_.forward(ctx, *batch, first_rows(saved(0).input, batch->tokens));
     rope_.prepare(*batch, ctx.stream);
   }
-  ctx.params.release(0);
+  embedding_units_.release(ctx.params);
   for (int layer = 0; layer < layers; ++layer) {
     const bool last = layer + 1 == layers;
-    ctx.params.acquire(block_unit(layer));
-    if (!last) ctx.params.prefetch(block_unit(layer + 1));
+    block_units(layer).acquire(ctx.params);
+    if (!last) block_units(layer + 1).prefetch(ctx.params);
     if (batch != nullptr) {
-      // With one slot of activations (evaluation), the output is first written to a separate buffer, since it is the
-      // next block's input.
-      const Tensor output = first_rows(last || saved_.size() == 1 ? output_ : saved(layer + 1).input, batch->tokens);
+      // If the next block has the same slot of activations (as in evaluation), the output is first written to a
+      // separate buffer, since it is the next block's input.
+      const bool shares = layer + 1 < shared_layers_;
+      const Tensor output = first_rows(last || shares ? output_ : saved(layer + 1).input, batch->tokens);
       blocks_[static_cast<size_t>(layer)].forward(ctx, *batch, output, rope_, saved(layer));
-      if (!last && saved_.size() == 1) cast(first_rows(saved(0).input, batch->tokens), output, ctx.stream);
+      if (shares) cast(first_rows(saved(layer).input, batch->tokens), output, ctx.stream);
     }
-    ctx.params.release(block_unit(layer));
+    block_units(layer).release(ctx.params);
   }
   if (!shape_.final_norm) {
     if (batch != nullptr) cast(first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), ctx.stream);
     return;
   }
-  ctx.params.acquire(final_unit_);
+  ctx.params.acquire(final_norm_.weight.unit);
   if (batch != nullptr) {
     final_norm_.forward(ctx, first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), final_saved_);
   }
-  ctx.params.release(final_unit_);
+  ctx.params.release(final_norm_.weight.unit);
 }
 
 void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
-  ctx.params.acquire(head_unit_);
+  ctx.params.acquire(head_.weight.unit);
   if (batch != nullptr) head_.forward(ctx, first_rows(hidden_, batch->tokens), batch->targets, statistics);
-  ctx.params.release(head_unit_);
+  ctx.params.release(head_.weight.unit);
 }
 
 void Decoder::score_and_differentiate(Context& ctx, const Batch* batch, const TokenStatistics& statistics,
                                       const TokenCotangents& cotangents) {
-  ctx.params.acquire(head_unit_);
-  ctx.params.prefetch(block_unit(static_cast<int>(blocks_.size()) - 1));
+  const auto layers = static_cast<int>(blocks_.size());
+  ctx.params.acquire(head_.weight.unit);
+  if (backward_end_ < layers) block_units(layers - 1).prefetch(ctx.params);
   if (batch != nullptr) {
     // The gradient of a block of rows overwrites the rows, which are not read again.
     const Tensor hidden = first_rows(hidden_, batch->tokens);
-    head_.forward_backward(ctx, hidden, hidden, batch->targets, statistics, cotangents);
+    const Tensor dhidden = final_gradient() ? hidden : Tensor();
+    head_.forward_backward(ctx, dhidden, hidden, batch->targets, statistics, cotangents);
   }
-  ctx.params.release(head_unit_);
+  ctx.params.release(head_.weight.unit);
 }
 
 void Decoder::backward(Context& ctx, const Batch* batch) {
+  ParamStore& params = ctx.params;
   const int64_t n = batch != nullptr ? batch->tokens : 0;
   const Tensor dx = first_rows(gradient_, n);
-  if (shape_.final_norm) {
-    ctx.params.acquire(final_unit_);
+  if (final_gradient() && shape_.final_norm) {
+    params.acquire(final_norm_.weight.unit);
     if (batch != nullptr)
       final_norm_.backward(ctx, dx, first_rows(hidden_, n), first_rows(output_, n), final_saved_, false);
-    ctx.params.release(final_unit_);
-  } else if (batch != nullptr) {
+    params.release(final_norm_.weight.unit);
+  } else if (final_gradient() && batch != nullptr) {
     cast(dx, first_rows(hidden_, n), ctx.stream);
   }
-  if (final_unit_ >= 0) ctx.params.reduce(final_unit_);
-  for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= 0; --layer) {
-    ctx.params.acquire(block_unit(layer));
-    if (layer > 0) ctx.params.prefetch(block_unit(layer - 1));  // prefetched here except for the last block
-    if (batch != nullptr) blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer));
-    ctx.params.release(block_unit(layer));
+  final_units_.reduce(params);
+  const int end = backward_end_;
+  for (int layer = static_cast<int>(blocks_.size()) - 1; layer >= end; --layer) {
+    block_units(layer).acquire(params);
+    if (layer > end) block_units(layer - 1).prefetch(params);  // prefetched here except for the last block
+    if (batch != nullptr) {
+      blocks_[static_cast<size_t>(layer)].backward(ctx, *batch, dx, rope_, saved(layer), input_gradient(layer));
+    }
+    block_units(layer).release(params);
     // The next block waits for these weights, but nothing waits for the sums soon: transfers run in the order of their
     // start.
-    if (layer > 1) ctx.params.prefetch(block_unit(layer - 2));
-    ctx.params.reduce(block_unit(layer));
+    if (layer > end + 1) block_units(layer - 2).prefetch(params);
+    block_units(layer).reduce(params);
   }
-  if (batch != nullptr) embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);
-  ctx.params.reduce(0);
+  if (batch != nullptr && embedding_.is_trained()) {
+    embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);
+  }
+  embedding_units_.reduce(params);
 }
 
 /// Gathers the hidden states of these rows. Rows move to the front in ascending order, so that no move overwrites a
@@ -289,25 +312,25 @@ Tensor Decoder::gather(std::span<const int64_t> rows, Stream& stream) const {
 }
 
 void Decoder::logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) {
-  ctx.params.acquire(head_unit_);
+  ctx.params.acquire(head_.weight.unit);
   if (batch != nullptr) head_.logits(ctx, out, gather(rows, ctx.stream));
-  ctx.params.release(head_unit_);
+  ctx.params.release(head_.weight.unit);
 }
 
 double Decoder::flops_per_token(int64_t sequence_length) const {
   const ModelConfig& c = shape_.config;
-  double matrices = static_cast<double>(head_.rows_of_table) * static_cast<double>(c.d_model);
-  for (const Block& b : blocks_) {
-    for (const Linear* l : {&b.attention.qkv, &b.attention.projection, &b.mlp.up, &b.mlp.down}) {
-      matrices += static_cast<double>(l->in) * static_cast<double>(l->out);
-    }
-  }
-  double visible = 0;  // visible keys per query, over all layers
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+  const double head = static_cast<double>(head_.rows_of_table) * static_cast<double>(c.d_model);
+  double flops = 2 * head * (1 + (head_.weight.is_trained() ? 1 : 0) + (final_gradient() ? 1 : 0));
+  const double of_head_rows = 4 * static_cast<double>(c.n_heads * c.head_dim);  // scores and sums, per visible key
+  for (int layer = 0; layer < static_cast<int>(blocks_.size()); ++layer) {
+    const Block& block = blocks_[static_cast<size_t>(layer)];
+    const bool reached = layer >= backward_end_;
+    const bool input = reached && input_gradient(layer);
     const int64_t window = c.window_of_layer(layer);
-    visible += static_cast<double>(window > 0 ? std::min(window, sequence_length) : sequence_length);
+    const auto visible = static_cast<double>(window > 0 ? std::min(window, sequence_length) : sequence_length);
+    flops += block.product_flops(input) + of_head_rows * visible * (reached && block.gradients(input).heads ? 3 : 1);
   }
-  return 6 * matrices + 12 * static_cast<double>(c.n_heads * c.head_dim) * visible;
+  return flops;
 }
 
 }  // namespace llmtrain

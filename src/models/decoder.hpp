@@ -1,6 +1,7 @@
 #pragma once
 // The decoder-only transformer of all families, which differ by its shape and by the names of their tensors.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct DecoderShape {
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
+  TrainedRule trained;  ///< empty: every parameter is trained
 };
 
 class Decoder : public Model {
@@ -54,9 +56,15 @@ class Decoder : public Model {
   Mlp declare_mlp(UnitBuilder& unit, int layer) const;
   LinearPart part(const std::string& name, int layer, int64_t rows) const;
   Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
-  int block_unit(int layer) const { return 1 + layer; }
+  const UnitGroup& block_units(int layer) const { return block_units_[static_cast<size_t>(layer)]; }
+  void find_backward_end();
+  /// True if the backward pass needs the gradient of a layer's input.
+  bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
+  bool final_gradient() const;
   Tensor gather(std::span<const int64_t> rows, Stream& stream) const;
-  BlockSaved& saved(int layer) { return saved_[saved_.size() == 1 ? 0 : static_cast<size_t>(layer)]; }
+  BlockSaved& saved(int layer) {
+    return saved_[static_cast<size_t>(std::max(layer - std::max(shared_layers_ - 1, 0), 0))];
+  }
 
   DecoderShape shape_;
   std::vector<UnitSpec> units_;
@@ -64,10 +72,13 @@ class Decoder : public Model {
   std::vector<Block> blocks_;
   Norm final_norm_;
   Head head_;
-  int final_unit_ = -1;  ///< final norm and untied head; -1 when there is neither
-  int head_unit_ = 0;
+  UnitGroup embedding_units_, final_units_;  ///< the latter: final norm and untied head, if any
+  std::vector<UnitGroup> block_units_;
+  /// Lowest layer of the backward pass, below which nothing is trained; the number of layers if none is.
+  int backward_end_ = 0;
 
   std::vector<BlockSaved> saved_;
+  int shared_layers_ = 0;  ///< the first ones, which the backward pass does not reach, share saved_[0]
   Rope rope_;
   Tensor output_;    ///< fp32 [N, C], residual stream after the last block
   Tensor gradient_;  ///< fp32 [N, C], gradient of the residual stream, during the backward pass

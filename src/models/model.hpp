@@ -49,7 +49,8 @@ class Model {
   virtual void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) = 0;
 
   /// FLOPs of one token's forward and backward pass: 6 N for matrix products, and attention's share at sequence length
-  /// T by the convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Recomputation is not counted.
+  /// T by the convention of Chowdhery et al. 2022 (PaLM), 12 L H D T. Frozen matrices have no gradient (4 N), nor do
+  /// inputs below the lowest trained parameter (2 N). Recomputation is not counted.
   virtual double flops_per_token(int64_t sequence_length) const = 0;
 };
 

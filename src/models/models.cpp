@@ -1,6 +1,7 @@
 #include "models/models.hpp"
 
 #include <array>
+#include <utility>
 
 namespace llmtrain {
 
@@ -23,8 +24,10 @@ DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens) {
   return shape;
 }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens) {
-  return std::make_unique<Decoder>(decoder_shape(config, tokens));
+std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, TrainedRule trained) {
+  DecoderShape shape = decoder_shape(config, tokens);
+  shape.trained = std::move(trained);
+  return std::make_unique<Decoder>(std::move(shape));
 }
 
 }  // namespace llmtrain

@@ -11,7 +11,8 @@ namespace llmtrain {
 /// Shape of a resolved config (vocab_size known); `tokens` is the tokenizer's vocabulary.
 DecoderShape decoder_shape(const ModelConfig& config, int64_t tokens);
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens);
+/// `trained` says what is trained; empty: everything.
+std::unique_ptr<Model> make_model(const ModelConfig& config, int64_t tokens, TrainedRule trained = {});
 
 /// Rope of a resolved config.
 Rope make_rope(const ModelConfig& config);

@@ -1,69 +1,39 @@
 #include "optim/optimizer.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
-#include "kernels/adamw.hpp"
+#include "core/error.hpp"
 #include "kernels/reduce.hpp"
 
 namespace llmtrain {
 
 namespace {
 
-Tensor cut(const Tensor& t, int64_t begin, int64_t end) { return t.empty() ? t : t.rows(begin, end - begin); }
+struct OptimizerEntry {
+  OptimizerConfig::Name name;
+  std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config);
+};
 
-class AdamW : public Optimizer {
- public:
-  explicit AdamW(const OptimizerConfig& config) : config_(config) {}
-
-  void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
-    step_.learning_rate = args.learning_rate;
-    step_.beta1 = config_.beta1;
-    step_.beta2 = config_.beta2;
-    step_.epsilon = config_.epsilon;
-    step_.step = args.step;
-    step_.gradient_scale = args.gradient_scale;
-    step_.decision = args.decision;
-    params_ = &params;
-    stream_ = &stream;
-    params.update([this](int unit, const ParamStore::Shard& shard) {
-      for (const UnitRange& range : params_->layout(unit).ranges()) update_range(range, shard);
-    });
-  }
-
- private:
-  void update_range(const UnitRange& range, const ParamStore::Shard& shard) {
-    const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
-    const int64_t end = std::min(range.end, shard.end) - shard.begin;
-    if (begin >= end) return;
-    step_.weight_decay = range.decay ? config_.weight_decay : 0;
-    const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
-    const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
-    if (shard.on_host) {
-      adamw_update_on_host(master, m, v, gradient, weights, step_);
-    } else {
-      adamw_update(master, m, v, gradient, weights, step_, *stream_);
-    }
-  }
-
-  OptimizerConfig config_;
-  // Arguments of the update in progress; they are members so that the callback holds one pointer and needs no
-  // allocation.
-  AdamwStep step_;
-  ParamStore* params_ = nullptr;
-  Stream* stream_ = nullptr;
+constexpr std::array optimizers = {
+    OptimizerEntry{OptimizerConfig::Name::adamw, make_adamw},
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) { return std::make_unique<AdamW>(config); }
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
+  const auto found = std::ranges::find(optimizers, config.name, &OptimizerEntry::name);
+  LLMTRAIN_CHECK(found != optimizers.end(), "every optimizer has an entry");
+  return found->make(config);
+}
 
 void sum_gradient_squares(const Tensor& sum, const ParamStore& params, Stream& stream) {
   for (int unit = 0; unit < params.unit_count(); ++unit) {
+    if (!params.trained(unit)) continue;
     const ParamStore::Shard shard = params.shard(unit);
     const UnitRange owned = params.owned(unit);
     if (owned.begin == owned.end) continue;
-    sum_of_squares(sum, cut(shard.gradient, owned.begin - shard.begin, owned.end - shard.begin), stream);
+    sum_of_squares(sum, shard.gradient.rows(owned.begin - shard.begin, owned.end - owned.begin), stream);
   }
 }
 

@@ -23,7 +23,10 @@ class Optimizer {
   virtual void update(ParamStore& params, const UpdateArgs& args, Stream& stream) = 0;
 };
 
+/// Makes the optimizer of this name. To add one, add a name to OptimizerConfig::Name, a file with a class, and a line
+/// in optimizer.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_adamw(const OptimizerConfig& config);
 
 /// Adds the squares of the gradient sums that this rank counts to `sum` (as in kernels/reduce.hpp). Exact: over all
 /// ranks the sum does not depend on the number of ranks and threads.

@@ -33,7 +33,7 @@ uint64_t hash_of(const std::string& name) {
   return hash;
 }
 
-void initialize_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
+void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
   switch (init.kind) {
     case Initializer::Kind::zeros:
       return fill(out, 0, stream);
@@ -69,17 +69,30 @@ ParamStore::State::State(std::vector<UnitSpec> specs, const ParamStoreOptions& g
     u.end = own.end;
     u.update_begin = policy.whole_state ? 0 : u.begin;
     u.update_end = policy.whole_state ? u.layout.elements() : u.end;
-    offloaded.add(u.update_begin, u.update_end);
+    offloaded.add(u.update_begin, u.trained() ? u.update_end : u.update_begin);
   }
-  std::vector<int64_t> elements;
   std::vector<uint8_t> spans;
-  for (const UnitState& u : units) {
-    elements.push_back(u.layout.elements());
-    spans.push_back(u.spec.spans_backward ? 1 : 0);
+  for (const UnitState& u : units) spans.push_back(u.spec.spans_backward ? 1 : 0);
+  for (const bool beside : {false, true}) {
+    const auto gathered = [&](const UnitState& u) { return !whole_weights_of(u) && u.spec.beside == beside; };
+    weight_rings[beside ? 1 : 0] = plan_ring(elements_if(gathered), std::vector<uint8_t>(units.size()));
   }
-  weight_ring = plan_ring(elements, std::vector<uint8_t>(units.size()));
-  gradient_ring = plan_ring(elements, spans);
+  gradient_ring = plan_ring(elements_if([](const UnitState& u) { return u.trained(); }), spans);
   gathers.resize(units.size());
+}
+
+std::vector<int64_t> ParamStore::State::elements_if(const std::function<bool(const UnitState&)>& chosen) const {
+  std::vector<int64_t> elements;
+  for (const UnitState& u : units) elements.push_back(chosen(u) ? u.layout.elements() : 0);
+  return elements;
+}
+
+bool ParamStore::State::any_trained() const {
+  return std::ranges::any_of(units, [](const UnitState& u) { return u.trained(); });
+}
+
+bool ParamStore::State::has_own_buffer(int unit) const {
+  return weight_rings[at(unit).spec.beside ? 1 : 0].own[static_cast<size_t>(unit)] != 0;
 }
 
 UnitState& ParamStore::State::at(int unit) {
@@ -103,9 +116,13 @@ const UnitLayout& ParamStore::layout(int unit) const { return state_->at(unit).l
 
 int64_t ParamStore::parameter_count() const {
   int64_t count = 0;
-  for (const UnitState& u : state_->units) {
-    for (const ParamSpec& param : u.spec.params) count += param.numel();
-  }
+  for (const UnitState& u : state_->units) count += u.spec.parameters();
+  return count;
+}
+
+int64_t ParamStore::trained_parameter_count() const {
+  int64_t count = 0;
+  for (const UnitState& u : state_->units) count += u.trained() ? u.spec.parameters() : 0;
   return count;
 }
 
@@ -117,24 +134,52 @@ UnitRange ParamStore::owned(int unit) const {
 }
 
 void ParamStore::initialize(uint64_t seed) {
+  finish_update();
   for (StatePass pass(*this, Access::change); pass.next();) {
-    const UnitState& u = state_->at(pass.unit());
     const Shard& shard = pass.shard();
-    for (size_t p = 0; p < u.spec.params.size(); ++p) {
-      const ParamSpec& param = u.spec.params[p];
-      for (const ParamSlice& slice : param.slices) {
-        const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
-        const int64_t begin = std::max(offset, shard.begin);
-        const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
-        if (begin >= end) continue;
-        const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
-        initialize_range(part_of(shard.master, begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
-                         *state_->stream);
-      }
-    }
+    initialize_range(shard, pass.unit(), seed);
     if (!shard.weights.empty() && shard.master.numel() > 0) cast(shard.weights, shard.master, *state_->stream);
   }
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    if (!trained(unit)) initialize_frozen(unit, seed);
+  }
   publish_weights();
+}
+
+/// Initialises the shard's masters.
+void ParamStore::initialize_range(const Shard& shard, int unit, uint64_t seed) {
+  const UnitState& u = state_->at(unit);
+  for (size_t p = 0; p < u.spec.params.size(); ++p) {
+    const ParamSpec& param = u.spec.params[p];
+    for (const ParamSlice& slice : param.slices) {
+      const int64_t offset = u.layout.offset(static_cast<int>(p)) + slice.first_row * param.columns;
+      const int64_t begin = std::max(offset, shard.begin);
+      const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
+      if (begin >= end) continue;
+      const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
+      fill_range(part_of(shard.master, begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
+                 *state_->stream);
+    }
+  }
+}
+
+/// Rounds piece by piece, since a frozen unit has no master.
+void ParamStore::initialize_frozen(int unit, uint64_t seed) {
+  State& s = *state_;
+  const UnitState& u = s.at(unit);
+  const Tensor to = s.stored(u);
+  const int64_t piece = std::min(s.options.offload_piece, u.update_end - u.update_begin);
+  const DeviceBuffer buffer(std::max<int64_t>(piece, 1) * static_cast<int64_t>(sizeof(float)));
+  for (int64_t begin = u.update_begin; begin < u.update_end; begin += piece) {
+    Shard shard{};
+    shard.begin = begin;
+    shard.end = std::min(begin + piece, u.update_end);
+    shard.master = Tensor(buffer.data(), DType::f32, {shard.end - shard.begin});
+    fill(shard.master, 0, *s.stream);  // the padding
+    initialize_range(shard, unit, seed);
+    cast(part_of(to, shard.begin - u.update_begin, shard.end - u.update_begin), shard.master, *s.stream);
+  }
+  s.stream->synchronize();  // the buffer ends here
 }
 
 void ParamStore::publish_masters() {
@@ -142,6 +187,7 @@ void ParamStore::publish_masters() {
   State& s = *state_;
   for (int unit = 0; unit < unit_count() && s.policy.whole_state && s.options.size > 1; ++unit) {
     UnitState& u = s.at(unit);
+    if (!u.trained()) continue;
     if (s.policy.offloaded[0]) {
       share_masters(unit);
     } else {

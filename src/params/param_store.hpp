@@ -8,6 +8,9 @@
 // The value of every parameter after a step is bit-identical for all stages, rank counts and offload settings: masters
 // and moments, or the weights of stage 3, may be offloaded to a disk, from which they are read piece by piece.
 //
+// Units are trained or frozen (UnitSpec::trained). A frozen unit has weights in the compute dtype and nothing else:
+// whole on every rank, or sharded at stage 3. It is neither reduced nor updated, and passes over the state skip it.
+//
 // A step has G reduction groups. Group g is computed by rank g mod W in round g / W; each rank runs every round, with
 // or without a group of its own (idle passes take part in gathers and reductions). Within a group gradients accumulate
 // in fp32. The owner of a shard adds the groups in the order of g: inside each of H blocks of consecutive groups, then
@@ -47,9 +50,8 @@ struct ParamStoreOptions {
   int64_t groups = 1;  ///< reduction groups of a full step (G)
   int64_t blocks = 1;  ///< reduction blocks (H)
   int64_t micro_batches_per_group = 1;
-  bool trained = true;  ///< false: weights only, without gradients and moments, for evaluation or generation
-  Offload offload_optimizer = Offload::none;   ///< masters (if separate from weights) and moments; if trained
-  Offload offload_parameters = Offload::none;  ///< weights, at stage 3; if trained
+  Offload offload_optimizer = Offload::none;   ///< masters (if separate from weights) and moments
+  Offload offload_parameters = Offload::none;  ///< weights of trained units, at stage 3
   std::string offload_path = {};               ///< folder on a local disk, for Offload::nvme
   int64_t offload_piece = int64_t{1} << 18;    ///< elements per transfer; a multiple of 256
 };
@@ -75,7 +77,9 @@ class ParamStore {
   int unit_count() const;
   const UnitSpec& spec(int unit) const;
   const UnitLayout& layout(int unit) const;
-  int64_t parameter_count() const;  ///< padding excluded
+  int64_t parameter_count() const;          ///< padding excluded
+  int64_t trained_parameter_count() const;  ///< those of trained units
+  bool trained(int unit) const { return spec(unit).trained; }
 
   /// Initialises values as a function of (seed, slice name, element), then calls publish_weights().
   void initialize(uint64_t seed);
@@ -97,7 +101,7 @@ class ParamStore {
   bool accumulate() const;
   Tensor gradient(int unit, int param);
   /// Declares the unit's gradient of this micro-batch complete, and starts its reduction after the last one of the
-  /// group.
+  /// group. Does nothing for a frozen unit.
   void reduce(int unit);
   /// Waits until every shard holds the sum over all groups.
   void finish_gradients();
@@ -113,13 +117,14 @@ class ParamStore {
   /// Updates the state as if the passes had run, after their graph has been launched.
   void mark_passes_done();
 
-  /// The elements [begin, end) of a flat unit that this rank updates. Stage 0: the whole unit.
+  /// The elements [begin, end) of a flat unit that this rank updates or, if it is frozen, stores for all ranks. Stage
+  /// 0: the whole unit.
   struct Shard {
     int64_t begin;
     int64_t end;
-    Tensor master;    ///< fp32
-    Tensor m, v;      ///< fp32
-    Tensor gradient;  ///< fp32, sum over groups after finish_gradients()
+    Tensor master;    ///< fp32; frozen: the weights if they are fp32, else empty
+    Tensor m, v;      ///< fp32; frozen: empty
+    Tensor gradient;  ///< fp32, sum over groups after finish_gradients(); frozen: empty
     /// this range in the compute dtype if it is stored separately, else empty; a writer of the master must write it too
     /// (adamw_update does)
     Tensor weights;
@@ -133,9 +138,9 @@ class ParamStore {
 
   /// Access of a pass to the state. Tensors that it does not need are empty or undefined.
   enum class Access : uint8_t { masters, all, change, update };
-  /// A pass over this rank's part of every unit: whole if it lies in memory, else piece by piece, split at multiples of
-  /// 256 elements, while the next ones are read and the last ones written. Changes are stored with `change` and
-  /// `update`, once next() has returned false; `update` may return shards on_host. One pass at a time.
+  /// A pass over this rank's part of every trained unit: whole if it lies in memory, else piece by piece, split at
+  /// multiples of 256 elements, while the next ones are read and the last ones written. Changes are stored with
+  /// `change` and `update`, once next() has returned false; `update` may return shards on_host. One pass at a time.
   ///   for (ParamStore::StatePass pass(store, ParamStore::Access::update); pass.next();) ... pass.shard() ...
   class StatePass {
    public:
@@ -154,9 +159,9 @@ class ParamStore {
     Shard shard_{};
   };
 
-  /// Calls work(unit, shard) for this rank's part of every unit, in a pass with Access::update, then publishes the
-  /// weights. If the host makes the update of a GPU, the function may return before: each unit is then updated at the
-  /// latest when it is acquired, while the device works on earlier ones.
+  /// Calls work(unit, shard) for this rank's part of every trained unit, in a pass with Access::update, then publishes
+  /// the weights. If the host makes the update of a GPU, the function may return before: each unit is then updated at
+  /// the latest when it is acquired, while the device works on earlier ones.
   using ShardWork = std::function<void(int unit, const Shard& shard)>;
   void update(ShardWork work);
   /// Completes a deferred update. Call it before reading or writing state; passes, gradients, and calls that gather or
@@ -165,7 +170,7 @@ class ParamStore {
 
   bool is_offloaded(StateKind kind) const;
   /// Copies elements [begin, begin + count) of a unit, all of them in this rank's shard, from or to host memory. Any
-  /// thread may read while nothing is written.
+  /// thread may read while nothing is written. The master of a frozen unit is its weights, rounded when written.
   void read_state(int unit, StateKind kind, int64_t begin, int64_t count, float* out, Stream& stream) const;
   void write_state(int unit, StateKind kind, int64_t begin, int64_t count, const float* values, Stream& stream);
   /// Recomputes this rank's weights from its masters; then call publish_weights().
@@ -173,7 +178,8 @@ class ParamStore {
   /// The elements of the unit that this rank counts in sums over the whole model (norm, hash): disjoint over ranks at
   /// any stage.
   UnitRange owned(int unit) const;
-  /// Distributes changed weights, after masters and shards of weights were changed, to every rank.
+  /// Distributes changed weights, after masters and shards of weights were changed, to every rank; also those of frozen
+  /// units, after the owned() part was written.
   void publish_weights();
 
   /// Distributes masters and weights to all ranks after the owned() part of every master was written directly (padding
@@ -192,6 +198,8 @@ class ParamStore {
  private:
   struct State;
   void share_masters(int unit);
+  void initialize_range(const Shard& shard, int unit, uint64_t seed);
+  void initialize_frozen(int unit, uint64_t seed);
   std::unique_ptr<State> state_;
 };
 

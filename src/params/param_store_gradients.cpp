@@ -184,16 +184,17 @@ ParamStore::State::FoldTarget ParamStore::State::target_of(int64_t group, int64_
 
 void ParamStore::State::gather_sums() {
   for (UnitState& u : units) {
+    if (!u.trained()) continue;
     const Tensor mine = part_of(u.gradient, u.begin, u.end);
     copy_on_device(mine.data, u.total.data, mine.bytes(), *stream);
   }
-  gather_all(&UnitState::gradient);
+  gather_all(&UnitState::gradient, true);
   finish_gathers();
 }
 
 void ParamStore::begin_step(int64_t groups) {
   State& s = *state_;
-  LLMTRAIN_CHECK(s.options.trained, "a parameter store without gradients cannot be trained");
+  LLMTRAIN_CHECK(s.any_trained(), "a parameter store without gradients cannot be trained");
   LLMTRAIN_CHECK(groups >= 1 && groups <= s.options.groups,
                  fmt::format("a step of {} groups was planned for at most {}", groups, s.options.groups));
   LLMTRAIN_CHECK(s.in_flight.empty(), "a step begins before the last one's gradients are finished");
@@ -223,6 +224,7 @@ bool ParamStore::accumulate() const { return !state_->first; }
 Tensor ParamStore::gradient(int unit, int param) {
   finish_update();  // it reads the last step's gradient
   UnitState& u = state_->at(unit);
+  LLMTRAIN_CHECK(u.trained(), fmt::format("{} is frozen and has no gradient", u.spec.name));
   if (!u.open) state_->open_gradient(unit);
   return parameter_view(u, state_->whole_gradient(u), param);
 }
@@ -230,6 +232,7 @@ Tensor ParamStore::gradient(int unit, int param) {
 void ParamStore::reduce(int unit) {
   State& s = *state_;
   UnitState& u = s.at(unit);
+  if (!u.trained()) return;
   finish_update();
   s.complete_arrived();
   if (!s.last) return;
@@ -266,6 +269,7 @@ uint64_t ParamStore::pass_key() const {
 void ParamStore::mark_passes_done() {
   LLMTRAIN_CHECK(pass_is_replayable(), "these passes cannot be a graph");
   for (UnitState& u : state_->units) {
+    if (!u.trained()) continue;
     u.open = !state_->last;
     if (state_->last) ++u.reduced;
   }
@@ -275,7 +279,7 @@ void ParamStore::finish_gradients() {
   State& s = *state_;
   while (!s.in_flight.empty()) s.complete_oldest();
   for (const UnitState& u : s.units) {
-    LLMTRAIN_CHECK(u.reduced == rounds(),
+    LLMTRAIN_CHECK(!u.trained() || u.reduced == rounds(),
                    fmt::format("{} was reduced in {} of {} rounds", u.spec.name, u.reduced, rounds()));
   }
   if (s.policy.gather_sums) s.gather_sums();

@@ -24,7 +24,7 @@ char* aligned(void* memory) {
 }  // namespace
 
 void ParamStore::State::reserve_disk() {
-  if (!policy.on_disk || file != nullptr) return;
+  if (!policy.on_disk || offloaded.empty() || file != nullptr) return;
   std::vector<std::string> names;
   names.reserve(units.size());
   for (const UnitState& u : units) names.push_back(u.spec.name);
@@ -87,6 +87,9 @@ int64_t ParamStore::State::element_bytes(size_t kind) const {
 }
 
 ParamStore::Shard ParamStore::State::shard_of(const UnitState& u) const {
+  if (!u.trained()) {
+    return {u.update_begin, u.update_end, u.master, {}, {}, {}, policy.own_master ? Tensor() : stored(u)};
+  }
   const Tensor sums = policy.gather_sums || policy.gradient_is_sum ? u.gradient : u.total;
   const bool apart = policy.whole_weights && !policy.own_master;
   const Tensor weights = apart ? part_of(u.weights, u.update_begin, u.update_end) : u.rounded;
@@ -146,6 +149,7 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
 /// Copies this rank's shard of gathered weights, rounded to the compute dtype.
 void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
   const UnitState& u = at(unit);
+  if (!u.trained()) return cast(out, u.rounded, *stream);
   if (!policy.offloaded[weights_kind()]) return cast(out, policy.rounded_shard ? u.rounded : u.master, *stream);
   if (ahead != nullptr) return take_ahead(unit, out);
   each_part(unit, weights_kind(), u.update_begin, out.numel(), false,
@@ -154,7 +158,7 @@ void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
             });
 }
 
-/// Units are taken in order, forwards and then backwards: the next one is prefetched.
+/// Units are taken in order, forwards and then backwards: the next one is prefetched. (Frozen ones are not offloaded.)
 void ParamStore::State::take_ahead(int unit, const Tensor& out) {
   const ProfileSpan span(SpanKind::kernel, "wait for offloaded weights");
   const char* from = ahead->take(unit);
@@ -167,7 +171,10 @@ void ParamStore::State::take_ahead(int unit, const Tensor& out) {
     from += offloaded.bytes_of(piece, weights_kind(), weights_kind() + 1);
   }
   stream->synchronize();  // the memory is reused
-  ahead->begin(unit < last_taken ? unit - 1 : unit + 1);
+  const int direction = unit < last_taken ? -1 : 1, end = static_cast<int>(units.size());
+  int next = unit + direction;
+  while (next >= 0 && next < end && !at(next).trained()) next += direction;
+  ahead->begin(next);
   last_taken = unit;
 }
 
@@ -187,7 +194,14 @@ void ParamStore::read_state(int unit, StateKind kind, int64_t begin, int64_t cou
   const UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
   LLMTRAIN_CHECK(!state_->late_update, "state is read before finish_update()");
-  if (is_offloaded(kind)) {
+  if (!u.trained() && !state_->policy.own_master) {
+    const Tensor from = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
+    std::vector<uint16_t> values(static_cast<size_t>(count));
+    copy_to_host(values.data(), from.data, from.bytes(), stream);
+    stream.synchronize();
+    return widen(from.dtype, values.data(), count, out);
+  }
+  if (u.trained() && is_offloaded(kind)) {
     return state_->each_part(unit, static_cast<size_t>(kind), begin, count, false,
                              [&](const char* memory, int64_t at, int64_t bytes) {
                                std::memcpy(reinterpret_cast<char*>(out) + at, memory, static_cast<size_t>(bytes));
@@ -203,14 +217,22 @@ void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t co
   const UnitState& u = state_->at(unit);
   LLMTRAIN_CHECK(begin >= u.update_begin && begin + count <= u.update_end, "state of another rank");
   LLMTRAIN_CHECK(!state_->late_update, "state is written before finish_update()");
-  if (is_offloaded(kind)) {
+  if (!u.trained() && !state_->policy.own_master) {
+    const Tensor to = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
+    std::vector<uint16_t> rounded(static_cast<size_t>(count));
+    round_to(to.dtype, values, count, rounded.data());
+    state_->finish_gathers();  // gathers may read from there
+    copy_to_device(to.data, rounded.data(), to.bytes(), stream);
+    return stream.synchronize();
+  }
+  if (u.trained() && is_offloaded(kind)) {
     return state_->each_part(
         unit, static_cast<size_t>(kind), begin, count, true, [&](char* memory, int64_t at, int64_t bytes) {
           std::memcpy(memory, reinterpret_cast<const char*>(values) + at, static_cast<size_t>(bytes));
         });
   }
   const Tensor to = state_->resident(unit, kind, begin, count);
-  if (state_->policy.whole_weights) state_->finish_gathers();  // gathers may read from there
+  if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
   copy_to_device(to.data, values, to.bytes(), stream);
   stream.synchronize();
 }

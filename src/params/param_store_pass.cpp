@@ -1,4 +1,4 @@
-// Passes over the state of all units: whole if it lies with the device, else piece by piece.
+// Passes over the state of all trained units: whole if it lies with the device, else piece by piece.
 //
 // On the host a piece is processed in the buffer it was read to. On a GPU kernels work on a copy of it; but if the
 // moments are offloaded, the host makes the update, on its own copy, while gradients and weights of other pieces
@@ -82,7 +82,7 @@ void ParamStore::State::update_through(int unit) {
     const int updated = more ? late_update->pass.unit() : static_cast<int>(units.size());
     if (transfers != nullptr) transfers->hand_over(*stream);
     for (int u = late_update->updated; u < updated && policy.whole_weights && !policy.whole_state; ++u) {
-      gathers[static_cast<size_t>(u)] = comm().all_gather(at(u).weights, at(u).borders, *stream);
+      if (at(u).trained()) gathers[static_cast<size_t>(u)] = comm().all_gather(at(u).weights, at(u).borders, *stream);
     }
     late_update->updated = updated;
     if (more) {
@@ -98,12 +98,13 @@ void ParamStore::update(ShardWork work) {
   finish_update();
   s.expect_unused();
   if (s.updates_late()) {
-    if (!s.policy.whole_weights) s.forget_gathered();
+    if (!s.policy.whole_weights) s.forget_gathered(true);
     s.late_update.emplace(*this, std::move(work));
     return;
   }
   for (StatePass pass(*this, Access::update); pass.next();) work(pass.unit(), pass.shard());
-  publish_weights();
+  s.expect_unused();
+  s.publish_trained();
 }
 
 void ParamStore::finish_update() { state_->update_through(unit_count() - 1); }
@@ -123,7 +124,9 @@ ParamStore::StatePass::~StatePass() {
 bool ParamStore::StatePass::next() {
   State& s = *store_.state_;
   if (!pieces_) {
-    if (++unit_ == store_.unit_count()) return false;
+    do {
+      if (++unit_ == store_.unit_count()) return false;
+    } while (!s.at(unit_).trained());
     shard_ = s.shard_of(s.at(unit_));
     return true;
   }

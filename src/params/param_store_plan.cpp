@@ -38,8 +38,8 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
   LLMTRAIN_CHECK(o.micro_batches_per_group >= 1, "a group has at least one micro-batch");
   LLMTRAIN_CHECK(o.node_size >= 1 && o.node_size <= o.size, "a node has at least one rank and at most all");
   const bool alone = o.size == 1;
-  const Offload optimizer = o.trained ? elsewhere(o.offload_optimizer) : Offload::none;
-  const Offload weights = o.trained && o.zero_stage == 3 ? elsewhere(o.offload_parameters) : Offload::none;
+  const Offload optimizer = elsewhere(o.offload_optimizer);
+  const Offload weights = o.zero_stage == 3 ? elsewhere(o.offload_parameters) : Offload::none;
   LLMTRAIN_CHECK(optimizer == weights || optimizer == Offload::none || weights == Offload::none,
                  "offload_optimizer and offload_parameters must be equal if both are set");
   const bool optimizer_goes = optimizer != Offload::none, weights_go = weights != Offload::none;
@@ -62,20 +62,28 @@ ParamPolicy::ParamPolicy(const ParamStoreOptions& o) : offloaded{} {
 void ParamStore::State::plan_weights(Arena& arena) {
   for (size_t i = 0; i < units.size(); ++i) {
     UnitState& u = units[i];
-    if (policy.whole_weights || weight_ring.own[i] != 0) {
+    const bool whole = whole_weights_of(u);
+    if (whole || has_own_buffer(static_cast<int>(i))) {
       arena.add(u.weights, MemoryCategory::weights, "weights of " + u.spec.name, options.compute, {u.layout.elements()},
                 policy.exchanged);
+    }
+    if (!whole && !u.trained()) {
+      arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute,
+                {u.shard_elements()});
     }
   }
   if (policy.whole_weights) return;
   for (size_t i = 0; i < weight_slots.size(); ++i) {
+    const int64_t elements = weight_rings[i / 2].slots[i % 2];
+    if (elements == 0) continue;
     arena.add(weight_slots[i].buffer, MemoryCategory::weights, fmt::format("gathered weights {}", i), options.compute,
-              {weight_ring.slots[i]}, policy.exchanged);
+              {elements}, policy.exchanged);
   }
 }
 
 void ParamStore::State::plan_optimizer(Arena& arena) {
   for (UnitState& u : units) {
+    if (!u.trained()) continue;
     const int64_t n = u.update_end - u.update_begin;
     if (policy.offloaded[0]) {
       u.master = Tensor(nullptr, DType::f32, {n});
@@ -87,7 +95,6 @@ void ParamStore::State::plan_optimizer(Arena& arena) {
     if (policy.rounded_shard && !policy.offloaded[offloaded_weights]) {
       arena.add(u.rounded, MemoryCategory::weights, "weight shard of " + u.spec.name, options.compute, {n});
     }
-    if (!options.trained) continue;
     if (policy.offloaded[1]) {
       u.m = u.v = Tensor(nullptr, DType::f32, {n});
       continue;
@@ -100,6 +107,7 @@ void ParamStore::State::plan_optimizer(Arena& arena) {
 void ParamStore::State::plan_gradients(Arena& arena) {
   for (size_t i = 0; i < units.size(); ++i) {
     UnitState& u = units[i];
+    if (!u.trained()) continue;
     if (!policy.gradient_ring || gradient_ring.own[i] != 0) {
       arena.add(u.gradient, MemoryCategory::gradients, "gradient of " + u.spec.name, DType::f32, {u.layout.elements()},
                 policy.exchanged);
@@ -120,7 +128,7 @@ void ParamStore::State::plan_gradients(Arena& arena) {
 void ParamStore::State::plan_staging(Arena& arena) {
   if (policy.received_shards == 0) return;
   int64_t largest = 0;
-  for (const UnitState& u : units) largest = std::max(largest, u.shard_elements());
+  for (const UnitState& u : units) largest = std::max(largest, u.trained() ? u.shard_elements() : 0);
   for (size_t i = 0; i < staging.size(); ++i) {
     arena.add(staging[i], MemoryCategory::communication, fmt::format("received gradients {}", i), DType::f32,
               {policy.received_shards * largest});
@@ -140,7 +148,7 @@ void ParamStore::plan(Arena& arena) {
   state_->plan_weights(arena);
   state_->plan_optimizer(arena);
   state_->plan_offload(arena);
-  if (!state_->options.trained) return;
+  if (!state_->any_trained()) return;
   state_->plan_gradients(arena);
   state_->plan_staging(arena);
 }
@@ -150,15 +158,18 @@ void ParamStore::State::start(Communicator& given_communicator, Stream& given_st
                  "the parameter store was planned for another rank or number of ranks");
   communicator = &given_communicator;
   stream = &given_stream;
-  int64_t largest = 0;  // elements sent and received
+  int64_t largest = 0;  // bytes sent and received
   for (UnitState& u : units) {
     u.borders = u.layout.borders(options.size);
-    largest = std::max(largest, u.layout.elements() + policy.received_shards * u.shard_elements());
-    if (policy.own_master && policy.whole_weights) u.master = part_of(u.weights, u.update_begin, u.update_end);
-    LLMTRAIN_CHECK(policy.offloaded[0] || !u.master.empty(),
+    const int64_t bytes = u.trained() ? (u.layout.elements() + policy.received_shards * u.shard_elements()) *
+                                            static_cast<int64_t>(sizeof(float))
+                                      : u.layout.elements() * static_cast<int64_t>(size_of(options.compute));
+    largest = std::max(largest, bytes);
+    if (policy.own_master && (policy.whole_weights || !u.trained())) u.master = stored(u);
+    LLMTRAIN_CHECK(u.trained() ? policy.offloaded[0] || !u.master.empty() : !stored(u).empty(),
                    "the parameter store starts after its memory is committed");
   }
-  communicator->reserve(largest * static_cast<int64_t>(sizeof(float)));
+  communicator->reserve(largest);
   received.resize(static_cast<size_t>(options.size));
   contributes.resize(static_cast<size_t>(options.size));
   in_order.reserve(static_cast<size_t>(options.size));

@@ -55,7 +55,7 @@ struct UnitState {
   // Buffers; empty if the policy has no such buffer.
   Tensor weights;       ///< compute dtype, whole; in a weight ring only for units with a buffer of their own
   Tensor master, m, v;  ///< fp32, the elements that this rank updates; no data if they are offloaded
-  Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard)
+  Tensor rounded;       ///< compute dtype, the same elements (ParamPolicy::rounded_shard, or frozen)
   Tensor gradient;      ///< fp32, whole
   Tensor total, block;  ///< fp32, own shard: sum over blocks, sum inside a block
   // Weights.
@@ -68,8 +68,12 @@ struct UnitState {
   int64_t reduced = 0;  ///< number of completed rounds
 
   explicit UnitState(UnitSpec s) : spec(std::move(s)), layout(spec) {}
+  bool trained() const { return spec.trained; }
   int64_t shard_elements() const { return end - begin; }
 };
+
+/// Elements [begin, end) of a flat tensor.
+inline Tensor part_of(const Tensor& flat, int64_t begin, int64_t end) { return flat.rows(begin, end - begin); }
 
 struct WeightSlot {
   Tensor buffer;
@@ -90,8 +94,10 @@ struct ParamStore::State {
   ParamStoreOptions options;
   ParamPolicy policy;
   std::vector<UnitState> units;
-  RingPlan weight_ring, gradient_ring;
-  std::array<WeightSlot, 2> weight_slots;
+  /// The second ring is for units that are used together with the one before them (UnitSpec::beside).
+  std::array<RingPlan, 2> weight_rings;
+  RingPlan gradient_ring;
+  std::array<WeightSlot, 4> weight_slots;  ///< two for each ring
   std::array<GradientSlot, 2> gradient_slots;
   std::vector<Transfer> gathers;  ///< one per unit
   std::vector<Tensor> received;   ///< one per rank, for the exchange being started or completed
@@ -136,6 +142,19 @@ struct ParamStore::State {
   UnitState& at(int unit);
   const UnitState& at(int unit) const;
   Communicator& comm() const;
+  bool any_trained() const;
+  bool has_own_buffer(int unit) const;
+  /// Elements of each unit, 0 for those that are not chosen.
+  std::vector<int64_t> elements_if(const std::function<bool(const UnitState&)>& chosen) const;
+  /// True if all weights of the unit are stored; else they are gathered around their use. (One rank stores those of a
+  /// frozen unit once.)
+  bool whole_weights_of(const UnitState& u) const {
+    return policy.whole_weights || (!u.trained() && options.size == 1);
+  }
+  /// Storage of this rank's elements of a frozen unit.
+  Tensor stored(const UnitState& u) const {
+    return whole_weights_of(u) ? part_of(u.weights, u.update_begin, u.update_end) : u.rounded;
+  }
 
   // param_store_plan.cpp
   void plan_weights(Arena& arena);
@@ -148,13 +167,14 @@ struct ParamStore::State {
   // param_store_weights.cpp
   bool start_gather(int unit, bool evict);
   void await(Transfer& gather);
-  void gather_all(Tensor UnitState::*buffer);
+  void gather_all(Tensor UnitState::*buffer, bool trained);
+  void publish_trained();
   void finish_gathers();
   void gather_into(int unit, const Tensor& buffer);
   int choose_weight_slot(const UnitState& u, bool evict) const;
   void empty_weight_slot(WeightSlot& slot);
   Tensor whole_weights(const UnitState& u) const;
-  void forget_gathered();
+  void forget_gathered(bool trained);
   void expect_unused() const;
 
   // param_store_offload.cpp
@@ -208,9 +228,6 @@ struct ParamStore::State {
   int64_t block_of(int64_t group) const;
   Tensor whole_gradient(const UnitState& u) const;
 };
-
-/// Elements [begin, end) of a flat tensor.
-inline Tensor part_of(const Tensor& flat, int64_t begin, int64_t end) { return flat.rows(begin, end - begin); }
 
 /// View of one tensor in a flat unit, in the shape that kernels expect.
 inline Tensor parameter_view(const UnitState& u, const Tensor& flat, int param) {

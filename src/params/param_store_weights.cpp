@@ -12,7 +12,7 @@ namespace llmtrain {
 /// Copies this rank's shard, rounded to the compute dtype, and gathers the others'.
 void ParamStore::State::gather_into(int unit, const Tensor& buffer) {
   UnitState& u = at(unit);
-  if (u.master.numel() > 0) take_own_weights(unit, part_of(buffer, u.update_begin, u.update_end));
+  if (u.update_begin < u.update_end) take_own_weights(unit, part_of(buffer, u.update_begin, u.update_end));
   if (options.size > 1) gathers[static_cast<size_t>(unit)] = comm().all_gather(buffer, u.borders, *stream);
 }
 
@@ -25,7 +25,8 @@ int ParamStore::State::choose_weight_slot(const UnitState& u, bool evict) const 
     return a.last_use < b.last_use;
   };
   int best = -1;
-  for (size_t i = 0; i < weight_slots.size(); ++i) {
+  const size_t begin = u.spec.beside ? weight_slots.size() / 2 : 0;
+  for (size_t i = begin; i < begin + weight_slots.size() / 2; ++i) {
     const WeightSlot& slot = weight_slots[i];
     const bool held = slot.unit >= 0 && at(slot.unit).holders > 0;
     if (held || slot.buffer.numel() < u.layout.elements() || (slot.reserved && !evict)) continue;
@@ -39,14 +40,14 @@ void ParamStore::State::await(Transfer& gather) {
   gather.wait(*stream, [this] { add_arrived(); });
 }
 
-/// Gathers each unit's buffer to all ranks; finish_gathers() must precede any change of it. On the host, whose ranks
-/// move the data themselves, the gathers complete here.
-void ParamStore::State::gather_all(Tensor UnitState::*buffer) {
+/// Gathers the buffers of trained or frozen units to all ranks; finish_gathers() must precede any change of them. On
+/// the host, whose ranks move the data themselves, the gathers complete here.
+void ParamStore::State::gather_all(Tensor UnitState::*buffer, bool trained) {
   constexpr size_t at_once = 16;  // far fewer than NodeMemory::slots
   finish_gathers();
   for (size_t i = 0; i < units.size(); ++i) {
     if (i >= at_once && device_memory_is_host()) gathers[i - at_once].finish(*stream);
-    gathers[i] = comm().all_gather(units[i].*buffer, units[i].borders, *stream);
+    if (units[i].trained() == trained) gathers[i] = comm().all_gather(units[i].*buffer, units[i].borders, *stream);
   }
   if (device_memory_is_host()) finish_gathers();
 }
@@ -67,7 +68,7 @@ void ParamStore::State::empty_weight_slot(WeightSlot& slot) {
 bool ParamStore::State::start_gather(int unit, bool evict) {
   UnitState& u = at(unit);
   if (u.gathered || u.weight_slot >= 0) return true;
-  if (weight_ring.own[static_cast<size_t>(unit)] != 0) {
+  if (has_own_buffer(unit)) {
     gather_into(unit, u.weights);
     u.gathered = true;
     return true;
@@ -89,9 +90,13 @@ Tensor ParamStore::State::whole_weights(const UnitState& u) const {
   return weight_slots[static_cast<size_t>(u.weight_slot)].buffer.rows(0, u.layout.elements());
 }
 
-void ParamStore::State::forget_gathered() {
-  for (WeightSlot& slot : weight_slots) empty_weight_slot(slot);
+/// Gathered weights of trained, or of frozen units have changed.
+void ParamStore::State::forget_gathered(bool trained) {
+  for (WeightSlot& slot : weight_slots) {
+    if (slot.unit >= 0 && at(slot.unit).trained() == trained) empty_weight_slot(slot);
+  }
   for (size_t i = 0; i < units.size(); ++i) {
+    if (units[i].trained() != trained) continue;
     gathers[i].finish(*stream);
     units[i].gathered = false;
   }
@@ -100,7 +105,7 @@ void ParamStore::State::forget_gathered() {
 void ParamStore::prefetch(int unit) {
   state_->complete_arrived();
   state_->update_through(unit);
-  if (!state_->policy.whole_weights) state_->start_gather(unit, false);
+  if (!state_->whole_weights_of(state_->at(unit))) state_->start_gather(unit, false);
 }
 
 void ParamStore::acquire(int unit) {
@@ -109,7 +114,7 @@ void ParamStore::acquire(int unit) {
   UnitState& u = s.at(unit);
   s.complete_arrived();
   s.update_through(unit);
-  LLMTRAIN_CHECK(s.policy.whole_weights || s.start_gather(unit, true),
+  LLMTRAIN_CHECK(s.whole_weights_of(u) || s.start_gather(unit, true),
                  fmt::format("no buffer is free for the weights of {}: too many units are held", u.spec.name));
   s.await(s.gathers[static_cast<size_t>(unit)]);
   if (u.weight_slot >= 0) {
@@ -142,9 +147,15 @@ void ParamStore::publish_weights() {
   finish_update();
   State& s = *state_;
   s.expect_unused();
-  if (!s.policy.whole_weights) return s.forget_gathered();
-  if (s.policy.whole_state) return;
-  s.gather_all(&UnitState::weights);
+  s.publish_trained();
+  if (!s.policy.whole_weights) return s.forget_gathered(false);
+  if (s.options.size > 1) s.gather_all(&UnitState::weights, false);
+}
+
+/// Distributes the weights of trained units after a change of their masters and shards.
+void ParamStore::State::publish_trained() {
+  if (!policy.whole_weights) return forget_gathered(true);
+  if (!policy.whole_state) gather_all(&UnitState::weights, true);
 }
 
 }  // namespace llmtrain

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "checkpoint/checkpoint_reader.hpp"
@@ -16,10 +17,23 @@ namespace {
 
 constexpr size_t read_elements = size_t{1} << 18;  ///< elements of a checkpoint that are read at once
 
+NameSet trained_names(const ParamStore& params) {
+  NameSet names;
+  for (int unit = 0; unit < params.unit_count(); ++unit) {
+    if (!params.trained(unit)) continue;
+    for (const ParamSpec& param : params.spec(unit).params) {
+      for (const ParamSlice& slice : param.slices) names.insert(slice.name);
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 RoleModel::RoleModel(RoleSpec spec)
-    : spec_(std::move(spec)), model_(spec_.shape), params_(model_.units(), spec_.store) {}
+    : spec_(std::move(spec)),
+      model_(spec_.shape),
+      params_(spec_.trains ? model_.units() : frozen(model_.units()), spec_.store) {}
 
 void RoleModel::plan(Arena& arena) {
   params_.plan(arena);
@@ -33,19 +47,38 @@ void RoleModel::start(Communicator& communicator, Stream& stream) {
 
 LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream) {
   const WeightSource& from = spec_.weights;
-  if (!from.checkpoint.empty()) {
-    const Manifest manifest = from.manifest ? *from.manifest : verify_checkpoint(from.checkpoint, communicator);
-    std::vector<float> buffer(read_elements);
-    StoreParameters target(params_, stream);
-    load_checkpoint(from.checkpoint, manifest, target, buffer, communicator);
-    return {fmt::format("{}, step {}", from.checkpoint, manifest.step), {}};
+  if (!from.checkpoint.empty()) return load_checkpoint_of(communicator, stream);
+  const bool part = spec_.trains && params_.trained_parameter_count() < params_.parameter_count();
+  if (from.folder.empty()) {
+    params_.initialize(from.seed);
+    if (part) frozen_ = FrozenWeights{.seed = static_cast<int64_t>(from.seed)};
+    return {};
   }
-  if (!from.folder.empty()) {
-    LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream);
-    return {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
+  const NameSet trained = trained_names(params_);
+  LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream, part ? &trained : nullptr);
+  if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
+  return {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
+}
+
+/// Frozen weights of the run are not in its checkpoints: they are read from where the run had them.
+LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& stream) {
+  const WeightSource& from = spec_.weights;
+  const Manifest manifest = from.manifest ? *from.manifest : verify_checkpoint(from.checkpoint, communicator);
+  LoadedWeights loaded{fmt::format("{}, step {}", from.checkpoint, manifest.step), {}};
+  if (manifest.frozen && manifest.frozen->path.empty()) {
+    params_.initialize(static_cast<uint64_t>(manifest.frozen->seed));
+  } else if (manifest.frozen) {
+    NameSet trained;
+    for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
+    LoadReport report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, &trained);
+    require_same(*manifest.frozen, {manifest.frozen->path, report.file_bytes, report.hash}, from.checkpoint);
+    loaded.text += "; frozen weights from " + manifest.frozen->path;
+    loaded.warnings = std::move(report.warnings);
   }
-  params_.initialize(from.seed);
-  return {};
+  std::vector<float> buffer(read_elements);
+  StoreParameters target(params_, stream);
+  load_checkpoint(from.checkpoint, manifest, target, buffer, communicator);
+  return loaded;
 }
 
 RoleModel& ModelSet::at(Role role) {

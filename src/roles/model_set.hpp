@@ -32,6 +32,7 @@ struct WeightSource {
 struct RoleSpec {
   Role role = Role::policy;
   DecoderShape shape;
+  bool trains = false;  ///< false: all of it is frozen; true: shape.trained says what is trained
   ParamStoreOptions store;
   std::optional<PassPlan> passes = {};  ///< not set: the caller plans the activations
   WeightSource weights = {};
@@ -59,11 +60,17 @@ class RoleModel {
   void start(Communicator& communicator, Stream& stream);
   /// Reads or initialises the weights. Collective.
   LoadedWeights load(Communicator& communicator, Stream& stream);
+  /// Description of the frozen weights for checkpoints, which do not contain them, once load() has read them; none if
+  /// everything is trained.
+  const std::optional<FrozenWeights>& frozen_weights() const { return frozen_; }
 
  private:
+  LoadedWeights load_checkpoint_of(Communicator& communicator, Stream& stream);
+
   RoleSpec spec_;
   Decoder model_;
   ParamStore params_;
+  std::optional<FrozenWeights> frozen_;
 };
 
 class ModelSet {

@@ -66,6 +66,7 @@ int run_estimation(const CommandLine& command, Job& job) {
   e.spared_bytes = rank.spared_bytes;
   e.limit = config.memory.limit;
   e.parameters = rank.plan->parameters();
+  e.trained_parameters = rank.plan->trained_parameters();
   e.offloaded_bytes = rank.plan->offloaded_bytes();
   e.pinned_bytes = rank.plan->pinned_bytes();
   e.state_bytes = rank.plan->state_bytes();

@@ -62,7 +62,6 @@ ParamStoreOptions store_options(const Config& config, int rank, int size) {
   options.zero_stage = static_cast<int>(config.parallel.zero);
   options.rank = rank;
   options.size = size;
-  options.trained = false;
   return options;
 }
 

@@ -93,7 +93,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const bool known = model.vocab_size > 0;
   if (!known) model.vocab_size = 1;
   int64_t bytes = 0;
-  const auto units = make_model(model, model.vocab_size)->units();
+  const auto units = make_model(model, model.vocab_size, trained_rule(config))->units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
     ParamStoreOptions options = offload_options(config);
     options.rank = rank;

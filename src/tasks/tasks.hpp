@@ -27,6 +27,7 @@ class RankPlan {
   virtual ~RankPlan() = default;
   virtual const Arena& arena() const = 0;
   virtual int64_t parameters() const = 0;
+  virtual int64_t trained_parameters() const { return 0; }
   virtual int64_t state_bytes() const { return 0; }      ///< size of a checkpoint, over all ranks
   virtual int64_t offloaded_bytes() const { return 0; }  ///< on a disk
   virtual int64_t pinned_bytes() const { return 0; }     ///< pinned host memory beside a GPU

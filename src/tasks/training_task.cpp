@@ -78,7 +78,8 @@ void print_opening(RunLog& log, const Config& config, const TrainingPlan& plan, 
   const ParamStore& params = plan.params();
   const int64_t ranks = c.size();
   print_machine(log, config, runtime);
-  print_model(log, config, params.parameter_count());
+  const int64_t parameters = params.parameter_count(), trained = params.trained_parameter_count();
+  print_model(log, config, parameters, trained < parameters ? std::optional(trained) : std::nullopt);
   log.print(fmt::format(
       "plan       ZeRO {}, micro-batch {}, global batch {} x {} tokens, {} accumulation steps, {} reduction "
       "group{}",
@@ -160,7 +161,8 @@ class TrainingRankPlan : public RankPlan {
       : plan_(config, data, {rank, size, node_size}) {}
   const Arena& arena() const override { return plan_.arena; }
   int64_t parameters() const override { return plan_.params().parameter_count(); }
-  int64_t state_bytes() const override { return 12 * parameters(); }  // fp32 master weight and both moments
+  int64_t trained_parameters() const override { return plan_.params().trained_parameter_count(); }
+  int64_t state_bytes() const override { return 12 * trained_parameters(); }  // fp32 master weight and both moments
   int64_t offloaded_bytes() const override { return plan_.params().offloaded_bytes(); }
   int64_t pinned_bytes() const override { return plan_.params().pinned_bytes(); }
 

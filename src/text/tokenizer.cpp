@@ -27,6 +27,11 @@ std::vector<char32_t> read_code_points(const JsonNode& list) {
 
 }  // namespace
 
+void Tokenizer::encode_content(std::string_view text, std::span<const TextRange>, std::vector<int32_t>& ids,
+                               std::vector<TextRange>& ranges) const {
+  encode_with_ranges(text, ids, ranges);  // no text gives a special token
+}
+
 void Tokenizer::add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
   if (bos_id() < 0) return;
   ids.insert(ids.begin(), bos_id());

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "core/deck/suggestion.hpp"
+#include "corpus/questions.hpp"
 #include "corpus/stories.hpp"
 #include "tool/output_file.hpp"
 #include "tool/tool.hpp"
@@ -14,7 +17,7 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::array<std::string_view, 1> corpora = {"stories"};
+constexpr std::array<std::string_view, 2> corpora = {"stories", "questions"};
 
 struct CorpusOptions {
   std::string corpus;
@@ -24,8 +27,18 @@ struct CorpusOptions {
   bool force = false;
 };
 
+/// Rows {"prompt", "completion"}.
+void write_question_rows(uint64_t seed, int64_t bytes, OutputFile& output) {
+  const int64_t count = write_questions(seed, bytes, [&](std::string_view prompt, std::string_view completion) {
+    output.write(nlohmann::ordered_json{{"prompt", prompt}, {"completion", completion}}.dump() + "\n");
+  });
+  output.finish();
+  std::ostream& console = output.is_standard_output() ? std::cerr : std::cout;
+  console << fmt::format("questions: {} about stories, rows of prompt and completion\n", count);
+}
+
 void write_corpus(const CorpusOptions& options) {
-  if (options.corpus != corpora[0]) {
+  if (std::ranges::find(corpora, options.corpus) == corpora.end()) {
     refuse_command_line(fmt::format("no such corpus '{}'{}", options.corpus, did_you_mean(options.corpus, corpora)));
   }
   const auto smallest = static_cast<double>(longest_story) + static_cast<double>(story_separator.size());
@@ -33,6 +46,7 @@ void write_corpus(const CorpusOptions& options) {
   const int64_t seed = parse_count_option("--seed", options.seed, at_least(0));
 
   OutputFile output(options.output, options.force);
+  if (options.corpus == corpora[1]) return write_question_rows(static_cast<uint64_t>(seed), bytes, output);
   const StoriesSummary summary =
       write_stories(static_cast<uint64_t>(seed), bytes, [&](std::string_view text) { output.write(text); });
   output.finish();
@@ -51,8 +65,11 @@ void write_corpus(const CorpusOptions& options) {
 Subcommand add_corpus(CLI::App& program) {
   CLI::App* app = program.add_subcommand("corpus", "write the built-in example corpus, whose entropy is known exactly");
   const auto options = std::make_shared<CorpusOptions>();
-  app->add_option("name", options->corpus, "name of the corpus; stories: short English stories")->required();
-  app->add_option("--bytes", options->bytes, "maximum size, in whole stories (K M G, KiB MiB GiB)")
+  app->add_option("name", options->corpus,
+                  "name of the corpus; stories: short English stories; questions: rows of questions about "
+                  "stories and their answers, for run.task = sft")
+      ->required();
+  app->add_option("--bytes", options->bytes, "maximum size, in whole stories or questions (K M G, KiB MiB GiB)")
       ->capture_default_str();
   app->add_option("--seed", options->seed, "seed of the stories")->capture_default_str();
   app->add_option("--output", options->output, "output file; - is the standard output")->required();

@@ -57,6 +57,10 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   } else if (!tokenizer_path.empty()) {
     refuse_command_line("--tokenizer: the checkpoint has no tokenizer");
   }
+  if (manifest.frozen) {  // its frozen weights are elsewhere
+    loaded.start([](Arena&) {});
+    return export_model(options, loaded.shape(), loaded.params(), loaded.communicator());
+  }
   const std::vector<UnitSpec>& units = loaded.model().units();
   if (const std::string what = difference(manifest.schema, make_schema(units)); !what.empty()) {
     throw UserError(ExitCode::bad_content, fmt::format("{}: its tensors do not fit its deck: {}", path, what));

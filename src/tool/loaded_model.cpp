@@ -36,7 +36,6 @@ void LoadedModel::make_model() {
   RoleSpec spec;
   spec.shape = shape();
   spec.store.compute = compute_;
-  spec.store.trained = false;
   spec.weights.folder = folder_;
   if (checkpoint_) {
     spec.weights.checkpoint = checkpoint_->folder();

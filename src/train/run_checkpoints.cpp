@@ -86,6 +86,10 @@ int64_t RunCheckpoints::restore(const ResumePoint& from) {
                                   from.path));
     }
   });
+  const std::optional<FrozenWeights>& frozen = plan_.models.at(Role::policy).frozen_weights();
+  throw_on_all_ranks(communicator_, [&] {
+    if (frozen && manifest.frozen) require_same(*manifest.frozen, *frozen, from.path);
+  });
   hash_.forget();
   best_saved_ = -1;
   std::vector<float> buffer(buffer_elements);
@@ -141,6 +145,7 @@ void RunCheckpoints::save(int64_t completed, double since) {
   request.run.parameters = hash_text(hash);
   request.run.contents = options_.contents;
   request.run.attention = options_.attention;
+  request.frozen = plan_.models.at(Role::policy).frozen_weights();
   progress_.guard.saved(completed, is_scheduled(completed), best_saved_);
   progress_.save(request.run);
   saver_->begin(request, since);  // publishes the previous save, with its pins

@@ -41,6 +41,7 @@ std::string time_text(double seconds) {
 int64_t Snapshot::elements(const ParamStore& store) {
   int64_t n = 0;
   for (int u = 0; u < store.unit_count(); ++u) {
+    if (!store.trained(u)) continue;
     const UnitRange own = store.owned(u);
     n += static_cast<int64_t>(state_kinds.size()) * (own.end - own.begin);
   }
@@ -48,11 +49,11 @@ int64_t Snapshot::elements(const ParamStore& store) {
 }
 
 Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<float> copy)
-    : store_(store), main_(main), schema_(StoreState(store, main).schema()), copy_(copy) {
+    : store_(store), main_(main), state_(store, writer_), schema_(state_.schema()), copy_(copy) {
   for (size_t k = 0; k < state_kinds.size(); ++k) {
-    for (int u = 0; u < store.unit_count(); ++u) {
+    for (int64_t u = 0; u < state_.unit_count(); ++u) {
       first_.push_back(total_);
-      const UnitRange own = store.owned(u);
+      const UnitRange own = state_.owned(u);
       total_ += own.end - own.begin;
     }
   }
@@ -60,8 +61,8 @@ Snapshot::Snapshot(ParamStore& store, Stream& main, std::span<float> copy)
 }
 
 int64_t Snapshot::position(int64_t unit, StateKind kind, int64_t element) const {
-  const auto index = static_cast<size_t>(kind) * static_cast<size_t>(store_.unit_count()) + static_cast<size_t>(unit);
-  return first_[index] + element - store_.owned(static_cast<int>(unit)).begin;
+  const auto index = static_cast<size_t>(kind) * static_cast<size_t>(state_.unit_count()) + static_cast<size_t>(unit);
+  return first_[index] + element - state_.owned(unit).begin;
 }
 
 void Snapshot::take() {
@@ -70,8 +71,8 @@ void Snapshot::take() {
   taken_.wait(writer_);
   const StoreState state(store_, main_);
   for (const StateKind kind : state_kinds) {
-    for (int u = 0; u < store_.unit_count(); ++u) {
-      const UnitRange own = store_.owned(u);
+    for (int64_t u = 0; u < state.unit_count(); ++u) {
+      const UnitRange own = state.owned(u);
       const int64_t at = position(u, kind, own.begin);
       const int64_t skipped = std::clamp<int64_t>(live_ - at, 0, own.end - own.begin);
       const int64_t count = own.end - own.begin - skipped;
@@ -85,7 +86,7 @@ void Snapshot::take() {
 void Snapshot::read(int64_t unit, StateKind kind, int64_t begin, int64_t count, float* out) const {
   const int64_t at = position(unit, kind, begin);
   const int64_t live = std::clamp<int64_t>(live_ - at, 0, count);
-  if (live > 0) StoreState(store_, writer_).read(unit, kind, begin, live, out);
+  if (live > 0) state_.read(unit, kind, begin, live, out);
   if (at + live >= live_) release();
   if (live < count) std::copy_n(copy_.data() + (at + live - live_), count - live, out + live);
 }

@@ -51,7 +51,8 @@ class Snapshot : public StateSource {
   ParamStore& store_;
   Stream& main_;
   mutable Stream writer_;
-  Event taken_;  ///< in `main`: end of the previous update, for which the writer must wait
+  StoreState state_;  ///< read by the writer
+  Event taken_;       ///< in `main`: end of the previous update, for which the writer must wait
   Schema schema_;
   std::vector<int64_t> first_;  ///< position of each kind and unit's first element, plus the total
   int64_t total_ = 0;

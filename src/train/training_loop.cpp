@@ -12,6 +12,8 @@
 #include "hf/export.hpp"
 #include "kernels/attention.hpp"
 #include "train/checkpoint_model.hpp"
+#include "train/final_weights.hpp"
+#include "train/rollback.hpp"
 #include "train/run/job.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/step_profile.hpp"
@@ -86,12 +88,16 @@ TrainingLoop::TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& ru
 }
 
 void TrainingLoop::start(const ResumePoint* from) {
+  RoleModel& policy = plan_.models.at(Role::policy);
+  const bool has_frozen = policy.params().trained_parameter_count() < policy.params().parameter_count();
+  if (from == nullptr || has_frozen) {  // checkpoints do not contain frozen weights
+    const LoadedWeights loaded = policy.load(runtime_.communicator(), runtime_.stream());
+    if (!loaded.text.empty()) log_.print("weights    " + loaded.text);
+    for (const std::string& warning : loaded.warnings) log_.warn(warning);
+  }
   if (from != nullptr) {
     completed_ = checkpoints_->restore(*from);
   } else {
-    const LoadedWeights loaded = plan_.models.at(Role::policy).load(runtime_.communicator(), runtime_.stream());
-    if (!loaded.text.empty()) log_.print("weights    " + loaded.text);
-    for (const std::string& warning : loaded.warnings) log_.warn(warning);
     progress_.pending.evaluation = config_.evaluation.at_start;
   }
   if (plan_.tokenizer != nullptr) {
@@ -143,13 +149,19 @@ int64_t TrainingLoop::run_due_actions() {
   const bool save = due(config_.checkpoint.every_steps);
   if (pending.evaluation || pending.samples || save || completed_ == plan_.total_steps) step_.finish_pending();
   do {
-    if (guard.must_roll_back()) roll_back();
+    if (guard.must_roll_back()) roll_back_and_prepare();
     if (pending.evaluation) stop = evaluation_.run(completed_, stop_requested);
     if (pending.samples && stop == 0 && !guard.must_roll_back()) stop = samples_.run(completed_, stop_requested);
     if (stop == 0 && guard.must_roll_back()) continue;
     stop = save_if_due(stop);
   } while (stop == 0 && (guard.must_roll_back() || pending.evaluation || pending.samples));
   return stop;
+}
+
+void TrainingLoop::roll_back_and_prepare() {
+  completed_ = roll_back(progress_, *checkpoints_, step_, completed_, RunDirectory::path_of(config_),
+                         runtime_.communicator(), log_);
+  if (completed_ < plan_.total_steps) step_.prepare(completed_);
 }
 
 /// Returns the reason to stop (`stop`, if one is known), or 0. If the state is not finite, the run rolls back.
@@ -163,7 +175,7 @@ int64_t TrainingLoop::save_if_due(int64_t stop) {
   }
   const bool ends = !progress_.pending.evaluation && (completed_ >= plan_.total_steps || progress_.best.stops());
   if (!checkpoints_->save_if_due(completed_, requests, ends) && progress_.guard.must_roll_back()) {
-    roll_back();
+    roll_back_and_prepare();
     return stop;
   }
   return ends && !progress_.pending.samples ? 0 : stop;
@@ -187,8 +199,14 @@ int64_t TrainingLoop::finish(int64_t stop) {
                           saved == completed_ ? "there" : fmt::format("step {}", std::max<int64_t>(saved, 0))));
     return stop;
   }
-  if (config_.needs_best()) load_best();
-  if (config_.checkpoint.export_model != CheckpointConfig::Export::none) export_weights();
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  if (config_.needs_best()) {
+    load_best_weights(plan_, *checkpoints_, progress_.best.step(), checkpoint.best_metric, completed_, runtime_, log_);
+  }
+  if (checkpoint.export_model != CheckpointConfig::Export::none) {
+    export_final_weights(plan_, checkpoint, RunDirectory::path_of(config_) + "/export", texts_, config_.data.tokenizer,
+                         runtime_.communicator(), log_);
+  }
   log_.finish(progress_.best.stops()
                   ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,
                                 progress_.best.without_improvement(), name_of(config_.checkpoint.best_metric))

@@ -35,12 +35,9 @@ class TrainingLoop {
   /// Runs the evaluations, samples and saves that are due. Returns the reason to stop, or 0.
   int64_t run_due_actions();
   int64_t save_if_due(int64_t stop);
-  /// Goes back to the checkpoint that the guard chooses, skipping the data that led to the divergence.
-  void roll_back();
-  ResumePoint rollback_point();
+  /// Rolls back after divergence.
+  void roll_back_and_prepare();
   int64_t finish(int64_t stop);
-  void load_best();
-  void export_weights();
   bool due(int64_t every) const { return every > 0 && completed_ % every == 0; }
 
   const Config& config_;

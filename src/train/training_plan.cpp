@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "models/freeze.hpp"
 #include "models/models.hpp"
 #include "text/token_rows.hpp"
 #include "train/saver.hpp"
@@ -47,9 +49,9 @@ void plan_buffers(StepBuffers& buffers, Arena& arena, const Config& config, int6
   if (config.checkpoint.best_metric == CheckpointConfig::Metric::token_accuracy) {
     arena.add(buffers.statistics.argmax, category, "statistics.argmax", DType::i32, {rows});
   }
-  arena.add(buffers.sums, category, "statistics.sums", DType::i64, {metrics + 1, ExactSum::integer_count});
+  arena.add(buffers.sums.integers, category, "statistics.sums", DType::i64, {metrics + 1, ExactSum::integer_count});
   if (updates_on_device && compute != DType::f16 && config.divergence.spike_z_score == 0) {
-    arena.add(buffers.decision, category, "statistics.decision", DType::f64, {2});
+    arena.add(buffers.sums.decision, category, "statistics.decision", DType::f64, {2});
   }
   arena.add(buffers.cotangents.logp, category, "cotangents.logp", DType::f32, {rows});
   if (compute == DType::f16) arena.add(buffers.cotangent_scale, category, "cotangents.scale", DType::f32, {1});
@@ -65,6 +67,11 @@ ParamStoreOptions offload_options(const Config& config) {
   options.offload_parameters = config.parallel.offload_parameters;
   options.offload_path = config.parallel.offload_path;
   return options;
+}
+
+TrainedRule trained_rule(const Config& config) {
+  if (config.run.finetuning == RunConfig::Finetuning::full) return {};
+  return freeze_rule(config.freeze, config.model);
 }
 
 std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer) {
@@ -109,8 +116,11 @@ TrainingPlan::TrainingPlan(const Config& config, const Dataset& data, const Rank
     rows = std::max(rows, validation->max_rows());
     segments = std::max(segments, validation->max_segments());
   }
+  DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
+  shape.trained = trained_rule(config);
   models.add({.role = Role::policy,
-              .shape = decoder_shape(config.model, softmax_rows(config.model, data)),
+              .shape = std::move(shape),
+              .trains = true,
               .store = store_options(config, groups, position),
               .passes = PassPlan{compute, rows, true, config.memory.recompute, config.batch.sequence_length},
               .weights = {.folder = config.model.path, .seed = static_cast<uint64_t>(config.run.seed)}});

@@ -16,11 +16,15 @@
 #include "roles/model_set.hpp"
 #include "train/config/config.hpp"
 #include "train/evaluate.hpp"
+#include "train/step_values.hpp"
 
 namespace llmtrain {
 
 /// Options of the deck that decide where the state lies.
 ParamStoreOptions offload_options(const Config& config);
+
+/// What the deck trains.
+TrainedRule trained_rule(const Config& config);
 
 /// Token ids of log.sample_prompts; an empty prompt starts like a document of the data.
 std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer);
@@ -38,8 +42,7 @@ struct StepBuffers {
   TokenStatistics statistics;  ///< fp32 [N]
   TokenCotangents cotangents;  ///< fp32 [N]
   Tensor cotangent_scale;      ///< fp32 [1] of the step, with fp16
-  Tensor decision;             ///< fp64 [2], a StepDecision; empty if the host decides
-  Tensor sums;  ///< int64 [2 or more, ExactSum::integer_count]: the loss, squared gradients, further metrics
+  StepSums sums;
 };
 
 struct TrainingPlan {
@@ -53,7 +56,7 @@ struct TrainingPlan {
 
   /// Buffers of a step, which evaluations share.
   EvaluationBuffers evaluation_buffers() {
-    return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums};
+    return {buffers.batch, {buffers.statistics.logp, {}, {}, buffers.statistics.argmax}, buffers.sums.of_objective()};
   }
 
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -7,13 +7,11 @@
 #include <vector>
 
 #include "core/exact_sum.hpp"
-#include "layers/context.hpp"
 #include "metrics/run_log.hpp"
 #include "optim/schedule_config.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/batch_prefetcher.hpp"
-#include "train/pass_graphs.hpp"
 #include "train/run_progress.hpp"
+#include "train/step_passes.hpp"
 #include "train/training_plan.hpp"
 
 namespace llmtrain {
@@ -37,7 +35,7 @@ class TrainingStep {
   /// Plans step n (from 0), and starts to load its first micro-batch.
   void prepare(int64_t n);
   /// Discards a prepared step.
-  void discard();
+  void discard() { passes_.discard(); }
   /// Queues step n, completely if the device decides about its update; the host then learns its values after it has
   /// queued the next step's passes, or in finish_pending(). Returns false if the values of the step before cause a
   /// rollback; step n is then discarded.
@@ -46,51 +44,35 @@ class TrainingStep {
   bool is_pending() const { return pending_.has_value(); }
   /// Waits for the values of the pending step, checks and logs it.
   void finish_pending();
-  int64_t prepared_count() const { return count_; }  ///< what the objective counts in the prepared step
-  double longest() const { return longest_; }        ///< seconds of the longest step
-  const PassGraphs& graphs() const { return graphs_; }
+  int64_t prepared_count() const { return passes_.count(); }  ///< what the objective counts in the prepared step
+  double longest() const { return longest_; }                 ///< seconds of the longest step
+  const PassGraphs& graphs() const { return passes_.graphs(); }
 
  private:
-  void run_rounds();
-  void run_micro_batch();
-  void run_idle_pass();
   StepRecord begin_record(int64_t n) const;
   /// Returns true if the step's gradients may be applied.
   bool check(StepRecord& record, int64_t n);
-  /// True if the device decides about updates; the same on all ranks.
-  bool device_decides() const;
-  void decide_on_device(double divisor);
-  void sum_on_host();
-  /// Computes the values of a step from the integers in sums_, which are those of all ranks.
+  /// Reads the step's values, once the sums are on the host.
   void read_values(StepRecord& record, double divisor) const;
   /// scale: factor on gradient sums, unless the device decides about it.
   void update(const StepRecord& record, double scale);
   void log(StepRecord& record, double seconds);
-  int64_t squares_row() const { return std::ssize(parts_.objective->metrics()); }
 
   TrainingPlan& parts_;
   RunProgress& progress_;
   Communicator& communicator_;
+  Stream& stream_;
   RunLog& log_;
   StepOptions options_;
-  Context ctx_;
-  BatchPrefetcher prefetcher_;
-  PassGraphs graphs_;
-  StepPlan plan_;  ///< of the prepared or current step
-  int64_t count_ = 0;
-  /// micro-batches of this rank in that step, in the order of the rounds
-  std::vector<int64_t> local_micro_batches_;
-  size_t next_local_ = 0;
-  ExactSum loss_;      ///< what a hook adds to the loss of the current step
-  PinnedBuffer sums_;  ///< StepBuffers::sums on the host
-  /// At most one step: its sums and the decision are in transfer to sums_ and decision_.
+  StepPasses passes_;
+  ExactSum loss_;  ///< what a hook adds to the loss of the current step
+  StepValues values_;
+  /// At most one step: the transfer of its values is under way.
   struct Pending {
     StepRecord record;
     double divisor, begin;
   };
   std::optional<Pending> pending_;
-  PinnedBuffer decision_;
-  Event decided_;              ///< completion of the transfers
   double known_at_ = 0;        ///< time of the last step's values, seconds
   StepRecord::Phases phases_;  ///< times of the host, since then or since the start of the step
   double longest_ = 0;

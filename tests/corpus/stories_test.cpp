@@ -7,10 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "corpus/questions.hpp"
 #include "corpus/word_ngram.hpp"
 
 namespace llmtrain {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr int64_t corpus_bytes = 8'000'000;
 
@@ -182,6 +185,31 @@ TEST(Stories, AreBeyondAWordFiveGram) {
       EXPECT_LT(loss.seen, 0.95 * loss.held_out);  // control: the test detects a lower loss
     }
   }
+}
+
+// The quickstart's model answers these: each answer stands in the story, and the characters are the story's.
+TEST(StoryQuestions, AreAnsweredByTheStory) {
+  std::set<std::string> kinds;
+  for (uint64_t index = 0; index < 200; ++index) {
+    const std::string text = story(7, index);
+    const std::vector<StoryQuestion> questions = questions_about(text);
+    EXPECT_GE(questions.size(), 3u);
+    for (const StoryQuestion& one : questions) {
+      kinds.insert(one.question.substr(0, one.question.find(' ', 5)));
+      std::string word = one.answer.substr(one.answer.rfind(' ') + 1);
+      word.pop_back();
+      std::string lower = word;
+      lower.front() = static_cast<char>(std::tolower(static_cast<unsigned char>(lower.front())));
+      EXPECT_TRUE(text.find(word) != std::string::npos || text.find(lower) != std::string::npos) << text << one.answer;
+    }
+  }
+  EXPECT_THAT(kinds,
+              ElementsAre("How many", "What animal", "What color", "What town", "When was", "Who fed", "Who had"));
+  const StoryQuestion color = questions_about(
+      "One snowy night Zack met Jack in Paris.\nZack had a mint Umbrella and some bold honey. \"I like your "
+      "Umbrella,\" "
+      "said Jack kindly. So Zack hid his Umbrella in the boat.\nSo Jack and Zack left Paris, and Jack felt warm.")[2];
+  EXPECT_EQ(color.question + " " + color.answer, "What color was the Umbrella? Mint.");
 }
 
 }  // namespace

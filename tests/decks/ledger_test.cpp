@@ -225,6 +225,32 @@ TEST_F(Ledger, IsIdenticalOnLesserProcessors) {
   }
 }
 
+// Divided blocks, a backward pass that ends early, checkpoints that hold a part, and frozen weights in shards.
+TEST_F(Ledger, IsIdenticalForFreezeTuning) {
+  const std::vector<std::string> freeze = {
+      "run.finetuning=freeze",    "freeze.trainable_layers=2", "freeze.trainable_modules=mlp,ln_1",
+      "freeze.extra_modules=wpe", "precision.compute=bf16",    "evaluation.at_end=false",
+      "checkpoint.every_steps=3"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), freeze.begin(), freeze.end());
+    return more;
+  };
+  const std::string expected = run(1, 1, freeze);
+  EXPECT_THAT(read_file(folder / "run1/log.txt"), ContainsRegex("[0-9,]+ of them trained"));
+  EXPECT_EQ(run(1, 2, with({"parallel.zero=3", "memory.recompute=block"})), expected);
+  for (const auto& [ranks, stage] : {std::pair(2, 0), {2, 1}, {3, 2}, {2, 3}, {3, 3}}) {
+    EXPECT_EQ(run(ranks, 1, with({"parallel.zero=" + std::to_string(stage)})), expected) << ranks << " " << stage;
+  }
+  const std::string resumed = "run" + std::to_string(runs + 1);
+  run(2, 1, with({"run.max_steps=3", "parallel.zero=3"}));
+  const std::string cache = "data.cache=" + (folder / "cache").string();
+  const Outcome rest = llmtrain({3, 1, arguments(resumed, with({cache, "parallel.zero=2"})), "", ""});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_EQ(ledger(resumed), expected) << "resumed on other ranks";
+  EXPECT_NE(run(1, 1, with({"freeze.extra_modules=none"})), expected);
+  EXPECT_NE(run(1, 1, with({"run.finetuning=full"})), expected);
+}
+
 TEST_F(Ledger, DiffersWhereTheMathematicsDiffers) {
   const std::string base = run(1, 1, {"precision.compute=fp32", "batch.global=12"});
   EXPECT_EQ(run(1, 1, {"precision.compute=fp32", "batch.global=12"}), base);

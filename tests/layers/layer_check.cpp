@@ -28,9 +28,8 @@ class Rig {
  public:
   explicit Rig(const LayerCase& layer) : layer_(layer) {
     for (int length : layer.documents) rows_ += length;
-    std::vector<UnitSpec> units(1);
-    units[0].name = "layer";
-    UnitBuilder builder(units[0], 0);
+    std::vector<UnitSpec> units;
+    UnitBuilder builder(units, "layer");
     layer.declare(builder);
     ParamStoreOptions options;
     params_ = std::make_unique<ParamStore>(units, options);

@@ -22,9 +22,10 @@ TEST(LinearLayer, GradientIsTheSlope) {
 }
 
 TEST(LinearLayer, SlicesSayWhatFilesTranspose) {
-  UnitSpec spec;
-  UnitBuilder unit(spec, 0);
+  std::vector<UnitSpec> units;
+  UnitBuilder unit(units, "layer");
   Linear::declare(unit, {{"conv", 6, true}, {"plain", 4}}, 5, true, 0.02);
+  const UnitSpec& spec = units.at(0);
   ASSERT_EQ(spec.params.size(), 2u);
   EXPECT_TRUE(spec.params[0].slices[0].transposed);
   EXPECT_FALSE(spec.params[0].slices[1].transposed);

@@ -46,10 +46,10 @@ TEST(NormLayer, AForgottenOffsetIsSeen) {
 
 TEST(NormLayer, WeightsStartAsOne) {
   for (const bool zero_centered : {false, true}) {
-    UnitSpec spec;
-    UnitBuilder unit(spec, 0);
+    std::vector<UnitSpec> units;
+    UnitBuilder unit(units, "layer");
     const Norm norm = Norm::declare(unit, "norm", {NormKind::rmsnorm, 1e-5, false, zero_centered, 4});
-    EXPECT_EQ(spec.params[0].init.kind, zero_centered ? Initializer::Kind::zeros : Initializer::Kind::ones);
+    EXPECT_EQ(units[0].params[0].init.kind, zero_centered ? Initializer::Kind::zeros : Initializer::Kind::ones);
     EXPECT_EQ(norm.weight_offset, zero_centered ? 1 : 0);
   }
 }

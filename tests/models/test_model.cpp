@@ -158,6 +158,7 @@ std::map<std::string, std::vector<float>> TestModel::gradients() {
   LLMTRAIN_CHECK(communicator().size() == 1, "gradients are read whole from one rank's shard");
   std::map<std::string, std::vector<float>> out;
   for (int unit = 0; unit < params_->unit_count(); ++unit) {
+    if (!params_->trained(unit)) continue;
     const UnitSpec& spec = params_->spec(unit);
     const ParamStore::Shard shard = params_->shard(unit);
     for (size_t p = 0; p < spec.params.size(); ++p) {

@@ -36,7 +36,7 @@ class TestModel {
   /// Runs forward, head and backward pass over each batch, as a step with one group per batch; returns the summed loss.
   /// Gradients are summed over the batches, not divided by the number of tokens.
   double differentiate(const std::vector<Rows>& batches);
-  /// Gradient sums of the last differentiate, by outer name.
+  /// Gradient sums of the trained parameters in the last differentiate, by outer name.
   std::map<std::string, std::vector<float>> gradients();
   /// fp32 [N, V] of one batch.
   std::vector<float> logits(const Rows& rows);

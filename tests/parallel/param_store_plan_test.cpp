@@ -190,9 +190,8 @@ TEST(ParamStorePlan, OfThousandsOfMillionsOfRanksIsAsSmall) {
   ParamStoreOptions options;
   options.size = std::numeric_limits<int>::max();
   options.rank = options.size - 1;
-  options.trained = false;
   const int64_t before = test::peak_memory();
-  const ParamStore store(toy_units(true), options);
+  const ParamStore store(frozen(toy_units(true)), options);
   EXPECT_EQ(store.owned(0).end, embedding);
   EXPECT_LE(test::peak_memory() - before, test::with_sanitizer(int64_t{16} << 20));
 }

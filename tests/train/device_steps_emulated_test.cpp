@@ -23,8 +23,8 @@
 #include "harness/harness.hpp"
 #include "harness/temporary_folder.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/run/job.hpp"
 #include "tasks/program.hpp"
+#include "train/run/job.hpp"
 #include "train/step_hook.hpp"
 
 namespace llmtrain {

@@ -24,7 +24,13 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<std::
   normalized_.finish();
 }
 
-void AddedTokens::split(std::string_view text, bool normalized, std::vector<Segment>& segments) const {
+bool lies_in(std::span<const TextRange> ranges, size_t begin, size_t end) {
+  const auto after = std::ranges::upper_bound(ranges, begin, {}, &TextRange::begin);
+  return after != ranges.begin() && end <= std::prev(after)->end;
+}
+
+void AddedTokens::split(std::string_view text, bool normalized, std::vector<Segment>& segments,
+                        const IsText* is_text) const {
   segments.clear();
   thread_local std::vector<LiteralMatcher::Match> matches;
   (normalized ? normalized_ : plain_).find(text, matches);
@@ -33,6 +39,7 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Segm
     const AddedToken& token = tokens_[static_cast<size_t>(match.value)];
     if (token.is_split) continue;
     size_t begin = match.begin, end = match.end;
+    if (is_text != nullptr && (*is_text)(token, begin, end)) continue;
     if (token.single_word) {
       const bool goes_on = (begin > 0 && is_word_character(character_before(text, begin).code)) ||
                            (end < text.size() && is_word_character(character_at(text, end).code));

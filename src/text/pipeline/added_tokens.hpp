@@ -2,6 +2,8 @@
 // Added tokens: the text is searched for them before any other step.
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +26,9 @@ struct AddedToken {
   std::string found = {};    ///< normalized form to search for
 };
 
+/// Returns true if one of the ranges, which are in order and apart, contains [begin, end).
+bool lies_in(std::span<const TextRange> ranges, size_t begin, size_t end);
+
 class AddedTokens {
  public:
   AddedTokens() = default;
@@ -38,7 +43,9 @@ class AddedTokens {
     size_t begin, end;
     int32_t token;
   };
-  void split(std::string_view text, bool normalized, std::vector<Segment>& segments) const;
+  /// Returns true for a token at these bytes of the text that is to be text.
+  using IsText = std::function<bool(const AddedToken& token, size_t begin, size_t end)>;
+  void split(std::string_view text, bool normalized, std::vector<Segment>& segments, const IsText* is_text = nullptr) const;
 
   /// Returns false if a token could extend over a cut between a letter or digit and a space, or, when `prefixed` (a
   /// prefix is put before the text after a token, but not before the text after a cut), end at one.

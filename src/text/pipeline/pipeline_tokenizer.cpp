@@ -52,12 +52,22 @@ class PipelineTokenizer final : public Tokenizer {
 
   void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
                           std::vector<TextRange>& ranges) const override {
+    encode_content(text, {}, ids, ranges);
+  }
+
+  void encode_content(std::string_view text, std::span<const TextRange> content, std::vector<int32_t>& ids,
+                      std::vector<TextRange>& ranges) const override {
     Ranges wanted;
     std::vector<int32_t> fresh;
-    run(text, false, fresh, &wanted);
+    run(text, false, fresh, &wanted, content);
     trim_ranges(steps_.post, text, wanted.tokens, wanted.ranges);
     ids.insert(ids.end(), fresh.begin(), fresh.end());
     ranges.insert(ranges.end(), wanted.ranges.begin(), wanted.ranges.end());
+  }
+
+  bool is_special(int32_t id) const override {
+    const auto added = added_.find(id);
+    return added != added_.end() && added->second.special;
   }
 
   void add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const override {
@@ -103,10 +113,12 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<int32_t>& ids;
     Ranges* ranges;
     const char* continued;  // start of a segment that does not begin its text, otherwise null
+    std::span<const TextRange> content;  // where special tokens are text
   };
 
-  void run(std::string_view text, bool continues, std::vector<int32_t>& ids, Ranges* ranges) const {
-    Run state{ids, ranges, continues ? text.data() : nullptr};
+  void run(std::string_view text, bool continues, std::vector<int32_t>& ids, Ranges* ranges,
+           std::span<const TextRange> content = {}) const {
+    Run state{ids, ranges, continues ? text.data() : nullptr, content};
     AlignedText input;
     TextView view{text, nullptr, !continues, 0};
     if (ranges != nullptr || needs_origins_) {
@@ -124,7 +136,15 @@ class PipelineTokenizer final : public Tokenizer {
       return;
     }
     std::vector<AddedTokens::Segment> found;
-    steps_.added.split(view.text, normalized, found);
+    const AddedTokens::IsText is_text = [&](const AddedToken& token, size_t begin, size_t end) {
+      if (!token.special || begin == end) return false;
+      if (view.origins != nullptr) {
+        end = view.origins[end - 1].end;
+        begin = view.origins[begin].begin;
+      }
+      return lies_in(state.content, begin, end);
+    };
+    steps_.added.split(view.text, normalized, found, state.content.empty() ? nullptr : &is_text);
     for (const AddedTokens::Segment& segment : found) {
       const TextView text = view.range(segment.begin, segment.end);
       if (segment.token < 0) {

@@ -61,6 +61,14 @@ class SentencePieceTokenizer final : public Tokenizer {
                           std::vector<TextRange>& ranges) const override {
     run(text, false, ids, &ranges);
   }
+  void encode_content(std::string_view text, std::span<const TextRange> content, std::vector<int32_t>& ids,
+                      std::vector<TextRange>& ranges) const override {
+    run(text, false, ids, &ranges, content);
+  }
+  bool is_special(int32_t id) const override {
+    const auto added = added_by_id_.find(id);
+    return id == eos_id() || id == bos_id() || (added != added_by_id_.end() && added->second.special);
+  }
 
   bool is_segmentable() const override { return separate_ && added_.is_segmentable(model_.prefixes_every_segment); }
   size_t find_cut(std::string_view window) const override {
@@ -85,11 +93,12 @@ class SentencePieceTokenizer final : public Tokenizer {
  private:
   bool is_piece(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < model_.pieces.size(); }
 
-  void run(std::string_view text, bool continues, std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const {
+  void run(std::string_view text, bool continues, std::vector<int32_t>& ids, std::vector<TextRange>* ranges,
+           std::span<const TextRange> content = {}) const {
     if (added_.tokens().empty()) {
       encode_between(text, 0, continues, ids, ranges);
     } else {
-      cut_added({text, 0, continues}, false, ids, ranges);
+      cut_added({text, 0, continues}, false, ids, ranges, content);
     }
   }
 
@@ -101,9 +110,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   };
   /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece changes them.
   void cut_added(const Segment& from, bool normalized, std::vector<int32_t>& ids,
-                 std::vector<TextRange>* ranges) const {
+                 std::vector<TextRange>* ranges, std::span<const TextRange> content) const {
     std::vector<AddedTokens::Segment> found;
-    added_.split(from.text, normalized, found);
+    const AddedTokens::IsText is_text = [&](const AddedToken& token, size_t begin, size_t end) {
+      return token.special && lies_in(content, from.begin + begin, from.begin + end);
+    };
+    added_.split(from.text, normalized, found, content.empty() ? nullptr : &is_text);
     for (const AddedTokens::Segment& segment : found) {
       const size_t begin = from.begin + segment.begin;
       const bool continues = from.continues || (begin > 0 && !model_.prefixes_every_segment);
@@ -114,7 +126,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       } else if (normalized) {
         encode_between(piece.text, begin, piece.continues, ids, ranges);
       } else {
-        cut_added(piece, true, ids, ranges);
+        cut_added(piece, true, ids, ranges, content);
       }
     }
   }

@@ -45,6 +45,23 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
   }
 }
 
+void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, const Config& config) {
+  if (!trains(config.run.task)) return;
+  if (config.run.finetuning == RunConfig::Finetuning::freeze) {
+    if (!config.source.instead.empty()) {
+      deck.fail("model.path",
+                config.model.path +
+                    ": the folder is gone, but the run needs its frozen weights, which are "
+                    "not in its checkpoints: restore the folder",
+                ExitCode::missing_input);
+    }
+    return config.freeze.resolve(deck, config.model);
+  }
+  for (const std::string_view name : keys.names_in("freeze")) {
+    deck.unused("freeze." + std::string(name), "no effect without run.finetuning = freeze");
+  }
+}
+
 void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   if (!deck.given("data.tokenizer")) {
     config.data.tokenizer = "bpe";
@@ -113,6 +130,7 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary) {
 void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   run.visit(keys);
   model.visit(keys);
+  freeze.visit(keys);
   data.visit(keys);
   batch.visit(keys);
   optimizer.visit(keys);
@@ -178,6 +196,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
       loaded = config.model;
     }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
+    resolve_finetuning(deck, keys, config);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;

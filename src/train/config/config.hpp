@@ -11,6 +11,7 @@
 #include "data/data_config.hpp"
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
+#include "models/freeze_config.hpp"
 #include "models/model_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
@@ -36,6 +37,7 @@ struct ModelSource {
 struct Config {
   RunConfig run;
   ModelConfig model;
+  FreezeConfig freeze;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;

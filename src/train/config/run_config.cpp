@@ -54,6 +54,9 @@ void RunConfig::visit(DeckKeys& keys) {
            {.doc = "pretrain: train a model to predict the next token; evaluate: score the validation data with "
                    "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
                    "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
+  keys.key("finetuning", finetuning,
+           {.doc = "What training changes: full: every parameter; freeze: those that [freeze] names.",
+            .tasks = training_tasks});
   keys.key("output", output, {.doc = "Folder of run directories.", .change = Change::nothing});
   keys.key("seed", seed,
            {.range = at_least(0),

@@ -12,8 +12,11 @@ class DeckLoader;
 
 /// [run]
 struct RunConfig {
+  enum class Finetuning : uint8_t { full, freeze };
+
   std::string name;  ///< name of the run directory; default: the deck's file name without .ini
   Task task = Task::pretrain;
+  Finetuning finetuning = Finetuning::full;
   std::string output = "runs";
   int64_t seed = 42;
   bool overwrite = false;
@@ -25,5 +28,8 @@ struct RunConfig {
   void visit(DeckKeys& keys);
   void resolve(DeckLoader& deck, std::string_view deck_name);
 };
+
+template <>
+inline constexpr auto enum_names<RunConfig::Finetuning> = name_list("full", "freeze");
 
 }  // namespace llmtrain

@@ -60,8 +60,10 @@ void each_part(const Estimate& e, const See& see) {
 }  // namespace
 
 std::string estimate_text(const Estimate& e) {
+  const bool part = e.trained_parameters > 0 && e.trained_parameters < e.parameters;
   std::string text =
-      fmt::format("memory of one rank of {} ({} on a node), {} parameters\n", e.ranks, e.ranks_per_node, e.parameters);
+      fmt::format("memory of one rank of {} ({} on a node), {} parameters{}\n", e.ranks, e.ranks_per_node, e.parameters,
+                  part ? fmt::format(", {} of them trained", e.trained_parameters) : "");
   each_part(e, [&](std::string_view name, int64_t bytes) {
     text += fmt::format("  {:<14} {:>16} bytes  {:>10}\n", name, bytes, bytes_text(static_cast<double>(bytes)));
   });
@@ -100,6 +102,7 @@ std::string estimate_json(const Estimate& e) {
   j["ranks"] = e.ranks;
   j["ranks_per_node"] = e.ranks_per_node;
   j["parameters"] = e.parameters;
+  j["trained_parameters"] = e.trained_parameters;
   each_part(e, [&](std::string_view name, int64_t bytes) { j["bytes_per_rank"][std::string(name)] = bytes; });
   if (e.limit > 0) {
     j["memory_limit"] = e.limit;

@@ -27,6 +27,7 @@ struct Estimate {
 
   const Arena* plan = nullptr;
   int64_t parameters = 0;
+  int64_t trained_parameters = 0;
   int64_t state_bytes = 0;      ///< size of a checkpoint, over all ranks
   int64_t offloaded_bytes = 0;  ///< per rank, in parallel.offload_path
   int64_t pinned_bytes = 0;     ///< per rank, pinned host memory beside the plan, which then counts GPU memory

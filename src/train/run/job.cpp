@@ -151,11 +151,7 @@ RunLogOptions log_options(const Config& config, const RunDirectory* directory, c
   options.directory = directory != nullptr ? directory->path() : "";
   options.active = communicator.rank() == 0;
   options.every_steps = config.log.every_steps;
-  options.jsonl = options.hdf5 = false;
-  for (LogConfig::Sink sink : config.log.sinks) {
-    options.jsonl = options.jsonl || sink == LogConfig::Sink::jsonl;
-    options.hdf5 = options.hdf5 || sink == LogConfig::Sink::hdf5;
-  }
+  options.sinks = config.log.sinks;
   options.scales_loss = config.precision.compute == PrecisionConfig::Compute::fp16;
   options.ranks = communicator.size();
   options.memory_bytes = plan.bytes();
@@ -214,10 +210,13 @@ void print_machine(RunLog& log, const Config& config, Runtime& runtime) {
                         runtime.threads() == 1 ? "" : "s", c.node_count(), c.node_count() == 1 ? "" : "s", why));
 }
 
-void print_model(RunLog& log, const Config& config, int64_t parameters) {
-  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}",
+void print_model(RunLog& log, const Config& config, int64_t parameters, std::optional<int64_t> trained) {
+  log.print(fmt::format("model      {}: {} layers, width {}, {} heads, vocabulary {}; {} parameters, {}{}",
                         name_of(config.model.family), config.model.n_layers, config.model.d_model, config.model.n_heads,
                         count_text(config.model.vocab_size), count_text(parameters),
+                        trained ? fmt::format("{} of them trained ({:.3g} %), ", count_text(*trained),
+                                              100 * static_cast<double>(*trained) / static_cast<double>(parameters))
+                                : std::string(),
                         name_of(config.precision.compute)));
 }
 

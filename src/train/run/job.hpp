@@ -48,7 +48,8 @@ void print_machine(RunLog& log, const Config& config, Runtime& runtime);
 /// Describes the attention backend of training if there is a `library` beside the built-in one, and why the library is
 /// not used; empty if there is none.
 std::string attention_text(const std::string& library, const Config& config);
-void print_model(RunLog& log, const Config& config, int64_t parameters);
+/// trained: number of trained parameters, if that is not all.
+void print_model(RunLog& log, const Config& config, int64_t parameters, std::optional<int64_t> trained = {});
 /// Prints the memory of the rank with the most. Collective.
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);
 /// Prints how much of the data is not used.

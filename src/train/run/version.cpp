@@ -1,10 +1,11 @@
+#include "train/run/version.hpp"
+
 #include <fmt/format.h>
 #include <hdf5.h>
 
 #include "kernels/attention.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/run/version.hpp"
 
 namespace llmtrain {
 

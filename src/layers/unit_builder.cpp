@@ -1,0 +1,30 @@
+#include <algorithm>
+
+#include "layers/context.hpp"
+
+namespace llmtrain {
+
+ParamRef UnitBuilder::add(ParamSpec spec) {
+  if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
+  const auto is_trained = [&](const ParamSlice& slice) { return !trained_ || trained_(slice.name); };
+  const bool trained = is_trained(spec.slices.front());
+  LLMTRAIN_CHECK(std::ranges::all_of(spec.slices, [&](const ParamSlice& s) { return is_trained(s) == trained; }),
+                 spec.name + " is part of a matrix that is trained or frozen as a whole");
+  const auto begin = units_.begin() + first_;
+  const auto found = std::find_if(begin, units_.end(), [&](const UnitSpec& u) { return u.trained == trained; });
+  const int unit = found != units_.end() ? static_cast<int>(found - units_.begin()) : add_unit(trained);
+  std::vector<ParamSpec>& params = units_[static_cast<size_t>(unit)].params;
+  params.push_back(std::move(spec));
+  return {unit, static_cast<int>(params.size()) - 1, trained};
+}
+
+int UnitBuilder::add_unit(bool trained) {
+  UnitSpec unit{name_, {}};
+  unit.trained = trained;
+  unit.beside = group().count > 0;
+  if (unit.beside) (trained ? unit : units_.back()).name += ".trained";
+  units_.push_back(std::move(unit));
+  return static_cast<int>(units_.size()) - 1;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,90 @@
+// The file metrics.jsonl of a run.
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "metrics/append_file.hpp"
+#include "metrics/sink.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+class JsonlSink : public Sink {
+ public:
+  explicit JsonlSink(const SinkOptions& options) : ranks_(options.ranks), file_(options.directory + "/metrics.jsonl") {}
+
+  void interval(const IntervalRecord& r) override;
+  void evaluation(const EvaluationRecord& r, double wall_time) override;
+  std::string resume(int64_t step, bool /*evaluation_pending*/, double wall_time) override {
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
+    j["resumed_from_step"] = step;
+    j["wall_time"] = wall_time;
+    j["ranks"] = ranks_;
+    append(j);
+    return {};
+  }
+  void roll_back(const RollbackRecord& r, bool /*evaluation_pending*/, double wall_time) override {
+    nlohmann::ordered_json j = nlohmann::ordered_json::object();
+    j["rolled_back_to_step"] = r.step;
+    j["from_step"] = r.from;
+    j["wall_time"] = wall_time;
+    j["reason"] = r.reason;
+    append(j);
+  }
+  void sync() override { file_.sync(); }
+
+ private:
+  void append(const nlohmann::ordered_json& j) { file_.append(j.dump() + "\n"); }
+
+  int ranks_;
+  AppendFile file_;
+};
+
+void JsonlSink::interval(const IntervalRecord& r) {
+  const StepRecord& last = r.last;
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  j["step"] = last.step;
+  j["wall_time"] = r.wall_time;
+  j["loss"] = last.tokens > 0 ? last.loss : std::numeric_limits<double>::quiet_NaN();  // JSON writes NaN as null
+  j["loss_mean"] = r.loss_mean;
+  j["grad_norm"] = last.grad_norm;
+  j["learning_rate"] = last.learning_rate;
+  if (last.scaling) {
+    j["loss_scale"] = last.scaling->loss_scale;
+    j["skipped_steps"] = last.scaling->skipped_steps;
+  }
+  j["tokens"] = last.tokens;
+  j["tokens_per_second"] = r.tokens_per_second;
+  j["flops_per_second"] = r.flops_per_second;
+  j["memory"] = r.memory;
+  j["memory_libraries"] = r.memory_libraries;
+  j["memory_planned"] = r.memory_planned;
+  j["seconds"] = {{"step", r.seconds},
+                  {"data", r.phases.data},
+                  {"forward_backward", r.phases.forward_backward},
+                  {"reduction", r.phases.reduction},
+                  {"optimizer", r.phases.optimizer}};
+  j["ranks"] = ranks_;
+  append(j);
+}
+
+void JsonlSink::evaluation(const EvaluationRecord& r, double wall_time) {
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  j["step"] = r.step;
+  j["wall_time"] = wall_time;
+  j["validation_loss"] = r.loss;
+  j["perplexity"] = std::exp(r.loss);
+  j["validation_tokens"] = r.tokens;
+  if (r.token_accuracy) j["validation_token_accuracy"] = *r.token_accuracy;
+  j["best"] = r.best;
+  j["seconds"] = r.seconds;
+  append(j);
+}
+
+}  // namespace
+
+std::unique_ptr<Sink> make_jsonl_sink(const SinkOptions& options) { return std::make_unique<JsonlSink>(options); }
+
+}  // namespace llmtrain

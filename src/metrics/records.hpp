@@ -1,0 +1,52 @@
+#pragma once
+// What happens in a run, as its log records it.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace llmtrain {
+
+/// One optimizer step. The exact values go to the ledger; times are informative.
+struct StepRecord {
+  int64_t step = 0;  ///< completed steps, from 1
+  double learning_rate = 0;
+  double loss = 0;                     ///< mean over the trained tokens of the step; undefined without any
+  double grad_norm = 0;                ///< norm before clipping
+  int64_t tokens = 0;                  ///< trained tokens; 0: no sample of the step has a target, so it has no loss
+  uint64_t samples = 0;                ///< hash of the sample numbers
+  std::optional<uint64_t> parameters;  ///< hash, at hashed steps
+  int64_t bad_steps = 0;  ///< consecutive bad steps up to this one, whose updates were omitted; 0: a good step
+  std::string problem;    ///< problem of a bad step
+  std::vector<int64_t> sample_ids;  ///< samples of a bad step
+  struct Scaling {
+    double loss_scale = 1;
+    int64_t skipped_steps = 0;  ///< skipped steps of the run up to this one
+    bool skipped = false;       ///< True if the gradients of this step overflowed
+  };
+  std::optional<Scaling> scaling;  ///< with fp16
+  double seconds = 0;              ///< wall time of the step
+  struct Phases {
+    double data = 0, forward_backward = 0, reduction = 0, optimizer = 0;
+  } phases;  ///< in seconds
+};
+
+struct EvaluationRecord {
+  int64_t step = 0;
+  double loss = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+  bool best = false;
+  std::optional<double> token_accuracy = {};  ///< if requested
+};
+
+/// Rollback of the run to a checkpoint, with data that is omitted.
+struct RollbackRecord {
+  int64_t step = 0;                             ///< step of the checkpoint
+  int64_t from = 0;                             ///< completed steps before the rollback
+  int64_t first_skipped = 0, last_skipped = 0;  ///< steps of the omitted data [first, last)
+  std::string reason;
+};
+
+}  // namespace llmtrain

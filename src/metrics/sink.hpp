@@ -1,0 +1,53 @@
+#pragma once
+// Sinks: files that a run's metrics go to, besides the console and the ledger. To add one, add a name to
+// LogConfig::Sink, a file with a class, and a line in sinks.cpp.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "metrics/log_config.hpp"
+#include "metrics/records.hpp"
+
+namespace llmtrain {
+
+/// Facts of a run that sinks need.
+struct SinkOptions {
+  std::string directory;  ///< the run's
+  bool scales_loss = false;
+  int ranks = 1;
+};
+
+/// A log interval: its last step, and means over its steps.
+struct IntervalRecord {
+  StepRecord last;
+  double wall_time = 0;  ///< seconds of training since the run began
+  double loss_mean = 0;  ///< NaN if no token counts
+  double tokens_per_second = 0;
+  double flops_per_second = 0;
+  int64_t memory = 0;            ///< bytes in use on the planned device; 0: unknown
+  int64_t memory_libraries = 0;  ///< bytes in use before the planned allocation was touched
+  int64_t memory_planned = 0;
+  double seconds = 0;         ///< of a step
+  StepRecord::Phases phases;  ///< of a step
+};
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void interval(const IntervalRecord& record) = 0;
+  virtual void evaluation(const EvaluationRecord& record, double wall_time) = 0;
+  /// The run resumes after `step`; `evaluation_pending`: the evaluation of that step will be done again. Returns a
+  /// warning, or "".
+  virtual std::string resume(int64_t step, bool evaluation_pending, double wall_time) = 0;
+  virtual void roll_back(const RollbackRecord& record, bool evaluation_pending, double wall_time) = 0;
+  /// When it returns, everything so far is on the disk.
+  virtual void sync() = 0;
+};
+
+std::unique_ptr<Sink> make_sink(LogConfig::Sink name, const SinkOptions& options);
+
+std::unique_ptr<Sink> make_hdf5_sink(const SinkOptions& options);
+std::unique_ptr<Sink> make_jsonl_sink(const SinkOptions& options);
+
+}  // namespace llmtrain

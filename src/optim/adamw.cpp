@@ -1,0 +1,61 @@
+// AdamW (Loshchilov and Hutter 2019), in torch's order of operations.
+
+#include "kernels/adamw.hpp"
+
+#include <algorithm>
+
+#include "optim/optimizer.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+Tensor cut(const Tensor& t, int64_t begin, int64_t end) { return t.empty() ? t : t.rows(begin, end - begin); }
+
+class AdamW : public Optimizer {
+ public:
+  explicit AdamW(const OptimizerConfig& config) : config_(config) {}
+
+  void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
+    step_.learning_rate = args.learning_rate;
+    step_.beta1 = config_.beta1;
+    step_.beta2 = config_.beta2;
+    step_.epsilon = config_.epsilon;
+    step_.step = args.step;
+    step_.gradient_scale = args.gradient_scale;
+    step_.decision = args.decision;
+    params_ = &params;
+    stream_ = &stream;
+    params.update([this](int unit, const ParamStore::Shard& shard) {
+      for (const UnitRange& range : params_->layout(unit).ranges()) update_range(range, shard);
+    });
+  }
+
+ private:
+  void update_range(const UnitRange& range, const ParamStore::Shard& shard) {
+    const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
+    const int64_t end = std::min(range.end, shard.end) - shard.begin;
+    if (begin >= end) return;
+    step_.weight_decay = range.decay ? config_.weight_decay : 0;
+    const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
+    const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
+    if (shard.on_host) {
+      adamw_update_on_host(master, m, v, gradient, weights, step_);
+    } else {
+      adamw_update(master, m, v, gradient, weights, step_, *stream_);
+    }
+  }
+
+  OptimizerConfig config_;
+  // Arguments of the update in progress; they are members so that the callback holds one pointer and needs no
+  // allocation.
+  AdamwStep step_;
+  ParamStore* params_ = nullptr;
+  Stream* stream_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adamw(const OptimizerConfig& config) { return std::make_unique<AdamW>(config); }
+
+}  // namespace llmtrain

@@ -1,0 +1,203 @@
+#include "text/chat/chat_template.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
+#include "core/utf8.hpp"
+#include "text/chat/jinja/evaluator.hpp"
+#include "text/chat/jinja/parser.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr const char* reasoning_fields[] = {"reasoning_content", "thinking", "reasoning"};
+
+/// Converts JSON into values of a template; texts get the marks.
+class ValueReader {
+ public:
+  ValueReader(const std::string& name, uint8_t marks) : name_(name), marks_(marks) {}
+
+  jinja::Value read(const ordered_json& json, uint32_t depth = 0) const {
+    if (depth >= jinja::max_value_depth / 2) fail("the conversation nests lists and objects too deeply");
+    if (json.is_string()) return read_text(json.get_ref<const std::string&>());
+    if (json.is_boolean()) return json.get<bool>();
+    if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX)
+      fail("an integer of the conversation does not fit 64 bits");
+    if (json.is_number_integer()) return json.get<int64_t>();
+    if (json.is_number_float()) return json.get<double>();
+    if (json.is_array()) {
+      auto list = std::make_shared<jinja::Sequence>();
+      for (const ordered_json& item : json) {
+        list->items.push_back(read(item, depth + 1));
+        list->depth = std::max(list->depth, list->items.back().depth() + 1);
+      }
+      return std::shared_ptr<const jinja::Sequence>(std::move(list));
+    }
+    if (json.is_object()) {
+      auto dict = std::make_shared<jinja::Dict>();
+      for (const auto& [key, value] : json.items()) {
+        dict->entries.emplace_back(read_text(key), read(value, depth + 1));
+        dict->depth = std::max(dict->depth, dict->entries.back().second.depth() + 1);
+      }
+      return std::shared_ptr<const jinja::Dict>(std::move(dict));
+    }
+    return jinja::None{};
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view message) const {
+    throw UserError(ExitCode::bad_content, fmt::format("{}: {}", name_, message));
+  }
+  jinja::Value read_text(const std::string& text) const {
+    if (find_invalid_utf8(text) != std::string_view::npos) fail("a text of the conversation is not UTF-8");
+    return jinja::MarkedText(text, marks_);
+  }
+
+  const std::string& name_;
+  uint8_t marks_;
+};
+
+/// Returns messages as apply_chat_template passes them on: without keys that are null, and with reasoning under the
+/// names that templates read.
+ordered_json normalized_messages(const ordered_json& messages, const std::string& name) {
+  if (!messages.is_array() || messages.empty()) {
+    throw UserError(ExitCode::bad_content, name + ": the conversation has no messages");
+  }
+  ordered_json normalized = ordered_json::array();
+  for (const ordered_json& message : messages) {
+    if (!message.is_object()) throw UserError(ExitCode::bad_content, name + ": a message is not a JSON object");
+    const ordered_json* reasoning = nullptr;
+    for (const char* field : reasoning_fields) {
+      const auto found = message.find(field);
+      if (reasoning == nullptr && found != message.end() && !found->is_null()) reasoning = &*found;
+    }
+    ordered_json copy = ordered_json::object();
+    if (reasoning != nullptr) copy["thinking"] = *reasoning;
+    for (const auto& [key, value] : message.items()) {
+      if (!value.is_null()) copy[key] = value;
+    }
+    if (reasoning != nullptr) copy["reasoning_content"] = *reasoning;
+    normalized.push_back(std::move(copy));
+  }
+  return normalized;
+}
+
+std::vector<TextRange> ranges_of(const jinja::MarkedText& text, uint8_t mark) {
+  std::vector<TextRange> ranges;
+  for (const jinja::MarkedSpan& span : text.spans()) {
+    if ((span.marks & mark) == 0) continue;
+    if (!ranges.empty() && ranges.back().end == span.begin) {
+      ranges.back().end = span.end;
+    } else {
+      ranges.push_back({span.begin, span.end});
+    }
+  }
+  return ranges;
+}
+
+std::string with_slash(const std::string& folder) {
+  return folder.empty() || folder.ends_with('/') ? folder : folder + "/";
+}
+
+std::string read_template_file(const fs::path& path) {
+  return FileHandle::open_to_read(path.string()).read_text(static_cast<int64_t>(jinja::max_template_bytes));
+}
+
+nlohmann::json read_config(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return nlohmann::json::object();
+  nlohmann::json config = read_json(FileHandle::open_to_read(path));
+  return config.is_object() ? config : nlohmann::json::object();
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view source, const std::string& name)
+    : template_(std::make_shared<const jinja::Template>(jinja::parse_template(source, name))) {}
+
+bool ChatTemplate::has_generation() const { return template_->has_generation; }
+const std::string& ChatTemplate::name() const { return template_->name; }
+
+RenderedChat ChatTemplate::render(const Conversation& conversation, const ChatVariables& variables,
+                                  const ChatRenderOptions& options) const {
+  const ValueReader content(name(), jinja::mark::data), plain(name(), 0);
+  std::vector<std::pair<std::string, jinja::Value>> values = {
+      {"messages", content.read(normalized_messages(conversation.messages, name()))},
+      {"tools", content.read(conversation.tools)},
+      {"documents", jinja::None{}},
+      {"add_generation_prompt", options.add_generation_prompt}};
+  for (const auto& [key, value] : variables) values.emplace_back(key, plain.read(value));
+  jinja::Evaluator evaluator(*template_, {});
+  evaluator.now = options.now;
+  const jinja::MarkedText text = evaluator.render(values);
+  return {text.bytes(), ranges_of(text, jinja::mark::data), ranges_of(text, jinja::mark::generated)};
+}
+
+std::vector<ChatTemplateFile> read_chat_templates(const std::string& folder) {
+  std::vector<ChatTemplateFile> templates;
+  std::error_code ignored;
+  const std::string base = with_slash(folder), main_file = base + "chat_template.jinja";
+  if (fs::is_regular_file(main_file, ignored))
+    templates.push_back({"default", read_template_file(main_file), main_file});
+  const std::string more = base + "additional_chat_templates";
+  if (fs::is_directory(more, ignored)) {
+    for (const auto& entry : fs::directory_iterator(more, ignored)) {
+      if (entry.path().extension() != ".jinja") continue;
+      templates.push_back({entry.path().stem().string(), read_template_file(entry.path()), entry.path().string()});
+    }
+    std::sort(templates.begin(), templates.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  }
+  if (!templates.empty()) return templates;
+  const std::string path = base + "tokenizer_config.json";
+  const nlohmann::json config = read_config(path);
+  const nlohmann::json found = config.value("chat_template", nlohmann::json());
+  if (found.is_string()) {
+    templates.push_back({"default", found.get<std::string>(), path + " (chat_template)"});
+  } else if (found.is_object()) {
+    for (const auto& [name, source] : found.items()) {
+      if (source.is_string())
+        templates.push_back({name, source.get<std::string>(), path + " (chat_template " + name + ")"});
+    }
+  } else if (found.is_array()) {
+    for (const nlohmann::json& entry : found) {
+      const bool is_named = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                            entry.contains("template") && entry["template"].is_string();
+      if (!is_named)
+        throw UserError(ExitCode::bad_content,
+                        path + ": chat_template is a list whose entries need \"name\" and \"template\"");
+      const std::string name = entry["name"];
+      templates.push_back({name, entry["template"].get<std::string>(), path + " (chat_template " + name + ")"});
+    }
+  } else if (!found.is_null()) {
+    throw UserError(ExitCode::bad_content, path + ": chat_template must be a text or a list");
+  }
+  return templates;
+}
+
+ChatVariables read_special_tokens(const std::string& folder) {
+  static constexpr const char* names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                          "pad_token", "cls_token", "mask_token"};
+  ChatVariables variables;
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const nlohmann::json config = read_config(with_slash(folder) + file);
+    for (const char* name : names) {
+      const auto found = config.find(name);
+      if (found == config.end() || found->is_null()) continue;
+      const nlohmann::json content = found->is_object() ? found->value("content", nlohmann::json()) : *found;
+      const bool is_known =
+          std::any_of(variables.begin(), variables.end(), [&](const auto& entry) { return entry.first == name; });
+      if (content.is_string() && !is_known) variables.emplace_back(name, content.get<std::string>());
+    }
+  }
+  return variables;
+}
+
+}  // namespace llmtrain

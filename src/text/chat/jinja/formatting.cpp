@@ -1,0 +1,199 @@
+#include "text/chat/jinja/formatting.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "text/chat/jinja/printing.hpp"
+#include "text/chat/jinja/python_text.hpp"
+
+namespace llmtrain::jinja {
+namespace {
+
+constexpr int64_t max_width = 1000;
+
+/// One conversion of a format: what stands between % and its letter.
+struct Conversion {
+  std::string flags;
+  int64_t width = 0;
+  int64_t precision = -1;
+  char letter = 's';
+};
+
+MarkedText padded(MarkedText text, const Conversion& conversion) {
+  const int64_t missing = conversion.width - count_code_points(text.bytes());
+  if (missing <= 0) return text;
+  const MarkedText spaces(std::string(static_cast<size_t>(missing), ' '));
+  const bool is_left = conversion.flags.find('-') != std::string::npos;
+  MarkedText result = is_left ? text : spaces;
+  result.append(is_left ? spaces : text);
+  return result;
+}
+
+std::string printed_number(const Conversion& conversion, const Value& value) {
+  const bool is_float = std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos;
+  std::string format = "%" + conversion.flags + std::to_string(conversion.width);
+  if (conversion.precision >= 0) format += "." + std::to_string(conversion.precision);
+  std::array<char, 2048> buffer{};
+  if (is_float) {
+    format += conversion.letter;
+    std::snprintf(buffer.data(), buffer.size(), format.c_str(), *value.number());
+  } else {
+    const int64_t number = value.integer() ? *value.integer() : static_cast<int64_t>(*value.number());
+    format += "l";
+    format += conversion.letter == 'i' || conversion.letter == 'u' ? 'd' : conversion.letter;
+    std::snprintf(buffer.data(), buffer.size(), format.c_str(), number);
+  }
+  return buffer.data();
+}
+
+class PercentFormat {
+ public:
+  PercentFormat(Evaluator& evaluator, const MarkedText& format, const Value& values)
+      : evaluator_(evaluator), format_(format), values_(values) {}
+
+  Value run() {
+    const std::string& text = format_.bytes();
+    const Sequence* tuple = values_.as_sequence();
+    if (tuple != nullptr && tuple->kind == SequenceKind::tuple) {
+      arguments_ = tuple->items;
+    } else {
+      arguments_ = {values_};
+    }
+    while (at_ < text.size()) {
+      const size_t percent = std::min(text.find('%', at_), text.size());
+      result_.append(format_, at_, percent);
+      at_ = percent + 1;
+      if (percent < text.size()) convert();
+    }
+    const bool is_container = values_.as_dict() != nullptr || (tuple != nullptr && tuple->kind != SequenceKind::tuple);
+    if (used_ < arguments_.size() && !is_container) {
+      evaluator_.fail("not all arguments are converted by the format");
+    }
+    return evaluator_.text(std::move(result_));
+  }
+
+ private:
+  char peek() const { return at_ < format_.size() ? format_.bytes()[at_] : '\0'; }
+  int64_t take_number() {
+    int64_t number = 0;
+    while (peek() >= '0' && peek() <= '9') {
+      number = number * 10 + (peek() - '0');
+      if (number > max_width) evaluator_.fail(fmt::format("a width in a format is above {}", max_width));
+      ++at_;
+    }
+    return number;
+  }
+  Value next_value() {
+    if (used_ >= arguments_.size()) evaluator_.fail("the format has too few arguments");
+    return arguments_[used_++];
+  }
+
+  void convert() {
+    std::optional<Value> by_name;
+    if (peek() == '(') {
+      const size_t close = format_.bytes().find(')', at_);
+      if (close == std::string::npos || values_.as_dict() == nullptr) evaluator_.fail("the format needs a dict");
+      const Value* found = values_.as_dict()->find(std::string_view(format_.bytes()).substr(at_ + 1, close - at_ - 1));
+      if (found == nullptr) evaluator_.fail("the format names a key that the dict does not have");
+      by_name = *found;
+      at_ = close + 1;
+    }
+    Conversion conversion;
+    while (peek() != '\0' && std::string_view("-+ #0").find(peek()) != std::string_view::npos) {
+      if (conversion.flags.find(peek()) == std::string::npos) conversion.flags += peek();
+      ++at_;
+    }
+    conversion.width = take_number();
+    if (peek() == '.') {
+      ++at_;
+      conversion.precision = take_number();
+    }
+    conversion.letter = peek();
+    ++at_;
+    if (conversion.letter == '%') return result_.append("%");
+    append(conversion, by_name ? *by_name : next_value());
+  }
+
+  void append(const Conversion& conversion, const Value& value) {
+    if (conversion.letter == 's' || conversion.letter == 'r' || conversion.letter == 'a') {
+      MarkedText text = to_text(evaluator_, value);
+      if (conversion.letter != 's' && value.as_text() != nullptr)
+        text = MarkedText(quoted(text.bytes()), text.all_marks());
+      if (conversion.precision >= 0 && conversion.precision < count_code_points(text.bytes())) {
+        text = text.slice(0, CodePointOffsets(text.bytes()).at(conversion.precision));
+      }
+      result_.append(padded(std::move(text), conversion));
+    } else if (conversion.letter != '\0' &&
+               std::string_view("diuxXoeEfFgG").find(conversion.letter) != std::string_view::npos) {
+      const bool needs_integer = std::string_view("xXo").find(conversion.letter) != std::string_view::npos;
+      const bool fits = value.number() && *value.number() > -9e18 && *value.number() < 9e18;
+      if (!fits || (needs_integer && !value.integer())) {
+        evaluator_.require_defined(value);
+        evaluator_.fail(fmt::format("a {} cannot be formatted by %{}", value.type_name(), conversion.letter));
+      }
+      result_.append(printed_number(conversion, value));
+    } else {
+      evaluator_.fail("the format has a conversion that is not supported");
+    }
+    evaluator_.check_text(result_.size());
+    evaluator_.charge(1);
+  }
+
+  Evaluator& evaluator_;
+  const MarkedText& format_;
+  const Value& values_;
+  std::vector<Value> arguments_;
+  size_t at_ = 0, used_ = 0;
+  MarkedText result_;
+};
+
+}  // namespace
+
+Value format_percent(Evaluator& evaluator, const MarkedText& format, const Value& values) {
+  return PercentFormat(evaluator, format, values).run();
+}
+
+Value format_braces(Evaluator& evaluator, const MarkedText& format, const Arguments& arguments) {
+  const std::string& text = format.bytes();
+  MarkedText result;
+  size_t next = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t brace = std::min(text.find_first_of("{}", at), text.size());
+    result.append(format, at, brace);
+    at = brace + 1;
+    if (brace == text.size()) break;
+    if (at < text.size() && text[at] == text[brace]) {
+      result.append(text.substr(at++, 1));
+      continue;
+    }
+    const size_t close = text.find('}', at);
+    if (text[brace] == '}' || close == std::string::npos) evaluator.fail("a single brace in a format");
+    const std::string field = text.substr(at, close - at);
+    at = close + 1;
+    const bool is_number = !field.empty() && field.size() < 9 &&
+                           std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const Value* value = nullptr;
+    if (field.empty() || is_number) {
+      const size_t place = field.empty() ? next++ : std::stoul(field);
+      if (place < arguments.positional.size()) value = &arguments.positional[place];
+    } else {
+      for (const auto& [name, given] : arguments.named) {
+        if (name == field) value = &given;
+      }
+      if (field.find_first_of(".[:!") != std::string::npos) {
+        evaluator.fail(
+            fmt::format("the field {{{}}} of a format is not supported: only {{}}, {{0}} and {{name}} are", field));
+      }
+    }
+    if (value == nullptr) evaluator.fail(fmt::format("the field {{{}}} of a format has no value", field));
+    result.append(to_text(evaluator, *value));
+    evaluator.check_text(result.size());
+    evaluator.charge(1);
+  }
+  return evaluator.text(std::move(result));
+}
+
+}  // namespace llmtrain::jinja

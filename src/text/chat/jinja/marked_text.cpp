@@ -1,0 +1,53 @@
+#include "text/chat/jinja/marked_text.hpp"
+
+#include <algorithm>
+
+namespace llmtrain::jinja {
+
+MarkedText::MarkedText(std::string bytes, uint8_t marks) : bytes_(std::move(bytes)) {
+  if (marks != 0) append_span({0, bytes_.size(), marks});
+}
+
+uint8_t MarkedText::all_marks() const {
+  uint8_t all = 0;
+  for (const MarkedSpan& span : spans_) all = static_cast<uint8_t>(all | span.marks);
+  return all;
+}
+
+void MarkedText::append_span(const MarkedSpan& span) {
+  if (span.begin >= span.end || span.marks == 0) return;
+  if (!spans_.empty() && spans_.back().end == span.begin && spans_.back().marks == span.marks) {
+    spans_.back().end = span.end;
+  } else {
+    spans_.push_back(span);
+  }
+}
+
+void MarkedText::append(const MarkedText& text, size_t begin, size_t end) {
+  const size_t base = bytes_.size();
+  bytes_.append(text.bytes_, begin, end - begin);
+  for (const MarkedSpan& span : text.spans_) {
+    const size_t from = std::max(span.begin, begin), to = std::min(span.end, end);
+    if (from < to) append_span({base + from - begin, base + to - begin, span.marks});
+  }
+}
+
+MarkedText MarkedText::slice(size_t begin, size_t end) const {
+  MarkedText part;
+  part.append(*this, begin, end);
+  return part;
+}
+
+void MarkedText::add_marks(uint8_t marks) {
+  MarkedText marked;
+  size_t done = 0;
+  for (const MarkedSpan& span : spans_) {
+    marked.append_span({done, span.begin, marks});
+    marked.append_span({span.begin, span.end, static_cast<uint8_t>(span.marks | marks)});
+    done = span.end;
+  }
+  marked.append_span({done, bytes_.size(), marks});
+  spans_ = std::move(marked.spans_);
+}
+
+}  // namespace llmtrain::jinja

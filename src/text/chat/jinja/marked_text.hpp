@@ -1,0 +1,50 @@
+#pragma once
+// A string that remembers where its bytes come from. Marks follow the bytes through slices, joins and replacements, so
+// that the rendered text says which of its parts are content of the row and which the model is to generate.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmtrain::jinja {
+
+/// Bits of a mark.
+namespace mark {
+inline constexpr uint8_t data = 1;       ///< from the variables of the template, not its own text
+inline constexpr uint8_t generated = 2;  ///< inside a generation block
+}  // namespace mark
+
+struct MarkedSpan {
+  size_t begin = 0;
+  size_t end = 0;
+  uint8_t marks = 0;  ///< never 0
+};
+
+/// Well-formed UTF-8 with marks. Spans are in order, do not overlap, and neighbours that touch have different marks.
+class MarkedText {
+ public:
+  MarkedText() = default;
+  explicit MarkedText(std::string bytes, uint8_t marks = 0);
+
+  const std::string& bytes() const { return bytes_; }
+  std::span<const MarkedSpan> spans() const { return spans_; }
+  size_t size() const { return bytes_.size(); }
+  uint8_t all_marks() const;  ///< union over the text
+
+  void append(std::string_view bytes) { bytes_ += bytes; }
+  void append(const MarkedText& text) { append(text, 0, text.size()); }
+  void append(const MarkedText& text, size_t begin, size_t end);  ///< bytes [begin, end) of another text
+  MarkedText slice(size_t begin, size_t end) const;
+  void add_marks(uint8_t marks);  ///< to the whole text
+
+ private:
+  void append_span(const MarkedSpan& span);
+
+  std::string bytes_;
+  std::vector<MarkedSpan> spans_;
+};
+
+}  // namespace llmtrain::jinja

@@ -1,0 +1,273 @@
+// Execution of statements.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "text/chat/jinja/ast.hpp"
+#include "text/chat/jinja/evaluator.hpp"
+#include "text/chat/jinja/printing.hpp"
+
+namespace llmtrain::jinja {
+namespace {
+
+/// The variable `loop`.
+class Loop : public Object {
+ public:
+  Loop(const For& statement, std::shared_ptr<const Sequence> items, int64_t level)
+      : statement_(statement), items_(std::move(items)), level_(level) {}
+
+  std::string type_name() const override { return "LoopContext"; }
+  uint32_t depth() const override { return items_->depth + 1; }
+  bool is_callable() const override { return statement_.is_recursive; }
+
+  std::optional<Value> attribute(Evaluator&, std::string_view name) const override {
+    const auto size = static_cast<int64_t>(items_->items.size());
+    const std::pair<std::string_view, int64_t> numbers[] = {
+        {"index", at + 1}, {"index0", at},        {"revindex", size - at}, {"revindex0", size - at - 1},
+        {"length", size},  {"depth", level_ + 1}, {"depth0", level_}};
+    for (const auto& [known, number] : numbers) {
+      if (known == name) return Value(number);
+    }
+    if (name == "first") return Value(at == 0);
+    if (name == "last") return Value(at + 1 == size);
+    if (name == "previtem") return neighbour(at - 1, "there is no previous item");
+    if (name == "nextitem") return neighbour(at + 1, "there is no next item");
+    if (name == "cycle") return Value(std::shared_ptr<Object>(std::make_shared<Cycle>(at)));
+    return std::nullopt;
+  }
+
+  Value call(Evaluator& evaluator, const Arguments& arguments) override {
+    if (!statement_.is_recursive) evaluator.fail("only the loop of a recursive for can be called");
+    const Bound bound(evaluator, "loop", arguments, {"iterable"}, 1);
+    Evaluator::Capture capture(evaluator);
+    statement_.run_over(evaluator, bound[0], level_ + 1);
+    return evaluator.text(std::move(capture.text));
+  }
+
+  int64_t at = 0;
+
+ private:
+  /// loop.cycle at one place of the loop.
+  class Cycle : public Object {
+   public:
+    explicit Cycle(int64_t place) : place_(place) {}
+    std::string type_name() const override { return "method"; }
+    bool is_callable() const override { return true; }
+    Value call(Evaluator& evaluator, const Arguments& arguments) override {
+      if (arguments.positional.empty()) evaluator.fail("loop.cycle needs something to cycle");
+      return arguments.positional[static_cast<size_t>(place_) % arguments.positional.size()];
+    }
+
+   private:
+    int64_t place_;
+  };
+
+  Value neighbour(int64_t place, const char* description) const {
+    if (place < 0 || place >= static_cast<int64_t>(items_->items.size())) return Value::undefined(description);
+    return items_->items[static_cast<size_t>(place)];
+  }
+
+  const For& statement_;
+  std::shared_ptr<const Sequence> items_;
+  int64_t level_;
+};
+
+class MacroObject : public Object {
+ public:
+  MacroObject(const MacroDefinition& definition, std::shared_ptr<Scope> scope)
+      : definition_(definition), scope_(std::move(scope)) {}
+  std::string type_name() const override { return "Macro"; }
+  bool is_callable() const override { return true; }
+  std::optional<Value> attribute(Evaluator&, std::string_view name) const override {
+    if (name == "name") return Value::text(definition_.name);
+    if (name == "catch_kwargs") return Value(definition_.takes_kwargs);
+    if (name == "catch_varargs") return Value(definition_.takes_varargs);
+    if (name == "caller") return Value(definition_.takes_caller);
+    return std::nullopt;
+  }
+
+  Value call(Evaluator& evaluator, const Arguments& arguments) override {
+    const Evaluator::Inner inner(evaluator, scope_);
+    bind(evaluator, arguments);
+    Evaluator::Capture capture(evaluator);
+    evaluator.run(definition_.body);
+    return evaluator.text(std::move(capture.text));
+  }
+
+ private:
+  void bind(Evaluator& evaluator, const Arguments& arguments) const {
+    const auto& parameters = definition_.parameters;
+    std::vector<std::pair<std::string, Value>> named = arguments.named;
+    const auto take_named = [&](std::string_view name) -> std::optional<Value> {
+      const auto found =
+          std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == name; });
+      if (found == named.end()) return std::nullopt;
+      Value value = found->second;
+      named.erase(found);
+      return value;
+    };
+    std::vector<std::optional<Value>> given(parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      given[i] = i < arguments.positional.size() ? arguments.positional[i] : take_named(parameters[i].first);
+    }
+    const bool has_caller_parameter =
+        std::any_of(parameters.begin(), parameters.end(), [](const auto& entry) { return entry.first == "caller"; });
+    if (definition_.takes_caller && !has_caller_parameter) {
+      evaluator.assign("caller", take_named("caller").value_or(Value::undefined("No caller defined")));
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& [name, standard] = parameters[i];
+      if (!given[i]) {
+        given[i] = standard != nullptr ? evaluator.evaluate(*standard)
+                                       : Value::undefined(fmt::format("parameter '{}' was not provided", name));
+      }
+      evaluator.assign(name, *given[i]);
+    }
+    bind_rest(evaluator, arguments, std::move(named));
+  }
+
+  void bind_rest(Evaluator& evaluator, const Arguments& arguments,
+                 std::vector<std::pair<std::string, Value>> named) const {
+    const size_t expected = definition_.parameters.size();
+    if (definition_.takes_kwargs) {
+      std::vector<std::pair<Value, Value>> entries;
+      for (auto& [name, value] : named) entries.emplace_back(Value::text(name), std::move(value));
+      evaluator.assign("kwargs", evaluator.dict(std::move(entries)));
+    } else if (!named.empty()) {
+      evaluator.fail(fmt::format("macro '{}' takes no keyword argument '{}'", definition_.name, named.front().first));
+    }
+    if (definition_.takes_varargs) {
+      std::vector<Value> rest;
+      for (size_t i = expected; i < arguments.positional.size(); ++i) rest.push_back(arguments.positional[i]);
+      evaluator.assign("varargs", evaluator.list(std::move(rest), SequenceKind::tuple));
+    } else if (arguments.positional.size() > expected) {
+      evaluator.fail(fmt::format("macro '{}' takes not more than {} arguments", definition_.name, expected));
+    }
+  }
+
+  const MacroDefinition& definition_;
+  std::shared_ptr<Scope> scope_;
+};
+
+Value make_macro(Evaluator& evaluator, const MacroDefinition& definition) {
+  evaluator.keep(evaluator.scope());
+  return std::shared_ptr<Object>(std::make_shared<MacroObject>(definition, evaluator.scope()));
+}
+
+/// Runs a body in a scope of its own and returns its output.
+Flow run_captured(Evaluator& evaluator, const Body& body, MarkedText& text) {
+  const Evaluator::Inner inner(evaluator);
+  Evaluator::Capture capture(evaluator);
+  const Flow flow = evaluator.run(body);
+  text = std::move(capture.text);
+  return flow;
+}
+
+Value apply_filter(Evaluator& evaluator, const Expression* filter, MarkedText text) {
+  Value value = evaluator.text(std::move(text));
+  if (filter == nullptr) return value;
+  evaluator.push_captured(std::move(value));
+  Value result = evaluator.evaluate(*filter);
+  evaluator.pop_captured();
+  return result;
+}
+
+}  // namespace
+
+Flow Data::run(Evaluator& evaluator) const {
+  evaluator.print(text);
+  return Flow::next;
+}
+
+Flow Print::run(Evaluator& evaluator) const {
+  evaluator.print(to_text(evaluator, evaluator.evaluate(*value)));
+  return Flow::next;
+}
+
+Flow If::run(Evaluator& evaluator) const {
+  for (const auto& [test, body] : branches) {
+    if (evaluator.evaluate(*test).truth()) return evaluator.run(body);
+  }
+  return evaluator.run(otherwise);
+}
+
+Flow For::run(Evaluator& evaluator) const { return run_over(evaluator, evaluator.evaluate(*items), 0); }
+
+Flow For::run_over(Evaluator& evaluator, const Value& over, int64_t depth) const {
+  std::shared_ptr<const Sequence> sequence = evaluator.items(over);
+  if (condition != nullptr) {
+    std::vector<Value> chosen;
+    for (const Value& item : sequence->items) {
+      const Evaluator::Inner inner(evaluator);
+      evaluator.assign(target, item);
+      if (evaluator.evaluate(*condition).truth()) chosen.push_back(item);
+    }
+    sequence = evaluator.list(std::move(chosen)).shared<const Sequence>();
+  }
+  if (sequence->items.empty()) {
+    const Evaluator::Inner inner(evaluator);
+    return evaluator.run(otherwise);
+  }
+  const auto loop = std::make_shared<Loop>(*this, sequence, depth);
+  if (loop->depth() > max_value_depth) evaluator.fail("loops are nested too deeply in values");
+  for (const Value& item : sequence->items) {
+    const Evaluator::Inner inner(evaluator);
+    evaluator.charge(1);
+    evaluator.assign("loop", Value(std::shared_ptr<Object>(loop)));
+    evaluator.assign(target, item);
+    if (evaluator.run(body) == Flow::leave_loop) break;
+    ++loop->at;
+  }
+  return Flow::next;
+}
+
+Flow Set::run(Evaluator& evaluator) const {
+  evaluator.assign(target, evaluator.evaluate(*value));
+  return Flow::next;
+}
+
+Flow SetBlock::run(Evaluator& evaluator) const {
+  MarkedText text;
+  const Flow flow = run_captured(evaluator, body, text);
+  if (flow == Flow::next) evaluator.assign(target, apply_filter(evaluator, filter, std::move(text)));
+  return flow;
+}
+
+Flow Macro::run(Evaluator& evaluator) const {
+  evaluator.assign(definition.name, make_macro(evaluator, definition));
+  return Flow::next;
+}
+
+Flow CallBlock::run(Evaluator& evaluator) const {
+  const Value function = evaluator.evaluate(*call->callee);
+  Arguments arguments = evaluator.arguments(call->arguments);
+  arguments.named.emplace_back("caller", make_macro(evaluator, caller));
+  evaluator.print(to_text(evaluator, evaluator.call(function, arguments)));
+  return Flow::next;
+}
+
+Flow FilterBlock::run(Evaluator& evaluator) const {
+  MarkedText text;
+  const Flow flow = run_captured(evaluator, body, text);
+  if (flow == Flow::next) evaluator.print(to_text(evaluator, apply_filter(evaluator, filter, std::move(text))));
+  return flow;
+}
+
+Flow With::run(Evaluator& evaluator) const {
+  std::vector<Value> values;
+  for (const auto& variable : variables) values.push_back(evaluator.evaluate(*variable.second));
+  const Evaluator::Inner inner(evaluator);
+  for (size_t i = 0; i < values.size(); ++i) evaluator.assign(variables[i].first, values[i]);
+  return evaluator.run(body);
+}
+
+Flow Generation::run(Evaluator& evaluator) const {
+  MarkedText text;
+  run_captured(evaluator, body, text);
+  text.add_marks(mark::generated);
+  evaluator.print(text);
+  return Flow::next;
+}
+
+}  // namespace llmtrain::jinja

@@ -1,0 +1,102 @@
+// Tests of Jinja: `value is name`.
+
+#include <fmt/format.h>
+
+#include "text/chat/jinja/filters.hpp"
+#include "text/chat/jinja/operators.hpp"
+#include "text/chat/jinja/printing.hpp"
+#include "text/chat/jinja/python_text.hpp"
+
+namespace llmtrain::jinja {
+namespace value_tests {
+namespace {
+
+using Args = const Arguments&;
+
+const Value& only_argument(Evaluator& evaluator, Args arguments) {
+  if (arguments.positional.size() != 1 || !arguments.named.empty()) evaluator.fail("the test needs one argument");
+  return arguments.positional.front();
+}
+
+template <Comparison compare>
+bool compares(Evaluator& evaluator, const Value& input, Args arguments) {
+  return compare(evaluator, input, only_argument(evaluator, arguments));
+}
+
+bool is_divisible(Evaluator& evaluator, const Value& input, const Value& by) {
+  return modulo(evaluator, input, by).number() == 0.0;
+}
+
+bool has_case(Evaluator& evaluator, const Value& input, bool (*wanted)(char32_t), bool (*other)(char32_t)) {
+  const std::string text = to_text(evaluator, input).bytes();
+  bool found = false;
+  for (size_t i = 0; i < text.size();) {
+    const char32_t c = next_code_point(text, i);
+    if (other(c)) return false;
+    found = found || wanted(c);
+  }
+  return found;
+}
+
+bool is_int(const Value& value) { return value.as_int() != nullptr; }
+
+constexpr TestEntry tests[] = {
+    {"boolean", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr; }},
+    {"callable", [](Evaluator&, const Value& v,
+                    Args) { return v.is_undefined() || (v.as_object() != nullptr && v.as_object()->is_callable()); }},
+    {"defined", [](Evaluator&, const Value& v, Args) { return !v.is_undefined(); }},
+    {"divisibleby", [](Evaluator& e, const Value& v, Args a) { return is_divisible(e, v, only_argument(e, a)); }},
+    {"eq", compares<is_equal>},
+    {"equalto", compares<is_equal>},
+    {"==", compares<is_equal>},
+    {"escaped", [](Evaluator&, const Value&, Args) { return false; }},
+    {"even", [](Evaluator& e, const Value& v, Args) { return is_divisible(e, v, Value(int64_t{2})); }},
+    {"false", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr && !*v.as_bool(); }},
+    {"filter", [](Evaluator&, const Value& v,
+                  Args) { return v.as_text() != nullptr && find_filter(v.as_text()->bytes()) != nullptr; }},
+    {"float", [](Evaluator&, const Value& v, Args) { return v.as_float() != nullptr; }},
+    {"ge", compares<is_at_least>},
+    {">=", compares<is_at_least>},
+    {"gt", compares<is_greater>},
+    {"greaterthan", compares<is_greater>},
+    {">", compares<is_greater>},
+    {"in", compares<is_in>},
+    {"integer", [](Evaluator&, const Value& v, Args) { return is_int(v); }},
+    {"iterable",
+     [](Evaluator&, const Value& v, Args) {
+       return v.is_undefined() || v.as_text() != nullptr || v.as_sequence() != nullptr || v.as_dict() != nullptr ||
+              (v.as_object() != nullptr && v.as_object()->type_name() == "LoopContext");
+     }},
+    {"le", compares<is_at_most>},
+    {"<=", compares<is_at_most>},
+    {"lower", [](Evaluator& e, const Value& v, Args) { return has_case(e, v, is_lower, is_upper); }},
+    {"lt", compares<is_less>},
+    {"lessthan", compares<is_less>},
+    {"<", compares<is_less>},
+    {"mapping", [](Evaluator&, const Value& v, Args) { return v.as_dict() != nullptr; }},
+    {"ne", compares<is_not_equal>},
+    {"!=", compares<is_not_equal>},
+    {"none", [](Evaluator&, const Value& v, Args) { return v.is_none(); }},
+    {"number", [](Evaluator&, const Value& v, Args) { return v.number().has_value(); }},
+    {"odd", [](Evaluator& e, const Value& v, Args) { return modulo(e, v, Value(int64_t{2})).number() == 1.0; }},
+    {"sameas", [](Evaluator& e, const Value& v, Args a) { return is_same(v, only_argument(e, a)); }},
+    {"sequence",
+     [](Evaluator&, const Value& v, Args) {
+       const Sequence* items = v.as_sequence();
+       return v.is_undefined() || v.as_text() != nullptr || v.as_dict() != nullptr ||
+              (items != nullptr && items->kind < SequenceKind::keys);
+     }},
+    {"string", [](Evaluator&, const Value& v, Args) { return v.as_text() != nullptr; }},
+    {"test", [](Evaluator&, const Value& v,
+                Args) { return v.as_text() != nullptr && find_test(v.as_text()->bytes()) != nullptr; }},
+    {"true", [](Evaluator&, const Value& v, Args) { return v.as_bool() != nullptr && *v.as_bool(); }},
+    {"undefined", [](Evaluator&, const Value& v, Args) { return v.is_undefined(); }},
+    {"upper", [](Evaluator& e, const Value& v, Args) { return has_case(e, v, is_upper, is_lower); }},
+};
+
+}  // namespace
+}  // namespace value_tests
+
+const TestEntry* find_test(std::string_view name) { return find_entry(value_tests::tests, name); }
+
+}  // namespace llmtrain::jinja

@@ -1,0 +1,285 @@
+// Filters of single values: text and numbers.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "text/chat/jinja/filters.hpp"
+#include "text/chat/jinja/formatting.hpp"
+#include "text/chat/jinja/methods.hpp"
+#include "text/chat/jinja/operators.hpp"
+#include "text/chat/jinja/printing.hpp"
+#include "text/chat/jinja/python_text.hpp"
+
+namespace llmtrain::jinja {
+namespace text_filters {
+namespace {
+
+using Args = const Arguments&;
+
+Value call_method(Evaluator& evaluator, const Value& input, std::string_view name, Args arguments) {
+  const Value text = to_text(evaluator, input);
+  return evaluator.call(*find_method(evaluator, text, name), arguments);
+}
+
+template <Case wanted>
+Value change_case(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "the filter", arguments, {});
+  const MarkedText text = to_text(evaluator, input);
+  return evaluator.text(with_case(text.bytes(), wanted), text.all_marks());
+}
+
+/// Jinja's own title: a word begins after white space, "-", "(", "{", "[" and "<".
+Value title(Evaluator& evaluator, const Value& input, Args) {
+  const MarkedText text = to_text(evaluator, input);
+  std::string result;
+  bool begins = true;
+  for (size_t i = 0; i < text.size();) {
+    const size_t begin = i;
+    const char32_t c = next_code_point(text.bytes(), i);
+    const std::string_view character = std::string_view(text.bytes()).substr(begin, i - begin);
+    result += with_case(character, begins ? Case::upper : Case::lower);
+    begins = is_python_space(c) ||
+             (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != std::string_view::npos);
+  }
+  return evaluator.text(std::move(result), text.all_marks());
+}
+
+Value default_value(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "default", arguments, {"default_value", "boolean"});
+  const bool is_missing = input.is_undefined() || (bound.truth(1, false) && !input.truth());
+  if (!is_missing) return input;
+  return bound.has(0) ? bound[0] : Value::text("");
+}
+
+Value escape(Evaluator& evaluator, const Value& input, Args) {
+  static constexpr std::string_view characters = "&<>'\"";
+  static constexpr const char* names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+  const MarkedText text = to_text(evaluator, input);
+  MarkedText result;
+  size_t done = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const size_t found = characters.find(text.bytes()[i]);
+    if (found == std::string_view::npos) continue;
+    result.append(text, done, i);
+    result.append(names[found]);
+    done = i + 1;
+  }
+  result.append(text, done, text.size());
+  return evaluator.text(std::move(result));
+}
+
+/// Digits as int() and float() read them: without white space around them and "_" between digits.
+std::string number_digits(std::string_view text) {
+  const size_t begin = skip_python_spaces(text, 0), end = strip_python_spaces_right(text, begin, text.size());
+  std::string digits;
+  for (size_t i = begin; i < end; ++i) {
+    const bool is_between = i > begin && i + 1 < end && text[i - 1] != '_' && text[i + 1] != '_';
+    if (text[i] != '_' || !is_between) digits += text[i];
+  }
+  return digits.starts_with('+') && !digits.starts_with("+-") ? digits.substr(1) : digits;
+}
+
+std::optional<double> read_float(std::string_view text) {
+  const std::string digits = number_digits(text);
+  double number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (digits.empty() || end != digits.data() + digits.size() || error == std::errc::invalid_argument)
+    return std::nullopt;
+  return number;
+}
+
+std::optional<int64_t> read_integer(std::string_view text, int base) {
+  std::string digits = number_digits(text);
+  const bool is_negative = digits.starts_with('-');
+  const std::string prefix = base == 16 ? "0x" : base == 8 ? "0o" : base == 2 ? "0b" : "none";
+  if (digits.substr(is_negative ? 1 : 0).starts_with(prefix)) digits.erase(is_negative ? 1 : 0, 2);
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
+  if (digits.empty() || end != digits.data() + digits.size() || error != std::errc()) return std::nullopt;
+  return number;
+}
+
+Value to_integer(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "int", arguments, {"default", "base"});
+  const int64_t base = bound.integer(1, 10);
+  evaluator.require_defined(input);
+  std::optional<double> number = input.number();
+  if (input.integer()) return *input.integer();
+  if (const MarkedText* text = input.as_text()) {
+    if (base < 2 || base > 36) evaluator.fail("the base of int must be 2 to 36");
+    if (const auto whole = read_integer(text->bytes(), static_cast<int>(base))) return *whole;
+    number = read_float(text->bytes());
+  }
+  if (number && std::abs(*number) < 9.2e18) return static_cast<int64_t>(*number);
+  if (number && std::isfinite(*number)) evaluator.fail("an integer does not fit 64 bits");
+  return bound.has(0) ? bound[0] : Value(int64_t{0});
+}
+
+Value to_float(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "float", arguments, {"default"});
+  evaluator.require_defined(input);
+  if (input.number()) return *input.number();
+  const std::optional<double> number = input.as_text() != nullptr ? read_float(input.as_text()->bytes()) : std::nullopt;
+  if (number) return *number;
+  return bound.has(0) ? bound[0] : Value(0.0);
+}
+
+Value round_number(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "round", arguments, {"precision", "method"});
+  const int64_t precision = bound.integer(0, 0);
+  const std::string method = bound.has(1) ? bound.text(1).bytes() : "common";
+  if (!input.number()) evaluator.fail(fmt::format("a {} cannot be rounded", input.type_name()));
+  if (precision < -300 || precision > 300) evaluator.fail("the precision of round must be -300 to 300");
+  const double number = *input.number();
+  if (method == "common") {
+    if (input.integer() && precision >= 0) return *input.integer();
+    if (precision <= 0) {
+      const double unit = std::pow(10.0, static_cast<double>(-precision));
+      return std::nearbyint(number / unit) * unit;
+    }
+    double rounded = number;
+    const std::string digits = fmt::format("{:.{}f}", number, precision);
+    std::from_chars(digits.data(), digits.data() + digits.size(), rounded);
+    return rounded;
+  }
+  if (method != "ceil" && method != "floor") evaluator.fail("the method of round must be common, ceil or floor");
+  const double unit = std::pow(10.0, static_cast<double>(precision));
+  return (method == "ceil" ? std::ceil(number * unit) : std::floor(number * unit)) / unit;
+}
+
+Value absolute(Evaluator& evaluator, const Value& input, Args) {
+  return input.number() && *input.number() < 0 ? negate(evaluator, input) : add(evaluator, Value(int64_t{0}), input);
+}
+
+Value format(Evaluator& evaluator, const Value& input, Args arguments) {
+  const MarkedText text = to_text(evaluator, input);
+  if (arguments.named.empty()) {
+    return format_percent(evaluator, text, evaluator.list(arguments.positional, SequenceKind::tuple));
+  }
+  if (!arguments.positional.empty()) evaluator.fail("format takes positional or named arguments, not both");
+  std::vector<std::pair<Value, Value>> entries;
+  for (const auto& [name, value] : arguments.named) entries.emplace_back(Value::text(name), value);
+  return format_percent(evaluator, text, evaluator.dict(std::move(entries)));
+}
+
+Value indent(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "indent", arguments, {"width", "first", "blank"});
+  const bool has_text = bound.has(0) && bound[0].as_text() != nullptr;
+  const int64_t width = has_text ? 0 : std::clamp<int64_t>(bound.integer(0, 4), 0, 10'000);
+  const MarkedText margin = has_text ? bound.text(0) : MarkedText(std::string(static_cast<size_t>(width), ' '));
+  const MarkedText text = to_text(evaluator, input);
+  const bool indents_first = bound.truth(1, false), indents_blank = bound.truth(2, false);
+  MarkedText result;
+  if (indents_first) result.append(margin);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.bytes().find('\n', begin), text.size());
+    if (begin > 0 && (indents_blank || end > begin)) result.append(margin);
+    result.append(text, begin, end);
+    if (end < text.size()) result.append(text, end, end + 1);
+    evaluator.check_text(result.size());
+    evaluator.charge(1);
+    begin = end + 1;
+  }
+  return evaluator.text(std::move(result));
+}
+
+Value truncate(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "truncate", arguments, {"length", "killwords", "end", "leeway"});
+  const MarkedText text = to_text(evaluator, input);
+  const MarkedText end = bound.has(2) ? bound.text(2) : MarkedText("...");
+  const int64_t most = bound.integer(0, 255), leeway = bound.is_given(3) ? bound.integer(3, 5) : 5;
+  const int64_t kept = most - count_code_points(end.bytes());
+  if (kept < 0) evaluator.fail("the length of truncate is below that of its end");
+  if (count_code_points(text.bytes()) <= most + std::max<int64_t>(leeway, 0)) return text;
+  size_t cut = CodePointOffsets(text.bytes()).at(kept);
+  if (!bound.truth(1, false)) {
+    const size_t space = cut == 0 ? std::string::npos : text.bytes().rfind(' ', cut - 1);
+    if (space != std::string::npos) cut = space;
+  }
+  MarkedText result = text.slice(0, cut);
+  result.append(end);
+  return evaluator.text(std::move(result));
+}
+
+Value to_json_filter(Evaluator& evaluator, const Value& input, Args arguments) {
+  const Bound bound(evaluator, "tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"});
+  JsonOptions options;
+  options.ascii = bound.truth(0, false);
+  options.sort_keys = bound.truth(3, false);
+  if (bound.is_given(1)) {
+    options.is_indented = true;
+    options.item_separator = ",";
+    const bool has_text = bound[1].as_text() != nullptr;
+    const int64_t width = has_text ? 0 : std::clamp<int64_t>(bound.integer(1, 0), 0, 1000);
+    options.indent = has_text ? bound.text(1) : MarkedText(std::string(static_cast<size_t>(width), ' '));
+  }
+  if (bound.is_given(2)) {
+    const std::shared_ptr<const Sequence> both = evaluator.items(bound[2]);
+    const bool are_texts =
+        both->items.size() == 2 && both->items[0].as_text() != nullptr && both->items[1].as_text() != nullptr;
+    if (!are_texts) evaluator.fail("the separators of tojson are two texts");
+    options.item_separator = both->items[0].as_text()->bytes();
+    options.key_separator = both->items[1].as_text()->bytes();
+  }
+  return evaluator.text(to_json(evaluator, input, options));
+}
+
+Value word_count(Evaluator& evaluator, const Value& input, Args) {
+  const MarkedText text = to_text(evaluator, input);
+  int64_t words = 0;
+  bool inside = false;
+  for (size_t i = 0; i < text.size();) {
+    const bool is_word = is_alphabetic(next_code_point(text.bytes(), i));
+    words += is_word && !inside ? 1 : 0;
+    inside = is_word;
+  }
+  return words;
+}
+
+Value text_of(Evaluator& evaluator, const Value& input, Args) { return to_text(evaluator, input); }
+
+constexpr FilterEntry filters[] = {
+    {"abs", absolute},
+    {"capitalize", change_case<Case::capitalized>},
+    {"center",
+     [](Evaluator& e, const Value& v, Args a) {
+       Arguments with_width = a;
+       if (a.positional.empty() && a.named.empty()) with_width.positional.emplace_back(int64_t{80});
+       return call_method(e, v, "center", with_width);
+     }},
+    {"d", default_value},
+    {"default", default_value},
+    {"e", escape},
+    {"escape", escape},
+    {"float", to_float},
+    {"forceescape", escape},
+    {"format", format},
+    {"indent", indent},
+    {"int", to_integer},
+    {"lower", change_case<Case::lower>},
+    {"replace", [](Evaluator& e, const Value& v, Args a) { return call_method(e, v, "replace", a); }},
+    {"round", round_number},
+    {"safe", text_of},
+    {"string", text_of},
+    {"title", title},
+    {"tojson", to_json_filter},
+    {"trim", [](Evaluator& e, const Value& v, Args a) { return call_method(e, v, "strip", a); }},
+    {"truncate", truncate},
+    {"upper", change_case<Case::upper>},
+    {"wordcount", word_count},
+};
+
+}  // namespace
+}  // namespace text_filters
+
+const FilterEntry* find_text_filter(std::string_view name) { return find_entry(text_filters::filters, name); }
+
+const FilterEntry* find_filter(std::string_view name) {
+  const FilterEntry* found = find_text_filter(name);
+  return found != nullptr ? found : find_sequence_filter(name);
+}
+
+}  // namespace llmtrain::jinja

@@ -1,0 +1,17 @@
+#pragma once
+// Chat templates for model folders without one, by the names that other programs use.
+
+#include <span>
+#include <string_view>
+
+namespace llmtrain {
+
+struct NamedTemplate {
+  std::string_view name;
+  std::string_view source;  ///< Jinja; generation blocks mark what the assistant generates, with its stop token
+};
+
+std::span<const NamedTemplate> named_templates();
+const NamedTemplate* find_named_template(std::string_view name);  ///< null if there is none
+
+}  // namespace llmtrain

@@ -1,0 +1,79 @@
+#include "train/final_weights.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/checkpoint_reader.hpp"
+#include "core/activity.hpp"
+#include "core/clock.hpp"
+#include "hf/export.hpp"
+#include "text/files/tokenizer_files.hpp"
+
+namespace llmtrain {
+namespace {
+
+/// The part of a checkpoint that is read.
+struct MasterWeights : StoreState {
+  using StoreState::StoreState;
+  bool wants(StateKind kind) const override { return kind == StateKind::master; }
+};
+
+}  // namespace
+
+void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t best_step,
+                       CheckpointConfig::Metric metric, int64_t completed, Runtime& runtime, RunLog& log) {
+  const int64_t saved = checkpoints.best_saved();
+  if (saved != best_step) {  // evaluated before the deck requested the best
+    log.warn(fmt::format(
+        "the best evaluation, after step {}, has no checkpoint: {}", best_step,
+        saved < 0 ? "the last weights are used instead" : fmt::format("that of step {} is used instead", saved)));
+  }
+  if (saved < 0 || saved == completed) return;
+  const SectionScope section(Section::resuming);
+  Communicator& communicator = runtime.communicator();
+  const std::string path = checkpoints.folder() + "/" + checkpoint_name(saved);
+  Manifest manifest;
+  try {
+    manifest = verify_checkpoint(path, communicator);
+  } catch (const UserError& error) {  // the error is the same on all ranks
+    if (error.code() == ExitCode::stopped) throw;
+    if (checkpoints.saved_step() != completed) {  // if checkpoint.at_end is false
+      checkpoints.save(completed, now());
+      checkpoints.finish();
+    }
+    throw UserError(error.code(),
+                    fmt::format("the best checkpoint, of step {}, cannot be read:\n{}\nThe run itself is complete, and "
+                                "saved as {}. Restore the best checkpoint, or use the last weights with "
+                                "checkpoint.export=last evaluation.load_best_at_end=false; then submit again",
+                                saved, error.what(), checkpoint_name(completed)));
+  }
+  std::vector<float> buffer(size_t{1} << 18);
+  MasterWeights parameters(plan.params(), runtime.stream());
+  load_checkpoint(path, manifest, parameters, buffer, communicator);
+  log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
+}
+
+void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
+                          const std::map<std::string, std::string>& texts, const std::string& tokenizer,
+                          Communicator& communicator, RunLog& log) {
+  const SectionScope section(Section::exporting);
+  RoleModel& policy = plan.models.at(Role::policy);
+  ExportOptions options;
+  options.output = folder;
+  options.overwrite = true;
+  options.type = weight_type_of(name_of(config.export_dtype));
+  options.file_bytes = config.export_file_size;
+  options.texts = texts;
+  throw_on_all_ranks(communicator, [&] {
+    const bool writes = communicator.rank() == 0 && plan.tokenizer != nullptr;
+    if (!writes) return;
+    const std::string warning = carry_tokenizer(options, *plan.tokenizer, tokenizer);
+    if (!warning.empty()) log.warn(warning);
+  });
+  export_model(options, policy.shape(), policy.params(), communicator);
+  log.print("exported   " + options.output);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,103 @@
+#include "train/step_passes.hpp"
+
+#include <algorithm>
+
+#include "core/activity.hpp"
+#include "core/clock.hpp"
+#include "core/profile.hpp"
+
+namespace llmtrain {
+
+StepPasses::StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& stream, uint64_t seed,
+                       const std::string& no_graphs)
+    : plan_(plan),
+      communicator_(communicator),
+      ctx_{plan.params(), plan.arena, stream, seed},
+      prefetcher_(plan.train),
+      graphs_(Graph::available() && no_graphs.empty(), plan.params()) {}
+
+void StepPasses::prepare(int64_t data_step) {
+  plan_.train.plan(data_step, step_);
+  count_ = plan_.objective->count(step_);
+  local_micro_batches_.clear();
+  next_local_ = 0;
+  const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
+  const int64_t groups = plan_.groups.used(micro_batches);
+  for (int64_t group = communicator_.rank(); group < groups; group += communicator_.size()) {
+    const int64_t end = std::min(plan_.groups.begin(group + 1), micro_batches);
+    for (int64_t index = plan_.groups.begin(group); index < end; ++index) local_micro_batches_.push_back(index);
+  }
+  if (!local_micro_batches_.empty()) {
+    prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_.front())]);
+  }
+}
+
+void StepPasses::discard() {
+  if (next_local_ < local_micro_batches_.size()) prefetcher_.take();
+  local_micro_batches_.clear();
+}
+
+void StepPasses::run(int64_t step, StepRecord::Phases& phases) {
+  ctx_.step = step;
+  ctx_.training = true;
+  const int64_t micro_batches = static_cast<int64_t>(step_.micro_batches.size());
+  const ReductionGroups& groups = plan_.groups;
+  ParamStore& params = plan_.params();
+  params.begin_step(groups.used(micro_batches));
+  for (int64_t round = 0; round < params.rounds(); ++round) {
+    const int64_t group = params.begin_round(round);
+    const int64_t first = group < 0 ? 0 : groups.begin(group);
+    const int64_t end = group < 0 ? 0 : std::min(groups.begin(group + 1), micro_batches);
+    for (int64_t slot = 0; slot < groups.max_size(); ++slot) {
+      params.begin_micro_batch(slot == 0, slot + 1 == groups.max_size());
+      if (first + slot < end) {
+        run_micro_batch(phases);
+      } else {
+        run_idle_pass(phases);
+      }
+    }
+  }
+}
+
+void StepPasses::run_idle_pass(StepRecord::Phases& phases) {
+  const ProfileSpan phase(SpanKind::phase, "idle pass");
+  const double begin = now();
+  Model& model = plan_.model();
+  model.forward(ctx_, nullptr);
+  if (plan_.objective->needs().statistics_first) model.score(ctx_, nullptr, {});
+  model.score_and_differentiate(ctx_, nullptr, {}, {});
+  model.backward(ctx_, nullptr);
+  phases.reduction += now() - begin;
+}
+
+void StepPasses::run_micro_batch(StepRecord::Phases& phases) {
+  ProfileSpan phase(SpanKind::phase, "data");
+  const double begin = now();
+  note_progress();
+  StepBuffers& buffers = plan_.buffers;
+  const Batch batch = buffers.batch.upload(prefetcher_.take(), ctx_.stream);
+  if (++next_local_ < local_micro_batches_.size()) {
+    prefetcher_.request(step_.micro_batches[static_cast<size_t>(local_micro_batches_[next_local_])]);
+  }
+  const double loaded = now();
+  const TokenStatistics statistics{
+      first_rows(buffers.statistics.logp, batch.tokens), first_rows(buffers.statistics.lse, batch.tokens), {}, {}};
+  const TokenCotangents cotangents{first_rows(buffers.cotangents.logp, batch.tokens), {}, {}};
+  const Objective& objective = *plan_.objective;
+  Model& model = plan_.model();
+  graphs_.run(batch, ctx_.stream, [&] {
+    phase.next("forward");
+    model.forward(ctx_, &batch);
+    phase.next("head");
+    if (objective.needs().statistics_first) model.score(ctx_, &batch, statistics);
+    objective.cotangents(batch, statistics, cotangents, buffers.cotangent_scale, ctx_.stream);
+    model.score_and_differentiate(ctx_, &batch, statistics, cotangents);
+    objective.add_sums(batch, statistics, buffers.sums.of_objective(), ctx_.stream);
+    phase.next("backward");
+    model.backward(ctx_, &batch);
+  });
+  phases.data += loaded - begin;
+  phases.forward_backward += now() - loaded;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,48 @@
+#pragma once
+// Passes of a step: this rank's micro-batches, in the order of the rounds, and idle passes beside those of other ranks.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layers/context.hpp"
+#include "metrics/run_log.hpp"
+#include "train/batch_prefetcher.hpp"
+#include "train/pass_graphs.hpp"
+#include "train/training_plan.hpp"
+
+namespace llmtrain {
+
+class StepPasses {
+ public:
+  /// no_graphs: why passes do not use graphs of the device; empty if they do.
+  StepPasses(TrainingPlan& plan, Communicator& communicator, Stream& stream, uint64_t seed,
+             const std::string& no_graphs);
+
+  /// Plans a step of the data, and starts to load its first micro-batch.
+  void prepare(int64_t data_step);
+  /// Discards a prepared step.
+  void discard();
+  const StepPlan& step() const { return step_; }  ///< the prepared step
+  int64_t count() const { return count_; }        ///< what the objective counts in it
+  /// Runs the prepared step: gradients, and the objective's sums. `step`: that of the run, from 0. Adds times of the
+  /// host to `phases`.
+  void run(int64_t step, StepRecord::Phases& phases);
+  const PassGraphs& graphs() const { return graphs_; }
+
+ private:
+  void run_micro_batch(StepRecord::Phases& phases);
+  void run_idle_pass(StepRecord::Phases& phases);
+
+  TrainingPlan& plan_;
+  Communicator& communicator_;
+  Context ctx_;
+  BatchPrefetcher prefetcher_;
+  PassGraphs graphs_;
+  StepPlan step_;
+  int64_t count_ = 0;
+  std::vector<int64_t> local_micro_batches_;  ///< micro-batches of this rank, in the order of the rounds
+  size_t next_local_ = 0;
+};
+
+}  // namespace llmtrain

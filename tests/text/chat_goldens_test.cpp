@@ -1,0 +1,204 @@
+// Chat templates against Transformers (tests/reference/chat/make_chat_goldens.py): text and generation ranges of every
+// template in TRL's wheel x awkward conversations. The templates are not part of this repository: the folder is
+// LLMTRAIN_TRL_TEMPLATES, or that of an installed trl.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "text/chat/chat_encoder.hpp"
+#include "text/chat/chat_template.hpp"
+#include "text/chat/named_templates.hpp"
+#include "text/files/tokenizer_files.hpp"
+
+namespace llmtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+const std::string folder = "tests/reference/chat/";
+
+std::string read(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+ordered_json read_golden(const std::string& name) { return ordered_json::parse(std::ifstream(folder + name)); }
+
+/// FNV-1a, as in the script.
+std::string hash(std::string_view text) {
+  uint64_t value = 0xCBF29CE484222325;
+  for (const char byte : text) value = (value ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
+  return digits;
+}
+
+/// Returns the folder of TRL's templates, empty if there is none.
+fs::path find_templates() {
+  if (const char* named = std::getenv("LLMTRAIN_TRL_TEMPLATES")) return named;
+  std::vector<fs::path> roots = {"/usr/lib/python3", "/usr/local/lib"};
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* root = std::getenv(name)) roots.push_back(fs::path(root) / "lib");
+  }
+  if (const char* home = std::getenv("HOME")) roots.push_back(fs::path(home) / ".local/lib");
+  std::error_code ignored;
+  for (const fs::path& root : roots) {
+    for (const auto& python : fs::directory_iterator(root, ignored)) {
+      for (const char* packages : {"site-packages", "dist-packages"}) {
+        const fs::path found = python.path() / packages / "trl/chat_templates";
+        if (fs::is_directory(found, ignored)) return found;
+      }
+    }
+  }
+  return {};
+}
+
+/// The script's clock: 2026-03-04 05:06:07 of the local time.
+int64_t golden_time() {
+  std::tm parts{};
+  parts.tm_year = 126;
+  parts.tm_mon = 2;
+  parts.tm_mday = 4;
+  parts.tm_hour = 5;
+  parts.tm_min = 6;
+  parts.tm_sec = 7;
+  parts.tm_isdst = -1;
+  return std::mktime(&parts);
+}
+
+Conversation conversation_of(const ordered_json& row) {
+  Conversation conversation;
+  conversation.messages = row["messages"];
+  if (row.contains("tools")) conversation.tools = row["tools"];
+  return conversation;
+}
+
+ChatVariables variables_of(const ordered_json& row) {
+  ChatVariables variables = {{"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}};
+  if (!row.contains("variables")) return variables;
+  for (const auto& [name, value] : row["variables"].items()) variables.emplace_back(name, value);
+  return variables;
+}
+
+/// Returns what the goldens have: null where the template raises, otherwise hash and ranges in characters.
+ordered_json rendered(const ChatTemplate& chat, const ordered_json& row, std::string& text) {
+  RenderedChat result;
+  try {
+    result = chat.render(conversation_of(row), variables_of(row),
+                         {row.value("add_generation_prompt", false), golden_time()});
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_content);
+    text = error.what();
+    return nullptr;
+  }
+  text = result.text;
+  ordered_json ranges = ordered_json::array();
+  const auto characters = [&](size_t bytes) {
+    return std::count_if(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bytes),
+                         [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  };
+  for (const TextRange& range : result.generated) ranges.push_back({characters(range.begin), characters(range.end)});
+  return {hash(text), ranges};
+}
+
+TEST(ChatGoldens, TemplatesOfTrl) {
+  const fs::path templates = find_templates();
+  if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
+  const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
+  int compared = 0, other_versions = 0, raised = 0, with_ranges = 0;
+  for (const auto& [name, golden] : goldens["templates"].items()) {
+    const std::string source = read(templates / name);
+    if (hash(source) != golden["source"]) {
+      ++other_versions;
+      continue;
+    }
+    const ChatTemplate chat(source, name);
+    for (const auto& [row_name, row] : conversations.items()) {
+      std::string text;
+      ordered_json expected = golden["rendered"][row_name];
+      if (!expected.is_null()) expected.erase(2);  // ids and mask
+      EXPECT_EQ(rendered(chat, row, text), expected) << name << " " << row_name << "\n" << text;
+      ++compared;
+      raised += expected.is_null() ? 1 : 0;
+      with_ranges += !expected.is_null() && !expected[1].empty() ? 1 : 0;
+    }
+  }
+  std::printf(
+      "%d renderings are those of Transformers; it raises in %d; %d have generation blocks; %d templates are of "
+      "another version\n",
+      compared, raised, with_ranges, other_versions);
+  EXPECT_GT(compared, 0);
+}
+
+/// Ids and assistant masks by GPT-2's tokenizer.
+TEST(ChatGoldens, IdsAndMasksOfTrl) {
+  const fs::path templates = find_templates();
+  if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
+  const char* data = std::getenv("LLMTRAIN_DATA");
+  if (data == nullptr) GTEST_SKIP() << "LLMTRAIN_DATA is not set";
+  const auto tokenizer = load_tokenizer(std::string(data) + "/tokenizer/gpt2");
+  const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
+  int masks = 0, ids_alone = 0;
+  for (const auto& [name, golden] : goldens["templates"].items()) {
+    if (hash(read(templates / name)) != golden["source"]) continue;
+    const bool has_generation = ChatTemplate(read(templates / name), name).has_generation();
+    ChatConfig config;
+    config.template_name = (templates / name).string();
+    config.variables = {"bos_token:<|endoftext|>"};
+    config.parse_special = true;
+    for (const auto& [row_name, row] : conversations.items()) {
+      const ordered_json& expected = golden["rendered"][row_name];
+      const bool has_mask = has_generation && !expected.is_null() && !expected[1].empty();
+      if (expected.is_null() || row.contains("add_generation_prompt") || (has_generation && !has_mask)) continue;
+      config.train_on = has_mask ? ChatConfig::TrainOn::assistant : ChatConfig::TrainOn::all;
+      EncodedRow encoded;
+      ChatEncoder(*tokenizer, config, "", golden_time()).encode(conversation_of(row), encoded);
+      std::string numbers;
+      for (const int32_t id : encoded.ids) numbers += (numbers.empty() ? "" : " ") + std::to_string(id);
+      if (has_mask) {
+        for (const uint8_t trained : encoded.mask) numbers += trained != 0 ? " 1" : " 0";
+      }
+      EXPECT_EQ(hash(numbers), expected[2]) << name << " " << row_name << " " << numbers;
+      ++(has_mask ? masks : ids_alone);
+      numbers.back() ^= 1;  // control
+      EXPECT_NE(hash(numbers), expected[2]);
+    }
+  }
+  std::printf("%d rows have the ids and masks of Transformers, %d the ids\n", masks, ids_alone);
+}
+
+/// The named templates are those of published models where these exist.
+TEST(ChatGoldens, NamedTemplates) {
+  const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
+  const std::pair<const char*, const char*> same[] = {{"qwen", "qwen2_5.jinja"},
+                                                      {"qwen3", "qwen3.jinja"},
+                                                      {"llama3", "llama3.jinja"},
+                                                      {"gemma", "gemma.jinja"},
+                                                      {"phi3", "phi3.jinja"}};
+  for (const auto& [name, published] : same) {
+    const ChatTemplate chat(find_named_template(name)->source, name);
+    int compared = 0;
+    for (const auto& [row_name, row] : conversations.items()) {
+      const ordered_json& expected = goldens["templates"][published]["rendered"][row_name];
+      std::string text;
+      const ordered_json result = rendered(chat, row, text);
+      if (expected.is_null() || result.is_null()) continue;  // tools, parts: one of them refuses
+      const bool is_defined = row_name != "unknown_role" && row_name != "developer" && row_name != "parts";
+      if (!is_defined) continue;
+      EXPECT_EQ(result[0], expected[0]) << name << " " << row_name << "\n" << text;
+      ++compared;
+    }
+    EXPECT_GE(compared, 4) << name;
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

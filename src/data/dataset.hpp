@@ -11,6 +11,7 @@
 #include "data/files/token_file.hpp"
 #include "data/progress.hpp"
 #include "data/stream/data_stream.hpp"
+#include "data/tokenize/row_encoder.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/communicator.hpp"
 #include "text/tokenizer.hpp"
@@ -28,15 +29,23 @@ struct Dataset {
   double optimum = 0;
   /// Contents of data.train, data.validation and data.tokenizer, in order; on rank 0.
   std::vector<NamedContent> contents;
+  int64_t short_documents = 0;  ///< left out by data.min_length
+  bool has_conversations() const {
+    return train->info().rows.used + (validation ? validation->info().rows.used : 0) > 0;
+  }
   std::string note;  ///< names tokens without an embedding row in the model; empty: none
 };
 
 /// Opens the deck's data and tokenizes text that is not in the cache: all ranks share the work (documents or pieces in
 /// canonical order), progress is reported, and no rank waits long inside a collective while others work (polling). The
 /// key of a cached file is the hash of content, tokenizer and settings; the file is written under a temporary name and
-/// renamed. Collective; with one process (LocalCommunicator) it needs no MPI.
+/// renamed. Collective; with one process (LocalCommunicator) it needs no MPI. `make_encoder` is called if there are
+/// rows of instruction data; its settings are part of the key.
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                     const ProgressReport& report);
+                     const ProgressReport& report, const MakeRowEncoder& make_encoder = {});
+
+/// Describes rows of instruction data and what was left out of them, for people; empty if there are none.
+std::string describe_rows(const RowCounts& rows);
 
 /// Trains the tokenizer of data.tokenizer = bpe on data.train, without the cache. Collective.
 TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,

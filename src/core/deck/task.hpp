@@ -9,10 +9,10 @@
 
 namespace llmtrain {
 
-enum class Task : uint8_t { pretrain, evaluate, tokenizer };
+enum class Task : uint8_t { pretrain, sft, evaluate, tokenizer };
 
 template <>
-inline constexpr auto enum_names<Task> = name_list("pretrain", "evaluate", "tokenizer");
+inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "evaluate", "tokenizer");
 
 class TaskSet {
  public:
@@ -35,10 +35,10 @@ class TaskSet {
   uint32_t bits_ = 0;
 };
 
-inline constexpr TaskSet training_tasks{Task::pretrain};
+inline constexpr TaskSet training_tasks{Task::pretrain, Task::sft};
 inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
 /// Tasks that read rows of instruction data (data.format).
-inline constexpr TaskSet instruction_tasks{Task::evaluate};
+inline constexpr TaskSet instruction_tasks{Task::sft, Task::evaluate};
 inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
 
 inline bool trains(Task task) { return training_tasks.contains(task); }

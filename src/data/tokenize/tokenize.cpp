@@ -221,13 +221,15 @@ class Tokenization {
                            instructions && request_.encoder->has_template());
     JobResult result;
     TokenRow row;
+    EncodedRow encoded;
     std::string text;
     std::string_view line;
     while (lines.next(line)) {
       if (is_blank(line)) continue;
       try {
         if (instructions) {
-          add_encoded(request_.encoder->encode(reader.read(line)), result);
+          request_.encoder->encode(reader.read(line), encoded);
+          add_encoded(encoded, result);
         } else if (kind == InputKind::token_rows) {
           parse_token_row(line, row);
           add_row(row, result);
@@ -256,7 +258,7 @@ class Tokenization {
     result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
     result.mask.insert(result.mask.end(), row.mask.begin(), row.mask.end());
     result.counts.push_back(row.ids.size());
-    result.merged_borders += row.border_in_token ? 1 : 0;
+    result.merged_borders += row.merged_border ? 1 : 0;
     result.prints.push_back(XXH3_64bits_withSeed(row.mask.data(), row.mask.size(),
                                                  XXH3_64bits(row.ids.data(), row.ids.size() * sizeof(int32_t))));
   }

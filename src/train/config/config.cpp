@@ -132,6 +132,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   model.visit(keys);
   freeze.visit(keys);
   data.visit(keys);
+  chat.visit(keys);
   batch.visit(keys);
   optimizer.visit(keys);
   schedule.visit(keys);
@@ -198,6 +199,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
+    config.chat.resolve(deck);
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }

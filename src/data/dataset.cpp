@@ -65,14 +65,14 @@ SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
 class DatasetOpener {
  public:
   DatasetOpener(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                const ProgressReport& report, const MakeRowEncoder& make_encoder = {})
+                const ProgressReport& report, const ChatSource& chat = {})
       : config_(config),
         batch_(batch),
         communicator_(communicator),
         report_([&communicator, report](const auto& line) {
           if (report && communicator.rank() == 0) report(line);
         }),
-        make_encoder_(make_encoder) {}
+        chat_(chat) {}
 
   Dataset open() {
     find_inputs();
@@ -158,18 +158,25 @@ class DatasetOpener {
     throw_on_all_ranks(communicator_, [&] {
       choose_tokenizer();
       if (encoded) check_document_tokens(*data_.tokenizer, config_);
-      if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
-      if (!make_encoder_) {
-        throw UserError(ExitCode::deck, "data.format: rows of conversations cannot be encoded here; name files of text");
-      }
+    });
+    make_encoder();
+  }
+
+  /// Makes the encoder of rows of instruction data, if there are any. Templates that ask for the date get 26 July 2024,
+  /// which Llama 3's names where it has no clock: a run must give the same tokens on any day.
+  void make_encoder() {
+    if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
+    constexpr int64_t now = 1'721'952'000;
+    throw_on_all_ranks(communicator_, [&] {
       const DataConfig rules = config_.for_conversations();
       if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {
         throw UserError(ExitCode::deck,
                         "data.overflow: split would begin a sample in the middle of a conversation; choose truncate, "
                         "truncate_left, drop or error");
       }
-      encoder_ = make_encoder_(data_.tokenizer);
+      encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, now);
     });
+    report_("chat template: " + encoder_->template_name());
   }
 
   /// Uses the tokenizer that the deck names for data with token ids only.
@@ -398,8 +405,8 @@ class DatasetOpener {
   const BatchConfig& batch_;
   Communicator& communicator_;
   ProgressReport report_;
-  MakeRowEncoder make_encoder_;
-  std::unique_ptr<const RowEncoder> encoder_;
+  ChatSource chat_;
+  std::unique_ptr<const ChatEncoder> encoder_;
   std::string folder_;
   InputSets sets_;
   std::shared_ptr<const Tokenizer> tokenizer_;      // loaded from files
@@ -427,8 +434,8 @@ std::string describe_rows(const RowCounts& rows) {
 }
 
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                     const ProgressReport& report, const MakeRowEncoder& make_encoder) {
-  Dataset data = DatasetOpener(config, batch, communicator, report, make_encoder).open();
+                     const ProgressReport& report, const ChatSource& chat) {
+  Dataset data = DatasetOpener(config, batch, communicator, report, chat).open();
 #if defined(__GLIBC__)
   malloc_trim(0);  // otherwise the heap keeps the memory that training a tokenizer and encoding a text have freed
 #endif

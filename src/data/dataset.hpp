@@ -11,9 +11,9 @@
 #include "data/files/token_file.hpp"
 #include "data/progress.hpp"
 #include "data/stream/data_stream.hpp"
-#include "data/tokenize/row_encoder.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/communicator.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -36,13 +36,18 @@ struct Dataset {
   std::string note;  ///< names tokens without an embedding row in the model; empty: none
 };
 
+/// [chat], and the folder of the model's templates, which may be empty.
+struct ChatSource {
+  ChatConfig config;
+  std::string folder;
+};
+
 /// Opens the deck's data and tokenizes text that is not in the cache: all ranks share the work (documents or pieces in
 /// canonical order), progress is reported, and no rank waits long inside a collective while others work (polling). The
 /// key of a cached file is the hash of content, tokenizer and settings; the file is written under a temporary name and
-/// renamed. Collective; with one process (LocalCommunicator) it needs no MPI. `make_encoder` is called if there are
-/// rows of instruction data; its settings are part of the key.
+/// renamed. Collective; with one process (LocalCommunicator) it needs no MPI. `chat` encodes rows of instruction data.
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                     const ProgressReport& report, const MakeRowEncoder& make_encoder = {});
+                     const ProgressReport& report, const ChatSource& chat = {});
 
 /// Describes rows of instruction data and what was left out of them, for people; empty if there are none.
 std::string describe_rows(const RowCounts& rows);

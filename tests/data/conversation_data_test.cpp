@@ -7,7 +7,6 @@
 
 #include "dataset_fixture.hpp"
 #include "memory_tokens.hpp"
-#include "simple_encoder.hpp"
 
 namespace llmtrain {
 namespace {
@@ -18,7 +17,6 @@ using test::batch_of;
 using test::MemoryTokens;
 using test::offsets_of;
 using test::packing;
-using test::SimpleEncoder;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -34,11 +32,9 @@ class ConversationData : public test::DatasetTest {
   }
   Dataset open() {
     reports_.clear();
-    return open_dataset(
-        config_, batch_, *communicator_, [&](const std::string& line) { reports_.push_back(line); },
-        [&](const std::shared_ptr<const Tokenizer>& tokenizer) {
-          return std::make_unique<SimpleEncoder>(tokenizer, templated_, settings_);
-        });
+    chat_.template_name = templated_ ? folder_.file("chat.jinja", template_) : "none";
+    return open_dataset(config_, batch_, *communicator_, [&](const std::string& line) { reports_.push_back(line); },
+                        {chat_, ""});
   }
   Dataset open(const std::string& name, const std::string& rows) {
     config_.train = {folder_.file(name, rows)};
@@ -49,7 +45,12 @@ class ConversationData : public test::DatasetTest {
   }
 
   bool templated_ = true;
-  std::string settings_ = "one";
+  /// Turns are <role>content; and the answers are trained.
+  std::string template_ =
+      "{% for m in messages %}<{{ m.role[0] }}>{% if m.content == 'refused' %}{{ raise_exception('no') }}{% endif %}"
+      "{% if m.role == 'assistant' %}{% generation %}{{ m.content }};{% endgeneration %}{% else %}{{ m.content }};"
+      "{% endif %}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
+  ChatConfig chat_;
 };
 
 std::string text_of(const Dataset& data) { return data.tokenizer->decode_with_special(all_tokens(*data.train)); }
@@ -69,11 +70,15 @@ TEST_F(ConversationData, RowsBecomeDocumentsWithAMask) {
                                           R"({"instruction": "q2", "output": "a2", "history": [["x", "y"]]})"
                                           "\n");
   EXPECT_EQ(text_of(data), "<u>q\ni;<a>a;<u>x;<a>y;<u>q2;<a>a2;");
-  EXPECT_EQ(trained_text(data), "__________a;________y;_________a2;");
+  EXPECT_EQ(trained_text(data), "__________a;___________________a2;");
   EXPECT_THAT(offsets_of(*data.train), ElementsAre(0, 12, 34));
   EXPECT_EQ(data.train->info().rows.used, 2);
   EXPECT_TRUE(data.has_conversations());
+  chat_.train_on = ChatConfig::TrainOn::assistant;
+  EXPECT_EQ(trained_text(open()), "__________a;________y;_________a2;");
+  EXPECT_TRUE(tokenized());
   EXPECT_THAT(reports_, Contains(HasSubstr("its rows are of format alpaca")));
+  EXPECT_THAT(reports_, Contains("chat template: " + (folder_ / "chat.jinja")));
 }
 
 TEST_F(ConversationData, FilesOfSeveralFormatsAndTexts) {
@@ -86,7 +91,7 @@ TEST_F(ConversationData, FilesOfSeveralFormatsAndTexts) {
   const Dataset data = open();
   EXPECT_EQ(trained_text(data), "__c$__a$plain$row$");
   EXPECT_EQ(data.train->info().rows.used, 2);
-  EXPECT_EQ(data.train->info().rows.merged_borders, 1);
+  EXPECT_EQ(data.train->info().rows.merged_borders, 0);
 }
 
 TEST_F(ConversationData, TheCacheKnowsDataTemplateAndSettings) {
@@ -96,7 +101,7 @@ TEST_F(ConversationData, TheCacheKnowsDataTemplateAndSettings) {
   EXPECT_TRUE(tokenized());
   open("rows.jsonl", rows);
   EXPECT_FALSE(tokenized());
-  settings_ = "another template";
+  chat_.parse_special = true;
   open("rows.jsonl", rows);
   EXPECT_TRUE(tokenized());
   config_.format = "prompt_completion";
@@ -109,20 +114,21 @@ TEST_F(ConversationData, TheCacheKnowsDataTemplateAndSettings) {
 }
 
 TEST_F(ConversationData, CountsWhatIsLeftOut) {
-  const auto row = [](const std::string& question, const std::string& answer) {
-    return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" +
-           answer + "\"}]}\n";
+  templated_ = false;
+  const auto row = [](const std::string& prompt, const std::string& completion) {
+    return R"({"prompt": ")" + prompt + R"(", "completion": ")" + completion + "\"}\n";
   };
-  const std::string rows = row("1", "a") + row("1", "a") + row("2", "silent") + row("3", "a") + row("1", "a");
+  const std::string rows = row("1", "a") + row("1", "a") + row("", "") + row("1a", "") + row("1", "a");
   for (int i = 0; i < 2; ++i) {  // made, and read from the cache
     const Dataset data = open("rows.jsonl", rows);
+    EXPECT_EQ(trained_text(data), "_a$_a$__$_a$");
     EXPECT_EQ(data.train->info().rows.used, 4);
-    EXPECT_EQ(data.train->info().rows.untrained, 1);
-    EXPECT_EQ(data.train->info().rows.duplicates, 2);
+    EXPECT_EQ(data.train->info().rows.untrained, 1) << "EOS alone follows nothing";
+    EXPECT_EQ(data.train->info().rows.duplicates, 2) << "the same tokens with another mask are no duplicate";
     EXPECT_EQ(describe_rows(data.train->info().rows),
               "4 rows of conversations, 1 more left out: they have no token to train on, 2 duplicates");
   }
-  EXPECT_THAT(refused("silent.jsonl", row("1", "silent") + row("2", "silent")),
+  EXPECT_THAT(refused("silent.jsonl", row("", "") + row("", "")),
               HasSubstr("65 " + (folder_ / "silent.jsonl") + ": none of its 2 rows has a token to train on"));
 }
 
@@ -134,7 +140,7 @@ TEST_F(ConversationData, ErrorsNameTheFileAndTheLine) {
   EXPECT_THAT(refused("b.jsonl", good + R"({"prompt": "x"})"), HasSubstr("b.jsonl:2: there is no column 'messages'"));
   EXPECT_THAT(refused("c.jsonl", good + R"({"messages": )"), HasSubstr("c.jsonl:2: byte"));
   EXPECT_THAT(refused("d.jsonl", good + R"({"messages": [{"role": "assistant", "content": "refused"}]})"),
-              HasSubstr("d.jsonl:2: the template refuses this"));
+              HasSubstr("d.jsonl:2: "));
   EXPECT_THAT(refused("e.jsonl", R"({"question": "x"})"
                                  "\n"),
               HasSubstr("e.jsonl:1: the columns of the row fit no format"));

@@ -12,7 +12,6 @@
 #include "harness/harness.hpp"
 #include "parallel/job/runtime.hpp"
 #include "parallel/local_communicator.hpp"
-#include "simple_encoder.hpp"
 
 namespace llmtrain {
 namespace {
@@ -101,21 +100,19 @@ TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
     rows += R"({"instruction": ")" + words(random() % 60) + R"(x", "output": ")" + words(random() % 3) + "\"}\n";
   }
   for (int r = 0; r < 50; ++r) {
-    more += R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": ")" +
-            std::string(random() % 2 == 0 ? "silent" : "a") + "\"}]}\n";
+    more += random() % 2 == 0 ? R"({"prompt": "", "completion": ""})" : R"({"prompt": "q", "completion": "a"})";
+    more += "\n";
   }
   config_.instructions = true;
   config_.tokenizer = "bytes";
   config_.packing = DataConfig::Packing::none;
   config_.train = {file("rows.jsonl", rows), file("text.txt", "a text"), file("more.jsonl", more)};
+  ChatConfig chat;
+  chat.template_name = "chatml";
   const auto open = [&](Communicator& communicator, const std::string& cache) {
     DataConfig config = config_;
     config.cache = path_ + "/" + cache;
-    return open_dataset(
-        config, batch_, communicator, [](const std::string&) {},
-        [](const std::shared_ptr<const Tokenizer>& tokenizer) {
-          return std::make_unique<test::SimpleEncoder>(tokenizer, true, "");
-        });
+    return open_dataset(config, batch_, communicator, [](const std::string&) {}, {chat, ""});
   };
   const Dataset together = open(ranks_, "together");
   throw_on_all_ranks(ranks_, [&] {

@@ -221,13 +221,15 @@ class Tokenization {
                            instructions && request_.encoder->has_template());
     JobResult result;
     TokenRow row;
+    EncodedRow encoded;
     std::string text;
     std::string_view line;
     while (lines.next(line)) {
       if (is_blank(line)) continue;
       try {
         if (instructions) {
-          add_encoded(request_.encoder->encode(reader.read(line)), result);
+          request_.encoder->encode(reader.read(line), encoded);
+          add_encoded(encoded, result);
         } else if (kind == InputKind::token_rows) {
           parse_token_row(line, row);
           add_row(row, result);
@@ -245,7 +247,7 @@ class Tokenization {
     return result;
   }
 
-  void add_encoded(const RowTokens& row, JobResult& result) const {
+  void add_encoded(const EncodedRow& row, JobResult& result) const {
     LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
     if (row.mask.empty() || std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) == row.mask.end()) {
       ++result.untrained;

@@ -6,8 +6,8 @@
 
 #include "data/files/text_source.hpp"
 #include "data/progress.hpp"
-#include "data/tokenize/row_encoder.hpp"
 #include "parallel/communicator.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -16,7 +16,7 @@ struct TokenizeRequest {
   std::vector<InputFile> files;              ///< all of text (rows of text included) or all of rows of ids
   SourceScan scan;                           ///< scan of these files
   const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
-  const RowEncoder* encoder = nullptr;       ///< of rows of instruction data
+  const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
   int64_t embedding_rows = 0;  ///< limit of ids (UserError(bad_content)); 0: none

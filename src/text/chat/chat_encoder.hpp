@@ -47,7 +47,7 @@ class ChatEncoder {
   bool has_template() const { return !templates_.empty(); }
   /// Names the template for the console: "chatml", a path, or "none".
   std::string template_name() const;
-  /// Everything but the tokenizer that tokens depend on; equal texts, equal tokens.
+  /// Everything but the tokenizer that the tokens of rows depend on, as text.
   std::string settings() const;
 
  private:

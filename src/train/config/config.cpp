@@ -204,10 +204,10 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
+    config.chat.resolve(deck);
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }
-    config.chat.resolve(deck);
     config.precision.resolve(deck);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
     config.evaluation.resolve(deck, config);

@@ -7,7 +7,6 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 
 #include "core/activity.hpp"
 #include "core/machine.hpp"
@@ -91,19 +90,19 @@ void watch_ranks(Config& config, Runtime& runtime) {
   if (!note.empty()) config.notes.push_back(note);
 }
 
-/// Folder of the chat template and special tokens: the tokenizer's, else the model's.
-std::string template_folder(const Config& config) {
+/// Chat templates are read where the tokenizer is, or else the model.
+static ChatSource chat_source(const Config& config) {
   std::error_code ignored;
-  const std::string& tokenizer = config.data.tokenizer_path();
-  if (!config.data.has_tokenizer_files()) return config.model.path;
-  if (std::filesystem::is_directory(tokenizer, ignored)) return tokenizer;
-  return std::filesystem::path(tokenizer).parent_path().string();
+  for (const std::string& folder :
+       {config.data.has_tokenizer_files() ? config.data.tokenizer_path() : "", config.model.path}) {
+    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {config.chat, folder};
+  }
+  return {config.chat, ""};
 }
 
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);
-  Dataset data = open_dataset(config.data, config.batch, communicator, report,
-                              make_chat_encoder(config.chat, template_folder(config)));
+  Dataset data = open_dataset(config.data, config.batch, communicator, report, chat_source(config));
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {

@@ -72,7 +72,7 @@ bool is_space(std::string_view text) { return text.find_first_not_of(" \n\r\t") 
 ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
     : tokenizer_(tokenizer), config_(config), now_(now) {
   for (const ChatTemplateFile& file : find_templates(config.template_name, folder)) {
-    templates_.push_back({file.name, ChatTemplate(file.source, file.path)});
+    templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path)});
   }
   if (!folder.empty()) variables_ = read_special_tokens(folder);
   const std::pair<const char*, int32_t> known[] = {{"bos_token", tokenizer.bos_id()},
@@ -92,6 +92,14 @@ ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, c
 }
 
 std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
+
+std::string ChatEncoder::settings() const {
+  ordered_json all = {
+      {"system", config_.system}, {"train_on", name_of(config_.train_on)}, {"parse_special", config_.parse_special}};
+  for (const Named& known : templates_) all["templates"].push_back({known.name, known.source});
+  for (const auto& [name, value] : variables_) all["variables"].push_back({name, value});
+  return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
 
 const ChatTemplate& ChatEncoder::choose(const Conversation& row) const {
   if (templates_.empty()) {
@@ -247,9 +255,7 @@ void ChatEncoder::check_border(EncodedRow& encoded) const {
   if (first == encoded.mask.end() || border == 0) return;
   const auto index = static_cast<size_t>(first - encoded.mask.begin());
   const bool is_clean = encoded.ranges[index].begin == border && index > 0 && encoded.ranges[index - 1].end == border;
-  // A run of white space before the border may be split otherwise at the end of a text.
-  const bool has_run = border >= 2 && is_space(std::string_view(encoded.text.text).substr(border - 2, 2));
-  if (is_clean && !has_run) return;
+  if (is_clean) return;
   std::vector<int32_t> alone;
   std::vector<TextRange> ranges;
   size_t offset = 0;  // tokens before the text

@@ -47,6 +47,8 @@ class ChatEncoder {
   bool has_template() const { return !templates_.empty(); }
   /// Names the template for the console: "chatml", a path, or "none".
   std::string template_name() const;
+  /// Everything but the tokenizer that the tokens of rows depend on, as text.
+  std::string settings() const;
 
  private:
   ChatText render(const Conversation& row) const;
@@ -60,7 +62,7 @@ class ChatEncoder {
   void check_border(EncodedRow& encoded) const;
 
   struct Named {
-    std::string name;
+    std::string name, source;
     ChatTemplate chat;
   };
 

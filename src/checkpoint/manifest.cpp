@@ -268,13 +268,13 @@ void require_same(const FrozenWeights& saved, const FrozenWeights& now, const st
   if (saved.hash == now.hash && (!saved.path.empty() || saved.seed == now.seed)) return;
   const auto text = [](const FrozenWeights& f) {
     return f.path.empty() ? fmt::format("random numbers of seed {}", f.seed)
-                          : fmt::format("{} ({} bytes, hash {})", f.path, f.bytes, f.hash);
+                          : fmt::format("{} ({} bytes, hash {})", printable(f.path), f.bytes, printable(f.hash));
   };
   throw UserError(
       ExitCode::bad_content,
       fmt::format("{}: its frozen weights, which it does not contain, were those of {}, but now they are {}. "
                   "Restore the model that the run started from",
-                  checkpoint, printable(text(saved)), printable(text(now))));
+                  checkpoint, text(saved), text(now)));
 }
 
 }  // namespace llmtrain

@@ -5,7 +5,6 @@
 #endif
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -163,12 +162,11 @@ class DatasetOpener {
     make_encoder();
   }
 
-  /// Makes the encoder of rows of instruction data, if there are any. All ranks use one time where a template asks for
-  /// it.
+  /// Makes the encoder of rows of instruction data, if there are any. Templates that ask for the date get 26 July 2024,
+  /// which Llama 3's names where it has no clock: a run must give the same tokens on any day.
   void make_encoder() {
     if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
-    int64_t now = std::time(nullptr);
-    communicator_.broadcast(&now, sizeof(now));
+    constexpr int64_t now = 1'721'952'000;
     throw_on_all_ranks(communicator_, [&] {
       const DataConfig rules = config_.for_conversations();
       if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {

@@ -70,7 +70,14 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
   } else if (manifest.frozen) {
     NameSet trained;
     for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
-    LoadReport report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, &trained);
+    LoadReport report;
+    try {
+      report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, &trained);
+    } catch (const UserError& error) {  // the same on all ranks
+      if (error.code() == ExitCode::stopped) throw;
+      throw UserError(error.code(), fmt::format("{}: its frozen weights, which it does not contain, cannot be read. {}",
+                                                from.checkpoint, error.what()));
+    }
     require_same(*manifest.frozen, {manifest.frozen->path, report.file_bytes, report.hash}, from.checkpoint);
     loaded.text += "; frozen weights from " + manifest.frozen->path;
     loaded.warnings = std::move(report.warnings);

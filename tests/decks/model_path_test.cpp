@@ -175,6 +175,45 @@ TEST_F(ModelPath, ACheckpointIsExportedAsTheRunExportsItself) {
 }
 
 // From new weights, with padding rows of the embedding, which are not exported.
+// Checkpoints of freeze tuning hold what is trained; the rest stays in the model's folder.
+TEST_F(ModelPath, FrozenWeightsStayInTheirFolder) {
+  const fs::path model = copy("llama3_v4_sharded");
+  const std::vector<std::string> freeze = {"run.finetuning=freeze", "freeze.trainable_layers=1",
+                                           "freeze.trainable_modules=mlp", "checkpoint.every_steps=2",
+                                           "evaluation.at_start=false"};
+  const std::string expected = run(1, model.string(), freeze);
+  const fs::path checkpoint = folder / (name + "/checkpoints/step-00000004"), exported = folder / (name + "/export");
+  const auto manifest = nlohmann::json::parse(read_file(checkpoint / "manifest.json"))["manifest"];
+  EXPECT_EQ(manifest["frozen"]["path"], model.string());
+  for (const auto& tensor : manifest["tensors"]) EXPECT_THAT(std::string(tensor["name"]), HasSubstr(".mlp."));
+  EXPECT_TRUE(run(3, model.string(), freeze) == expected);
+
+  const auto generate = [](const fs::path& from) {
+    return llmtool(
+        {"generate", "--model", from.string(), "--prompt-ids", "1,2,3", "--max-new-tokens", "8", "--greedy", "--ids"});
+  };
+  const Outcome here = generate(exported);
+  ASSERT_EQ(here.exit_code, 0) << here.output;
+  EXPECT_EQ(generate(checkpoint).output, here.output);
+  const fs::path again = folder / "again";
+  ASSERT_EQ(llmtool({"export", checkpoint.string(), "--output", again.string()}).exit_code, 0);
+  EXPECT_TRUE(weights(again) == weights(exported));
+
+  // Flips one bit of a frozen weight.
+  const fs::path file = model / "model-00001-of-00005.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
+  write_file(file, bytes);
+  const Outcome other = generate(checkpoint);
+  EXPECT_EQ(other.exit_code, 65) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("its frozen weights, which it does not contain, were those of"));
+  fs::remove_all(model);
+  const Outcome gone = generate(checkpoint);
+  EXPECT_EQ(gone.exit_code, 66) << gone.output;
+  EXPECT_THAT(gone.output,
+              HasSubstr("its frozen weights, which it does not contain, cannot be read. " + model.string()));
+}
+
 TEST_F(ModelPath, NewWeightsAreExportedWithoutPaddingRows) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += i * i % 7 < 3 ? "a" : "b";

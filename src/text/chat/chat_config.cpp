@@ -11,7 +11,7 @@ namespace llmtrain {
 
 void ChatConfig::visit(DeckKeys& keys) {
   keys.section("chat", "Control how conversations become text, and which of their tokens are trained.", Change::breaks,
-               instruction_tasks);
+               instruction_tasks, true);
   keys.key(
       "template", template_name,
       {.doc = "Chat template: auto (the model folder's, none where it has none), none, the path of a Jinja file, or "

@@ -41,6 +41,11 @@ void note_lengths(DeckLoader& deck, const Config& config) {
 void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
     if (key.tasks.contains(task)) continue;
+    if (key.strict && deck.given(key.full_name())) {
+      deck.fail(key.full_name(),
+                fmt::format("run.task = {} does not use it; it is a key of {}", name_of(task), key.tasks.text()));
+      continue;
+    }
     deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
   }
 }

@@ -12,10 +12,9 @@
 
 #include "checkpoint/schema.hpp"
 #include "core/files/content_hash.hpp"
+#include "core/files/json_node.hpp"
 
 namespace llmtrain {
-
-class JsonNode;
 
 inline constexpr int64_t checkpoint_version = 1;
 inline constexpr const char* manifest_name = "manifest.json";

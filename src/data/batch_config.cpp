@@ -25,7 +25,16 @@ void BatchConfig::visit(DeckKeys& keys) {
             .automatic = "global / micro"});
 }
 
-void BatchConfig::resolve(DeckLoader& deck) {
+void BatchConfig::resolve(DeckLoader& deck, int64_t max_tokens) {
+  if (max_tokens > 0) {
+    deck.check(!deck.given("batch.gradient_accumulation_steps"), {"batch.gradient_accumulation_steps"},
+               "cannot be combined with data.max_tokens_per_batch: give batch.global, the number of samples in a step");
+    deck.check(
+        max_tokens >= sequence_length, {"data.max_tokens_per_batch", "batch.sequence_length"},
+        fmt::format("{} is less than a sample can have (batch.sequence_length = {})", max_tokens, sequence_length));
+    deck.unused("batch.micro", "data.max_tokens_per_batch limits micro-batches");
+    micro = 1;
+  }
   if (deck.given("batch.gradient_accumulation_steps")) {
     global = micro * gradient_accumulation_steps;
     deck.unused("batch.global", fmt::format("micro x gradient_accumulation_steps = {}", global));

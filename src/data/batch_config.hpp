@@ -14,7 +14,8 @@ struct BatchConfig {
   int64_t gradient_accumulation_steps = 0;  ///< micro-batches per optimizer step, over all ranks
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck);
+  /// `max_tokens`: data.max_tokens_per_batch; above 0 it limits micro-batches, of which a step has up to `global`.
+  void resolve(DeckLoader& deck, int64_t max_tokens);
 };
 
 }  // namespace llmtrain

@@ -8,6 +8,7 @@
 #include "core/deck/deck.hpp"
 #include "core/deck/suggestion.hpp"
 #include "core/files/json_reader.hpp"
+#include "data/formats/row_format.hpp"
 #include "text/bpe_training/bpe_train.hpp"
 #include "text/files/tokenizer_files.hpp"
 
@@ -25,6 +26,20 @@ struct SeparatorCodec {
     return separator == "\n\n" ? "blank_line" : print_text(separator);
   }
   static std::string type() { return "none / blank_line / text"; }
+};
+
+/// Accepts auto, or the name of a format of rows.
+struct FormatCodec {
+  static std::vector<std::string_view> names() {
+    std::vector<std::string_view> all = {"auto"};
+    for (const RowFormat* format : row_formats()) all.push_back(format->name);
+    return all;
+  }
+  static std::string parse(std::string_view text, const KeyInfo&) {
+    return std::string(names()[parse_name(text, names())]);
+  }
+  static std::string print(const std::string& name) { return name; }
+  static std::string type() { return joined(names(), " / "); }
 };
 
 struct TokenizerCodec {
@@ -71,12 +86,25 @@ void DataConfig::visit(DeckKeys& keys) {
             .tasks = training_tasks | TaskSet{Task::tokenizer}});
   keys.key("eos_token", eos_token,
            {.doc = "Token that ends a document; default: the one in the files of the tokenizer."});
+  keys.key<FormatCodec>(
+      "format", format,
+      {.doc =
+           "Format of rows of JSON: alpaca (instruction, input, output, optionally system and history), sharegpt "
+           "(conversations of human and gpt), messages (role and content), prompt_completion (two texts or two lists "
+           "of messages) or text. auto: the columns of a file's first row tell. Conversations need a task that trains "
+           "on them."});
+  keys.key("columns", columns,
+           {.doc = "Other names of columns, role:column (prompt:question, response:answer). Roles: prompt, query, "
+                   "response, system, history (alpaca); messages, role, content, system, tools (sharegpt, messages); "
+                   "prompt, completion (prompt_completion); text.",
+            .tasks = instruction_tasks});
   keys.key(
       "packing", packing,
       {.doc = "wrap: the stream of documents is cut into samples of sequence_length. none: a sample is one document. "
               "greedy, first_fit, best_fit: whole documents share a sample without seeing each other. greedy fills one "
               "sample after the other; first_fit puts each document, in order, into the oldest sample with room; "
-              "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room."});
+              "best_fit takes the longest first (equal ones in their order), each into the fullest sample with room.",
+       .automatic = "wrap; none for tasks that train on conversations"});
   keys.key<SeparatorCodec>("document_separator", document_separator,
                            {.doc = "Separator between the documents of a text file: none (a file is one document), "
                                    "blank_line, or a text.",
@@ -95,13 +123,32 @@ void DataConfig::visit(DeckKeys& keys) {
             .tasks = all_tasks});
   keys.key("add_bos", add_bos,
            {.doc = "Begin every document with the tokenizer's begin-of-text token.", .tasks = all_tasks});
-  keys.key("overflow", overflow,
-           {.doc = "Treatment of documents longer than sequence_length with any packing but wrap; they are counted."});
+  keys.key(
+      "overflow", overflow,
+      {.doc = "Treatment of documents longer than sequence_length with any packing but wrap; they are counted. split: "
+              "they become several samples (not for conversations); truncate: their start is kept, truncate_left: "
+              "their end; drop: they are left out. A conversation that keeps no target is left out, too.",
+       .automatic = "split; truncate for tasks that train on conversations"});
   keys.key("cross_document_attention", cross_document_attention,
            {.doc = "Continue attention and positions over the end of a document (packing = wrap only)."});
   keys.key(
       "shuffle", shuffle,
-      {.doc = "Use a new random order of samples in every epoch, a function of run.seed.", .tasks = training_tasks});
+      {.doc = "Use a new random order of samples in every epoch, a function of data.seed.", .tasks = training_tasks});
+  keys.key(
+      "seed", seed,
+      {.range = at_least(0), .doc = "Seed of the order of samples.", .automatic = "run.seed", .tasks = training_tasks});
+  keys.key(
+      "group_by_length", group_by_length,
+      {.doc = "Put samples of about equal length into a step: runs of up to 50 steps of a random order are sorted by "
+              "length, the longest sample of an epoch comes first (as in Transformers).",
+       .tasks = training_tasks});
+  keys.key("max_tokens_per_batch", max_tokens_per_batch,
+           {.unit = "tokens",
+            .range = between(0, static_cast<double>(int64_t{1} << 31) - 1),
+            .doc = "Fill forward passes by tokens, in the order of the step's samples, instead of batch.micro samples "
+                   "each. The step still has batch.global samples, and its loss is the same. 0: off."});
+  keys.key("min_length", min_length,
+           {.unit = "tokens", .range = at_least(0), .doc = "Leave out documents with fewer tokens; they are counted."});
   keys.key("unpacked_limit", unpacked_limit,
            {.unit = "bytes",
             .range = at_least(1),
@@ -116,7 +163,16 @@ void DataConfig::visit(DeckKeys& keys) {
   bpe.visit(keys);
 }
 
-TextFormat DataConfig::text_format() const { return {document_separator, text_column, row_limit, json_as_text}; }
+TextFormat DataConfig::text_format() const {
+  return {document_separator, text_column, row_limit, json_as_text, instructions ? format : "text", columns};
+}
+
+DataConfig DataConfig::for_conversations() const {
+  DataConfig rules = *this;
+  if (!packing_given) rules.packing = Packing::none;
+  if (!overflow_given) rules.overflow = Overflow::truncate;
+  return rules;
+}
 
 bool names_tokenizer_files(std::string_view tokenizer) {
   return std::ranges::find(TokenizerCodec::names, tokenizer) == TokenizerCodec::names.end();
@@ -131,7 +187,58 @@ void DataConfig::check_tokenizer_name(DeckLoader& deck) const {
                          joined(TokenizerCodec::names), did_you_mean(tokenizer, TokenizerCodec::names)));
 }
 
-void DataConfig::resolve(DeckLoader& deck, const std::string& output) {
+/// Keys of instruction data.
+void DataConfig::resolve_rows(DeckLoader& deck, Task task) {
+  instructions = instruction_tasks.contains(task);
+  packing_given = deck.given("data.packing");
+  overflow_given = deck.given("data.overflow");
+  const std::string served = fmt::format("has no use with run.task = {}, which trains on text; it serves {}",
+                                         name_of(task), instruction_tasks.text());
+  if (!instructions) {
+    deck.check(columns.empty(), {"data.columns"}, served);
+    deck.check(!group_by_length, {"data.group_by_length"}, served);
+    deck.check(max_tokens_per_batch == 0, {"data.max_tokens_per_batch"}, served);
+    deck.check(format == "auto" || format == "text", {"data.format"}, format + " " + served);
+    deck.check(overflow != Overflow::truncate_left && overflow != Overflow::drop, {"data.overflow"},
+               fmt::format("{} {}", name_of(overflow), served));
+    return;
+  }
+  try {
+    const ColumnNames names = parse_columns(columns, format);
+    const auto text = std::ranges::find(names, "text", &ColumnNames::value_type::first);
+    if (text != names.end()) {
+      deck.check(!deck.given("data.text_column") || text_column == text->second, {"data.columns", "data.text_column"},
+                 "it names another column of the text than data.text_column; give one of them");
+      text_column = text->second;
+    } else if (text_column != "text") {
+      columns.push_back("text:" + text_column);
+    }
+  } catch (const UserError& error) {
+    deck.fail("data.columns", error.what());
+  }
+  const auto mark = [&](Origin origin, const std::string& why) {
+    for (const char* key : {"data.packing", "data.overflow"}) {
+      if (!deck.given(key)) deck.set(key, origin, why);
+    }
+  };
+  if (!trains(task)) return mark(Origin::unused, "wrap for text; none and truncate for conversations");
+  const DataConfig rules = for_conversations();
+  packing = rules.packing;
+  overflow = rules.overflow;
+  mark(Origin::automatic, fmt::format("run.task = {}", name_of(task)));
+}
+
+void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed) {
+  resolve_rows(deck, task);
+  if (!deck.given("data.seed")) {
+    seed = run_seed;
+    deck.set("data.seed", Origin::automatic, "run.seed");
+  }
+  if (max_tokens_per_batch > 0) {
+    deck.check(!deck.given("parallel.reduction_groups"), {"parallel.reduction_groups", "data.max_tokens_per_batch"},
+               "cannot be combined with data.max_tokens_per_batch: the number of micro-batches varies; remove it");
+  }
+  deck.check(!group_by_length || shuffle, {"data.group_by_length", "data.shuffle"}, "needs data.shuffle = true");
   deck.check(text_column != "input_ids" && text_column != "labels", {"data.text_column"},
              text_column + " is a column of token ids, not text; name the column with the text");
   if (!deck.given("data.cache")) {

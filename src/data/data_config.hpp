@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/deck/named_enum.hpp"
+#include "core/deck/task.hpp"
 #include "data/files/text_source.hpp"
 #include "data/tokenize/tokenizer_config.hpp"
 
@@ -19,7 +20,7 @@ inline constexpr const char* builtin_stories = "builtin:stories";
 /// [data]: source of text or tokens, and the division of documents into samples.
 struct DataConfig {
   enum class Packing : uint8_t { none, wrap, greedy, first_fit, best_fit };
-  enum class Overflow : uint8_t { split, truncate, error };
+  enum class Overflow : uint8_t { split, truncate, truncate_left, drop, error };
 
   std::vector<std::string> train;       ///< files, globs or builtin:stories, in the order of the deck
   std::vector<std::string> validation;  ///< likewise; empty: validation_fraction of the training tokens
@@ -28,6 +29,8 @@ struct DataConfig {
   int64_t vocab_size = 32000;           ///< of bpe
   TokenizerConfig bpe;                  ///< [tokenizer]
   std::string eos_token;                ///< empty: as in the tokenizer's files
+  std::string format = "auto";          ///< of rows: auto, or a name of the list in data/formats
+  std::vector<std::string> columns;     ///< role:column
   Packing packing = Packing::wrap;
   std::string document_separator;    ///< exact text: "\n\n" for blank_line; empty: a file is one document
   std::string text_column = "text";  ///< column of .jsonl rows without input_ids
@@ -35,6 +38,10 @@ struct DataConfig {
   Overflow overflow = Overflow::split;  ///< treatment of documents longer than the sequence, with any packing but wrap
   bool cross_document_attention = false;
   bool shuffle = true;
+  int64_t seed = 42;  ///< of the order of samples; run.seed unless given
+  bool group_by_length = false;
+  int64_t max_tokens_per_batch = 0;            ///< inputs of a micro-batch; 0: batch.micro samples
+  int64_t min_length = 0;                      ///< tokens; shorter documents are left out
   int64_t row_limit = default_row_limit;       ///< bytes per row of JSON
   bool json_as_text = false;                   ///< True if only the names of files identify rows
   int64_t unpacked_limit = int64_t{64} << 30;  ///< bytes that a compressed file may unpack to
@@ -42,6 +49,10 @@ struct DataConfig {
 
   // Fields without keys. True if the deck itself sets `tokenizer`, which must then be the one of token files and ids.
   bool tokenizer_given = false;
+  // True if the task reads rows of instruction data; otherwise rows are texts.
+  bool instructions = false;
+  bool packing_given = false;
+  bool overflow_given = false;
   // Checkpoint to read the tokenizer from if the folder of `tokenizer` no longer exists.
   std::string tokenizer_from;
   bool has_tokenizer_files() const;
@@ -55,9 +66,15 @@ struct DataConfig {
   TextFormat text_format() const;
 
   void visit(DeckKeys& keys);
-  void resolve(DeckLoader& deck, const std::string& output);
+  void resolve(DeckLoader& deck, const std::string& output, Task task, int64_t run_seed);
+  /// Rules for data with conversations: unless the deck says otherwise, each is a sample and loses its end if it is too
+  /// long.
+  DataConfig for_conversations() const;
   /// A word that is no path must be that of a kind of tokenizer, unless a file or folder has this name.
   void check_tokenizer_name(DeckLoader& deck) const;
+
+ private:
+  void resolve_rows(DeckLoader& deck, Task task);
 };
 
 /// Returns true if data.tokenizer is the path of a file or folder, even one that no longer exists.
@@ -66,6 +83,7 @@ bool names_tokenizer_files(std::string_view tokenizer);
 template <>
 inline constexpr auto enum_names<DataConfig::Packing> = name_list("none", "wrap", "greedy", "first_fit", "best_fit");
 template <>
-inline constexpr auto enum_names<DataConfig::Overflow> = name_list("split", "truncate", "error");
+inline constexpr auto enum_names<DataConfig::Overflow> = name_list("split", "truncate", "truncate_left", "drop",
+                                                                   "error");
 
 }  // namespace llmtrain

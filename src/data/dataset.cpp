@@ -30,9 +30,6 @@
 namespace llmtrain {
 namespace {
 
-constexpr const char* bpe_without_text =
-    "data.tokenizer: bpe is trained on text, but data.train has none; remove the key, or name the tokenizer of the ids";
-
 /// Returns the number of empty documents and, for rows, the location of the first one.
 std::string skip_report(const TokenizeRequest& request, int64_t skipped) {
   std::string text = fmt::format("{} empty documents were skipped", skipped);
@@ -68,10 +65,14 @@ SourceScan section_of(const SourceScan& scan, size_t first, size_t count) {
 class DatasetOpener {
  public:
   DatasetOpener(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                const ProgressReport& report)
-      : config_(config), batch_(batch), communicator_(communicator), report_([&communicator, report](const auto& line) {
+                const ProgressReport& report, const ChatSource& chat = {})
+      : config_(config),
+        batch_(batch),
+        communicator_(communicator),
+        report_([&communicator, report](const auto& line) {
           if (report && communicator.rank() == 0) report(line);
-        }) {}
+        }),
+        chat_(chat) {}
 
   Dataset open() {
     find_inputs();
@@ -158,6 +159,24 @@ class DatasetOpener {
       choose_tokenizer();
       if (encoded) check_document_tokens(*data_.tokenizer, config_);
     });
+    make_encoder();
+  }
+
+  /// Makes the encoder of rows of instruction data, if there are any. Templates that ask for the date get 26 July 2024,
+  /// which Llama 3's names where it has no clock: a run must give the same tokens on any day.
+  void make_encoder() {
+    if (std::ranges::find(scanned_, InputKind::instruction_rows, &InputFile::kind) == scanned_.end()) return;
+    constexpr int64_t now = 1'721'952'000;
+    throw_on_all_ranks(communicator_, [&] {
+      const DataConfig rules = config_.for_conversations();
+      if (rules.packing != DataConfig::Packing::wrap && rules.overflow == DataConfig::Overflow::split) {
+        throw UserError(ExitCode::deck,
+                        "data.overflow: split would begin a sample in the middle of a conversation; choose truncate, "
+                        "truncate_left, drop or error");
+      }
+      encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, now);
+    });
+    report_("chat template: " + encoder_->template_name());
   }
 
   /// Uses the tokenizer that the deck names for data with token ids only.
@@ -206,7 +225,9 @@ class DatasetOpener {
   /// Separates the validation data, and checks that one tokenizer made all data.
   void join() {
     std::vector<std::shared_ptr<const TokenFile>> train, validation;
+    if (data_.validation) data_.validation = long_documents(data_.validation);
     for (WeightedTokens& source : data_.sources) {
+      source.tokens = long_documents(source.tokens);
       if (config_.validation.empty() && config_.validation_fraction > 0) {
         SplitTokens split = split_tokens(source.tokens, config_.validation_fraction);
         source.tokens = std::move(split.train);
@@ -224,6 +245,12 @@ class DatasetOpener {
       check_ids(config_, *ids_tokenizer_, data_.vocabulary_size);
       data_.vocabulary_size = needed_rows(config_, ids_tokenizer_->vocabulary_size());
     }
+  }
+
+  std::shared_ptr<const TokenFile> long_documents(const std::shared_ptr<const TokenFile>& tokens) {
+    std::shared_ptr<const TokenFile> rest = without_short_documents(tokens, config_.min_length);
+    data_.short_documents += tokens->info().documents - rest->info().documents;
+    return rest;
   }
 
   /// Text and rows were hashed when they were read.
@@ -290,6 +317,7 @@ class DatasetOpener {
     request.scan = std::move(scan);
     if (is_encoded(files.front().kind)) request.tokenizer = data_.tokenizer.get();
     request.ids_tokenizer = data_.tokenizer.get();
+    request.encoder = encoder_.get();
     request.add_bos = config_.add_bos;
     request.embedding_rows = config_.embedding_rows;
     request.with_digest = true;
@@ -335,11 +363,15 @@ class DatasetOpener {
 
   std::string settings_of(const TokenizeRequest& request) const {
     if (request.tokenizer == nullptr) return "rows of input_ids without padding";
-    const bool rows = std::any_of(request.files.begin(), request.files.end(),
-                                  [](const InputFile& file) { return file.kind == InputKind::text_rows; });
-    return fmt::format("tokenizer={} document_separator={} add_bos={}{}", request.tokenizer->kind(),
+    const auto has = [&](InputKind kind) {
+      return std::ranges::find(request.files, kind, &InputFile::kind) != request.files.end();
+    };
+    const bool conversations = has(InputKind::instruction_rows);
+    const std::string chat = conversations ? encoder_->settings() : std::string();
+    return fmt::format("tokenizer={} document_separator={} add_bos={}{}{}", request.tokenizer->kind(),
                        nlohmann::json(request.files.front().format.separator).dump(), request.add_bos,
-                       rows ? " text_column=" + nlohmann::json(config_.text_column).dump() : "");
+                       has(InputKind::text_rows) ? " text_column=" + nlohmann::json(config_.text_column).dump() : "",
+                       conversations ? " chat=" + hex(digest_of(chat.data(), chat.size())) : "");
   }
 
   /// Everything that determines a token file.
@@ -351,6 +383,9 @@ class DatasetOpener {
       text += fmt::format("\n{} {} {} {}", file.name, file.bytes, hex(request.scan.digests[f]),
                           nlohmann::json(file.format.separator).dump());
       if (file.by_content) text += " rows";  // if the name can also mean text
+      if (file.kind == InputKind::instruction_rows) {
+        text += fmt::format(" {} {}", file.format.row_format, nlohmann::json(file.format.columns).dump());
+      }
     }
     return hex(digest_of(text.data(), text.size()));
   }
@@ -370,6 +405,8 @@ class DatasetOpener {
   const BatchConfig& batch_;
   Communicator& communicator_;
   ProgressReport report_;
+  ChatSource chat_;
+  std::unique_ptr<const ChatEncoder> encoder_;
   std::string folder_;
   InputSets sets_;
   std::shared_ptr<const Tokenizer> tokenizer_;      // loaded from files
@@ -384,9 +421,21 @@ class DatasetOpener {
 
 }  // namespace
 
+std::string describe_rows(const RowCounts& rows) {
+  if (rows.used == 0) return {};
+  std::string text = fmt::format("{} rows of conversations", rows.used);
+  const auto add = [&](int64_t count, const char* what) {
+    if (count > 0) text += fmt::format(", {} {}", count, what);
+  };
+  add(rows.untrained, "more left out: they have no token to train on");
+  add(rows.duplicates, "duplicates");
+  add(rows.merged_borders, "where a token joins the prompt's end and the completion's begin");
+  return text;
+}
+
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                     const ProgressReport& report) {
-  Dataset data = DatasetOpener(config, batch, communicator, report).open();
+                     const ProgressReport& report, const ChatSource& chat) {
+  Dataset data = DatasetOpener(config, batch, communicator, report, chat).open();
 #if defined(__GLIBC__)
   malloc_trim(0);  // otherwise the heap keeps the memory that training a tokenizer and encoding a text have freed
 #endif
@@ -397,83 +446,6 @@ TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& co
                                       const ProgressReport& report) {
   const BatchConfig none;
   return DatasetOpener(config, none, communicator, report).train_tokenizer_only();
-}
-
-DataFacts check_data_files(const DataConfig& config, const DataErrorReport& report) {
-  const auto guarded = [&](const char* key, const auto& work) {
-    try {
-      work();
-      return true;
-    } catch (const UserError& error) {
-      report(key, error);
-      return false;
-    }
-  };
-  const TextFormat format = config.text_format();
-  InputSets sets;
-  std::vector<std::shared_ptr<const TokenFile>> opened;
-  const auto examine = [&](const char* key, const std::vector<std::string>& patterns) {
-    std::vector<InputFile> files;
-    bool sound = true;
-    for (const std::string& pattern : patterns) {  // one by one, to report all that are missing
-      sound = guarded(key, [&] { find_input_files({pattern}, format); }) && sound;
-    }
-    if (!sound || !guarded(key, [&] { files = find_input_files(patterns, format); })) return false;
-    for (const InputFile& file : files) {
-      if (file.kind != InputKind::tokens) continue;
-      sound = guarded(key, [&] { opened.push_back(open_token_file(file.path)); }) && sound;
-    }
-    sets.sources.push_back(std::move(files));
-    return sound;
-  };
-  bool built_in = false, sound = true;
-  std::vector<std::string> train;
-  sound = guarded("data.train", [&] {
-    built_in = names_built_in(config.train);
-    for (const WeightedPattern& entry : split_weights(config.train)) train.push_back(entry.pattern);
-  });
-  if (sound && !built_in) sound = examine("data.train", train);
-  bool built_in_validation = false;
-  const bool known = guarded("data.validation", [&] { built_in_validation = names_built_in(config.validation); });
-  sound = known && (built_in_validation || examine("data.validation", config.validation)) && sound;
-  const std::vector<InputFile> files = sets.all();
-  const bool text = files.empty() || std::any_of(files.begin(), files.end(),
-                                                 [](const InputFile& file) { return is_encoded(file.kind); });
-  const bool named = names_tokenizer_of_ids(config) && !text;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (config.has_tokenizer_files() && (named || opened.empty())) {
-    sound =
-        guarded("data.tokenizer", [&] { tokenizer = tokenizer_of(config, config.tokenizer_path(), text); }) && sound;
-  } else if (config.tokenizer == "bytes") {
-    tokenizer = make_byte_tokenizer(config.add_bos);
-  }
-  if (!sound || !guarded("data.train", [&] { check_kinds(sets); })) return {};
-  if (named) {
-    const TokenFileInfo* stored = info_with_tokenizer(opened);
-    sound = guarded("data.tokenizer", [&] {
-      if (config.tokenizer == "bpe") throw UserError(ExitCode::deck, bpe_without_text);
-      if (stored != nullptr) check_same_tokenizer(config, *tokenizer, *stored_tokenizer(*stored), stored->path);
-    });
-  }
-  if (text && tokenizer != nullptr) {
-    sound = guarded("data.tokenizer", [&] { check_document_tokens(*tokenizer, config); }) && sound;
-  }
-  if (!sound) return {};
-  DataFacts facts;
-  if (!opened.empty()) {
-    guarded("data.train", [&] {
-      const TokenFileInfo info = concatenate_tokens(std::move(opened))->info();
-      facts.vocabulary_size = info.vocabulary_size;
-      if (!info.tokenizer.empty() && exceeds_rows(config, info.vocabulary_size)) tokenizer = stored_tokenizer(info);
-    });
-  } else if (text || named) {
-    facts.vocabulary_size = tokenizer != nullptr ? tokenizer->vocabulary_size() : 0;
-  } else {
-    tokenizer = nullptr;
-  }
-  facts.note = missing_rows_warning(tokenizer.get(), config);
-  facts.vocabulary_size = needed_rows(config, facts.vocabulary_size);
-  return facts;
 }
 
 }  // namespace llmtrain

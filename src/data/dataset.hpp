@@ -13,6 +13,7 @@
 #include "data/stream/data_stream.hpp"
 #include "data/tokenize/train_tokenizer.hpp"
 #include "parallel/communicator.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -28,15 +29,28 @@ struct Dataset {
   double optimum = 0;
   /// Contents of data.train, data.validation and data.tokenizer, in order; on rank 0.
   std::vector<NamedContent> contents;
+  int64_t short_documents = 0;  ///< left out by data.min_length
+  bool has_conversations() const {
+    return train->info().rows.used + (validation ? validation->info().rows.used : 0) > 0;
+  }
   std::string note;  ///< names tokens without an embedding row in the model; empty: none
+};
+
+/// [chat], and the folder of the model's templates, which may be empty.
+struct ChatSource {
+  ChatConfig config;
+  std::string folder;
 };
 
 /// Opens the deck's data and tokenizes text that is not in the cache: all ranks share the work (documents or pieces in
 /// canonical order), progress is reported, and no rank waits long inside a collective while others work (polling). The
 /// key of a cached file is the hash of content, tokenizer and settings; the file is written under a temporary name and
-/// renamed. Collective; with one process (LocalCommunicator) it needs no MPI.
+/// renamed. Collective; with one process (LocalCommunicator) it needs no MPI. `chat` encodes rows of instruction data.
 Dataset open_dataset(const DataConfig& config, const BatchConfig& batch, Communicator& communicator,
-                     const ProgressReport& report);
+                     const ProgressReport& report, const ChatSource& chat = {});
+
+/// Describes rows of instruction data and what was left out of them, for people; empty if there are none.
+std::string describe_rows(const RowCounts& rows);
 
 /// Trains the tokenizer of data.tokenizer = bpe on data.train, without the cache. Collective.
 TrainedTokenizer train_deck_tokenizer(const DataConfig& config, Communicator& communicator,

@@ -7,7 +7,7 @@ namespace llmtrain {
 
 void FreezeConfig::visit(DeckKeys& keys) {
   keys.section("freeze", "Train a part of the model and keep the rest (run.finetuning = freeze).", Change::breaks,
-               training_tasks);
+               training_tasks, true);
   keys.key("trainable_layers", trainable_layers,
            {.unit = "layers", .doc = "Number of trained layers: the last n if n > 0, the first -n if n < 0."});
   keys.key("trainable_modules", trainable_modules,

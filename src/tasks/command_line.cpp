@@ -82,7 +82,7 @@ std::string usage_text() {
          "    --ranks-per-node M      on nodes with M ranks each\n"
          "    --measure               also run a few steps, to predict the time of a step and of the run\n"
          "    --json                  print JSON\n"
-         "  -h, --help [TOPIC]        print this text and all keys of a deck, those of a section, or one section.key\n"
+         "  -h, --help [TOPIC]        print this text and all keys of a deck, those of a task or section, or one section.key\n"
          "  --version                 print version, device and libraries\n\n"
          "Exit codes: 0 finished, 64 command line, 65 bad content, 66 missing input, 69 no device, 70 internal error,\n"
          "73 output refused, 74 input/output error, 75 stopped and resumable, 76 a rank was lost, 78 deck, 79 "

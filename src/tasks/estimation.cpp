@@ -43,7 +43,8 @@ std::string assumption_of(const Config& config) {
   shape.longest = config.batch.sequence_length;
   shape.window = m.window_of_layer(0);
   for (int64_t layer = 1; layer < m.n_layers; ++layer) shape.window = std::min(shape.window, m.window_of_layer(layer));
-  return attention_assumption(shape, config.batch.micro * config.batch.sequence_length);
+  return attention_assumption(
+      shape, std::max(config.batch.micro * config.batch.sequence_length, config.data.max_tokens_per_batch));
 }
 
 }  // namespace

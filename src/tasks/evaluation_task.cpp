@@ -67,7 +67,7 @@ ParamStoreOptions store_options(const Config& config, int rank, int size) {
 
 /// No text is skipped, and with evaluation.stride windows overlap.
 DataStream evaluation_stream(const Config& config, const Dataset& data) {
-  DataConfig rules = config.data;
+  DataConfig rules = data.has_conversations() ? config.data.for_conversations() : config.data;
   rules.keep_rest = true;
   rules.stride = config.evaluation.stride;
   const auto& tokens = data.validation != nullptr ? data.validation : data.train;

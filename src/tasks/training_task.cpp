@@ -1,6 +1,7 @@
 // Tasks that train a model.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <optional>
 
@@ -38,6 +39,17 @@ void print_sources(RunLog& log, const Config& config, const DataStream& stream, 
                           100 * static_cast<double>(counts.inputs) / room));
   }
   print_left_out(log, stream.counts());
+}
+
+/// Prints what became of rows of conversations, and of short documents.
+void print_rows(RunLog& log, const Dataset& data) {
+  std::vector<std::string> parts;
+  if (std::string rows = describe_rows(data.train->info().rows); !rows.empty()) parts.push_back(std::move(rows));
+  if (data.short_documents > 0) {
+    parts.push_back(
+        fmt::format("{} documents shorter than data.min_length left out", count_text(data.short_documents)));
+  }
+  if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
 }
 
 void print_resume(RunLog& log, const ResumePoint& from) {
@@ -80,6 +92,7 @@ void print_opening(RunLog& log, const Config& config, const TrainingPlan& plan, 
                         count_text(stream.steps_per_epoch()),
                         static_cast<double>(plan.total_steps) / static_cast<double>(stream.steps_per_epoch()),
                         count_text(plan.total_steps)));
+  print_rows(log, data);
   print_sources(log, config, stream, plan.total_steps);
   if (data.validation != nullptr) log.print(fmt::format("validation {} tokens", count_text(data.validation->tokens())));
   log.print(fmt::format("results    {}", RunDirectory::path_of(config)));

@@ -19,6 +19,7 @@ struct Subcommand {
   std::function<void()> run;
 };
 
+Subcommand add_chat(CLI::App& program);
 Subcommand add_corpus(CLI::App& program);
 Subcommand add_export(CLI::App& program);
 Subcommand add_generate(CLI::App& program);

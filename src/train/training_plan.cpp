@@ -100,7 +100,7 @@ TrainingPlan::TrainingPlan(const Config& config, const Dataset& data, const Rank
     : tokenizer(data.tokenizer),
       prompts(encode_prompts(config, data.tokenizer.get())),
       train_source(data.train),
-      train(data.sources, config.data, config.batch, static_cast<uint64_t>(config.run.seed), config.data.shuffle),
+      train(data.sources, config.data, config.batch, static_cast<uint64_t>(config.data.seed), config.data.shuffle),
       groups(config.batch.gradient_accumulation_steps, config.parallel.reduction_groups),
       total_steps(steps_of(config.run, train)),
       objective(make_cross_entropy()),

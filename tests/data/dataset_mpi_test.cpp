@@ -88,6 +88,48 @@ TEST_F(RanksTest, TextGivesTheSameFileOnAnyNumberOfRanks) {
   }
 }
 
+TEST_F(RanksTest, ConversationsGiveTheSameFileOnAnyNumberOfRanks) {
+  std::mt19937 random(9);
+  std::string rows, more;
+  const auto words = [&](size_t count) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) text += "word" + std::to_string(random() % 50) + " ";
+    return text;
+  };
+  for (int r = 0; r < 6000; ++r) {
+    rows += R"({"instruction": ")" + words(random() % 60) + R"(x", "output": ")" + words(random() % 3) + "\"}\n";
+  }
+  for (int r = 0; r < 50; ++r) {
+    more += random() % 2 == 0 ? R"({"prompt": "", "completion": ""})" : R"({"prompt": "q", "completion": "a"})";
+    more += "\n";
+  }
+  config_.instructions = true;
+  config_.tokenizer = "bytes";
+  config_.packing = DataConfig::Packing::none;
+  config_.train = {file("rows.jsonl", rows), file("text.txt", "a text"), file("more.jsonl", more)};
+  ChatConfig chat;
+  chat.template_name = "chatml";
+  const auto open = [&](Communicator& communicator, const std::string& cache) {
+    DataConfig config = config_;
+    config.cache = path_ + "/" + cache;
+    return open_dataset(config, batch_, communicator, [](const std::string&) {}, {chat, ""});
+  };
+  const Dataset together = open(ranks_, "together");
+  throw_on_all_ranks(ranks_, [&] {
+    if (ranks_.rank() != 0) return;
+    const auto alone = make_local_communicator();
+    const Dataset expected = open(*alone, "alone");
+    EXPECT_TRUE(content_of(together.train->info().path) == content_of(expected.train->info().path));
+    const RowCounts& counts = together.train->info().rows;
+    EXPECT_EQ(counts.used + counts.untrained, 6050);
+    EXPECT_GT(counts.untrained, 10);
+    EXPECT_GT(counts.duplicates, 10);
+    EXPECT_EQ(counts.duplicates, expected.train->info().rows.duplicates);
+  });
+  config_.train = {file("wrong.jsonl", rows + "{\"instruction\": \"q\"}\n" + rows)};
+  EXPECT_THAT(refusal([&] { open(ranks_, "wrong"); }), HasSubstr("wrong.jsonl:6001: there is no column 'output'"));
+}
+
 TEST_F(RanksTest, TheTokenizerLearntIsTheSameOnAnyNumberOfRanks) {
   config_.train = {file("a.txt", stories_text(3, 3'000'000)), file("b.txt", stories_text(4, 20'000))};
   config_.tokenizer = "bpe";

@@ -26,6 +26,7 @@ class MemoryTokens final : public TokenFile {
     info_.tokens = tokens();
     info_.has_mask = !mask_.empty();
   }
+  void set_rows(const RowCounts& rows) { info_.rows = rows; }
   const TokenFileInfo& info() const override { return info_; }
   int64_t tokens() const override { return static_cast<int64_t>(ids_.size()); }
   std::span<const uint64_t> documents() const override { return offsets_; }

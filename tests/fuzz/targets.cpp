@@ -5,7 +5,8 @@
 namespace llmtrain::fuzz {
 
 std::span<const Target> targets() {
-  static constexpr std::array<Target, 9> all = {{
+  static constexpr std::array<Target, 10> all = {{
+      {"chat_template", run_chat_template},
       {"deck", run_deck},
       {"json", run_json},
       {"jsonl", run_jsonl},

@@ -15,6 +15,7 @@ struct Target {
 
 std::span<const Target> targets();
 
+void run_chat_template(std::string_view bytes);
 void run_deck(std::string_view bytes);
 void run_json(std::string_view bytes);
 void run_jsonl(std::string_view bytes);

@@ -4,7 +4,9 @@
 
 #include "core/error.hpp"
 #include "core/files/json_reader.hpp"
+#include "core/utf8.hpp"
 #include "fuzz/targets.hpp"
+#include "text/chat/chat_template.hpp"
 #include "text/files/tokenizer_json.hpp"
 #include "text/files/tokenizer_readers.hpp"
 #include "text/pipeline/pipeline_tokenizer.hpp"
@@ -39,6 +41,40 @@ void use(const Tokenizer& tokenizer) {
 }  // namespace
 
 void run_json(std::string_view bytes) try { parse_json(bytes, "input"); } catch (const UserError&) {
+}
+
+/// The ranges of the text are in order and inside it, and the text is UTF-8.
+void run_chat_template(std::string_view bytes) try {
+  static const nlohmann::ordered_json row = nlohmann::ordered_json::parse(R"({
+    "messages": [{"role": "system", "content": " S <x> \u00e9"},
+                 {"role": "user", "content": "a<b>", "n": 3, "x": 1.5, "l": [3, 1, 2], "d": {"b": 1, "A": [true, null]}},
+                 {"role": "assistant", "content": "<think>why</think>\n\nYes",
+                  "tool_calls": [{"function": {"name": "f", "arguments": {"k": [1, 2.5]}}}]}],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "variables": {"bos_token": "<s>", "flag": true, "word": "Hello, W\u00f6rld", "words": ["pear", "Apple", "fig"],
+                  "people": [{"name": "Bo", "age": 3, "home": {"city": "x"}}, {"name": "Cy", "age": 1}],
+                  "numbers": {"one": 1, "big": 9007199254740993, "f": 1e16, "g": 1e-05}}})");
+  static const ChatVariables variables = [] {
+    ChatVariables all;
+    for (const auto& [name, value] : row["variables"].items()) all.emplace_back(name, value);
+    return all;
+  }();
+  Conversation conversation;
+  conversation.messages = row["messages"];
+  conversation.tools = row["tools"];
+  const RenderedChat chat = ChatTemplate(bytes, "input").render(conversation, variables, {true, 0});
+  const auto expect = [](bool condition) {
+    if (!condition) std::abort();
+  };
+  expect(find_invalid_utf8(chat.text) == std::string_view::npos);
+  for (const auto* ranges : {&chat.content, &chat.generated}) {
+    size_t done = 0;
+    for (const TextRange& range : *ranges) {
+      expect(done <= range.begin && range.begin < range.end && range.end <= chat.text.size());
+      done = range.end;
+    }
+  }
+} catch (const UserError&) {
 }
 
 void run_tokenizer_json(std::string_view bytes) try {

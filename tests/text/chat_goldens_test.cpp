@@ -12,7 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/chat/chat_template.hpp"
+#include "text/chat/named_templates.hpp"
+#include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
 namespace {
@@ -121,7 +124,7 @@ TEST(ChatGoldens, TemplatesOfTrl) {
     for (const auto& [row_name, row] : conversations.items()) {
       std::string text;
       ordered_json expected = golden["rendered"][row_name];
-      if (!expected.is_null()) expected.erase(2);  // ids and mask
+      if (!expected.is_null()) expected = {expected[0], expected[1]};
       EXPECT_EQ(rendered(chat, row, text), expected) << name << " " << row_name << "\n" << text;
       ++compared;
       raised += expected.is_null() ? 1 : 0;
@@ -133,6 +136,122 @@ TEST(ChatGoldens, TemplatesOfTrl) {
       "another version\n",
       compared, raised, with_ranges, other_versions);
   EXPECT_GT(compared, 0);
+}
+
+std::string numbers_of(const EncodedRow& encoded, bool with_mask) {
+  std::string numbers;
+  for (const int32_t id : encoded.ids) numbers += (numbers.empty() ? "" : " ") + std::to_string(id);
+  for (const uint8_t trained : encoded.mask) numbers += !with_mask ? "" : trained != 0 ? " 1" : " 0";
+  return numbers;
+}
+
+/// Ids and assistant masks by GPT-2's tokenizer.
+TEST(ChatGoldens, IdsAndMasksOfTrl) {
+  const fs::path templates = find_templates();
+  if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
+  const char* data = std::getenv("LLMTRAIN_DATA");
+  if (data == nullptr) GTEST_SKIP() << "LLMTRAIN_DATA is not set";
+  const auto tokenizer = load_tokenizer(std::string(data) + "/tokenizer/gpt2");
+  const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
+  int masks = 0, ids_alone = 0, completions = 0, refused = 0;
+  for (const auto& [name, golden] : goldens["templates"].items()) {
+    if (hash(read(templates / name)) != golden["source"]) continue;
+    const bool has_generation = ChatTemplate(read(templates / name), name).has_generation();
+    ChatConfig config;
+    config.template_name = (templates / name).string();
+    config.variables = {"bos_token:<|endoftext|>"};
+    config.parse_special = true;
+    for (const auto& [row_name, row] : conversations.items()) {
+      const ordered_json& expected = golden["rendered"][row_name];
+      const bool has_mask = has_generation && !expected.is_null() && !expected[1].empty();
+      if (expected.is_null() || row.contains("add_generation_prompt") || (has_generation && !has_mask)) continue;
+      config.train_on = has_mask ? ChatConfig::TrainOn::assistant : ChatConfig::TrainOn::all;
+      EncodedRow encoded;
+      ChatEncoder(*tokenizer, config, "", golden_time()).encode(conversation_of(row), encoded);
+      std::string numbers = numbers_of(encoded, has_mask);
+      EXPECT_EQ(hash(numbers), expected[2]) << name << " " << row_name << " " << numbers;
+      ++(has_mask ? masks : ids_alone);
+      numbers.back() ^= 1;  // control
+      EXPECT_NE(hash(numbers), expected[2]);
+      if (expected[3].is_null()) continue;
+      Conversation divided = conversation_of(row);
+      divided.prompt_messages = static_cast<int64_t>(divided.messages.size()) - 1;
+      config.train_on = ChatConfig::TrainOn::completion;
+      const ChatEncoder encoder(*tokenizer, config, "", golden_time());
+      if (expected[3] == "differs") {
+        EXPECT_THROW(encoder.encode(divided, encoded), UserError) << name << " " << row_name;
+        ++refused;
+      } else {
+        encoder.encode(divided, encoded);
+        EXPECT_EQ(hash(numbers_of(encoded, true)), expected[3]) << name << " " << row_name;
+        ++completions;
+      }
+    }
+  }
+  std::printf(
+      "%d rows have the ids and assistant masks of Transformers, %d the ids, %d the completion masks of TRL, %d are "
+      "refused since the prompt alone is rendered otherwise\n",
+      masks, ids_alone, completions, refused);
+}
+
+/// A template without generation blocks: rendering prefixes gives the masks of TRL's variant with blocks.
+TEST(ChatGoldens, PrefixesGiveTheMasksOfTrainingTemplates) {
+  const fs::path templates = find_templates();
+  if (templates.empty()) GTEST_SKIP() << "no trl is installed, and LLMTRAIN_TRL_TEMPLATES names no folder";
+  const auto tokenizer = make_byte_tokenizer();
+  const ordered_json conversations = read_golden("conversations.json");
+  int compared = 0, refused = 0;
+  for (const std::string name : {"llama3", "gemma", "phi3"}) {
+    for (const auto& [row_name, row] : conversations.items()) {
+      std::vector<uint8_t> masks[2];
+      std::string texts[2];
+      try {
+        for (const bool with_blocks : {true, false}) {
+          ChatConfig config;
+          config.template_name = (templates / (name + (with_blocks ? "_training.jinja" : ".jinja"))).string();
+          config.variables = {"bos_token:<s>", "eos_token:</s>"};
+          config.train_on = ChatConfig::TrainOn::assistant;
+          EncodedRow encoded;
+          ChatEncoder(*tokenizer, config, "").encode(conversation_of(row), encoded);
+          masks[with_blocks ? 1 : 0] = encoded.mask;
+          texts[with_blocks ? 1 : 0] = encoded.text.text;
+        }
+      } catch (const UserError&) {
+        ++refused;
+        continue;
+      }
+      EXPECT_EQ(texts[0], texts[1]);
+      EXPECT_EQ(masks[0], masks[1]) << name << " " << row_name << "\n" << texts[0];
+      ++compared;
+    }
+  }
+  std::printf("%d masks by prefixes are those of the blocks, %d rows are refused\n", compared, refused);
+  EXPECT_GT(compared, 20);
+}
+
+/// The named templates are those of published models where these exist.
+TEST(ChatGoldens, NamedTemplates) {
+  const ordered_json goldens = read_golden("chat_goldens.json"), conversations = read_golden("conversations.json");
+  const std::pair<const char*, const char*> same[] = {{"qwen", "qwen2_5.jinja"},
+                                                      {"qwen3", "qwen3.jinja"},
+                                                      {"llama3", "llama3.jinja"},
+                                                      {"gemma", "gemma.jinja"},
+                                                      {"phi3", "phi3.jinja"}};
+  for (const auto& [name, published] : same) {
+    const ChatTemplate chat(find_named_template(name)->source, name);
+    int compared = 0;
+    for (const auto& [row_name, row] : conversations.items()) {
+      const ordered_json& expected = goldens["templates"][published]["rendered"][row_name];
+      std::string text;
+      const ordered_json result = rendered(chat, row, text);
+      if (expected.is_null() || result.is_null()) continue;  // tools, parts: one of them refuses
+      const bool is_defined = row_name != "unknown_role" && row_name != "developer" && row_name != "parts";
+      if (!is_defined) continue;
+      EXPECT_EQ(result[0], expected[0]) << name << " " << row_name << "\n" << text;
+      ++compared;
+    }
+    EXPECT_GE(compared, 4) << name;
+  }
 }
 
 }  // namespace

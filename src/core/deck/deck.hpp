@@ -32,6 +32,7 @@ class DeckKeys {
     bool list = false;
     Change change = Change::breaks;
     TaskSet tasks = all_tasks;
+    bool strict = false;
     std::function<void(std::string_view)> parse;  ///< parses into the field; throws UserError
     std::function<std::string()> print;           ///< prints the field
     std::string full_name() const { return std::string(section) + "." + std::string(name); }
@@ -41,10 +42,12 @@ class DeckKeys {
     std::string_view doc;
     Change change;  ///< default for its keys
     TaskSet tasks;  ///< tasks that use it, default for its keys
+    bool strict;    ///< its keys are errors with other tasks; else they have no effect there
   };
 
-  void section(std::string_view name, std::string_view doc, Change change = Change::breaks, TaskSet tasks = all_tasks) {
-    sections_.push_back({name, doc, change, tasks});
+  void section(std::string_view name, std::string_view doc, Change change = Change::breaks, TaskSet tasks = all_tasks,
+               bool strict = false) {
+    sections_.push_back({name, doc, change, tasks, strict});
   }
 
   template <class Codec = void, class T>
@@ -52,6 +55,7 @@ class DeckKeys {
     using Value = std::conditional_t<std::is_void_v<Codec>, DeckValue<T>, Codec>;
     keys_.push_back({sections_.back().name, name, info, Value::type(), Value::type().starts_with("list"),
                      info.change.value_or(sections_.back().change), info.tasks.value_or(sections_.back().tasks),
+                     sections_.back().strict,
                      [&field, info](std::string_view text) { field = Value::parse(text, info); },
                      [&field] { return Value::print(field); }});
   }
@@ -145,7 +149,7 @@ class DeckLoader {
 /// The values as a deck, each with a comment that says where it comes from. Reading it gives the same values.
 std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::string_view title);
 
-/// Help on all keys (empty topic), on those of a section, or on section.key. An unknown topic is a
+/// Help on all keys (empty topic), on those of a task or a section, or on section.key. An unknown topic is a
 /// UserError(ExitCode::command_line). `defaults` lists the fields of default-constructed structs.
 std::string deck_help(const DeckKeys& defaults, std::string_view topic);
 

@@ -1,6 +1,9 @@
 // Printed forms of a deck's keys: the resolved deck, --help and the manual.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "core/deck/deck.hpp"
 #include "core/deck/suggestion.hpp"
 
@@ -65,11 +68,20 @@ void add_key(std::string& out, const DeckKeys::Key& key) {
                      default_text(key), key.info.doc);
 }
 
-void add_section(std::string& out, const DeckKeys& keys, const DeckKeys::Section& section) {
-  out += fmt::format("[{}]  {}\n", section.name, section.doc);
+void add_section(std::string& out, const DeckKeys& keys, const DeckKeys::Section& section, TaskSet tasks) {
+  std::string lines;
   for (const DeckKeys::Key& key : keys.keys()) {
-    if (key.section == section.name) add_key(out, key);
+    if (key.section == section.name && key.tasks.meets(tasks)) add_key(lines, key);
   }
+  if (!lines.empty()) out += fmt::format("[{}]  {}\n{}", section.name, section.doc, lines);
+}
+
+/// The task of this name, unless a section has it.
+std::optional<Task> find_task(const DeckKeys& keys, std::string_view topic) {
+  const auto found = std::ranges::find(enum_names<Task>, topic);
+  const std::vector<std::string_view> sections = keys.section_names();
+  if (found == enum_names<Task>.end() || std::ranges::find(sections, topic) != sections.end()) return {};
+  return static_cast<Task>(found - enum_names<Task>.begin());
 }
 
 [[noreturn]] void unknown_topic(const DeckKeys& keys, std::string_view topic) {
@@ -79,8 +91,9 @@ void add_section(std::string& out, const DeckKeys& keys, const DeckKeys::Section
       dot == std::string_view::npos ? std::vector<std::string_view>() : keys.names_in(topic.substr(0, dot));
   const std::string hint =
       names.empty() ? did_you_mean(topic.substr(0, dot), sections) : did_you_mean(topic.substr(dot + 1), names);
-  throw UserError(ExitCode::command_line, fmt::format("--help {}: no such section or key{}; the sections are {}", topic,
-                                                      hint, joined(sections)));
+  throw UserError(ExitCode::command_line,
+                  fmt::format("--help {}: no such section, key or task{}; the sections are {}, the tasks {}", topic,
+                              hint, joined(sections), joined(enum_names<Task>)));
 }
 
 }  // namespace
@@ -115,9 +128,12 @@ std::string write_deck(const DeckKeys& keys, const Provenance& provenance, std::
 
 std::string deck_help(const DeckKeys& defaults, std::string_view topic) {
   std::string out;
+  const std::optional<Task> task = find_task(defaults, topic);
+  const bool several = topic.empty() || task.has_value();
   for (const DeckKeys::Section& section : defaults.sections()) {
-    if (topic.empty() || topic == section.name) add_section(out, defaults, section);
-    if (topic.empty()) out += '\n';
+    if (!several && topic != section.name) continue;
+    add_section(out, defaults, section, task ? TaskSet{*task} : all_tasks);
+    if (several && !out.ends_with("\n\n")) out += '\n';
   }
   if (const DeckKeys::Key* key = defaults.find(topic)) {
     out += fmt::format("[{}]\n", key->section);

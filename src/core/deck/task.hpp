@@ -9,10 +9,10 @@
 
 namespace llmtrain {
 
-enum class Task : uint8_t { pretrain, evaluate, tokenizer };
+enum class Task : uint8_t { pretrain, sft, evaluate, tokenizer };
 
 template <>
-inline constexpr auto enum_names<Task> = name_list("pretrain", "evaluate", "tokenizer");
+inline constexpr auto enum_names<Task> = name_list("pretrain", "sft", "evaluate", "tokenizer");
 
 class TaskSet {
  public:
@@ -21,15 +21,24 @@ class TaskSet {
   }
   constexpr TaskSet operator|(TaskSet other) const { return TaskSet(bits_ | other.bits_); }
   constexpr bool contains(Task task) const { return (bits_ >> static_cast<uint32_t>(task) & 1u) != 0; }
-  std::string text() const;  ///< "pretrain, evaluate"
+  constexpr bool meets(TaskSet other) const { return (bits_ & other.bits_) != 0; }
+  std::string text() const {  ///< "pretrain, evaluate"
+    std::string names;
+    for (size_t t = 0; t < enum_names<Task>.size(); ++t) {
+      if (contains(static_cast<Task>(t))) names += (names.empty() ? "" : ", ") + std::string(enum_names<Task>[t]);
+    }
+    return names;
+  }
 
  private:
   constexpr explicit TaskSet(uint32_t bits) : bits_(bits) {}
   uint32_t bits_ = 0;
 };
 
-inline constexpr TaskSet training_tasks{Task::pretrain};
+inline constexpr TaskSet training_tasks{Task::pretrain, Task::sft};
 inline constexpr TaskSet model_tasks = training_tasks | TaskSet{Task::evaluate};
+/// Tasks that read rows of instruction data (data.format).
+inline constexpr TaskSet instruction_tasks{Task::sft, Task::evaluate};
 inline constexpr TaskSet all_tasks = model_tasks | TaskSet{Task::tokenizer};
 
 inline bool trains(Task task) { return training_tasks.contains(task); }

@@ -8,69 +8,82 @@
 
 namespace llmtrain {
 
-std::string JsonNode::child(std::string_view key) const {
+template <class Json>
+std::string BasicJsonNode<Json>::child(std::string_view key) const {
   return where_.empty() ? std::string(key.substr(0, 60)) : fmt::format("{}.{}", where_, key.substr(0, 60));
 }
 
-bool JsonNode::has(std::string_view key) const {
+template <class Json>
+bool BasicJsonNode<Json>::has(std::string_view key) const {
   const auto found = object().value_->find(key);
   return found != value_->end() && !found->is_null();
 }
 
-JsonNode JsonNode::at(std::string_view key) const {
+template <class Json>
+BasicJsonNode<Json> BasicJsonNode<Json>::at(std::string_view key) const {
   const auto found = object().value_->find(key);
-  if (found == value_->end()) JsonNode(*value_, child(key)).refuse("is missing");
+  if (found == value_->end()) BasicJsonNode(*value_, child(key)).refuse("is missing");
   return {*found, child(key)};
 }
 
-JsonNode JsonNode::at(size_t index) const {
+template <class Json>
+BasicJsonNode<Json> BasicJsonNode<Json>::at(size_t index) const {
   if (index >= array().size()) refuse(fmt::format("has no item {}", index));
   return {(*value_)[index], fmt::format("{}[{}]", where_, index)};
 }
 
-const std::string& JsonNode::text() const {
+template <class Json>
+const std::string& BasicJsonNode<Json>::text() const {
   if (!value_->is_string()) refuse_value("a text");
-  return value_->get_ref<const std::string&>();
+  return value_->template get_ref<const std::string&>();
 }
 
-bool JsonNode::boolean() const {
+template <class Json>
+bool BasicJsonNode<Json>::boolean() const {
   if (!value_->is_boolean()) refuse_value("true or false");
-  return value_->get<bool>();
+  return value_->template get<bool>();
 }
 
-int64_t JsonNode::integer(int64_t least, int64_t most) const {
-  const bool fits = value_->is_number_unsigned() ? value_->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)
+template <class Json>
+int64_t BasicJsonNode<Json>::integer(int64_t least, int64_t most) const {
+  const bool fits = value_->is_number_unsigned() ? value_->template get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)
                                                  : value_->is_number_integer();
-  const int64_t number = fits ? value_->get<int64_t>() : 0;
+  const int64_t number = fits ? value_->template get<int64_t>() : 0;
   if (!fits || number < least || number > most) refuse_value(fmt::format("an integer from {} to {}", least, most));
   return number;
 }
 
-double JsonNode::number() const {
+template <class Json>
+double BasicJsonNode<Json>::number() const {
   if (!value_->is_number()) refuse_value("a number");
-  return value_->get<double>();
+  return value_->template get<double>();
 }
 
-const JsonNode& JsonNode::object() const {
+template <class Json>
+const BasicJsonNode<Json>& BasicJsonNode<Json>::object() const {
   if (!value_->is_object()) refuse("must be an object");
   return *this;
 }
 
-const JsonNode& JsonNode::array() const {
+template <class Json>
+const BasicJsonNode<Json>& BasicJsonNode<Json>::array() const {
   if (!value_->is_array()) refuse("must be a list");
   return *this;
 }
 
-std::string JsonNode::text_or(std::string_view key, const std::string& otherwise) const {
+template <class Json>
+std::string BasicJsonNode<Json>::text_or(std::string_view key, const std::string& otherwise) const {
   return has(key) ? at(key).text() : otherwise;
 }
 
-bool JsonNode::boolean_or(std::string_view key, bool otherwise) const {
+template <class Json>
+bool BasicJsonNode<Json>::boolean_or(std::string_view key, bool otherwise) const {
   return has(key) ? at(key).boolean() : otherwise;
 }
 
-void JsonNode::check_keys(std::initializer_list<std::string_view> keys,
-                          std::initializer_list<std::string_view> optional) const {
+template <class Json>
+void BasicJsonNode<Json>::check_keys(std::initializer_list<std::string_view> keys,
+                                     std::initializer_list<std::string_view> optional) const {
   for (const std::string_view key : keys) at(key);
   const auto names = [](std::initializer_list<std::string_view> list, std::string_view key) {
     return std::ranges::find(list, key) != list.end();
@@ -81,12 +94,17 @@ void JsonNode::check_keys(std::initializer_list<std::string_view> keys,
   }
 }
 
-void JsonNode::refuse(const std::string& what) const {
-  throw UserError(ExitCode::bad_content, fmt::format("{}: {}", where_, what));
+template <class Json>
+void BasicJsonNode<Json>::refuse(const std::string& what) const {
+  throw UserError(ExitCode::bad_content, where_.empty() ? what : fmt::format("{}: {}", where_, what));
 }
 
-void JsonNode::refuse_value(std::string_view expected) const {
+template <class Json>
+void BasicJsonNode<Json>::refuse_value(std::string_view expected) const {
   refuse(fmt::format("must be {}, not {}", expected, printable_value(*value_)));
 }
+
+template class BasicJsonNode<nlohmann::json>;
+template class BasicJsonNode<nlohmann::ordered_json>;
 
 }  // namespace llmtrain

@@ -15,17 +15,18 @@
 namespace llmtrain {
 
 /// A value and its path. The document must outlive it. Every error is a UserError(bad_content).
-class JsonNode {
+template <class Json>
+class BasicJsonNode {
  public:
   /// `where`: prefix of its messages: the file's name, or nothing.
-  JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
+  BasicJsonNode(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {}
 
-  const nlohmann::json& value() const { return *value_; }
+  const Json& value() const { return *value_; }
   const std::string& where() const { return where_; }
   bool is_null() const { return value_->is_null(); }
   bool has(std::string_view key) const;  ///< True if the key is present and not null
-  JsonNode at(std::string_view key) const;
-  JsonNode at(size_t index) const;
+  BasicJsonNode at(std::string_view key) const;
+  BasicJsonNode at(size_t index) const;
   size_t size() const { return value_->size(); }
 
   const std::string& text() const;
@@ -33,15 +34,15 @@ class JsonNode {
   int64_t integer(int64_t least, int64_t most) const;
   int64_t count(int64_t most = std::numeric_limits<int64_t>::max()) const { return integer(0, most); }
   double number() const;
-  const JsonNode& object() const;
-  const JsonNode& array() const;
+  const BasicJsonNode& object() const;
+  const BasicJsonNode& array() const;
   std::string text_or(std::string_view key, const std::string& otherwise) const;
   bool boolean_or(std::string_view key, bool otherwise) const;
 
   /// Calls take(name, node) for the members of an object.
   template <class Take>
   void each_member(const Take& take) const {
-    for (const auto& [name, value] : object().value_->items()) take(name, JsonNode(value, child(printable(name))));
+    for (const auto& [name, value] : object().value_->items()) take(name, BasicJsonNode(value, child(printable(name))));
   }
 
   /// Requires an object with these keys, optionally some of the optional ones, and no others, which would change the
@@ -56,8 +57,11 @@ class JsonNode {
  private:
   std::string child(std::string_view key) const;
 
-  const nlohmann::json* value_;
+  const Json* value_;
   std::string where_;
 };
+
+using JsonNode = BasicJsonNode<nlohmann::json>;
+using OrderedJsonNode = BasicJsonNode<nlohmann::ordered_json>;  ///< objects keep the order of their keys
 
 }  // namespace llmtrain

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -50,24 +51,34 @@ class TrackedIterator {
   const char** reached_ = nullptr;
 };
 
+/// A scalar in another kind of document.
+nlohmann::json take_scalar(nlohmann::json& value, const nlohmann::json*) { return std::move(value); }
+nlohmann::ordered_json take_scalar(nlohmann::json& value, const nlohmann::ordered_json*) {
+  if (value.is_string()) return std::move(value.get_ref<std::string&>());
+  return value;
+}
+
+template <class Json>
 class DocumentBuilder final : public JsonHandler {
  public:
-  explicit DocumentBuilder(int64_t max_values) : JsonHandler(max_values) {}
-  nlohmann::json take_document() { return std::move(root_); }
+  explicit DocumentBuilder(int64_t max_values, size_t max_keys) : JsonHandler(max_values), max_keys_(max_keys) {}
+  Json take_document() { return std::move(root_); }
 
  private:
   bool on_value(nlohmann::json value) override {
-    *place() = std::move(value);
+    *place() = take_scalar(value, &root_);
     return true;
   }
   bool on_key(std::string& name) override {
-    const auto [place, is_new] = open_.back()->get_ref<nlohmann::json::object_t&>().try_emplace(name);
+    auto& members = open_.back()->template get_ref<typename Json::object_t&>();
+    if (members.size() >= max_keys_) return fail(fmt::format("an object with more than {} keys", max_keys_));
+    const auto [place, is_new] = members.emplace(name, Json());
     next_ = &place->second;
     return is_new || fail(fmt::format("the key {} appears twice in one object", printable(name)));
   }
   bool on_open(bool object) override {
-    nlohmann::json* at = place();
-    *at = object ? nlohmann::json::object() : nlohmann::json::array();
+    Json* at = place();
+    *at = object ? Json::object() : Json::array();
     open_.push_back(at);
     return true;
   }
@@ -75,22 +86,55 @@ class DocumentBuilder final : public JsonHandler {
     open_.pop_back();
     return true;
   }
-  /// Target of the next value. Only the innermost open array grows, so that the pointers to open containers stay valid.
-  nlohmann::json* place() {
+  /// Target of the next value. Only the innermost open container grows, so that the pointers to open containers stay
+  /// valid.
+  Json* place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return next_;
     return &open_.back()->emplace_back();
   }
 
-  nlohmann::json root_;
-  std::vector<nlohmann::json*> open_;
-  nlohmann::json* next_ = nullptr;  // value of the last key
+  size_t max_keys_;
+  Json root_;
+  std::vector<Json*> open_;
+  Json* next_ = nullptr;  // value of the last key
 };
+
+/// Runs the handler; throws JsonError.
+void run_events(std::string_view text, JsonHandler& handler) {
+  // The parser takes a NUL as the end of its input, and skips a byte order mark.
+  const size_t nul = text.find('\0');
+  if (nul != std::string_view::npos) throw JsonError(nul, "a NUL");
+  if (text.starts_with("\xEF\xBB\xBF")) throw JsonError(0, "a byte order mark: remove it");
+  const char* reached = text.data();
+  const TrackedIterator begin(text.data(), &reached), end(text.data() + text.size(), &reached);
+  if (!nlohmann::json::sax_parse(begin, end, &handler)) {
+    throw JsonError(static_cast<size_t>(reached - text.data()), handler.problem());
+  }
+}
+
+template <class Json>
+std::string short_text_of(const Json& value) {
+  if (value.is_string()) return printable(value.template get_ref<const std::string&>());
+  const std::string text = printable(value.dump());
+  return text.substr(1, text.size() - 2);
+}
 
 }  // namespace
 
+std::string reason_of_parse_error(const nlohmann::detail::exception& error) {
+  const std::string_view text = error.what();
+  const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
+  return says("surrogate") || says("U+DC00..U+DFFF")                        ? ": a lone surrogate is not a character"
+         : says("ill-formed UTF-8")                                         ? ": bytes that are not UTF-8"
+         : says("control character")                                        ? ": control characters must be escaped"
+         : says("unexpected end of input") || says("missing closing quote") ? ": the line ends too early"
+                                                                            : "";
+}
+
 bool JsonHandler::parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
   constexpr int number_overflow = 406;  // of nlohmann::json::out_of_range
+  parse_reason_ = reason_of_parse_error(error);
   return fail(error.id == number_overflow ? "the number does not fit a double" : "not valid JSON");
 }
 
@@ -107,15 +151,21 @@ bool JsonHandler::open(bool object) {
 }
 
 void parse_json_events(std::string_view text, const std::string& source, JsonHandler& handler) {
-  // The parser takes a NUL as the end of its input, and skips a byte order mark.
-  const size_t nul = text.find('\0');
-  if (nul != std::string_view::npos) refuse(text, source, nul, "a NUL");
-  if (text.starts_with("\xEF\xBB\xBF")) refuse(text, source, 0, "a byte order mark: remove it");
-  const char* reached = text.data();
-  const TrackedIterator begin(text.data(), &reached), end(text.data() + text.size(), &reached);
-  if (!nlohmann::json::sax_parse(begin, end, &handler)) {
-    refuse(text, source, static_cast<size_t>(reached - text.data()), handler.problem());
+  try {
+    run_events(text, handler);
+  } catch (const JsonError& error) {
+    refuse(text, source, error.byte(), error.reason());
   }
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonLimits& limits, size_t keys) {
+  DocumentBuilder<nlohmann::ordered_json> builder(limits.values, keys);
+  try {
+    run_events(text, builder);
+  } catch (const JsonError& error) {
+    throw JsonError(error.byte(), error.reason() + builder.parse_reason());
+  }
+  return builder.take_document();
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {
@@ -123,7 +173,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& source, cons
     throw UserError(ExitCode::bad_content, fmt::format("{}: the file has {} bytes, and at most {} are allowed", source,
                                                        text.size(), limits.bytes));
   }
-  DocumentBuilder builder(limits.values);
+  DocumentBuilder<nlohmann::json> builder(limits.values, std::numeric_limits<size_t>::max());
   parse_json_events(text, source, builder);
   return builder.take_document();
 }
@@ -142,10 +192,7 @@ std::string printable(std::string_view text) {
   return out + (text.size() > most ? "...'" : "'");
 }
 
-std::string printable_value(const nlohmann::json& value) {
-  if (value.is_string()) return printable(value.get_ref<const std::string&>());
-  const std::string text = printable(value.dump());
-  return text.substr(1, text.size() - 2);
-}
+std::string printable_value(const nlohmann::json& value) { return short_text_of(value); }
+std::string printable_value(const nlohmann::ordered_json& value) { return short_text_of(value); }
 
 }  // namespace llmtrain

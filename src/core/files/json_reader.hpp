@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 
 namespace llmtrain {
@@ -23,10 +24,30 @@ struct JsonLimits {
 nlohmann::json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 nlohmann::json read_json(const FileHandle& file, const JsonLimits& limits = {});
 
+/// Error at a byte of a JSON text; the byte is an offset.
+class JsonError : public UserError {
+ public:
+  JsonError(size_t byte, const std::string& reason)
+      : UserError(ExitCode::bad_content, "byte " + std::to_string(byte + 1) + ": " + reason),
+        byte_(byte),
+        reason_(reason) {}
+  size_t byte() const { return byte_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  size_t byte_;
+  std::string reason_;
+};
+
+/// Parses a document whose objects keep the order of their keys and have at most `keys` of them. Throws JsonError.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonLimits& limits, size_t keys);
+
 /// A handler of the parser's events, for documents too large to keep. A hook that returns fail(...) ends the parse.
 class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   const std::string& problem() const { return problem_; }
+  /// Detail of a problem that the parser found, in a text of one line.
+  const std::string& parse_reason() const { return parse_reason_; }
 
   // Interface of the parser.
   bool null() final { return take({}); }
@@ -61,10 +82,13 @@ class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
   bool open(bool object);
   bool close() { return --depth_, on_close(); }
 
-  std::string problem_;
+  std::string problem_, parse_reason_;
   int64_t values_left_;
   int depth_ = 0;
 };
+
+/// Tells why the parser refused a line of JSON, as far as its error says it: ": the line ends too early".
+std::string reason_of_parse_error(const nlohmann::detail::exception& error);
 
 /// Runs the handler over `text`; errors are those of parse_json.
 void parse_json_events(std::string_view text, const std::string& source, JsonHandler& handler);
@@ -73,5 +97,6 @@ void parse_json_events(std::string_view text, const std::string& source, JsonHan
 std::string printable(std::string_view text);
 /// The same of any value.
 std::string printable_value(const nlohmann::json& value);
+std::string printable_value(const nlohmann::ordered_json& value);
 
 }  // namespace llmtrain

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/message.hpp"
 #include "corpus/stories.hpp"
@@ -57,9 +58,11 @@ void put_files(const std::vector<InputFile>& files, Message& message) {
   }
   message.put(numbers);
   for (const InputFile& file : files) {
-    for (const std::string* text : {&file.path, &file.name, &file.format.separator, &file.format.column}) {
+    for (const std::string* text :
+         {&file.path, &file.name, &file.format.separator, &file.format.column, &file.format.row_format}) {
       message.put(*text);
     }
+    message.put(joined(file.format.columns, "\n"));
   }
 }
 
@@ -77,7 +80,17 @@ std::vector<InputFile> take_files(Message& message) {
     file.compression = static_cast<Compression>(number[4]);
     file.by_content = number[5] != 0;
     file.format.row_limit = number[6];
-    for (std::string* text : {&file.path, &file.name, &file.format.separator, &file.format.column}) message.take(*text);
+    for (std::string* text :
+         {&file.path, &file.name, &file.format.separator, &file.format.column, &file.format.row_format}) {
+      message.take(*text);
+    }
+    std::string columns;
+    message.take(columns);
+    for (size_t at = 0; at < columns.size();) {
+      const size_t end = std::min(columns.find('\n', at), columns.size());
+      file.format.columns.push_back(columns.substr(at, end - at));
+      at = end + 1;
+    }
   }
   return files;
 }

@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "data/files/jsonl.hpp"
+#include "data/formats/row_format.hpp"
 
 namespace llmtrain {
 namespace {
@@ -199,6 +200,32 @@ const std::string& read_head(Beginning& beginning) {
   }
 }
 
+/// Notes columns of a row of ids that have no effect.
+void note_unused_columns(const std::vector<std::string>& keys, InputFile& input) {
+  const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  std::vector<std::string_view> unused;
+  std::copy_if(std::begin(unused_columns), std::end(unused_columns), std::back_inserter(unused), has);
+  if (unused.empty()) return;
+  input.notes.push_back(
+      fmt::format("{}: its rows have {}, which has no effect: input_ids, attention_mask and labels are read",
+                  input.path, fmt::join(unused, ", ")));
+}
+
+/// Takes the format of the deck, or that of the first row, which is line `line` of the file.
+void recognise_format(std::string_view row, int64_t line, InputFile& input) {
+  TextFormat& format = input.format;
+  const bool automatic = format.row_format == "auto";
+  try {
+    const nlohmann::ordered_json parsed = parse_json_row(row);
+    if (automatic) format.row_format = recognise_row(parsed, parse_columns(format.columns, "auto")).name;
+  } catch (const UserError& error) {
+    throw UserError(error.code(), fmt::format("{}:{}: {}", input.path, line, error.what()));
+  }
+  if (format.row_format == "text") return;
+  input.kind = InputKind::instruction_rows;
+  if (automatic) input.notes.push_back(fmt::format("{}: its rows are of format {}", input.path, format.row_format));
+}
+
 /// Looks at the first row. False: it has neither ids nor the column of the text.
 bool examine_rows(Beginning& beginning, InputFile& input) {
   input.kind = InputKind::text_rows;
@@ -210,17 +237,19 @@ bool examine_rows(Beginning& beginning, InputFile& input) {
     at = std::min(text.find_first_not_of(blank, at), text.size());
     const size_t line_end = text.find('\n', at);
     if (at < text.size() && (line_end != std::string::npos || ended)) {
-      const std::vector<std::string> keys = row_keys(std::string_view(text).substr(at, line_end - at));
+      const std::string_view row = std::string_view(text).substr(at, line_end - at);
+      const std::vector<std::string> keys = row_keys(row);
       const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
-      if (!has("input_ids")) return has(input.format.column);
-      input.kind = InputKind::token_rows;
-      std::vector<std::string_view> unused;
-      std::copy_if(std::begin(unused_columns), std::end(unused_columns), std::back_inserter(unused), has);
-      if (unused.empty()) return true;
-      input.notes.push_back(
-          fmt::format("{}: its rows have {}, which has no effect: input_ids, attention_mask and labels are read",
-                      input.path, fmt::join(unused, ", ")));
-      return true;
+      if (has("input_ids")) {
+        input.kind = InputKind::token_rows;
+        note_unused_columns(keys, input);
+        return true;
+      }
+      if (input.format.row_format != "text") {
+        recognise_format(row, 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'),
+                         input);
+      }
+      return input.kind == InputKind::instruction_rows || has(input.format.column);
     }
     if (ended) throw UserError(ExitCode::bad_content, input.path + ": it has no row");
     if (wanted == most) return true;  // no line ends, or all lines blank: reading reports it

@@ -16,6 +16,7 @@ namespace llmtrain {
 namespace {
 
 constexpr int64_t read_bytes = int64_t{1} << 18;
+constexpr const char* no_object = "a row must be a JSON object";
 
 /// Handler of the parser's events. The parser keeps its own stack on the heap, so that no depth overflows the thread's
 /// stack. After the key of a requested column and until the next key of the row, every value belongs to that column.
@@ -57,7 +58,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool start_array(size_t) final {
-    if (depth() == 0) return fail("a row must be a JSON object");
+    if (depth() == 0) return fail(no_object);
     if (wanted_ && !open_list()) return false;
     keys_.emplace_back();
     return check_depth();
@@ -68,14 +69,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) final {
     broken_at_ = position > 0 ? position - 1 : 0;
-    const std::string_view text = error.what();
-    const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
-    return fail(std::string("not valid JSON") +
-                (says("surrogate") || says("U+DC00..U+DFFF") ? ": a lone surrogate is not a character"
-                 : says("ill-formed UTF-8")                  ? ": bytes that are not UTF-8"
-                 : says("control character")                 ? ": control characters must be escaped"
-                 : says("unexpected end of input") || says("missing closing quote") ? ": the line ends too early"
-                                                                                    : ""));
+    return fail("not valid JSON" + reason_of_parse_error(error));
   }
 
  protected:
@@ -97,7 +91,7 @@ class RowHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool scalar() { return depth() > 0 || fail("a row must be a JSON object"); }
+  bool scalar() { return depth() > 0 || fail(no_object); }
   bool check_depth() {
     return depth() <= static_cast<size_t>(max_json_depth) ||
            fail(fmt::format("nested deeper than {} levels", max_json_depth));
@@ -268,12 +262,16 @@ class WatchedIterator {
   size_t* read_;
 };
 
-void parse_row(std::string_view line, RowHandler& handler) {
-  // The parser takes a NUL for the end of its input, and skips a byte order mark.
+/// The parser takes a NUL for the end of its input, and skips a byte order mark.
+void refuse_foreign_bytes(std::string_view line) {
   const size_t nul = line.find('\0');
   if (nul != std::string_view::npos)
     throw RowError(nul, "a NUL byte is not valid JSON (if the file is UTF-16, convert it: iconv -f UTF-16 -t UTF-8)");
   if (line.starts_with(byte_order_mark)) throw RowError(0, "the line begins with a byte order mark: remove it");
+}
+
+void parse_row(std::string_view line, RowHandler& handler) {
+  refuse_foreign_bytes(line);
   size_t read = 0;
   const bool parsed = nlohmann::json::sax_parse(WatchedIterator(line.data(), &read),
                                                 WatchedIterator(line.data() + line.size(), &read), &handler);
@@ -309,6 +307,18 @@ bool parse_text_row(std::string_view line, const std::string& column, std::strin
   TextRowHandler handler(column, text);
   parse_row(line, handler);
   return !text.empty();
+}
+
+nlohmann::ordered_json parse_json_row(std::string_view line) {
+  constexpr int64_t max_values = int64_t{1} << 22;
+  refuse_foreign_bytes(line);
+  try {
+    nlohmann::ordered_json row = parse_ordered_json(line, {.values = max_values}, max_json_keys);
+    if (!row.is_object()) throw RowError(0, no_object);
+    return row;
+  } catch (const JsonError& error) {
+    throw RowError(error.byte(), error.reason());
+  }
 }
 
 void check_row(std::string_view line) {

@@ -6,6 +6,7 @@
 // length of a line, depth, keys of an object.
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,8 @@ void parse_token_row(std::string_view line, TokenRow& row);
 /// Returns the text in `column`, decoded to UTF-8; false if it is empty or null. Throws RowError, also for a row with
 /// input_ids.
 bool parse_text_row(std::string_view line, const std::string& column, std::string& text);
+/// Returns the whole row, its keys in their order. Throws RowError.
+nlohmann::ordered_json parse_json_row(std::string_view line);
 /// RowError when the line is no JSON object.
 void check_row(std::string_view line);
 /// The keys of a row, none of what is no row.

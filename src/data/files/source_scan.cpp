@@ -11,6 +11,7 @@
 #include "core/utf8.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/files/text_source.hpp"
+#include "data/formats/row_format.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
 #include "text/unicode/code_points.hpp"
@@ -86,7 +87,7 @@ class Scanner {
       };
       result.first_newline = place(text.find('\n'));
       result.last_newline = place(text.rfind('\n'));
-      if (file.kind == InputKind::text_rows) scan_rows(piece, handle, result);
+      if (is_encoded(file.kind)) scan_rows(piece, handle, result);
     } else {
       scan_text(piece, handle, buffer, size, result);
     }
@@ -132,16 +133,24 @@ class Scanner {
     const InputFile& file = files_[piece.file];
     LineReader lines(handle, file.bytes, piece.begin, piece.end, file.format.row_limit);
     const std::unique_ptr<CodePointSet>& seen = start_characters();
+    const bool instructions = file.kind == InputKind::instruction_rows;
+    const RowReader reader(instructions ? file.format.row_format : "text", file.format.columns, true);
     std::string_view line;
     std::string text;
     while (lines.next(line)) {
       if (is_blank(line)) continue;
       ++result.rows;
-      bool full = false;
+      bool full = true;
       try {
-        full = parse_text_row(line, file.format.column, text);
+        if (instructions) {
+          text = texts_of(reader.read(line));
+        } else {
+          full = parse_text_row(line, file.format.column, text);
+        }
       } catch (const RowError& error) {
         fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
+      } catch (const UserError& error) {
+        fail_in_row(handle, lines.offset(), error.what());
       }
       if (!full) {
         ++result.skipped;

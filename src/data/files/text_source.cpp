@@ -91,6 +91,10 @@ int64_t line_of_byte(const FileHandle& file, int64_t offset) {
   return line;
 }
 
+void fail_in_row(const FileHandle& file, int64_t offset, const std::string& what) {
+  throw UserError(ExitCode::bad_content, fmt::format("{}:{}: {}", file.path(), line_of_byte(file, offset), what));
+}
+
 void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what) {
   throw UserError(ExitCode::bad_content,
                   fmt::format("{}:{}: byte {}: {}", file.path(), line_of_byte(file, offset), offset, what));

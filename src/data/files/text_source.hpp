@@ -15,9 +15,9 @@
 
 namespace llmtrain {
 
-enum class InputKind : uint8_t { text, text_rows, token_rows, tokens };
+enum class InputKind : uint8_t { text, text_rows, instruction_rows, token_rows, tokens };
 /// Returns true if a tokenizer makes the tokens.
-inline bool is_encoded(InputKind kind) { return kind == InputKind::text || kind == InputKind::text_rows; }
+inline bool is_encoded(InputKind kind) { return kind <= InputKind::instruction_rows; }
 
 inline constexpr int64_t default_row_limit = int64_t{1} << 30;  ///< bytes
 inline constexpr int64_t max_row_limit = int64_t{1} << 50;
@@ -28,6 +28,9 @@ struct TextFormat {
   std::string column = "text";            ///< column of the text in rows
   int64_t row_limit = default_row_limit;  ///< bytes per row
   bool json_as_text = false;              ///< True if only the name identifies rows, and a .json is a text, too
+  /// Format of rows (data/formats). auto: the first row of a file tells; in a file that was found it is the format.
+  std::string row_format = "text";
+  std::vector<std::string> columns = {};  ///< role:column, for formats other than text
 };
 
 struct InputFile {
@@ -46,10 +49,10 @@ struct InputFile {
 
 /// Finds files in the order of `patterns`, those of one pattern sorted by name. The ending of the name, in any case,
 /// gives the kind: .h5 tokens; .jsonl, .ndjson, .jsonlines rows (of ids if the first one has input_ids, otherwise of
-/// text). Files of other names that hold rows are rows, too; everything else is text. The content, or a final .gz or
-/// .zst, identifies compressed files. Throws UserError for a pattern without a file, a repeated file, an empty or
-/// unreadable file, and a known but unsupported format. If the first line of a text ends with CR LF, LF in its
-/// separator means CR LF.
+/// text or of instruction data). Files of other names that hold rows are rows, too; everything else is text. The
+/// content, or a final .gz or .zst, identifies compressed files. Throws UserError for a pattern without a file, a
+/// repeated file, an empty or unreadable file, and a known but unsupported format. If the first line of a text ends
+/// with CR LF, LF in its separator means CR LF.
 std::vector<InputFile> find_input_files(const std::vector<std::string>& patterns, const TextFormat& format);
 
 /// Opens the file's content, unpacked if necessary; messages name the original file.
@@ -91,6 +94,8 @@ SourceScan scan_sources(const std::vector<InputFile>& files, Communicator& commu
 /// Refuses a file if most of its rows are empty, since this is probably a mistake.
 void check_skipped_rows(const std::string& path, int64_t rows, int64_t skipped, std::string_view hint);
 
+/// Throws UserError "file:line: what" for the row that begins at `offset`.
+[[noreturn]] void fail_in_row(const FileHandle& file, int64_t offset, const std::string& what);
 /// Throws UserError "file:line: byte N: what"; finds the line by reading the file up to the byte.
 [[noreturn]] void fail_at_byte(const FileHandle& file, int64_t offset, const std::string& what);
 /// Returns the number of the line that holds the byte, from 1.

@@ -123,6 +123,68 @@ class TokenRange final : public TokenFile {
   std::vector<uint64_t> documents_;
 };
 
+/// View of some documents of another file.
+class SomeDocuments final : public TokenFile {
+ public:
+  SomeDocuments(std::shared_ptr<const TokenFile> base, int64_t min_length)
+      : base_(std::move(base)), info_(base_->info()) {
+    const std::span<const uint64_t> all = base_->documents();
+    documents_.push_back(0);
+    bool follows = false;  // the document follows one of the view
+    for (size_t d = 0; d + 1 < all.size(); ++d) {
+      const uint64_t length = all[d + 1] - all[d];
+      const bool taken = static_cast<int64_t>(length) >= min_length;
+      if (taken && !follows) {
+        runs_.push_back(documents_.back());
+        begins_.push_back(all[d]);
+      }
+      if (taken) documents_.push_back(documents_.back() + length);
+      follows = taken;
+    }
+    info_.documents = static_cast<int64_t>(documents_.size()) - 1;
+    info_.tokens = static_cast<int64_t>(documents_.back());
+    info_.characters = info_.bytes = 0;
+  }
+
+  const TokenFileInfo& info() const override { return info_; }
+  int64_t tokens() const override { return info_.tokens; }
+  std::span<const uint64_t> documents() const override { return documents_; }
+  void read(int64_t begin, int64_t count, int32_t* ids) const override {
+    for_each_run(begin, count, [&](int64_t from, int64_t n) {
+      base_->read(from, n, ids);
+      ids += n;
+    });
+  }
+  void read_mask(int64_t begin, int64_t count, uint8_t* mask) const override {
+    for_each_run(begin, count, [&](int64_t from, int64_t n) {
+      base_->read_mask(from, n, mask);
+      mask += n;
+    });
+  }
+
+ private:
+  template <class Use>
+  void for_each_run(int64_t begin, int64_t count, const Use& use) const {
+    LLMTRAIN_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens outside the view");
+    if (count == 0) return;
+    size_t run = static_cast<size_t>(std::upper_bound(runs_.begin(), runs_.end(), static_cast<uint64_t>(begin)) -
+                                     runs_.begin()) -
+                 1;
+    for (; count > 0; ++run) {
+      const int64_t end = run + 1 < runs_.size() ? static_cast<int64_t>(runs_[run + 1]) : tokens();
+      const int64_t n = std::min(count, end - begin);
+      use(static_cast<int64_t>(begins_[run]) + begin - static_cast<int64_t>(runs_[run]), n);
+      begin += n;
+      count -= n;
+    }
+  }
+
+  std::shared_ptr<const TokenFile> base_;
+  TokenFileInfo info_;
+  std::vector<uint64_t> documents_;
+  std::vector<uint64_t> runs_, begins_;  // runs of consecutive documents: where each begins here, and in the other file
+};
+
 class JoinedTokens final : public TokenFile {
  public:
   explicit JoinedTokens(std::vector<std::shared_ptr<const TokenFile>> files)
@@ -132,6 +194,7 @@ class JoinedTokens final : public TokenFile {
     info_.tokens = info_.characters = info_.bytes = info_.skipped_documents = 0;
     info_.sources.clear();
     info_.has_mask = false;
+    info_.rows = {};
     for (const auto& file : files_) add(*file);
     info_.documents = static_cast<int64_t>(documents_.size()) - 1;
   }
@@ -174,6 +237,10 @@ class JoinedTokens final : public TokenFile {
     info_.bytes += other.bytes;
     info_.skipped_documents += other.skipped_documents;
     info_.has_mask = info_.has_mask || other.has_mask;
+    info_.rows.used += other.rows.used;
+    info_.rows.untrained += other.rows.untrained;
+    info_.rows.duplicates += other.rows.duplicates;
+    info_.rows.merged_borders += other.rows.merged_borders;
     info_.sources.insert(info_.sources.end(), other.sources.begin(), other.sources.end());
     borders_.push_back(info_.tokens);
   }
@@ -205,7 +272,12 @@ std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction) {
   LLMTRAIN_CHECK(validation_fraction >= 0 && validation_fraction < 1, "a fraction of the tokens is in [0, 1)");
   const int64_t tokens = file->tokens();
-  const int64_t border = static_cast<int64_t>(std::floor(static_cast<double>(tokens) * (1 - validation_fraction)));
+  int64_t border = static_cast<int64_t>(std::floor(static_cast<double>(tokens) * (1 - validation_fraction)));
+  if (file->info().rows.used > 0) {
+    const std::span<const uint64_t> documents = file->documents();
+    border = static_cast<int64_t>(
+        *(std::upper_bound(documents.begin(), documents.end(), static_cast<uint64_t>(border)) - 1));
+  }
   if (validation_fraction == 0) return {std::move(file), nullptr};
   if (border <= 0 || border >= tokens) {
     throw UserError(
@@ -217,6 +289,19 @@ SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validatio
   }
   return {std::make_shared<const TokenRange>(file, 0, border),
           std::make_shared<const TokenRange>(file, border, tokens)};
+}
+
+std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const TokenFile> file, int64_t min_length) {
+  const std::span<const uint64_t> documents = file->documents();
+  bool all = true;
+  for (size_t d = 0; d + 1 < documents.size(); ++d) {
+    all = all && static_cast<int64_t>(documents[d + 1] - documents[d]) >= min_length;
+  }
+  if (all) return file;
+  auto view = std::make_shared<const SomeDocuments>(file, min_length);
+  if (view->tokens() > 0) return view;
+  throw UserError(ExitCode::bad_content, fmt::format("{}: every document has fewer tokens than data.min_length = {}",
+                                                     file->info().path, min_length));
 }
 
 std::shared_ptr<const TokenFile> concatenate_tokens(std::vector<std::shared_ptr<const TokenFile>> files) {

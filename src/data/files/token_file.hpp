@@ -9,6 +9,14 @@
 
 namespace llmtrain {
 
+/// Rows of instruction data; all 0 for other data.
+struct RowCounts {
+  int64_t used = 0;            ///< documents that are rows of instruction data
+  int64_t untrained = 0;       ///< rows without a token to train on, which were left out
+  int64_t duplicates = 0;      ///< used rows with the tokens and mask of an earlier one
+  int64_t merged_borders = 0;  ///< used rows where the border of prompt and completion lies inside a token
+};
+
 /// Attributes of a token file; members have the attributes' names.
 struct TokenFileInfo {
   std::string path;
@@ -20,6 +28,7 @@ struct TokenFileInfo {
   int64_t characters = 0;            ///< Unicode code points of the text, 0 = unknown
   int64_t bytes = 0;                 ///< bytes of the text, 0 = unknown
   int64_t skipped_documents = 0;     ///< number of empty documents
+  RowCounts rows;                    ///< of instruction data
   std::string tokenizer;             ///< Tokenizer::serialized(), empty for pre-tokenized input
   std::string tokenizer_hash;        ///< 16 hex digits
   std::string command;               ///< command that made the file
@@ -47,12 +56,16 @@ class TokenFile {
 std::shared_ptr<const TokenFile> open_token_file(const std::string& path, int64_t rows = 0);
 
 /// Splits off the last fraction of the tokens (the border is floor(tokens * (1 - fraction))); a document that the
-/// border cuts becomes two.
+/// border cuts becomes two, unless there are rows of instruction data: then the border moves back to the start of a
+/// document.
 struct SplitTokens {
   std::shared_ptr<const TokenFile> train;
   std::shared_ptr<const TokenFile> validation;  ///< null if empty
 };
 SplitTokens split_tokens(std::shared_ptr<const TokenFile> file, double validation_fraction);
+
+/// A view of the documents with at least so many tokens. Throws UserError(bad_content) if there are none.
+std::shared_ptr<const TokenFile> without_short_documents(std::shared_ptr<const TokenFile> file, int64_t min_length);
 
 /// Returns a hash of sizes, tokenizer and ids at many positions. For a file that is too large to be read completely, it
 /// detects other content, but not damage.

@@ -111,6 +111,12 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
     file.attribute(format::attribute_characters, info.characters);
     file.attribute(format::attribute_bytes, info.bytes);
     file.attribute(format::attribute_skipped, info.skipped_documents);
+    if (info.rows.used > 0) {
+      file.attribute(format::attribute_rows, info.rows.used);
+      file.attribute(format::attribute_untrained, info.rows.untrained);
+      file.attribute(format::attribute_duplicates, info.rows.duplicates);
+      file.attribute(format::attribute_borders, info.rows.merged_borders);
+    }
     file.attribute(format::attribute_tokenizer, info.tokenizer);
     file.attribute(format::attribute_tokenizer_hash, info.tokenizer_hash);
     file.attribute(format::attribute_command, info.command);

@@ -3,11 +3,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/philox.hpp"
+#include "data/stream/length_groups.hpp"
 #include "data/stream/mixture.hpp"
 #include "data/stream/sample_order.hpp"
 #include "data/stream/sample_source.hpp"
@@ -32,7 +34,12 @@ std::vector<double> weights_of(const std::vector<WeightedTokens>& files) {
 struct DataStream::State {
   State(const std::vector<WeightedTokens>& files, const DataConfig& data, const BatchConfig& batch_config,
         uint64_t seed_value, bool shuffled)
-      : batch(batch_config), rounded(data.packing != DataConfig::Packing::wrap), seed(seed_value), shuffle(shuffled) {
+      : batch(batch_config),
+        rounded(data.packing != DataConfig::Packing::wrap),
+        max_tokens(data.max_tokens_per_batch),
+        grouped(data.group_by_length && shuffled),
+        seed(seed_value),
+        shuffle(shuffled) {
     LLMTRAIN_CHECK(batch.micro >= 1 && batch.global >= batch.micro && batch.global % batch.micro == 0,
                    "batch.global must be a multiple of batch.micro");
     LLMTRAIN_CHECK(!files.empty(), "a stream of no source");
@@ -41,10 +48,15 @@ struct DataStream::State {
       counts.samples += added.samples;
       counts.inputs += added.inputs;
       counts.too_long += added.too_long;
+      counts.dropped += added.dropped;
+      counts.lost_targets += added.lost_targets;
       counts.without_target += added.without_target;
       counts.unused_tokens += added.unused_tokens;
     }
     if (files.size() > 1) mixture.emplace(weights_of(files));
+    if (mixture && grouped) {
+      throw UserError(ExitCode::deck, "data.group_by_length: sources with weights cannot be grouped by length");
+    }
   }
 
   const SampleSource& source_of(int64_t id) const {
@@ -53,19 +65,42 @@ struct DataStream::State {
                          [](int64_t value, const SampleSource& source) { return value < source.first_id(); });
     return *(next - 1);
   }
+  int64_t inputs_of(int64_t id) const {
+    const SampleSource& source = source_of(id);
+    return source.index().inputs(id - source.first_id());
+  }
   int64_t rows_of(const std::vector<int64_t>& ids) const {
     int64_t rows = 0;
-    for (const int64_t id : ids) {
-      const SampleSource& source = source_of(id);
-      rows += source.index().inputs(id - source.first_id());
-    }
+    for (const int64_t id : ids) rows += inputs_of(id);
     return rounded ? rounded_rows(rows) : rows;
+  }
+  /// Returns the end of the micro-batch that begins at ids[begin].
+  size_t end_of_micro_batch(const std::vector<int64_t>& ids, size_t begin) const {
+    if (max_tokens == 0) return std::min(begin + static_cast<size_t>(batch.micro), ids.size());
+    size_t end = begin;
+    int64_t rows = 0;
+    do rows += inputs_of(ids[end++]);
+    while (end < ids.size() && rows + inputs_of(ids[end]) <= max_tokens);
+    return end;
   }
   /// Returns the sample at index `place` of an epoch of a source.
   int64_t ordered(size_t source, int64_t epoch, int64_t place) const {
     if (!shuffle) return sources[source].first_id() + place;
     const uint64_t key = random_key(seed, RandomPurpose::sample_order, static_cast<uint64_t>(epoch), source);
     return sources[source].first_id() + SampleOrder(sources[source].samples(), key)(place);
+  }
+  /// The order of an epoch of the only source by groups of equal length.
+  std::shared_ptr<const std::vector<int64_t>> grouped_order(int64_t epoch) const {
+    const std::lock_guard lock(mutex);
+    if (order == nullptr || order_epoch != epoch) {
+      std::vector<int64_t> ids(static_cast<size_t>(counts.samples));
+      for (int64_t place = 0; place < counts.samples; ++place)
+        ids[static_cast<size_t>(place)] = ordered(0, epoch, place);
+      group_by_length(ids, batch.global, [&](int64_t id) { return inputs_of(id); });
+      order = std::make_shared<const std::vector<int64_t>>(std::move(ids));
+      order_epoch = epoch;
+    }
+    return order;
   }
   /// Lists the samples of a step. For one source: those of its epoch, which can end within the step; for several: an
   /// endless stream, in which every source has its own epochs.
@@ -81,19 +116,35 @@ struct DataStream::State {
     }
     const int64_t first = step % steps_per_epoch * batch.global;
     const int64_t last = std::min(first + batch.global, counts.samples);
-    for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, step / steps_per_epoch, place));
+    const int64_t epoch = step / steps_per_epoch;
+    if (grouped) {
+      const auto all = grouped_order(epoch);
+      ids.assign(all->begin() + first, all->begin() + last);
+      return;
+    }
+    for (int64_t place = first; place < last; ++place) ids.push_back(ordered(0, epoch, place));
   }
   /// Returns the maximum number of distinct samples in a micro-batch.
-  int64_t max_samples() const { return mixture ? batch.micro : std::min(batch.micro, counts.samples); }
+  int64_t max_samples() const {
+    const int64_t most = max_tokens > 0 ? batch.global : batch.micro;
+    return mixture ? most : std::min(most, counts.samples);
+  }
   void append_padding(int64_t rows, HostBatch& out) const;
 
   BatchConfig batch;
-  bool rounded;  // rows vary from batch to batch
+  bool rounded;        // rows vary from batch to batch
+  int64_t max_tokens;  // inputs of a micro-batch of several samples; 0: no limit
+  bool grouped;        // samples of an epoch are grouped by length
   uint64_t seed;
   bool shuffle;
   SampleCounts counts;  // sum over the sources
   std::vector<SampleSource> sources;
   std::optional<Mixture> mixture;
+
+ private:
+  mutable std::mutex mutex;
+  mutable std::shared_ptr<const std::vector<int64_t>> order;  // of the last epoch that was asked for
+  mutable int64_t order_epoch = -1;
 };
 
 /// Adds padding rows without loss, in separate segments no longer than a sample may be.
@@ -129,7 +180,8 @@ int64_t DataStream::steps_per_epoch() const { return (samples() + state_->batch.
 int64_t DataStream::max_rows() const {
   int64_t longest = 0;
   for (const SampleSource& source : state_->sources) longest = std::max(longest, source.index().longest());
-  const int64_t rows = state_->max_samples() * longest;
+  int64_t rows = state_->max_samples() * longest;
+  if (state_->max_tokens > 0) rows = std::min(rows, std::max(longest, state_->max_tokens));
   return state_->rounded ? rounded_rows(rows) : rows;
 }
 
@@ -138,7 +190,9 @@ int64_t DataStream::max_segments() const {
   int64_t in_sample = 0;
   for (const SampleSource& source : state_->sources) in_sample = std::max(in_sample, source.max_segments());
   const int64_t padding = state_->rounded ? (row_bucket - 1 + length - 1) / length : 0;
-  return state_->max_samples() * in_sample + padding;
+  int64_t segments = state_->max_samples() * in_sample;
+  if (state_->max_tokens > 0) segments = std::min(segments, std::max(in_sample, state_->max_tokens));
+  return segments + padding;
 }
 
 const SampleCounts& DataStream::counts() const { return state_->counts; }
@@ -184,14 +238,18 @@ void DataStream::plan(int64_t step, StepPlan& plan) const {
     plan.trained_tokens += source.trained_targets(id - source.first_id(), plan.mask);
   }
   plan.samples_hash = XXH3_64bits(all.data(), all.size() * sizeof(int64_t));
-  const int64_t count = static_cast<int64_t>(all.size()), size = state.batch.micro;
-  plan.micro_batches.resize(static_cast<size_t>((count + size - 1) / size));
-  for (int64_t index = 0; MicroBatchPlan & micro : plan.micro_batches) {
-    const int64_t begin = index * size;
-    micro.index = index++;
-    micro.samples.assign(all.begin() + begin, all.begin() + std::min(begin + size, count));
+  size_t count = 0;
+  for (size_t begin = 0; begin < all.size(); ++count) {
+    const size_t end = state.end_of_micro_batch(all, begin);
+    if (count == plan.micro_batches.size()) plan.micro_batches.emplace_back();
+    MicroBatchPlan& micro = plan.micro_batches[count];
+    micro.index = static_cast<int64_t>(count);
+    micro.samples.assign(all.begin() + static_cast<std::ptrdiff_t>(begin),
+                         all.begin() + static_cast<std::ptrdiff_t>(end));
     micro.rows = state.rows_of(micro.samples);
+    begin = end;
   }
+  plan.micro_batches.resize(count);
 }
 
 void DataStream::load(const MicroBatchPlan& plan, HostBatch& out) const {

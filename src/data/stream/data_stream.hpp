@@ -67,9 +67,11 @@ class BatchBuffers {
 struct SampleCounts {
   int64_t samples = 0;         ///< samples per epoch
   int64_t inputs = 0;          ///< inputs of all samples
-  int64_t too_long = 0;        ///< documents longer than the sequence, split or truncated (not with wrap)
+  int64_t too_long = 0;        ///< documents longer than the sequence (not with wrap)
+  int64_t dropped = 0;         ///< of these, left out by overflow = drop
+  int64_t lost_targets = 0;    ///< of these, conversations left out since truncation would leave no target
   int64_t without_target = 0;  ///< documents of one token, which give no sample (not with wrap)
-  int64_t unused_tokens = 0;   ///< tokens at the end of the stream, or removed by truncation
+  int64_t unused_tokens = 0;   ///< tokens at the end of the stream, or removed from documents
 };
 
 /// Tokens whose share of all samples is weight / sum of all weights.

@@ -24,6 +24,7 @@ std::string title_of(const TokenFileInfo& info) {
 SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const BatchConfig& batch)
     : documents_(file.documents()),
       packing_(data.packing),
+      overflow_(data.overflow),
       length_(batch.sequence_length),
       stride_(data.stride),
       tokens_(file.tokens()) {
@@ -31,8 +32,8 @@ SampleIndex::SampleIndex(const TokenFile& file, const DataConfig& data, const Ba
   if (packing_ == DataConfig::Packing::wrap) {
     index_windows(file, data.keep_rest);
   } else {
-    index_documents(file, data.overflow);
-    if (packing_ != DataConfig::Packing::none) index_packs(packing_, data.overflow);
+    index_documents(file);
+    if (packing_ != DataConfig::Packing::none) index_packs();
   }
 }
 
@@ -76,51 +77,94 @@ SampleSpan SampleIndex::window(int64_t sample) const {
           sample == 0 ? 0 : std::max<int64_t>(0, before - 1 - begin)};
 }
 
-void SampleIndex::index_documents(const TokenFile& file, DataConfig::Overflow overflow) {
+SampleIndex::Windows SampleIndex::windows_of(size_t document) const {
+  const auto begin = static_cast<int64_t>(documents_[document]), end = static_cast<int64_t>(documents_[document + 1]);
+  const int64_t inputs = end - begin - 1;
+  if (inputs <= length_) return {begin, inputs, std::min<int64_t>(inputs, 1)};
+  switch (overflow_) {
+    case DataConfig::Overflow::truncate:
+      return {begin, length_, 1};
+    case DataConfig::Overflow::truncate_left:
+      return {end - 1 - length_, length_, 1};
+    case DataConfig::Overflow::drop:
+      return {begin, 0, 0};
+    case DataConfig::Overflow::split:
+    case DataConfig::Overflow::error:
+      break;
+  }
+  return {begin, inputs, (inputs + length_ - 1) / length_};
+}
+
+/// True if a row of instruction data that is too long keeps no target.
+bool SampleIndex::loses_targets(const TokenFile& file, size_t document) const {
+  if (file.info().rows.used == 0 || overflow_ == DataConfig::Overflow::split) return false;
+  const Windows kept = windows_of(document);
+  std::vector<uint8_t> mask(static_cast<size_t>(kept.inputs));
+  file.read_mask(kept.begin + 1, kept.inputs, mask.data());
+  return std::ranges::find(mask, uint8_t{1}) == mask.end();
+}
+
+void SampleIndex::index_documents(const TokenFile& file) {
   first_sample_.reserve(documents_.size());
   for (size_t d = 0; d + 1 < documents_.size(); ++d) {
     first_sample_.push_back(counts_.samples);
     const int64_t inputs = static_cast<int64_t>(documents_[d + 1] - documents_[d]) - 1;
     if (inputs == 0) ++counts_.without_target;
+    Windows windows = windows_of(d);
     if (inputs > length_) {
       ++counts_.too_long;
-      if (overflow == DataConfig::Overflow::error) {
+      if (overflow_ == DataConfig::Overflow::error) {
         throw UserError(ExitCode::bad_content,
                         fmt::format("{}: document {} has {} tokens, more than batch.sequence_length + 1 = {}; choose a "
                                     "longer sequence, or data.overflow = split or truncate",
                                     title_of(file.info()), d + 1, inputs + 1, length_ + 1));
       }
-      if (overflow == DataConfig::Overflow::truncate) counts_.unused_tokens += inputs - length_;
+      if (windows.count == 0) ++counts_.dropped;
+      if (windows.count > 0 && loses_targets(file, d)) {
+        ++counts_.lost_targets;
+        windows.inputs = windows.count = 0;
+      }
+      counts_.unused_tokens += inputs - windows.inputs;
     }
-    counts_.inputs += overflow == DataConfig::Overflow::truncate ? std::min(inputs, length_) : inputs;
-    longest_ = std::max(longest_, std::min(inputs, length_));
-    counts_.samples +=
-        overflow == DataConfig::Overflow::truncate ? std::min<int64_t>(inputs, 1) : (inputs + length_ - 1) / length_;
+    counts_.inputs += windows.inputs;
+    longest_ = std::max(longest_, std::min(windows.inputs, length_));
+    counts_.samples += windows.count;
   }
   first_sample_.push_back(counts_.samples);
-  if (counts_.samples == 0) {
-    throw UserError(ExitCode::bad_content,
-                    title_of(file.info()) + ": no document has two tokens, so there is no target to train on");
+  if (counts_.samples == 0) refuse_no_sample(file);
+}
+
+void SampleIndex::refuse_no_sample(const TokenFile& file) const {
+  const std::string title = title_of(file.info());
+  if (counts_.too_long == 0) {
+    throw UserError(ExitCode::bad_content, title + ": no document has two tokens, so there is no target to train on");
   }
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("{}: {} of {} documents are longer than batch.sequence_length + 1 = {} tokens and are left "
+                  "out (data.overflow), {} of them because they would keep no token to train on; no sample "
+                  "is left. Choose a longer sequence",
+                  title, counts_.dropped + counts_.lost_targets, documents_.size() - 1, length_ + 1,
+                  counts_.lost_targets));
 }
 
 /// Packs the samples of index_documents into fewer ones.
-void SampleIndex::index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow) {
+void SampleIndex::index_packs() {
   const auto items = static_cast<size_t>(counts_.samples);
   std::vector<int64_t> begins;
   std::vector<int32_t> lengths;
   begins.reserve(items);
   lengths.reserve(items);
   for (size_t d = 0; d + 1 < documents_.size(); ++d) {
-    const auto begin = static_cast<int64_t>(documents_[d]), last = static_cast<int64_t>(documents_[d + 1]) - 1;
-    for (int64_t at = begin; at < last; at += length_) {
-      begins.push_back(at);
-      lengths.push_back(static_cast<int32_t>(std::min(length_, last - at)));
-      if (overflow == DataConfig::Overflow::truncate) break;
+    if (first_sample_[d] == first_sample_[d + 1]) continue;  // left out
+    const Windows windows = windows_of(d);
+    for (int64_t at = 0; at < windows.inputs; at += length_) {
+      begins.push_back(windows.begin + at);
+      lengths.push_back(static_cast<int32_t>(std::min(length_, windows.inputs - at)));
     }
   }
   first_sample_ = {};
-  Packs packs = pack_items(packing, lengths, static_cast<int32_t>(length_));
+  Packs packs = pack_items(packing_, lengths, static_cast<int32_t>(length_));
   span_range_ = std::move(packs.begin);
   span_begin_.reserve(items);
   span_inputs_.reserve(items);
@@ -140,8 +184,9 @@ SampleSpan SampleIndex::whole_span(int64_t sample) const {
   if (packing_ == DataConfig::Packing::wrap) return window(sample);
   const auto next = std::upper_bound(first_sample_.begin(), first_sample_.end(), sample);
   const size_t d = static_cast<size_t>(next - first_sample_.begin()) - 1;
-  const int64_t begin = static_cast<int64_t>(documents_[d]) + (sample - first_sample_[d]) * length_;
-  return {begin, std::min(length_, static_cast<int64_t>(documents_[d + 1]) - 1 - begin)};
+  const Windows windows = windows_of(d);
+  const int64_t before = (sample - first_sample_[d]) * length_;
+  return {windows.begin + before, std::min(length_, windows.inputs - before)};
 }
 
 size_t SampleIndex::spans(int64_t sample) const {

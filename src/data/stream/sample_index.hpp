@@ -36,12 +36,22 @@ class SampleIndex {
  private:
   void index_windows(const TokenFile& file, bool keep_rest);
   SampleSpan window(int64_t sample) const;
-  void index_documents(const TokenFile& file, DataConfig::Overflow overflow);
-  void index_packs(DataConfig::Packing packing, DataConfig::Overflow overflow);
+  /// Samples of a document: `count` windows of at most T inputs, one after the other.
+  struct Windows {
+    int64_t begin;  ///< of the first one in the file
+    int64_t inputs;
+    int64_t count;
+  };
+  Windows windows_of(size_t document) const;
+  void index_documents(const TokenFile& file);
+  bool loses_targets(const TokenFile& file, size_t document) const;
+  void refuse_no_sample(const TokenFile& file) const;
+  void index_packs();
   SampleSpan whole_span(int64_t sample) const;
 
   std::span<const uint64_t> documents_;
   DataConfig::Packing packing_;
+  DataConfig::Overflow overflow_;
   int64_t length_;                     // T
   int64_t stride_;                     // for wrap: see DataConfig
   int64_t tokens_;                     // number of tokens in the file

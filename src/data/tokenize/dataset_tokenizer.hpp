@@ -11,6 +11,9 @@
 
 namespace llmtrain {
 
+inline constexpr const char* bpe_without_text =
+    "data.tokenizer: bpe is trained on text, but data.train has none; remove the key, or name the tokenizer of the ids";
+
 /// Opens the tokenizer that the deck names by its files: `for_text`, or for token ids, to which nothing is added.
 std::shared_ptr<const Tokenizer> tokenizer_of(const DataConfig& config, const std::string& path, bool for_text);
 

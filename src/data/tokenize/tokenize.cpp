@@ -1,6 +1,7 @@
 #include "data/tokenize/tokenize.hpp"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -8,9 +9,11 @@
 
 #include "core/batch.hpp"
 #include "core/error.hpp"
+#include "core/message.hpp"
 #include "data/files/file_digest.hpp"
 #include "data/files/jsonl.hpp"
 #include "data/files/token_file_writer.hpp"
+#include "data/formats/row_format.hpp"
 #include "data/tokenize/shared_work.hpp"
 #include "parallel/job/runtime.hpp"
 #include "text/token_rows.hpp"
@@ -44,6 +47,9 @@ struct JobResult {
   int32_t highest = -1;
   int64_t skipped = 0;
   int64_t padding = 0;  // padding tokens that were omitted
+  // Of rows of instruction data:
+  int64_t untrained = 0, merged_borders = 0;
+  std::vector<uint64_t> prints;  // hashes of tokens and mask
 };
 
 /// Divides documents [first, last) of the scan, all of one file; long ones into segments of about equal length, if the
@@ -95,13 +101,25 @@ struct RankSummary {
   uint64_t has_mask = 0;
   uint64_t skipped = 0;
   uint64_t padding = 0;
+  uint64_t untrained = 0;
+  uint64_t merged_borders = 0;
   uint64_t tokens = 0;
 };
+
+bool has_kind(const TokenizeRequest& request, InputKind kind) {
+  return std::ranges::find(request.files, kind, &InputFile::kind) != request.files.end();
+}
 
 class Tokenization {
  public:
   Tokenization(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report)
-      : request_(request), communicator_(communicator), report_(report), jobs_(jobs_of(request)) {}
+      : request_(request),
+        communicator_(communicator),
+        report_(report),
+        instructions_(has_kind(request, InputKind::instruction_rows)),
+        jobs_(jobs_of(request)) {
+    LLMTRAIN_CHECK(!instructions_ || request.encoder != nullptr, "rows of instruction data without an encoder");
+  }
 
   void run() {
     throw_on_all_ranks(communicator_, [&] {
@@ -198,14 +216,21 @@ class Tokenization {
     const InputFile& file = request_.files[job.file];
     const FileHandle handle = open(job);
     LineReader lines(handle, file.bytes, job.begin, job.end, file.format.row_limit);
+    const bool instructions = kind == InputKind::instruction_rows;
+    const RowReader reader(instructions ? file.format.row_format : "text", file.format.columns,
+                           instructions && request_.encoder->has_template());
     JobResult result;
     TokenRow row;
+    EncodedRow encoded;
     std::string text;
     std::string_view line;
     while (lines.next(line)) {
       if (is_blank(line)) continue;
       try {
-        if (kind == InputKind::token_rows) {
+        if (instructions) {
+          request_.encoder->encode(reader.read(line), encoded);
+          add_encoded(encoded, result);
+        } else if (kind == InputKind::token_rows) {
           parse_token_row(line, row);
           add_row(row, result);
         } else if (parse_text_row(line, file.format.column, text)) {
@@ -215,9 +240,27 @@ class Tokenization {
         fail_at_byte(handle, lines.offset() + static_cast<int64_t>(error.byte()), error.reason());
       } catch (const EncodeError& error) {
         fail_at_byte(handle, lines.offset(), fmt::format("at byte {} of its text: {}", error.byte(), error.reason()));
+      } catch (const UserError& error) {
+        fail_in_row(handle, lines.offset(), error.what());
       }
     }
     return result;
+  }
+
+  void add_encoded(const EncodedRow& row, JobResult& result) const {
+    LLMTRAIN_CHECK(row.mask.size() == row.ids.size(), "a mask has one entry per token");
+    if (row.mask.empty() || std::find(row.mask.begin() + 1, row.mask.end(), uint8_t{1}) == row.mask.end()) {
+      ++result.untrained;
+      return;
+    }
+    const int32_t highest = *std::ranges::max_element(row.ids);
+    if (!has_row(highest)) throw EncodeError(0, missing_row(request_.tokenizer, highest, request_.embedding_rows));
+    result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
+    result.mask.insert(result.mask.end(), row.mask.begin(), row.mask.end());
+    result.counts.push_back(row.ids.size());
+    result.merged_borders += row.merged_border ? 1 : 0;
+    result.prints.push_back(XXH3_64bits_withSeed(row.mask.data(), row.mask.size(),
+                                                 XXH3_64bits(row.ids.data(), row.ids.size() * sizeof(int32_t))));
   }
 
   void add_text(std::string_view text, JobResult& result) const {
@@ -276,7 +319,7 @@ class Tokenization {
     const int64_t begin = static_cast<int64_t>(summary_.tokens);
     const int64_t count = static_cast<int64_t>(result.ids.size());
     local_ids_.write(begin * 4, count * 4, result.ids.data());
-    if (request_.tokenizer == nullptr) {
+    if (request_.tokenizer == nullptr || instructions_) {
       const bool masked = !result.mask.empty();
       if (!masked) result.mask.assign(result.ids.size(), 1);
       local_mask_.write(begin, count, result.mask.data());
@@ -285,6 +328,9 @@ class Tokenization {
     summary_.tokens += static_cast<uint64_t>(count);
     summary_.skipped += static_cast<uint64_t>(result.skipped);
     summary_.padding += static_cast<uint64_t>(result.padding);
+    summary_.untrained += static_cast<uint64_t>(result.untrained);
+    summary_.merged_borders += static_cast<uint64_t>(result.merged_borders);
+    prints_.insert(prints_.end(), result.prints.begin(), result.prints.end());
     summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
   }
 
@@ -314,16 +360,35 @@ class Tokenization {
       info.skipped_documents += static_cast<int64_t>(summary.skipped);
       info.has_mask = info.has_mask || summary.has_mask != 0;
       padding += summary.padding;
+      info.rows.untrained += static_cast<int64_t>(summary.untrained);
+      info.rows.merged_borders += static_cast<int64_t>(summary.merged_borders);
       highest = std::max(highest, summary.highest);
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");
+    if (instructions_) count_rows(info.rows);
     throw_on_all_ranks(communicator_, [&] { describe(info, highest); });
     if (padding > 0 && report_)
       report_(fmt::format("{} tokens are padding (attention_mask 0) and are omitted", padding));
     return info;
   }
 
+  void count_rows(RowCounts& rows) {
+    Message mine;
+    mine.put(prints_);
+    prints_.clear();
+    for (std::string& text : communicator_.gather_all(mine.bytes())) Message(std::move(text)).take(prints_);
+    rows.used = static_cast<int64_t>(prints_.size());
+    std::ranges::sort(prints_);
+    rows.duplicates = rows.used - (std::ranges::unique(prints_).begin() - prints_.begin());
+  }
+
   void describe(TokenFileInfo& info, uint64_t highest) const {
+    if (info.tokens == 0 && info.rows.untrained > 0) {
+      throw UserError(ExitCode::bad_content,
+                      fmt::format("{}: none of its {} rows has a token to train on, so that training would change "
+                                  "nothing; check chat.train_on, and that the template marks or repeats the answers",
+                                  request_.files.front().path, info.rows.untrained));
+    }
     if (info.tokens == 0) {
       throw UserError(ExitCode::bad_content, request_.files.front().path + ": no row has any token");
     }
@@ -408,10 +473,12 @@ class Tokenization {
   const TokenizeRequest& request_;
   Communicator& communicator_;
   const ProgressReport& report_;
+  bool instructions_;
   std::vector<TokenizeJob> jobs_;
   FileHandle local_ids_, local_mask_;
   RankSummary summary_;
   std::vector<uint64_t> counts_;   // token counts of this rank's documents
+  std::vector<uint64_t> prints_;   // of this rank's rows of instruction data
   std::vector<uint64_t> offsets_;  // offsets of all documents
   int64_t token_begin_ = 0;
   std::string output_path_;

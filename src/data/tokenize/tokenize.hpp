@@ -7,6 +7,7 @@
 #include "data/files/text_source.hpp"
 #include "data/progress.hpp"
 #include "parallel/communicator.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "text/tokenizer.hpp"
 
 namespace llmtrain {
@@ -15,6 +16,7 @@ struct TokenizeRequest {
   std::vector<InputFile> files;              ///< all of text (rows of text included) or all of rows of ids
   SourceScan scan;                           ///< scan of these files
   const Tokenizer* tokenizer = nullptr;      ///< null for rows of ids
+  const ChatEncoder* encoder = nullptr;      ///< of rows of instruction data
   const Tokenizer* ids_tokenizer = nullptr;  ///< names the ids of rows in messages; may be null
   bool add_bos = false;
   int64_t embedding_rows = 0;  ///< limit of ids (UserError(bad_content)); 0: none
@@ -24,7 +26,8 @@ struct TokenizeRequest {
 };
 
 /// Collective; `output` is in a folder that all ranks see. Text becomes encode(document) + EOS, with BOS before it if
-/// add_bos. Rows of ids are copied, their labels become the mask.
+/// add_bos. Rows of ids are copied, their labels become the mask. Rows of instruction data become what the encoder
+/// makes of them; those without a target are left out.
 void tokenize_to_file(const TokenizeRequest& request, Communicator& communicator, const ProgressReport& report);
 
 }  // namespace llmtrain

@@ -42,6 +42,11 @@ void check(const std::vector<InputFile>& files, const TokenizerTraining& trainin
     throw UserError(ExitCode::deck, "there is no text to train a tokenizer on; token files already have theirs");
   }
   for (const InputFile& file : files) {
+    if (file.kind == InputKind::instruction_rows) {
+      throw UserError(ExitCode::deck, file.path +
+                                          ": data.tokenizer = bpe is trained on text, not on conversations; name "
+                                          "the tokenizer of the model");
+    }
     if (!is_encoded(file.kind)) {
       throw UserError(ExitCode::bad_content, file.path + ": a tokenizer is trained on text, but this file has none");
     }

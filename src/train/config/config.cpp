@@ -41,6 +41,11 @@ void note_lengths(DeckLoader& deck, const Config& config) {
 void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
   for (const DeckKeys::Key& key : keys.keys()) {
     if (key.tasks.contains(task)) continue;
+    if (key.strict && deck.given(key.full_name())) {
+      deck.fail(key.full_name(),
+                fmt::format("run.task = {} does not use it; it is a key of {}", name_of(task), key.tasks.text()));
+      continue;
+    }
     deck.set(key.full_name(), Origin::unused, fmt::format("no effect with run.task = {}", name_of(task)));
   }
 }
@@ -69,7 +74,7 @@ void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
   }
   deck.check(config.data.tokenizer == "bpe", {"data.tokenizer"}, "run.task = tokenizer only trains bpe");
   config.data.validation.clear();
-  config.data.resolve(deck, config.run.output);
+  config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
 }
 
 void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
@@ -132,6 +137,7 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   model.visit(keys);
   freeze.visit(keys);
   data.visit(keys);
+  chat.visit(keys);
   batch.visit(keys);
   optimizer.visit(keys);
   schedule.visit(keys);
@@ -189,7 +195,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
   if (config.run.task == Task::tokenizer) {
     resolve_tokenizer_task(deck, config);
   } else {
-    config.batch.resolve(deck);
+    config.batch.resolve(deck, config.data.max_tokens_per_batch);
     if (files != DeckFiles::recorded) {
       loaded = load_model_path(deck, config, folders != nullptr ? *folders : own_folders);
     } else if (!config.model.path.empty()) {
@@ -197,7 +203,8 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     }
     config.model.resolve(deck, config.batch.sequence_length, loaded ? &*loaded : nullptr);
     resolve_finetuning(deck, keys, config);
-    config.data.resolve(deck, config.run.output);
+    config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
+    config.chat.resolve(deck);
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }

@@ -18,6 +18,7 @@
 #include "optim/schedule_config.hpp"
 #include "parallel/job/watchdog_config.hpp"
 #include "parallel/parallel_config.hpp"
+#include "text/chat/chat_config.hpp"
 #include "train/config/checkpoint_config.hpp"
 #include "train/config/divergence_config.hpp"
 #include "train/config/evaluation_config.hpp"
@@ -39,6 +40,7 @@ struct Config {
   ModelConfig model;
   FreezeConfig freeze;
   DataConfig data;
+  ChatConfig chat;
   BatchConfig batch;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

@@ -32,6 +32,8 @@ void each_difference(const Config& config, std::string_view resolved_deck, const
     if (found_out && (origin == Origin::automatic || key.print() == "auto")) continue;
     const std::string mine = key.print(), other = there_keys.find(name)->print();
     if (mine == other) continue;
+    // Both follow run.seed, whose difference is reported.
+    if (name == "data.seed" && origin == Origin::automatic && other == there_keys.find("run.seed")->print()) continue;
     see(key, fmt::format("{}: {} there, {} here", name, other, mine), names_files(name, mine, other));
   }
 }

@@ -50,10 +50,12 @@ void RunConfig::visit(DeckKeys& keys) {
                          {.doc = "Name of the run, whose results are in <output>/<name>/.",
                           .automatic = "the deck's file name",
                           .change = Change::nothing});
-  keys.key("task", task,
-           {.doc = "pretrain: train a model to predict the next token; evaluate: score the validation data with "
-                   "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
-                   "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
+  keys.key(
+      "task", task,
+      {.doc = "pretrain: train a model to predict the next token; sft: train it on the answers of instructions and "
+              "conversations; evaluate: score the validation data with "
+              "model.path (loss, perplexity, bits per byte, token accuracy); tokenizer: train the tokenizer of "
+              "data.tokenizer = bpe on data.train, and write tokenizer.json to the run's folder."});
   keys.key("finetuning", finetuning,
            {.doc = "What training changes: full: every parameter; freeze: those that [freeze] names.",
             .tasks = training_tasks});

@@ -90,9 +90,19 @@ void watch_ranks(Config& config, Runtime& runtime) {
   if (!note.empty()) config.notes.push_back(note);
 }
 
+/// Chat templates are read where the tokenizer is, or else the model.
+static ChatSource chat_source(const Config& config) {
+  std::error_code ignored;
+  for (const std::string& folder :
+       {config.data.has_tokenizer_files() ? config.data.tokenizer_path() : "", config.model.path}) {
+    if (!folder.empty() && std::filesystem::is_directory(folder, ignored)) return {config.chat, folder};
+  }
+  return {config.chat, ""};
+}
+
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report) {
   const SectionScope section(Section::data);
-  Dataset data = open_dataset(config.data, config.batch, communicator, report);
+  Dataset data = open_dataset(config.data, config.batch, communicator, report, chat_source(config));
   if (config.model.vocab_size == 0) config.set_vocab_size(data.vocabulary_size);
   if (!config.model.path.empty() && data.tokenizer != nullptr && data.tokenizer->kind() == "char" &&
       !config.provenance.given("data.tokenizer")) {
@@ -238,6 +248,10 @@ void print_left_out(RunLog& log, const SampleCounts& counts) {
   std::vector<std::string> parts;
   if (counts.too_long > 0)
     parts.push_back(fmt::format("{} documents longer than a sample", count_text(counts.too_long)));
+  if (counts.dropped > 0) parts.push_back(fmt::format("{} of them dropped", count_text(counts.dropped)));
+  if (counts.lost_targets > 0) {
+    parts.push_back(fmt::format("{} of them left out without a token to train on", count_text(counts.lost_targets)));
+  }
   if (counts.without_target > 0) {
     parts.push_back(fmt::format("{} documents of one token skipped", count_text(counts.without_target)));
   }

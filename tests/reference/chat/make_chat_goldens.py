@@ -6,7 +6,8 @@
 The templates are those of TRL's wheel, which are not part of this repository: a golden names its template's hash. For
 every template and every conversation of conversations.json: null where apply_chat_template raises, else the hash of the
 text, the merged character ranges of its generation blocks, and the hash of ids and assistant mask by GPT-2's tokenizer
-(ids alone where the template has no generation block).
+(ids alone where the template has no generation block), and the hash of ids and completion mask with the last message as completion ("differs" where the text does
+not begin with that of the prompt). Empty generation blocks are left out of ranges and masks.
 """
 import datetime
 import importlib.metadata
@@ -72,15 +73,39 @@ def rendered(tokenizer, template, conversation):
     numbers = list(encoded["input_ids"])
     spans = []
     if generation:
-        numbers += encoded["assistant_masks"]
         _, spans = chat_template_utils.render_jinja_template(
             [chat_template_utils._normalize_chat_messages(conversation["messages"])],
             return_assistant_tokens_mask=True,
             **arguments,
             **tokenizer.special_tokens_map,
         )
+        has_empty = any(begin == end for begin, end in spans[0])
         spans = merged(spans[0])
-    return [fnv(text), spans, fnv(" ".join(map(str, numbers)))]
+        offsets = encoded.encodings[0].offsets
+        mask = [int(any(b < end and e > begin for begin, end in spans)) for b, e in offsets]
+        # Transformers also marks a token inside of which an empty block lies, which trains a token of the prompt.
+        assert has_empty or mask == list(encoded["assistant_masks"])
+        numbers += mask
+    return [fnv(text), spans, fnv(" ".join(map(str, numbers))), completion(tokenizer, conversation, text, arguments)]
+
+
+def completion(tokenizer, conversation, text, arguments):
+    """The mask of the last message as TRL's SFTTrainer finds it: the ids that differ from those of the prompt."""
+    prompt = conversation["messages"][:-1]
+    if arguments["add_generation_prompt"] or not prompt or conversation["messages"][-1]["role"] != "assistant":
+        return None
+    arguments = {**arguments, "add_generation_prompt": True}
+    try:
+        before = tokenizer.apply_chat_template(prompt, tokenize=False, **arguments)
+    except Exception:  # noqa: BLE001
+        return "raises"
+    if not text.startswith(before):
+        return "differs"
+    whole, start = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (text, before))
+    same = 0
+    while same < min(len(whole), len(start)) and whole[same] == start[same]:
+        same += 1
+    return fnv(" ".join(map(str, whole + [0] * same + [1] * (len(whole) - same))))
 
 
 def main():
@@ -91,7 +116,7 @@ def main():
     folder = pathlib.Path(importlib.metadata.distribution("trl").locate_file("trl/chat_templates"))
     templates = {}
     for path in sorted(folder.glob("*.jinja")):
-        source = path.read_text()
+        source = path.read_bytes().decode()
         templates[path.name] = {
             "source": fnv(source),
             "rendered": {name: rendered(tokenizer, source, c) for name, c in conversations.items()},

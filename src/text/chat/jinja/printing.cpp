@@ -60,7 +60,7 @@ class Writer {
   void put(std::string_view text) {
     text_ += text;
     evaluator_.check_text(text_.size());
-    evaluator_.charge(1 + static_cast<int64_t>(text.size() / 32));
+    evaluator_.charge(1 + static_cast<int64_t>(text.size() / 16));
   }
   void put_marked(const MarkedText& text, std::string_view written) {
     marks_ = static_cast<uint8_t>(marks_ | text.all_marks());

@@ -37,6 +37,7 @@ Value attribute_of(Evaluator& evaluator, const Value& item, const Value* path, c
 /// The key by which values are compared: text in lower case unless `case_sensitive`.
 Value comparison_key(Evaluator& evaluator, const Value& value, bool case_sensitive) {
   if (case_sensitive || value.as_text() == nullptr) return value;
+  evaluator.charge(static_cast<int64_t>(value.as_text()->size() / 4));
   return evaluator.text(with_case(value.as_text()->bytes(), Case::lower));
 }
 

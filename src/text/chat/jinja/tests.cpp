@@ -29,6 +29,7 @@ bool is_divisible(Evaluator& evaluator, const Value& input, const Value& by) {
 
 bool has_case(Evaluator& evaluator, const Value& input, bool (*wanted)(char32_t), bool (*other)(char32_t)) {
   const std::string text = to_text(evaluator, input).bytes();
+  evaluator.charge(static_cast<int64_t>(text.size() / 8));
   bool found = false;
   for (size_t i = 0; i < text.size();) {
     const char32_t c = next_code_point(text, i);

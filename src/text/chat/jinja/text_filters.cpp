@@ -28,12 +28,14 @@ template <Case wanted>
 Value change_case(Evaluator& evaluator, const Value& input, Args arguments) {
   const Bound bound(evaluator, "the filter", arguments, {});
   const MarkedText text = to_text(evaluator, input);
+  evaluator.charge(static_cast<int64_t>(text.size() / 4));
   return evaluator.text(with_case(text.bytes(), wanted), text.all_marks());
 }
 
 /// Jinja's own title: a word begins after white space, "-", "(", "{", "[" and "<".
 Value title(Evaluator& evaluator, const Value& input, Args) {
   const MarkedText text = to_text(evaluator, input);
+  evaluator.charge(static_cast<int64_t>(text.size() / 2));
   std::string result;
   bool begins = true;
   for (size_t i = 0; i < text.size();) {
@@ -229,6 +231,7 @@ Value to_json_filter(Evaluator& evaluator, const Value& input, Args arguments) {
 
 Value word_count(Evaluator& evaluator, const Value& input, Args) {
   const MarkedText text = to_text(evaluator, input);
+  evaluator.charge(static_cast<int64_t>(text.size() / 8));
   int64_t words = 0;
   bool inside = false;
   for (size_t i = 0; i < text.size();) {

@@ -292,7 +292,7 @@ Value justify(Evaluator& evaluator, const Value& object, Args arguments) {
 template <Case wanted>
 Value change_case(Evaluator& evaluator, const Value& object, Args arguments) {
   const Bound bound(evaluator, "the method", arguments, {});
-  evaluator.charge(static_cast<int64_t>(self(object).size() / 8));
+  evaluator.charge(static_cast<int64_t>(self(object).size() / 4));
   return evaluator.text(with_case(self(object).bytes(), wanted), self(object).all_marks());
 }
 

@@ -1,0 +1,43 @@
+// Rows of a prompt and its completion, as TRL has them: both are texts, or both are lists of messages.
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+#include "data/formats/message_list.hpp"
+
+namespace llmtrain {
+namespace {
+
+InstructionRow read_prompt_completion(const RowView& row) {
+  const OrderedJsonNode prompt = row.at("prompt"), completion = row.at("completion");
+  if (prompt.value().is_string() && completion.value().is_string()) {
+    return PromptCompletion{prompt.text(), completion.text()};
+  }
+  if (!prompt.value().is_array() || !completion.value().is_array()) {
+    row.refuse(fmt::format("{} and {} must be two texts or two lists of messages, not {} and {}", prompt.where(),
+                           completion.where(), printable_value(prompt.value()), printable_value(completion.value())));
+  }
+  Conversation conversation;
+  conversation.messages = read_messages(row, "prompt");
+  add_system(row, conversation.messages);
+  conversation.prompt_messages = static_cast<int64_t>(conversation.messages.size());
+  for (auto& message : read_messages(row, "completion")) conversation.messages.push_back(std::move(message));
+  require_assistant(row, conversation.messages, static_cast<size_t>(conversation.prompt_messages));
+  conversation.tools = read_tools(row);
+  return conversation;
+}
+
+}  // namespace
+
+const RowFormat& row_format_prompt_completion() {
+  static constexpr std::array roles = {RowRole{"prompt", {"prompt"}, RowRole::Place::required},
+                                       RowRole{"completion", {"completion"}, RowRole::Place::required},
+                                       RowRole{"system", {"system"}},
+                                       RowRole{"tools", {"tools"}},
+                                       message_role,
+                                       message_content};
+  static const RowFormat format = {"prompt_completion", roles, nullptr, read_prompt_completion};
+  return format;
+}
+
+}  // namespace llmtrain

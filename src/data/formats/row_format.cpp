@@ -1,0 +1,171 @@
+#include "data/formats/row_format.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "data/files/jsonl.hpp"
+
+namespace llmtrain {
+
+#define LLMTRAIN_ROW_FORMAT_DECLARATION(name) const RowFormat& row_format_##name();
+LLMTRAIN_ROW_FORMATS(LLMTRAIN_ROW_FORMAT_DECLARATION)
+#undef LLMTRAIN_ROW_FORMAT_DECLARATION
+
+namespace {
+
+/// "prompt, completion", for messages: at most this much of an untrusted row.
+std::string columns_text(const nlohmann::ordered_json& row) {
+  constexpr size_t most = 200;
+  std::string text;
+  for (const auto& [name, value] : row.items()) {
+    text += (text.empty() ? "" : ", ") + printable(name);
+    if (text.size() > most) return text + ", ...";
+  }
+  return text.empty() ? "no columns" : text;
+}
+
+bool has_roles(const RowFormat& format, const ColumnNames& columns) {
+  return std::ranges::all_of(columns, [&](const auto& entry) { return format.find(entry.first) != nullptr; });
+}
+
+bool is_row_of(const RowFormat& format, const nlohmann::ordered_json& row, const ColumnNames& columns) {
+  if (!has_roles(format, columns)) return false;
+  const RowView view(format, columns, row, true);
+  const auto missing = [&](const RowRole& role) {
+    return role.place == RowRole::Place::required && !view.has(role.name);
+  };
+  return std::ranges::none_of(format.roles, missing) && (format.fits == nullptr || format.fits(view));
+}
+
+/// "alpaca (instruction, output)": the columns that its rows must have.
+std::string shape_text(const RowFormat& format) {
+  std::vector<std::string_view> required;
+  for (const RowRole& role : format.roles) {
+    if (role.place == RowRole::Place::required) required.push_back(role.columns.front());
+  }
+  return fmt::format("{} ({})", format.name, joined(required));
+}
+
+void append_texts(const nlohmann::ordered_json& json, std::string& all) {
+  if (json.is_string()) all += json.get_ref<const std::string&>();
+  if (json.is_structured()) {
+    for (const auto& item : json) append_texts(item, all);
+  }
+}
+
+std::vector<std::string_view> role_names(std::string_view format) {
+  std::vector<std::string_view> names;
+  for (const RowFormat* known : row_formats()) {
+    if (format != "auto" && format != known->name) continue;
+    for (const RowRole& role : known->roles) {
+      if (std::ranges::find(names, role.name) == names.end()) names.push_back(role.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+const RowRole* RowFormat::find(std::string_view role) const {
+  const auto found = std::ranges::find(roles, role, &RowRole::name);
+  return found == roles.end() ? nullptr : &*found;
+}
+
+std::string RowView::column_of(const OrderedJsonNode& object, std::string_view role) const {
+  const auto named = std::ranges::find(columns_, role, &ColumnNames::value_type::first);
+  if (named != columns_.end()) return named->second;
+  const RowRole* known = format_.find(role);
+  LLMTRAIN_CHECK(known != nullptr, "a role that the format does not have");
+  for (const std::string_view column : known->columns) {
+    if (!column.empty() && object.has(column)) return std::string(column);
+  }
+  return std::string(known->columns.front());
+}
+
+bool RowView::has(std::string_view role) const { return row_.has(column_of(row_, role)); }
+
+OrderedJsonNode RowView::at(std::string_view role) const {
+  const std::string column = column_of(row_, role);
+  if (!row_.value().contains(column)) {
+    refuse(fmt::format("there is no column {} ({} of format {}), only {}; data.columns = {}:NAME gives it another name",
+                       printable(column), role, format_.name, columns_text(row_.value()), role));
+  }
+  return row_.at(column);
+}
+
+std::string RowView::text_or_empty(std::string_view role) const { return has(role) ? at(role).text() : std::string(); }
+
+std::string RowView::key_in(const OrderedJsonNode& message, std::string_view role) const {
+  return column_of(message, role);
+}
+
+std::span<const RowFormat* const> row_formats() {
+#define LLMTRAIN_ROW_FORMAT_ENTRY(name) &row_format_##name(),
+  static const std::array formats = {LLMTRAIN_ROW_FORMATS(LLMTRAIN_ROW_FORMAT_ENTRY)};
+#undef LLMTRAIN_ROW_FORMAT_ENTRY
+  return formats;
+}
+
+const RowFormat* find_row_format(std::string_view name) {
+  const auto found = std::ranges::find(row_formats(), name, &RowFormat::name);
+  return found == row_formats().end() ? nullptr : *found;
+}
+
+const RowFormat& recognise_row(const nlohmann::ordered_json& row, const ColumnNames& columns) {
+  std::vector<std::string> shapes;
+  for (const RowFormat* format : row_formats()) {
+    if (is_row_of(*format, row, columns)) return *format;
+    shapes.push_back(shape_text(*format));
+  }
+  throw UserError(
+      ExitCode::bad_content,
+      fmt::format("the columns of the row fit no format: {}. Formats and their columns: {}. Name the format "
+                  "in data.format, and other columns in data.columns (prompt:question, response:answer)",
+                  columns_text(row), joined(shapes)));
+}
+
+ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_view format) {
+  const std::vector<std::string_view> known = role_names(format);
+  ColumnNames columns;
+  for (const std::string& entry : entries) {
+    const size_t colon = entry.find(':');
+    const std::string role = entry.substr(0, colon);
+    if (colon == std::string::npos || colon == 0 || colon + 1 == entry.size()) {
+      throw UserError(ExitCode::deck, fmt::format("{} must be role:column, e.g. prompt:question", printable(entry)));
+    }
+    if (std::ranges::find(known, role) == known.end()) {
+      throw UserError(ExitCode::deck, fmt::format("{} is not a role of format {}, which has {}{}", printable(role),
+                                                  format, joined(known), did_you_mean(role, known)));
+    }
+    if (std::ranges::find(columns, role, &ColumnNames::value_type::first) != columns.end()) {
+      throw UserError(ExitCode::deck, fmt::format("{} has two columns; name one", role));
+    }
+    columns.emplace_back(role, entry.substr(colon + 1));
+  }
+  return columns;
+}
+
+std::string texts_of(const InstructionRow& row) {
+  if (const auto* text = std::get_if<PlainText>(&row)) return text->text;
+  if (const auto* texts = std::get_if<PromptCompletion>(&row)) return texts->prompt + texts->completion;
+  const auto& conversation = std::get<Conversation>(row);
+  std::string all;
+  for (const nlohmann::ordered_json* json : {&conversation.messages, &conversation.tools}) append_texts(*json, all);
+  return all;
+}
+
+RowReader::RowReader(std::string_view format, const std::vector<std::string>& columns, bool templated)
+    : format_(find_row_format(format)), columns_(parse_columns(columns, "auto")), templated_(templated) {
+  LLMTRAIN_CHECK(format_ != nullptr, "no format of this name");
+  std::erase_if(columns_, [&](const auto& entry) { return format_->find(entry.first) == nullptr; });
+}
+
+InstructionRow RowReader::read(std::string_view line) const {
+  const nlohmann::ordered_json row = parse_json_row(line);
+  return format_->read(RowView(*format_, columns_, row, templated_));
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,96 @@
+#pragma once
+// Formats of instruction data: the columns of a row of JSON, and the InstructionRow that it becomes. To add a format,
+// add its name to this list and src/data/formats/<name>.cpp with its RowFormat.
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/files/json_node.hpp"
+#include "text/chat/conversation.hpp"
+
+/// In the order in which a row is compared with them.
+#define LLMTRAIN_ROW_FORMATS(X) X(messages) X(sharegpt) X(prompt_completion) X(alpaca) X(text)
+
+namespace llmtrain {
+
+class RowView;
+
+/// A value of a row (or of each of its messages) as data.columns names it, and the columns where it usually is.
+struct RowRole {
+  std::string_view name;
+  std::array<std::string_view, 2> columns;  ///< the first one that a row has; the second one may be empty
+  enum class Place : uint8_t { required, optional, in_message } place = Place::optional;
+};
+
+struct RowFormat {
+  std::string_view name;
+  std::span<const RowRole> roles;
+  /// Tells rows of this format from others with the same columns; null: its required columns are enough.
+  bool (*fits)(const RowView& row);
+  /// Throws UserError(bad_content) that says what is wrong, without file and line.
+  InstructionRow (*read)(const RowView& row);
+
+  const RowRole* find(std::string_view role) const;
+};
+
+/// data.columns: names of columns other than the usual ones, by role.
+using ColumnNames = std::vector<std::pair<std::string, std::string>>;
+
+/// A row of JSON whose values are found by their roles.
+class RowView {
+ public:
+  /// `templated`: a chat template renders the row, so that it may be a conversation.
+  RowView(const RowFormat& format, const ColumnNames& columns, const nlohmann::ordered_json& row, bool templated)
+      : format_(format), columns_(columns), row_(row, ""), templated_(templated) {}
+
+  bool templated() const { return templated_; }
+  bool has(std::string_view role) const;  ///< true if the row has the column, and it is not null
+  /// Refuses the row if it has no such column.
+  OrderedJsonNode at(std::string_view role) const;
+  /// Returns a text; empty if the column is missing or null.
+  std::string text_or_empty(std::string_view role) const;
+  /// The key of a role in one of the row's messages.
+  std::string key_in(const OrderedJsonNode& message, std::string_view role) const;
+  [[noreturn]] void refuse(const std::string& what) const { row_.refuse(what); }
+
+ private:
+  std::string column_of(const OrderedJsonNode& object, std::string_view role) const;
+
+  const RowFormat& format_;
+  const ColumnNames& columns_;
+  OrderedJsonNode row_;
+  bool templated_;
+};
+
+std::span<const RowFormat* const> row_formats();
+/// Null if there is none of this name.
+const RowFormat* find_row_format(std::string_view name);
+/// Returns the first format that the row fits, which has all roles that the deck names. Throws UserError(bad_content).
+const RowFormat& recognise_row(const nlohmann::ordered_json& row, const ColumnNames& columns);
+
+/// Splits data.columns, "role:column" each. `format`: auto or the name of a format, which must have the roles. Throws
+/// UserError(deck).
+ColumnNames parse_columns(const std::vector<std::string>& entries, std::string_view format);
+
+/// All texts of a row, one after the other.
+std::string texts_of(const InstructionRow& row);
+
+/// Reads rows of one format.
+class RowReader {
+ public:
+  RowReader(std::string_view format, const std::vector<std::string>& columns, bool templated);
+
+  /// Throws RowError for a line that is not a JSON object, UserError(bad_content) for a row of another shape.
+  InstructionRow read(std::string_view line) const;
+
+ private:
+  const RowFormat* format_;
+  ColumnNames columns_;
+  bool templated_;
+};
+
+}  // namespace llmtrain

@@ -1,0 +1,64 @@
+#include "text/chat/chat_config.hpp"
+
+#include <fmt/format.h>
+
+#include "core/deck/deck.hpp"
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "text/chat/named_templates.hpp"
+
+namespace llmtrain {
+
+void ChatConfig::visit(DeckKeys& keys) {
+  keys.section("chat", "Control how conversations become text, and which of their tokens are trained.", Change::breaks,
+               instruction_tasks, true);
+  keys.key(
+      "template", template_name,
+      {.doc = "Chat template: auto (the model folder's, none where it has none), none, the path of a Jinja file, or "
+              "one of llama2, llama3, chatml, qwen, qwen3, mistral, alpaca, zephyr, gemma, phi3, vicuna."});
+  keys.key("system", system,
+           {.doc = "System message of conversations that have none; empty: the template's own default."});
+  keys.key(
+      "train_on", train_on,
+      {.doc = "Tokens that are trained. completion: what follows the prompt; assistant: every turn of the assistant "
+              "with its stop token; last: the last one of them; all. auto: completion for rows that are divided "
+              "into prompt and completion, assistant for other conversations, all for text."});
+  keys.key("enable_thinking", enable_thinking,
+           {.doc = "The template's variable enable_thinking; auto leaves it undefined."});
+  keys.key("variables", variables, {.doc = "Further variables of the template, as name:value."});
+  keys.key("parse_special", parse_special,
+           {.doc = "Encode special tokens that stand in the content of rows as tokens; otherwise they are text."});
+}
+
+void ChatConfig::resolve(DeckLoader& deck) const {
+  const bool is_file = template_name.find_first_of("/.") != std::string::npos;
+  if (template_name != "auto" && template_name != "none" && !is_file && find_named_template(template_name) == nullptr) {
+    std::vector<std::string_view> names = {"auto", "none"};
+    for (const NamedTemplate& named : named_templates()) names.push_back(named.name);
+    deck.fail("chat.template", fmt::format("{} is no template{}; it must be a Jinja file or one of {}", template_name,
+                                           did_you_mean(template_name, names), joined(names)));
+  }
+  try {
+    template_variables();
+  } catch (const UserError& error) {
+    deck.fail("chat.variables", error.what());
+  }
+}
+
+ChatVariables ChatConfig::template_variables() const {
+  ChatVariables result;
+  if (enable_thinking != Thinking::automatic) result.emplace_back("enable_thinking", enable_thinking == Thinking::on);
+  for (const std::string& entry : variables) {
+    const size_t colon = entry.find(':');
+    if (colon == 0 || colon == std::string::npos) {
+      throw UserError(ExitCode::deck, fmt::format("'{}' must have the form name:value", entry));
+    }
+    const std::string text = entry.substr(colon + 1);
+    nlohmann::ordered_json value = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (value.is_discarded()) value = text;
+    result.emplace_back(entry.substr(0, colon), std::move(value));
+  }
+  return result;
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,312 @@
+#include "text/chat/chat_encoder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "text/chat/jinja/lexer.hpp"
+#include "text/chat/named_templates.hpp"
+
+namespace llmtrain {
+namespace {
+
+using TrainOn = ChatConfig::TrainOn;
+using nlohmann::ordered_json;
+
+[[noreturn]] void fail_row(const std::string& message) { throw UserError(ExitCode::bad_content, message); }
+
+std::vector<ChatTemplateFile> find_templates(const std::string& name, const std::string& folder) {
+  if (name == "none") return {};
+  if (name == "auto") return folder.empty() ? std::vector<ChatTemplateFile>() : read_chat_templates(folder);
+  if (const NamedTemplate* named = find_named_template(name)) {
+    return {{"default", std::string(named->source), "template " + name}};
+  }
+  if (name.find_first_of("/.") != std::string::npos) {
+    const FileHandle file = FileHandle::open_to_read(name);
+    return {{"default", file.read_text(static_cast<int64_t>(jinja::max_template_bytes)), name}};
+  }
+  std::vector<std::string_view> names = {"auto", "none"};
+  for (const NamedTemplate& named : named_templates()) names.push_back(named.name);
+  throw UserError(ExitCode::deck,
+                  fmt::format("chat.template: {} is no template{}; it must be a Jinja file or one of {}", name,
+                              did_you_mean(name, names), joined(names)));
+}
+
+bool is_assistant(const ordered_json& message) {
+  return message.is_object() && message.contains("role") && message["role"] == "assistant";
+}
+
+Conversation first_messages(const Conversation& row, size_t count) {
+  Conversation part;
+  for (size_t i = 0; i < count; ++i) part.messages.push_back(row.messages[i]);
+  part.tools = row.tools;
+  return part;
+}
+
+/// The row with the deck's system message where it has none.
+Conversation with_system(const Conversation& row, const std::string& system) {
+  if (system.empty() || !row.messages.is_array() || row.messages.empty()) return row;
+  const ordered_json& first = row.messages.front();
+  if (first.is_object() && first.contains("role") && (first["role"] == "system" || first["role"] == "developer"))
+    return row;
+  Conversation full;
+  full.messages.push_back({{"role", "system"}, {"content", system}});
+  for (const ordered_json& message : row.messages) full.messages.push_back(message);
+  full.tools = row.tools;
+  full.prompt_messages = row.prompt_messages < 0 ? -1 : row.prompt_messages + 1;
+  return full;
+}
+
+void remove_suffix(std::string& text, const std::string& suffix) {
+  if (!suffix.empty() && text.ends_with(suffix)) text.resize(text.size() - suffix.size());
+}
+
+bool is_space(std::string_view text) { return text.find_first_not_of(" \n\r\t") == std::string_view::npos; }
+
+}  // namespace
+
+ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
+    : tokenizer_(tokenizer), config_(config), now_(now) {
+  for (const ChatTemplateFile& file : find_templates(config.template_name, folder)) {
+    templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path)});
+  }
+  if (!folder.empty()) variables_ = read_special_tokens(folder);
+  const std::pair<const char*, int32_t> known[] = {{"bos_token", tokenizer.bos_id()},
+                                                   {"eos_token", tokenizer.eos_id()}};
+  for (const auto& [name, id] : known) {
+    if (id < 0) continue;
+    const std::string text = tokenizer.token(id);
+    (id == tokenizer.eos_id() ? eos_ : bos_) = text;
+    const auto same = std::ranges::find(variables_, name, &ChatVariables::value_type::first);
+    if (same == variables_.end()) {
+      variables_.emplace_back(name, text);
+    } else if (std::string_view(name) == "eos_token") {
+      same->second = text;  // the deck may name another EOS
+    }
+  }
+  for (auto& variable : config.template_variables()) variables_.push_back(std::move(variable));
+}
+
+std::string ChatEncoder::template_name() const { return templates_.empty() ? "none" : templates_.front().chat.name(); }
+
+std::string ChatEncoder::settings() const {
+  ordered_json all = {
+      {"system", config_.system}, {"train_on", name_of(config_.train_on)}, {"parse_special", config_.parse_special}};
+  for (const Named& known : templates_) all["templates"].push_back({known.name, known.source});
+  for (const auto& [name, value] : variables_) all["variables"].push_back({name, value});
+  return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+const ChatTemplate& ChatEncoder::choose(const Conversation& row) const {
+  if (templates_.empty()) {
+    fail_row("the model has no chat template, which a conversation needs: set chat.template to a name or a Jinja file");
+  }
+  for (const char* name : {"tool_use", "default"}) {
+    if (std::string_view(name) == "tool_use" && row.tools.is_null()) continue;
+    const auto found = std::ranges::find(templates_, name, &Named::name);
+    if (found != templates_.end()) return found->chat;
+  }
+  fail_row("the model has several chat templates and none is named default: set chat.template to a Jinja file");
+}
+
+ChatText ChatEncoder::render(const Conversation& given) const {
+  const Conversation row = with_system(given, config_.system);
+  const ChatTemplate& chat = choose(row);
+  RenderedChat rendered = chat.render(row, variables_, {false, now_});
+  ChatText text{std::move(rendered.text), std::move(rendered.content), {}, 0};
+  TrainOn train_on = config_.train_on;
+  if (train_on == TrainOn::automatic) train_on = row.prompt_messages >= 0 ? TrainOn::completion : TrainOn::assistant;
+  if (train_on == TrainOn::all) {
+    text.trained.push_back({0, text.text.size()});
+    return text;
+  }
+  if (std::ranges::none_of(row.messages, is_assistant)) fail_row("the conversation has no turn of the assistant");
+  if (train_on == TrainOn::completion && row.prompt_messages > 0) {
+    const auto size = static_cast<int64_t>(row.messages.size());
+    if (row.prompt_messages >= size) fail_row("the conversation has a prompt and no completion");
+    const Conversation prompt = first_messages(row, static_cast<size_t>(row.prompt_messages));
+    const std::string before = chat.render(prompt, variables_, {true, now_}).text;
+    if (!text.text.starts_with(before)) {
+      fail_row(
+          fmt::format("{}: the template renders the prompt alone otherwise than at the start of the conversation, so "
+                      "that the completion cannot be found: set chat.train_on = assistant and use a template with "
+                      "generation blocks, or another template",
+                      chat.name()));
+    }
+    text.trained.push_back({before.size(), text.text.size()});
+    text.border = before.size();
+    return text;
+  }
+  const bool only_last = train_on == TrainOn::last || train_on == TrainOn::completion;
+  if (chat.has_generation() && !only_last) {
+    text.trained = std::move(rendered.generated);
+  } else if (chat.has_generation()) {
+    size_t last = row.messages.size() - 1;
+    while (!is_assistant(row.messages[last])) --last;
+    const Conversation before = first_messages(row, last);
+    size_t known = 0;  // of the blocks, those of the turns before
+    if (std::ranges::any_of(before.messages, is_assistant))
+      known = chat.render(before, variables_, {false, now_}).generated.size();
+    for (size_t i = known; i < rendered.generated.size(); ++i) text.trained.push_back(rendered.generated[i]);
+  } else {
+    find_turns(chat, row, only_last ? TrainOn::last : TrainOn::assistant, text);
+  }
+  if (text.trained.empty()) fail_row(chat.name() + ": the template marks nothing of the conversation as generated");
+  return text;
+}
+
+void ChatEncoder::find_turns(const ChatTemplate& chat, const Conversation& row, TrainOn train_on,
+                             ChatText& text) const {
+  const size_t size = row.messages.size();
+  for (size_t i = size; i-- > 0;) {
+    if (!is_assistant(row.messages[i])) continue;
+    const TextRange turn = find_turn(chat, row, i, text);
+    if (!text.trained.empty() && text.trained.front().begin < turn.end) {
+      fail_row(chat.name() + ": the turns of the assistant cannot be told apart in the text of the template");
+    }
+    text.trained.insert(text.trained.begin(), turn);
+    if (train_on == TrainOn::last) break;
+  }
+}
+
+/// Returns the bytes of one turn of the assistant, from after its header, by rendering what comes before it.
+TextRange ChatEncoder::find_turn(const ChatTemplate& chat, const Conversation& row, size_t message,
+                                 const ChatText& text) const {
+  if (message == 0) fail_row(chat.name() + ": the assistant speaks first, and the template has no generation blocks");
+  const std::string before = chat.render(first_messages(row, message), variables_, {true, now_}).text;
+  if (!text.text.starts_with(before)) {
+    fail_row(
+        fmt::format("{}: message {} cannot be found in the text: the template renders the messages before it otherwise "
+                    "when they stand alone; a template with generation blocks has no need of it",
+                    chat.name(), message + 1));
+  }
+  if (message + 1 == row.messages.size()) return {before.size(), text.text.size()};
+  const std::string through = chat.render(first_messages(row, message + 1), variables_, {false, now_}).text;
+  if (through.size() > before.size() && text.text.starts_with(through)) return {before.size(), through.size()};
+  // A template may render the last turn otherwise than those before it: then the turn ends with the same stop token.
+  return {before.size(), find_stop(through, text, before.size())};
+}
+
+size_t ChatEncoder::find_stop(const std::string& turn, const ChatText& text, size_t begin) const {
+  std::vector<int32_t> ids;
+  std::vector<TextRange> ranges;
+  tokenizer_.encode_with_ranges(turn, ids, ranges);
+  for (size_t i = ids.size(); i-- > 0;) {
+    if (!tokenizer_.is_special(ids[i])) continue;
+    const std::string stop = turn.substr(ranges[i].begin, ranges[i].end - ranges[i].begin);
+    const size_t found = stop.empty() ? std::string::npos : text.text.find(stop, begin);
+    if (found == std::string::npos) break;
+    return found + stop.size();
+  }
+  fail_row("the end of a turn of the assistant cannot be found in the text of the template");
+}
+
+void ChatEncoder::encode_text(EncodedRow& encoded, bool adds_special) const {
+  encoded.ids.clear();
+  encoded.ranges.clear();
+  const std::vector<TextRange> none;
+  tokenizer_.encode_content(encoded.text.text, config_.parse_special ? none : encoded.text.content, encoded.ids,
+                            encoded.ranges);
+  if (adds_special) {
+    const int32_t bos = tokenizer_.bos_id(), eos = tokenizer_.eos_id();
+    const bool has_bos = !encoded.ids.empty() && bos >= 0 && encoded.ids.front() == bos;
+    const bool has_eos = !encoded.ids.empty() && eos >= 0 && encoded.ids.back() == eos;
+    if (!has_bos) tokenizer_.add_special_tokens(encoded.ids, &encoded.ranges);
+    if (!has_eos && eos >= 0 && (encoded.ids.empty() || encoded.ids.back() != eos)) {
+      encoded.ids.push_back(eos);
+      encoded.ranges.push_back({encoded.text.text.size(), encoded.text.text.size()});
+    }
+  }
+  encoded.mask.assign(encoded.ids.size(), 0);
+  const std::vector<TextRange>& trained = encoded.text.trained;
+  size_t next = 0;
+  for (size_t i = 0; i < encoded.ids.size(); ++i) {
+    const TextRange& range = encoded.ranges[i];
+    while (next < trained.size() && range.begin >= trained[next].end) ++next;
+    if (next == trained.size()) break;
+    encoded.mask[i] = range.end > trained[next].begin ? 1 : 0;
+  }
+}
+
+/// White space that a template writes after a stop token is no part of the turn.
+void ChatEncoder::leave_out_space_after_stop(EncodedRow& encoded) const {
+  for (size_t i = encoded.ids.size(); i-- > 0;) {
+    const bool ends = encoded.mask[i] != 0 && (i + 1 == encoded.ids.size() || encoded.mask[i + 1] == 0);
+    if (!ends) continue;
+    size_t stop = i;
+    while (stop > 0 && encoded.mask[stop] != 0 && !tokenizer_.is_special(encoded.ids[stop])) {
+      const TextRange& range = encoded.ranges[stop];
+      if (!is_space(std::string_view(encoded.text.text).substr(range.begin, range.end - range.begin))) break;
+      --stop;
+    }
+    if (encoded.mask[stop] == 0 || !tokenizer_.is_special(encoded.ids[stop])) continue;
+    for (size_t k = stop + 1; k <= i; ++k) encoded.mask[k] = 0;
+  }
+}
+
+/// Where a token spans the border, training begins at the first token in which the prompt alone differs.
+void ChatEncoder::check_border(EncodedRow& encoded) const {
+  const size_t border = encoded.text.border;
+  const auto first = std::ranges::find(encoded.mask, uint8_t{1});
+  if (first == encoded.mask.end() || border == 0) return;
+  const auto index = static_cast<size_t>(first - encoded.mask.begin());
+  const bool is_clean = encoded.ranges[index].begin == border && index > 0 && encoded.ranges[index - 1].end == border;
+  if (is_clean) return;
+  std::vector<int32_t> alone;
+  std::vector<TextRange> ranges;
+  size_t offset = 0;  // tokens before the text
+  while (offset < index && encoded.ranges[offset].begin == encoded.ranges[offset].end) ++offset;
+  std::vector<TextRange> content;
+  for (const TextRange& range : encoded.text.content) {
+    if (range.begin < border) content.push_back({range.begin, std::min(range.end, border)});
+  }
+  if (config_.parse_special) content.clear();
+  tokenizer_.encode_content(std::string_view(encoded.text.text).substr(0, border), content, alone, ranges);
+  size_t same = 0;
+  while (same < alone.size() && offset + same < index && alone[same] == encoded.ids[offset + same]) ++same;
+  encoded.merged_border = same < alone.size();
+  for (size_t i = offset + same; i < index; ++i) encoded.mask[i] = 1;
+}
+
+void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
+  encoded.merged_border = false;
+  if (const auto* conversation = std::get_if<Conversation>(&row)) {
+    encoded.text = render(*conversation);
+    encode_text(encoded, false);
+    check_border(encoded);
+    const TrainOn train_on = config_.train_on;
+    const bool by_turns = train_on == TrainOn::assistant || train_on == TrainOn::last ||
+                          (train_on == TrainOn::automatic && conversation->prompt_messages < 0);
+    if (by_turns && !choose(*conversation).has_generation()) leave_out_space_after_stop(encoded);
+  } else {
+    ChatText& text = encoded.text;
+    text.border = 0;
+    if (const auto* pair = std::get_if<PromptCompletion>(&row)) {
+      text.text = pair->prompt;
+      if (!bos_.empty() && text.text.starts_with(bos_)) text.text.erase(0, bos_.size());
+      if (config_.train_on != TrainOn::all) text.border = text.text.size();
+      text.text += pair->completion;
+    } else {
+      text.text = std::get<PlainText>(row).text;
+      if (!bos_.empty() && text.text.starts_with(bos_)) text.text.erase(0, bos_.size());
+    }
+    remove_suffix(text.text, eos_);
+    text.border = std::min(text.border, text.text.size());
+    text.content = {{0, text.text.size()}};
+    text.trained = {{text.border, text.text.size()}};
+    encode_text(encoded, true);
+    check_border(encoded);
+    if (text.border == 0) std::ranges::fill(encoded.mask, uint8_t{1});
+    if (encoded.ids.size() > 0 && encoded.ids.back() == tokenizer_.eos_id()) encoded.mask.back() = 1;
+  }
+  encoded.trained = std::ranges::count(encoded.mask, uint8_t{1});
+  const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});
+  encoded.stops = last != encoded.mask.rend() &&
+                  tokenizer_.is_special(encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1]);
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,77 @@
+#pragma once
+// From rows of instruction data to token ids and the mask of trained tokens.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "text/chat/chat_config.hpp"
+#include "text/chat/chat_template.hpp"
+#include "text/chat/conversation.hpp"
+#include "text/tokenizer.hpp"
+
+namespace llmtrain {
+
+/// A row as text, before its tokens.
+struct ChatText {
+  std::string text;
+  std::vector<TextRange> content;  ///< bytes that come from the row, where special tokens are text
+  std::vector<TextRange> trained;  ///< bytes whose tokens are trained, in order and apart
+  size_t border = 0;               ///< between prompt and completion; 0: the row is not divided
+};
+
+/// A row as tokens. What encode() writes replaces what was there; one object serves many rows.
+struct EncodedRow {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;      ///< 1 = trained on
+  std::vector<TextRange> ranges;  ///< bytes of `text` of each token; empty for tokens that are added around it
+  ChatText text;
+  int64_t trained = 0;         ///< number of trained tokens
+  bool merged_border = false;  ///< a token spans the border between prompt and completion, and is trained
+  bool stops = false;          ///< the last trained token is special: it ends the generation
+};
+
+/// Encodes rows for one model. Threads can share it.
+class ChatEncoder {
+ public:
+  /// `folder` is the model's or tokenizer's, where templates and special tokens are read; it may be empty. Throws
+  /// UserError: deck (unknown template), missing_input, bad_content "file:line: message".
+  /// `now` is the time of strftime_now in seconds since 1970, -1 = the clock when a row is rendered.
+  ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now = -1);
+
+  /// Throws UserError(bad_content) for a row that the template refuses, that has no trained turn, or whose mask cannot
+  /// be found; the message does not name the row.
+  void encode(const InstructionRow& row, EncodedRow& encoded) const;
+
+  bool has_template() const { return !templates_.empty(); }
+  /// Names the template for the console: "chatml", a path, or "none".
+  std::string template_name() const;
+  /// Everything but the tokenizer that the tokens of rows depend on, as text.
+  std::string settings() const;
+
+ private:
+  ChatText render(const Conversation& row) const;
+  const ChatTemplate& choose(const Conversation& row) const;
+  void find_turns(const ChatTemplate& chat, const Conversation& row, ChatConfig::TrainOn train_on,
+                  ChatText& text) const;
+  TextRange find_turn(const ChatTemplate& chat, const Conversation& row, size_t message, const ChatText& text) const;
+  size_t find_stop(const std::string& turn, const ChatText& text, size_t begin) const;
+  void encode_text(EncodedRow& encoded, bool adds_special) const;
+  void leave_out_space_after_stop(EncodedRow& encoded) const;
+  void check_border(EncodedRow& encoded) const;
+
+  struct Named {
+    std::string name, source;
+    ChatTemplate chat;
+  };
+
+  const Tokenizer& tokenizer_;
+  const ChatConfig config_;
+  const int64_t now_;
+  std::vector<Named> templates_;
+  ChatVariables variables_;
+  std::string bos_, eos_;  ///< texts of the tokens
+};
+
+}  // namespace llmtrain

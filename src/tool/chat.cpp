@@ -1,0 +1,194 @@
+// llmtool chat render: shows rows of instruction data as text and tokens, with what is trained.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/deck/suggestion.hpp"
+#include "core/error.hpp"
+#include "core/files/file_handle.hpp"
+#include "core/files/json_reader.hpp"
+#include "text/chat/chat_encoder.hpp"
+#include "text/files/tokenizer_files.hpp"
+#include "tool/tool.hpp"
+
+namespace llmtrain {
+namespace chat_tool {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string model;
+  std::string template_name = "auto";
+  std::string input;
+  std::string train_on = "auto";
+  bool ids = false;
+};
+
+std::string read_input(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  return FileHandle::open_to_read(path).read_text(INT64_MAX);
+}
+
+/// Returns the depth of lists and objects, which copies of JSON recurse into.
+int depth_of(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool inside = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (inside && json[i] == '\\') {
+      ++i;
+    } else if (json[i] == '"') {
+      inside = !inside;
+    } else if (!inside && (json[i] == '[' || json[i] == '{')) {
+      deepest = std::max(deepest, ++depth);
+    } else if (!inside && (json[i] == ']' || json[i] == '}')) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+/// Reads a row in the forms messages, prompt / completion (texts or messages) and text.
+InstructionRow read_row(std::string_view line) {
+  const auto refuse = [](std::string_view what) -> UserError { return {ExitCode::bad_content, what}; };
+  if (depth_of(line) > max_json_depth) throw refuse("the row nests lists and objects too deeply");
+  const ordered_json row = ordered_json::parse(line, nullptr, false);
+  if (!row.is_object()) throw refuse("the row is not a JSON object");
+  const auto field = [&](const char* name) { return row.contains(name) ? row[name] : ordered_json(); };
+  Conversation conversation;
+  conversation.tools = field("tools");
+  if (conversation.tools.is_string()) {
+    conversation.tools = ordered_json::parse(conversation.tools.get<std::string>(), nullptr, false);
+    if (conversation.tools.is_discarded()) throw refuse("\"tools\" is a text that is not JSON");
+  }
+  const ordered_json messages = field("messages"), prompt = field("prompt"), completion = field("completion");
+  if (messages.is_array()) {
+    conversation.messages = messages;
+    return conversation;
+  }
+  if (prompt.is_string() && completion.is_string()) return PromptCompletion{prompt, completion};
+  if (prompt.is_array() && completion.is_array()) {
+    conversation.messages = prompt;
+    for (const ordered_json& message : completion) conversation.messages.push_back(message);
+    conversation.prompt_messages = static_cast<int64_t>(prompt.size());
+    return conversation;
+  }
+  if (field("text").is_string()) return PlainText{field("text")};
+  throw refuse("the row has neither \"messages\", nor \"prompt\" and \"completion\", nor \"text\"");
+}
+
+/// Prints text with its trained parts in colour on a terminal, otherwise between brackets.
+class MarkedPrinter {
+ public:
+  explicit MarkedPrinter(bool colours) : colours_(colours) {}
+  void add(std::string_view text, bool trained) {
+    if (text.empty()) return;
+    if (trained != trained_) out_ += trained ? (colours_ ? "\033[1;32m" : "\xE2\x9F\xA6") : end();
+    trained_ = trained;
+    out_ += without_controls(text);
+  }
+  std::string finish() { return out_ + (trained_ ? end() : ""); }
+
+ private:
+  const char* end() const { return colours_ ? "\033[0m" : "\xE2\x9F\xA7"; }
+  bool colours_, trained_ = false;
+  std::string out_;
+};
+
+std::string marked(const EncodedRow& row, const Tokenizer& tokenizer, bool colours) {
+  MarkedPrinter printer(colours);
+  const std::string_view text = row.text.text;
+  size_t done = 0;
+  for (size_t i = 0; i < row.ids.size(); ++i) {
+    const bool trained = row.mask[i] != 0;
+    const TextRange& range = row.ranges[i];
+    const bool is_added = range.begin == range.end && tokenizer.is_special(row.ids[i]);
+    if (is_added) {
+      if (i > 0) printer.add(text.substr(done), trained);
+      if (i > 0) done = text.size();
+      printer.add(tokenizer.token(row.ids[i]), trained);
+    } else if (range.end > done) {
+      printer.add(text.substr(done, range.end - done), trained);
+      done = range.end;
+    }
+  }
+  printer.add(text.substr(done), false);
+  return printer.finish();
+}
+
+ChatConfig::TrainOn parse_train_on(const std::string& name) {
+  const auto& names = enum_names<ChatConfig::TrainOn>;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return static_cast<ChatConfig::TrainOn>(i);
+  }
+  refuse_command_line(fmt::format("--train-on: '{}' must be one of {}", name, joined(names)));
+}
+
+void render(const Options& options) {
+  ChatConfig config;
+  config.template_name = options.template_name;
+  config.train_on = parse_train_on(options.train_on);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
+  print_warnings(tokenizer->warnings());
+  const ChatEncoder encoder(*tokenizer, config, options.model);
+  const std::string input = read_input(options.input);
+  const std::string source = options.input == "-" ? "standard input" : options.input;
+  const bool colours = isatty(STDOUT_FILENO) != 0;
+  EncodedRow row;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < input.size();) {
+    const size_t end = std::min(input.find('\n', begin), input.size());
+    const std::string_view line = std::string_view(input).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      encoder.encode(read_row(line), row);
+    } catch (const UserError& error) {
+      throw UserError(error.code(), fmt::format("{}:{}: {}", source, number, error.what()));
+    }
+    if (options.ids) {
+      ordered_json out;
+      out["input_ids"] = row.ids;
+      out["mask"] = row.mask;
+      std::cout << out.dump() << '\n';
+    } else {
+      std::cout << fmt::format("--- line {}: {} tokens, {} trained{}{}\n", number, row.ids.size(), row.trained,
+                               row.merged_border ? ", a token spans the border of prompt and completion" : "",
+                               row.stops || row.trained == 0 ? "" : ", no stop token at the end")
+                << marked(row, *tokenizer, colours) << '\n';
+    }
+  }
+}
+
+}  // namespace
+}  // namespace chat_tool
+
+Subcommand add_chat(CLI::App& program) {
+  auto options = std::make_shared<chat_tool::Options>();
+  CLI::App* app = program.add_subcommand("chat", "shows conversations as text and tokens");
+  app->require_subcommand(1);
+  CLI::App* render = app->add_subcommand(
+      "render", "shows each row of a JSONL file as the model reads it, with the trained parts marked");
+  render->add_option("--model", options->model, "model or tokenizer folder")->required();
+  render->add_option("--template", options->template_name, "name of a chat template, a Jinja file, or none")
+      ->capture_default_str();
+  render
+      ->add_option("--input", options->input,
+                   "JSONL file with messages, prompt and completion, or text; - is the standard input")
+      ->required();
+  render->add_option("--train-on", options->train_on, "auto, completion, assistant, last or all")
+      ->capture_default_str();
+  render->add_flag("--ids", options->ids, "print a JSON line a row instead: input_ids and mask");
+  return {app, [options] { chat_tool::render(*options); }};
+}
+
+}  // namespace llmtrain

@@ -1,0 +1,118 @@
+// run.task = sft and run.finetuning = freeze: ten steps equal those of TRL's SFTTrainer (tests/reference/sft), and the
+// ledger does not depend on the layout.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "decks/program.hpp"
+#include "harness/temporary_folder.hpp"
+
+namespace llmtrain::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class Sft : public testing::Test {
+ protected:
+  static std::string file(const std::string& name) { return (source_folder() / "tests/reference/sft" / name).string(); }
+
+  Outcome run(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
+    const std::string deck = (folder / "sft.ini").string();
+    write_file(deck, "[run]\ntask = sft\nmax_steps = 10\noutput = " + folder.text() +
+                         "\n[model]\npath = " + file("model") + "\n[data]\ntrain = " + file("messages.jsonl") +
+                         "\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = 512\nmicro = 1\n"
+                         "global = 4\n[optimizer]\nweight_decay = 0\n[schedule]\nlearning_rate = 1e-3\n[precision]\n"
+                         "compute = fp32\n[checkpoint]\nevery_steps = 0\nat_end = false\n");
+    std::vector<std::string> arguments = {deck, "run.name=" + name};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    return llmtrain({ranks, 1, arguments});
+  }
+
+  std::string ledger(const std::string& name, const std::vector<std::string>& overrides, int ranks = 1) {
+    const Outcome outcome = run(name, overrides, ranks);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_file(folder / name / "ledger.jsonl");
+  }
+
+  TemporaryFolder folder;
+};
+
+double largest_error(const json& ours, const json& theirs, size_t steps) {
+  double error = 0;
+  for (size_t i = 0; i < steps; ++i) {
+    const double expected = theirs[i];
+    error = std::max(error, std::abs(std::strtod(ours[i].get<std::string>().c_str(), nullptr) - expected) / expected);
+  }
+  return error;
+}
+
+// Losses over completions and assistant turns, counts of trained tokens with unequal micro-batches, and frozen parts.
+TEST_F(Sft, TenStepsAreThoseOfTrl) {
+  const json expected = json::parse(read_file(file("expected.json")));
+  const std::map<std::string, std::vector<std::string>> cases = {
+      {"messages", {}},
+      {"completions", {"data.train=" + file("completions.jsonl")}},
+      {"freeze_last_2", {"run.finetuning=freeze"}},
+      {"freeze_first_1", {"run.finetuning=freeze", "freeze.trainable_layers=-1"}},
+      {"freeze_mlp_and_norm", {"run.finetuning=freeze", "freeze.trainable_modules=mlp", "freeze.extra_modules=norm"}},
+      {"freeze_llama_pro_2", {"run.finetuning=freeze", "freeze.llama_pro=true"}},
+  };
+  json previous;
+  for (const auto& [name, overrides] : cases) {
+    json ours;
+    std::istringstream lines(ledger(name, overrides));
+    for (std::string line; std::getline(lines, line);) {
+      const json row = json::parse(line);
+      for (const char* key : {"tokens", "loss", "grad_norm"}) ours[key].push_back(row[key]);
+    }
+    const json& theirs = expected[name];
+    EXPECT_EQ(ours["tokens"], theirs["tokens"]) << name;
+    EXPECT_LT(largest_error(ours["loss"], theirs["loss"], 1), 1e-6) << name;
+    EXPECT_LT(largest_error(ours["grad_norm"], theirs["grad_norm"], 1), 2e-6) << name;
+    EXPECT_LT(largest_error(ours["loss"], theirs["loss"], 10), 1e-5) << name;
+    EXPECT_LT(largest_error(ours["grad_norm"], theirs["grad_norm"], 10), 1e-5) << name;
+    if (!previous.is_null()) {  // control: the cases differ by far more
+      EXPECT_GT(largest_error(ours["grad_norm"], previous, 10), 1e-2) << name;
+    }
+    previous = theirs["grad_norm"];
+  }
+}
+
+TEST_F(Sft, LedgerDoesNotDependOnTheLayout) {
+  const std::vector<std::string> packed = {"data.packing=best_fit", "data.shuffle=true", "run.max_steps=3",
+                                           "batch.sequence_length=256", "log.parameter_hash_every_steps=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), packed.begin(), packed.end());
+    return more;
+  };
+  const std::string one = ledger("one", packed);
+  EXPECT_EQ(ledger("three", with({"parallel.zero=3", "memory.recompute=block"}), 3), one);
+  EXPECT_NE(ledger("control", with({"chat.train_on=last"})), one);
+
+  run("resumed", with({"run.max_steps=2", "checkpoint.at_end=true"}), 2);
+  EXPECT_EQ(ledger("resumed", packed, 1), one);
+}
+
+TEST_F(Sft, SaysWhatItCannotTrainOn) {
+  const auto refused = [&](const std::string& name, const std::string& row, const std::string& what) {
+    write_file(folder / (name + ".jsonl"), row + "\n");
+    const Outcome outcome = run(name, {"data.train=" + (folder / (name + ".jsonl")).string()});
+    EXPECT_EQ(outcome.exit_code, 65) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(name + ".jsonl:1"));
+    EXPECT_THAT(outcome.output, HasSubstr(what));
+  };
+  refused("question", R"({"messages":[{"role":"user","content":"a"}]})", "assistant");
+  refused("shape", R"({"messages":[{"role":"user"}]})", "content");
+  const Outcome strict = run("strict", {"run.task=pretrain", "chat.template=chatml"});
+  EXPECT_EQ(strict.exit_code, 78);
+  EXPECT_THAT(strict.output, HasSubstr("chat.template: run.task = pretrain does not use it"));
+}
+
+}  // namespace
+}  // namespace llmtrain::test

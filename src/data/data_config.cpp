@@ -234,10 +234,6 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task,
     seed = run_seed;
     deck.set("data.seed", Origin::automatic, "run.seed");
   }
-  if (max_tokens_per_batch > 0) {
-    deck.check(!deck.given("parallel.reduction_groups"), {"parallel.reduction_groups", "data.max_tokens_per_batch"},
-               "cannot be combined with data.max_tokens_per_batch: the number of micro-batches varies; remove it");
-  }
   deck.check(!group_by_length || shuffle, {"data.group_by_length", "data.shuffle"}, "needs data.shuffle = true");
   deck.check(text_column != "input_ids" && text_column != "labels", {"data.text_column"},
              text_column + " is a column of token ids, not text; name the column with the text");
@@ -259,8 +255,9 @@ void DataConfig::resolve(DeckLoader& deck, const std::string& output, Task task,
     }
   }
   if (!validation.empty()) deck.unused("data.validation_fraction", "no effect if data.validation is set");
+  const bool by_kind = instructions && !trains(task) && !packing_given;  // conversations are not wrapped
   if (packing == Packing::wrap) {
-    deck.unused("data.overflow", "no effect with packing = wrap");
+    if (!by_kind) deck.unused("data.overflow", "no effect with packing = wrap");
   } else {
     deck.unused("data.cross_document_attention", fmt::format("no effect with packing = {}", name_of(packing)));
     cross_document_attention = false;

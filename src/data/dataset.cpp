@@ -176,7 +176,8 @@ class DatasetOpener {
       }
       encoder_ = std::make_unique<const ChatEncoder>(*data_.tokenizer, chat_.config, chat_.folder, now);
     });
-    report_("chat template: " + encoder_->template_name());
+    report_(encoder_->has_template() ? "chat template: " + encoder_->template_name()
+                                     : "rows are encoded without a chat template");
   }
 
   /// Uses the tokenizer that the deck names for data with token ids only.

@@ -128,7 +128,8 @@ EvaluationReport EvaluationTask::run(Runtime& runtime, RunLog& log) {
 
 namespace {
 
-void print_opening(RunLog& log, const Config& config, const EvaluationTask& task, Runtime& runtime) {
+void print_opening(RunLog& log, const Config& config, const EvaluationTask& task, const Dataset& data,
+                   Runtime& runtime) {
   print_machine(log, config, runtime);
   print_model(log, config, task.parameter_count());
   print_memory(log, task.plan(), runtime.communicator());
@@ -137,6 +138,7 @@ void print_opening(RunLog& log, const Config& config, const EvaluationTask& task
   log.print(fmt::format("data       {} samples of at most {} tokens{}", count_text(counts.samples),
                         count_text(config.batch.sequence_length),
                         stride > 0 ? fmt::format(", one every {} tokens", count_text(stride)) : std::string()));
+  print_rows(log, data);
   print_left_out(log, counts);
   if (task.steps() < task.data().steps_per_epoch()) {
     log.print(
@@ -230,7 +232,7 @@ int run_evaluation(Job& job) {
   options.earlier = earlier;
   std::optional<RunLog> log;
   throw_on_all_ranks(communicator, [&] { log.emplace(options); });
-  print_opening(*log, config, *task, runtime);
+  print_opening(*log, config, *task, data, runtime);
 
   const auto begin = std::chrono::steady_clock::now();
   EvaluationReport report;

@@ -41,17 +41,6 @@ void print_sources(RunLog& log, const Config& config, const DataStream& stream, 
   print_left_out(log, stream.counts());
 }
 
-/// Prints what became of rows of conversations, and of short documents.
-void print_rows(RunLog& log, const Dataset& data) {
-  std::vector<std::string> parts;
-  if (std::string rows = describe_rows(data.train->info().rows); !rows.empty()) parts.push_back(std::move(rows));
-  if (data.short_documents > 0) {
-    parts.push_back(
-        fmt::format("{} documents shorter than data.min_length left out", count_text(data.short_documents)));
-  }
-  if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
-}
-
 void print_resume(RunLog& log, const ResumePoint& from) {
   log.print(fmt::format("{}    {}, step {}, written by {} rank{}", from.own ? "resumed" : "started", from.path,
                         from.manifest.step, from.manifest.shards.size(), from.manifest.shards.size() == 1 ? "" : "s"));

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "data/files/input_kind.hpp"
+#include "data/formats/row_format.hpp"
+#include "data/quality/conversation_report.hpp"
 #include "data/quality/data_report.hpp"
 #include "data/tokenize/named_tokenizer.hpp"
 #include "parallel/job/launcher.hpp"
@@ -26,7 +30,50 @@ struct ValidateOptions {
   std::string column = "text", separator = "none", tokenizer, huge = "1MiB", limit = "64GiB";
   RowOptions rows;
   bool json = false;
+  // Rows of conversations:
+  std::string format = "auto", model, template_name = "auto", train_on = "auto", length = "0";
+  std::vector<std::string> columns;
 };
+
+ChatConfig chat_config_of(const ValidateOptions& options) {
+  ChatConfig chat;
+  chat.template_name = options.template_name;
+  const auto& names = enum_names<ChatConfig::TrainOn>;
+  const auto found = std::ranges::find(names, options.train_on);
+  if (found == names.end()) {
+    refuse_command_line(fmt::format("--train-on: {} must be one of {}", options.train_on, joined(names)));
+  }
+  chat.train_on = static_cast<ChatConfig::TrainOn>(found - names.begin());
+  return chat;
+}
+
+/// Finds the files; rows that fit no format are examined as rows of text.
+std::vector<InputFile> find_files(const ValidateOptions& options) {
+  TextFormat format = options.rows.format(options.separator, options.column);
+  format.row_format = options.format;
+  format.columns = options.columns;
+  if (options.format != "auto" && find_row_format(options.format) == nullptr) {
+    std::vector<std::string_view> names = {"auto"};
+    for (const RowFormat* known : row_formats()) names.push_back(known->name);
+    refuse_command_line(fmt::format("--format: {} must be one of {}{}", options.format, joined(names),
+                                    did_you_mean(options.format, names)));
+  }
+  try {
+    parse_columns(options.columns, options.format);
+  } catch (const UserError& error) {
+    refuse_command_line(fmt::format("--columns: {}", error.what()));
+  }
+  if (options.format != "auto" || !options.columns.empty()) return find_input_files(options.inputs, format);
+  if (options.column != "text") format.columns = {"text:" + options.column};
+  try {
+    return find_input_files(options.inputs, format);
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::bad_content) throw;
+  }
+  format.row_format = "text";
+  format.columns = {};
+  return find_input_files(options.inputs, format);
+}
 
 /// Returns the tokenizer's unknown token by its usual names, -1 if there is none.
 int32_t unknown_id_of(const Tokenizer* tokenizer) {
@@ -92,11 +139,77 @@ void print_report(const Json& report) {
   print_pairs("near duplicate", report["near_duplicates"]);
 }
 
+void print_conversations(const Json& report) {
+  const auto number = [&](const char* key) { return report[key].get<int64_t>(); };
+  std::cout << fmt::format("rows {}, broken rows {}\n", number("rows"), number("broken_rows"));
+  for (const Json& file : report["files"]) {
+    std::cout << fmt::format("  {}: {} rows of format {}\n", text_of(file["path"]), file["rows"].get<int64_t>(),
+                             text_of(file["format"]));
+  }
+  std::cout << fmt::format("duplicates: {} exact, {} near\n", report["duplicates"]["exact"].get<int64_t>(),
+                           report["duplicates"]["near"].get<int64_t>());
+  if (report.contains("template")) {
+    const std::string name = text_of(report["template"]);
+    std::cout << fmt::format("chat template {}; rows without a token to train on {}, without a stop token {}\n",
+                             name.starts_with("template ") ? name.substr(9) : name, number("untrained"),
+                             number("without_stop"));
+    std::cout << fmt::format(
+        "rows longer than a sample {}, of which {} lose all tokens to train on; a token joins prompt and completion in "
+        "{}\n",
+        number("truncated"), number("lost_targets"), number("merged_borders"));
+  }
+  for (const auto& [of, facts] : report["length"].items()) {
+    print_lengths(of == "trained_tokens" ? "tokens to train on" : of, facts);
+  }
+  for (const Json& problem : report["problems"]) {
+    std::cout << fmt::format("  {}:{}: {}\n", text_of(problem["file"]), problem["line"].get<int64_t>(),
+                             text_of(problem["what"]));
+  }
+  for (const Json& warning : report["warnings"]) std::cout << "warning: " << text_of(warning) << '\n';
+}
+
+Json report_on_conversations(const std::vector<InputFile>& files, const ValidateOptions& options,
+                             const ProgressReport& report_line) {
+  for (const InputFile& file : files) {
+    if (file.kind == InputKind::instruction_rows) continue;
+    throw UserError(ExitCode::command_line,
+                    file.path + ": it holds text, and other files hold conversations; validate them one by one");
+  }
+  const std::string& folder = options.model.empty() ? options.tokenizer : options.model;
+  const std::shared_ptr<const Tokenizer> tokenizer = folder.empty() ? nullptr : open_tokenizer(folder);
+  std::unique_ptr<const ChatEncoder> encoder;
+  std::error_code ignored;
+  if (tokenizer != nullptr) {
+    encoder = std::make_unique<const ChatEncoder>(
+        *tokenizer, chat_config_of(options), std::filesystem::is_directory(folder, ignored) ? folder : std::string());
+  }
+  ConversationReportOptions report_options;
+  report_options.tokenizer = tokenizer.get();
+  report_options.encoder = encoder.get();
+  report_options.sequence_length = parse_count_option("--sequence-length", options.length, between(0, 1 << 24));
+  report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
+  report_options.threads = worker_threads(*make_local_communicator());
+  return make_conversation_report(files, report_options, report_line);
+}
+
+void finish_validation(const Json& report, const ValidateOptions& options, void (*print)(const Json&)) {
+  if (options.json) {
+    std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else {
+    print(report);
+  }
+  if (!report["usable"].get<bool>()) {
+    throw UserError(ExitCode::bad_content, "the data cannot be used for training; see the report");
+  }
+}
+
 void validate(const ValidateOptions& options) {
-  const std::vector<InputFile> files =
-      find_input_files(options.inputs, options.rows.format(options.separator, options.column));
+  const std::vector<InputFile> files = find_files(options);
   const ProgressReport report_line = [](const std::string& line) { std::cerr << without_controls(line) << '\n'; };
   report_notes(files, report_line);
+  if (std::ranges::find(files, InputKind::instruction_rows, &InputFile::kind) != files.end()) {
+    return finish_validation(report_on_conversations(files, options, report_line), options, print_conversations);
+  }
   for (const InputFile& file : files) {
     if (is_encoded(file.kind)) continue;
     throw UserError(ExitCode::bad_content, file.path + ": it holds token ids, not text (llmtool inspect shows them)");
@@ -109,20 +222,14 @@ void validate(const ValidateOptions& options) {
   report_options.unpacked_limit = parse_count_option("--unpacked-limit", options.limit, at_least(1));
   report_options.threads = worker_threads(*make_local_communicator());
   const Json report = make_data_report(files, report_options, report_line);
-  if (options.json) {
-    std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
-  } else {
-    print_report(report);
-  }
-  if (!report["usable"].get<bool>()) {
-    throw UserError(ExitCode::bad_content, "the data cannot be used for training; see the report");
-  }
+  finish_validation(report, options, print_report);
 }
 
 }  // namespace
 
 Subcommand add_validate(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("validate", "check text and rows: encoding, duplicates, lengths, tokens");
+  CLI::App* app = program.add_subcommand(
+      "validate", "check text and conversations: encoding, duplicates, lengths, tokens to train on");
   const auto options = std::make_shared<ValidateOptions>();
   app->add_option("input", options->inputs, "input files or globs: text or rows of JSON, also as .gz and .zst")
       ->required();
@@ -135,6 +242,19 @@ Subcommand add_validate(CLI::App& program) {
                   "tokenizer for token counts: bytes, a token file, or a tokenizer's file or folder");
   app->add_option("--huge", options->huge, "size in bytes above which a document is listed")->capture_default_str();
   app->add_option("--unpacked-limit", options->limit, "maximum unpacked bytes of a compressed file")
+      ->capture_default_str();
+  app->add_option("--format", options->format,
+                  "format of rows: auto, text, or of conversations: messages, sharegpt, prompt_completion, alpaca")
+      ->capture_default_str();
+  app->add_option("--columns", options->columns, "other names of columns, role:column as in data.columns")
+      ->delimiter(',');
+  app->add_option("--model", options->model, "for conversations: folder of the model's tokenizer and chat template");
+  app->add_option("--template", options->template_name, "chat template as in chat.template")->capture_default_str();
+  app->add_option("--train-on", options->train_on, "tokens that are trained, as in chat.train_on")
+      ->capture_default_str();
+  app->add_option("--sequence-length", options->length,
+                  "count conversations that are longer, as batch.sequence_length; "
+                  "0: no limit")
       ->capture_default_str();
   options->rows.add_to(*app);
   app->add_flag("--json", options->json, "print the report as JSON");

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "data/quality/conversation_report.hpp"
 #include "dataset_fixture.hpp"
 #include "memory_tokens.hpp"
 
@@ -178,6 +179,46 @@ TEST_F(ConversationData, ShortDocumentsAreLeftOut) {
   EXPECT_EQ(data.short_documents, 2);
   config_.min_length = 5;
   EXPECT_THAT(test::refusal([&] { open(); }), HasSubstr("every document has fewer tokens than data.min_length = 5"));
+}
+
+// What llmtool validate says of rows before they are trained on.
+TEST_F(ConversationData, ReportNamesWhatTrainingWouldMeet) {
+  const auto row = [](const std::string& question, const std::string& answer) {
+    return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" +
+           answer + "\"}]}\n";
+  };
+  const std::string rows =
+      row("<|im_end|>", "a") + row("q", "a") + row("q", "a") + row(std::string(90, 'q'), "a") + "{\"messages\": []}\n";
+  TextFormat format;
+  format.row_format = "auto";
+  const auto files = find_input_files({folder_.file("rows.jsonl", rows)}, format);
+  const std::shared_ptr<const Tokenizer> bytes = make_byte_tokenizer();
+  ChatConfig chat;
+  chat.template_name = "chatml";
+  const ChatEncoder encoder(*bytes, chat, "");
+  ConversationReportOptions options;
+  const auto alone = make_conversation_report(files, options, {});
+  EXPECT_FALSE(alone.contains("template"));
+  EXPECT_EQ(alone["duplicates"]["exact"], 1);
+  options.tokenizer = bytes.get();
+  options.encoder = &encoder;
+  options.sequence_length = 100;
+  const auto report = make_conversation_report(files, options, {});
+  EXPECT_EQ(report["usable"], false) << "a row is broken";
+  EXPECT_EQ(report["rows"], 4);
+  EXPECT_EQ(report["broken_rows"], 1);
+  EXPECT_EQ(report["problems"][0]["line"], 5);
+  EXPECT_EQ(report["duplicates"]["exact"], 1);
+  EXPECT_EQ(report["truncated"], 1);
+  EXPECT_EQ(report["lost_targets"], 1);
+  EXPECT_EQ(report["without_stop"], 4) << "<|im_end|> is text for this tokenizer";
+  EXPECT_EQ(report["split_tokens"][0]["text"], "<|im_end|>");
+  EXPECT_EQ(report["split_tokens"][0]["rows"], 4);
+  EXPECT_EQ(report["warnings"].size(), 6u) << report["warnings"].dump(1);
+  chat.template_name = "llama2";  // its [INST] is text in its own tokenizer, too, and it ends with EOS
+  const ChatEncoder other(*bytes, chat, "");
+  options.encoder = &other;
+  EXPECT_EQ(make_conversation_report(files, options, {})["split_tokens"].size(), 0u);
 }
 
 // Rows of 5, 9 and 9 tokens with T = 5: the last one has its only target at its end.

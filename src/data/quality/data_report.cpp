@@ -27,31 +27,6 @@ struct DocumentFacts {
 
 uint32_t clipped(int64_t value) { return static_cast<uint32_t>(std::min<int64_t>(value, UINT32_MAX)); }
 
-/// Computes shortest, mean, ..., and a histogram whose classes begin at 0, 1, 2, 4, 8, ...
-Json length_facts(std::vector<uint32_t> lengths) {
-  if (lengths.empty()) return Json();
-  Json facts = Json::object();
-  std::sort(lengths.begin(), lengths.end());
-  const auto at = [&](double share) {
-    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(lengths.size())));  // from 1
-    return lengths[std::max<size_t>(rank, 1) - 1];
-  };
-  const double sum = std::accumulate(lengths.begin(), lengths.end(), 0.0);
-  facts["shortest"] = lengths.front();
-  facts["mean"] = sum / static_cast<double>(lengths.size());
-  facts["median"] = at(0.5);
-  facts["p95"] = at(0.95);
-  facts["p99"] = at(0.99);
-  facts["longest"] = lengths.back();
-  std::vector<int64_t> classes(34, 0);
-  for (const uint32_t length : lengths) ++classes[static_cast<size_t>(std::bit_width(length))];
-  Json& histogram = facts["histogram"] = Json::array();
-  for (size_t c = 0; c < classes.size(); ++c) {
-    if (classes[c] > 0) histogram.push_back(Json::array({c == 0 ? uint64_t{0} : uint64_t{1} << (c - 1), classes[c]}));
-  }
-  return facts;
-}
-
 class Reporter {
  public:
   Reporter(const std::vector<InputFile>& files, const ReportOptions& options) : files_(files), options_(options) {}
@@ -256,6 +231,30 @@ class Reporter {
 };
 
 }  // namespace
+
+Json length_facts(std::vector<uint32_t> lengths) {
+  if (lengths.empty()) return Json();
+  Json facts = Json::object();
+  std::sort(lengths.begin(), lengths.end());
+  const auto at = [&](double share) {
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(lengths.size())));  // from 1
+    return lengths[std::max<size_t>(rank, 1) - 1];
+  };
+  const double sum = std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  facts["shortest"] = lengths.front();
+  facts["mean"] = sum / static_cast<double>(lengths.size());
+  facts["median"] = at(0.5);
+  facts["p95"] = at(0.95);
+  facts["p99"] = at(0.99);
+  facts["longest"] = lengths.back();
+  std::vector<int64_t> classes(34, 0);
+  for (const uint32_t length : lengths) ++classes[static_cast<size_t>(std::bit_width(length))];
+  Json& histogram = facts["histogram"] = Json::array();
+  for (size_t c = 0; c < classes.size(); ++c) {
+    if (classes[c] > 0) histogram.push_back(Json::array({c == 0 ? uint64_t{0} : uint64_t{1} << (c - 1), classes[c]}));
+  }
+  return facts;
+}
 
 nlohmann::ordered_json make_data_report(const std::vector<InputFile>& files, const ReportOptions& options,
                                         const ProgressReport& report) {

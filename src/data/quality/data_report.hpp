@@ -19,6 +19,9 @@ struct ReportOptions {
   size_t max_shown = 10;  ///< locations of each kind
 };
 
+/// Shortest, mean, median, p95, p99, longest, and a histogram whose classes begin at 0, 1, 2, 4, 8, ...; null if empty.
+nlohmann::ordered_json length_facts(std::vector<uint32_t> lengths);
+
 /// Reads all files once. Memory: 40 bytes per document, and per thread a segment of 16 MiB or the longest row. Keys of
 /// the object: files [{path, bytes, documents}], documents, empty, blank, huge, bytes, characters, broken_rows,
 /// encoding_errors, duplicates {exact, near}, problems, huge_documents, exact_duplicates, near_duplicates (lists of

@@ -91,7 +91,9 @@ void resolve_evaluation_task(DeckLoader& deck, const Config& config) {
 
 /// Reports errors and notes about the data files. Returns the vocabulary that they need, 0 = not yet known.
 int64_t examine_files(DeckLoader& deck, const Config& config) {
-  if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator"})) return 0;
+  if (!deck.sound({"data.train", "data.validation", "data.tokenizer", "data.document_separator", "data.format",
+                   "data.columns"}))
+    return 0;
   if (config.data.train.empty() && config.data.validation.empty()) return 0;  // reported as missing elsewhere
   const bool evaluates = config.run.task == Task::evaluate;
   const bool alone = evaluates && !config.data.validation.empty();  // validation files replace training files
@@ -205,6 +207,9 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     resolve_finetuning(deck, keys, config);
     config.data.resolve(deck, config.run.output, config.run.task, config.run.seed);
     config.chat.resolve(deck);
+    deck.check(config.data.max_tokens_per_batch == 0 || config.parallel.reduction_groups == 0,
+               {"parallel.reduction_groups", "data.max_tokens_per_batch"},
+               "cannot be combined with data.max_tokens_per_batch: the number of micro-batches varies; remove it");
     if (loaded) {
       config.data.embedding_rows = config.source.checkpoint.empty() ? config.model.vocab_size : config.source.tokens;
     }

@@ -244,6 +244,17 @@ void print_memory(RunLog& log, const Arena& plan, Communicator& communicator) {
                         text(bytes * ranks), device_memory_is_host() ? "node" : "GPU", text(available)));
 }
 
+void print_rows(RunLog& log, const Dataset& data) {
+  std::vector<std::string> parts;
+  const auto& used = data.train != nullptr ? data.train : data.validation;
+  if (std::string rows = describe_rows(used->info().rows); !rows.empty()) parts.push_back(std::move(rows));
+  if (data.short_documents > 0) {
+    parts.push_back(
+        fmt::format("{} documents shorter than data.min_length left out", count_text(data.short_documents)));
+  }
+  if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
+}
+
 void print_left_out(RunLog& log, const SampleCounts& counts) {
   std::vector<std::string> parts;
   if (counts.too_long > 0)

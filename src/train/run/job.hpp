@@ -52,6 +52,8 @@ std::string attention_text(const std::string& library, const Config& config);
 void print_model(RunLog& log, const Config& config, int64_t parameters, std::optional<int64_t> trained = {});
 /// Prints the memory of the rank with the most. Collective.
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);
+/// Prints what became of rows of conversations, and how many short documents are left out.
+void print_rows(RunLog& log, const Dataset& data);
 /// Prints how much of the data is not used.
 void print_left_out(RunLog& log, const SampleCounts& counts);
 /// Warns how many samples have no target, if any. Collective: each rank counts its share.

@@ -41,7 +41,9 @@ TEST(ShippedDecks, LoadAndTrainOnTheExampleCorpus) {
     ++count;
     const Config c = load(entry.path().stem());
     EXPECT_EQ(c.run.name, entry.path().stem());
-    if (c.run.task == Task::pretrain) EXPECT_THAT(c.data.train, ElementsAre(builtin_stories));
+    if (c.run.task == Task::pretrain) {
+      EXPECT_THAT(c.data.train, ElementsAre(builtin_stories));
+    }
     EXPECT_THAT(c.data.validation, IsEmpty());
     EXPECT_GT(c.data.validation_fraction, 0);
     EXPECT_THAT(c.notes, IsEmpty()) << entry.path();

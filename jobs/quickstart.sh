@@ -119,7 +119,8 @@ show_answers() { # title, model, file of rows
 }
 
 teach() {
-  local model=runs/$run_name rows=runs/questions.jsonl asked=runs/asked.jsonl
+  local model=runs/$run_name/export rows=runs/questions.jsonl asked=runs/asked.jsonl
+  build/host/llmtool export "runs/$run_name" --output "$model" --force || return
   build/host/llmtool corpus questions --bytes 2M --seed 11 --output "$rows" --force || return
   build/host/llmtool corpus questions --bytes 6K --seed 12 --output "$asked" --force || return
   local command=(mpirun -n "$ranks" --bind-to none --oversubscribe build/host/llmtrain inputs/sft.ini

@@ -67,7 +67,7 @@ class PipelineTokenizer final : public Tokenizer {
 
   bool is_special(int32_t id) const override {
     const auto added = added_.find(id);
-    return added != added_.end() && added->second.special;
+    return id == eos_id() || id == bos_id() || (added != added_.end() && added->second.special);
   }
 
   void add_special_tokens(std::vector<int32_t>& ids, std::vector<TextRange>* ranges) const override {

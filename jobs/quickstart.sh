@@ -115,7 +115,7 @@ show_answers() { # title, model, file of rows
     printf '  %s' "$(sed -n '$p' <<<"${prompt%.}")"
     build/host/llmtool generate --model "$2" --prompt "${prompt%.}" --max-new-tokens 30 --greedy | tr '\n' ' '
     printf '\n'
-  done < <(sed -n '1p;3p;5p;8p;11p' "$3")
+  done < <(head -n 6 "$3")
 }
 
 teach() {

@@ -4,13 +4,15 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: jobs/quickstart.sh [--yes] [TEXT_FILE...] [section.key=value...]
+usage: jobs/quickstart.sh [--yes] [--finetune] [TEXT_FILE...] [section.key=value...]
 
 Installs what is missing, builds llmtrain in build/host and trains inputs/quickstart.ini with 2 ranks on all cores of
 this machine, in a few minutes: on the example corpus, whose best possible loss is known, or on your own text files
 (UTF-8; a blank line ends a document). Run again, it rebuilds nothing and reports the finished run.
 
   --yes               for the installer on Debian 12: do not ask
+  --finetune          then teach the model to answer questions about its stories (inputs/sft.ini), and show its answers
+                      before and after
   section.key=value   changes the deck, as on llmtrain's command line: run.name=second schedule.learning_rate=1e-3
 
 Exit codes: llmtrain's (0 finished, 78 the deck ...), the installer's,
@@ -27,6 +29,7 @@ fail() {
 
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 installer_options=()
+finetune=false
 texts=()
 settings=()
 run_name=quickstart
@@ -34,6 +37,7 @@ for argument in "$@"; do
   case $argument in
     -h | --help) usage && exit 0 ;;
     --yes | -y) installer_options+=(--yes) ;;
+    --finetune) finetune=true ;;
     -*) fail 64 "unknown option '$argument' (--help lists them)" ;;
     *)
       if [[ ! -e $argument && $argument =~ ^[a-z_]+\.[a-z_0-9]+= ]]; then
@@ -101,6 +105,38 @@ printf '\n\n'
 status=0
 "${command[@]}" </dev/null || status=$?
 
+# Prints what a model answers to the first questions of a file of rows.
+show_answers() { # title, model, file of rows
+  printf '\n%s\n' "$1"
+  local row prompt
+  while IFS= read -r row; do
+    prompt=$(sed -E 's/^\{"prompt":"(.*)","completion":.*$/\1/; s/\\"/"/g' <<<"$row")
+    prompt=$(printf '%b.' "$prompt")
+    printf '  %s' "$(sed -n '$p' <<<"${prompt%.}")"
+    build/host/llmtool generate --model "$2" --prompt "${prompt%.}" --max-new-tokens 30 --greedy | tr '\n' ' '
+    printf '\n'
+  done < <(sed -n '1p;3p;5p;8p;11p' "$3")
+}
+
+teach() {
+  local model=runs/$run_name/export rows=runs/questions.jsonl asked=runs/asked.jsonl
+  build/host/llmtool export "runs/$run_name" --output "$model" --force || return
+  build/host/llmtool corpus questions --bytes 2M --seed 11 --output "$rows" --force || return
+  build/host/llmtool corpus questions --bytes 6K --seed 12 --output "$asked" --force || return
+  local command=(mpirun -n "$ranks" --bind-to none --oversubscribe build/host/llmtrain inputs/sft.ini
+    model.path="$model" data.train="$rows" run.name="$run_name-sft" run.overwrite=true)
+  printf 'quickstart:'
+  printf ' %q' "${command[@]}"
+  printf '\n\n'
+  "${command[@]}" </dev/null || return
+  show_answers "Questions about stories that neither model has seen, and what the quickstart's model writes:" "$model" "$asked"
+  show_answers "What the fine-tuned model answers:" "runs/$run_name-sft/export" "$asked"
+}
+
+if $finetune && ((status == 0)); then
+  teach || status=$?
+fi
+
 case $status in
   0)
     again=
@@ -115,6 +151,7 @@ Next:
   another run beside it            jobs/quickstart.sh run.name=second schedule.learning_rate=1e-3
   the same again from the start    jobs/quickstart.sh$again run.overwrite=true
   your own text                    jobs/quickstart.sh my_text.txt
+  teach it to answer questions     jobs/quickstart.sh$again --finetune
 TEXT
     ;;
   *) printf '\nquickstart: llmtrain ended with exit code %d\n' "$status" >&2 ;;

@@ -7,11 +7,11 @@
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
 #include "parallel/job/runtime.hpp"
-#include "train/config/config.hpp"
 #include "tasks/command_line.hpp"
 #include "tasks/program.hpp"
-#include "train/run/version.hpp"
+#include "train/config/config.hpp"
 #include "train/run/stop_monitor.hpp"
+#include "train/run/version.hpp"
 
 using namespace llmtrain;
 

@@ -156,8 +156,7 @@ void head_norm_backward(const HeadNormBackward& a, const HeadNormShape& s, Strea
     // The kernel that reads dy runs first, since dx overwrites it.
     column_sums(memory, rows, columns, {by_head}, false, stream, AddWeights<T, W>{of});
     const auto out = [](const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); };
-    for_each(2 * s.head_dim, stream,
-             FoldHeads{s, by_head, out(a.dquery_weight), out(a.dkey_weight), a.accumulate});
+    for_each(2 * s.head_dim, stream, FoldHeads{s, by_head, out(a.dquery_weight), out(a.dkey_weight), a.accumulate});
     with_held(s.head_dim, [&]<int held>(std::integral_constant<int, held>) {
       for_each_warp(rows * of.normed(), stream, BackwardHead<T, W, held>{of});
     });

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-#include <vector>
 
 #include "core/arena.hpp"
 #include "core/batch.hpp"
@@ -46,10 +45,18 @@ struct UnitGroup {
   int first = 0;
   int count = 0;
 
-  void acquire(ParamStore& params) const { each([&](int unit) { params.acquire(unit); }); }
-  void prefetch(ParamStore& params) const { each([&](int unit) { params.prefetch(unit); }); }
-  void release(ParamStore& params) const { each([&](int unit) { params.release(unit); }); }
-  void reduce(ParamStore& params) const { each([&](int unit) { params.reduce(unit); }); }
+  void acquire(ParamStore& params) const {
+    each([&](int unit) { params.acquire(unit); });
+  }
+  void prefetch(ParamStore& params) const {
+    each([&](int unit) { params.prefetch(unit); });
+  }
+  void release(ParamStore& params) const {
+    each([&](int unit) { params.release(unit); });
+  }
+  void reduce(ParamStore& params) const {
+    each([&](int unit) { params.reduce(unit); });
+  }
 
  private:
   template <class F>

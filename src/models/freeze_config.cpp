@@ -21,8 +21,8 @@ void FreezeConfig::visit(DeckKeys& keys) {
 }
 
 void FreezeConfig::resolve(DeckLoader& deck, const ModelConfig& model) const {
-  if (!deck.sound({"model.family", "model.n_layers", "freeze.trainable_layers", "freeze.trainable_modules",
-                   "freeze.extra_modules", "freeze.llama_pro"})) {
+  if (!deck.sound({"model.path", "model.family", "model.n_layers", "freeze.trainable_layers",
+                   "freeze.trainable_modules", "freeze.extra_modules", "freeze.llama_pro"})) {
     return;
   }
   const FrozenPart part = choose_trained(*this, model);

@@ -221,7 +221,7 @@ void ParamStore::write_state(int unit, StateKind kind, int64_t begin, int64_t co
     const Tensor to = part_of(state_->stored(u), begin - u.update_begin, begin - u.update_begin + count);
     std::vector<uint16_t> rounded(static_cast<size_t>(count));
     round_to(to.dtype, values, count, rounded.data());
-    state_->finish_gathers();  // gathers may read from there
+    if (state_->whole_weights_of(u)) state_->finish_gathers();  // gathers may read from there
     copy_to_device(to.data, rounded.data(), to.bytes(), stream);
     return stream.synchronize();
   }

@@ -53,8 +53,8 @@ class Tokenizer {
   /// Appends also the bytes of `text` that each token represents.
   virtual void encode_with_ranges(std::string_view text, std::vector<int32_t>& ids,
                                   std::vector<TextRange>& ranges) const = 0;
-  /// Like encode_with_ranges, but a special token that lies in one of the ranges `content`, which are in order and apart,
-  /// is text. The ids of a text without special tokens in these ranges are those of encode.
+  /// Like encode_with_ranges, but a special token that lies in one of the ranges `content`, which are in order and
+  /// apart, is text. The ids of a text without special tokens in these ranges are those of encode.
   virtual void encode_content(std::string_view text, std::span<const TextRange> content, std::vector<int32_t>& ids,
                               std::vector<TextRange>& ranges) const;
   /// Returns true if `id` is a special token, which decode omits.

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@
 #include "core/deck/suggestion.hpp"
 #include "core/error.hpp"
 #include "core/files/file_handle.hpp"
-#include "core/files/json_reader.hpp"
+#include "data/files/jsonl.hpp"
+#include "data/formats/row_format.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "text/files/tokenizer_files.hpp"
 #include "tool/tool.hpp"
@@ -36,53 +38,6 @@ struct Options {
 std::string read_input(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   return FileHandle::open_to_read(path).read_text(INT64_MAX);
-}
-
-/// Returns the depth of lists and objects, which copies of JSON recurse into.
-int depth_of(std::string_view json) {
-  int depth = 0, deepest = 0;
-  bool inside = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    if (inside && json[i] == '\\') {
-      ++i;
-    } else if (json[i] == '"') {
-      inside = !inside;
-    } else if (!inside && (json[i] == '[' || json[i] == '{')) {
-      deepest = std::max(deepest, ++depth);
-    } else if (!inside && (json[i] == ']' || json[i] == '}')) {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-/// Reads a row in the forms messages, prompt / completion (texts or messages) and text.
-InstructionRow read_row(std::string_view line) {
-  const auto refuse = [](std::string_view what) -> UserError { return {ExitCode::bad_content, what}; };
-  if (depth_of(line) > max_json_depth) throw refuse("the row nests lists and objects too deeply");
-  const ordered_json row = ordered_json::parse(line, nullptr, false);
-  if (!row.is_object()) throw refuse("the row is not a JSON object");
-  const auto field = [&](const char* name) { return row.contains(name) ? row[name] : ordered_json(); };
-  Conversation conversation;
-  conversation.tools = field("tools");
-  if (conversation.tools.is_string()) {
-    conversation.tools = ordered_json::parse(conversation.tools.get<std::string>(), nullptr, false);
-    if (conversation.tools.is_discarded()) throw refuse("\"tools\" is a text that is not JSON");
-  }
-  const ordered_json messages = field("messages"), prompt = field("prompt"), completion = field("completion");
-  if (messages.is_array()) {
-    conversation.messages = messages;
-    return conversation;
-  }
-  if (prompt.is_string() && completion.is_string()) return PromptCompletion{prompt, completion};
-  if (prompt.is_array() && completion.is_array()) {
-    conversation.messages = prompt;
-    for (const ordered_json& message : completion) conversation.messages.push_back(message);
-    conversation.prompt_messages = static_cast<int64_t>(prompt.size());
-    return conversation;
-  }
-  if (field("text").is_string()) return PlainText{field("text")};
-  throw refuse("the row has neither \"messages\", nor \"prompt\" and \"completion\", nor \"text\"");
 }
 
 /// Prints text with its trained parts in colour on a terminal, otherwise between brackets.
@@ -142,6 +97,7 @@ void render(const Options& options) {
   const std::string input = read_input(options.input);
   const std::string source = options.input == "-" ? "standard input" : options.input;
   const bool colours = isatty(STDOUT_FILENO) != 0;
+  std::optional<RowReader> reader;  // of the format that the first row has
   EncodedRow row;
   int64_t number = 0;
   for (size_t begin = 0; begin < input.size();) {
@@ -151,7 +107,11 @@ void render(const Options& options) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
-      encoder.encode(read_row(line), row);
+      if (!reader) {
+        const RowFormat& format = recognise_row(parse_json_row(line), {});
+        reader.emplace(format.name, std::vector<std::string>(), encoder.has_template());
+      }
+      encoder.encode(reader->read(line), row);
     } catch (const UserError& error) {
       throw UserError(error.code(), fmt::format("{}:{}: {}", source, number, error.what()));
     }
@@ -183,7 +143,8 @@ Subcommand add_chat(CLI::App& program) {
       ->capture_default_str();
   render
       ->add_option("--input", options->input,
-                   "JSONL file with messages, prompt and completion, or text; - is the standard input")
+                   "JSONL file of conversations, prompts and completions, or text, in one of the formats of "
+                   "data.format; - is the standard input")
       ->required();
   render->add_option("--train-on", options->train_on, "auto, completion, assistant, last or all")
       ->capture_default_str();

@@ -132,9 +132,36 @@ INSTANTIATE_TEST_SUITE_P(Decks, PeakMemory,
                                            Case{"accumulation", {"batch.micro=1", "parallel.zero=2", no_checkpoint}},
                                            Case{"documents", {"data.packing=best_fit", no_checkpoint}},
                                            Case{"llama", {"model.family=llama", no_checkpoint}},
+                                           Case{"freeze", {"run.finetuning=freeze", no_checkpoint}},
                                            Case{"profile", {"log.profile=1", no_checkpoint}},
                                            Case{"checkpoint", {"checkpoint.at_end=true"}}),
                          [](const auto& test) { return test.param.name; });
+
+TEST(MemoryPlan, WeightsOfAnEvaluationHaveTheirStorageOnly) {
+  if (std::string(LLMTRAIN_SANITIZED) == "yes") GTEST_SKIP() << "the sanitizers' own memory is not in the estimate";
+  const TemporaryFolder folder;
+  std::vector<std::string> training = deck("small.ini", folder);
+  training.insert(training.end(),
+                  {"batch.global=1", "batch.micro=1", "checkpoint.at_end=false", "checkpoint.export=last"});
+  ASSERT_EQ(llmtrain({1, 2, training}).exit_code, 0);
+  for (const auto& [compute, bytes] : {std::pair("bf16", 2), {"fp32", 4}}) {
+    const std::vector<std::string> arguments = {(source_folder() / "inputs/small.ini").string(),
+                                                "run.task=evaluate",
+                                                "run.output=" + folder.text(),
+                                                "run.name=" + std::string(compute),
+                                                "model.path=" + (folder / "a/export").string(),
+                                                "data.cache=" + folder.text(),
+                                                "evaluation.batches=1",
+                                                "precision.compute=" + std::string(compute)};
+    const std::string threads = "OMP_NUM_THREADS=2";
+    estimated(arguments, threads);
+    const auto j = estimated(arguments, threads);
+    const double weights =
+        j["bytes_per_rank"]["weights"].get<double>() + j["bytes_per_rank"]["optimizer"].get<double>();
+    EXPECT_NEAR(weights / j["parameters"].get<double>(), bytes, 0.01) << j;
+    EXPECT_NEAR(peak_of(arguments) / j["bytes_per_rank"]["total"].get<double>(), 1.0, 0.05) << j;
+  }
+}
 
 // Threads are divided among the ranks of a node, and need memory of their own.
 TEST(MemoryPlan, OfOtherRanksIsWhatTheyPlan) {

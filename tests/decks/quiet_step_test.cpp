@@ -80,6 +80,19 @@ TEST(QuietStep, OneRankDoesNothingButTheStep) {
   }
 }
 
+TEST(QuietStep, NorDoesOneOfFreezeTuning) {
+  const std::vector<std::string> freeze = {"log.parameter_hash_every_steps=1", "run.finetuning=freeze",
+                                           "freeze.trainable_layers=1", "freeze.trainable_modules=mlp",
+                                           "memory.recompute=block"};
+  const Counts counts = counted({1, 1, freeze}, "").front();
+  EXPECT_EQ(counts.allocations, 0);
+  EXPECT_EQ(counts.faults, 0);
+  for (const Counts& of_rank : counted({2, 1, {freeze[1], freeze[2], freeze[3], "parallel.zero=3"}}, "")) {
+    EXPECT_EQ(of_rank.own, 0);
+    EXPECT_EQ(of_rank.faults, 0);
+  }
+}
+
 TEST(QuietStep, NorDoesOneThatStreamsItsStateFromADisk) {
   const TemporaryFolder disk;
   const std::string path = "parallel.offload_path=" + disk.text();

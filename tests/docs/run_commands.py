@@ -33,13 +33,16 @@ SHORT = ["run.max_steps=4", "log.every_steps=1", "evaluation.every_steps=2", "ev
 SMALL = {"inputs/small.ini": ["model.d_model=32", "model.d_ff=64", "batch.global=4", "batch.micro=1", "batch.sequence_length=64"],
          "inputs/medium.ini": ["model.d_model=24", "model.d_ff=32", "model.vocab_size=512", "batch.global=4",
                                "batch.sequence_length=64"],
-         "inputs/quickstart.ini": ["model.d_model=24"]}
+         "inputs/quickstart.ini": ["model.d_model=24"],
+         "inputs/sft.ini": ["batch.global=4"],
+         "inputs/freeze.ini": ["batch.global=4"]}
 # Files that a reader has and the folder of a page gets: name -> the command that makes it, once for all pages.
 STAND_INS = {
     "my.txt": "llmtool corpus stories --bytes 60K --seed 3 --output my.txt",
     "valid.txt": "llmtool corpus stories --bytes 20K --seed 4 --output valid.txt",
     "web.jsonl": f"{sys.executable} -c 'import json; [print(json.dumps(dict(text=t))) for t in open(\"my.txt\").read().split(\"\\n\\n\")]' >web.jsonl",
     "code.jsonl": "head -n 40 web.jsonl >code.jsonl",
+    "chats.jsonl": "llmtool corpus questions --bytes 9K --seed 5 --output chats.jsonl",
     "gpt2": """printf '[run]\\nmax_steps = 2\\n[model]\\nd_model = 16\\nn_layers = 1\\nn_heads = 2\\n[data]\\ntrain = my.txt
 tokenizer = bpe\\ndocument_separator = blank_line\\nvocab_size = 512\\n[batch]\\nsequence_length = 256\\n[checkpoint]\\nexport = last\\n' >gpt2.ini
 llmtrain gpt2.ini && mv runs/gpt2/export gpt2 && rm -r runs gpt2.ini""",

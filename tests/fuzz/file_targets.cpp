@@ -133,7 +133,7 @@ void run_deck(std::string_view bytes) try {
     config.visit(keys);
     DeckLoader deck(keys, "deck.ini");
     deck.load(text, {}, {});
-    config.resolve(deck, "runs");
+    config.resolve(deck, "runs", Task::pretrain, 42);
     deck.finish();
     return write_deck(keys, deck.provenance(), "Resolved.");
   };

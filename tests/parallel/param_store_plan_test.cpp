@@ -185,6 +185,50 @@ TEST(ParamStorePlan, RanksOfANodeReadInsteadOfReceiving) {
   EXPECT_EQ(plan_of(options).bytes(MemoryCategory::communication), 2 * 4 * (embedding / 8));
 }
 
+// Only the last two blocks are trained; the second of them is divided.
+TEST_P(ParamStorePlan, OfFrozenUnitsIsTheirStorage) {
+  const auto [size, compute] = GetParam();
+  const auto w = static_cast<int64_t>(size_of(compute));
+  std::vector<UnitSpec> units = frozen(toy_units(true));
+  units[3].trained = units[4].trained = true;
+  UnitSpec beside = unit("block.part", block);
+  beside.trained = false;
+  beside.beside = true;
+  units.push_back(beside);
+  const int64_t trained = 2 * block, kept = embedding + 3 * block;
+  const bool fp32 = compute == DType::f32;
+  for (int stage = 0; stage <= 3; ++stage) {
+    ParamStoreOptions options;
+    options.compute = compute;
+    options.zero_stage = stage;
+    options.size = size;
+    options.groups = 8;
+    const auto bytes = [&](const std::vector<UnitSpec>& of_units, MemoryCategory category) {
+      Arena arena;
+      ParamStore(of_units, options).plan(arena);
+      return arena.bytes(category);
+    };
+    const int64_t shared = stage == 0 ? 1 : size;
+    EXPECT_EQ(bytes(units, MemoryCategory::optimizer), (fp32 ? 8 : 12) * trained / shared) << "stage " << stage;
+    const int64_t whole = stage < 2 && size > 1 ? trained : 2 * block;
+    EXPECT_EQ(bytes(units, MemoryCategory::gradients), 4 * trained / size + 4 * whole) << "stage " << stage;
+    EXPECT_EQ(bytes(units, MemoryCategory::communication), 2 * 4 * (block / size) * (size - 1)) << "stage " << stage;
+    // Stage 3: shards, and two gathered units, with one more for the divided block. One rank stores frozen weights
+    // once.
+    int64_t weights = w * (trained + kept);
+    if (stage == 3 && size > 1) {
+      weights = w * kept / size + (fp32 ? 4 * trained / size : 0) + w * (embedding + block + block);
+    } else if (stage == 3 && !fp32) {
+      weights = w * kept + w * 2 * block;
+    }
+    EXPECT_EQ(bytes(units, MemoryCategory::weights), weights) << "stage " << stage;
+    for (const MemoryCategory none :
+         {MemoryCategory::optimizer, MemoryCategory::gradients, MemoryCategory::communication}) {
+      EXPECT_EQ(bytes(frozen(units), none), 0) << "stage " << stage;
+    }
+  }
+}
+
 // All received shards together would be 16 GiB for each unit.
 TEST(ParamStorePlan, OfThousandsOfMillionsOfRanksIsAsSmall) {
   ParamStoreOptions options;

@@ -255,7 +255,9 @@ void ChatEncoder::check_border(EncodedRow& encoded) const {
   if (first == encoded.mask.end() || border == 0) return;
   const auto index = static_cast<size_t>(first - encoded.mask.begin());
   const bool is_clean = encoded.ranges[index].begin == border && index > 0 && encoded.ranges[index - 1].end == border;
-  if (is_clean) return;
+  // A run of white space before the border may be split otherwise at the end of a text.
+  const bool has_run = border >= 2 && is_space(std::string_view(encoded.text.text).substr(border - 2, 2));
+  if (is_clean && !has_run) return;
   std::vector<int32_t> alone;
   std::vector<TextRange> ranges;
   size_t offset = 0;  // tokens before the text

@@ -45,7 +45,8 @@ class AddedTokens {
   };
   /// Returns true for a token at these bytes of the text that is to be text.
   using IsText = std::function<bool(const AddedToken& token, size_t begin, size_t end)>;
-  void split(std::string_view text, bool normalized, std::vector<Segment>& segments, const IsText* is_text = nullptr) const;
+  void split(std::string_view text, bool normalized, std::vector<Segment>& segments,
+             const IsText* is_text = nullptr) const;
 
   /// Returns false if a token could extend over a cut between a letter or digit and a space, or, when `prefixed` (a
   /// prefix is put before the text after a token, but not before the text after a cut), end at one.

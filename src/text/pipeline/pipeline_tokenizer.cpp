@@ -112,7 +112,7 @@ class PipelineTokenizer final : public Tokenizer {
   struct Run {
     std::vector<int32_t>& ids;
     Ranges* ranges;
-    const char* continued;  // start of a segment that does not begin its text, otherwise null
+    const char* continued;               // start of a segment that does not begin its text, otherwise null
     std::span<const TextRange> content;  // where special tokens are text
   };
 

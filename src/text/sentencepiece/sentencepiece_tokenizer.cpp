@@ -109,8 +109,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool continues;
   };
   /// Tokens that are not normalized come first, as in the tokenizers package; no step of SentencePiece changes them.
-  void cut_added(const Segment& from, bool normalized, std::vector<int32_t>& ids,
-                 std::vector<TextRange>* ranges, std::span<const TextRange> content) const {
+  void cut_added(const Segment& from, bool normalized, std::vector<int32_t>& ids, std::vector<TextRange>* ranges,
+                 std::span<const TextRange> content) const {
     std::vector<AddedTokens::Segment> found;
     const AddedTokens::IsText is_text = [&](const AddedToken& token, size_t begin, size_t end) {
       return token.special && lies_in(content, from.begin + begin, from.begin + end);

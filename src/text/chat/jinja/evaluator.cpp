@@ -160,7 +160,7 @@ Value Evaluator::dict(std::vector<std::pair<Value, Value>> entries) {
     if (!hashable) fail(fmt::format("a {} cannot be the key of a dict", key.type_name()));
     charge(1 + static_cast<int64_t>(dict->entries.size() / 16));
     const auto known = std::find_if(dict->entries.begin(), dict->entries.end(),
-                                    [&](const auto& entry) { return is_equal(*this, entry.first, key); });
+                                    [&, &key = key](const auto& entry) { return is_equal(*this, entry.first, key); });
     if (known != dict->entries.end()) {
       known->second = std::move(value);
     } else {

@@ -14,7 +14,7 @@
 namespace llmtrain::jinja {
 
 struct Limits {
-  int64_t steps = 5'000'000;              ///< evaluated nodes, list elements and 32 bytes of text each count one
+  int64_t steps = 10'000'000;             ///< evaluated nodes, list elements and 32 bytes of text each count one
   int64_t depth = 1000;                   ///< nested evaluations
   int64_t text_bytes = int64_t{1} << 24;  ///< of one text, and of the output
 };

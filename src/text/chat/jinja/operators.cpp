@@ -83,8 +83,9 @@ bool same_entries(Evaluator& evaluator, const Dict& left, const Dict& right) {
   if (left.entries.size() != right.entries.size()) return false;
   for (const auto& [key, value] : left.entries) {
     evaluator.charge(static_cast<int64_t>(right.entries.size() / 16));
-    const auto found = std::find_if(right.entries.begin(), right.entries.end(),
-                                    [&](const auto& entry) { return is_equal(evaluator, entry.first, key); });
+    const auto found = std::find_if(right.entries.begin(), right.entries.end(), [&, &key = key](const auto& entry) {
+      return is_equal(evaluator, entry.first, key);
+    });
     if (found == right.entries.end() || !is_equal(evaluator, found->second, value)) return false;
   }
   return true;

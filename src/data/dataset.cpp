@@ -430,6 +430,7 @@ std::string describe_rows(const RowCounts& rows) {
   };
   add(rows.untrained, "more left out: they have no token to train on");
   add(rows.duplicates, "duplicates");
+  add(rows.without_stop, "train no stop token at their end");
   add(rows.merged_borders, "where a token joins the prompt's end and the completion's begin");
   return text;
 }

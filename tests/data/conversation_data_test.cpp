@@ -74,6 +74,7 @@ TEST_F(ConversationData, RowsBecomeDocumentsWithAMask) {
   EXPECT_EQ(trained_text(data), "__________a;___________________a2;");
   EXPECT_THAT(offsets_of(*data.train), ElementsAre(0, 12, 34));
   EXPECT_EQ(data.train->info().rows.used, 2);
+  EXPECT_EQ(data.train->info().rows.without_stop, 2) << "the template ends turns with a semicolon";
   EXPECT_TRUE(data.has_conversations());
   chat_.train_on = ChatConfig::TrainOn::assistant;
   EXPECT_EQ(trained_text(open()), "__________a;________y;_________a2;");

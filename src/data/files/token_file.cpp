@@ -241,6 +241,7 @@ class JoinedTokens final : public TokenFile {
     info_.rows.untrained += other.rows.untrained;
     info_.rows.duplicates += other.rows.duplicates;
     info_.rows.merged_borders += other.rows.merged_borders;
+    info_.rows.without_stop += other.rows.without_stop;
     info_.sources.insert(info_.sources.end(), other.sources.begin(), other.sources.end());
     borders_.push_back(info_.tokens);
   }

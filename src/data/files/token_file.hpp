@@ -15,6 +15,7 @@ struct RowCounts {
   int64_t untrained = 0;       ///< rows without a token to train on, which were left out
   int64_t duplicates = 0;      ///< used rows with the tokens and mask of an earlier one
   int64_t merged_borders = 0;  ///< used rows where the border of prompt and completion lies inside a token
+  int64_t without_stop = 0;    ///< used rows whose last trained token does not end the generation
 };
 
 /// Attributes of a token file; members have the attributes' names.

@@ -116,6 +116,7 @@ TokenFileWriter::TokenFileWriter(const std::string& path, const TokenFileInfo& i
       file.attribute(format::attribute_untrained, info.rows.untrained);
       file.attribute(format::attribute_duplicates, info.rows.duplicates);
       file.attribute(format::attribute_borders, info.rows.merged_borders);
+      file.attribute(format::attribute_without_stop, info.rows.without_stop);
     }
     file.attribute(format::attribute_tokenizer, info.tokenizer);
     file.attribute(format::attribute_tokenizer_hash, info.tokenizer_hash);

@@ -46,7 +46,8 @@ class LayoutReader {
     info.bytes = optional_count(attribute_bytes);
     info.skipped_documents = optional_count(attribute_skipped);
     info.rows = {optional_count(attribute_rows), optional_count(attribute_untrained),
-                 optional_count(attribute_duplicates), optional_count(attribute_borders)};
+                 optional_count(attribute_duplicates), optional_count(attribute_borders),
+                 optional_count(attribute_without_stop)};
     info.tokenizer = joined(strings(attribute_tokenizer));
     info.tokenizer_hash = joined(strings(attribute_tokenizer_hash));
     info.command = joined(strings(attribute_command));

@@ -48,7 +48,7 @@ struct JobResult {
   int64_t skipped = 0;
   int64_t padding = 0;  // padding tokens that were omitted
   // Of rows of instruction data:
-  int64_t untrained = 0, merged_borders = 0;
+  int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
 };
 
@@ -103,6 +103,7 @@ struct RankSummary {
   uint64_t padding = 0;
   uint64_t untrained = 0;
   uint64_t merged_borders = 0;
+  uint64_t without_stop = 0;
   uint64_t tokens = 0;
 };
 
@@ -259,6 +260,7 @@ class Tokenization {
     result.mask.insert(result.mask.end(), row.mask.begin(), row.mask.end());
     result.counts.push_back(row.ids.size());
     result.merged_borders += row.merged_border ? 1 : 0;
+    result.without_stop += row.stops ? 0 : 1;
     result.prints.push_back(XXH3_64bits_withSeed(row.mask.data(), row.mask.size(),
                                                  XXH3_64bits(row.ids.data(), row.ids.size() * sizeof(int32_t))));
   }
@@ -330,6 +332,7 @@ class Tokenization {
     summary_.padding += static_cast<uint64_t>(result.padding);
     summary_.untrained += static_cast<uint64_t>(result.untrained);
     summary_.merged_borders += static_cast<uint64_t>(result.merged_borders);
+    summary_.without_stop += static_cast<uint64_t>(result.without_stop);
     prints_.insert(prints_.end(), result.prints.begin(), result.prints.end());
     summary_.highest = std::max(summary_.highest, static_cast<uint64_t>(int64_t{result.highest} + 1));
   }
@@ -362,6 +365,7 @@ class Tokenization {
       padding += summary.padding;
       info.rows.untrained += static_cast<int64_t>(summary.untrained);
       info.rows.merged_borders += static_cast<int64_t>(summary.merged_borders);
+      info.rows.without_stop += static_cast<int64_t>(summary.without_stop);
       highest = std::max(highest, summary.highest);
     }
     LLMTRAIN_CHECK(offsets_.back() == static_cast<uint64_t>(info.tokens), "documents do not cover the tokens");

@@ -253,6 +253,13 @@ void print_rows(RunLog& log, const Dataset& data) {
         fmt::format("{} documents shorter than data.min_length left out", count_text(data.short_documents)));
   }
   if (!parts.empty()) log.print(fmt::format("           {}", fmt::join(parts, ", ")));
+  const RowCounts& rows = used->info().rows;
+  if (2 * rows.without_stop > rows.used) {
+    log.warn(fmt::format(
+        "{} of {} rows train no stop token at their end, so that the model does not learn when to stop: use a template "
+        "that writes the tokenizer's stop token, or set data.eos_token (llmtool validate names such templates)",
+        count_text(rows.without_stop), count_text(rows.used)));
+  }
 }
 
 void print_left_out(RunLog& log, const SampleCounts& counts) {

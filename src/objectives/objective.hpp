@@ -1,7 +1,7 @@
 #pragma once
 // Training objectives: what a step minimises. An objective computes derivatives of the loss from token statistics, and
-// the sums from which the loss and further metrics of a step follow. It never sees logits. To add one, add a file and a
-// line in objectives.cpp.
+// the sums from which the loss and further metrics of a step follow. It never sees logits. To add one, add a file with
+// its make_ function (docs/design/adding.md).
 
 #include <cstdint>
 #include <memory>

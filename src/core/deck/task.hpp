@@ -1,5 +1,6 @@
 #pragma once
-// The list of tasks: what a job does (run.task). Sections and keys of the deck name the tasks that use them.
+// The names of tasks: what a job does (run.task); src/tasks has their list. Sections and keys of the deck name the
+// tasks that use them.
 
 #include <cstdint>
 #include <initializer_list>

@@ -210,10 +210,10 @@ int run_training(Job& job) {
   options.total_steps = plan.total_steps;
   if (plan.validation) {
     options.evaluations_left = [&, total = options.total_steps](int64_t step) {
-      return evaluations_from(config.evaluation, step, total);
+      return evaluations_from(trainer->config().evaluation, step, total);
     };
     // It has batches of a step's size, and the forward pass of a step, about a third of its work.
-    options.evaluation_steps = static_cast<double>(first_steps(config.evaluation, *plan.validation)) / 3;
+    options.evaluation_steps = static_cast<double>(first_steps(trainer->config().evaluation, *plan.validation)) / 3;
   }
   options.flops_per_token = trainer->flops_per_token();
   options.optimum = data.optimum;

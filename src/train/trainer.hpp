@@ -19,7 +19,12 @@ namespace llmtrain {
 class Trainer {
  public:
   Trainer(const Config& config, const Dataset& data, const RankPosition& position)
-      : config_(config), plan_(config, data, position) {}
+      : config_(config), plan_(config, data, position) {
+    config_.set_epoch_intervals(plan_.train.steps_per_epoch());
+  }
+
+  /// The deck, with the intervals that follow from the data.
+  const Config& config() const { return config_; }
 
   /// What is planned; nothing is allocated.
   const TrainingPlan& plan() const { return plan_; }

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -28,7 +29,7 @@ class Sft : public testing::Test {
                          "\n[model]\npath = " + file("model") + "\n[data]\ntrain = " + file("messages.jsonl") +
                          "\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = 512\nmicro = 1\n"
                          "global = 4\n[optimizer]\nweight_decay = 0\n[schedule]\nlearning_rate = 1e-3\n[precision]\n"
-                         "compute = fp32\n[checkpoint]\nevery_steps = 0\nat_end = false\n");
+                         "compute = fp32\n[checkpoint]\nat_end = false\n");
     std::vector<std::string> arguments = {deck, "run.name=" + name};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     return llmtrain({ranks, 1, arguments});
@@ -97,6 +98,23 @@ TEST_F(Sft, LedgerDoesNotDependOnTheLayout) {
 
   run("resumed", with({"run.max_steps=2", "checkpoint.at_end=true"}), 2);
   EXPECT_EQ(ledger("resumed", packed, 1), one);
+}
+
+// An epoch of the rows has ten steps.
+TEST_F(Sft, IntervalsMayBeEpochs) {
+  const std::string text = ledger(
+      "epochs", {"run.max_steps=8", "evaluation.every_epochs=0.4", "checkpoint.every_epochs=0.3",
+                 "data.validation=" + file("completions.jsonl"), "evaluation.batches=1", "evaluation.at_end=false"});
+  std::vector<int64_t> evaluated;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const json row = json::parse(line);
+    if (row.contains("validation_loss")) evaluated.push_back(row["step"]);
+  }
+  EXPECT_THAT(evaluated, testing::ElementsAre(4, 8));
+  EXPECT_TRUE(std::filesystem::exists(folder / "epochs/checkpoints/step-00000006"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "epochs/checkpoints/step-00000008"));
+  EXPECT_EQ(run("both", {"evaluation.every_epochs=1", "evaluation.every_steps=2"}).exit_code, 78);
 }
 
 TEST_F(Sft, SaysWhatItCannotTrainOn) {

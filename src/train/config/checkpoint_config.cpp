@@ -11,6 +11,11 @@ void CheckpointConfig::visit(DeckKeys& keys) {
                training_tasks);
   keys.key("every_steps", every_steps,
            {.unit = "steps", .range = at_least(0), .doc = "Interval of scheduled checkpoints; 0 = never."});
+  keys.key("every_epochs", every_epochs,
+           {.unit = "epochs",
+            .range = between(0, 1e6),
+            .doc = "Interval of scheduled checkpoints in passes over the training data, in place of every_steps; 0 = "
+                   "off."});
   keys.key("every_minutes", every_minutes,
            {.unit = "minutes", .range = at_least(0), .doc = "Maximum time between checkpoints; 0 = no limit."});
   keys.key("at_end", at_end, {.doc = "Save a checkpoint at the end of the run."});
@@ -64,6 +69,10 @@ void check_best(DeckLoader& deck, const Config& config, std::string_view key, co
 }  // namespace
 
 void CheckpointConfig::resolve(DeckLoader& deck, const Config& config) {
+  const bool epochs = every_epochs > 0;
+  if (epochs) every_steps = 1;  // until the data are known
+  deck.unused(epochs ? "checkpoint.every_steps" : "checkpoint.every_epochs",
+              epochs ? "every_epochs is given" : "every_steps applies");
   if (config.parallel.offload_optimizer == Offload::nvme && !deck.given("checkpoint.buffer")) {
     buffer = 1 << 20;  // state on a disk must not be copied to memory
     deck.set("checkpoint.buffer", Origin::automatic, "parallel.offload_optimizer = nvme: no copy in memory");

@@ -18,6 +18,7 @@ struct CheckpointConfig {
   enum class Metric : uint8_t { loss, token_accuracy };
 
   int64_t every_steps = 500;
+  double every_epochs = 0;  ///< above 0: replaces every_steps once the data are known
   double every_minutes = 0;
   bool at_end = true;
   int64_t keep = 3;

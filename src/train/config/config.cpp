@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,9 +17,11 @@
 namespace llmtrain {
 namespace {
 
-constexpr std::array<DeckLoader::ExclusiveKeys, 4> exclusive_keys = {{
+constexpr std::array<DeckLoader::ExclusiveKeys, 6> exclusive_keys = {{
     {"run.max_steps", "run.epochs"},
     {"batch.global", "batch.gradient_accumulation_steps"},
+    {"evaluation.every_steps", "evaluation.every_epochs"},
+    {"checkpoint.every_steps", "checkpoint.every_epochs"},
     {"schedule.warmup_steps", "schedule.warmup_ratio"},
     {"schedule.decay_steps", "schedule.decay_ratio"},
 }};
@@ -158,6 +161,14 @@ void Config::set_vocab_size(int64_t size) {
   provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
 }
 
+void Config::set_epoch_intervals(int64_t steps_per_epoch) {
+  const auto steps = [&](double epochs) {
+    return std::max<int64_t>(1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
+  };
+  if (evaluation.every_epochs > 0) evaluation.every_steps = steps(evaluation.every_epochs);
+  if (checkpoint.every_epochs > 0) checkpoint.every_steps = steps(checkpoint.every_epochs);
+}
+
 void Config::set_compute(PrecisionConfig::Compute compute) {
   precision.compute = compute;
   provenance.set("precision.compute", Origin::automatic, "the device's");
@@ -215,6 +226,7 @@ Config load_config(std::string_view deck_text, const std::string& deck_name, std
     }
     config.precision.resolve(deck);
     config.parallel.resolve(deck, config.batch.gradient_accumulation_steps);
+    if (config.evaluation.every_epochs > 0) config.evaluation.every_steps = 1;  // until the data are known
     config.evaluation.resolve(deck, config);
     config.log.resolve(deck);
     config.divergence.resolve(deck);

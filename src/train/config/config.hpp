@@ -62,6 +62,8 @@ struct Config {
   /// automatic.
   void set_vocab_size(int64_t size);
   void set_compute(PrecisionConfig::Compute compute);
+  /// Sets every_steps of evaluations and checkpoints where the deck gives every_epochs.
+  void set_epoch_intervals(int64_t steps_per_epoch);
   /// True if the best weights are needed at the end, so that each better evaluation is followed by a checkpoint.
   bool needs_best() const {
     return checkpoint.export_model == CheckpointConfig::Export::best || evaluation.load_best_at_end;

@@ -13,6 +13,11 @@ void EvaluationConfig::visit(DeckKeys& keys) {
             .range = at_least(0),
             .doc = "Interval of evaluations; 0 = never during the run.",
             .tasks = training_tasks});
+  keys.key("every_epochs", every_epochs,
+           {.unit = "epochs",
+            .range = between(0, 1e6),
+            .doc = "Interval of evaluations in passes over the training data, in place of every_steps; 0 = off.",
+            .tasks = training_tasks});
   keys.key("at_start", at_start, {.doc = "Evaluate before the first step too.", .tasks = training_tasks});
   keys.key("at_end", at_end, {.doc = "Evaluate after the last step too.", .tasks = training_tasks});
   keys.key("batches", batches,
@@ -54,6 +59,9 @@ void EvaluationConfig::resolve(DeckLoader& deck, const Config& config) const {
     return;
   }
   deck.unused("evaluation.stride", "only for run.task = evaluate");
+  const bool epochs = every_epochs > 0;
+  deck.unused(epochs ? "evaluation.every_steps" : "evaluation.every_epochs",
+              epochs ? "every_epochs is given" : "every_steps applies");
   if (early_stopping_patience == 0) {
     deck.unused("evaluation.early_stopping_threshold", "no effect with early_stopping_patience = 0");
     return;

@@ -205,7 +205,7 @@ int64_t TrainingLoop::finish(int64_t stop) {
   }
   if (checkpoint.export_model != CheckpointConfig::Export::none) {
     export_final_weights(plan_, checkpoint, RunDirectory::path_of(config_) + "/export", texts_, config_.data.tokenizer,
-                         runtime_.communicator(), log_);
+                         config_.chat.template_name, runtime_.communicator(), log_);
   }
   log_.finish(progress_.best.stops()
                   ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

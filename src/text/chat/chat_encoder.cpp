@@ -19,23 +19,6 @@ using nlohmann::ordered_json;
 
 [[noreturn]] void fail_row(const std::string& message) { throw UserError(ExitCode::bad_content, message); }
 
-std::vector<ChatTemplateFile> find_templates(const std::string& name, const std::string& folder) {
-  if (name == "none") return {};
-  if (name == "auto") return folder.empty() ? std::vector<ChatTemplateFile>() : read_chat_templates(folder);
-  if (const NamedTemplate* named = find_named_template(name)) {
-    return {{"default", std::string(named->source), "template " + name}};
-  }
-  if (name.find_first_of("/.") != std::string::npos) {
-    const FileHandle file = FileHandle::open_to_read(name);
-    return {{"default", file.read_text(static_cast<int64_t>(jinja::max_template_bytes)), name}};
-  }
-  std::vector<std::string_view> names = {"auto", "none"};
-  for (const NamedTemplate& named : named_templates()) names.push_back(named.name);
-  throw UserError(ExitCode::deck,
-                  fmt::format("chat.template: {} is no template{}; it must be a Jinja file or one of {}", name,
-                              did_you_mean(name, names), joined(names)));
-}
-
 bool is_assistant(const ordered_json& message) {
   return message.is_object() && message.contains("role") && message["role"] == "assistant";
 }
@@ -69,9 +52,26 @@ bool is_space(std::string_view text) { return text.find_first_not_of(" \n\r\t") 
 
 }  // namespace
 
+std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const std::string& folder) {
+  if (name == "none") return {};
+  if (name == "auto") return folder.empty() ? std::vector<ChatTemplateFile>() : read_chat_templates(folder);
+  if (const NamedTemplate* named = find_named_template(name)) {
+    return {{"default", std::string(named->source), "template " + name}};
+  }
+  if (name.find_first_of("/.") != std::string::npos) {
+    const FileHandle file = FileHandle::open_to_read(name);
+    return {{"default", file.read_text(static_cast<int64_t>(jinja::max_template_bytes)), name}};
+  }
+  std::vector<std::string_view> names = {"auto", "none"};
+  for (const NamedTemplate& named : named_templates()) names.push_back(named.name);
+  throw UserError(ExitCode::deck,
+                  fmt::format("chat.template: {} is no template{}; it must be a Jinja file or one of {}", name,
+                              did_you_mean(name, names), joined(names)));
+}
+
 ChatEncoder::ChatEncoder(const Tokenizer& tokenizer, const ChatConfig& config, const std::string& folder, int64_t now)
     : tokenizer_(tokenizer), config_(config), now_(now) {
-  for (const ChatTemplateFile& file : find_templates(config.template_name, folder)) {
+  for (const ChatTemplateFile& file : find_chat_templates(config.template_name, folder)) {
     templates_.push_back({file.name, file.source, ChatTemplate(file.source, file.path)});
   }
   if (!folder.empty()) variables_ = read_special_tokens(folder);

@@ -32,6 +32,10 @@ struct EncodedRow {
   bool stops = false;          ///< the last trained token is special: it ends the generation
 };
 
+/// Returns the templates that chat.template names: none for "none", those of the model's folder for "auto", else one.
+/// UserError: deck (unknown name), missing_input, bad_content.
+std::vector<ChatTemplateFile> find_chat_templates(const std::string& name, const std::string& folder);
+
 /// Encodes rows for one model. Threads can share it.
 class ChatEncoder {
  public:

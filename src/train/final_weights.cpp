@@ -9,7 +9,6 @@
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "hf/export.hpp"
-#include "text/chat/chat_encoder.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -58,7 +57,7 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
 
 void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
                           const std::map<std::string, std::string>& texts, const std::string& tokenizer,
-                          const std::string& chat_template, Communicator& communicator, RunLog& log) {
+                          Communicator& communicator, RunLog& log) {
   const SectionScope section(Section::exporting);
   RoleModel& policy = plan.models.at(Role::policy);
   ExportOptions options;
@@ -72,9 +71,6 @@ void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, co
     if (!writes) return;
     const std::string warning = carry_tokenizer(options, *plan.tokenizer, tokenizer);
     if (!warning.empty()) log.warn(warning);
-    if (chat_template == "auto" || chat_template == "none") return;
-    auto& files = options.save_tokenizer ? options.companion_files : options.texts;
-    files["chat_template.jinja"] = find_chat_templates(chat_template, "").front().source;
   });
   export_model(options, policy.shape(), policy.params(), communicator);
   log.print("exported   " + options.output);

@@ -16,11 +16,10 @@ namespace llmtrain {
 void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t best_step,
                        CheckpointConfig::Metric metric, int64_t completed, Runtime& runtime, RunLog& log);
 
-/// Writes the model as a Hugging Face folder. `texts`: files of the initial model; `tokenizer`: data.tokenizer;
-/// `chat_template`: chat.template, which the folder gets if it names one.
+/// Writes the model as a Hugging Face folder. `texts`: files of the initial model; `tokenizer`: data.tokenizer.
 /// Collective.
 void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
                           const std::map<std::string, std::string>& texts, const std::string& tokenizer,
-                          const std::string& chat_template, Communicator& communicator, RunLog& log);
+                          Communicator& communicator, RunLog& log);
 
 }  // namespace llmtrain

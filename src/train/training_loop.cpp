@@ -11,6 +11,7 @@
 #include "core/stop_request.hpp"
 #include "hf/export.hpp"
 #include "kernels/attention.hpp"
+#include "text/chat/chat_encoder.hpp"
 #include "train/checkpoint_model.hpp"
 #include "train/final_weights.hpp"
 #include "train/rollback.hpp"
@@ -22,7 +23,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Reads the files that belong to the initial weights; on rank 0.
+/// Reads the files that belong to the initial weights, with the chat template that the deck names; on rank 0.
 std::map<std::string, std::string> read_texts(const Config& config, Communicator& communicator) {
   std::map<std::string, std::string> texts;
   if (config.model.path.empty()) return texts;
@@ -30,6 +31,9 @@ std::map<std::string, std::string> read_texts(const Config& config, Communicator
     if (communicator.rank() != 0) return;
     const std::string& instead = config.source.instead;
     texts = instead.empty() ? model_texts(config.model.path) : CheckpointModel::texts(instead);
+    const std::string& name = config.chat.template_name;
+    if (name == "auto" || name == "none") return;
+    texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
   });
   return texts;
 }
@@ -205,7 +209,7 @@ int64_t TrainingLoop::finish(int64_t stop) {
   }
   if (checkpoint.export_model != CheckpointConfig::Export::none) {
     export_final_weights(plan_, checkpoint, RunDirectory::path_of(config_) + "/export", texts_, config_.data.tokenizer,
-                         config_.chat.template_name, runtime_.communicator(), log_);
+                         runtime_.communicator(), log_);
   }
   log_.finish(progress_.best.stops()
                   ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

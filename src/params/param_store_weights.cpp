@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/activity.hpp"
 #include "kernels/elementwise.hpp"
 #include "params/param_store_state.hpp"
@@ -149,7 +151,9 @@ void ParamStore::publish_weights() {
   s.expect_unused();
   s.publish_trained();
   if (!s.policy.whole_weights) return s.forget_gathered(false);
-  if (s.options.size > 1) s.gather_all(&UnitState::weights, false);
+  // The gathers of trained units need not be waited for where nothing is frozen.
+  const bool frozen = std::ranges::any_of(s.units, [](const UnitState& u) { return !u.trained(); });
+  if (frozen && s.options.size > 1) s.gather_all(&UnitState::weights, false);
 }
 
 /// Distributes the weights of trained units after a change of their masters and shards.

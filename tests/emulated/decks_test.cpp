@@ -399,5 +399,30 @@ TEST_F(EmulatedRun, GeneratesTheTextThatTheHostGenerates) {
   EXPECT_EQ(outcome.output, shell(host("llmtool") + request).output);
 }
 
+// Instruction tuning of a part of the model: conversations, masks and frozen units on the GPU, as TRL has them.
+TEST_F(EmulatedRun, SftWithFrozenLayersIsTrls) {
+  const std::string reference = (source_folder() / "tests/reference/sft").string();
+  const std::string deck_path = (folder / "sft.ini").string();
+  write_file(deck_path, "[run]\ntask = sft\nfinetuning = freeze\nmax_steps = 2\noutput = " + folder.text() +
+                            "\n[model]\npath = " + reference + "/model\n[data]\ntrain = " + reference +
+                            "/messages.jsonl\nvalidation_fraction = 0\nshuffle = false\n[batch]\nsequence_length = "
+                            "512\nmicro = 1\nglobal = 4\n[optimizer]\nweight_decay = 0\n[precision]\ncompute = "
+                            "fp32\n[checkpoint]\nat_end = false\n");
+  const Outcome outcome = llmtrain({1, 1, {deck_path}, "", ""});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const nlohmann::json expected = nlohmann::json::parse(read_file(reference + "/expected.json"));
+  std::istringstream lines(ledger("sft"));
+  for (int step = 0; step < 2; ++step) {
+    std::string line;
+    std::getline(lines, line);
+    for (const char* key : {"loss", "grad_norm"}) {
+      const double value = std::strtod(nlohmann::json::parse(line)[key].get<std::string>().c_str(), nullptr);
+      const double theirs = expected["freeze_last_2"][key][step];
+      EXPECT_NEAR(value, theirs, 2e-5 * theirs) << key;
+      EXPECT_GT(std::abs(value - expected["freeze_first_1"]["grad_norm"][step].get<double>()), 1e-3) << "control";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace llmtrain::test

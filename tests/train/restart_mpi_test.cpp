@@ -174,7 +174,9 @@ class Restart : public ::testing::Test {
     if (k % 5 == 3) change_manifest(control, [&](Manifest& m) { m.run.skipped = {{k, k + 1}}; });
     if (k % 5 == 4) {  // random numbers, and the order of samples
       overrides = {"run.seed=43"};
-      change_manifest(control, [](Manifest& m) { m.deck.replace(m.deck.find("seed = 42"), 9, "seed = 43"); });
+      change_manifest(control, [](Manifest& m) {  // run.seed, and data.seed, which follows it
+        for (size_t at = 0; (at = m.deck.find("seed = 42", at)) != std::string::npos;) m.deck[at + 8] = '3';
+      });
     }
     const bool wrong = k % 5 != 0;  // else a control of the controls
     EXPECT_EQ(run(control, what, overrides), 75);

@@ -82,6 +82,7 @@ TEST_F(Cudnn, ShapesOfAllDecksHaveEngines) {
     if (entry.path().extension() != ".ini") continue;
     std::ifstream file(entry.path());
     const std::string deck((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (deck.find("\npath = ") != std::string::npos) continue;  // the model's folder has its shape
     const int64_t heads = number_in(deck, "n_heads"), batch = number_in(deck, "micro");
     expect_engines(batch, shape(heads, heads, number_in(deck, "d_model") / heads, number_in(deck, "sequence_length")),
                    entry.path().filename().string());

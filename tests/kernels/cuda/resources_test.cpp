@@ -27,6 +27,7 @@ struct FrameLimit {
 };
 constexpr FrameLimit frame_limits[] = {
     {"Tiled", 0, "products on tensor cores live on their registers"},
+    {"Decide", 32, "one thread decides once a step"},
     {"FillTable", 64, "sine and cosine of large angles"},
     {"", 16, "a pack of elements at a ragged end, indexed"},
 };

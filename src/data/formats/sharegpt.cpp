@@ -36,6 +36,7 @@ const SharegptRole& role_of(const OrderedJsonNode& name) {
   const auto found = std::ranges::find(sharegpt_roles, name.text(), &SharegptRole::name);
   if (found != sharegpt_roles.end()) return *found;
   std::vector<std::string_view> known;
+  known.reserve(sharegpt_roles.size());
   for (const SharegptRole& role : sharegpt_roles) known.push_back(role.name);
   name.refuse_value(joined(known) + did_you_mean(name.text(), known));
 }

@@ -80,7 +80,16 @@ std::string store_text(const std::string& folder, const std::string& name, std::
   std::string path = fmt::format("{}/{}-{}.txt", folder, name, short_hash(content));
   if (holds(path, content)) return path;
   require_writable_cache(folder);
-  write_whole_file(path, content);
+  // Two jobs may make the file at the same time: the first one's stays, since others may be reading it already.
+  const std::string own = temporary_path(path);
+  write_whole_file(own, content);
+  std::error_code error;
+  fs::create_hard_link(own, path, error);
+  if (!error || holds(path, content)) {
+    fs::remove(own, error);
+  } else {  // a damaged file, or a file system without links
+    publish_file(own, path);
+  }
   return path;
 }
 

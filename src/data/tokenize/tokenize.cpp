@@ -383,7 +383,7 @@ class Tokenization {
     for (std::string& text : communicator_.gather_all(mine.bytes())) Message(std::move(text)).take(prints_);
     rows.used = static_cast<int64_t>(prints_.size());
     std::ranges::sort(prints_);
-    rows.duplicates = rows.used - (std::ranges::unique(prints_).begin() - prints_.begin());
+    rows.duplicates = rows.used - (std::unique(prints_.begin(), prints_.end()) - prints_.begin());
   }
 
   void describe(TokenFileInfo& info, uint64_t highest) const {

@@ -303,7 +303,7 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
     encode_text(encoded, true);
     check_border(encoded);
     if (text.border == 0) std::ranges::fill(encoded.mask, uint8_t{1});
-    if (encoded.ids.size() > 0 && encoded.ids.back() == tokenizer_.eos_id()) encoded.mask.back() = 1;
+    if (!encoded.ids.empty() && encoded.ids.back() == tokenizer_.eos_id()) encoded.mask.back() = 1;
   }
   encoded.trained = std::ranges::count(encoded.mask, uint8_t{1});
   const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});

@@ -1,5 +1,5 @@
 #pragma once
-// What happens in a run, as its log records it.
+// Records of a run: its steps, evaluations and rollbacks, as the log takes them.
 
 #include <cstdint>
 #include <optional>

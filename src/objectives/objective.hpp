@@ -15,7 +15,7 @@
 
 namespace llmtrain {
 
-/// What an objective needs from a step besides the log-probabilities of the targets.
+/// Requirements of an objective besides the log-probabilities of the targets.
 struct ObjectiveNeeds {
   /// The cotangents depend on the statistics, so that the head is run twice: to score, then to differentiate.
   bool statistics_first = false;

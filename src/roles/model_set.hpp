@@ -16,7 +16,7 @@
 
 namespace llmtrain {
 
-/// What a job uses a model for.
+/// Purpose of a model in a job.
 enum class Role : uint8_t {
   policy,  ///< the model that is trained, evaluated or sampled
 };

@@ -21,7 +21,7 @@ struct Job {
   std::function<void(bool weights)> examine;
 };
 
-/// What a task would allocate on one rank. Nothing is allocated.
+/// Memory plan of one rank of a task. Nothing is allocated.
 class RankPlan {
  public:
   virtual ~RankPlan() = default;

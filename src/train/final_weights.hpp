@@ -1,5 +1,5 @@
 #pragma once
-// What happens to the weights when a run is complete.
+// Steps at the end of a complete run: the best weights are loaded, the final ones exported.
 
 #include <map>
 #include <string>

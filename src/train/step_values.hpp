@@ -38,7 +38,7 @@ class StepValues {
   void sum_on_host(const ExactSum& loss);
   /// Waits for the transfer, after decide_on_device().
   void wait();
-  /// What the device decided.
+  /// Returns the decision of the device.
   bool applies() const { return static_cast<const StepDecision*>(decision_.data())->applies != 0; }
   /// count: what the objective counted in the step.
   double loss(int64_t count) const;

@@ -26,7 +26,7 @@ class Trainer {
   /// The deck, with the intervals that follow from the data.
   const Config& config() const { return config_; }
 
-  /// What is planned; nothing is allocated.
+  /// Returns the plan; nothing is allocated.
   const TrainingPlan& plan() const { return plan_; }
   double flops_per_token() const { return plan_.model().flops_per_token(config_.batch.sequence_length); }
   /// Creates this rank's file in parallel.offload_path, if any; without it the start of training does. Collective.

@@ -25,7 +25,7 @@ constexpr size_t rows_at_once = 4096;
 constexpr size_t bytes_at_once = size_t{32} << 20;
 constexpr int64_t few_rows = 50;
 
-/// What a row would become.
+/// Result of encoding one row.
 struct RowFacts {
   std::string problem;  ///< empty: none
   DocumentPrint print;

@@ -47,7 +47,7 @@ struct JobResult {
   int32_t highest = -1;
   int64_t skipped = 0;
   int64_t padding = 0;  // padding tokens that were omitted
-  // Of rows of instruction data:
+  // Counts of rows of instruction data.
   int64_t untrained = 0, merged_borders = 0, without_stop = 0;
   std::vector<uint64_t> prints;  // hashes of tokens and mask
 };

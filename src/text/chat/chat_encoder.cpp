@@ -248,7 +248,7 @@ void ChatEncoder::leave_out_space_after_stop(EncodedRow& encoded) const {
   }
 }
 
-/// Where a token spans the border, training begins at the first token in which the prompt alone differs.
+/// Training begins, if a token spans the border, at the first token in which the prompt alone differs.
 void ChatEncoder::check_border(EncodedRow& encoded) const {
   const size_t border = encoded.text.border;
   const auto first = std::ranges::find(encoded.mask, uint8_t{1});

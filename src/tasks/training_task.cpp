@@ -121,7 +121,7 @@ std::vector<NamedContent> compare_or_collect_contents(const Config& config, cons
 void check_finished(Config& config, const std::optional<RunDirectory>& directory, Communicator& communicator) {
   std::optional<ResumePoint> from = find_resume_point(config, RunDirectory::path_of(config), communicator);
   throw_on_all_ranks(communicator, [&] {
-    if (!from && directory) directory->refuse_respelled();
+    if (!from && directory) directory->refuse_renamed_files();
   });
   compare_or_collect_contents(config, load_data(config, communicator, [](const std::string&) {}), from, communicator);
 }

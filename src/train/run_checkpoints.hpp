@@ -47,7 +47,7 @@ class RunCheckpoints {
   /// Removes checkpoints of later steps. Collective.
   void discard_after(int64_t step) { saver_->discard_after(step); }
   /// Waits until the parameters may change.
-  void wait_for_update() { saver_->hold_update(); }
+  void wait_before_update() { saver_->wait_before_update(); }
 
   // Requests to stop and to save. `step_seconds`: the longest step. Collective.
   struct Requests {

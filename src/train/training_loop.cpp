@@ -84,7 +84,7 @@ TrainingLoop::TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& ru
   options.from = from;
   if (config.checkpoint.export_model == CheckpointConfig::Export::none) texts_.clear();
   checkpoints_.emplace(plan, progress_, hash_, runtime, log, stop_monitor, std::move(options));
-  step_.before_update = [this] { checkpoints_->wait_for_update(); };
+  step_.before_update = [this] { checkpoints_->wait_before_update(); };
   step_.hash_if_due = [this](int64_t completed) {
     return is_hashed(config_, completed) ? std::optional(hash_.after(completed)) : std::nullopt;
   };

@@ -58,17 +58,17 @@ constexpr size_t max_hosts = 8;  ///< maximum named in a message
 bool open_directory(std::optional<RunDirectory>& directory, const Config& config, Communicator& communicator,
                     const std::function<void()>& check) {
   const bool root = communicator.rank() == 0;
-  int64_t finished = 0, respelled = 0;
+  int64_t finished = 0, renamed = 0;
   throw_on_all_ranks(communicator, [&] {
     if (!root) return;
     directory.emplace(config);
     finished = directory->found() == RunDirectory::Found::finished ? 1 : 0;
-    respelled = finished != 0 && !directory->respelled().empty() ? 1 : 0;
-    if (respelled != 0 && check == nullptr) directory->refuse_respelled();
+    renamed = finished != 0 && !directory->renamed_files().empty() ? 1 : 0;
+    if (renamed != 0 && check == nullptr) directory->refuse_renamed_files();
   });
   communicator.broadcast(&finished, sizeof(finished));
-  communicator.broadcast(&respelled, sizeof(respelled));
-  if (respelled != 0) check();
+  communicator.broadcast(&renamed, sizeof(renamed));
+  if (renamed != 0) check();
   if (finished != 0 && root) {
     std::fputs(
         fmt::format(

@@ -109,7 +109,7 @@ bool RunDirectory::is_finished(const Config& config) {
     const std::string text = read_deck_file(deck);
     const bool longer = config.run.max_steps == 0 || config.run.max_steps > steps;
     if (longer && differences(config, text, deck) != differences(config, text, deck, false)) return false;
-    if (!differences(config, text, deck, false, &respelled_).empty()) refuse_another_deck(config, "a finished run");
+    if (!differences(config, text, deck, false, &renamed_files_).empty()) refuse_another_deck(config, "a finished run");
   } else {
     refuse_another_deck(config, "a finished run");
   }
@@ -137,11 +137,11 @@ void RunDirectory::refuse_another_deck(const Config& config, const std::string& 
                               path_, what, changes));
 }
 
-void RunDirectory::refuse_respelled() const {
+void RunDirectory::refuse_renamed_files() const {
   throw UserError(ExitCode::cannot_create,
                   fmt::format("{}: the folder has a finished run of a different deck. Choose another run.name or "
                               "run.output, or give run.overwrite=true to replace it. Differences:\n  {}",
-                              path_, fmt::join(respelled_, "\n  ")));
+                              path_, fmt::join(renamed_files_, "\n  ")));
 }
 
 bool RunDirectory::started_by_this_job(const Config& config) {
@@ -151,7 +151,7 @@ bool RunDirectory::started_by_this_job(const Config& config) {
 }
 
 /// Removes temporary files of a killed job.
-void RunDirectory::sweep_temporary() const {
+void RunDirectory::remove_temporary_files() const {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename();
@@ -162,8 +162,8 @@ void RunDirectory::sweep_temporary() const {
 }
 
 void RunDirectory::resume(const std::string& resolved_deck) const {
-  sweep_leftovers(checkpoints());
-  sweep_temporary();
+  remove_unfinished_saves(checkpoints());
+  remove_temporary_files();
   std::error_code ignored;
   fs::remove(path_ + "/finished.json", ignored);
   write_whole_file(path_ + "/deck.ini", resolved_deck);
@@ -175,7 +175,7 @@ void RunDirectory::start(const std::string& resolved_deck) const {
     fs::remove_all(path_ + "/" + name, error);
     if (error) throw UserError(ExitCode::io, fmt::format("{}/{}: cannot be removed: {}", path_, name, error.message()));
   }
-  sweep_temporary();
+  remove_temporary_files();
   write_whole_file(path_ + "/deck.ini", resolved_deck);
   nlohmann::ordered_json j = nlohmann::ordered_json::object();
   j["job"] = own_job();

@@ -23,13 +23,13 @@ namespace llmtrain {
 /// Facts of the run that checkpoints record, and rules for saves.
 struct CheckpointOptions {
   CheckpointConfig config;
-  bool needs_best = false;                   ///< each better evaluation is saved at once
-  std::string directory;                     ///< the run's
-  std::string deck;                          ///< resolved
-  std::string attention;                     ///< library that computes attention; empty: the built-in one
-  std::vector<NamedContent> contents;        ///< identities of the deck's files, on rank 0
-  std::map<std::string, std::string> texts;  ///< files of the initial model that every checkpoint stores
-  const ResumePoint* from = nullptr;         ///< checkpoint that the run resumes; null: a new run
+  bool needs_best = false;                        ///< each better evaluation is saved at once
+  std::string directory;                          ///< the run's
+  std::string deck;                               ///< resolved
+  std::string attention = {};                     ///< library that computes attention; empty: the built-in one
+  std::vector<NamedContent> contents = {};        ///< identities of the deck's files, on rank 0
+  std::map<std::string, std::string> texts = {};  ///< files of the initial model that every checkpoint stores
+  const ResumePoint* from = nullptr;              ///< checkpoint that the run resumes; null: a new run
 };
 
 class RunCheckpoints {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "core/deck/suggestion.hpp"
 #include "data/dataset.hpp"
@@ -159,6 +160,10 @@ void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
 void Config::set_vocab_size(int64_t size) {
   model.vocab_size = size;
   provenance.set("model.vocab_size", Origin::automatic, "the tokenizer's");
+}
+
+void Config::add_note(std::string note) {
+  if (!note.empty()) notes.push_back(std::move(note));
 }
 
 void Config::set_epoch_intervals(int64_t steps_per_epoch) {

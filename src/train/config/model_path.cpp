@@ -14,7 +14,6 @@
 #include "text/files/tokenizer_files.hpp"
 #include "train/checkpoint_model.hpp"
 #include "train/config/config.hpp"
-#include "train/run/run_directory.hpp"
 
 namespace llmtrain {
 
@@ -144,7 +143,7 @@ std::optional<ModelConfig> load_model_path(DeckLoader& deck, Config& config, Mod
   const std::string& path = config.model.path;
   std::vector<std::string> runs;
   if (trains(config.run.task) && !config.run.overwrite) {
-    runs.push_back(RunDirectory::path_of(config));
+    runs.push_back(config.run.directory());
     if (const std::string from = config.checkpoint.resume_path(); !from.empty()) runs.push_back(from);
   }
   try {

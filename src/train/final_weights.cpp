@@ -22,17 +22,18 @@ struct MasterWeights : StoreState {
 
 }  // namespace
 
-void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t best_step,
-                       CheckpointConfig::Metric metric, int64_t completed, Runtime& runtime, RunLog& log) {
+void load_best_weights(const RunContext& run, RunCheckpoints& checkpoints, CheckpointConfig::Metric metric,
+                       int64_t completed) {
+  const int64_t best_step = run.progress.best.step();
   const int64_t saved = checkpoints.best_saved();
   if (saved != best_step) {  // evaluated before the deck requested the best
-    log.warn(fmt::format(
+    run.log.warn(fmt::format(
         "the best evaluation, after step {}, has no checkpoint: {}", best_step,
         saved < 0 ? "the last weights are used instead" : fmt::format("that of step {} is used instead", saved)));
   }
   if (saved < 0 || saved == completed) return;
   const SectionScope section(Section::resuming);
-  Communicator& communicator = runtime.communicator();
+  Communicator& communicator = run.runtime.communicator();
   const std::string path = checkpoints.folder() + "/" + checkpoint_name(saved);
   Manifest manifest;
   try {
@@ -50,16 +51,16 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
                                 saved, error.what(), checkpoint_name(completed)));
   }
   std::vector<float> buffer(size_t{1} << 18);
-  MasterWeights parameters(plan.params(), runtime.stream());
+  MasterWeights parameters(run.plan.params(), run.runtime.stream());
   load_checkpoint(path, manifest, parameters, buffer, communicator);
-  log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
+  run.log.print(fmt::format("weights    of the best evaluation, after step {} ({})", saved, name_of(metric)));
 }
 
-void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
-                          const std::map<std::string, std::string>& texts, const std::string& tokenizer,
-                          Communicator& communicator, RunLog& log) {
+void export_final_weights(const RunContext& run, const CheckpointConfig& config, const std::string& folder,
+                          const std::map<std::string, std::string>& texts, const std::string& tokenizer) {
+  Communicator& communicator = run.runtime.communicator();
   const SectionScope section(Section::exporting);
-  RoleModel& policy = plan.models.at(Role::policy);
+  RoleModel& policy = run.plan.models.at(Role::policy);
   ExportOptions options;
   options.output = folder;
   options.overwrite = true;
@@ -67,13 +68,13 @@ void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, co
   options.file_bytes = config.export_file_size;
   options.texts = texts;
   throw_on_all_ranks(communicator, [&] {
-    const bool writes = communicator.rank() == 0 && plan.tokenizer != nullptr;
+    const bool writes = communicator.rank() == 0 && run.plan.tokenizer != nullptr;
     if (!writes) return;
-    const std::string warning = carry_tokenizer(options, *plan.tokenizer, tokenizer);
-    if (!warning.empty()) log.warn(warning);
+    const std::string warning = carry_tokenizer(options, *run.plan.tokenizer, tokenizer);
+    if (!warning.empty()) run.log.warn(warning);
   });
   export_model(options, policy.shape(), policy.params(), communicator);
-  log.print("exported   " + options.output);
+  run.log.print("exported   " + options.output);
 }
 
 }  // namespace llmtrain

@@ -226,7 +226,7 @@ const std::vector<Setting> settings = {
 
 class OwnStates : public testing::Test {
  protected:
-  OwnStates() {
+  void SetUp() override {
     if (!device_memory_is_host()) GTEST_SKIP() << "the optimizer of this test works in host memory";
   }
 };
@@ -281,7 +281,7 @@ TEST_F(OwnStates, AreNotThoseOfAnotherOptimizer) {
     FAIL() << "states of another optimizer were loaded";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_content);
-    EXPECT_THAT(error.what(), HasSubstr("it holds master (fp32), m (uint8), m.scale (fp32), v (fp32)"));
+    EXPECT_THAT(error.what(), HasSubstr("it holds 'master' (fp32), 'm' (uint8), 'm.scale' (fp32), 'v' (fp32) of another optimizer"));
   }
 }
 

@@ -101,6 +101,10 @@ class Loader {
       add_hash(w, w.begin, to, w.end - w.begin);
       return bytes;
     }
+    if (w.slice.transposed && !w.key) {
+      const Tensor to = shard.weights.rows(first, w.end - w.begin);
+      return read_transposed(w.slice, w.begin, w.end, to.dtype, to.data);
+    }
     const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
     std::vector<float> values(static_cast<size_t>(piece));
     for (int64_t at = w.begin; at < w.end; at += piece) {

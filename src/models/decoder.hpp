@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/adapter.hpp"
 #include "layers/block.hpp"
 #include "layers/embedding.hpp"
 #include "layers/head.hpp"
@@ -29,7 +30,8 @@ struct DecoderShape {
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
-  TrainedRule trained;  ///< empty: every parameter is trained
+  TrainedRule trained;   ///< empty: every parameter is trained
+  AdapterRule adapters;  ///< of the linear layers of all blocks; adapters are trained whatever `trained` says
 };
 
 class Decoder : public Model {

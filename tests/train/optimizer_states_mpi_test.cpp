@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/toy_state.hpp"
+#include "harness/whole_parameters.hpp"
 #include "kernels/elementwise.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/local_communicator.hpp"
@@ -134,7 +135,7 @@ class Job {
     const test::Parameters initial = initial_parameters(test::toy_units(toy.tied));
     for (size_t u = 0; u < initial.size(); ++u) {
       for (size_t p = 0; p < initial[u].size(); ++p) {
-        store_.set_parameter(static_cast<int>(u), static_cast<int>(p), initial[u][p].data());
+        test::set_parameter(store_, static_cast<int>(u), static_cast<int>(p), initial[u][p].data());
       }
     }
     store_.publish_weights();

@@ -35,8 +35,8 @@ struct Schema {
 };
 
 Schema make_schema(const std::vector<UnitSpec>& units, StatePlanes states = master_and_moments());
-/// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, tensors are
-/// consecutive in their units, and the planes are an optimizer's.
+/// Throws UserError(bad_content) beginning with `place` unless sizes are valid, names are usable and unique, tensors
+/// are consecutive in their units, and the planes are an optimizer's.
 void check_schema(const Schema& schema, const std::string& place);
 /// Describes the differences for the user; empty if both are equal.
 std::string difference(const Schema& stored, const Schema& wanted);

@@ -13,8 +13,8 @@ namespace llmtrain {
 /// multiple of it and shard borders are multiples of it, so that no border affects a bit.
 inline constexpr int64_t chunk_elements = 256;
 
-/// A plane of the state that an optimizer keeps for trained units: `per_chunk` values of a dtype for each chunk. A state
-/// of one value per element is one plane; a quantised one is several, such as {"m", u8} and {"m.scale", f32, 1}.
+/// A plane of the state that an optimizer keeps for trained units: `per_chunk` values of a dtype for each chunk. A
+/// state of one value per element is one plane; a quantised one is several, such as {"m", u8} and {"m.scale", f32, 1}.
 struct StatePlane {
   std::string name;  ///< in checkpoints
   DType dtype = DType::f32;

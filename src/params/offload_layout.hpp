@@ -19,8 +19,8 @@ class OffloadLayout {
  public:
   static constexpr int64_t alignment = 4096;  ///< alignment of every read and write, which direct access to disks needs
 
-  /// widths: bytes of a chunk by kind (the planes of the state, and the weights), 0: not on the disk. A piece has at most
-  /// piece_elements.
+  /// widths: bytes of a chunk by kind (the planes of the state, and the weights), 0: not on the disk. A piece has at
+  /// most piece_elements.
   OffloadLayout(std::vector<int64_t> widths, int64_t piece_elements);
   /// Adds elements [begin, end) of the next unit, whole chunks.
   void add(int64_t begin, int64_t end);

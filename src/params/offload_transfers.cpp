@@ -35,7 +35,8 @@ void OffloadTransfers::begin(Stream& main) {
 void OffloadTransfers::fetch(size_t piece, const ParamStore::Shard& on_device) {
   Slot& s = slot(piece);
   copy_to_host(s.gradient, on_device.gradient.data, on_device.gradient.bytes(), s.stream);
-  if (!on_device.master().empty()) copy_to_host(s.master, on_device.master().data, on_device.master().bytes(), s.stream);
+  if (!on_device.master().empty())
+    copy_to_host(s.master, on_device.master().data, on_device.master().bytes(), s.stream);
 }
 
 void OffloadTransfers::take(size_t piece, const ParamStore::Shard& on_device, ParamStore::Shard& shard) {
@@ -49,7 +50,8 @@ void OffloadTransfers::take(size_t piece, const ParamStore::Shard& on_device, Pa
 
 void OffloadTransfers::give_back(size_t piece, const ParamStore::Shard& on_device) {
   Slot& s = slot(piece);
-  if (!on_device.master().empty()) copy_to_device(on_device.master().data, s.master, on_device.master().bytes(), s.stream);
+  if (!on_device.master().empty())
+    copy_to_device(on_device.master().data, s.master, on_device.master().bytes(), s.stream);
   if (!on_device.weights.empty())
     copy_to_device(on_device.weights.data, s.weights, on_device.weights.bytes(), s.stream);
   s.given.record(s.stream);

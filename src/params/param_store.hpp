@@ -177,9 +177,9 @@ class ParamStore {
   /// Bytes of the state of all trained units, over all ranks.
   int64_t state_bytes() const;
   bool is_offloaded(size_t plane) const;
-  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in this rank's shard, from or to
-  /// host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is written.
-  /// The master of a frozen unit is its weights, rounded when written.
+  /// Copies a plane's values for elements [begin, begin + count) of a unit, all of them in this rank's shard, from or
+  /// to host memory: whole chunks, unless the plane has a value per element. Any thread may read while nothing is
+  /// written. The master of a frozen unit is its weights, rounded when written.
   void read_state(int unit, size_t plane, int64_t begin, int64_t count, void* out, Stream& stream) const;
   void write_state(int unit, size_t plane, int64_t begin, int64_t count, const void* values, Stream& stream);
   /// Recomputes this rank's weights from its masters; then call publish_weights().

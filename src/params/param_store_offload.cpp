@@ -152,7 +152,8 @@ void ParamStore::State::each_part(int unit, size_t kind, int64_t begin, int64_t 
 void ParamStore::State::take_own_weights(int unit, const Tensor& out) {
   const UnitState& u = at(unit);
   if (!u.trained()) return cast(out, u.rounded, *stream);
-  if (!policy.offloaded[weights_kind()]) return cast(out, policy.rounded_shard ? u.rounded : u.states[master_plane], *stream);
+  if (!policy.offloaded[weights_kind()])
+    return cast(out, policy.rounded_shard ? u.rounded : u.states[master_plane], *stream);
   if (ahead != nullptr) return take_ahead(unit, out);
   each_part(unit, weights_kind(), u.update_begin, out.numel(), false,
             [&](const char* memory, int64_t at, int64_t bytes) {

@@ -21,14 +21,14 @@ namespace llmtrain {
 struct ParamPolicy {
   explicit ParamPolicy(const ParamStoreOptions& options);
 
-  bool whole_state;        ///< every rank holds and updates all elements (stage 0, or one rank)
-  bool whole_weights;      ///< all weights are stored; else they are gathered into a ring around their use
-  bool own_master;         ///< fp32 compute: the stored weights are the master
-  bool gradient_ring;      ///< a unit's gradient lives from its backward pass to the end of its reduction only
-  bool gradient_is_sum;    ///< one rank and one group: no accumulator
-  bool gather_sums;        ///< stage 0 on several ranks: the sums go to everybody
-  bool block_accumulator;  ///< some reduction block after the first has several groups
-  MemoryScope exchanged;   ///< memory of gradients and weights that other ranks read
+  bool whole_state;             ///< every rank holds and updates all elements (stage 0, or one rank)
+  bool whole_weights;           ///< all weights are stored; else they are gathered into a ring around their use
+  bool own_master;              ///< fp32 compute: the stored weights are the master
+  bool gradient_ring;           ///< a unit's gradient lives from its backward pass to the end of its reduction only
+  bool gradient_is_sum;         ///< one rank and one group: no accumulator
+  bool gather_sums;             ///< stage 0 on several ranks: the sums go to everybody
+  bool block_accumulator;       ///< some reduction block after the first has several groups
+  MemoryScope exchanged;        ///< memory of gradients and weights that other ranks read
   std::vector<bool> offloaded;  ///< by plane of the state; behind them: weights in the compute dtype
   bool on_disk;                 ///< offloaded kinds lie on a disk, else in host memory
   /// this rank's shard of gathered weights is stored separately from the master

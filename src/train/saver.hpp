@@ -72,8 +72,8 @@ class Saver {
   static constexpr double slow_disk = 100e6;
 
   /// `from`: the checkpoint that the run resumes, or null. `buffer`: see Snapshot.
-  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream, std::span<uint8_t> buffer,
-        Communicator& communicator, RunLog& log, const ResumePoint* from);
+  Saver(const CheckpointConfig& config, std::string folder, ParamStore& store, Stream& stream,
+        std::span<uint8_t> buffer, Communicator& communicator, RunLog& log, const ResumePoint* from);
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;

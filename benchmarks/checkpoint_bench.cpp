@@ -149,7 +149,7 @@ int layout(const std::string& folder, int64_t shards, Communicator& communicator
   }
   fmt::print("{} shards, {} tensors, {} numbers, {} wrong\n", shards, schema.tensors.size(), elements, wrong);
   fmt::print("shards: {} bytes in all, the largest {}, its index {}; state alone {}\n", all, largest,
-             manifest.shards.front().index_bytes, elements * state_bytes);
+             manifest.shards.front().index_bytes, elements * static_cast<int64_t>(sizeof(float)));
   fmt::print("manifest {} bytes, view {} bytes\n", bytes_of(path + "/" + manifest_name),
              bytes_of(path + "/" + view_name));
   fmt::print("shards written, synced and read back in {:.2f} s ({:.1f} ms each); view and manifest {:.2f} s\n", written,

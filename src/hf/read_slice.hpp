@@ -1,4 +1,5 @@
 #pragma once
+#include "core/dtype.hpp"
 #include "core/files/file_handle.hpp"
 #include "hf/weight_index.hpp"
 

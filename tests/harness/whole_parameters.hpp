@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "harness/process.hpp"
+#include "harness/harness.hpp"
 #include "params/param_store.hpp"
 
 namespace llmtrain::test {

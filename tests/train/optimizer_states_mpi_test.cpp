@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/toy_state.hpp"
+#include "core/files/hdf5_handle.hpp"
 #include "harness/whole_parameters.hpp"
 #include "kernels/elementwise.hpp"
 #include "optim/optimizer.hpp"
@@ -184,6 +185,18 @@ class Job {
     const StoreState state(store_, stream());
     save_checkpoint(folder, state, test::toy_request(step), buffer_, ranks_);
   }
+  /// This rank's values of a plane.
+  std::vector<float> owned_values(int unit, size_t plane) {
+    const UnitRange own = store_.owned(unit);
+    const auto bytes = static_cast<size_t>(own_states[plane].bytes(own.end - own.begin));
+    std::vector<float> values(own_states[plane].dtype == DType::u8 ? 0 : bytes / sizeof(float));
+    std::vector<uint8_t> codes(values.empty() ? bytes : 0);
+    void* to = codes.empty() ? static_cast<void*>(values.data()) : codes.data();
+    store_.read_state(unit, plane, own.begin, own.end - own.begin, to, stream());
+    return codes.empty() ? values : std::vector<float>(codes.begin(), codes.end());
+  }
+  int64_t first_value(int unit, size_t plane) { return own_states[plane].values(store_.owned(unit).begin); }
+
   void load(const std::string& folder) {
     const auto found = find_checkpoint(folder, ranks_);
     StoreState state(store_, stream());
@@ -284,6 +297,33 @@ TEST_F(OwnStates, AreNotThoseOfAnotherOptimizer) {
     EXPECT_EQ(error.code(), ExitCode::bad_content);
     EXPECT_THAT(error.what(),
                 HasSubstr("it holds 'master' (fp32), 'm' (uint8), 'm.scale' (fp32), 'v' (fp32) of another optimizer"));
+  }
+}
+
+std::vector<float> read_dataset(const std::string& path, const std::string& name) {
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  const Hdf5Handle data(H5Dopen2(file.get(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  const Hdf5Handle space(H5Dget_space(data.get()), H5Sclose);
+  std::vector<float> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space.get())));
+  EXPECT_GE(H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0) << name;
+  return values;
+}
+
+TEST_F(OwnStates, AreShownByTheView) {
+  const test::ToyFolder folder("llmtrain_states_view_test");
+  Job job(communicator(), {1});
+  job.train(0, 1);
+  job.save(folder.path(), 1);
+  const std::vector<UnitSpec> units = test::toy_units(toy.tied);
+  for (int unit = 0; unit < static_cast<int>(units.size()); ++unit) {
+    for (size_t plane = 0; plane < own_states.size(); ++plane) {
+      const std::string name = "units/" + own_states[plane].name + "/" + units[static_cast<size_t>(unit)].name;
+      const std::vector<float> whole = read_dataset(folder / (checkpoint_name(1) + "/" + view_name), name);
+      const std::vector<float> mine = job.owned_values(unit, plane);
+      const auto first = whole.begin() + job.first_value(unit, plane);
+      EXPECT_TRUE(std::equal(mine.begin(), mine.end(), first)) << name;
+      EXPECT_TRUE(mine.empty() || std::ranges::any_of(mine, [](float x) { return x != 0; })) << "control: " << name;
+    }
   }
 }
 

@@ -55,6 +55,7 @@ struct Room {
   Tensor magnitudes;  ///< fp32 [M]
   Tensor rounded;     ///< [M]: norms in the compute dtype
   Tensor dots;        ///< fp32 [M]: gradient of the magnitudes
+  Tensor bias;        ///< fp32 [M]
 
   /// Calls f(tensor, dtype, rows, columns) for each that the pass needs; columns are 0 for a vector.
   template <class F>
@@ -78,6 +79,7 @@ struct Room {
       apart ? f(dy, p.compute, p.rows, out) : f(dots, DType::f32, out, 0);
     } else if (apart || wide) {
       f(product, apart ? p.output : DType::f32, p.rows, out);
+      if (wide && !apart) f(bias, DType::f32, out, 0);
     }
   }
 };
@@ -110,10 +112,12 @@ class Pass {
     make_u();
     if (!layer_.has_magnitudes()) return product(y, x_, w_, bias, {room_.u, room_.t});
     make_factors();
-    const Tensor whole = room_.product.empty() ? y : room_.product;
+    const bool wide = !room_.product.empty();
+    if (wide) cast(room_.bias, bias, ctx_.stream);
+    const Tensor whole = wide ? room_.product : y;
     product(whole, x_, w_, Tensor(), {room_.u, room_.t});
-    scale_columns(whole, whole, room_.magnitudes, room_.norms, bias, ctx_.stream);
-    if (whole.data != y.data) cast(y, whole, ctx_.stream);
+    scale_columns(whole, whole, room_.magnitudes, room_.norms, wide ? room_.bias : bias, ctx_.stream);
+    if (wide) cast(y, whole, ctx_.stream);
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {
@@ -149,9 +153,8 @@ class Pass {
     linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
   }
   Dropout mask(const Adapter& adapter) const {
-    return {static_cast<float>(adapter.dropout),
-            random_key(ctx_.seed, RandomPurpose::adapter_dropout, static_cast<uint64_t>(ctx_.step),
-                       adapter.dropout_name)};
+    return {static_cast<float>(adapter.dropout), random_key(ctx_.seed, RandomPurpose::adapter_dropout,
+                                                            static_cast<uint64_t>(ctx_.step), adapter.dropout_name)};
   }
   Tensor a_of(const Adapter& adapter) const { return a_.rows(adapter.first_rank, adapter.rank); }
   Tensor w_of(const Adapter& adapter) const { return w_.rows(adapter.first_row, adapter.rows); }
@@ -306,10 +309,11 @@ void adapted_backward(const Linear& layer, Context& ctx, const Batch& batch, con
 }
 
 int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, int64_t rows) {
+  const bool dropout = layer.adapters.front().dropout > 0;
   int64_t most = 0;
-  for (const bool backward : {false, true}) {
+  for (const auto& [backward, masked] : {std::pair(false, false), {false, dropout}, {true, dropout}}) {
     int64_t bytes = 0;
-    const PassShape pass{compute, output, rows, backward, layer.adapters.front().dropout > 0};
+    const PassShape pass{compute, output, rows, backward, masked};
     Room().visit(layer, pass, [&](Tensor&, DType dtype, int64_t r, int64_t columns) {
       bytes += Arena::aligned(r * std::max<int64_t>(columns, 1) * static_cast<int64_t>(size_of(dtype)));
     });

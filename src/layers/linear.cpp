@@ -99,8 +99,7 @@ void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const 
 
 double Linear::product_flops(bool input_gradient) const {
   const double input = input_gradient ? 1 : 0;
-  double flops =
-      2 * (1 + (weight.is_trained() ? 1 : 0) + input) * static_cast<double>(in) * static_cast<double>(out);
+  double flops = 2 * (1 + (weight.is_trained() ? 1 : 0) + input) * static_cast<double>(in) * static_cast<double>(out);
   for (const Adapter& adapter : adapters) {
     const auto rank = static_cast<double>(adapter.rank);
     flops += 2 * rank * (3 * static_cast<double>(adapter.rows) + (2 + input) * static_cast<double>(in));

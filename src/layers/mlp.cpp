@@ -14,7 +14,8 @@ void Mlp::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tenso
   down.forward(ctx, batch, y, first_rows(saved.activated, x.dim(0)));
 }
 
-void Mlp::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept, bool again) const {
+void Mlp::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept,
+                         bool again) const {
   const int64_t n = x.dim(0);
   const Tensor hidden = first_rows(saved.hidden, n), activated = first_rows(saved.activated, n);
   const bool activates_again = kept.activated.empty();
@@ -26,7 +27,8 @@ void Mlp::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, cons
   }
 }
 
-void Mlp::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x, const MlpSaved& saved) const {
+void Mlp::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                   const MlpSaved& saved) const {
   const int64_t n = x.dim(0);
   Arena::Frame frame(ctx.arena);
   const Tensor dactivated = frame.take(dy.dtype, {n, down.in});

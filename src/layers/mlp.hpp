@@ -29,9 +29,11 @@ struct Mlp {
   void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const MlpSaved& saved) const;
   /// Runs forward() up to `down`, which reads saved.activated. Tensors that `kept` lacks are recomputed before the
   /// backward pass (with `again`), which then has the tensors of `kept`.
-  void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept, bool again) const;
+  void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept,
+                      bool again) const;
   /// An empty dx is not computed.
-  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x, const MlpSaved& saved) const;
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                const MlpSaved& saved) const;
   /// True if the backward pass needs the gradient of the hidden layer.
   bool hidden_gradient(bool input) const { return input || up.is_trained(); }
 };

@@ -151,8 +151,7 @@ Attention Decoder::declare_attention(UnitBuilder& unit, int layer) const {
   } else {
     qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};
   }
-  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std,
-                                  shape_.adapters);
+  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std, shape_.adapters);
   attention.projection = Linear::declare(unit, {part(names.projection, layer, c.d_model)}, queries,
                                          c.attention_output_bias, shape_.projection_std, shape_.adapters);
   return attention;

@@ -122,7 +122,7 @@ class Pass {
 
   void backward(const Tensor& dx, const Tensor& dy) {
     const bool accumulate = ctx_.params.accumulate();
-    if (layer_.bias.is_trained()) linear_backward_bias(layer_.bias.gradient(ctx_), dy, accumulate, ctx_.stream);
+    layer_.backward_bias(ctx_, dy);
     if (apart()) {
       LLMTRAIN_CHECK(!layer_.weight.is_trained(), "with dropout a matrix with magnitudes is frozen");
       if (!dx.empty()) linear_backward_input(dx, dy, w_, false, ctx_.stream);
@@ -306,6 +306,25 @@ void adapted_forward(const Linear& layer, Context& ctx, const Batch& batch, cons
 void adapted_backward(const Linear& layer, Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy,
                       const Tensor& x) {
   Pass(layer, ctx, batch, x, dy.dtype, true).backward(dx, dy);
+}
+
+void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
+  const ParamRef& weight = layer.weight;
+  const DeviceBuffer buffer(layer.out * static_cast<int64_t>(sizeof(float)));
+  const Tensor norms(buffer.data(), DType::f32, {layer.out});
+  row_norms(norms, params.weight(weight.unit, weight.param), Tensor(), Tensor(), stream);
+  std::vector<float> values(static_cast<size_t>(layer.out));
+  copy_to_host(values.data(), norms.data, norms.bytes(), stream);
+  stream.synchronize();
+  for (const Adapter& adapter : layer.adapters) {
+    const auto [unit, param, trained] = adapter.magnitude;
+    const ParamStore::Shard shard = params.shard(unit);
+    const int64_t offset = params.layout(unit).offset(param);
+    const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + adapter.rows, shard.end);
+    if (begin >= end) continue;
+    params.write_state(unit, StateKind::master, begin, end - begin,
+                       values.data() + adapter.first_row + (begin - offset), stream);
+  }
 }
 
 int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, int64_t rows) {

@@ -45,6 +45,7 @@ class TestModel {
 
   ParamStore& params() { return *params_; }
   Context& context() { return *ctx_; }
+  Decoder& decoder() { return *model_; }
   /// All memory by category.
   const Arena& arena() const { return arena_; }
   static int64_t trained(const std::vector<Rows>& batches);
@@ -53,7 +54,7 @@ class TestModel {
   Batch upload(const Rows& rows);
 
   DecoderShape shape_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Decoder> model_;
   std::unique_ptr<ParamStore> params_;
   Arena arena_;
   Batch buffers_;

@@ -74,7 +74,10 @@ void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& 
     whole.slices.push_back({lora_a_name(part.name), whole.rows, shape->rank});
     specs.push_back({lora_b_name(part.name), part.rows, shape->rank, true, Initializer::zeros(), {}});
     specs.back().lr_scale = shape->learning_rate_ratio;
-    if (shape->dora) specs.push_back({lora_magnitude_name(part.name), part.rows, 1, false, Initializer::ones(), {}});
+    if (shape->dora) {
+      specs.push_back({lora_magnitude_name(part.name), part.rows, 1, false, Initializer::ones(), {}});
+      specs.back().lr_scale = shape->learning_rate_ratio;  // as PEFT has it
+    }
     Adapter adapter;
     adapter.first_row = row;
     adapter.rows = part.rows;

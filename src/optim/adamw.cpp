@@ -17,7 +17,7 @@ class AdamW : public Optimizer {
   explicit AdamW(const OptimizerConfig& config) : config_(config) {}
 
   void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
-    step_.learning_rate = args.learning_rate;
+    learning_rate_ = args.learning_rate;
     step_.beta1 = config_.beta1;
     step_.beta2 = config_.beta2;
     step_.epsilon = config_.epsilon;
@@ -36,6 +36,7 @@ class AdamW : public Optimizer {
     const int64_t begin = std::max(range.begin, shard.begin) - shard.begin;
     const int64_t end = std::min(range.end, shard.end) - shard.begin;
     if (begin >= end) return;
+    step_.learning_rate = learning_rate_ * range.lr_scale;
     step_.weight_decay = range.decay ? config_.weight_decay : 0;
     const Tensor master = cut(shard.master, begin, end), m = cut(shard.m, begin, end), v = cut(shard.v, begin, end);
     const Tensor gradient = cut(shard.gradient, begin, end), weights = cut(shard.weights, begin, end);
@@ -50,6 +51,7 @@ class AdamW : public Optimizer {
   // Arguments of the update in progress; they are members so that the callback holds one pointer and needs no
   // allocation.
   AdamwStep step_;
+  double learning_rate_ = 0;
   ParamStore* params_ = nullptr;
   Stream* stream_ = nullptr;
 };

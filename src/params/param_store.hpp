@@ -130,7 +130,7 @@ class ParamStore {
     Tensor weights;
     bool on_host = false;  ///< true if the tensors are in host memory although the device has its own
     UnitRange part_of(const UnitRange& range) const {
-      return {std::max(begin, range.begin), std::min(end, range.end), range.decay};
+      return {std::max(begin, range.begin), std::min(end, range.end), range.decay, range.lr_scale};
     }
   };
   /// Offloaded tensors are empty in it; a StatePass provides them.

@@ -48,15 +48,17 @@ inline StatePlanes fp32_planes(const std::vector<std::string>& names) {
 /// Planes of checkpoints that do not list theirs.
 inline StatePlanes master_and_moments() { return fp32_planes({"master", "m", "v"}); }
 
-/// Initialisation of a parameter. Normal values are a function of (seed, slice name, element), not of the layout.
+/// Initialisation of a parameter. Random values are a function of (seed, slice name, element), not of the layout.
 struct Initializer {
-  enum class Kind : uint8_t { zeros, ones, normal };
+  enum class Kind : uint8_t { zeros, ones, normal, uniform };
   Kind kind = Kind::zeros;
-  double std = 0;
+  double width = 0;  ///< standard deviation, or bound
 
   static Initializer zeros() { return {Kind::zeros, 0}; }
   static Initializer ones() { return {Kind::ones, 0}; }
   static Initializer normal(double std) { return {Kind::normal, std}; }
+  /// Between -bound and bound.
+  static Initializer uniform(double bound) { return {Kind::uniform, bound}; }
 };
 
 /// Rows [first_row, first_row + rows) of a parameter under its external (Hugging Face) name.
@@ -76,6 +78,7 @@ struct ParamSpec {
   bool decay = false;   ///< weight decay applies (matrices and embeddings)
   Initializer init;
   std::vector<ParamSlice> slices;  ///< cover all rows in order
+  double lr_scale = 1;             ///< factor of the learning rate
   int64_t numel() const { return rows * columns; }
 };
 

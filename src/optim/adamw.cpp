@@ -17,7 +17,7 @@ class AdamW : public Optimizer {
   StatePlanes states() const override { return master_and_moments(); }
 
   void update(ParamStore& params, const UpdateArgs& args, Stream& stream) override {
-    step_.learning_rate = args.learning_rate;
+    learning_rate_ = args.learning_rate;
     step_.beta1 = config_.beta1;
     step_.beta2 = config_.beta2;
     step_.epsilon = config_.epsilon;
@@ -35,6 +35,7 @@ class AdamW : public Optimizer {
   void update_range(const UnitRange& range, const ParamStore::Shard& shard) {
     const UnitRange common = shard.part_of(range);
     if (common.begin >= common.end) return;
+    step_.learning_rate = learning_rate_ * range.lr_scale;
     step_.weight_decay = range.decay ? config_.weight_decay : 0;
     const ParamStore::Shard part = shard.part(common.begin, common.end);
     const auto& [master, m, v] = std::tie(part.states[0], part.states[1], part.states[2]);
@@ -49,6 +50,7 @@ class AdamW : public Optimizer {
   // Arguments of the update in progress; they are members so that the callback holds one pointer and needs no
   // allocation.
   AdamwStep step_;
+  double learning_rate_ = 0;
   ParamStore* params_ = nullptr;
   Stream* stream_ = nullptr;
 };

@@ -26,13 +26,6 @@ void check_spec(const UnitSpec& unit) {
   }
 }
 
-/// 64-bit FNV-1a: a parameter's random numbers depend on its name.
-uint64_t hash_of(const std::string& name) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
-  return hash;
-}
-
 void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_t first, Stream& stream) {
   switch (init.kind) {
     case Initializer::Kind::zeros:
@@ -40,7 +33,9 @@ void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_
     case Initializer::Kind::ones:
       return fill(out, 1, stream);
     case Initializer::Kind::normal:
-      return fill_normal(out, init.std, key, first, stream);
+      return fill_normal(out, init.width, key, first, stream);
+    case Initializer::Kind::uniform:
+      return fill_uniform(out, init.width, key, first, stream);
   }
 }
 
@@ -193,7 +188,7 @@ void ParamStore::initialize_range(const Shard& shard, int unit, uint64_t seed) {
       const int64_t begin = std::max(offset, shard.begin);
       const int64_t end = std::min(offset + slice.rows * param.columns, shard.end);
       if (begin >= end) continue;
-      const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of(slice.name));
+      const uint64_t key = random_key(seed, RandomPurpose::initialization, hash_of_name(slice.name));
       fill_range(part_of(shard.master(), begin - shard.begin, end - shard.begin), param.init, key, begin - offset,
                  *state_->stream);
     }

@@ -135,7 +135,7 @@ class ParamStore {
     /// The tensors' values for elements [first, last) only, which are whole chunks.
     Shard part(int64_t first, int64_t last) const;
     UnitRange part_of(const UnitRange& range) const {
-      return {std::max(begin, range.begin), std::min(end, range.end), range.decay};
+      return {std::max(begin, range.begin), std::min(end, range.end), range.decay, range.lr_scale};
     }
   };
   /// Offloaded tensors are empty in it; a StatePass provides them.

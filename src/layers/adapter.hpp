@@ -13,7 +13,8 @@ namespace llmtrain {
 
 /// Properties of one module's adapter, W + scale B A with A [rank, in] and B [out, rank]. B starts at zero.
 struct AdapterShape {
-  /// Start of A: uniform within 1 / sqrt(in) (torch's kaiming_uniform_(a = sqrt(5))), or normal with deviation 1 / rank.
+  /// Start of A: uniform within 1 / sqrt(in) (torch's kaiming_uniform_(a = sqrt(5))), or normal with deviation 1 /
+  /// rank.
   enum class Init : uint8_t { kaiming, gaussian };
 
   int64_t rank = 8;
@@ -21,7 +22,7 @@ struct AdapterShape {
   double dropout = 0;  ///< of A's input, in training
   bool dora = false;   ///< rows of W + scale B A get the norms of a trained vector, the magnitude
   Init init = Init::kaiming;
-  double learning_rate_ratio = 1;  ///< of B over A (LoRA+, Hayou et al. 2024, arXiv:2402.12354)
+  double learning_rate_ratio = 1;  ///< of B and magnitude over A (LoRA+, Hayou et al. 2024, arXiv:2402.12354)
 };
 
 /// Says by a module's external name, such as model.layers.0.self_attn.q_proj, whether and how it is adapted; empty: no

@@ -96,7 +96,7 @@ void check_offload_here(Config& config, const Communicator& communicator) {
   const auto units =
       make_model(model, model.vocab_size, trained_rule(config.run, config.freeze, config.model))->units();
   for (int rank = 0; rank < communicator.node_size(); ++rank) {
-    ParamStoreOptions options = store_options(config.parallel, compute_dtype(config.precision));
+    ParamStoreOptions options = store_options(config.parallel, config.optimizer, compute_dtype(config.precision));
     options.rank = rank;
     options.size = communicator.size();
     bytes += ParamStore(units, options).offloaded_bytes();

@@ -14,7 +14,7 @@ namespace llmtrain {
 
 TrainedRule trained_rule(const RunConfig& run, const FreezeConfig& freeze, const ModelConfig& model);
 /// Options of a store that trains, but those of the rank and of the reduction groups.
-ParamStoreOptions store_options(const ParallelConfig& parallel, DType compute);
+ParamStoreOptions store_options(const ParallelConfig& parallel, const OptimizerConfig& optimizer, DType compute);
 
 /// The deck must be resolved: vocab_size and precision known.
 std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dataset& data,

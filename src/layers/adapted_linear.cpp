@@ -322,8 +322,8 @@ void set_magnitudes(const Linear& layer, ParamStore& params, Stream& stream) {
     const int64_t offset = params.layout(unit).offset(param);
     const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + adapter.rows, shard.end);
     if (begin >= end) continue;
-    params.write_state(unit, StateKind::master, begin, end - begin,
-                       values.data() + adapter.first_row + (begin - offset), stream);
+    params.write_state(unit, master_plane, begin, end - begin, values.data() + adapter.first_row + (begin - offset),
+                       stream);
   }
 }
 

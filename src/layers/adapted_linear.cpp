@@ -73,13 +73,14 @@ struct Room {
     f(norms, DType::f32, out, 0);
     f(magnitudes, DType::f32, out, 0);
     if (p.compute != DType::f32) f(rounded, p.compute, out, 0);
-    const bool wide = layer.bias.exists() && p.output != DType::f32;  // the sum with the bias is rounded once
     if (p.backward) {
       f(product, p.compute, p.rows, out);
       apart ? f(dy, p.compute, p.rows, out) : f(dots, DType::f32, out, 0);
-    } else if (apart || wide) {
-      f(product, apart ? p.output : DType::f32, p.rows, out);
-      if (wide && !apart) f(bias, DType::f32, out, 0);
+    } else if (apart) {
+      f(product, p.output, p.rows, out);
+    } else if (layer.bias.exists() && p.compute != DType::f32) {  // the sum with the bias is rounded once
+      if (p.output != DType::f32) f(product, DType::f32, p.rows, out);
+      f(bias, DType::f32, out, 0);
     }
   }
 };
@@ -112,12 +113,11 @@ class Pass {
     make_u();
     if (!layer_.has_magnitudes()) return product(y, x_, w_, bias, {room_.u, room_.t});
     make_factors();
-    const bool wide = !room_.product.empty();
-    if (wide) cast(room_.bias, bias, ctx_.stream);
-    const Tensor whole = wide ? room_.product : y;
+    const Tensor whole = room_.product.empty() ? y : room_.product;
+    if (!room_.bias.empty()) cast(room_.bias, bias, ctx_.stream);
     product(whole, x_, w_, Tensor(), {room_.u, room_.t});
-    scale_columns(whole, whole, room_.magnitudes, room_.norms, wide ? room_.bias : bias, ctx_.stream);
-    if (wide) cast(y, whole, ctx_.stream);
+    scale_columns(whole, whole, room_.magnitudes, room_.norms, room_.bias.empty() ? bias : room_.bias, ctx_.stream);
+    if (!room_.product.empty()) cast(y, whole, ctx_.stream);
   }
 
   void backward(const Tensor& dx, const Tensor& dy) {

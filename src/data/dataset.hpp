@@ -33,7 +33,8 @@ struct Dataset {
   bool has_conversations() const {
     return train->info().rows.used + (validation ? validation->info().rows.used : 0) > 0;
   }
-  std::string note;  ///< names tokens without an embedding row in the model; empty: none
+  std::vector<std::string> warnings;  ///< of the first rows of conversations; on rank 0
+  std::string note;                   ///< names tokens without an embedding row in the model; empty: none
 };
 
 /// [chat], and the folder of the model's templates, which may be empty.

@@ -91,6 +91,7 @@ void print_opening(RunLog& log, const Config& config, const TrainingPlan& plan, 
                     "batch.global, a smaller batch.micro or fewer ranks",
                     ranks - plan.groups.count, ranks));
   }
+  warn_of_rows(log, data);
   warn_of_missing_targets(log, stream, c);
   print_warnings(log, config, runtime);
 }

@@ -8,7 +8,6 @@
 #include "checkpoint/checkpoint_reader.hpp"
 #include "core/activity.hpp"
 #include "core/clock.hpp"
-#include "hf/export.hpp"
 #include "text/files/tokenizer_files.hpp"
 
 namespace llmtrain {
@@ -56,20 +55,17 @@ void load_best_weights(TrainingPlan& plan, RunCheckpoints& checkpoints, int64_t 
 }
 
 void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, const std::string& folder,
-                          const std::map<std::string, std::string>& texts, const std::string& tokenizer,
-                          Communicator& communicator, RunLog& log) {
+                          ExportOptions options, const DataConfig& data, Communicator& communicator, RunLog& log) {
   const SectionScope section(Section::exporting);
   RoleModel& policy = plan.models.at(Role::policy);
-  ExportOptions options;
   options.output = folder;
   options.overwrite = true;
   options.type = weight_type_of(name_of(config.export_dtype));
   options.file_bytes = config.export_file_size;
-  options.texts = texts;
   throw_on_all_ranks(communicator, [&] {
     const bool writes = communicator.rank() == 0 && plan.tokenizer != nullptr;
     if (!writes) return;
-    const std::string warning = carry_tokenizer(options, *plan.tokenizer, tokenizer);
+    const std::string warning = carry_tokenizer(options, *plan.tokenizer, data.tokenizer, data.add_tokens);
     if (!warning.empty()) log.warn(warning);
   });
   export_model(options, policy.shape(), policy.params(), communicator);

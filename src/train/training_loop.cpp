@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "core/activity.hpp"
 #include "core/clock.hpp"
 #include "core/stop_request.hpp"
-#include "hf/export.hpp"
 #include "kernels/attention.hpp"
 #include "text/chat/chat_encoder.hpp"
 #include "train/checkpoint_model.hpp"
@@ -23,7 +23,7 @@ namespace llmtrain {
 
 namespace {
 
-/// Reads the files that belong to the initial weights, with the chat template that the deck names; on rank 0.
+/// Reads the files that belong to the initial weights; on rank 0.
 std::map<std::string, std::string> read_texts(const Config& config, Communicator& communicator) {
   std::map<std::string, std::string> texts;
   if (config.model.path.empty()) return texts;
@@ -31,11 +31,18 @@ std::map<std::string, std::string> read_texts(const Config& config, Communicator
     if (communicator.rank() != 0) return;
     const std::string& instead = config.source.instead;
     texts = instead.empty() ? model_texts(config.model.path) : CheckpointModel::texts(instead);
-    const std::string& name = config.chat.template_name;
-    if (name == "auto" || name == "none") return;
-    texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
   });
   return texts;
+}
+
+/// On rank 0; nothing for tasks without conversations.
+ChatExport read_chat(const Config& config, const Tokenizer* tokenizer, Communicator& communicator) {
+  ChatExport chat;
+  if (!instruction_tasks.contains(config.run.task) || tokenizer == nullptr) return chat;
+  throw_on_all_ranks(communicator, [&] {
+    if (communicator.rank() == 0) chat = export_chat(config.chat, *tokenizer, chat_source(config).folder);
+  });
+  return chat;
 }
 
 /// Those that every checkpoint stores.
@@ -72,7 +79,7 @@ TrainingLoop::TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& ru
       evaluation_(plan, progress_, runtime, log, config.evaluation, static_cast<uint64_t>(config.run.seed)),
       samples_(plan, progress_, runtime, log, config.log, static_cast<uint64_t>(config.run.seed)) {
   plan.models.start(runtime.communicator(), runtime.stream());
-  texts_ = read_texts(config, runtime.communicator());
+  export_.texts = read_texts(config, runtime.communicator());
   CheckpointOptions options;
   options.config = config.checkpoint;
   options.needs_best = config.needs_best();
@@ -80,9 +87,13 @@ TrainingLoop::TrainingLoop(const Config& config, TrainingPlan& plan, Runtime& ru
   options.deck = write_deck(config);
   options.attention = attention_backend(attention_library(), config);
   options.contents = std::move(contents);
-  options.texts = stored_texts(texts_);
+  options.texts = stored_texts(export_.texts);
   options.from = from;
-  if (config.checkpoint.export_model == CheckpointConfig::Export::none) texts_.clear();
+  if (config.checkpoint.export_model == CheckpointConfig::Export::none) {
+    export_ = {};
+  } else {
+    export_.chat = read_chat(config, plan.tokenizer.get(), runtime.communicator());
+  }
   checkpoints_.emplace(plan, progress_, hash_, runtime, log, stop_monitor, std::move(options));
   step_.before_update = [this] { checkpoints_->wait_for_update(); };
   step_.hash_if_due = [this](int64_t completed) {
@@ -208,8 +219,8 @@ int64_t TrainingLoop::finish(int64_t stop) {
     load_best_weights(plan_, *checkpoints_, progress_.best.step(), checkpoint.best_metric, completed_, runtime_, log_);
   }
   if (checkpoint.export_model != CheckpointConfig::Export::none) {
-    export_final_weights(plan_, checkpoint, RunDirectory::path_of(config_) + "/export", texts_, config_.data.tokenizer,
-                         runtime_.communicator(), log_);
+    export_final_weights(plan_, checkpoint, RunDirectory::path_of(config_) + "/export", std::move(export_),
+                         config_.data, runtime_.communicator(), log_);
   }
   log_.finish(progress_.best.stops()
                   ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

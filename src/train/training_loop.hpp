@@ -2,11 +2,11 @@
 // The loop over the steps of a run: a step; evaluations and samples that are due; a save if it is due; the end if it is
 // asked for.
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "hf/export.hpp"
 #include "params/planned_memory.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/run_evaluation.hpp"
@@ -49,7 +49,7 @@ class TrainingLoop {
   ParameterHash hash_;
   /// Texts in the folder of the initial weights, by file name, on rank 0: read at the start, since the folder may be
   /// gone at the end.
-  std::map<std::string, std::string> texts_;
+  ExportOptions export_;  ///< files and chat of the exported model; on rank 0, where the deck wants one
   TrainingStep step_;
   std::optional<RunCheckpoints> checkpoints_;
   RunEvaluation evaluation_;

@@ -118,6 +118,7 @@ TrainingPlan::TrainingPlan(const Config& config, const Dataset& data, const Rank
   }
   DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
   shape.trained = trained_rule(config);
+  shape.stored_rows = config.source.rows;
   models.add({.role = Role::policy,
               .shape = std::move(shape),
               .trains = true,

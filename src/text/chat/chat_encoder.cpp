@@ -311,4 +311,20 @@ void ChatEncoder::encode(const InstructionRow& row, EncodedRow& encoded) const {
                   tokenizer_.is_special(encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1]);
 }
 
+int32_t ChatEncoder::stop_id() const {
+  ChatEncoder encoder = *this;
+  encoder.config_.train_on = TrainOn::last;
+  Conversation row;
+  row.messages = {{{"role", "user"}, {"content", "Hello"}}, {{"role", "assistant"}, {"content", "Hi"}}};
+  EncodedRow encoded;
+  try {
+    encoder.encode(row, encoded);
+  } catch (const UserError&) {
+    return -1;
+  }
+  if (!encoded.stops) return -1;
+  const auto last = std::find(encoded.mask.rbegin(), encoded.mask.rend(), uint8_t{1});
+  return encoded.ids[static_cast<size_t>(encoded.mask.rend() - last) - 1];
+}
+
 }  // namespace llmtrain

@@ -31,6 +31,7 @@ namespace llmtrain {
 struct ModelSource {
   std::string checkpoint;  ///< checkpoint of the weights, if the folder is one or is a run
   int64_t tokens = 0;      ///< number of its embedding rows that are tokens
+  int64_t rows = 0;        ///< embedding rows in its files if data.add_tokens adds to them, otherwise 0
   std::string instead;     ///< set if the folder is gone: a checkpoint of the run that stores what resuming needs
 };
 

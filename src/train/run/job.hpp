@@ -24,6 +24,9 @@ bool open_directory(std::optional<RunDirectory>& directory, const Config& config
 /// Starts the watchdog for this run and adds its notes to config.notes. Collective.
 void watch_ranks(Config& config, Runtime& runtime);
 
+/// Returns [chat] and the folder where its templates are read: the tokenizer's, or else the model's.
+ChatSource chat_source(const Config& config);
+
 /// Loads the data of the deck and sets the vocabulary by it. Collective.
 Dataset load_data(Config& config, Communicator& communicator, const ProgressReport& report);
 
@@ -54,6 +57,8 @@ void print_model(RunLog& log, const Config& config, int64_t parameters, std::opt
 void print_memory(RunLog& log, const Arena& plan, Communicator& communicator);
 /// Prints what became of rows of conversations, and how many short documents are left out.
 void print_rows(RunLog& log, const Dataset& data);
+/// Warns of rows of conversations that would not teach what is meant, if there are any.
+void warn_of_rows(RunLog& log, const Dataset& data);
 /// Prints how much of the data is not used.
 void print_left_out(RunLog& log, const SampleCounts& counts);
 /// Warns how many samples have no target, if any. Collective: each rank counts its share.

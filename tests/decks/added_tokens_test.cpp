@@ -137,7 +137,7 @@ TEST_F(AddedTokensOfARun, AreCheckedAndNoted) {
   EXPECT_THAT(again.output, HasSubstr("vocab_size = 324"));
   const Outcome bytes = run("bytes", {"data.tokenizer=bytes", "--check"});
   EXPECT_EQ(bytes.exit_code, 78) << bytes.output;
-  EXPECT_THAT(bytes.output, HasSubstr("data.add_tokens: data.tokenizer = bytes takes no further tokens"));
+  EXPECT_THAT(bytes.output, HasSubstr("data.add_tokens: data.tokenizer = bytes takes no further tokens (data.add_tokens)"));
   EXPECT_EQ(run("twice", {"data.add_tokens=<a>, <a>", "--check"}).exit_code, 78);
 }
 

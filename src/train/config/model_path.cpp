@@ -154,8 +154,9 @@ ModelFolders ModelFolders::unpacked(const std::string& bytes) {
     facts.gone = numbers.at(1) != 0;
     folders.known_.emplace(std::move(folder), std::move(facts));
   }
-  message.take(count);
-  for (uint64_t i = 0; i < count.front(); ++i) {
+  std::vector<uint64_t> grown_count;
+  message.take(grown_count);
+  for (uint64_t i = 0; i < grown_count.front(); ++i) {
     std::string path;
     std::vector<int64_t> numbers;
     message.take(path);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -137,8 +138,58 @@ TEST_F(AddedTokensOfARun, AreCheckedAndNoted) {
   EXPECT_THAT(again.output, HasSubstr("vocab_size = 324"));
   const Outcome bytes = run("bytes", {"data.tokenizer=bytes", "--check"});
   EXPECT_EQ(bytes.exit_code, 78) << bytes.output;
-  EXPECT_THAT(bytes.output, HasSubstr("data.add_tokens: data.tokenizer = bytes takes no further tokens (data.add_tokens)"));
+  EXPECT_THAT(bytes.output,
+              HasSubstr("data.add_tokens: data.tokenizer = bytes takes no further tokens (data.add_tokens)"));
   EXPECT_EQ(run("twice", {"data.add_tokens=<a>, <a>", "--check"}).exit_code, 78);
+}
+
+// llmtool prepare makes the token file that the run makes; split keeps rows whole, in text and in token files.
+TEST_F(AddedTokensOfARun, PreparedAndSplitDataAreThoseOfTheRun) {
+  const std::string one = ledger("one", {"run.max_steps=3"});
+  const std::string prepared = (folder / "prepared.h5").string();
+  const Outcome outcome = llmtool({"prepare", "--input", file("messages.jsonl"), "--tokenizer", file("model"),
+                                   "--template", file("added_tokens.jinja"), "--add-tokens",
+                                   "<|user|>,<|bot|>,<|im_end|>,<|stop|>", "--output", prepared});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("40 rows of conversations"));
+  EXPECT_EQ(ledger("prepared", {"run.max_steps=3", "data.train=" + prepared}), one);
+  EXPECT_NE(ledger("control", {"run.max_steps=3", "chat.train_on=last"}), one);
+
+  for (const auto& [input, ending] : {std::pair(prepared, ".h5"), {file("messages.jsonl"), ".jsonl"}}) {
+    const std::string train = (folder / "train").string() + ending, held = (folder / "held").string() + ending;
+    const Outcome split = llmtool({"split", "--input", input, "--train", train, "--validation", held});
+    EXPECT_EQ(split.exit_code, 0) << split.output;
+    const Outcome halves =
+        run("halves" + std::string(ending), {"run.max_steps=1", "data.train=" + train, "data.validation=" + held});
+    EXPECT_EQ(halves.exit_code, 0) << halves.output;
+    EXPECT_THAT(halves.output, HasSubstr("36 rows of conversations"));
+    EXPECT_THAT(halves.output, HasSubstr("36 rows are few"));
+  }
+  const std::string broken = (folder / "broken.jsonl").string();
+  write_file(broken, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"
+                     "\n{]\n");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"prepare", "--input", broken, "--tokenizer", file("model"), "--output", prepared,
+                                 "--force"},
+        {"split", "--input", broken, "--train", (folder / "a.jsonl").string(), "--validation",
+         (folder / "b.jsonl").string()}}) {
+    const Outcome refused = llmtool(command);
+    EXPECT_EQ(refused.exit_code, 65) << refused.output;
+    EXPECT_THAT(refused.output, HasSubstr("broken.jsonl:2: "));
+  }
+}
+
+// The start of a run tells of a template for another tokenizer, and of rows that truncation empties.
+TEST_F(AddedTokensOfARun, AreMissedByTheTemplate) {
+  const Outcome split = run("split", {"run.max_steps=1", "data.add_tokens=<|user|>, <|bot|>"});
+  EXPECT_THAT(split.output, HasSubstr("the template writes <|stop|>, which is not one token of this tokenizer"));
+  EXPECT_THAT(split.output, HasSubstr("40 of 40 rows train no stop token at their end"));
+  const Outcome whole = run("whole", {"run.max_steps=1"});
+  EXPECT_EQ(whole.exit_code, 0) << whole.output;
+  EXPECT_EQ(whole.output.find("the template writes"), std::string::npos) << whole.output;
+  EXPECT_EQ(whole.output.find("no stop token"), std::string::npos) << whole.output;
+  const Outcome cut = run("cut", {"run.max_steps=1", "batch.sequence_length=16"});
+  EXPECT_THAT(cut.output, HasSubstr("conversations lose all tokens to train on when they are truncated"));
 }
 
 }  // namespace

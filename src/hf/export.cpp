@@ -272,6 +272,7 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
   if (tokenizer.eos_id() >= 0) options.ids.eos = {tokenizer.eos_id()};
   options.save_tokenizer = [&tokenizer](const std::string& folder) { save_tokenizer(tokenizer, folder); };
   std::error_code ignored;
+  if (path.empty()) return "";
   const std::filesystem::path place(path);
   const bool is_folder = std::filesystem::is_directory(place, ignored);
   if (!is_folder && !std::filesystem::is_regular_file(place, ignored)) {

@@ -35,9 +35,10 @@ struct ExportOptions {
 std::map<std::string, std::string> tokenizer_texts(const std::string& folder);
 
 /// Lets the export have this tokenizer: nothing to do where its files are those in options.texts, however its folder
-/// was named; else they take the place of those there. `path` is what the deck names, a file or a folder: its further
-/// files come along where it is still that of the tokenizer, to which the run added the tokens `added`. Where it has no
-/// chat template the model's stays. Returns which files could not come along, as a warning, or "".
+/// was named; else they take the place of those there. `path` is what the deck names, a file or a folder, or empty for
+/// a tokenizer of the run's own: its further files come along where it is still that of the tokenizer, to which the run
+/// added the tokens `added`. Where it has no chat template the model's stays. Returns which files could not come along,
+/// as a warning, or "".
 std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, const std::string& path,
                             const std::vector<std::string>& added = {});
 

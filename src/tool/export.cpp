@@ -61,8 +61,9 @@ void export_checkpoint(const std::string& path, const std::string& tokenizer_pat
   if (tokenizer != nullptr) {
     const Config deck = load_config(manifest.deck, path + "/manifest.json: deck", {}, DeckFiles::recorded);
     const bool named = !tokenizer_path.empty();
+    const std::string& of_deck = deck.data.has_tokenizer_files() ? deck.data.tokenizer : tokenizer_path;
     const std::string warning =
-        carry_tokenizer(options, *tokenizer, named ? tokenizer_path : deck.data.tokenizer, deck.data.add_tokens);
+        carry_tokenizer(options, *tokenizer, named ? tokenizer_path : of_deck, deck.data.add_tokens);
     options.chat = chat_of(deck, *tokenizer, tokenizer_path);
     if (named && !warning.empty()) {
       throw UserError(

@@ -65,7 +65,8 @@ void export_final_weights(TrainingPlan& plan, const CheckpointConfig& config, co
   throw_on_all_ranks(communicator, [&] {
     const bool writes = communicator.rank() == 0 && plan.tokenizer != nullptr;
     if (!writes) return;
-    const std::string warning = carry_tokenizer(options, *plan.tokenizer, data.tokenizer, data.add_tokens);
+    const std::string warning =
+        carry_tokenizer(options, *plan.tokenizer, data.has_tokenizer_files() ? data.tokenizer : "", data.add_tokens);
     if (!warning.empty()) log.warn(warning);
   });
   export_model(options, policy.shape(), policy.params(), communicator);

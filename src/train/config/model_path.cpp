@@ -205,7 +205,7 @@ void grow_vocabulary(DeckLoader& deck, Config& config, ModelFolders& folders, st
   if (!deck.sound({key, "data.tokenizer", "data.add_tokens"})) return;
   try {
     const ModelFolders::GrownTokenizer& grown = folders.grow(path, config.data.add_tokens);
-    if (!grown.known.empty()) {
+    if (!grown.known.empty() && config.data.tokenizer_from.empty()) {
       deck.note("data.add_tokens", fmt::format("{} has {} already", path, joined(grown.known, ", ")));
     }
     if (!loaded || grown.tokens <= loaded->vocab_size) return;

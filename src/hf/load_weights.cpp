@@ -96,11 +96,15 @@ class Loader {
     const ParamStore::Shard shard = params_.shard(w.unit);
     const int64_t first = w.first - shard.begin;
     int64_t bytes = 0;
-    if (!shard.master.empty()) {
-      float* to = shard.master.as<float>() + first;
+    if (!shard.master().empty()) {
+      float* to = shard.master().as<float>() + first;
       bytes = read_slice(w.slice, w.begin, w.end, to);
       add_hash(w, w.begin, to, w.end - w.begin);
       return bytes;
+    }
+    if (w.slice.transposed && !w.key) {
+      const Tensor to = shard.weights.rows(first, w.end - w.begin);
+      return read_transposed(w.slice, w.begin, w.end, to.dtype, to.data);
     }
     const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
     std::vector<float> values(static_cast<size_t>(piece));
@@ -164,7 +168,7 @@ class Loader {
       });
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
-        params_.write_state(w.unit, StateKind::master, w.first, w.end - w.begin, buffers[i].data(), stream);
+        params_.write_state(w.unit, master_plane, w.first, w.end - w.begin, buffers[i].data(), stream);
       }
       pause();
     }
@@ -222,7 +226,7 @@ class Loader {
   void write_values(int unit, int64_t at, int64_t count, const float* values, Stream& stream) {
     const ParamStore::Shard shard = params_.shard(unit);
     if (!writes_directly()) {
-      params_.write_state(unit, StateKind::master, at, count, values, stream);
+      params_.write_state(unit, master_plane, at, count, values, stream);
     } else if (!shard.master.empty()) {
       std::copy_n(values, count, shard.master.as<float>() + (at - shard.begin));
     } else {
@@ -231,7 +235,7 @@ class Loader {
     }
   }
 
-  bool writes_directly() const { return device_memory_is_host() && !params_.is_offloaded(StateKind::master); }
+  bool writes_directly() const { return device_memory_is_host() && !params_.is_offloaded(master_plane); }
 
   /// Every rank compares its share of the two matrices.
   void compare_tied_head(const FolderHandle& folder, int threads, const Pause& pause) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <string>
 
 #include "layers/attention.hpp"
@@ -69,6 +70,9 @@ struct Block {
     post_attention.visit_saved(s.post_attention, compute, rows, f, ".post_attention");
     post_mlp.visit_saved(s.post_mlp, compute, rows, f, ".post_mlp");
   }
+  std::array<const Linear*, 4> linear_layers() const {
+    return {&attention.qkv, &attention.projection, &mlp.up, &mlp.down};
+  }
   int64_t scratch_bytes(DType compute, int64_t rows, Recompute level) const;
   int64_t workspace_bytes(DType compute, int64_t rows, bool training) const;
 
@@ -97,10 +101,12 @@ struct Block {
     bool again() const { return output.empty(); }
     bool computes(const Tensor& kept_tensor) const { return !again() || kept_tensor.empty(); }
   };
+  /// Dtype of the branches' outputs.
+  DType branch_type(DType compute) const { return sandwich ? DType::f32 : compute; }
   DType compute_type(const Context& ctx) const { return mlp.up.weight.weight(ctx).dtype; }
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
-  void project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
-  void project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
+  void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
+  void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;

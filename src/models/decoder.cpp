@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/elementwise.hpp"
+#include "layers/adapted_linear.hpp"
 #include "models/models.hpp"
 
 namespace llmtrain {
@@ -151,9 +152,9 @@ Attention Decoder::declare_attention(UnitBuilder& unit, int layer) const {
   } else {
     qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};
   }
-  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std);
+  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std, shape_.adapters);
   attention.projection = Linear::declare(unit, {part(names.projection, layer, c.d_model)}, queries,
-                                         c.attention_output_bias, shape_.projection_std);
+                                         c.attention_output_bias, shape_.projection_std, shape_.adapters);
   return attention;
 }
 
@@ -168,8 +169,9 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
   }
   Mlp mlp;
   mlp.activation = kind_of(c.activation);
-  mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std);
-  mlp.down = Linear::declare(unit, {part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std);
+  mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std, shape_.adapters);
+  mlp.down = Linear::declare(unit, {part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std,
+                             shape_.adapters);
   return mlp;
 }
 
@@ -297,6 +299,23 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
     embedding_.backward(ctx, *batch, dx, shape_.config.tie_embeddings);
   }
   embedding_units_.reduce(params);
+}
+
+void Decoder::set_magnitudes(ParamStore& params, Stream& stream) const {
+  bool any = false;
+  for (const Block& block : blocks_) {
+    const UnitGroup& units = block_units(block.layer);
+    units.acquire(params);
+    for (const Linear* layer : block.linear_layers()) {
+      if (!layer->has_magnitudes()) continue;
+      llmtrain::set_magnitudes(*layer, params, stream);
+      any = true;
+    }
+    units.release(params);
+  }
+  if (!any) return;
+  params.round_masters();
+  params.publish_weights();
 }
 
 /// Gathers the hidden states of these rows. Rows move to the front in ascending order, so that no move overwrites a

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/adapter.hpp"
 #include "layers/block.hpp"
 #include "layers/embedding.hpp"
 #include "layers/head.hpp"
@@ -32,7 +33,8 @@ struct DecoderShape {
   bool final_norm = true;        ///< false for post-norm models, which already end with a norm
   double projection_std = 0.02;  ///< initial standard deviation of matrices that write to the residual stream
   DecoderNames names;
-  TrainedRule trained;  ///< empty: every parameter is trained
+  TrainedRule trained;   ///< empty: every parameter is trained
+  AdapterRule adapters;  ///< of the linear layers of all blocks; adapters are trained whatever `trained` says
 
   /// True for tensors with a row for each token: the embedding and the head.
   bool has_row_per_token(const std::string& tensor) const {
@@ -56,6 +58,9 @@ class Decoder : public Model {
   bool can_cache() const override { return !rope_.by_length(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
   double flops_per_token(int64_t sequence_length) const override;
+  /// Sets the magnitudes of all adapters (DoRA) to the norms of the base model's rows, so that the model starts as the
+  /// base; called once its weights are there. Collective.
+  void set_magnitudes(ParamStore& params, Stream& stream) const;
 
  private:
   void declare_units();

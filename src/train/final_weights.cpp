@@ -16,7 +16,7 @@ namespace {
 /// The part of a checkpoint that is read.
 struct MasterWeights : StoreState {
   using StoreState::StoreState;
-  bool wants(StateKind kind) const override { return kind == StateKind::master; }
+  bool wants(size_t plane) const override { return plane == master_plane; }
 };
 
 }  // namespace

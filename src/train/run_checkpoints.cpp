@@ -47,13 +47,13 @@ RunCheckpoints::RunCheckpoints(TrainingPlan& plan, RunProgress& progress, Parame
       log_(log),
       stop_monitor_(stop_monitor),
       options_(std::move(options)) {
-  std::span<float> copy;
-  const int64_t copied = plan.copied_elements;
+  std::span<uint8_t> copy;
+  const int64_t copied = plan.copied_bytes;
   if (!plan.state_copy.empty()) {
-    copy = {plan.state_copy.as<float>(), static_cast<size_t>(copied)};
+    copy = {plan.state_copy.as<uint8_t>(), static_cast<size_t>(copied)};
   } else if (copied > 0) {
-    host_copy_ = PinnedBuffer(copied * state_bytes);
-    copy = {static_cast<float*>(host_copy_.data()), static_cast<size_t>(copied)};
+    host_copy_ = PinnedBuffer(copied);
+    copy = {static_cast<uint8_t*>(host_copy_.data()), static_cast<size_t>(copied)};
   }
   saver_.emplace(options_.config, folder(), plan.params(), stream_, copy, communicator_, log, options_.from);
   throw_on_all_ranks(communicator_, [&] {

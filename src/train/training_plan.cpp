@@ -66,6 +66,7 @@ ParamStoreOptions offload_options(const Config& config) {
   options.offload_optimizer = config.parallel.offload_optimizer;
   options.offload_parameters = config.parallel.offload_parameters;
   options.offload_path = config.parallel.offload_path;
+  options.states = make_optimizer(config.optimizer)->states();
   return options;
 }
 
@@ -131,9 +132,9 @@ TrainingPlan::TrainingPlan(const Config& config, const Dataset& data, const Rank
   plan_buffers(buffers, arena, config, std::ssize(objective->metrics()), updates_on_device, rows, segments);
   // If checkpoints are saved only on request, a save may delay an update: no copy is needed.
   const bool copies = config.checkpoint.saves() || config.needs_best();
-  copied_elements = copies ? std::min(Snapshot::elements(params()), config.checkpoint.buffer / state_bytes) : 0;
-  if (device_memory_is_host() && copied_elements > 0) {
-    arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::f32, {copied_elements});
+  copied_bytes = copies ? std::min(Snapshot::bytes(params()), config.checkpoint.buffer) : 0;
+  if (device_memory_is_host() && copied_bytes > 0) {
+    arena.add(state_copy, MemoryCategory::workspace, "checkpoint.buffer", DType::u8, {copied_bytes});
   }
   if (prompts.empty()) return;
   const int64_t context = std::min(config.batch.sequence_length, train.max_rows());

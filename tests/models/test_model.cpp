@@ -4,6 +4,7 @@
 #include <array>
 
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
 
@@ -79,13 +80,17 @@ Rows document_of(const Rows& rows, size_t document) {
   return {cut(rows.ids), cut(rows.positions), cut(rows.targets), {0, end - begin}};
 }
 
-TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute)
-    : shape_(shape), model_(std::make_unique<Decoder>(shape)) {
+TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows, Recompute recompute,
+                     const Ranks& ranks)
+    : communicator_(ranks.communicator != nullptr ? *ranks.communicator : communicator()),
+      shape_(shape),
+      model_(std::make_unique<Decoder>(shape)) {
   ParamStoreOptions options;
   options.compute = compute;
   options.groups = 8;
-  options.rank = communicator().rank();
-  options.size = communicator().size();
+  options.rank = communicator_.rank();
+  options.size = communicator_.size();
+  options.zero_stage = ranks.zero_stage;
   params_ = std::make_unique<ParamStore>(model_->units(), options);
   params_->plan(arena_);
   model_->plan(arena_, {compute, max_rows, true, recompute});
@@ -106,7 +111,7 @@ TestModel::TestModel(const DecoderShape& shape, DType compute, int64_t max_rows,
   memory_ = DeviceBuffer(arena_.bytes());
   arena_.commit(memory_.data());
   workspace_.emplace(arena_.workspace());
-  params_->start(communicator(), stream());
+  params_->start(communicator_, stream());
   params_->initialize(42);
   model_->start(stream());
   ctx_ = std::make_unique<Context>(Context{*params_, arena_, stream(), 42, 0, false});
@@ -123,7 +128,7 @@ void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
         whole.insert(whole.end(), found->second.begin(), found->second.end());
       }
       LLMTRAIN_CHECK(static_cast<int64_t>(whole.size()) == spec.params[p].numel(), "shape of " + spec.params[p].name);
-      params_->set_parameter(unit, static_cast<int>(p), whole.data());
+      test::set_parameter(*params_, unit, static_cast<int>(p), whole.data());
     }
   }
   params_->publish_weights();
@@ -147,7 +152,7 @@ std::map<std::string, std::vector<float>> TestModel::parameters() {
     const UnitSpec& spec = params_->spec(unit);
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
-      params_->gather_parameter(unit, static_cast<int>(p), whole.data());
+      test::gather_parameter(*params_, unit, static_cast<int>(p), whole.data());
       slice_into(out, spec.params[p], whole.data());
     }
   }
@@ -155,7 +160,7 @@ std::map<std::string, std::vector<float>> TestModel::parameters() {
 }
 
 std::map<std::string, std::vector<float>> TestModel::gradients() {
-  LLMTRAIN_CHECK(communicator().size() == 1, "gradients are read whole from one rank's shard");
+  LLMTRAIN_CHECK(communicator_.size() == 1, "gradients are read whole from one rank's shard");
   std::map<std::string, std::vector<float>> out;
   for (int unit = 0; unit < params_->unit_count(); ++unit) {
     if (!params_->trained(unit)) continue;
@@ -225,7 +230,7 @@ double TestModel::differentiate(const std::vector<Rows>& batches) {
     model_->backward(*ctx_, &batch);
   }
   params_->finish_gradients();
-  communicator().sum(loss);
+  communicator_.sum(loss);
   return -loss.value();
 }
 

@@ -6,9 +6,11 @@
 #include <bit>
 #include <filesystem>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "parallel/toy_model.hpp"
 #include "params/param_store.hpp"
 #include "params/planned_memory.hpp"
@@ -41,7 +43,7 @@ class ToyTrainer {
     store_.start(communicator(), stream());
     for (int u = 0; u < store_.unit_count(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
-        store_.set_parameter(u, static_cast<int>(p), expected_[static_cast<size_t>(u)][p].data());
+        test::set_parameter(store_, u, static_cast<int>(p), expected_[static_cast<size_t>(u)][p].data());
       }
     }
     store_.publish_weights();
@@ -157,16 +159,17 @@ class ToyTrainer {
   void update_shards() {
     store_.update([this](int u, const ParamStore::Shard& shard) {
       EXPECT_EQ(shard.gradient.numel(), shard.end - shard.begin);
-      Values master = read(shard.master), m = read(shard.m), v = read(shard.v), g = read(shard.gradient);
+      const auto& [master_data, m_data, v_data] = std::tie(shard.states[0], shard.states[1], shard.states[2]);
+      Values master = read(master_data), m = read(m_data), v = read(v_data), g = read(shard.gradient);
       count_dirty_padding(u, shard.begin, g);
       std::vector<bf16> rounded(master.size());
       for (size_t i = 0; i < master.size(); ++i) {
         update(master[i], m[i], v[i], g[i]);
         rounded[i] = bf16(master[i]);
       }
-      write(shard.master, master.data());
-      write(shard.m, m.data());
-      write(shard.v, v.data());
+      write(master_data, master.data());
+      write(m_data, m.data());
+      write(v_data, v.data());
       if (!shard.weights.empty()) write(shard.weights, rounded.data());
     });
   }
@@ -187,7 +190,7 @@ class ToyTrainer {
     result_.parameters = initial_parameters(units_);
     for (int u = 0; u < store_.unit_count(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
-        store_.gather_parameter(u, static_cast<int>(p), result_.parameters[static_cast<size_t>(u)][p].data());
+        test::gather_parameter(store_, u, static_cast<int>(p), result_.parameters[static_cast<size_t>(u)][p].data());
       }
     }
   }

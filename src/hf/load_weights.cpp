@@ -227,8 +227,8 @@ class Loader {
     const ParamStore::Shard shard = params_.shard(unit);
     if (!writes_directly()) {
       params_.write_state(unit, master_plane, at, count, values, stream);
-    } else if (!shard.master.empty()) {
-      std::copy_n(values, count, shard.master.as<float>() + (at - shard.begin));
+    } else if (!shard.master().empty()) {
+      std::copy_n(values, count, shard.master().as<float>() + (at - shard.begin));
     } else {
       const Tensor to = shard.weights.rows(at - shard.begin, count);
       round_to(to.dtype, values, count, to.data);

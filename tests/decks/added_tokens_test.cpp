@@ -104,7 +104,7 @@ TEST_F(AddedTokensOfARun, BeginAsTheMean) {
     const std::vector<float> values = values_of(folder / "first" / "export", tensor);
     const std::vector<float> old = values_of(file("model"), tensor), mean = expected[key];
     ASSERT_EQ(values.size(), old.size() + 3 * mean.size());
-    EXPECT_TRUE(std::equal(old.begin(), old.end(), values.begin()));
+    for (size_t i = 0; i < old.size(); ++i) EXPECT_NEAR(values[i], old[i], 1e-20);  // the step is smaller
     for (size_t i = old.size(); i < values.size(); ++i) EXPECT_NEAR(values[i], mean[i % mean.size()], 1e-8);
   }
 }

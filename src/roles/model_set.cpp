@@ -56,7 +56,10 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream) {
   }
   const NameSet trained = trained_names(params_);
   LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream, part ? &trained : nullptr);
-  if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
+  if (part) {
+    frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash, 0,
+               spec_.shape.stored_rows};
+  }
   return {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
 }
 
@@ -70,9 +73,11 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
   } else if (manifest.frozen) {
     NameSet trained;
     for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
+    DecoderShape shape = spec_.shape;
+    shape.stored_rows = manifest.frozen->rows;
     LoadReport report;
     try {
-      report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, &trained);
+      report = load_weights(manifest.frozen->path, shape, params_, communicator, stream, &trained);
     } catch (const UserError& error) {  // the same on all ranks
       if (error.code() == ExitCode::stopped) throw;
       throw UserError(error.code(), fmt::format("{}: its frozen weights, which it does not contain, cannot be read. {}",

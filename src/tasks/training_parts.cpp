@@ -108,6 +108,7 @@ std::unique_ptr<TrainingPlan> make_training_plan(const Config& config, const Dat
   const int64_t rows = std::max(parts.train.max_rows(), parts.validation ? parts.validation->max_rows() : int64_t{0});
   DecoderShape shape = decoder_shape(config.model, softmax_rows(config.model, data));
   shape.trained = trained_rule(config.run, config.freeze, config.model);
+  shape.stored_rows = config.source.rows;
   RoleSpec policy{.role = Role::policy,
                   .shape = std::move(shape),
                   .trains = true,
@@ -135,25 +136,26 @@ TrainingOptions training_options(const Config& config, const TrainingPlan& plan)
                           .deck = write_deck(config)},
           .compute = compute_dtype(config.precision),
           .overwrite = config.run.overwrite,
-          .tokenizer = config.data.tokenizer};
+          .tokenizer = config.data.has_tokenizer_files() ? config.data.tokenizer : "",
+          .added_tokens = config.data.add_tokens};
 }
 
-void read_model_texts(TrainingOptions& options, const std::string& path, const ModelSource& source,
-                      const ChatConfig& chat, Communicator& communicator) {
-  if (path.empty()) return;
+void read_export_files(TrainingOptions& options, const Config& config, const Tokenizer* tokenizer,
+                       Communicator& communicator) {
   throw_on_all_ranks(communicator, [&] {
     if (communicator.rank() != 0) return;
-    std::map<std::string, std::string> texts =
-        source.instead.empty() ? model_texts(path) : CheckpointModel::texts(source.instead);
+    std::map<std::string, std::string> texts;
+    if (const std::string& path = config.model.path; !path.empty()) {
+      texts = config.source.instead.empty() ? model_texts(path) : CheckpointModel::texts(config.source.instead);
+    }
     for (const char* name : {"config.json", "generation_config.json"}) {
       if (const auto text = texts.find(name); text != texts.end()) options.checkpoints.texts.insert(*text);
     }
     if (options.checkpoints.config.export_model == CheckpointConfig::Export::none) return;
-    const std::string& name = chat.template_name;
-    if (name != "auto" && name != "none") {
-      texts["chat_template.jinja"] = find_chat_templates(name, "").front().source;
-    }
-    options.texts = std::move(texts);
+    options.exported.texts = std::move(texts);
+    if (!instruction_tasks.contains(config.run.task) || tokenizer == nullptr) return;
+    const ChatSource source = chat_source(config.chat, config.data, config.model.path);
+    options.exported.chat = export_chat(config.chat, *tokenizer, source.folder);
   });
 }
 

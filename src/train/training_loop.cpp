@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "core/activity.hpp"
@@ -163,8 +164,8 @@ int64_t TrainingLoop::finish(int64_t stop) {
     load_best_weights(run_, *checkpoints_, checkpoint.best_metric, completed_);
   }
   if (checkpoint.export_model != CheckpointConfig::Export::none) {
-    export_final_weights(run_, checkpoint, options_.checkpoints.directory + "/export", options_.texts,
-                         options_.tokenizer);
+    options_.exported.output = options_.checkpoints.directory + "/export";
+    export_final_weights(run_, checkpoint, std::move(options_.exported), options_.tokenizer, options_.added_tokens);
   }
   run_.log.finish(progress_.best.stops()
                       ? fmt::format("stopped early after {} steps: {} evaluations without a better {}", completed_,

@@ -119,6 +119,10 @@ Block Decoder::declare_block(int layer) {
   }
   block.attention = declare_attention(unit, layer);
   block.mlp = declare_mlp(unit, layer);
+  size_t index = static_cast<size_t>(layer) * linear_layers_of_block;
+  for (Linear* linear : {&block.attention.qkv, &block.attention.projection, &block.mlp.up, &block.mlp.down}) {
+    linear->kept_norms = index++;
+  }
   block_units_.push_back(unit.group());
   return block;
 }
@@ -211,6 +215,13 @@ void Decoder::plan(Arena& arena, const PassPlan& passes) {
 void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const {
   const ModelConfig& c = shape_.config;
   cache.plan(arena, c.n_layers, compute, sequences, positions, 2 * c.n_kv_heads * c.head_dim);
+  cache.norms.resize(blocks_.size() * linear_layers_of_block);
+  for (const Block& block : blocks_) {
+    for (const Linear* layer : block.linear_layers()) {
+      if (!layer->has_magnitudes()) continue;
+      arena.add(cache.norms[layer->kept_norms], MemoryCategory::activations, "norms", DType::f32, {layer->out});
+    }
+  }
 }
 
 void Decoder::start(Stream& stream) { rope_.start(stream); }

@@ -169,6 +169,24 @@ TEST(GenerationWithAdapters, WithACacheEqualsThatWithout) {
   }
 }
 
+TEST(GenerationWithAdapters, BitsOfATextDoNotDependOnTheOthers) {
+  const std::vector<std::string> keys = {"model.family=llama"};
+  GenerationRequest request = request_of(6);
+  request.sampling.temperature = 0;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    for (const bool dora : {false, true}) {
+      Machine machine(keys, compute, 5, 48, true, every_layer(dora));
+      const auto together = machine.logits(request);
+      for (size_t p = 0; p < request.prompts.size(); ++p) {
+        GenerationRequest alone = request;
+        alone.prompts = {request.prompts[p]};
+        EXPECT_EQ(machine.logits(alone)[0], together[p]) << "prompt " << p << ", " << name_of(compute);
+      }
+      EXPECT_NE(machine.logits(request, true), together) << "control: products like those of training";
+    }
+  }
+}
+
 class Generation : public testing::TestWithParam<std::vector<std::string>> {};
 
 TEST_P(Generation, WithACacheEqualsThatWithout) {

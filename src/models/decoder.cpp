@@ -253,11 +253,11 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
     if (batch != nullptr) cast(first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), ctx.stream);
     return;
   }
-  ctx.params.acquire(final_norm_.weight.unit);
+  final_norm_.acquire(ctx.params);
   if (batch != nullptr) {
     final_norm_.forward(ctx, first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), final_saved_);
   }
-  ctx.params.release(final_norm_.weight.unit);
+  final_norm_.release(ctx.params);
 }
 
 void Decoder::score(Context& ctx, const Batch* batch, const TokenStatistics& statistics) {
@@ -285,10 +285,10 @@ void Decoder::backward(Context& ctx, const Batch* batch) {
   const int64_t n = batch != nullptr ? batch->tokens : 0;
   const Tensor dx = first_rows(gradient_, n);
   if (final_gradient() && shape_.final_norm) {
-    params.acquire(final_norm_.weight.unit);
+    final_norm_.acquire(params);
     if (batch != nullptr)
       final_norm_.backward(ctx, dx, first_rows(hidden_, n), first_rows(output_, n), final_saved_, false);
-    params.release(final_norm_.weight.unit);
+    final_norm_.release(params);
   } else if (final_gradient() && batch != nullptr) {
     cast(dx, first_rows(hidden_, n), ctx.stream);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/freeze.hpp"
+#include "models/lora.hpp"
 #include "models/models.hpp"
 #include "text/token_rows.hpp"
 #include "train/saver.hpp"
@@ -70,8 +71,15 @@ ParamStoreOptions offload_options(const Config& config) {
 }
 
 TrainedRule trained_rule(const Config& config) {
-  if (config.run.finetuning == RunConfig::Finetuning::full) return {};
-  return freeze_rule(config.freeze, config.model);
+  switch (config.run.finetuning) {
+    case RunConfig::Finetuning::lora:
+      return lora_trained_rule(config.lora, config.model);
+    case RunConfig::Finetuning::freeze:
+      return freeze_rule(config.freeze, config.model);
+    case RunConfig::Finetuning::full:
+      break;
+  }
+  return {};
 }
 
 std::vector<std::vector<int32_t>> encode_prompts(const Config& config, const Tokenizer* tokenizer) {

@@ -53,21 +53,35 @@ void mark_unused(DeckLoader& deck, const DeckKeys& keys, Task task) {
   }
 }
 
-void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, const Config& config) {
+/// Keys of a section that describes another way of fine-tuning.
+void mark_unused(DeckLoader& deck, const DeckKeys& keys, std::string_view section) {
+  for (const std::string_view name : keys.names_in(section)) {
+    deck.unused(fmt::format("{}.{}", section, name), fmt::format("no effect without run.finetuning = {}", section));
+  }
+}
+
+void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config) {
   if (!trains(config.run.task)) return;
-  if (config.run.finetuning == RunConfig::Finetuning::freeze) {
-    if (!config.source.instead.empty()) {
-      deck.fail("model.path",
-                config.model.path +
-                    ": the folder is gone, but the run needs its frozen weights, which are "
-                    "not in its checkpoints: restore the folder",
-                ExitCode::missing_input);
-    }
-    return config.freeze.resolve(deck, config.model);
+  using Finetuning = RunConfig::Finetuning;
+  const Finetuning kind = config.run.finetuning;
+  if (kind != Finetuning::full && !config.source.instead.empty()) {
+    deck.fail("model.path",
+              config.model.path +
+                  ": the folder is gone, but the run needs its frozen weights, which are "
+                  "not in its checkpoints: restore the folder",
+              ExitCode::missing_input);
   }
-  for (const std::string_view name : keys.names_in("freeze")) {
-    deck.unused("freeze." + std::string(name), "no effect without run.finetuning = freeze");
+  if (kind == Finetuning::freeze) {
+    config.freeze.resolve(deck, config.model);
+  } else {
+    mark_unused(deck, keys, "freeze");
   }
+  if (kind == Finetuning::lora) return config.lora.resolve(deck, config.model);
+  for (const std::string_view name : keys.names_in("lora")) {
+    const std::string key = fmt::format("lora.{}", name);
+    if (deck.given(key)) deck.fail(key, "needs run.finetuning = lora");
+  }
+  mark_unused(deck, keys, "lora");
 }
 
 void resolve_tokenizer_task(DeckLoader& deck, Config& config) {
@@ -140,6 +154,7 @@ std::string too_few_rows(int64_t rows, int64_t vocabulary) {
 void Config::visit(DeckKeys& keys) {  // in the order in which a user meets them
   run.visit(keys);
   model.visit(keys);
+  lora.visit(keys);
   freeze.visit(keys);
   data.visit(keys);
   chat.visit(keys);

@@ -12,6 +12,7 @@
 #include "layers/memory_config.hpp"
 #include "metrics/log_config.hpp"
 #include "models/freeze_config.hpp"
+#include "models/lora_config.hpp"
 #include "models/model_config.hpp"
 #include "optim/optimizer_config.hpp"
 #include "optim/precision_config.hpp"
@@ -38,6 +39,7 @@ struct ModelSource {
 struct Config {
   RunConfig run;
   ModelConfig model;
+  LoraConfig lora;
   FreezeConfig freeze;
   DataConfig data;
   ChatConfig chat;

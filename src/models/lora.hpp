@@ -1,0 +1,32 @@
+#pragma once
+// The rule of [lora]: which modules are adapted and which parameters of the model are trained beside the adapters, as
+// PEFT chooses them by the names of the model's files.
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layers/adapter.hpp"
+#include "models/lora_config.hpp"
+#include "models/model_config.hpp"
+
+namespace llmtrain {
+
+struct LoraPart {
+  std::map<std::string, AdapterShape, std::less<>> modules;  ///< adapted ones, by name
+  std::set<std::string, std::less<>> trained;                ///< names of the model's own tensors that are trained
+  bool trains_tied_head = false;                             ///< the trained embedding is the head's matrix too
+  std::vector<std::pair<std::string, std::string>> errors;   ///< key of [lora], and what is wrong with it
+  std::vector<std::pair<std::string, std::string>> notes;
+};
+
+/// Sizes of the model do not matter, and may be unknown.
+LoraPart choose_adapters(const LoraConfig& config, const ModelConfig& model);
+
+/// Rules of a configuration without errors.
+AdapterRule adapter_rule(const LoraConfig& config, const ModelConfig& model);
+TrainedRule lora_trained_rule(const LoraConfig& config, const ModelConfig& model);
+
+}  // namespace llmtrain

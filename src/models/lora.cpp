@@ -26,10 +26,12 @@ std::string_view parent_of(std::string_view name) {
   return name.substr(0, dot == std::string_view::npos ? 0 : dot);
 }
 
+std::string_view last_part(std::string_view module) { return module.substr(module.rfind('.') + 1); }
+
 /// Last parts of the names, such as q_proj.
 NameSet last_parts(const NameSet& modules) {
   NameSet parts;
-  for (const std::string& module : modules) parts.insert(module.substr(module.rfind('.') + 1));
+  for (const std::string& module : modules) parts.emplace(last_part(module));
   return parts;
 }
 
@@ -64,8 +66,7 @@ class LayerFinder {
  public:
   explicit LayerFinder(const std::vector<std::string>& patterns) {
     for (const std::string& pattern : patterns) {
-      patterns_.push_back(
-          std::make_unique<PythonRegex>("(?:.*?\\.)?(?:" + pattern + ")\\.(?=\\d+\\.)", ""));
+      patterns_.push_back(std::make_unique<PythonRegex>("(?:.*?\\.)?(?:" + pattern + ")\\.(?=\\d+\\.)", ""));
     }
   }
 
@@ -105,6 +106,7 @@ class AdapterChooser {
     NameSet targets = find_targets();
     if (part_.errors.empty()) exclude(targets);
     if (part_.errors.empty()) shape_adapters(targets);
+    if (part_.errors.empty()) part_.targets = peft_targets();
     choose_saved();
     choose_biases();
     if (part_.errors.empty()) check_fused();
@@ -132,8 +134,7 @@ class AdapterChooser {
 
   bool all_linear() const {
     const std::vector<std::string>& names = config_.target_modules.names;
-    const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
-    return names.size() == 1 && std::ranges::equal(names.front(), std::string_view("all-linear"), same);
+    return names.size() == 1 && names_all_linear(names.front());
   }
 
   void check_layers() {
@@ -146,7 +147,8 @@ class AdapterChooser {
       if (!config_.layers_pattern.empty()) fail("layers_pattern", "has no effect without lora.layers_to_transform");
     } else if (!config_.target_modules.regex.empty()) {
       fail("layers_to_transform",
-           "cannot be combined with a regular expression in lora.target_modules: write the layers into it, or list names");
+           "cannot be combined with a regular expression in lora.target_modules: write the layers into it, or list "
+           "names");
     }
   }
 
@@ -163,8 +165,7 @@ class AdapterChooser {
     for (const std::string& name : config_.target_modules.names) {
       NameSet of_name = matched({{name}, {}});
       if (name.empty() || of_name.empty()) {
-        fail("target_modules",
-             fmt::format("the model has no {}{}", name, names_that_exist(name, modules_.linear)));
+        fail("target_modules", fmt::format("the model has no {}{}", name, names_that_exist(name, modules_.linear)));
       }
       NameSet kept = in_layers(of_name);
       if (of_name.contains(name)) kept.insert(name);
@@ -259,6 +260,41 @@ class AdapterChooser {
       shape.learning_rate_ratio = config_.learning_rate_ratio;
       if (!part_.errors.empty()) return;
     }
+    if (config_.init == AdapterShape::Init::gaussian) check_ranks();
+  }
+
+  /// Modules that are one matrix have one A, which starts with one deviation.
+  void check_ranks() {
+    for (const UnitSpec& unit : units_) {
+      for (const ParamSpec& param : unit.params) {
+        int64_t rank = 0;
+        for (const ParamSlice& slice : param.slices) {
+          const auto found = part_.modules.find(parent_of(slice.name));
+          if (found == part_.modules.end()) continue;
+          if (rank > 0 && found->second.rank != rank) {
+            return fail("rank_pattern", fmt::format("{} is one matrix with others of another rank, which lora.init = "
+                                                    "gaussian does not allow",
+                                                    found->first));
+          }
+          rank = found->second.rank;
+        }
+      }
+    }
+  }
+
+  /// The names of a list are PEFT's too. What a regular expression or all-linear chooses is listed by last parts of
+  /// names if they name nothing else, since PEFT counts modules that have no parameters and are not known here.
+  std::vector<std::string> peft_targets() const {
+    const ModulePattern& targets = config_.target_modules;
+    if (targets.regex.empty() && !all_linear()) return targets.names;
+    NameSet modules;
+    for (const auto& [module, shape] : part_.modules) modules.insert(module);
+    const NameSet parts = last_parts(all_linear() ? modules_.linear : modules);
+    const bool alone = std::ranges::all_of(modules_.all, [&](const std::string& module) {
+      return !parts.contains(last_part(module)) || (all_linear() ? modules_.linear : modules).contains(module);
+    });
+    const NameSet& chosen = alone ? parts : modules;
+    return {chosen.begin(), chosen.end()};
   }
 
   void choose_saved() {
@@ -277,12 +313,14 @@ class AdapterChooser {
   void train_module(const std::string& saved, const std::string& module) {
     for (const auto& [adapted, shape] : part_.modules) {
       if (adapted != module && !adapted.starts_with(module + ".")) continue;
-      return fail("modules_to_save", fmt::format("{} also fits {}, which is adapted: give more of the name", saved, adapted));
+      return fail("modules_to_save",
+                  fmt::format("{} also fits {}, which is adapted: give more of the name", saved, adapted));
     }
     const bool tied = model_.tie_embeddings && (module == modules_.head || module == modules_.embedding);
     if (tied && !part_.trains_tied_head) {
       part_.trains_tied_head = true;
-      part_.notes.emplace_back("modules_to_save", "the embedding is the head's matrix too, so that both are trained as one");
+      part_.notes.emplace_back("modules_to_save",
+                               "the embedding is the head's matrix too, so that both are trained as one");
     }
     for_tensors([&](const std::string& name) {
       const std::string_view own = parent_of(name);
@@ -320,9 +358,10 @@ class AdapterChooser {
           (part_.trained.contains(slice.name) ? with : without).push_back(slice.name);
         }
         if (with.empty() || without.empty()) continue;
-        return fail(param.decay ? "modules_to_save" : "bias",
-                    fmt::format("{} would be trained without {}, but they are one matrix here: name all of them, or none",
-                                joined(with), joined(without)));
+        return fail(
+            param.decay ? "modules_to_save" : "bias",
+            fmt::format("{} would be trained without {}, but they are one matrix here: name all of them, or none",
+                        joined(with), joined(without)));
       }
     }
   }

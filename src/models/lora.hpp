@@ -17,8 +17,10 @@ namespace llmtrain {
 struct LoraPart {
   std::map<std::string, AdapterShape, std::less<>> modules;  ///< adapted ones, by name
   std::set<std::string, std::less<>> trained;                ///< names of the model's own tensors that are trained
-  bool trains_tied_head = false;                             ///< the trained embedding is the head's matrix too
-  std::vector<std::pair<std::string, std::string>> errors;   ///< key of [lora], and what is wrong with it
+  std::vector<std::string>
+      targets;                    ///< names from which PEFT's target_modules chooses the same with the same other keys
+  bool trains_tied_head = false;  ///< the trained embedding is the head's matrix too
+  std::vector<std::pair<std::string, std::string>> errors;  ///< key of [lora], and what is wrong with it
   std::vector<std::pair<std::string, std::string>> notes;
 };
 

@@ -72,9 +72,10 @@ void LoraConfig::visit(DeckKeys& keys) {
   keys.key("exclude_modules", exclude_modules, {.doc = "Linear layers that are not adapted, given in the same way."});
   keys.key("bias", bias,
            {.doc = "Trained biases of the model. none; all: every one; lora_only: those of the adapted layers."});
-  keys.key("modules_to_save", modules_to_save,
-           {.doc = "Modules that are trained whole and stored with the adapter, by the ends of their names: embed_tokens, "
-                   "lm_head, norm. A head that shares its matrix with the embedding is trained with it."});
+  keys.key(
+      "modules_to_save", modules_to_save,
+      {.doc = "Modules that are trained whole and stored with the adapter, by the ends of their names: embed_tokens, "
+              "lm_head, norm. A head that shares its matrix with the embedding is trained with it."});
   keys.key<LayersCodec>("layers_to_transform", layers_to_transform,
                         {.doc = "Layers that are adapted, counted from 0. Empty: all. A target module that is named "
                                 "in full is adapted in any case."});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "text/split/python_regex.hpp"
 
@@ -15,9 +16,10 @@ ModulePattern DeckValue<ModulePattern>::parse(std::string_view text, const KeyIn
     return pattern;
   }
   if (text.find_first_of(" \t\n;#") != std::string_view::npos) {
-    throw UserError(ExitCode::deck, fmt::format("'{}': a regular expression for names of modules has no blanks, ; or #; "
-                                                "give one expression alone, such as .*\\.(q|v)_proj",
-                                                text));
+    throw UserError(ExitCode::deck,
+                    fmt::format("'{}': a regular expression for names of modules has no blanks, ; or #; "
+                                "give one expression alone, such as .*\\.(q|v)_proj",
+                                text));
   }
   pattern.regex = text;
   return pattern;
@@ -25,6 +27,11 @@ ModulePattern DeckValue<ModulePattern>::parse(std::string_view text, const KeyIn
 
 std::string DeckValue<ModulePattern>::print(const ModulePattern& pattern) {
   return pattern.regex.empty() ? DeckValue<std::vector<std::string>>::print(pattern.names) : pattern.regex;
+}
+
+bool names_all_linear(std::string_view text) {
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  return std::ranges::equal(text, std::string_view("all-linear"), same);
 }
 
 ModuleMatcher::ModuleMatcher(const ModulePattern& pattern, const std::string& place) : pattern_(pattern) {

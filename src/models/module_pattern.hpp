@@ -27,6 +27,9 @@ struct DeckValue<ModulePattern> {
   static std::string type() { return "list of names, or a regular expression"; }
 };
 
+/// True for all-linear, PEFT's name of every linear layer but the head, in any letters.
+bool names_all_linear(std::string_view text);
+
 class ModuleMatcher {
  public:
   /// `place` begins messages. Throws UserError for a regular expression that cannot be used.

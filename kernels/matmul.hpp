@@ -33,12 +33,25 @@ constexpr int64_t padded_columns(int64_t m) { return (m + 63) / 64 * 64; }
 /// of rows serves all; a library that rejects it for fewer rows is queried for another one.)
 enum class ProductRole : uint8_t { training, prefill, decoding };
 
-/// y[N, M] = x[N, K] w[M, K]^T + bias[M]; y is fp32 or the compute dtype; an empty bias means none.
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
-                    ProductRole role = ProductRole::training);
+/// A second product that is added to a first one: left [N, R] times right, both in the compute dtype; R is small. If
+/// all its elements are zero, the bits of the sum are those of the first product. Empty: none.
+struct LowRank {
+  Tensor left = {};
+  Tensor right = {};
 
-/// dx[N, K] = dy[N, M] w[M, K], or += with accumulate. dx is fp32 or the compute dtype (accumulate requires fp32).
-void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream);
+  bool empty() const { return left.empty(); }
+  int64_t rank() const { return empty() ? 0 : left.dim(1); }  ///< R
+};
+
+/// y[N, M] = x[N, K] w[M, K]^T + bias[M] + added.left[N, R] added.right[M, R]^T; y is fp32 or the compute dtype; an
+/// empty bias means none.
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
+                    ProductRole role = ProductRole::training, const LowRank& added = {});
+
+/// dx[N, K] = dy[N, M] w[M, K] + added.left[N, R] added.right[R, K], or += with accumulate. dx is fp32 or the compute
+/// dtype (accumulate requires fp32).
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream,
+                           const LowRank& added = {});
 
 /// dw[M, K] (fp32) = dy[N, M]^T x[N, K], or += with accumulate.
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream);

@@ -56,6 +56,27 @@ inline ProductShape check_linear_backward_weight(const Tensor& dw, const Tensor&
   return s;
 }
 
+/// A matrix [rows, columns] to which a product is added.
+struct MatrixShape {
+  int64_t rows, columns;
+};
+
+/// `operand`: of the first product. `transposed`: right is [columns, R], else [R, columns].
+inline void check_added(const LowRank& added, const Tensor& operand, const MatrixShape& sum, bool transposed) {
+  if (added.empty()) return;
+  const int64_t rank = added.rank();
+  LLMTRAIN_CHECK(is_matrix(added.left, sum.rows, rank) &&
+                     is_matrix(added.right, transposed ? sum.columns : rank, transposed ? rank : sum.columns),
+                 "an added product is left[N, R] times right[M, R]^T or right[R, M]");
+  LLMTRAIN_CHECK(added.left.dtype == operand.dtype && added.right.dtype == operand.dtype,
+                 "operands of an added product have the dtype of the others");
+}
+
+inline double flops(const LowRank& added, int64_t columns) {
+  if (added.empty()) return 0;
+  return ProductShape{added.left.dim(0), columns, added.rank()}.flops();
+}
+
 inline void check_linear_backward_bias(const Tensor& db, const Tensor& dy) {
   LLMTRAIN_CHECK(dy.rank == 2 && db.numel() == dy.dim(1) && db.dtype == DType::f32, "db[M] = sum of rows of dy[N, M]");
 }

@@ -15,6 +15,7 @@ struct LinearPass {
   DType output;  ///< dtype of the forward product's output
   bool forward;
   bool backward;
+  int64_t rank = 0;  ///< of products added to the forward product and to the input's gradient (LowRank)
 };
 
 /// Bytes for 1 to `rows` rows with the current number of threads. 0 on devices whose kernels keep their memory
@@ -25,9 +26,8 @@ int64_t row_sum_workspace_bytes(int64_t rows, int64_t columns);
 
 /// Lends `memory` (u8) to the calling thread's kernels; an empty one ends the loan.
 void lend_workspace(const Tensor& memory);
-/// Maximum bytes that they have requested since then.
+/// Maximum bytes that they have requested since then: more than the memory has if a plan is too small.
 int64_t workspace_peak();
-
 /// Lends memory during its lifetime.
 class WorkspaceScope {
  public:

@@ -224,11 +224,12 @@ std::string slow_products_note() { return {}; }
 int64_t matmul_workspace_bytes() { return static_cast<int64_t>(workspace_bytes); }
 
 void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream& stream,
-                    ProductRole role) {
+                    ProductRole role, const LowRank& added) {
   const ProductShape product = check_linear_forward(y, x, w, bias, bias.empty());
+  check_added(added, x, {product.n, product.m}, true);
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0 || m == 0) return;
-  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops() + flops(added, m)); });
   const bool fused = !bias.empty() && bias.dtype == y.dtype && alignment_of({bias.data}) == 16;
   const int64_t at_a_time = rows_at_a_time(role, n);
   for (int64_t first = 0; first < n; first += at_a_time) {
@@ -242,19 +243,30 @@ void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Ten
           alignment_of({static_cast<uintptr_t>(x.rows(0, 1).bytes()), static_cast<uintptr_t>(y.rows(0, 1).bytes())});
     }
     multiply(p, w.data, from.data, to.data, stream, fused ? bias.data : nullptr);
+    if (added.empty()) continue;
+    p.k = added.rank();
+    p.accumulate = true;
+    multiply(p, added.right.data, added.left.rows(first, rows).data, to.data, stream);
   }
   if (bias.empty() || fused) return;
   dispatch(y, bias, [&]<class Y, class B>(Y* to, B* from) { for_each(n * m, stream, AddBias<Y, B>{to, from, m}); });
 }
 
-void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream) {
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream& stream,
+                           const LowRank& added) {
   const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate, true);
+  check_added(added, dy, {product.n, product.k}, false);
   const int64_t n = product.n, m = product.m, k = product.k;
   if (n == 0) return;
-  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
-  multiply(
-      {.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate, .b_stride = dy.dim(1)},
-      w.data, dy.data, dx.data, stream);
+  const ProfileSpan span("linear_backward_input", [&] {
+    return traffic({&dx, &dy, &w}, product.flops() + flops(added, k));
+  });
+  Product p{.m = k, .n = n, .k = m, .input = dy.dtype, .output = dx.dtype, .accumulate = accumulate};
+  p.b_stride = dy.dim(1);
+  multiply(p, w.data, dy.data, dx.data, stream);
+  if (added.empty()) return;
+  multiply({.m = k, .n = n, .k = added.rank(), .input = dy.dtype, .output = dx.dtype, .accumulate = true},
+           added.right.data, added.left.data, dx.data, stream);
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {

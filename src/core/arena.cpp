@@ -90,7 +90,6 @@ Tensor Arena::Frame::take(DType dtype, std::initializer_list<int64_t> shape) {
                  fmt::format("scratch of {} bytes is too small for {} more", arena_.scratch_bytes_, bytes));
   t.data = arena_.own_ + arena_.size(MemoryScope::own) + arena_.scratch_used_;
   arena_.scratch_used_ += bytes;
-  arena_.scratch_peak_ = std::max(arena_.scratch_peak_, arena_.scratch_used_);
   return t;
 }
 

@@ -66,7 +66,6 @@ class Arena {
     Arena& arena_;
     int64_t mark_;
   };
-  int64_t scratch_peak() const { return scratch_peak_; }
 
   static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -80,7 +79,6 @@ class Arena {
   int64_t scratch_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
   int64_t scratch_used_ = 0;
-  int64_t scratch_peak_ = 0;
   char* own_ = nullptr;
 };
 

@@ -198,12 +198,6 @@ void ParamStore::publish_masters() {
   publish_weights();
 }
 
-void ParamStore::gather_parameter(int unit, int param, float* out) {
-  const UnitState& u = state_->at(unit);
-  const int64_t first = u.layout.offset(param);
-  gather_range(unit, first, first + u.spec.params[static_cast<size_t>(param)].numel(), out);
-}
-
 void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out) {
   finish_update();
   UnitState& u = state_->at(unit);
@@ -221,18 +215,6 @@ void ParamStore::gather_range(int unit, int64_t first, int64_t last, float* out)
       communicator.broadcast(out + (begin - first), (end - begin) * static_cast<int64_t>(sizeof(float)), r);
     }
   }
-}
-
-void ParamStore::set_parameter(int unit, int param, const float* values) {
-  finish_update();
-  const UnitState& u = state_->at(unit);
-  const int64_t first = u.layout.offset(param);
-  const int64_t begin = std::max(first, u.update_begin);
-  const int64_t end = std::min(first + u.spec.params[static_cast<size_t>(param)].numel(), u.update_end);
-  if (begin < end) {
-    write_state(unit, StateKind::master, begin, end - begin, values + (begin - first), *state_->stream);
-  }
-  round_masters();
 }
 
 }  // namespace llmtrain

@@ -186,14 +186,9 @@ class ParamStore {
   /// left zero). Collective.
   void publish_masters();
 
-  /// Copies parameter `param` whole into `out` (fp32 master values [rows, columns], host memory) on every rank; for
-  /// tests, samples and export. Collective.
-  void gather_parameter(int unit, int param, float* out);
-  /// Does the same for elements [begin, end) of a flat unit. Collective.
+  /// Copies elements [begin, end) of a flat unit into `out` (fp32 master values, host memory) on every rank.
+  /// Collective.
   void gather_range(int unit, int64_t begin, int64_t end, float* out);
-  /// Sets a parameter from host memory; every rank passes the same values. For tests and imports; then call
-  /// publish_weights().
-  void set_parameter(int unit, int param, const float* values);
 
  private:
   struct State;

@@ -10,12 +10,17 @@ PlannedMemory::PlannedMemory(Arena& arena, Communicator& communicator) {
   if (shared_ == nullptr) {
     own_ = DeviceBuffer(arena.bytes());
     arena.commit(own_.data());
-    workspace_.emplace(arena.workspace());
-    return;
+  } else {
+    own_ = DeviceBuffer(std::max<int64_t>(arena.bytes() - shared, 64));
+    arena.commit(shared_.get(), own_.data());
   }
-  own_ = DeviceBuffer(std::max<int64_t>(arena.bytes() - shared, 64));
-  arena.commit(shared_.get(), own_.data());
   workspace_.emplace(arena.workspace());
+  workspace_bytes_ = arena.workspace().bytes();
+}
+
+int64_t PlannedMemory::unplanned_bytes() const {
+  const int64_t requested = workspace_peak();
+  return requested > workspace_bytes_ ? requested : 0;
 }
 
 }  // namespace llmtrain

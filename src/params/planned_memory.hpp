@@ -16,11 +16,15 @@ class PlannedMemory {
  public:
   /// Collective; commits the plan.
   PlannedMemory(Arena& arena, Communicator& communicator);
+  /// Bytes that kernels allocated for themselves, since they needed more workspace than was planned; 0 if the plan is
+  /// right.
+  int64_t unplanned_bytes() const;
 
  private:
   std::shared_ptr<void> shared_;
   DeviceBuffer own_;
   std::optional<WorkspaceScope> workspace_;
+  int64_t workspace_bytes_ = 0;
 };
 
 }  // namespace llmtrain

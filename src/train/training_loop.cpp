@@ -193,6 +193,12 @@ int64_t TrainingLoop::finish(int64_t stop) {
     log_.print(fmt::format("graphs     {} recorded; {} of {} passes ran as graphs", graphs.recorded(),
                            graphs.launched(), graphs.all()));
   }
+  if (const int64_t bytes = memory_.unplanned_bytes(); bytes > 0) {
+    log_.warn(
+        fmt::format("kernels needed {} of temporary memory beside the plan, which `--estimate` does not show: "
+                    "please report the deck",
+                    bytes_text(static_cast<double>(bytes))));
+  }
   const RunProgress::Pending& pending = progress_.pending;
   if (stop != 0) {
     const int64_t saved = checkpoints_->saved_step();

@@ -2,8 +2,10 @@
 // Bounds on the memory of this process.
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
 
 namespace llmtrain::test {
 
@@ -12,6 +14,13 @@ inline int64_t peak_memory() {
   struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} << 10;
+}
+
+/// Resident memory of this process, bytes.
+inline int64_t resident_memory() {
+  int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 /// Bound of the peak for `bytes` of our own: the address sanitizer retains freed memory, the thread sanitizer has a

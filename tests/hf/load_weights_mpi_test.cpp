@@ -31,7 +31,7 @@ class LoadWeights : public testing::Test {
   LoadReport load(Started& started) const {
     return load_weights(folder_.at("model"), started.shape, started.store, communicator(), stream());
   }
-  /// Returns true if a store loaded from the files equals the result of set_parameter on this rank.
+  /// Returns true if a store loaded from the files equals one whose parameters were set.
   bool equals_set(const ModelConfig& model, DType compute, int stage, LoadReport* report = nullptr) const {
     Started loaded(model, compute, stage), expected(model, compute, stage);
     const LoadReport r = load(loaded);

@@ -10,6 +10,7 @@
 #include "core/philox.hpp"
 #include "device/device.hpp"
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "hf/config_json.hpp"
 #include "hf/match_weights.hpp"
 #include "hf/model_folder.hpp"
@@ -132,11 +133,11 @@ struct Started {
     return o;
   }
 
-  /// Sets the known values by set_parameter.
+  /// Sets the known values.
   void set() {
     for (int unit = 0; unit < store.unit_count(); ++unit) {
       for (size_t p = 0; p < store.spec(unit).params.size(); ++p) {
-        store.set_parameter(unit, static_cast<int>(p), values_of(store.spec(unit).params[p]).data());
+        test::set_parameter(store, unit, static_cast<int>(p), values_of(store.spec(unit).params[p]).data());
       }
     }
     store.publish_weights();

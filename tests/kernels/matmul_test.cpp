@@ -124,6 +124,56 @@ INSTANTIATE_TEST_SUITE_P(Forms, Matmul,
                          testing::Combine(testing::Values(Form::forward, Form::input, Form::weight),
                                           testing::Values(DType::f32, DType::bf16, DType::f16)));
 
+/// Calls check(result without added product, result with it, sum of both in double) for a forward product and an
+/// input's gradient of every size; `scale` multiplies the added product's right operand.
+template <class Check>
+void add_products(DType in, DType out, double scale, const Check& check) {
+  for (const Form form : {Form::forward, Form::input}) {
+    for (const auto& [n, m, k] : {Shape{1, 48, 33}, Shape{4, 70, 64}, Shape{9, 7, 5}, Shape{130, 200, 66}}) {
+      for (const int64_t rank : {1, 24}) {
+        const int64_t inner = form == Form::forward ? k : m, columns = form == Form::forward ? m : k;
+        const Values a = test::random_integers(n * inner, 41, 8), b = test::random_integers(m * k, 42, 8);
+        const Values left = test::random_integers(n * rank, 43, 8);
+        Values right = test::random_integers(rank * columns, 44, 8);
+        for (double& v : right) v *= scale;
+        Values expected = naive(form, a, b, n, m, k).value;
+        const Values added = form == Form::forward ? naive(form, left, right, n, m, rank).value
+                                                   : naive(form, left, right, n, rank, k).value;
+        for (size_t i = 0; i < expected.size(); ++i) expected[i] += added[i];
+        const Array from(in, {n, inner}, a), weights(in, {m, k}, b), l(in, {n, rank}, left);
+        const Array r = form == Form::forward ? Array(in, {m, rank}, right) : Array(in, {rank, k}, right);
+        const Array plain(out, {n, columns}), sum(out, {n, columns});
+        const LowRank product{l, r};
+        if (form == Form::forward) {
+          linear_forward(plain, from, weights, {}, test::stream());
+          linear_forward(sum, from, weights, {}, test::stream(), ProductRole::training, product);
+        } else {
+          linear_backward_input(plain, from, weights, false, test::stream());
+          linear_backward_input(sum, from, weights, false, test::stream(), product);
+        }
+        check(plain, sum, expected);
+      }
+    }
+  }
+}
+
+TEST(MatmulWithAnAddedProduct, IsExactOnWholeNumbers) {
+  for (const DType in : {DType::f32, DType::bf16, DType::f16}) {
+    add_products(in, DType::f32, 1, [](const Array& plain, const Array& sum, const Values& expected) {
+      EXPECT_TRUE(sum.values() == expected);
+      EXPECT_FALSE(plain.values() == expected) << "the control";
+    });
+  }
+}
+
+// A fresh adapter does not change a bit of its model.
+TEST(MatmulWithAnAddedProduct, OfZerosChangesNoBit) {
+  for (const DType in : {DType::f32, DType::bf16, DType::f16}) {
+    add_products(in, in, 0,
+                 [](const Array& plain, const Array& sum, const Values&) { EXPECT_EQ(plain.bytes(), sum.bytes()); });
+  }
+}
+
 TEST(MatmulThreads, BitsDoNotDependOnThreads) {
   struct Case {
     Form form;

@@ -8,6 +8,7 @@
 
 #include "harness/errors.hpp"
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 
 namespace llmtrain::test {
 
@@ -64,7 +65,8 @@ class Rig {
   /// values: x, then the parameters. Returns y.
   Values forward(const std::vector<Values>& values) {
     put(x_, values[0]);
-    for (int p = 0; p < parameters(); ++p) params_->set_parameter(0, p, values[static_cast<size_t>(p) + 1].data());
+    for (int p = 0; p < parameters(); ++p)
+      test::set_parameter(*params_, 0, p, values[static_cast<size_t>(p) + 1].data());
     params_->publish_weights();
     begin();
     params_->acquire(0);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "kernels/objective.hpp"
 #include "kernels/reduce.hpp"
 
@@ -123,7 +124,7 @@ void TestModel::set(const std::map<std::string, std::vector<float>>& values) {
         whole.insert(whole.end(), found->second.begin(), found->second.end());
       }
       LLMTRAIN_CHECK(static_cast<int64_t>(whole.size()) == spec.params[p].numel(), "shape of " + spec.params[p].name);
-      params_->set_parameter(unit, static_cast<int>(p), whole.data());
+      test::set_parameter(*params_, unit, static_cast<int>(p), whole.data());
     }
   }
   params_->publish_weights();
@@ -147,7 +148,7 @@ std::map<std::string, std::vector<float>> TestModel::parameters() {
     const UnitSpec& spec = params_->spec(unit);
     for (size_t p = 0; p < spec.params.size(); ++p) {
       std::vector<float> whole(static_cast<size_t>(spec.params[p].numel()));
-      params_->gather_parameter(unit, static_cast<int>(p), whole.data());
+      test::gather_parameter(*params_, unit, static_cast<int>(p), whole.data());
       slice_into(out, spec.params[p], whole.data());
     }
   }

@@ -8,6 +8,7 @@
 #include "harness/errors.hpp"
 #include "harness/gradient_norm.hpp"
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "kernels/step_decision.hpp"
 #include "optim/optimizer.hpp"
 
@@ -65,7 +66,7 @@ class Step {
     for_each_param([&](int unit, int param, int64_t numel) {
       std::vector<float> values(static_cast<size_t>(numel));
       for (int64_t i = 0; i < numel; ++i) values[static_cast<size_t>(i)] = initial_value(unit, param, i);
-      store_.set_parameter(unit, param, values.data());
+      test::set_parameter(store_, unit, param, values.data());
     });
     store_.publish_weights();
     sum_gradients();
@@ -84,7 +85,7 @@ class Step {
     std::vector<std::vector<float>> parameters;
     for_each_param([&](int unit, int param, int64_t numel) {
       parameters.emplace_back(static_cast<size_t>(numel));
-      store_.gather_parameter(unit, param, parameters.back().data());
+      test::gather_parameter(store_, unit, param, parameters.back().data());
     });
     return parameters;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "harness/whole_parameters.hpp"
 #include "kernels/elementwise.hpp"
 #include "parallel/toy_trainer.hpp"
 #include "params/param_store.hpp"
@@ -159,7 +160,7 @@ TEST(ParamStoreOffload, TheHostUpdatesUnitsAsTheyAreWanted) {
 
 Values gathered(ParamStore& store, int unit, int param) {
   Values values(static_cast<size_t>(store.spec(unit).params[static_cast<size_t>(param)].numel()));
-  store.gather_parameter(unit, param, values.data());
+  test::gather_parameter(store, unit, param, values.data());
   return values;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness/harness.hpp"
+#include "harness/whole_parameters.hpp"
 #include "parallel/toy_model.hpp"
 #include "params/param_store.hpp"
 #include "params/planned_memory.hpp"
@@ -41,7 +42,7 @@ class ToyTrainer {
     store_.start(communicator(), stream());
     for (int u = 0; u < store_.unit_count(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
-        store_.set_parameter(u, static_cast<int>(p), expected_[static_cast<size_t>(u)][p].data());
+        test::set_parameter(store_, u, static_cast<int>(p), expected_[static_cast<size_t>(u)][p].data());
       }
     }
     store_.publish_weights();
@@ -187,7 +188,7 @@ class ToyTrainer {
     result_.parameters = initial_parameters(units_);
     for (int u = 0; u < store_.unit_count(); ++u) {
       for (size_t p = 0; p < units_[static_cast<size_t>(u)].params.size(); ++p) {
-        store_.gather_parameter(u, static_cast<int>(p), result_.parameters[static_cast<size_t>(u)][p].data());
+        test::gather_parameter(store_, u, static_cast<int>(p), result_.parameters[static_cast<size_t>(u)][p].data());
       }
     }
   }

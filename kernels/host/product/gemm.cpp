@@ -7,6 +7,7 @@
 #include <bit>
 #include <limits>
 #include <memory>
+#include <span>
 #include <unordered_map>
 
 #include "core/error.hpp"
@@ -74,6 +75,25 @@ void GemmPlan::pack_a_task(const Operands& o, const Part& part, int64_t task) co
   });
 }
 
+/// Task: a tile row of P, or after these a panel of Q.
+void GemmPlan::pack_added_task(const Operands& o, int64_t task) const {
+  with_types([&](auto in, auto out) {
+    using In = decltype(in);
+    using Source = PanelSource<In, decltype(out)>;
+    const int64_t rank = shape_.rank, row = task * tile_rows_;
+    if (task < row_blocks_) {
+      pack_a(reinterpret_cast<uint32_t*>(packed_p_rows(o, task)), packed_rank_ / Source::Words::unit,
+             Source{static_cast<const In*>(o.p) + row * rank, 1, rank, rank}, std::min(tile_rows_, shape_.m - row));
+      return;
+    }
+    const int64_t panel = task - row_blocks_, column = panel * panel_width;
+    const int64_t k_stride = shape_.b_transposed ? 1 : shape_.n, j_stride = shape_.b_transposed ? rank : 1;
+    pack_b(reinterpret_cast<uint32_t*>(packed_q_panel(o, panel)),
+           Source{static_cast<const In*>(o.q) + column * j_stride, k_stride, j_stride, rank},
+           std::min(panel_width, shape_.n - column), panel_width);
+  });
+}
+
 /// Calls f(bias of the operands, or null) with a pointer to its type.
 template <class F>
 void GemmPlan::with_bias(const void* bias, const F& f) const {
@@ -122,11 +142,30 @@ void GemmPlan::finish_swapped(const Operands& o, const float* from, int64_t row,
   });
 }
 
+void GemmPlan::multiply(Worker& w, const TileKernel* kernel, const void* a, const void* b, float* sums) const {
+  if (kernel != w.entered) kernel->enter();
+  w.entered = kernel;
+  w.good &= kernel->run(a, b, sums, w.scratch, w.thread);
+}
+
+/// Adds tile row `row` of P times a panel of Q.
+void GemmPlan::add_product(const Operands& o, Worker& w, int64_t row, int64_t panel, float* sums) const {
+  const unsigned index = (row + 1 == row_blocks_ ? 2u : 0u) | (panel + 1 == panels_ ? 1u : 0u);
+  multiply(w, added_kernels_[index], packed_p_rows(o, row), packed_q_panel(o, panel), sums);
+}
+
+void GemmPlan::finish_panel(const Operands& o, const float* sums, int64_t row, int64_t panel) const {
+  const int64_t first_row = row * tile_rows_, column = panel * panel_width;
+  const int64_t rows = std::min(tile_rows_, shape_.m - first_row);
+  const int64_t columns = std::min(panel_width, shape_.n - column);
+  swapped_ ? finish_swapped(o, sums, first_row, rows, column, columns)
+           : finish(o, sums, first_row, rows, column, columns);
+}
+
 /// Multiplies tile row part.row + row by packed panels [panel, panel + panels).
 void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const {
   const int64_t block = part.row + row;
   const int64_t first_row = block * tile_rows_;
-  const int64_t rows = std::min(tile_rows_, shape_.m - first_row);
   for (int64_t i = 0; i < part.k_blocks; ++i) {
     const int64_t k_block = part.k_block + i;
     const bool last = k_block + 1 == k_blocks_;
@@ -135,28 +174,24 @@ void GemmPlan::tile(const Operands& o, Worker& w, const Part& part, int64_t row,
                         : static_cast<const char*>(o.a) + (first_row * shape_.k + k_block * k_block_) * panel_element_;
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t column = (part.panel + panel + p) * panel_width;
-      float* sums = w.c_tile + p * panel_width;
-      if (accumulator_ != Accumulator::tile) {
-        sums =
-            (accumulator_ == Accumulator::direct ? static_cast<float*>(o.c) : o.wide_c) + first_row * shape_.n + column;
-      }
       const TileKernel* k =
           kernel(block + 1 == row_blocks_, column + panel_width >= shape_.n, last, k_block > 0 || shape_.accumulate);
-      if (k != w.entered) k->enter();
-      w.entered = k;
       const char* b = share_b_ ? packed_panel(o, panel + p, i) : w.b_block;
       if (direct_b_) {
         b = static_cast<const char*>(o.b) + (k_block * k_block_ * shape_.n + column) * panel_element_;
       } else if (!share_b_) {
         pack_b_block(o, w.b_block, part.panel + panel + p, k_block);
       }
-      w.good &= k->run(a, b, sums, w.scratch, w.thread);
-      if (last && (shape_.bias || accumulator_ != Accumulator::direct)) {
-        const int64_t columns = std::min(panel_width, shape_.n - column);
-        swapped_ ? finish_swapped(o, sums, first_row, rows, column, columns)
-                 : finish(o, sums, first_row, rows, column, columns);
-      }
+      multiply(w, k, a, b, sums_of(o, w, first_row, column, p));
     }
+  }
+  if (part.k_block + part.k_blocks < k_blocks_) return;
+  const bool finishes = shape_.bias || accumulator_ != Accumulator::direct;
+  for (int64_t p = 0; p < panels && (finishes || shape_.rank > 0); ++p) {
+    const int64_t whole_panel = part.panel + panel + p;
+    float* sums = sums_of(o, w, first_row, whole_panel * panel_width, p);
+    if (shape_.rank > 0) add_product(o, w, block, whole_panel, sums);
+    if (finishes) finish_panel(o, sums, block, whole_panel);
   }
 }
 
@@ -166,22 +201,30 @@ void GemmPlan::compute(const Operands& o, Worker& w, const Part& part, int64_t t
   tile(o, w, part, task / groups, panel, std::min(panels_per_tile_, part.panels - panel));
 }
 
-void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
+void GemmPlan::run(const GemmOperands& operands) {
   if (!made_) make_kernels();
   const int threads = thread_count();
-  for (TileKernel* k : kernels_) {
-    if (k != nullptr) k->prepare(threads);
+  for (const std::span<TileKernel* const> kernels : {std::span<TileKernel* const>(kernels_), {added_kernels_}}) {
+    for (TileKernel* k : kernels) {
+      if (k != nullptr) k->prepare(threads);
+    }
   }
   const Room r = room();
   char* memory = workspace(r.bytes(threads));
-  char* owns = memory + r.packed_a + r.packed_b + r.wide_c;
+  char* owns = memory + r.shared();
+  char* added = memory + r.packed_a + r.packed_b + r.wide_c;
+  const auto& [a, b, c, bias, p, q] = operands;
   const Operands o{swapped_ ? b : a,
                    swapped_ ? a : b,
                    c,
                    bias,
                    memory,
                    memory + r.packed_a,
-                   reinterpret_cast<float*>(memory + r.packed_a + r.packed_b)};
+                   reinterpret_cast<float*>(memory + r.packed_a + r.packed_b),
+                   swapped_ ? q : p,
+                   swapped_ ? p : q,
+                   added,
+                   added + r.packed_p};
   const bool a_stays =
       row_blocks_ <= rows_at_a_time_ && k_blocks_ <= k_blocks_at_a_time_;  // packed once for all panels
   std::atomic<bool> good{true};
@@ -196,6 +239,7 @@ void GemmPlan::run(const void* a, const void* b, void* c, const void* bias) {
 #pragma omp barrier
     };
     Part part{};
+    member.share(shape_.rank > 0 ? row_blocks_ + panels_ : 0, [&](int64_t i) { pack_added_task(o, i); });
     for (part.panel = 0; part.panel < panels_; part.panel += panels_at_a_time_) {
       part.panels = std::min(panels_at_a_time_, panels_ - part.panel);
       for (part.k_block = 0; part.k_block < k_blocks_; part.k_block += k_blocks_at_a_time_) {
@@ -238,7 +282,7 @@ struct PlanHash {
   size_t operator()(const PlanKey& key) const {
     const GemmShape& s = key.shape;
     uint64_t h = 0;
-    for (const int64_t v : {s.m, s.n, s.k}) h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
+    for (const int64_t v : {s.m, s.n, s.k, s.rank}) h = (h ^ static_cast<uint64_t>(v)) * 0x9E3779B97F4A7C15u;
     for (const bool v : {s.a_transposed, s.b_transposed, s.accumulate, s.bias, s.any_rows}) h = h * 2 + (v ? 1 : 0);
     h = h * 31 + static_cast<uint64_t>(s.input) * 7 + static_cast<uint64_t>(s.output);
     return static_cast<size_t>((h ^ (h >> 32)) * 0x9E3779B97F4A7C15u);
@@ -249,15 +293,16 @@ int64_t path_rows(const GemmShape& shape) { return shape.any_rows ? std::numeric
 
 }  // namespace
 
-void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias) {
+void gemm(const GemmShape& shape, const GemmOperands& operands) {
   // Plans belong to the calling thread: no lock, no sharing of buffers. oneDNN itself caches generated code per
   // process.
   static thread_local std::unordered_map<PlanKey, std::unique_ptr<GemmPlan>, PlanHash> plans;
   LLMTRAIN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product has at least one element");
   LLMTRAIN_CHECK(shape.output == DType::f32 || !shape.accumulate, "sums of products are fp32");
+  LLMTRAIN_CHECK(shape.rank == 0 || !shape.a_transposed, "a product of weight gradients has no other one added");
   std::unique_ptr<GemmPlan>& plan = plans[{shape, forced_product_path()}];
   if (!plan) plan = std::make_unique<GemmPlan>(shape, product_kernels(shape.input, path_rows(shape)));
-  plan->run(a, b, c, bias);
+  plan->run(operands);
 }
 
 int64_t gemm_workspace_bytes(const GemmShape& shape) {

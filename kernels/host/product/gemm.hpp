@@ -11,11 +11,12 @@
 
 namespace llmtrain::host {
 
-/// C[m, n] (+)= A[m, k] B[k, n] (+ bias[n]); all matrices dense and row-major as stored.
+/// C[m, n] (+)= A[m, k] B[k, n] (+ P[m, rank] Q[rank, n]) (+ bias[n]); all matrices dense and row-major as stored.
 struct GemmShape {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
+  int64_t rank = 0;           ///< of the added product; 0: none. Then A is not transposed. Q is stored as B is
   bool a_transposed = false;  ///< A is stored [k, m]
   bool b_transposed = false;  ///< B is stored [n, k]
   bool accumulate = false;    ///< C fp32 only
@@ -30,11 +31,16 @@ struct GemmShape {
 
 /// The first call of a shape creates its kernels; later calls allocate nothing. Packed panels lie in workspace().
 /// Callable from several threads at once.
-void gemm(const GemmShape& shape, const void* a, const void* b, void* c, const void* bias);
+struct GemmOperands {
+  const void* a;
+  const void* b;
+  void* c;
+  const void* bias = nullptr;
+  const void* p = nullptr;
+  const void* q = nullptr;
+};
+void gemm(const GemmShape& shape, const GemmOperands& operands);
 /// Bytes of workspace() for a call by this thread.
 int64_t gemm_workspace_bytes(const GemmShape& shape);
-
-/// Number of kernels that the calling thread has created.
-int64_t kernel_count();
 
 }  // namespace llmtrain::host

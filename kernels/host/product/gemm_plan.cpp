@@ -62,7 +62,10 @@ GemmPlan::GemmPlan(const GemmShape& shape, const ProductKernels& kernels)
       swapped_(better_swapped(shape, panel_type_)),
       shape_(swapped_ ? swapped(shape) : shape) {
   panel_element_ = static_cast<int64_t>(size_of(panel_type_));
-  padded_k_ = panel_type_ == DType::bf16 ? divide_up(shape.k, 2) * 2 : shape.k;
+  const auto padded = [&](int64_t k) { return panel_type_ == DType::bf16 ? divide_up(k, 2) * 2 : k; };
+  padded_k_ = padded(shape.k);
+  padded_rank_ = padded(shape.rank);
+  packed_rank_ = divide_up(padded_rank_, 64 / panel_element_) * (64 / panel_element_);
   cut(shape_.a_transposed || panel_type_ != shape.input || padded_k_ != shape.k);
   scratch_bytes_ = micro_ ? micro_scratch : primitive_scratch;
 }
@@ -99,27 +102,38 @@ void GemmPlan::cut(bool must_pack_a) {
   }
 }
 
+/// Completes the shape of a tile, which is whole or at the last rows or columns; null if there is no such tile.
+TileKernel* GemmPlan::make_kernel(TileShape shape, bool last_rows, bool last_columns) {
+  const bool exists = (last_rows || row_blocks_ > 1) && (last_columns || panels_ > 1);
+  if (!exists) return nullptr;
+  shape.m = last_rows ? shape_.m - (row_blocks_ - 1) * tile_rows_ : tile_rows_;
+  shape.n = last_columns ? shape_.n - (panels_ - 1) * panel_width : panel_width;
+  shape.ldc = c_stride();
+  shape.input = panel_type_;
+  TileKernel* kernel = kernel_of(shape, micro_);
+  scratch_bytes_ = std::max(scratch_bytes_, kernel->scratch_bytes());
+  return kernel;
+}
+
 void GemmPlan::make_kernels() {
-  const int64_t last_rows = shape_.m - (row_blocks_ - 1) * tile_rows_;
-  const int64_t last_columns = shape_.n - (panels_ - 1) * panel_width;
   for (unsigned i = 0; i < kernels_.size(); ++i) {
-    const bool border_row = (i & 8) != 0, border_column = (i & 4) != 0, border_k_block = (i & 2) != 0;
+    const bool border_k_block = (i & 2) != 0;
     TileShape s{};
-    s.m = border_row ? last_rows : tile_rows_;
-    s.n = border_column ? last_columns : panel_width;
     s.k = border_k_block ? k_block_length(k_blocks_ - 1) : k_block_;
     s.lda = pack_a_ ? packed_row_ : shape_.k;
     s.ldb = direct_b_ ? shape_.n : panel_width;
-    s.ldc = c_stride();
-    s.input = panel_type_;
     s.accumulate = (i & 1) != 0;
     const bool may_be_first = k_blocks_ == 1 || !border_k_block;
     const bool adds = s.accumulate ? k_blocks_ > 1 || shape_.accumulate : may_be_first && !shape_.accumulate;
-    const bool exists =
-        (border_row || row_blocks_ > 1) && (border_column || panels_ > 1) && (border_k_block || k_blocks_ > 1);
-    if (!adds || !exists) continue;
-    kernels_[i] = kernel_of(s, micro_);
-    scratch_bytes_ = std::max(scratch_bytes_, kernels_[i]->scratch_bytes());
+    if (adds && (border_k_block || k_blocks_ > 1)) kernels_[i] = make_kernel(s, (i & 8) != 0, (i & 4) != 0);
+  }
+  for (unsigned i = 0; shape_.rank > 0 && i < added_kernels_.size(); ++i) {
+    TileShape s{};
+    s.k = padded_rank_;
+    s.lda = packed_rank_;
+    s.ldb = panel_width;
+    s.accumulate = true;
+    added_kernels_[i] = make_kernel(s, (i & 2) != 0, (i & 1) != 0);
   }
   made_ = true;
 }
@@ -137,12 +151,14 @@ GemmPlan::Room GemmPlan::room() const {
   if (pack_a_) r.packed_a = pages(rows_at_a_time_ * tile_rows_ * packed_row_ * segment);
   if (share_b_) r.packed_b = pages(panels_at_a_time_ * panel_width * k_block_ * segment);
   if (accumulator_ == Accumulator::shared) r.wide_c = pages(shape_.m * shape_.n * 4);
+  if (shape_.rank > 0) {
+    r.packed_p = pages(row_blocks_ * tile_rows_ * packed_rank_ * panel_element_);
+    r.packed_q = pages(panels_ * panel_width * padded_rank_ * panel_element_);
+  }
   if (accumulator_ == Accumulator::tile) r.c_tile = tile_rows_ * panels_per_tile_ * panel_width * 4;
   if (!share_b_ && !direct_b_) r.b_block = k_block_ * panel_width * panel_element_;
   r.own = pages(r.c_tile + r.b_block + scratch_bytes_ + 64);
   return r;
 }
-
-int64_t kernel_count() { return static_cast<int64_t>(kernels_of_thread().size()); }
 
 }  // namespace llmtrain::host

@@ -20,7 +20,7 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 class GemmPlan {
  public:
   GemmPlan(const GemmShape& shape, const ProductKernels& kernels);
-  void run(const void* a, const void* b, void* c, const void* bias);
+  void run(const GemmOperands& operands);
   /// Bytes of workspace() for a run with the current number of threads. Needs no kernels.
   int64_t workspace_bytes() const { return room().bytes(thread_count()); }
 
@@ -35,6 +35,10 @@ class GemmPlan {
     char* packed_a;
     char* packed_b;
     float* wide_c;
+    const void* p;
+    const void* q;
+    char* packed_p;
+    char* packed_q;
   };
   /// Currently packed operands: panels [panel, panel + panels), k-blocks [k_block, k_block + k_blocks), tile rows [row,
   /// row + rows).
@@ -57,13 +61,16 @@ class GemmPlan {
   /// Bytes of a run's buffers beside its operands, each rounded to whole pages.
   struct Room {
     int64_t packed_a, packed_b, wide_c;
+    int64_t packed_p, packed_q;  ///< whole, since the added product's rank is small
     int64_t c_tile, b_block;
     int64_t own;  ///< bytes per thread: c_tile, b_block, and scratch of kernels
-    int64_t bytes(int threads) const { return packed_a + packed_b + wide_c + threads * own; }
+    int64_t shared() const { return packed_a + packed_b + wide_c + packed_p + packed_q; }
+    int64_t bytes(int threads) const { return shared() + threads * own; }
   };
 
   void cut(bool must_pack_a);
   void make_kernels();
+  TileKernel* make_kernel(TileShape shape, bool last_rows, bool last_columns);
   int thread_count() const;
   Room room() const;
   TileKernel* kernel(bool last_rows, bool last_columns, bool last_k_block, bool add) const {
@@ -79,6 +86,16 @@ class GemmPlan {
   char* packed_rows(const Operands& o, int64_t row, int64_t k_block) const {
     return o.packed_a + (row * k_blocks_at_a_time_ + k_block) * packed_row_ * tile_rows_ * panel_element_;
   }
+  float* sums_of(const Operands& o, const Worker& w, int64_t first_row, int64_t column, int64_t panel_of_tile) const {
+    if (accumulator_ == Accumulator::tile) return w.c_tile + panel_of_tile * panel_width;
+    return (accumulator_ == Accumulator::direct ? static_cast<float*>(o.c) : o.wide_c) + first_row * shape_.n + column;
+  }
+  char* packed_p_rows(const Operands& o, int64_t row) const {
+    return o.packed_p + row * tile_rows_ * packed_rank_ * panel_element_;
+  }
+  char* packed_q_panel(const Operands& o, int64_t panel) const {
+    return o.packed_q + panel * panel_width * padded_rank_ * panel_element_;
+  }
   template <class In, class Panel>
   PanelSource<In, Panel> source(const void* data, int64_t k_block, int64_t j, bool j_contiguous, int64_t stride) const {
     const int64_t k0 = k_block * k_block_;
@@ -92,7 +109,11 @@ class GemmPlan {
   void pack_b_block(const Operands& o, char* to, int64_t panel, int64_t k_block) const;
   void pack_b_task(const Operands& o, const Part& part, int64_t task) const;
   void pack_a_task(const Operands& o, const Part& part, int64_t task) const;
+  void pack_added_task(const Operands& o, int64_t task) const;
   void compute(const Operands& o, Worker& w, const Part& part, int64_t task) const;
+  void multiply(Worker& w, const TileKernel* kernel, const void* a, const void* b, float* sums) const;
+  void add_product(const Operands& o, Worker& w, int64_t row, int64_t panel, float* sums) const;
+  void finish_panel(const Operands& o, const float* sums, int64_t row, int64_t panel) const;
   void tile(const Operands& o, Worker& w, const Part& part, int64_t row, int64_t panel, int64_t panels) const;
   void finish(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column, int64_t columns) const;
   void finish_swapped(const Operands& o, const float* from, int64_t row, int64_t rows, int64_t column,
@@ -108,6 +129,8 @@ class GemmPlan {
   int64_t padded_k_ = 0;       ///< even for bf16 panels
   int64_t k_block_ = 0;        ///< elements
   int64_t packed_row_ = 0;     ///< elements of a row of packed A: a k-block and a cache line, against aliasing
+  int64_t padded_rank_ = 0;    ///< of the added product, likewise
+  int64_t packed_rank_ = 0;    ///< elements of a packed row of P
   int64_t k_blocks_ = 0;
   int64_t k_blocks_at_a_time_ = 0;
   int64_t tile_rows_ = 0;
@@ -123,6 +146,7 @@ class GemmPlan {
   int64_t scratch_bytes_ = 0;
   bool made_ = false;
   std::array<TileKernel*, 16> kernels_{};
+  std::array<TileKernel*, 4> added_kernels_{};  ///< of the added product, by last_columns + 2 last_rows
 };
 
 }  // namespace llmtrain::host

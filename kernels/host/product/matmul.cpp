@@ -44,9 +44,31 @@ void dot_rows(double* out, const float* x, const T* w, int64_t k) {
   for (int r = 0; r < R; ++r) out[r] = host::LaneSum(low[r], high[r]).fold();
 }
 
-/// x in fp32, weights of type T read once and in place. Every element is a sum in the order of lane_sum, whatever n.
+/// Left operands of a product and of the one added to it, in fp32.
+struct FloatRows {
+  const float* x;
+  int64_t k;
+  const float* left;
+  int64_t rank;  ///< 0: nothing is added
+};
+
+/// sums[i] += row i of x . w for n rows, n <= few_rows.
+template <class T>
+void add_dots(double* sums, const float* x, const T* w, int64_t n, int64_t k) {
+  double dots[few_rows];
+  if (n == few_rows) {
+    dot_rows<few_rows>(dots, x, w, k);
+  } else {
+    for (int64_t i = 0; i < n; ++i) dot_rows<1>(dots + i, x + i * k, w, k);
+  }
+  for (int64_t i = 0; i < n; ++i) sums[i] += dots[i];
+}
+
+/// Weights of type T are read once and in place. Every element is a sum in the order of lane_sum, whatever n.
 template <class T, class Out>
-void forward_in_place(Out* y, const float* x, const T* w, const Tensor& bias, int64_t n, int64_t m, int64_t k) {
+void forward_in_place(Out* y, const FloatRows& from, const T* w, const T* right, const Tensor& bias, int64_t n,
+                      int64_t m) {
+  const auto [x, k, left, rank] = from;
   using Half = std::conditional_t<std::is_same_v<T, float>, bf16, T>;  // for a bias that is not fp32
   constexpr int64_t small = int64_t{1} << 15;  // weights below which other threads are not woken
   const auto shift = [=, &bias](int64_t j) {
@@ -57,26 +79,29 @@ void forward_in_place(Out* y, const float* x, const T* w, const Tensor& bias, in
     for (int64_t r = 0; r < n; r += few_rows) {  // from the second iteration on the block's weights are in a cache
       const int64_t rows = std::min(few_rows, n - r);
       for (int64_t j = begin; j < end; ++j) {
-        double sums[few_rows];
-        if (rows == few_rows) {
-          dot_rows<few_rows>(sums, x + r * k, w + j * k, k);
-        } else {
-          for (int64_t i = 0; i < rows; ++i) dot_rows<1>(sums + i, x + (r + i) * k, w + j * k, k);
-        }
+        double sums[few_rows]{};
+        add_dots(sums, x + r * k, w + j * k, rows, k);
+        if (rank > 0) add_dots(sums, left + r * rank, right + j * rank, rows, rank);
         for (int64_t i = 0; i < rows; ++i) host::store(y + (r + i) * m + j, static_cast<float>(sums[i] + shift(j)));
       }
     }
   });
 }
 
-const float* as_float(const Tensor& x) {
-  if (x.dtype == DType::f32) return x.as<float>();
-  float* wide = host::scratch(x.numel());
+void widen(float* out, const Tensor& x) {
   host::dispatch(x.dtype, [&](auto* tag) {
     const auto* from = static_cast<decltype(tag)>(x.data);
-    for (int64_t i = 0; i < x.numel(); ++i) wide[i] = host::load(from + i);
+    for (int64_t i = 0; i < x.numel(); ++i) out[i] = host::load(from + i);
   });
-  return wide;
+}
+
+FloatRows float_rows(const Tensor& x, const Tensor& left) {
+  const int64_t rank = left.empty() ? 0 : left.dim(1);
+  if (x.dtype == DType::f32) return {x.as<float>(), x.dim(1), rank == 0 ? nullptr : left.as<float>(), rank};
+  float* wide = host::scratch(x.numel() + x.dim(0) * rank);
+  widen(wide, x);
+  if (rank > 0) widen(wide + x.numel(), left);
+  return {wide, x.dim(1), wide + x.numel(), rank};
 }
 
 }  // namespace
@@ -98,28 +123,38 @@ std::string slow_products_note() {
   return std::string("matrix products and attention use their slowest path: ") + why;
 }
 
-void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role) {
+void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, Stream&, ProductRole role,
+                    const LowRank& added) {
   const ProductShape product = check_linear_forward(y, x, w, bias);
-  const int64_t n = product.n, m = product.m, k = product.k;
+  check_added(added, x, {product.n, product.m}, true);
+  const int64_t n = product.n, m = product.m;
   if (n == 0 || m == 0) return;
-  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops()); });
+  const ProfileSpan span("linear_forward", [&] { return traffic({&y, &x, &w}, product.flops() + flops(added, m)); });
   if (role == ProductRole::decoding || (role == ProductRole::training && n <= few_rows)) {
-    host::dispatch(y, w,
-                   [&](auto* to, const auto* weights) { forward_in_place(to, as_float(x), weights, bias, n, m, k); });
+    host::dispatch(y, w, [&]<class Out, class T>(Out* to, const T* weights) {
+      forward_in_place(to, float_rows(x, added.left), weights, static_cast<const T*>(added.right.data), bias, n, m);
+    });
     return;
   }
   host::GemmShape shape = host::forward_shape(product, x.dtype, y.dtype);
   shape.bias = !bias.empty();
   shape.bias_type = bias.dtype;
   shape.any_rows = role == ProductRole::prefill;
-  host::gemm(shape, x.data, w.data, y.data, bias.data);
+  shape.rank = added.rank();
+  host::gemm(shape, {x.data, w.data, y.data, bias.data, added.left.data, added.right.data});
 }
 
-void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream&) {
+void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate, Stream&,
+                           const LowRank& added) {
   const ProductShape product = check_linear_backward_input(dx, dy, w, accumulate);
+  check_added(added, dy, {product.n, product.k}, false);
   if (product.n == 0) return;
-  const ProfileSpan span("linear_backward_input", [&] { return traffic({&dx, &dy, &w}, product.flops()); });
-  host::gemm(host::backward_input_shape(product, dy.dtype, dx.dtype, accumulate), dy.data, w.data, dx.data, nullptr);
+  const ProfileSpan span("linear_backward_input", [&] {
+    return traffic({&dx, &dy, &w}, product.flops() + flops(added, product.k));
+  });
+  host::GemmShape shape = host::backward_input_shape(product, dy.dtype, dx.dtype, accumulate);
+  shape.rank = added.rank();
+  host::gemm(shape, {.a = dy.data, .b = w.data, .c = dx.data, .p = added.left.data, .q = added.right.data});
 }
 
 void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate, Stream& stream) {
@@ -129,7 +164,7 @@ void linear_backward_weight(const Tensor& dw, const Tensor& dy, const Tensor& x,
     if (!accumulate) fill_zero(dw.data, dw.bytes(), stream);
     return;
   }
-  host::gemm(host::backward_weight_shape(product, dy.dtype, accumulate), dy.data, x.data, dw.data, nullptr);
+  host::gemm(host::backward_weight_shape(product, dy.dtype, accumulate), {dy.data, x.data, dw.data});
 }
 
 int64_t matmul_workspace_bytes() { return 0; }  // packed panels are in the plan: kernels/workspace.hpp

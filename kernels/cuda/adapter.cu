@@ -1,0 +1,172 @@
+#include "kernels/adapter.hpp"
+#include "kernels/adapter_checks.hpp"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/dropout_row.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace llmtrain {
+
+namespace {
+
+using namespace cuda;
+
+/// Element i of a block with `columns` columns, in a matrix with `width` columns.
+__device__ inline int64_t in_matrix(int64_t i, int64_t columns, int64_t width) {
+  return i / columns * width + i % columns;
+}
+
+template <class T>
+struct SetBlock {
+  T* to;  ///< first element of the block
+  const T* from;
+  int64_t columns, width;
+  float scale;
+  __device__ void operator()(int64_t i) const { store(to + in_matrix(i, columns, width), scale * load(from + i)); }
+};
+
+struct GetBlock {
+  float* to;
+  const float* from;  ///< first element of the block
+  int64_t columns, width;
+  float scale;
+  bool accumulate;
+  __device__ void operator()(int64_t i) const {
+    const float value = scale * from[in_matrix(i, columns, width)];
+    to[i] = accumulate ? to[i] + value : value;
+  }
+};
+
+constexpr int64_t neighbours = 8;
+
+template <class T>
+struct DropoutRows {
+  T* out;
+  const T* in;
+  RowDropout rows;
+  int64_t elements;
+  bool accumulate;
+  __device__ void operator()(int64_t pack) const {
+    const int64_t i = pack * neighbours;
+    PackOf<neighbours> values = load_pack<neighbours>(in, i, elements);
+    const PackOf<neighbours> factors = rows.scales_at<neighbours>(i, elements);
+    for (int k = 0; k < neighbours; ++k) values.v[k] *= factors.v[k];
+    if (accumulate) {
+      const PackOf<neighbours> before = load_pack<neighbours>(out, i, elements);
+      for (int k = 0; k < neighbours; ++k) values.v[k] += before.v[k];
+    }
+    store_pack(out, i, elements, values);
+  }
+};
+
+/// A row by a warp.
+template <class T>
+struct RowNorms {
+  float* norms;
+  const T *w, *t, *a;
+  int64_t columns, rank;
+  __device__ void operator()(int64_t row) const {
+    double sum = 0;
+    for (int64_t c = lane(); c < columns; c += warp_lanes) {
+      float value = load(w + row * columns + c);
+      for (int64_t k = 0; k < rank; ++k) value += load(t + row * rank + k) * load(a + k * columns + c);
+      sum += static_cast<double>(value) * static_cast<double>(value);
+    }
+    sum = warp_sum(sum);
+    if (lane() == 0) norms[row] = static_cast<float>(sqrt(sum));
+  }
+};
+
+template <class T, class Numerator, class Bias>
+struct ScaleColumns {
+  T* to;
+  const T* from;
+  const Numerator* numerators;
+  const float* denominators;
+  const Bias* bias;
+  int64_t columns;
+  __device__ void operator()(int64_t i) const {
+    const int64_t c = i % columns;
+    const float shift = bias == nullptr ? 0.0f : load(bias + c);
+    store(to + i, load(from + i) * (load(numerators + c) / denominators[c]) + shift);
+  }
+};
+
+template <class T>
+struct ColumnDots {
+  const T *a, *b;
+  const float* denominators;
+  int64_t columns;
+  __device__ void operator()(int64_t row, int64_t column, float* sums) const {
+    const int64_t i = row * columns + column;
+    sums[0] += load(a + i) * load(b + i) / denominators[column];
+  }
+};
+
+}  // namespace
+
+void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream& stream) {
+  check_block(to, place, from, to.dtype);
+  const int64_t width = to.dim(1);
+  dispatch(to, [&]<class T>(T* out) {
+    for_each(from.numel(), stream,
+             SetBlock<T>{out + place.row * width + place.column, static_cast<const T*>(from.data), from.dim(1), width,
+                         scale});
+  });
+}
+
+void get_block(const Tensor& to, const Tensor& from, const BlockPlace& place, float scale, bool accumulate,
+               Stream& stream) {
+  check_block(from, place, to, DType::f32);
+  const int64_t width = from.dim(1);
+  for_each(to.numel(), stream,
+           GetBlock{to.as<float>(), from.as<float>() + place.row * width + place.column, to.dim(1), width, scale,
+                    accumulate});
+}
+
+void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const Dropout& dropout, bool accumulate,
+                  Stream& stream) {
+  check_dropout_rows(out, in, batch);
+  const RowDropout rows(dropout, batch, in.dim(1));
+  dispatch(in, [&]<class T>(T* from) {
+    for_each((in.numel() + neighbours - 1) / neighbours, stream,
+             DropoutRows<T>{static_cast<T*>(out.data), from, rows, in.numel(), accumulate});
+  });
+}
+
+void row_norms(const Tensor& norms, const Tensor& w, const Tensor& t, const Tensor& a, Stream& stream) {
+  check_row_norms(norms, w, t, a);
+  dispatch(w, [&]<class T>(T* weights) {
+    for_each_warp(w.dim(0), stream,
+                  RowNorms<T>{norms.as<float>(), weights, static_cast<const T*>(t.data), static_cast<const T*>(a.data),
+                              w.dim(1), t.empty() ? 0 : t.dim(1)});
+  });
+}
+
+void scale_columns(const Tensor& to, const Tensor& from, const Tensor& numerators, const Tensor& denominators,
+                   const Tensor& bias, Stream& stream) {
+  check_scale_columns(to, from, numerators, denominators, bias);
+  dispatch(from, numerators, [&]<class T, class N>(T* in, N* factors) {
+    const auto run = [&]<class B>(const B* shifts) {
+      for_each(
+          from.numel(), stream,
+          ScaleColumns<T, N, B>{static_cast<T*>(to.data), in, factors, denominators.as<float>(), shifts, from.dim(1)});
+    };
+    if (bias.dtype == from.dtype || bias.empty()) {
+      run(static_cast<const T*>(bias.data));
+    } else {
+      run(static_cast<const float*>(bias.data));
+    }
+  });
+}
+
+void column_dots(const Tensor& dots, const Tensor& a, const Tensor& b, const Tensor& denominators, bool accumulate,
+                 Stream& stream) {
+  check_column_dots(dots, a, b, denominators);
+  const int64_t columns = a.dim(1);
+  dispatch(a, [&]<class T>(T* left) {
+    column_sums(a.dim(0), columns, {dots.as<float>()}, accumulate, stream,
+                ColumnDots<T>{left, static_cast<const T*>(b.data), denominators.as<float>(), columns});
+  });
+}
+
+}  // namespace llmtrain

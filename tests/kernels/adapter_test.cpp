@@ -1,0 +1,137 @@
+#include "kernels/adapter.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/kernel_test.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Array;
+using test::stream;
+using test::Values;
+
+size_t at(int64_t row, int64_t columns, int64_t column) { return static_cast<size_t>(row * columns + column); }
+
+constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+
+TEST(AdapterBlocks, AreSetAndReadInPlace) {
+  constexpr int64_t rows = 37, columns = 29, r = 18, c = 11;
+  const BlockPlace place{7, 13};
+  const Values before = test::random_integers(rows * columns, 1, 20), block = test::random_integers(r * c, 2, 20);
+  for (const DType dtype : dtypes) {
+    Array whole(dtype, {rows, columns}, before);
+    set_block(whole, place, Array(dtype, {r, c}, block), 0.5f, stream());
+    Values expected = before;
+    for (int64_t i = 0; i < r; ++i) {
+      for (int64_t j = 0; j < c; ++j) expected[at(7 + i, columns, 13 + j)] = block[at(i, c, j)] / 2;
+    }
+    EXPECT_EQ(whole.values(), expected);
+  }
+  const Array from(DType::f32, {rows, columns}, before), to(DType::f32, {r, c}, block);
+  for (const bool accumulate : {true, false}) {
+    get_block(to, from, place, 2, accumulate, stream());
+    Values expected(block.size());
+    for (int64_t i = 0; i < r; ++i) {
+      for (int64_t j = 0; j < c; ++j) {
+        expected[at(i, c, j)] = (accumulate ? block[at(i, c, j)] : 0) + 2 * before[at(7 + i, columns, 13 + j)];
+      }
+    }
+    EXPECT_EQ(to.values(), expected);
+  }
+  EXPECT_THROW(get_block(to, from, {20, 13}, 1, false, stream()), Error) << "37 rows";
+}
+
+TEST(AdapterDropout, UsesTheFactorsOfItsSamples) {
+  constexpr int64_t rows = 11, columns = 300;
+  Array ids(DType::i64, {rows}), offsets(DType::i32, {rows});
+  Values sequences, places;
+  for (int i = 0; i < rows; ++i) {
+    sequences.push_back(i / 4);
+    places.push_back(i % 4);
+  }
+  ids.set(sequences);
+  offsets.set(places);
+  Batch batch;
+  batch.tokens = rows;
+  batch.sequence_ids = ids;
+  batch.sequence_offsets = offsets;
+  const Dropout dropout{0.25f, 1234};
+  const Values in = test::random_values(rows * columns, 3);
+  for (const DType dtype : dtypes) {
+    const Array from(dtype, {rows, columns}, in), out(dtype, {rows, columns});
+    dropout_rows(out, from, batch, dropout, false, stream());
+    const Values rounded = from.values();
+    Values expected(in.size());
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        expected[at(r, columns, c)] =
+            rounded[at(r, columns, c)] *
+            dropout.scale(static_cast<uint64_t>(r / 4), static_cast<uint64_t>(r % 4 * columns + c));
+      }
+    }
+    const auto bound = [&](size_t i) { return 2 * test::rounding(dtype) * std::fabs(expected[i]); };
+    test::expect_close(out.values(), expected, bound);
+    dropout_rows(out, from, batch, dropout, true, stream());
+    for (double& e : expected) e *= 2;
+    test::expect_close(out.values(), expected, bound);
+    dropout_rows(out, from, batch, {}, false, stream());
+    EXPECT_EQ(out.bytes(), from.bytes());
+  }
+}
+
+TEST(AdapterNorms, AreThoseOfTheSum) {
+  constexpr int64_t rows = 19, columns = 301, rank = 6;
+  for (const DType dtype : dtypes) {
+    const Array w(dtype, {rows, columns}, test::random_values(rows * columns, 4));
+    const Array t(dtype, {rows, rank}, test::random_values(rows * rank, 5));
+    const Array a(dtype, {rank, columns}, test::random_values(rank * columns, 6));
+    const Values weights = w.values(), left = t.values(), right = a.values();
+    for (const bool added : {false, true}) {
+      const Array norms(DType::f32, {rows});
+      row_norms(norms, w, added ? t.tensor() : Tensor(), added ? a.tensor() : Tensor(), stream());
+      Values expected(rows);
+      for (int64_t o = 0; o < rows; ++o) {
+        double sum = 0;
+        for (int64_t c = 0; c < columns; ++c) {
+          double value = weights[at(o, columns, c)];
+          for (int64_t k = 0; added && k < rank; ++k) value += left[at(o, rank, k)] * right[at(k, columns, c)];
+          sum += value * value;
+        }
+        expected[static_cast<size_t>(o)] = std::sqrt(sum);
+      }
+      test::expect_close(norms.values(), expected, [&](size_t i) { return 0x1p-20 * expected[i]; });
+    }
+  }
+}
+
+TEST(AdapterScales, ApplyToColumns) {
+  constexpr int64_t rows = 70, columns = 45;
+  const Values divisors(columns, 4.0);
+  for (const DType dtype : dtypes) {
+    for (const DType vector : {DType::f32, dtype}) {
+      const Array from(dtype, {rows, columns}, test::random_integers(rows * columns, 7, 20));
+      const Array numerators(vector, {columns}, test::random_integers(columns, 8, 8));
+      const Array denominators(DType::f32, {columns}, divisors);
+      const Array bias(vector, {columns}, test::random_integers(columns, 9, 8)), to(dtype, {rows, columns});
+      const Values x = from.values(), m = numerators.values(), b = bias.values();
+      for (const bool shifted : {false, true}) {
+        scale_columns(to, from, numerators, denominators, shifted ? bias.tensor() : Tensor(), stream());
+        Values expected(x.size());
+        for (size_t i = 0; i < x.size(); ++i) expected[i] = x[i] * m[i % columns] / 4 + (shifted ? b[i % columns] : 0);
+        EXPECT_EQ(to.values(), expected);
+      }
+      const Array dots(DType::f32, {columns}, m);
+      column_dots(dots, from, to, denominators, true, stream());
+      Values expected = m;
+      const Values y = to.values();
+      for (size_t i = 0; i < x.size(); ++i) expected[i % columns] += x[i] * y[i] / 4;
+      EXPECT_EQ(dots.values(), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmtrain

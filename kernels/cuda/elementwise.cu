@@ -91,6 +91,16 @@ struct FillNormal {
   }
 };
 
+struct FillUniform {
+  float* out;
+  double bound;
+  uint64_t key;
+  int64_t first;
+  __device__ void operator()(int64_t i) const {
+    out[i] = random_between(bound, random_bits(key, 0, static_cast<uint64_t>(first + i)));
+  }
+};
+
 void check_rows(const Tensor& stream_tensor, const Tensor& branch, const Batch& batch) {
   LLMTRAIN_CHECK(stream_tensor.rank == 2 && branch.rank == 2 && stream_tensor.shape == branch.shape &&
                      stream_tensor.dim(0) == batch.tokens && stream_tensor.dtype == DType::f32,
@@ -149,6 +159,10 @@ void fill(const Tensor& out, float value, Stream& stream) {
 
 void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_element, Stream& stream) {
   for_each(out.numel(), stream, FillNormal{out.as<float>(), std, key, first_element});
+}
+
+void fill_uniform(const Tensor& out, double bound, uint64_t key, int64_t first_element, Stream& stream) {
+  for_each(out.numel(), stream, FillUniform{out.as<float>(), bound, key, first_element});
 }
 
 }  // namespace llmtrain

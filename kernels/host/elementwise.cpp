@@ -175,4 +175,13 @@ void fill_normal(const Tensor& out, double std, uint64_t key, int64_t first_elem
   });
 }
 
+void fill_uniform(const Tensor& out, double bound, uint64_t key, int64_t first_element, Stream&) {
+  float* to = out.as<float>();
+  host::parallel_blocks(out.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = random_between(bound, random_bits(key, 0, static_cast<uint64_t>(first_element + i)));
+    }
+  });
+}
+
 }  // namespace llmtrain

@@ -17,15 +17,17 @@ enum class StateKind : uint8_t { master, m, v };
 inline constexpr std::array state_kinds{StateKind::master, StateKind::m, StateKind::v};
 inline constexpr int64_t state_bytes = 4;  ///< bytes per element and kind
 
-/// Initialisation of a parameter. Normal values are a function of (seed, slice name, element), not of the layout.
+/// Initialisation of a parameter. Random values are a function of (seed, slice name, element), not of the layout.
 struct Initializer {
-  enum class Kind : uint8_t { zeros, ones, normal };
+  enum class Kind : uint8_t { zeros, ones, normal, uniform };
   Kind kind = Kind::zeros;
-  double std = 0;
+  double width = 0;  ///< standard deviation, or bound
 
   static Initializer zeros() { return {Kind::zeros, 0}; }
   static Initializer ones() { return {Kind::ones, 0}; }
   static Initializer normal(double std) { return {Kind::normal, std}; }
+  /// Between -bound and bound.
+  static Initializer uniform(double bound) { return {Kind::uniform, bound}; }
 };
 
 /// Rows [first_row, first_row + rows) of a parameter under its external (Hugging Face) name.
@@ -45,6 +47,7 @@ struct ParamSpec {
   bool decay = false;   ///< weight decay applies (matrices and embeddings)
   Initializer init;
   std::vector<ParamSlice> slices;  ///< cover all rows in order
+  double lr_scale = 1;             ///< factor of the learning rate
   int64_t numel() const { return rows * columns; }
 };
 

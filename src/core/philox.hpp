@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "core/host_device.hpp"
 
@@ -41,12 +42,20 @@ enum class RandomPurpose : uint32_t {
   sample_order,
   sampling,
   source_mixing,
+  adapter_dropout,
 };
 
 /// Key of one stream: a hash of (seed, purpose, a, b), e.g. a = step, b = layer.
 LLMTRAIN_HOST_DEVICE inline uint64_t random_key(uint64_t seed, RandomPurpose purpose, uint64_t a = 0, uint64_t b = 0) {
   const Philox4 r = philox4x32(seed, a, (b << 32) | static_cast<uint32_t>(purpose));
   return (uint64_t{r.v[1]} << 32) | r.v[0];
+}
+
+/// 64-bit FNV-1a of a name, for keys of random numbers that do not depend on an order.
+constexpr uint64_t hash_of_name(std::string_view name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return hash;
 }
 
 /// Number `element` of sequence `sequence` under `key`, as 32 uniform bits. Four consecutive elements share one
@@ -57,5 +66,9 @@ LLMTRAIN_HOST_DEVICE inline uint32_t random_bits(uint64_t key, uint64_t sequence
 
 /// Uniform number in (0, 1), end points excluded.
 LLMTRAIN_HOST_DEVICE inline double random_uniform(uint32_t bits) { return (bits + 0.5) * (1.0 / 4294967296.0); }
+/// Uniform number in (-bound, bound). 2 u - 1 is exact, so that only the product is rounded.
+LLMTRAIN_HOST_DEVICE inline float random_between(double bound, uint32_t bits) {
+  return static_cast<float>((2 * random_uniform(bits) - 1) * bound);
+}
 
 }  // namespace llmtrain

@@ -13,7 +13,8 @@ namespace llmtrain {
 
 /// Properties of one module's adapter, W + scale B A with A [rank, in] and B [out, rank]. B starts at zero.
 struct AdapterShape {
-  /// Start of A: uniform within 1 / sqrt(in) (torch's kaiming_uniform_(a = sqrt(5))), or normal with deviation 1 / rank.
+  /// Start of A: uniform within 1 / sqrt(in) (torch's kaiming_uniform_(a = sqrt(5))), or normal with deviation 1 /
+  /// rank.
   enum class Init : uint8_t { kaiming, gaussian };
 
   int64_t rank = 8;

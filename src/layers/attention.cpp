@@ -1,5 +1,7 @@
 #include "layers/attention.hpp"
 
+#include <algorithm>
+
 #include "kernels/attention_cached.hpp"
 
 namespace llmtrain {
@@ -12,10 +14,11 @@ Tensor lse_of(const AttentionSaved& saved, const AttentionShape& shape, int64_t 
 
 }  // namespace
 
-int64_t Attention::scratch_bytes(DType compute, int64_t rows) const {
+int64_t Attention::scratch_bytes(DType compute, DType output, int64_t rows) const {
   const int64_t element = static_cast<int64_t>(size_of(compute));
   return Arena::aligned(attention_workspace_bytes(shape, rows)) + Arena::aligned(rows * projection.in * element) +
-         Arena::aligned(rows * qkv.out * element);
+         Arena::aligned(rows * qkv.out * element) +
+         std::max(qkv.scratch_bytes(compute, compute, rows), projection.scratch_bytes(compute, output, rows));
 }
 
 HeadNormShape Attention::norm_shape() const {
@@ -31,14 +34,14 @@ Dropout Attention::probability_dropout(const Context& ctx) const {
 void Attention::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,
                         const AttentionSaved& saved) const {
   forward_heads(ctx, batch, x, rope, saved);
-  projection.forward(ctx, y, first_rows(saved.out, batch.tokens));
+  projection.forward(ctx, batch, y, first_rows(saved.out, batch.tokens));
 }
 
 void Attention::forward_heads(Context& ctx, const Batch& batch, const Tensor& x, const Rope& rope,
                               const AttentionSaved& saved) const {
   const int64_t n = batch.tokens;
   const Tensor rows = first_rows(saved.qkv, n);
-  qkv.forward(ctx, rows, x);
+  qkv.forward(ctx, batch, rows, x);
   if (query_norm.exists()) {
     head_norm_forward(
         {rows, first_rows(saved.raw, n), first_rows(saved.rstd, n), query_norm.weight(ctx), key_norm.weight(ctx)},
@@ -70,7 +73,7 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
   const Tensor workspace = frame.take(DType::u8, {attention_workspace_bytes(shape, n)});
   const Tensor out = first_rows(saved.out, n);
   const bool goes_on = heads_gradient(!dx.empty());
-  projection.backward(ctx, goes_on ? dout : Tensor(), dy, out);
+  projection.backward(ctx, batch, goes_on ? dout : Tensor(), dy, out);
   if (!goes_on) return;
   attention_backward({dqkv, dout, out, lse_of(saved, shape, n), first_rows(saved.qkv, n)}, batch, shape,
                      probability_dropout(ctx), workspace, ctx.stream);
@@ -81,7 +84,7 @@ void Attention::backward(Context& ctx, const Batch& batch, const Tensor& dx, con
          query_norm.weight(ctx), key_norm.weight(ctx), ctx.params.accumulate()},
         norm_shape(), ctx.stream);
   }
-  qkv.backward(ctx, dx, dqkv, x);
+  qkv.backward(ctx, batch, dx, dqkv, x);
 }
 
 }  // namespace llmtrain

@@ -41,8 +41,8 @@ struct Attention {
     f(s.out, {part, ".out", compute, rows, projection.in, again});
     f(s.lse, {part, ".lse", DType::f32, shape.heads, rows, again});
   }
-  /// Scratch bytes for forward and backward.
-  int64_t scratch_bytes(DType compute, int64_t rows) const;
+  /// Scratch bytes for forward and backward; `output` is y's dtype.
+  int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;
 
   /// x [N, C] -> y [N, C]; x has the compute dtype, y the compute dtype or fp32.
   void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const Rope& rope,

@@ -10,13 +10,15 @@ namespace llmtrain {
 int64_t Block::scratch_bytes(DType compute, int64_t rows, Recompute level) const {
   const int64_t residual = Arena::aligned(rows * channels * 4);
   const int64_t branches = 2 * Arena::aligned(rows * channels * static_cast<int64_t>(size_of(compute)));
-  const int64_t parts = std::max(attention.scratch_bytes(compute, rows), mlp.scratch_bytes(compute, rows));
+  const DType branch = branch_type(compute);
+  const int64_t parts =
+      std::max(attention.scratch_bytes(compute, branch, rows), mlp.scratch_bytes(compute, branch, rows));
   return dropped_bytes<BlockSaved>(*this, compute, rows, level) + branches + (pre_norm ? 0 : residual) +
          (sandwich ? std::max(parts, residual) : parts);  // used in turn by the norms and by the branches
 }
 
 int64_t Block::workspace_bytes(DType compute, int64_t rows, bool training) const {
-  const DType branch = sandwich ? DType::f32 : compute;
+  const DType branch = branch_type(compute);
   int64_t bytes = 0;
   for (const Linear* l : {&attention.qkv, &mlp.up}) {
     bytes = std::max(bytes, l->workspace_bytes(compute, compute, rows, training));
@@ -55,29 +57,29 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
   if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
-    if (pass.computes(kept.delta)) project_attention(ctx, attention_delta, all);
+    if (pass.computes(kept.delta)) project_attention(ctx, batch, attention_delta, all);
     norm2.forward_sum(ctx, mlp_input, middle, all.norm2, input, {attention_delta, batch, residual_dropout(ctx, 0)},
                       pass.again());
   } else if (pass.computes(kept.mlp_input)) {
     norm2.forward(ctx, mlp_input, middle, all.norm2, pass.again());
   }
-  mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());
-  if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, delta, all);
+  mlp.forward_hidden(ctx, batch, mlp_input, all.mlp, kept.mlp, pass.again());
+  if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, batch, delta, all);
   if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
 }
 
 /// delta [N, C]: output of the attention branch, before dropout.
-void Block::project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const {
+void Block::project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.attention_output, n) : delta;
-  attention.projection.forward(ctx, output, first_rows(all.attention.out, n));
+  attention.projection.forward(ctx, batch, output, first_rows(all.attention.out, n));
   if (sandwich) post_attention.forward(ctx, delta, output, all.post_attention);
 }
 
-void Block::project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all) const {
+void Block::project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const {
   const int64_t n = delta.dim(0);
   const Tensor output = sandwich ? first_rows(all.mlp_output, n) : delta;
-  mlp.down.forward(ctx, output, first_rows(all.mlp.activated, n));
+  mlp.down.forward(ctx, batch, output, first_rows(all.mlp.activated, n));
   if (sandwich) post_mlp.forward(ctx, delta, output, all.post_mlp);
 }
 
@@ -104,12 +106,8 @@ Block::Gradients Block::gradients(bool input) const {
 
 double Block::product_flops(bool input_gradient) const {
   const Gradients wanted = gradients(input_gradient);
-  const auto products = [](const Linear& l, bool dx) {
-    const int count = 1 + (l.is_trained() ? 1 : 0) + (dx ? 1 : 0);
-    return 2.0 * count * static_cast<double>(l.in) * static_cast<double>(l.out);
-  };
-  return products(attention.qkv, wanted.attention_input) + products(attention.projection, wanted.heads) +
-         products(mlp.up, wanted.mlp_input) + products(mlp.down, wanted.hidden);
+  return attention.qkv.product_flops(wanted.attention_input) + attention.projection.product_flops(wanted.heads) +
+         mlp.up.product_flops(wanted.mlp_input) + mlp.down.product_flops(wanted.hidden);
 }
 
 void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const BlockSaved& kept,
@@ -129,7 +127,7 @@ void Block::backward(Context& ctx, const Batch& batch, const Tensor& dx, const R
   const Tensor& ddelta = apart ? room : dx;
   if (apart) residual_add_backward(ddelta, dx, batch, residual_dropout(ctx, 1), ctx.stream);
   if (sandwich) backward_sandwich(ctx, post_mlp, ddelta, saved.mlp_output, saved.post_mlp);
-  mlp.backward(ctx, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
+  mlp.backward(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
   if (!wanted.mlp_input) return;
   const Tensor middle = first_rows(saved.middle, n);
   if (apart) {
@@ -157,16 +155,16 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
   if (pass.computes(kept.attention_input)) cast(attention_input, input, ctx.stream);
   if (pass.computes(kept.attention.qkv)) attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
-    project_attention(ctx, delta, all);
+    project_attention(ctx, batch, delta, all);
     residual_add(middle, input, delta, batch, residual_dropout(ctx, 0), ctx.stream);
   }
   if (pass.computes(kept.mlp_input)) {
     norm1.forward(ctx, normed, middle, all.norm1, pass.again());
     cast(mlp_input, normed, ctx.stream);
   }
-  mlp.forward_hidden(ctx, mlp_input, all.mlp, kept.mlp, pass.again());
+  mlp.forward_hidden(ctx, batch, mlp_input, all.mlp, kept.mlp, pass.again());
   if (pass.computes(kept.sum)) {
-    project_mlp(ctx, delta, all);
+    project_mlp(ctx, batch, delta, all);
     residual_add(sum, normed, delta, batch, residual_dropout(ctx, 1), ctx.stream);
   }
   if (!pass.again()) norm2.forward(ctx, pass.output, sum, all.norm2);
@@ -183,7 +181,7 @@ void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& d
 
   norm2.backward_sum(ctx, dsum, dx, first_rows(saved.sum, n), saved.norm2, false,
                      {ddelta, batch, residual_dropout(ctx, 1)});
-  mlp.backward(ctx, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
+  mlp.backward(ctx, batch, wanted.mlp_input ? dbranch : Tensor(), ddelta, mlp_input, saved.mlp);
   if (!wanted.mlp_input) return;
   residual_add(dsum, dsum, dbranch, batch, {}, ctx.stream);
   norm1.backward_sum(ctx, dx, dsum, first_rows(saved.middle, n), saved.norm1, false,

@@ -97,10 +97,12 @@ struct Block {
     bool again() const { return output.empty(); }
     bool computes(const Tensor& kept_tensor) const { return !again() || kept_tensor.empty(); }
   };
+  /// Dtype of the branches' outputs.
+  DType branch_type(DType compute) const { return sandwich ? DType::f32 : compute; }
   DType compute_type(const Context& ctx) const { return mlp.up.weight.weight(ctx).dtype; }
   void run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
-  void project_attention(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
-  void project_mlp(Context& ctx, const Tensor& delta, const BlockSaved& all) const;
+  void project_attention(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
+  void project_mlp(Context& ctx, const Batch& batch, const Tensor& delta, const BlockSaved& all) const;
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;

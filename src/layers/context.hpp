@@ -23,6 +23,7 @@ struct Context {
   int64_t step = 0;
   bool training = false;
   const KvCache* cache = nullptr;  ///< null except in generation
+  bool adapters = true;            ///< false: the base model, without its adapters
   /// Role of all matrix products. Outside training, the bits of a row do not depend on the other rows.
   ProductRole role = ProductRole::training;
 };
@@ -81,11 +82,14 @@ class UnitBuilder {
   ParamRef vector(std::string name, int64_t rows, Initializer init, std::vector<ParamSlice> slices) {
     return add({std::move(name), rows, 1, false, init, std::move(slices)});
   }
+  /// Adds a parameter that is trained whatever the rule says.
+  ParamRef trained(ParamSpec spec) { return add(std::move(spec), true); }
   /// The units so far.
   UnitGroup group() const { return {first_, static_cast<int>(units_.size()) - first_}; }
 
  private:
   ParamRef add(ParamSpec spec);
+  ParamRef add(ParamSpec spec, bool trained);
   int add_unit(bool trained);
 
   std::vector<UnitSpec>& units_;

@@ -1,11 +1,25 @@
 #include "layers/linear.hpp"
 
+#include <cmath>
+
+#include "core/philox.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/workspace.hpp"
+#include "layers/adapted_linear.hpp"
 
 namespace llmtrain {
 
-Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std) {
+namespace {
+
+Initializer initial_a(const AdapterShape& shape, int64_t in) {
+  return shape.init == AdapterShape::Init::gaussian ? Initializer::normal(1.0 / static_cast<double>(shape.rank))
+                                                    : Initializer::uniform(1.0 / std::sqrt(static_cast<double>(in)));
+}
+
+}  // namespace
+
+Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
+                       const AdapterRule& rule) {
   Linear linear;
   linear.in = in;
   std::vector<ParamSlice> weights, biases;
@@ -16,22 +30,81 @@ Linear Linear::declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, 
   }
   linear.weight = unit.matrix(weights.front().name, linear.out, in, Initializer::normal(std), weights);
   if (bias) linear.bias = unit.vector(biases.front().name, linear.out, Initializer::zeros(), biases);
+  if (rule) linear.declare_adapters(unit, parts, rule);
   return linear;
 }
 
+void Linear::declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule) {
+  std::vector<ParamSpec> specs;  // of B and magnitudes
+  ParamSpec whole{"", 0, in, true, {}, {}};
+  int64_t first_row = 0;
+  std::optional<AdapterShape> first;
+  for (const LinearPart& part : parts) {
+    const int64_t row = first_row;
+    first_row += part.rows;
+    const std::optional<AdapterShape> shape = rule(part.name);
+    if (!shape) continue;
+    if (!first) first = shape;
+    const Initializer init = initial_a(*shape, in);
+    LLMTRAIN_CHECK(shape->rank > 0 && shape->dora == first->dora && shape->dropout == first->dropout &&
+                       (whole.rows == 0 || init.width == whole.init.width),
+                   "adapters of one matrix differ only in rank, scale and learning rate: " + part.name);
+    whole.init = init;
+    whole.slices.push_back({lora_a_name(part.name), whole.rows, shape->rank});
+    specs.push_back({lora_b_name(part.name), part.rows, shape->rank, true, Initializer::zeros(), {}});
+    specs.back().lr_scale = shape->learning_rate_ratio;
+    if (shape->dora) specs.push_back({lora_magnitude_name(part.name), part.rows, 1, false, Initializer::ones(), {}});
+    Adapter adapter;
+    adapter.first_row = row;
+    adapter.rows = part.rows;
+    adapter.first_rank = whole.rows;
+    adapter.rank = shape->rank;
+    adapter.scale = static_cast<float>(shape->scale);
+    adapter.dropout = shape->dropout;
+    adapter.dropout_name = hash_of_name(part.name);
+    adapters.push_back(adapter);
+    whole.rows += shape->rank;
+  }
+  if (adapters.empty()) return;
+  whole.name = whole.slices.front().name;
+  a = unit.trained(whole);
+  auto spec = specs.begin();
+  for (Adapter& adapter : adapters) {
+    adapter.b = unit.trained(*spec++);
+    if (first->dora) adapter.magnitude = unit.trained(*spec++);
+  }
+}
+
 int64_t Linear::workspace_bytes(DType compute, DType output, int64_t rows, bool training) const {
+  if (!adapters.empty()) return adapter_workspace_bytes(*this, compute, output, rows, training);
   return linear_workspace_bytes({in, out, bias.exists(), compute, output, true, training}, rows);
 }
 
-void Linear::forward(Context& ctx, const Tensor& y, const Tensor& x) const {
+int64_t Linear::scratch_bytes(DType compute, DType output, int64_t rows) const {
+  return adapters.empty() ? 0 : adapter_scratch_bytes(*this, compute, output, rows);
+}
+
+void Linear::forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) const {
+  if (ctx.adapters && !adapters.empty()) return adapted_forward(*this, ctx, batch, y, x);
   linear_forward(y, x, weight.weight(ctx), bias.weight(ctx), ctx.stream, ctx.role);
 }
 
-void Linear::backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
+void Linear::backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
+  if (ctx.adapters && !adapters.empty()) return adapted_backward(*this, ctx, batch, dx, dy, x);
   const bool accumulate = ctx.params.accumulate();
   if (weight.is_trained()) linear_backward_weight(weight.gradient(ctx), dy, x, accumulate, ctx.stream);
   if (bias.is_trained()) linear_backward_bias(bias.gradient(ctx), dy, accumulate, ctx.stream);
   if (!dx.empty()) linear_backward_input(dx, dy, weight.weight(ctx), false, ctx.stream);
+}
+
+double Linear::product_flops(bool input_gradient) const {
+  const double input = input_gradient ? 1 : 0;
+  double flops = 2 * (1 + (weight.is_trained() ? 1 : 0) + input) * static_cast<double>(in) * static_cast<double>(out);
+  for (const Adapter& adapter : adapters) {
+    const auto rank = static_cast<double>(adapter.rank);
+    flops += 2 * rank * (3 * static_cast<double>(adapter.rows) + (2 + input) * static_cast<double>(in));
+  }
+  return flops;
 }
 
 }  // namespace llmtrain

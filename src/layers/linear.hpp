@@ -1,6 +1,8 @@
 #pragma once
 #include <string>
+#include <vector>
 
+#include "layers/adapter.hpp"
 #include "layers/context.hpp"
 
 namespace llmtrain {
@@ -13,22 +15,34 @@ struct LinearPart {
   bool transposed = false;  ///< true if files store the transpose
 };
 
-/// y = x W^T + b. Several projections of one input are one Linear with several slices.
+/// y = x W^T + b. Several projections of one input are one Linear with several slices, each of which may have an
+/// adapter.
 struct Linear {
   ParamRef weight;
   ParamRef bias;
   int64_t in = 0;
   int64_t out = 0;
+  ParamRef a;                     ///< [R, in]: A of all adapters, one below the other
+  std::vector<Adapter> adapters;  ///< all with magnitudes or none, and all with the same dropout
 
-  static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std);
+  static Linear declare(UnitBuilder& unit, const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
+                        const AdapterRule& rule = {});
 
   /// Bytes of workspace that the kernels need; `output` is y's dtype.
   int64_t workspace_bytes(DType compute, DType output, int64_t rows, bool training) const;
+  int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;
   /// x [N, in] -> y [N, out].
-  void forward(Context& ctx, const Tensor& y, const Tensor& x) const;
-  bool is_trained() const { return weight.is_trained() || bias.is_trained(); }
-  /// Computes gradients of weight and bias if they are trained, and dx [N, in] unless it is empty.
-  void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
+  void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) const;
+  bool is_trained() const { return weight.is_trained() || bias.is_trained() || a.is_trained(); }
+  /// Computes the gradients of trained parameters, and dx [N, in] unless it is empty.
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
+  /// FLOPs of the products of one token's forward and backward pass, with or without the gradient of the input.
+  double product_flops(bool input_gradient) const;
+
+  bool has_magnitudes() const { return !adapters.empty() && adapters.front().magnitude.exists(); }
+
+ private:
+  void declare_adapters(UnitBuilder& unit, const std::vector<LinearPart>& parts, const AdapterRule& rule);
 };
 
 }  // namespace llmtrain

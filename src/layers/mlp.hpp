@@ -23,14 +23,17 @@ struct Mlp {
     f(s.hidden, {part, ".hidden", compute, rows, up.out, Recompute::block});
     f(s.activated, {part, ".activated", compute, rows, down.in, Recompute::activation});
   }
-  int64_t scratch_bytes(DType compute, int64_t rows) const;
+  /// Scratch bytes for forward and backward; `output` is y's dtype.
+  int64_t scratch_bytes(DType compute, DType output, int64_t rows) const;
 
-  void forward(Context& ctx, const Tensor& y, const Tensor& x, const MlpSaved& saved) const;
+  void forward(Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x, const MlpSaved& saved) const;
   /// Runs forward() up to `down`, which reads saved.activated. Tensors that `kept` lacks are recomputed before the
   /// backward pass (with `again`), which then has the tensors of `kept`.
-  void forward_hidden(Context& ctx, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept, bool again) const;
+  void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept,
+                      bool again) const;
   /// An empty dx is not computed.
-  void backward(Context& ctx, const Tensor& dx, const Tensor& dy, const Tensor& x, const MlpSaved& saved) const;
+  void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                const MlpSaved& saved) const;
   /// True if the backward pass needs the gradient of the hidden layer.
   bool hidden_gradient(bool input) const { return input || up.is_trained(); }
 };

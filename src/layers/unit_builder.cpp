@@ -10,6 +10,11 @@ ParamRef UnitBuilder::add(ParamSpec spec) {
   const bool trained = is_trained(spec.slices.front());
   LLMTRAIN_CHECK(std::ranges::all_of(spec.slices, [&](const ParamSlice& s) { return is_trained(s) == trained; }),
                  spec.name + " is part of a matrix that is trained or frozen as a whole");
+  return add(std::move(spec), trained);
+}
+
+ParamRef UnitBuilder::add(ParamSpec spec, bool trained) {
+  if (spec.slices.empty()) spec.slices.push_back({spec.name, 0, spec.rows});
   const auto begin = units_.begin() + first_;
   const auto found = std::find_if(begin, units_.end(), [&](const UnitSpec& u) { return u.trained == trained; });
   const int unit = found != units_.end() ? static_cast<int>(found - units_.begin()) : add_unit(trained);

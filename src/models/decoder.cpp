@@ -151,9 +151,9 @@ Attention Decoder::declare_attention(UnitBuilder& unit, int layer) const {
   } else {
     qkv = {part(names.qkv[0], layer, queries), part(names.qkv[1], layer, keys), part(names.qkv[2], layer, keys)};
   }
-  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std);
+  attention.qkv = Linear::declare(unit, qkv, c.d_model, c.qkv_bias, c.initializer_std, shape_.adapters);
   attention.projection = Linear::declare(unit, {part(names.projection, layer, c.d_model)}, queries,
-                                         c.attention_output_bias, shape_.projection_std);
+                                         c.attention_output_bias, shape_.projection_std, shape_.adapters);
   return attention;
 }
 
@@ -168,8 +168,9 @@ Mlp Decoder::declare_mlp(UnitBuilder& unit, int layer) const {
   }
   Mlp mlp;
   mlp.activation = kind_of(c.activation);
-  mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std);
-  mlp.down = Linear::declare(unit, {part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std);
+  mlp.up = Linear::declare(unit, up, c.d_model, c.mlp_bias, c.initializer_std, shape_.adapters);
+  mlp.down = Linear::declare(unit, {part(names.down, layer, c.d_model)}, c.d_ff, c.mlp_bias, shape_.projection_std,
+                             shape_.adapters);
   return mlp;
 }
 

@@ -40,7 +40,9 @@ void fill_range(const Tensor& out, const Initializer& init, uint64_t key, int64_
     case Initializer::Kind::ones:
       return fill(out, 1, stream);
     case Initializer::Kind::normal:
-      return fill_normal(out, init.std, key, first, stream);
+      return fill_normal(out, init.width, key, first, stream);
+    case Initializer::Kind::uniform:
+      return fill_uniform(out, init.width, key, first, stream);
   }
 }
 

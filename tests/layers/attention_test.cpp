@@ -41,7 +41,7 @@ struct AttentionUnderTest {
     c.plan = [this](Arena& arena, int64_t n) {
       plan_kept(arena, attention, saved, DType::f32, n, Recompute::none, "attention");
       rope.plan(arena, n);
-      return attention.scratch_bytes(DType::f32, n);
+      return attention.scratch_bytes(DType::f32, DType::f32, n);
     };
     c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
       rope.start(ctx.stream);

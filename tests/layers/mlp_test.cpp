@@ -23,11 +23,11 @@ struct MlpUnderTest {
     };
     c.plan = [this](Arena& arena, int64_t n) {
       plan_kept(arena, mlp, saved, DType::f32, n, Recompute::none, "mlp");
-      return mlp.scratch_bytes(DType::f32, n);
+      return mlp.scratch_bytes(DType::f32, DType::f32, n);
     };
-    c.forward = [this](Context& ctx, const Batch&, const Tensor& y, const Tensor& x) { mlp.forward(ctx, y, x, saved); };
-    c.backward = [this](Context& ctx, const Batch&, const Tensor& dx, const Tensor& dy, const Tensor& x) {
-      mlp.backward(ctx, dx, dy, x, saved);
+    c.forward = [this](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) { mlp.forward(ctx, batch, y, x, saved); };
+    c.backward = [this](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+      mlp.backward(ctx, batch, dx, dy, x, saved);
     };
     c.parameter_scale = 0.3;
     return c;
@@ -46,11 +46,11 @@ TEST(MlpLayer, GradientIsTheSlope) {
 TEST(MlpLayer, TheOtherActivationIsSeen) {
   MlpUnderTest test;
   LayerCase layer = test.layer(Activation::swiglu);
-  layer.backward = [&](Context& ctx, const Batch&, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+  layer.backward = [&](Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x) {
     Mlp wrong = test.mlp;
     wrong.activation = Activation::geglu;
-    wrong.forward(ctx, dx, x, test.saved);  // overwrites the saved derivatives
-    wrong.backward(ctx, dx, dy, x, test.saved);
+    wrong.forward(ctx, batch, dx, x, test.saved);  // overwrites the saved derivatives
+    wrong.backward(ctx, batch, dx, dy, x, test.saved);
   };
   expect_wrong_gradients(layer);
 }

@@ -1,0 +1,353 @@
+#include "layers/adapted_linear.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/adapter.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/workspace.hpp"
+
+namespace llmtrain {
+
+namespace {
+
+/// Largest sizes of a layer's adapters, and their ranks together.
+struct Sizes {
+  int64_t rows = 0, rank = 0, ranks = 0;
+};
+
+Sizes sizes_of(const Linear& layer) {
+  Sizes s;
+  for (const Adapter& adapter : layer.adapters) {
+    s.rows = std::max(s.rows, adapter.rows);
+    s.rank = std::max(s.rank, adapter.rank);
+    s.ranks += adapter.rank;
+  }
+  return s;
+}
+
+/// The memory of a larger matrix, or of a vector, as a matrix of this shape.
+Tensor matrix(const Tensor& room, int64_t rows, int64_t columns) {
+  return Tensor(room.data, room.dtype, {rows, columns});
+}
+Tensor row(const Tensor& vector) { return matrix(vector, 1, vector.numel()); }
+
+/// A pass whose temporaries are allocated.
+struct PassShape {
+  DType compute, output;
+  int64_t rows;
+  bool backward;
+  bool masked;  ///< adapters' dropout is active
+};
+
+/// Temporaries. With dropout and magnitudes adapters run one after another, else all of a layer together.
+struct Room {
+  Tensor t;           ///< [M, R]
+  Tensor u;           ///< [N, R]
+  Tensor du, dt;      ///< their gradients; dt is fp32
+  Tensor dropped;     ///< [N, in]: drop(x) of one adapter; then the gradient of it
+  Tensor part;        ///< [N, rank]: u or du of one adapter
+  Tensor product;     ///< [N, M]: y without magnitudes, in the backward pass then a gradient
+  Tensor dy;          ///< [N, rows]: y's gradient in the rows of one adapter
+  Tensor norms;       ///< fp32 [M]: |W + T A|
+  Tensor magnitudes;  ///< fp32 [M]
+  Tensor rounded;     ///< [M]: norms in the compute dtype
+  Tensor dots;        ///< fp32 [M]: gradient of the magnitudes
+  Tensor bias;        ///< fp32 [M]
+
+  /// Calls f(tensor, dtype, rows, columns) for each that the pass needs; columns are 0 for a vector.
+  template <class F>
+  void visit(const Linear& layer, const PassShape& p, const F& f) {
+    const Sizes largest = sizes_of(layer);
+    const bool apart = p.masked && layer.has_magnitudes();
+    const int64_t rank = apart ? largest.rank : largest.ranks, out = apart ? largest.rows : layer.out;
+    f(t, p.compute, out, rank);
+    f(u, p.compute, p.rows, rank);
+    if (p.masked) f(dropped, p.compute, p.rows, layer.in);
+    if (p.masked && !apart) f(part, p.compute, p.rows, largest.rank);
+    if (p.backward) f(du, p.compute, p.rows, rank);
+    if (p.backward) f(dt, DType::f32, out, rank);
+    if (!layer.has_magnitudes()) return;
+    f(norms, DType::f32, out, 0);
+    f(magnitudes, DType::f32, out, 0);
+    if (p.compute != DType::f32) f(rounded, p.compute, out, 0);
+    const bool wide = layer.bias.exists() && p.output != DType::f32;  // the sum with the bias is rounded once
+    if (p.backward) {
+      f(product, p.compute, p.rows, out);
+      apart ? f(dy, p.compute, p.rows, out) : f(dots, DType::f32, out, 0);
+    } else if (apart || wide) {
+      f(product, apart ? p.output : DType::f32, p.rows, out);
+      if (wide && !apart) f(bias, DType::f32, out, 0);
+    }
+  }
+};
+
+class Pass {
+ public:
+  Pass(const Linear& layer, Context& ctx, const Batch& batch, const Tensor& x, DType output, bool backward)
+      : layer_(layer),
+        ctx_(ctx),
+        batch_(batch),
+        x_(x),
+        w_(layer.weight.weight(ctx)),
+        a_(layer.a.weight(ctx)),
+        masked_(ctx.training && layer.adapters.front().dropout > 0),
+        frame_(ctx.arena) {
+    room_.visit(layer, {x.dtype, output, x.dim(0), backward, masked_},
+                [&](Tensor& t, DType dtype, int64_t rows, int64_t columns) {
+                  t = columns == 0 ? frame_.take(dtype, {rows}) : frame_.take(dtype, {rows, columns});
+                });
+  }
+
+  void forward(const Tensor& y) {
+    const Tensor bias = layer_.bias.weight(ctx_);
+    if (apart()) {
+      product(y, x_, w_, bias, {});
+      for (const Adapter& adapter : layer_.adapters) forward_apart(adapter, y);
+      return;
+    }
+    make_t();
+    make_u();
+    if (!layer_.has_magnitudes()) return product(y, x_, w_, bias, {room_.u, room_.t});
+    make_factors();
+    const bool wide = !room_.product.empty();
+    if (wide) cast(room_.bias, bias, ctx_.stream);
+    const Tensor whole = wide ? room_.product : y;
+    product(whole, x_, w_, Tensor(), {room_.u, room_.t});
+    scale_columns(whole, whole, room_.magnitudes, room_.norms, wide ? room_.bias : bias, ctx_.stream);
+    if (wide) cast(y, whole, ctx_.stream);
+  }
+
+  void backward(const Tensor& dx, const Tensor& dy) {
+    const bool accumulate = ctx_.params.accumulate();
+    if (layer_.bias.is_trained()) linear_backward_bias(layer_.bias.gradient(ctx_), dy, accumulate, ctx_.stream);
+    if (apart()) {
+      LLMTRAIN_CHECK(!layer_.weight.is_trained(), "with dropout a matrix with magnitudes is frozen");
+      if (!dx.empty()) linear_backward_input(dx, dy, w_, false, ctx_.stream);
+      for (const Adapter& adapter : layer_.adapters) backward_apart(adapter, dx, dy);
+      return;
+    }
+    make_t();
+    if (!masked_) make_u();
+    const Tensor dproduct = layer_.has_magnitudes() ? backward_magnitudes(dy) : dy;
+    if (layer_.weight.is_trained()) {
+      linear_backward_weight(layer_.weight.gradient(ctx_), dproduct, x_, accumulate, ctx_.stream);
+    }
+    linear_backward_input(room_.du, dproduct, room_.t, false, ctx_.stream);
+    if (masked_) {
+      if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream);
+      for (const Adapter& adapter : layer_.adapters) backward_masked(adapter, dx);
+    } else {
+      linear_backward_weight(layer_.a.gradient(ctx_), room_.du, x_, accumulate, ctx_.stream);
+      if (!dx.empty()) linear_backward_input(dx, dproduct, w_, false, ctx_.stream, {room_.du, a_});
+    }
+    linear_backward_weight(room_.dt, dproduct, room_.u, false, ctx_.stream);
+    for (const Adapter& adapter : layer_.adapters) add_to_b(adapter, {adapter.first_row, adapter.first_rank});
+  }
+
+ private:
+  bool apart() const { return masked_ && layer_.has_magnitudes(); }
+  void product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, const LowRank& added) {
+    linear_forward(y, x, w, bias, ctx_.stream, ctx_.role, added);
+  }
+  Dropout mask(const Adapter& adapter) const {
+    return {static_cast<float>(adapter.dropout), random_key(ctx_.seed, RandomPurpose::adapter_dropout,
+                                                            static_cast<uint64_t>(ctx_.step), adapter.dropout_name)};
+  }
+  Tensor a_of(const Adapter& adapter) const { return a_.rows(adapter.first_rank, adapter.rank); }
+  Tensor w_of(const Adapter& adapter) const { return w_.rows(adapter.first_row, adapter.rows); }
+  Tensor magnitude_gradient(const Adapter& adapter) { return adapter.magnitude.gradient(ctx_); }
+
+  void make_t() {
+    fill_zero(room_.t.data, room_.t.bytes(), ctx_.stream);
+    for (const Adapter& adapter : layer_.adapters) {
+      set_block(room_.t, {adapter.first_row, adapter.first_rank}, adapter.b.weight(ctx_), adapter.scale, ctx_.stream);
+    }
+  }
+
+  void make_u() {
+    if (!masked_) return product(room_.u, x_, a_, Tensor(), {});
+    for (const Adapter& adapter : layer_.adapters) make_u_masked(adapter);
+  }
+  /// Fills an adapter's columns of u; `dropped` is its input.
+  void make_u_masked(const Adapter& adapter) {
+    const Tensor part = matrix(room_.part, x_.dim(0), adapter.rank);
+    dropout_rows(room_.dropped, x_, batch_, mask(adapter), false, ctx_.stream);
+    product(part, room_.dropped, a_of(adapter), Tensor(), {});
+    set_block(room_.u, {0, adapter.first_rank}, part, 1, ctx_.stream);
+  }
+
+  /// Fills numerators and denominators of g for an adapter's rows. Norms are rounded as magnitudes are, so that g is 1
+  /// where these are equal.
+  void make_factors(const Adapter& adapter, int64_t at, const Tensor& t, const Tensor& a) {
+    const Tensor norms = room_.norms.rows(at, adapter.rows);
+    row_norms(norms, w_of(adapter), t, a, ctx_.stream);
+    if (!room_.rounded.empty()) {
+      const Tensor rounded = room_.rounded.rows(at, adapter.rows);
+      cast(rounded, norms, ctx_.stream);
+      cast(norms, rounded, ctx_.stream);
+    }
+    cast(room_.magnitudes.rows(at, adapter.rows), adapter.magnitude.weight(ctx_), ctx_.stream);
+  }
+  /// Does so for all rows; those without an adapter have g = 1.
+  void make_factors() {
+    fill(room_.norms, 1, ctx_.stream);
+    fill(room_.magnitudes, 1, ctx_.stream);
+    for (const Adapter& adapter : layer_.adapters) {
+      make_factors(adapter, adapter.first_row, room_.t.rows(adapter.first_row, adapter.rows), a_);
+    }
+  }
+
+  void add_to_b(const Adapter& adapter, const BlockPlace& place) {
+    get_block(adapter.b.gradient(ctx_), room_.dt, place, adapter.scale, ctx_.params.accumulate(), ctx_.stream);
+  }
+
+  /// Adds to the magnitudes' gradients; returns the gradient of x W^T + u T^T.
+  Tensor backward_magnitudes(const Tensor& dy) {
+    make_factors();
+    product(room_.product, x_, w_, Tensor(), {room_.u, room_.t});
+    column_dots(room_.dots, dy, room_.product, room_.norms, false, ctx_.stream);
+    for (const Adapter& adapter : layer_.adapters) {
+      get_block(row(magnitude_gradient(adapter)), row(room_.dots), {0, adapter.first_row}, 1, ctx_.params.accumulate(),
+                ctx_.stream);
+    }
+    scale_columns(room_.product, dy, room_.magnitudes, room_.norms, Tensor(), ctx_.stream);
+    return room_.product;
+  }
+
+  /// Adds the gradients of A and x; fills the columns of u.
+  void backward_masked(const Adapter& adapter, const Tensor& dx) {
+    const Tensor part = matrix(room_.part, x_.dim(0), adapter.rank);
+    make_u_masked(adapter);
+    get_block(part, room_.du, {0, adapter.first_rank}, 1, false, ctx_.stream);
+    backward_dropped(adapter, part, dx, {});
+  }
+
+  /// Gradients of A and, from those of u and W drop(x), of x.
+  void backward_dropped(const Adapter& adapter, const Tensor& du, const Tensor& dx, const Tensor& dproduct) {
+    const Tensor da = layer_.a.gradient(ctx_).rows(adapter.first_rank, adapter.rank);
+    linear_backward_weight(da, du, room_.dropped, ctx_.params.accumulate(), ctx_.stream);
+    if (dx.empty()) return;
+    if (dproduct.empty()) {
+      linear_backward_input(room_.dropped, du, a_of(adapter), false, ctx_.stream);
+    } else {
+      linear_backward_input(room_.dropped, dproduct, w_of(adapter), false, ctx_.stream, {du, a_of(adapter)});
+    }
+    dropout_rows(dx, room_.dropped, batch_, mask(adapter), true, ctx_.stream);
+  }
+
+  /// One adapter's temporaries in the order of its own rows and ranks.
+  struct Own {
+    Tensor t, u, product, norms, magnitudes;
+  };
+  Own enter(const Adapter& adapter) {
+    const int64_t n = x_.dim(0);
+    const Own own{matrix(room_.t, adapter.rows, adapter.rank), matrix(room_.u, n, adapter.rank),
+                  matrix(room_.product, n, adapter.rows), room_.norms.rows(0, adapter.rows),
+                  room_.magnitudes.rows(0, adapter.rows)};
+    set_block(own.t, {}, adapter.b.weight(ctx_), adapter.scale, ctx_.stream);
+    dropout_rows(room_.dropped, x_, batch_, mask(adapter), false, ctx_.stream);
+    product(own.u, room_.dropped, a_of(adapter), Tensor(), {});
+    make_factors(adapter, 0, own.t, a_of(adapter));
+    return own;
+  }
+  /// Turns g into g - 1.
+  void subtract_one(const Own& own) { get_block(row(own.magnitudes), row(own.norms), {}, -1, true, ctx_.stream); }
+
+  /// y += g u T^T + (g - 1) drop(x) W^T in the adapter's rows.
+  void forward_apart(const Adapter& adapter, const Tensor& y) {
+    const Own own = enter(adapter);
+    const auto add_scaled = [&] {
+      scale_columns(own.product, own.product, own.magnitudes, own.norms, Tensor(), ctx_.stream);
+      set_block(y, {0, adapter.first_row}, own.product, 1, ctx_.stream, true);
+    };
+    product(own.product, own.u, own.t, Tensor(), {});
+    add_scaled();
+    subtract_one(own);
+    product(own.product, room_.dropped, w_of(adapter), Tensor(), {});
+    add_scaled();
+  }
+
+  void backward_apart(const Adapter& adapter, const Tensor& dx, const Tensor& whole_dy) {
+    const Own own = enter(adapter);
+    const int64_t n = x_.dim(0);
+    const Tensor dy = matrix(room_.dy, n, adapter.rows), du = matrix(room_.du, n, adapter.rank);
+    get_block(dy, whole_dy, {0, adapter.first_row}, 1, false, ctx_.stream);
+    product(own.product, room_.dropped, w_of(adapter), Tensor(), {own.u, own.t});
+    column_dots(magnitude_gradient(adapter), dy, own.product, own.norms, ctx_.params.accumulate(), ctx_.stream);
+    scale_columns(own.product, dy, own.magnitudes, own.norms, Tensor(), ctx_.stream);
+    linear_backward_input(du, own.product, own.t, false, ctx_.stream);
+    room_.dt = matrix(room_.dt, adapter.rows, adapter.rank);
+    linear_backward_weight(room_.dt, own.product, own.u, false, ctx_.stream);
+    add_to_b(adapter, {});
+    subtract_one(own);
+    scale_columns(own.product, dy, own.magnitudes, own.norms, Tensor(), ctx_.stream);
+    backward_dropped(adapter, du, dx, own.product);
+  }
+
+  const Linear& layer_;
+  Context& ctx_;
+  const Batch& batch_;
+  const Tensor& x_;
+  const Tensor w_, a_;
+  const bool masked_;
+  Arena::Frame frame_;
+  Room room_;
+};
+
+}  // namespace
+
+void adapted_forward(const Linear& layer, Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
+  Pass(layer, ctx, batch, x, y.dtype, false).forward(y);
+}
+
+void adapted_backward(const Linear& layer, Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy,
+                      const Tensor& x) {
+  Pass(layer, ctx, batch, x, dy.dtype, true).backward(dx, dy);
+}
+
+int64_t adapter_scratch_bytes(const Linear& layer, DType compute, DType output, int64_t rows) {
+  const bool dropout = layer.adapters.front().dropout > 0;
+  int64_t most = 0;
+  for (const auto& [backward, masked] : {std::pair(false, false), {false, dropout}, {true, dropout}}) {
+    int64_t bytes = 0;
+    const PassShape pass{compute, output, rows, backward, masked};
+    Room().visit(layer, pass, [&](Tensor&, DType dtype, int64_t r, int64_t columns) {
+      bytes += Arena::aligned(r * std::max<int64_t>(columns, 1) * static_cast<int64_t>(size_of(dtype)));
+    });
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+int64_t adapter_workspace_bytes(const Linear& layer, DType compute, DType output, int64_t rows, bool training) {
+  const Sizes largest = sizes_of(layer);
+  const auto& [in, out] = std::pair(layer.in, layer.out);
+  const bool bias = layer.bias.exists(), magnitudes = layer.has_magnitudes();
+  std::vector<LinearPass> passes = {
+      {in, out, bias, compute, output, true, training, largest.ranks},
+      {in, largest.ranks, false, compute, compute, true, training},
+      {largest.ranks, out, false, compute, compute, false, training},
+  };
+  if (magnitudes) {
+    passes.push_back({in, out, false, compute, bias ? DType::f32 : output, true, false, largest.ranks});
+    passes.push_back({in, out, false, compute, compute, true, false, largest.ranks});
+  }
+  if (training && layer.adapters.front().dropout > 0) {
+    for (const Adapter& adapter : layer.adapters) {
+      passes.push_back({in, adapter.rank, false, compute, compute, true, true});
+      if (!magnitudes) continue;
+      passes.push_back({in, adapter.rows, false, compute, compute, true, true, adapter.rank});
+      passes.push_back({in, adapter.rows, false, compute, output, true, false});
+      passes.push_back({adapter.rank, adapter.rows, false, compute, output, true, true});
+    }
+  }
+  int64_t bytes = magnitudes ? row_sum_workspace_bytes(1, 2 * out) : 0;
+  if (magnitudes && training) bytes = std::max(bytes, row_sum_workspace_bytes(rows, out));
+  for (const LinearPass& pass : passes) bytes = std::max(bytes, linear_workspace_bytes(pass, rows));
+  return bytes;
+}
+
+}  // namespace llmtrain

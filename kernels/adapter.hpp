@@ -14,10 +14,11 @@ struct BlockPlace {
   int64_t column = 0;
 };
 
-/// to[row + i][column + j] = scale from[i][j]; the rest of `to` does not change. to [R, C] and from [r, c] have one
-/// dtype.
-void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream& stream);
-/// to[i][j] = or += (accumulate) scale from[row + i][column + j]. to [r, c] and from [R, C] fp32.
+/// to[row + i][column + j] = or += (accumulate) scale from[i][j]; the rest of `to` does not change. to [R, C] and from
+/// [r, c] have one dtype.
+void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream& stream,
+               bool accumulate = false);
+/// to[i][j] = or += (accumulate) scale from[row + i][column + j]. to [r, c] and from [R, C] have one dtype.
 void get_block(const Tensor& to, const Tensor& from, const BlockPlace& place, float scale, bool accumulate,
                Stream& stream);
 

@@ -6,9 +6,9 @@
 
 namespace llmtrain {
 
-/// `block` lies in `whole`; both have the dtype.
-inline void check_block(const Tensor& whole, const BlockPlace& place, const Tensor& block, DType dtype) {
-  LLMTRAIN_CHECK(whole.rank == 2 && block.rank == 2 && whole.dtype == dtype && block.dtype == dtype,
+/// `block` lies in `whole`.
+inline void check_block(const Tensor& whole, const BlockPlace& place, const Tensor& block) {
+  LLMTRAIN_CHECK(whole.rank == 2 && block.rank == 2 && whole.dtype == block.dtype,
                  "a matrix and its block have one dtype");
   LLMTRAIN_CHECK(place.row >= 0 && place.column >= 0 && place.row + block.dim(0) <= whole.dim(0) &&
                      place.column + block.dim(1) <= whole.dim(1),

@@ -10,29 +10,20 @@ namespace {
 
 using namespace cuda;
 
-/// Element i of a block with `columns` columns, in a matrix with `width` columns.
-__device__ inline int64_t in_matrix(int64_t i, int64_t columns, int64_t width) {
-  return i / columns * width + i % columns;
-}
-
+/// to = or += scale from, for a block with `columns` columns in matrices of these widths.
 template <class T>
-struct SetBlock {
-  T* to;  ///< first element of the block
+struct ScaleBlock {
+  T* to;
+  int64_t to_width;
   const T* from;
-  int64_t columns, width;
-  float scale;
-  __device__ void operator()(int64_t i) const { store(to + in_matrix(i, columns, width), scale * load(from + i)); }
-};
-
-struct GetBlock {
-  float* to;
-  const float* from;  ///< first element of the block
-  int64_t columns, width;
+  int64_t from_width, columns;
   float scale;
   bool accumulate;
   __device__ void operator()(int64_t i) const {
-    const float value = scale * from[in_matrix(i, columns, width)];
-    to[i] = accumulate ? to[i] + value : value;
+    const int64_t row = i / columns, column = i % columns;
+    T* out = to + row * to_width + column;
+    const float value = scale * load(from + row * from_width + column);
+    store(out, accumulate ? load(out) + value : value);
   }
 };
 
@@ -104,23 +95,26 @@ struct ColumnDots {
 
 }  // namespace
 
-void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream& stream) {
-  check_block(to, place, from, to.dtype);
-  const int64_t width = to.dim(1);
+void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream& stream,
+               bool accumulate) {
+  check_block(to, place, from);
+  const int64_t width = to.dim(1), columns = from.dim(1);
   dispatch(to, [&]<class T>(T* out) {
     for_each(from.numel(), stream,
-             SetBlock<T>{out + place.row * width + place.column, static_cast<const T*>(from.data), from.dim(1), width,
-                         scale});
+             ScaleBlock<T>{out + place.row * width + place.column, width, static_cast<const T*>(from.data), columns,
+                           columns, scale, accumulate});
   });
 }
 
 void get_block(const Tensor& to, const Tensor& from, const BlockPlace& place, float scale, bool accumulate,
                Stream& stream) {
-  check_block(from, place, to, DType::f32);
-  const int64_t width = from.dim(1);
-  for_each(to.numel(), stream,
-           GetBlock{to.as<float>(), from.as<float>() + place.row * width + place.column, to.dim(1), width, scale,
-                    accumulate});
+  check_block(from, place, to);
+  const int64_t width = from.dim(1), columns = to.dim(1);
+  dispatch(to, [&]<class T>(T* out) {
+    for_each(to.numel(), stream,
+             ScaleBlock<T>{out, columns, static_cast<const T*>(from.data) + place.row * width + place.column, width,
+                           columns, scale, accumulate});
+  });
 }
 
 void dropout_rows(const Tensor& out, const Tensor& in, const Batch& batch, const Dropout& dropout, bool accumulate,

@@ -23,35 +23,43 @@ float value_at(const Tensor& t, int64_t i) {
   return value;
 }
 
+struct BlockShape {
+  int64_t rows, columns;
+};
+
+/// to = or += scale from; rows are `to_stride` and `from_stride` elements apart.
+template <class T>
+void scale_rows(const BlockShape& block, T* to, int64_t to_stride, const T* from, int64_t from_stride, float scale,
+                bool accumulate) {
+  host::parallel_blocks(block.rows, rows_per_task, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      T* out = to + r * to_stride;
+      const T* in = from + r * from_stride;
+      for (int64_t c = 0; c < block.columns; ++c) {
+        const float value = scale * host::load(in + c);
+        host::store(out + c, accumulate ? host::load(out + c) + value : value);
+      }
+    }
+  });
+}
+
 }  // namespace
 
-void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream&) {
-  check_block(to, place, from, to.dtype);
-  const int64_t width = to.dim(1), columns = from.dim(1);
+void set_block(const Tensor& to, const BlockPlace& place, const Tensor& from, float scale, Stream&, bool accumulate) {
+  check_block(to, place, from);
   host::dispatch(to.dtype, [&](auto* tag) {
-    auto* out = static_cast<decltype(tag)>(to.data) + place.row * width + place.column;
+    auto* out = static_cast<decltype(tag)>(to.data) + place.row * to.dim(1) + place.column;
     const auto* in = static_cast<decltype(tag)>(from.data);
-    host::parallel_blocks(from.dim(0), rows_per_task, [=](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        for (int64_t c = 0; c < columns; ++c)
-          host::store(out + r * width + c, scale * host::load(in + r * columns + c));
-      }
-    });
+    scale_rows({from.dim(0), from.dim(1)}, out, to.dim(1), in, from.dim(1), scale, accumulate);
   });
 }
 
 void get_block(const Tensor& to, const Tensor& from, const BlockPlace& place, float scale, bool accumulate, Stream&) {
-  check_block(from, place, to, DType::f32);
-  const int64_t width = from.dim(1), columns = to.dim(1);
-  float* out = to.as<float>();
-  const float* in = from.as<float>() + place.row * width + place.column;
-  host::parallel_blocks(to.dim(0), rows_per_task, [=](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t c = 0; c < columns; ++c) {
-        const float value = scale * in[r * width + c];
-        out[r * columns + c] = accumulate ? out[r * columns + c] + value : value;
-      }
-    }
+  check_block(from, place, to);
+  host::dispatch(to.dtype, [&](auto* tag) {
+    auto* out = static_cast<decltype(tag)>(to.data);
+    const auto* in = static_cast<decltype(tag)>(from.data) + place.row * from.dim(1) + place.column;
+    scale_rows({to.dim(0), to.dim(1)}, out, to.dim(1), in, from.dim(1), scale, accumulate);
   });
 }
 

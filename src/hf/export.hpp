@@ -8,6 +8,7 @@
 
 #include "hf/config_json.hpp"
 #include "hf/model_folder.hpp"
+#include "hf/slice_writer.hpp"
 #include "models/decoder.hpp"
 #include "params/param_store.hpp"
 #include "text/tokenizer.hpp"
@@ -39,9 +40,6 @@ std::string carry_tokenizer(ExportOptions& options, const Tokenizer& tokenizer, 
 
 /// Returns config.json, generation_config.json and the tokenizer's files of a Hugging Face folder, by name.
 std::map<std::string, std::string> model_texts(const std::string& folder);
-
-/// Source of weights: returns elements [begin, end) of a unit, fp32, on all ranks that call it.
-using GatherWeights = std::function<void(int unit, int64_t begin, int64_t end, float* out)>;
 
 /// Writes the model that `shape` describes: with rows for its tokens, without padding rows. Collective; rank 0 writes
 /// in blocks and holds no more than 16 MiB, except for a whole matrix that is stored transposed. Throws UserError(deck)

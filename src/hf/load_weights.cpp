@@ -6,15 +6,18 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files/content_hash.hpp"
+#include "core/files/json_reader.hpp"
 #include "core/parallel_for.hpp"
 #include "hf/convert.hpp"
 #include "hf/read_slice.hpp"
+#include "hf/slice_writer.hpp"
 #include "parallel/job/cancellable_work.hpp"
 #include "parallel/job/launcher.hpp"
 #include "parallel/job/runtime.hpp"
@@ -60,12 +63,12 @@ void run_on_threads(size_t count, int threads, const Pause& pause, const Work& w
 class Loader {
  public:
   Loader(const WeightIndex& index, const WeightMatch& match, ParamStore& params, Communicator& communicator,
-         const NameSet* trained)
+         const LoadOptions& options)
       : index_(index),
         match_(match),
         params_(params),
         communicator_(communicator),
-        trained_(trained),
+        options_(options),
         files_(index.files.size()) {}
 
   /// Reads this rank's share.
@@ -86,7 +89,11 @@ class Loader {
   uint64_t hash() const { return hash_; }
 
  private:
-  void add_hash(const Block& w, int64_t at, const float* values, int64_t count) {
+  void examine(const Block& w, int64_t at, const float* values, int64_t count) {
+    if (options_.finite && !std::all_of(values, values + count, [](float x) { return std::isfinite(x); })) {
+      throw UserError(ExitCode::bad_content, fmt::format("{}: {} has a value that is not finite", w.slice.file->path(),
+                                                         printable(w.slice.tensor->name)));
+    }
     if (w.key) hash_ += hash_elements(*w.key, at, values, count);
   }
 
@@ -98,7 +105,7 @@ class Loader {
     if (!shard.master.empty()) {
       float* to = shard.master.as<float>() + first;
       bytes = read_slice(w.slice, w.begin, w.end, to);
-      add_hash(w, w.begin, to, w.end - w.begin);
+      examine(w, w.begin, to, w.end - w.begin);
       return bytes;
     }
     const int64_t piece = w.slice.transposed ? w.end - w.begin : std::min(w.end - w.begin, rounded_elements);
@@ -106,7 +113,7 @@ class Loader {
     for (int64_t at = w.begin; at < w.end; at += piece) {
       const int64_t end = std::min(at + piece, w.end);
       bytes += read_slice(w.slice, at, end, values.data());
-      add_hash(w, at, values.data(), end - at);
+      examine(w, at, values.data(), end - at);
       const Tensor to = shard.weights.rows(first + (at - w.begin), end - at);
       round_to(to.dtype, values.data(), end - at, to.data);
     }
@@ -137,7 +144,7 @@ class Loader {
       const WeightIndex::Tensor& tensor = index_.tensors[source.tensor];
       const StoredSlice stored{&tensor, &file(folder, tensor.file), slice.rows, param.columns, slice.transposed};
       std::optional<uint64_t> key;
-      if (trained_ != nullptr && !trained_->contains(slice.name)) {
+      if (options_.trained != nullptr && !options_.trained->contains(slice.name)) {
         key = digest_of(slice.name.data(), slice.name.size()).low;
       }
       for (int64_t at = begin; at < end; at += block_elements) {
@@ -158,7 +165,7 @@ class Loader {
         const Block& w = blocks[first + i];
         buffers[i].resize(static_cast<size_t>(w.end - w.begin));
         bytes += read_slice(w.slice, w.begin, w.end, buffers[i].data());
-        add_hash(w, w.begin, buffers[i].data(), w.end - w.begin);
+        examine(w, w.begin, buffers[i].data(), w.end - w.begin);
       });
       for (size_t i = 0; i < count; ++i) {
         const Block& w = blocks[first + i];
@@ -197,23 +204,16 @@ class Loader {
   const WeightMatch& match_;
   ParamStore& params_;
   Communicator& communicator_;
-  const NameSet* trained_;
+  const LoadOptions& options_;
   std::vector<std::optional<FileHandle>> files_;
   int64_t bytes_ = 0;
   std::atomic<uint64_t> hash_{0};
 };
 
-std::vector<UnitSpec> units_of(const ParamStore& params) {
-  std::vector<UnitSpec> units;
-  units.reserve(static_cast<size_t>(params.unit_count()));
-  for (int unit = 0; unit < params.unit_count(); ++unit) units.push_back(params.spec(unit));
-  return units;
-}
-
 }  // namespace
 
 LoadReport load_weights(const std::string& folder, const DecoderShape& shape, ParamStore& params,
-                        Communicator& communicator, Stream& stream, const NameSet* trained) {
+                        Communicator& communicator, Stream& stream, const LoadOptions& options) {
   // Rank 0 alone reads the headers, since a model can have a thousand files.
   std::string packed;
   throw_on_all_ranks(communicator, [&] {
@@ -223,21 +223,25 @@ LoadReport load_weights(const std::string& folder, const DecoderShape& shape, Pa
   const WeightIndex index = WeightIndex::unpacked(packed);
   WeightMatch match;
   throw_on_all_ranks(communicator, [&] { match = match_weights(shape, units_of(params), index); });
+  return load_match(index, match, params, communicator, stream, options);
+}
 
-  Loader loader(index, match, params, communicator, trained);
+LoadReport load_match(const WeightIndex& index, WeightMatch& match, ParamStore& params, Communicator& communicator,
+                      Stream& stream, const LoadOptions& options) {
+  Loader loader(index, match, params, communicator, options);
   const auto begin = std::chrono::steady_clock::now();
   run_cancellable(communicator, "while the weights were read", [&](const Pause& pause) { loader.read(stream, pause); });
   int64_t nanoseconds[] = {(std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1)};
   int64_t bytes[] = {loader.bytes()};
   communicator.maximum(nanoseconds);
   communicator.sum(bytes);
-  params.publish_masters();
+  if (options.publish) params.publish_masters();
   LoadReport report;
   report.bytes = bytes[0];
   report.seconds = static_cast<double>(nanoseconds[0]) * 1e-9;
   report.files = static_cast<int64_t>(index.files.size());
   for (const WeightIndex::File& file : index.files) report.file_bytes += file.bytes;
-  if (trained != nullptr) {
+  if (options.trained != nullptr) {
     std::vector<uint64_t> hash{loader.hash()};
     communicator.sum(hash);
     report.hash = fmt::format("{:016x}", hash[0]);

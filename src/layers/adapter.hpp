@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "layers/context.hpp"
 
@@ -35,6 +36,9 @@ inline std::string lora_b_name(const std::string& module) { return "base_model.m
 inline std::string lora_magnitude_name(const std::string& module) {
   return "base_model.model." + module + ".lora_magnitude_vector";
 }
+
+/// True for these names alone.
+inline bool is_adapter_name(std::string_view name) { return name.starts_with("base_model.model."); }
 
 /// Adapter of rows [first_row, first_row + rows) of a Linear. Its A is rows [first_rank, first_rank + rank) of the
 /// Linear's, since all adapters share the input.

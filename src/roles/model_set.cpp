@@ -55,7 +55,7 @@ LoadedWeights RoleModel::load(Communicator& communicator, Stream& stream) {
     return {};
   }
   const NameSet trained = trained_names(params_);
-  LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream, part ? &trained : nullptr);
+  LoadReport report = load_weights(from.folder, spec_.shape, params_, communicator, stream, {.trained = part ? &trained : nullptr});
   if (part) frozen_ = {std::filesystem::absolute(from.folder).string(), report.file_bytes, report.hash};
   return {fmt::format("{}: {}", from.folder, load_text(report)), std::move(report.warnings)};
 }
@@ -72,7 +72,7 @@ LoadedWeights RoleModel::load_checkpoint_of(Communicator& communicator, Stream& 
     for (const TensorSchema& tensor : manifest.schema.tensors) trained.insert(tensor.name);
     LoadReport report;
     try {
-      report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, &trained);
+      report = load_weights(manifest.frozen->path, spec_.shape, params_, communicator, stream, {.trained = &trained});
     } catch (const UserError& error) {  // the same on all ranks
       if (error.code() == ExitCode::stopped) throw;
       throw UserError(error.code(), fmt::format("{}: its frozen weights, which it does not contain, cannot be read. {}",

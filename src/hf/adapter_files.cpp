@@ -28,8 +28,8 @@ void remove(std::string& text, std::string_view part) {
   if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
 }
 
-/// Name of a stored tensor in the model: PEFT's files name the same parameter in several ways. Empty: a copy of what the
-/// model has.
+/// Name of a stored tensor in the model: PEFT's files name the same parameter in several ways. Empty: a copy of what
+/// the model has.
 std::string name_in_model(const std::string& stored) {
   if (!stored.starts_with(prefix) || stored.find(".original_module.") != std::string::npos) return {};
   std::string name = stored;
@@ -88,8 +88,7 @@ class AdapterMatcher {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}/{}: {}", adapter_.index.folder, adapter_weights_name, what));
+    throw UserError(ExitCode::bad_content, fmt::format("{}/{}: {}", adapter_.index.folder, adapter_weights_name, what));
   }
 
   void add(size_t number, bool copy) {
@@ -123,10 +122,10 @@ class AdapterMatcher {
     const WeightIndex::Tensor& tensor = adapter_.index.tensors[number];
     const std::vector<int64_t> expected = stored_shape(param, slice);
     if (tensor.shape != expected) {
-      wrong_shape_.add(fmt::format("{} is {} instead of {}", printable(tensor.name), shape_text(tensor.shape),
-                                   shape_text(expected)));
+      wrong_shape_.add(fmt::format("{} is {} instead of {}", name_in_file(slice.name, adapter_.part),
+                                   shape_text(tensor.shape), shape_text(expected)));
     } else if (!is_weight_type(tensor.type)) {
-      wrong_type_.add(fmt::format("{} is {}", printable(tensor.name), name_of(tensor.type)));
+      wrong_type_.add(fmt::format("{} is {}", name_in_file(slice.name, adapter_.part), name_of(tensor.type)));
     }
     if (tied) match_.embedding = static_cast<int64_t>(number);
     return static_cast<int64_t>(number);
@@ -138,10 +137,10 @@ class AdapterMatcher {
     const auto found = number_of_.find(head());
     const bool both = found != number_of_.end();
     if (!both && !adapter_.config.tied) {
-      refuse(fmt::format("{} was trained apart from the matrix that it shares with {} in the model "
-                         "(ensure_weight_tying is false). Merge it with PEFT, which makes two matrices of them",
-                         printable(adapter_.index.tensors[static_cast<size_t>(match_.embedding)].name),
-                         shape_.names.head));
+      refuse(fmt::format(
+          "{} was trained apart from the matrix that it shares with {} in the model "
+          "(ensure_weight_tying is false). Merge it with PEFT, which makes two matrices of them",
+          printable(adapter_.index.tensors[static_cast<size_t>(match_.embedding)].name), shape_.names.head));
     }
     if (!both) return;
     const WeightIndex::Tensor& tensor = adapter_.index.tensors[found->second];
@@ -174,10 +173,9 @@ std::string read_adapter_config(const std::string& folder) {
   std::error_code ignored;
   const std::string inner = folder + "/adapter";
   const bool run = std::filesystem::exists(fmt::format("{}/{}", inner, adapter_config_name), ignored);
-  throw UserError(ExitCode::missing_input,
-                  fmt::format("{}: no {} here{}", folder, adapter_config_name,
-                              run ? fmt::format("; did you mean {}?", inner)
-                                  : ", so it is not the folder of an adapter"));
+  throw UserError(ExitCode::missing_input, fmt::format("{}: no {} here{}", folder, adapter_config_name,
+                                                       run ? fmt::format("; did you mean {}?", inner)
+                                                           : ", so it is not the folder of an adapter"));
 }
 
 LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place) {
@@ -188,11 +186,10 @@ LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model
   std::string problems;
   for (const auto& [key, what] : part.errors) {
     const auto other = std::ranges::find(other_names, key, &std::pair<std::string_view, std::string_view>::first);
-    problems += fmt::format("{}{}: {}", problems.empty() ? "" : "\n  ", other == other_names.end() ? key : other->second,
-                            what);
+    problems +=
+        fmt::format("{}{}: {}", problems.empty() ? "" : "\n  ", other == other_names.end() ? key : other->second, what);
   }
-  throw UserError(ExitCode::bad_content,
-                  fmt::format("{}: the adapter does not fit the model: {}", place, problems));
+  throw UserError(ExitCode::bad_content, fmt::format("{}: the adapter does not fit the model: {}", place, problems));
 }
 
 AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape& shape) {
@@ -203,11 +200,12 @@ AdapterFolder AdapterFolder::open(const std::string& folder, const DecoderShape&
   adapter.config = parse_adapter_config(read_adapter_config(folder), place);
   adapter.part = choose_stored_adapters(adapter.config.lora, shape.config, place);
   if (!handle.has(adapter_weights_name) && handle.has("adapter_model.bin")) {
-    throw UserError(ExitCode::missing_input,
-                    fmt::format("{}: no {} here, but adapter_model.bin, an old PyTorch file. Reading such a file runs "
-                                "code in it, so it is not read. If you trust it, load the adapter with PEFT and save it "
-                                "again",
-                                folder, adapter_weights_name));
+    throw UserError(
+        ExitCode::missing_input,
+        fmt::format("{}: no {} here, but adapter_model.bin, an old PyTorch file. Reading such a file runs "
+                    "code in it, so it is not read. If you trust it, load the adapter with PEFT and save it "
+                    "again",
+                    folder, adapter_weights_name));
   }
   adapter.index = read_weight_file(handle, adapter_weights_name);
   return adapter;

@@ -26,7 +26,8 @@ struct AdapterFolder {
   static AdapterFolder open(const std::string& folder, const DecoderShape& shape);
 };
 
-/// What a configuration that was read from `place` chooses in the model. Throws UserError(bad_content) with all problems.
+/// What a configuration that was read from `place` chooses in the model. Throws UserError(bad_content) with all
+/// problems.
 LoraPart choose_stored_adapters(const LoraConfig& lora, const ModelConfig& model, const std::string& place);
 
 /// Finds the tensors of adapters, and of what is trained beside them, among those of the file. Throws
@@ -40,10 +41,10 @@ LoadReport load_adapter(const std::string& folder, const DecoderShape& shape, Pa
 
 /// Facts that the written files have beside the tensors.
 struct AdapterOutput {
-  std::string folder;      ///< an adapter there is replaced
+  std::string folder;  ///< an adapter there is replaced
   LoraConfig lora;
-  std::string base;        ///< folder of the model; empty: none
-  std::string base_hash;   ///< hash of its frozen tensors (LoadReport::hash)
+  std::string base;       ///< folder of the model; empty: none
+  std::string base_hash;  ///< hash of its frozen tensors (LoadReport::hash)
 };
 inline constexpr const char* base_hash_key = "base_hash";  ///< in the metadata of adapter_model.safetensors
 

@@ -138,8 +138,8 @@ void export_model(const ExportOptions& options, const DecoderShape& shape, const
     const std::vector<ParamSpec>& specs = units[unit].params;
     for (size_t p = 0; p < specs.size(); ++p) {
       for (const ParamSlice& slice : specs[p].slices) {
-        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p],
-                     exported_slice(shape, slice), {slice.name});
+        slices.write(static_cast<int>(unit), layout.offset(static_cast<int>(p)), specs[p], exported_slice(shape, slice),
+                     {slice.name});
       }
     }
   }

@@ -47,8 +47,8 @@ class Problems {
   int64_t count_ = 0;
 };
 
-/// Finds each of the model's tensors, those of adapters left out. Throws UserError(bad_content) that names all missing tensors, unused tensors, and
-/// wrong shapes and types at once.
+/// Finds each of the model's tensors, those of adapters left out. Throws UserError(bad_content) that names all missing
+/// tensors, unused tensors, and wrong shapes and types at once.
 WeightMatch match_weights(const DecoderShape& shape, const std::vector<UnitSpec>& units, const WeightIndex& index);
 
 /// Returns the shape of a slice in files.

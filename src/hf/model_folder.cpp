@@ -37,8 +37,8 @@ std::string host_name() {
 
 bool is_model_file(const std::string& name) {
   return name == chat_template_folder || name == "config.json" || name == adapter_config_name ||
-         name == adapter_weights_name || name == "generation_config.json" ||
-         name == weights_index_name || (name.starts_with("model") && name.ends_with(".safetensors")) ||
+         name == adapter_weights_name || name == "generation_config.json" || name == weights_index_name ||
+         (name.starts_with("model") && name.ends_with(".safetensors")) ||
          std::ranges::find(tokenizer_file_names, name) != tokenizer_file_names.end();
 }
 

@@ -94,14 +94,15 @@ void read_sharded(WeightIndex& index, const FolderHandle& folder) {
     if (said == weight_map.end())
       refuse_files(place, fmt::format("{} contains {}, which is not in weight_map", file, printable(t.name)));
     if (said->second != file) {
-      refuse_files(place,
-             fmt::format("{} contains {}, which weight_map assigns to {}", file, printable(t.name), said->second));
+      refuse_files(
+          place, fmt::format("{} contains {}, which weight_map assigns to {}", file, printable(t.name), said->second));
     }
     place_of.emplace(t.name, t.file);
   }
   for (const auto& [tensor, file] : weight_map) {
     if (!place_of.contains(tensor))
-      refuse_files(place, fmt::format("{} does not contain {}, which weight_map assigns to it", file, printable(tensor)));
+      refuse_files(place,
+                   fmt::format("{} does not contain {}, which weight_map assigns to it", file, printable(tensor)));
   }
 }
 

@@ -70,7 +70,10 @@ std::set<std::string, std::less<>> parts_of(const std::vector<TensorName>& tenso
 class Chooser {
  public:
   Chooser(const FreezeConfig& config, const ModelConfig& model)
-      : config_(config), model_(model), names_(nominal_shape(model).names), units_(Decoder(nominal_shape(model)).units()) {
+      : config_(config),
+        model_(model),
+        names_(nominal_shape(model).names),
+        units_(Decoder(nominal_shape(model)).units()) {
     for (const UnitSpec& unit : units_) {
       for (const ParamSpec& param : unit.params) {
         for (const ParamSlice& slice : param.slices) {

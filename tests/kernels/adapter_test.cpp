@@ -22,26 +22,29 @@ TEST(AdapterBlocks, AreSetAndReadInPlace) {
   const BlockPlace place{7, 13};
   const Values before = test::random_integers(rows * columns, 1, 20), block = test::random_integers(r * c, 2, 20);
   for (const DType dtype : dtypes) {
-    Array whole(dtype, {rows, columns}, before);
-    set_block(whole, place, Array(dtype, {r, c}, block), 0.5f, stream());
-    Values expected = before;
-    for (int64_t i = 0; i < r; ++i) {
-      for (int64_t j = 0; j < c; ++j) expected[at(7 + i, columns, 13 + j)] = block[at(i, c, j)] / 2;
-    }
-    EXPECT_EQ(whole.values(), expected);
-  }
-  const Array from(DType::f32, {rows, columns}, before), to(DType::f32, {r, c}, block);
-  for (const bool accumulate : {true, false}) {
-    get_block(to, from, place, 2, accumulate, stream());
-    Values expected(block.size());
-    for (int64_t i = 0; i < r; ++i) {
-      for (int64_t j = 0; j < c; ++j) {
-        expected[at(i, c, j)] = (accumulate ? block[at(i, c, j)] : 0) + 2 * before[at(7 + i, columns, 13 + j)];
+    for (const bool accumulate : {true, false}) {
+      Array whole(dtype, {rows, columns}, before), part(dtype, {r, c}, block);
+      set_block(whole, place, part, 0.5f, stream(), accumulate);
+      Values expected = before;
+      for (int64_t i = 0; i < r; ++i) {
+        for (int64_t j = 0; j < c; ++j) {
+          double& element = expected[at(7 + i, columns, 13 + j)];
+          element = (accumulate ? element : 0) + block[at(i, c, j)] / 2;
+        }
       }
+      EXPECT_EQ(whole.values(), expected);
+      whole.set(before);
+      get_block(part, whole, place, 2, accumulate, stream());
+      expected.resize(block.size());
+      for (int64_t i = 0; i < r; ++i) {
+        for (int64_t j = 0; j < c; ++j) {
+          expected[at(i, c, j)] = (accumulate ? block[at(i, c, j)] : 0) + 2 * before[at(7 + i, columns, 13 + j)];
+        }
+      }
+      EXPECT_EQ(part.values(), expected);
+      EXPECT_THROW(get_block(part, whole, {20, 13}, 1, false, stream()), Error) << "37 rows";
     }
-    EXPECT_EQ(to.values(), expected);
   }
-  EXPECT_THROW(get_block(to, from, {20, 13}, 1, false, stream()), Error) << "37 rows";
 }
 
 TEST(AdapterDropout, UsesTheFactorsOfItsSamples) {

@@ -231,5 +231,25 @@ TEST(FillNormal, BitsDoNotDependOnThreads) {
   });
 }
 
+TEST(FillUniform, IsAFunctionOfKeyAndElementWithinTheBound) {
+  const int64_t n = 100001;
+  const Array whole(DType::f32, {n}), part(DType::f32, {777}), other(DType::f32, {777});
+  fill_uniform(whole, 0.3, 99, 0, test::stream());
+  fill_uniform(part, 0.3, 99, 12345, test::stream());
+  fill_uniform(other, 0.3, 98, 12345, test::stream());
+  Values v = whole.values();
+  EXPECT_EQ(part.values(), Values(v.begin() + 12345, v.begin() + 12345 + 777));
+  EXPECT_NE(other.values(), part.values()) << "control: another key";
+  std::sort(v.begin(), v.end());
+  EXPECT_GT(v.front(), -0.3);
+  EXPECT_LT(v.back(), 0.3);
+  double distance = 0;  // Kolmogorov-Smirnov
+  for (size_t i = 0; i < v.size(); ++i) {
+    distance =
+        test::larger(distance, std::fabs((v[i] / 0.3 + 1) / 2 - static_cast<double>(i) / static_cast<double>(n)));
+  }
+  EXPECT_LT(distance, 1.95 / std::sqrt(static_cast<double>(n)));
+}
+
 }  // namespace
 }  // namespace llmtrain
